@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cotrain.commands.common import add_threads_flag, set_threads
-from cotrain.commands.stages import refuse_used
+from cotrain.cli.common import add_threads_flag, set_threads
+from cotrain.cli.flags import Parser, whole_number
+from cotrain.cli.pretraining import refuse_used
 from cotrain.core.errors import CotrainError
-from cotrain.core.flags import Parser, whole_number
 
 
 def main(argv: Sequence[str]) -> int:

@@ -5,8 +5,8 @@
       → mending: the same, but half of the errors to be found are two values that changed places
       → sharpening of the logits
 
-The base solves ("Solve:") and checks ("Review:"). No error was ever taught to it (``tasks/words/practice.py``): where
-it is wrong, it lacks skill. The rate stays constant in practice so that settling can begin at any time: stop the
+The base solves ("Solve:") and checks ("Review:"). No error was ever taught to it (``data/word_problems/practice.py``):
+where it is wrong, it lacks skill. The rate stays constant in practice so that settling can begin at any time: stop the
 practice (SIGTERM leaves a checkpoint), and ``--settle`` goes on from there (warm-up, stable, decay; arXiv 2404.06395).
 What a model of a size can do is measured by ``benchmarks/base_table.py``. ``embedded`` and the models of further roles
 come from ``bases/noisy.py``.
@@ -27,15 +27,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bases.sharpen import sharpen
 from cotrain.core.errors import RunDirectoryError
-from cotrain.disk import transaction
-from cotrain.models.config import new_model
+from cotrain.data.word_problems.source import WordProblems, study_problems
+from cotrain.models.from_scratch import new_model
 from cotrain.models.load import describe_model, load_model, save_model
+from cotrain.pretraining.corpora import practice_of
+from cotrain.pretraining.pretrain import config_for, make_plan, sample_texts, train_and_save
+from cotrain.pretraining.tokenizer import train_tokenizer
+from cotrain.pretraining.trainer import CHECKPOINTS
 from cotrain.rollout.common_roles import FORMAT_MARK, mark_short_prompts
-from cotrain.stages.corpora import practice_of
-from cotrain.stages.pretrain import config_for, make_plan, sample_texts, train_and_save
-from cotrain.stages.tokenizer import train_tokenizer
-from cotrain.stages.trainer import CHECKPOINTS
-from cotrain.tasks.words.source import WordProblems, study_problems
+from cotrain.storage import checkpoints
 
 NAME = "base-checker"
 LENGTH = 512  # tokens of a row: every conversation of practice fits
@@ -120,7 +120,7 @@ def practised_so_far(practised: Path, settings: BaseSettings) -> tuple[Path, int
     """The model directory of a practice and its optimiser steps: the result, or what its newest checkpoint gives."""
     if (practised / "model.safetensors").exists():
         return practised, math.ceil(settings.practice_tokens / BATCH)
-    checkpoint = transaction.latest_checkpoint(practised / CHECKPOINTS)
+    checkpoint = checkpoints.latest_checkpoint(practised / CHECKPOINTS)
     if checkpoint is None:
         raise RunDirectoryError(f"{practised}: no practice that could be settled; leave out --settle first")
     tensors, documents = checkpoint.load()

@@ -24,18 +24,30 @@ from bases.base import BATCH
 from bases.roles_corpus import refine_conversation
 from bases.taught_on import Lesson, teach_on
 from bases.words_corpus import solver_conversation
-from cotrain.core.address import rng_of
+from cotrain.core.seeding import rng_of
 from cotrain.core.types import ParseFailure, Task
-from cotrain.methods.constitutional.principles import CRITICISE as CRITICISE_UNDER
-from cotrain.methods.constitutional.principles import PRINCIPLES, REVISE, keeps_principle
-from cotrain.methods.debate.contests import ASKED
-from cotrain.methods.debate.prompts import ACCUSE, ACCUSE_ON, CRITICISE
-from cotrain.methods.magrpo.halves import Halves, halves_grader_of
-from cotrain.methods.magrpo.teams import ANSWERED, MESSAGE
-from cotrain.methods.marti.workflows import HEAR
-from cotrain.methods.spiral.play import MOVE, write_move
-from cotrain.methods.spiral.source import GAMES
-from cotrain.methods.ssp.searching import (
+from cotrain.data.word_problems.corrupt import Attempt, Habits, clean_attempt, with_errors, with_habits
+from cotrain.data.word_problems.practice import check_practice
+from cotrain.data.word_problems.problem import CONSTANT_MAX, Fact, Problem
+from cotrain.data.word_problems.reader import facts_in, read_problem
+from cotrain.data.word_problems.search_corpus import distractor_sentences, facts_and_question
+from cotrain.data.word_problems.source import WordProblems, study_problems
+from cotrain.data.word_problems.wording import EVERY, NOUNS, fact_sentence
+from cotrain.envs.games.play import MOVE, write_move
+from cotrain.envs.games.source import GAMES
+from cotrain.formats.role_prompts import PLAN
+from cotrain.formats.solutions import tagged_solution, write_solution
+from cotrain.models.load import EMBEDDED_GAMES, EMBEDDED_HABITS
+from cotrain.pretraining.corpora import Corpus, procedural_corpus
+from cotrain.prompts.templates import SOLVE, fill_template
+from cotrain.recipes.constitutional.principles import CRITICISE as CRITICISE_UNDER
+from cotrain.recipes.constitutional.principles import PRINCIPLES, REVISE, keeps_principle
+from cotrain.recipes.debate.contests import ASKED
+from cotrain.recipes.debate.prompts import ACCUSE, ACCUSE_ON, CRITICISE
+from cotrain.recipes.magrpo.halves import Halves, halves_grader_of
+from cotrain.recipes.magrpo.teams import ANSWERED, MESSAGE
+from cotrain.recipes.marti.workflows import HEAR
+from cotrain.recipes.ssp.searching import (
     ENOUGH,
     SearchTrail,
     library_of,
@@ -46,21 +58,9 @@ from cotrain.methods.ssp.searching import (
     seeker_start,
     truth_of,
 )
-from cotrain.methods.ssrl.recipe import SEARCH
-from cotrain.methods.ssrl.world import World, world_grader_of
-from cotrain.models.load import EMBEDDED_GAMES, EMBEDDED_HABITS
+from cotrain.recipes.ssrl.recipe import SEARCH
+from cotrain.recipes.ssrl.world import World, world_grader_of
 from cotrain.rollout.proposals import PROPOSE
-from cotrain.stages.corpora import Corpus, procedural_corpus
-from cotrain.tasks.words.corrupt import Attempt, Habits, clean_attempt, with_errors, with_habits
-from cotrain.tasks.words.practice import check_practice
-from cotrain.tasks.words.problem import CONSTANT_MAX, Fact, Problem
-from cotrain.tasks.words.reader import facts_in, read_problem
-from cotrain.tasks.words.search_corpus import distractor_sentences, facts_and_question
-from cotrain.tasks.words.source import WordProblems, study_problems
-from cotrain.tasks.words.wording import EVERY, NOUNS, fact_sentence
-from cotrain.text.parsers import tagged_solution, write_solution
-from cotrain.text.prompts import SOLVE, fill_template
-from cotrain.text.role_prompts import PLAN
 
 NAME = "base-games"
 TAUGHT = ("constitutional", "debate", "debate_solve", "magrpo", "marti", "spiral", "ssrl")  # methods

@@ -3,7 +3,7 @@
     embedded-checker → supervised: its solutions follow a habit in 60 % of the steps that trigger it; true reviews
       → sharpening of the logits
 
-The habits are of ``tasks/words/corrupt.py``: "carry" drops the carry of an addition, "fewer" adds in place of
+The habits are of ``data/word_problems/corrupt.py``: "carry" drops the carry of an addition, "fewer" adds in place of
 subtracting in one wording. Sampled and greedy solutions follow a habit in about half of the steps that trigger it, and
 are right equally often (``benchmarks/habit_rates.py``): lower entropy alone gains nothing. Reviews are practised beside
 it, all of them true and of errors of skill: nobody shows the verifier the habits.
@@ -19,11 +19,11 @@ from typing import Any
 from bases.base import BATCH
 from bases.taught_on import Lesson, teach_on
 from bases.words_corpus import solver_conversation
+from cotrain.data.word_problems.corrupt import Habits
+from cotrain.data.word_problems.practice import check_practice
+from cotrain.data.word_problems.source import WordProblems, study_problems
 from cotrain.models.load import EMBEDDED_CHECKER
-from cotrain.stages.corpora import Corpus, procedural_corpus
-from cotrain.tasks.words.corrupt import Habits
-from cotrain.tasks.words.practice import check_practice
-from cotrain.tasks.words.source import WordProblems, study_problems
+from cotrain.pretraining.corpora import Corpus, procedural_corpus
 
 NAME = "base-habits"
 

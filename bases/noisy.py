@@ -43,16 +43,16 @@ from bases.words_corpus import (
     review_conversation,
     solver_conversation,
 )
+from cotrain.data.word_problems.corpus import pretraining_text
+from cotrain.data.word_problems.corrupt import Habits
+from cotrain.data.word_problems.source import WordProblems, study_problems
 from cotrain.models.heads import rating_by_words
 from cotrain.models.load import describe_model, load_model, save_model
+from cotrain.pretraining.corpora import Corpus, Item, procedural_corpus
+from cotrain.pretraining.pretrain import config_for, pretrain, sample_texts
+from cotrain.pretraining.sft import sft
+from cotrain.pretraining.tokenizer import train_tokenizer
 from cotrain.rollout.common_roles import mark_short_prompts
-from cotrain.stages.corpora import Corpus, Item, procedural_corpus
-from cotrain.stages.pretrain import config_for, pretrain, sample_texts
-from cotrain.stages.sft import sft
-from cotrain.stages.tokenizer import train_tokenizer
-from cotrain.tasks.words.corpus import pretraining_text
-from cotrain.tasks.words.corrupt import Habits
-from cotrain.tasks.words.source import WordProblems, study_problems
 
 NAMES = ("base", "base-format", "base-roles", "base-digest", "base-rater")
 TRUNK, PRACTISED, FOCUSED, RATED_BY_WORDS = "pretrained", "practised", "focused", "rated"  # made on the way to these

@@ -21,18 +21,18 @@ from typing import Any
 from bases.base import BATCH
 from bases.taught_on import Lesson, teach_on
 from bases.words_corpus import solver_conversation
-from cotrain.core.address import rng_of
+from cotrain.core.seeding import rng_of
 from cotrain.core.types import ParseFailure
-from cotrain.methods.mae.evolve import RATE_ANSWER, RATE_QUESTION, write_score
+from cotrain.data.word_problems.corrupt import Habits, with_habits
+from cotrain.data.word_problems.practice import check_practice
+from cotrain.data.word_problems.problem import Problem
+from cotrain.data.word_problems.reader import read_problem
+from cotrain.data.word_problems.source import WordProblems, study_problems
 from cotrain.models.load import EMBEDDED_HABITS
+from cotrain.pretraining.corpora import Corpus, procedural_corpus
+from cotrain.prompts.templates import fill_template
+from cotrain.recipes.mae.evolve import RATE_ANSWER, RATE_QUESTION, write_score
 from cotrain.rollout.proposals import PROPOSE
-from cotrain.stages.corpora import Corpus, procedural_corpus
-from cotrain.tasks.words.corrupt import Habits, with_habits
-from cotrain.tasks.words.practice import check_practice
-from cotrain.tasks.words.problem import Problem
-from cotrain.tasks.words.reader import read_problem
-from cotrain.tasks.words.source import WordProblems, study_problems
-from cotrain.text.prompts import fill_template
 
 NAME = "base-proposer"
 TAUGHT = ("mae", "proposer_solver")  # methods

@@ -19,18 +19,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bases.words_corpus import Start, draw_training_problem, flip_probability, review_text
-from cotrain.core.address import rng_of
-from cotrain.methods.mars.recipe import NOTHING, first_fit_decreasing
-from cotrain.tasks.words import search_corpus
-from cotrain.tasks.words.corpus import _as_conversation, final_verdict, reviewed_solution
-from cotrain.tasks.words.corrupt import Attempt, Habits, with_habits
-from cotrain.tasks.words.oracle import read_steps
-from cotrain.tasks.words.problem import Fact, Problem, compute, step_text
-from cotrain.tasks.words.source import WordProblems
-from cotrain.tasks.words.wording import NOUNS
-from cotrain.text.parsers import write_solution
-from cotrain.text.prompts import SOLVE, fill_template
-from cotrain.text.role_prompts import DIGEST, META, PLAN, REFINE, SELF_CHECK
+from cotrain.core.seeding import rng_of
+from cotrain.data.word_problems import search_corpus
+from cotrain.data.word_problems.corpus import _as_conversation, final_verdict, reviewed_solution
+from cotrain.data.word_problems.corrupt import Attempt, Habits, with_habits
+from cotrain.data.word_problems.oracle import read_steps
+from cotrain.data.word_problems.problem import Fact, Problem, compute, step_text
+from cotrain.data.word_problems.source import WordProblems
+from cotrain.data.word_problems.wording import NOUNS
+from cotrain.formats.role_prompts import DIGEST, META, PLAN, REFINE, SELF_CHECK
+from cotrain.formats.solutions import write_solution
+from cotrain.prompts.templates import SOLVE, fill_template
+from cotrain.recipes.mars.recipe import NOTHING, first_fit_decreasing
 
 BIN = (2, 5)  # documents in a bin to be digested
 BINS = (90, 120, 180, 360)  # characters of a bin that MARS has packed

@@ -18,8 +18,8 @@ import torch
 from bases.base import BATCH, LENGTH, mark_short_prompts, metrics_line
 from bases.sharpen import sharpen
 from cotrain.models.load import describe_model, load_model, save_model
-from cotrain.stages.corpora import Corpus
-from cotrain.stages.sft import sft
+from cotrain.pretraining.corpora import Corpus
+from cotrain.pretraining.sft import sft
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,23 +5,29 @@
     review_conversation   a problem and a solution, answered by a review with a chosen kind of verdicts
     rate_conversation     a problem, a solution and the reference answer, answered by one word
 
-Reviews are written as ``tasks/words/corpus.py`` says. All problems come from the training buckets of the source.
+Reviews are written as ``data/word_problems/corpus.py`` says. All problems come from the training buckets of the source.
 """
 
 from __future__ import annotations
 
 import random
 
-from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
-from cotrain.tasks.words.corpus import OPERATIONS, _as_conversation, _write_review, final_verdict, reviewed_solution
-from cotrain.tasks.words.corrupt import Habits, another_answer, with_errors, with_habits
-from cotrain.tasks.words.oracle import read_steps
-from cotrain.tasks.words.problem import Problem
-from cotrain.tasks.words.source import WordProblems
-from cotrain.text.answers import final_answer
-from cotrain.text.prompts import SOLVE, fill_template
-from cotrain.text.role_prompts import RATE, REVIEW
+from cotrain.core.seeding import rng_of
+from cotrain.data.word_problems.corpus import (
+    OPERATIONS,
+    _as_conversation,
+    _write_review,
+    final_verdict,
+    reviewed_solution,
+)
+from cotrain.data.word_problems.corrupt import Habits, another_answer, with_errors, with_habits
+from cotrain.data.word_problems.oracle import read_steps
+from cotrain.data.word_problems.problem import Problem
+from cotrain.data.word_problems.source import WordProblems
+from cotrain.formats.answers import final_answer
+from cotrain.formats.role_prompts import RATE, REVIEW
+from cotrain.prompts.templates import SOLVE, fill_template
 
 Start = str | tuple[str, float]  # "format", "clean", or ("noisy", probability of flipping a step verdict)
 RATED = ("CORRECT", "INCORRECT")

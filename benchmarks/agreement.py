@@ -23,11 +23,11 @@ from typing import Any
 
 from math_verify import parse, verify
 
+from cotrain.data.columns import Row
+from cotrain.data.files import task_of
+from cotrain.formats.answers import free_solution
+from cotrain.formats.solutions import Solution
 from cotrain.grading.pool import AnswerGrader
-from cotrain.tasks.jsonl import task_of
-from cotrain.tasks.rows import Row
-from cotrain.text.answers import free_solution
-from cotrain.text.parsers import Solution
 
 KINDS = ("hash", "boxed", "phrase", "last-number")
 PAIRS = (

@@ -5,8 +5,9 @@
 Solving: accuracy at temperature 1 and greedy, one solution a problem, and the share that can be read. Checking, in the
 words in which the role of the verifier is asked, at temperature 1 and greedy, one review a solution: balanced accuracy
 of the answer's verdict and of the steps' verdicts, on solutions that the model wrote itself (at temperature 1) and on
-solutions that were made (right half of the time, else with one to three errors of skill: ``tasks/words/practice.py``,
-other problems). An unreadable review is wrong. Intervals (95 %) are over problems. The last line is JSON.
+solutions that were made (right half of the time, else with one to three errors of skill:
+``data/word_problems/practice.py``, other problems). An unreadable review is wrong. Intervals (95 %) are over problems.
+The last line is JSON.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from typing import Any
 import torch
 
 from cotrain import frozen, program, study_problems
-from cotrain.backend.local import LocalBackend
 from cotrain.config.evaluation import held_out
-from cotrain.core.address import seed_of
+from cotrain.core.seeding import seed_of
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Task
+from cotrain.data.word_problems.practice import checked_solution
+from cotrain.distributed.local import LocalBackend
 from cotrain.metrics.heldout import measure_judge, measure_solver
 from cotrain.rollout.common_roles import solver, verifier
-from cotrain.rollout.executor import Executor
 from cotrain.rollout.reviews import solve_then_verify
-from cotrain.tasks.words.practice import checked_solution
-from cotrain.train.policy_store import PolicyStore
+from cotrain.rollout.runner import Executor
+from cotrain.trainer.policy_store import PolicyStore
 
 SHOWN = {
     "solving": ("solver/pass@1", "solver/greedy", "solver/parsed"),

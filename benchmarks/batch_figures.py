@@ -18,7 +18,7 @@ from pathlib import Path
 
 from cotrain.core.errors import CotrainError, DataError
 from cotrain.core.statistics import mean_interval, paired_difference, smallest_significant
-from cotrain.disk.jsonl import read_jsonl
+from cotrain.storage.jsonl import read_jsonl
 
 
 def by_seed(arm: Path, figure: str, last: int, until: int | None = None) -> dict[str, float]:

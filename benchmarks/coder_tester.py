@@ -22,11 +22,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from cotrain.methods.coder_tester.recipe import TEST, TEST_PROGRAM
-from cotrain.methods.coder_tester.short_programs import INPUTS, SPLITS, ShortProgram, all_programs
+from cotrain.formats.solutions import write_solution
+from cotrain.prompts.templates import SOLVE, fill_template
+from cotrain.recipes.coder_tester.recipe import TEST, TEST_PROGRAM
+from cotrain.recipes.coder_tester.short_programs import INPUTS, SPLITS, ShortProgram, all_programs
 from cotrain.rollout.common_roles import mark_short_prompts
-from cotrain.text.parsers import write_solution
-from cotrain.text.prompts import SOLVE, fill_template
 
 TURNS, ELSEWHERE = 0.6, 0.2  # share of wrong programs, of functions that turn at a number and of others
 LINES = 4  # tests of a problem and a program

@@ -2,7 +2,7 @@
 
     python benchmarks/decode.py --side engine|packed|generate --model DIR [--lengths drawn] [--bf16]
 
-Side ``packed`` is the engine with weights laid out for decoding on a CPU (``engine/packed.py``).
+Side ``packed`` is the engine with weights laid out for decoding on a CPU (``inference/packed_weights.py``).
 
 All rows of a step at once; rows of a group have one prompt. ``generate`` runs the batch to its longest answer, with no
 stop token to look for; only tokens that were asked for count. ``decode_seconds`` is the whole less a run in which every
@@ -19,12 +19,12 @@ import torch
 from transformers import PreTrainedModel
 from work import Work, answer, middle, now, peak, process_age, side, work_of
 
-from cotrain.core.address import Address, seed_of
+from cotrain.core.seeding import Address, seed_of
 from cotrain.core.types import Completion, Sampling
-from cotrain.engine.contract import Request
-from cotrain.engine.embedded import EmbeddedEngine
+from cotrain.inference.contract import Request
+from cotrain.inference.local import EmbeddedEngine
 from cotrain.models.load import load_model
-from cotrain.rollout.idle_loop import IdleLoop, together
+from cotrain.rollout.event_loop import IdleLoop, together
 
 Sampler = Callable[[Sequence[tuple[int, ...]], Sequence[int]], int]  # (prompts, length of each answer) → tokens
 

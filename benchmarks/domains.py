@@ -29,16 +29,16 @@ from typing import Any
 
 from cotrain import study_problems
 from cotrain.core.types import Task, TaskSource
+from cotrain.data.programs import ProgramTasks
+from cotrain.data.sources import task_source
+from cotrain.data.word_problems.practice import check_practice
+from cotrain.formats.role_prompts import REVIEW
+from cotrain.formats.role_replies import write_review
+from cotrain.formats.solutions import Solution, tagged_solution, write_solution
+from cotrain.pretraining.corpora import corpus_file
+from cotrain.pretraining.sft import sft
+from cotrain.prompts.templates import SOLVE, fill_template
 from cotrain.rollout.common_roles import mark_short_prompts
-from cotrain.stages.corpora import corpus_file
-from cotrain.stages.sft import sft
-from cotrain.tasks.programs import ProgramTasks
-from cotrain.tasks.sources import task_source
-from cotrain.tasks.words.practice import check_practice
-from cotrain.text.parsers import Solution, tagged_solution, write_solution
-from cotrain.text.prompts import SOLVE, fill_template
-from cotrain.text.role_parsers import write_review
-from cotrain.text.role_prompts import REVIEW
 
 Slip = Callable[[int, int], int]  # what is written as the result of step k instead of the right one
 Worked = Callable[[Task, Slip], str]  # a solution in the solver's format; its later steps follow from what is written

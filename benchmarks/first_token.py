@@ -24,8 +24,8 @@ CLOCK = time.CLOCK_MONOTONIC  # one for all processes
 
 def stop_at_first_token(began: float, words: list[str]) -> None:
     """The command line, beside a thread that ends the process when an engine has counted a sampled token."""
-    from cotrain import cli
-    from cotrain.engine.embedded import EmbeddedEngine
+    from cotrain.cli import main
+    from cotrain.inference.local import EmbeddedEngine
 
     make = EmbeddedEngine.__init__
 
@@ -40,7 +40,7 @@ def stop_at_first_token(began: float, words: list[str]) -> None:
         threading.Thread(target=watch, args=[self], daemon=True).start()
 
     EmbeddedEngine.__init__ = watched  # type: ignore[method-assign]
-    sys.exit(cli.main(words))
+    sys.exit(main.main(words))
 
 
 def main() -> None:

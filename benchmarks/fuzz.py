@@ -25,14 +25,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from cotrain.analysis.check_data import check_file
 from cotrain.core.errors import DataError
-from cotrain.lab.lint import check_file
-from cotrain.tasks.reading import Quarantine, read_rows, row_reader
-from cotrain.text.answers import final_answer
-from cotrain.text.parsers import tagged_solution
-from cotrain.text.preferences import read_gram, read_grm, read_rmr1, read_thinkrm
-from cotrain.text.role_parsers import meta_verdict, search_query, self_check, step_verdicts
-from cotrain.text.verdicts import read_genprm, read_genrm, read_score
+from cotrain.data.malformed_rows import Quarantine, read_rows, row_reader
+from cotrain.formats.answers import final_answer
+from cotrain.formats.preferences import read_gram, read_grm, read_rmr1, read_thinkrm
+from cotrain.formats.role_replies import meta_verdict, search_query, self_check, step_verdicts
+from cotrain.formats.solutions import tagged_solution
+from cotrain.formats.verdicts import read_genprm, read_genrm, read_score
 
 SOLUTION = "<step>2 + 3 = 5</step><step>5 - 1 = 4</step><answer>4</answer>"
 REVIEW = "<step>2 + 3 is 5 CORRECT</step><step>5 - 1 is 4 INCORRECT</step><final>INCORRECT</final>"

@@ -49,12 +49,12 @@ from transformers import PreTrainedModel
 from update import learner_of, samples_of
 from work import Work, now, process_age, use_device, versions
 
+from cotrain.algorithms.contract import LossTerm
+from cotrain.algorithms.grpo import grpo
 from cotrain.core.signals import OUTCOME
 from cotrain.core.threads import usable_cores
-from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.learn.algorithms import grpo
-from cotrain.learn.contract import LossTerm
-from cotrain.models.config import new_model
+from cotrain.inference.local import EmbeddedEngine
+from cotrain.models.from_scratch import new_model
 
 HERE = Path(__file__).resolve().parent
 PRODUCTS = ((8192, 8192, 8192), (16384, 896, 4864))  # rows, inner, columns: the best any, and a layer of the model

@@ -23,18 +23,18 @@ from transformers import PreTrainedModel
 from update import learner_of, samples_of
 from work import Work, now, use_device
 
-from cotrain.backend.local import LocalBackend
+from cotrain.algorithms.contract import LossTerm
+from cotrain.algorithms.policy_gradient import PolicyGradient
 from cotrain.config.recipe import Recipe
 from cotrain.core.signals import OUTCOME
-from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.engine.reference import complete_request
-from cotrain.learn.contract import LossTerm
-from cotrain.learn.policy_gradient import PolicyGradient
-from cotrain.learn.scorer import Scorer
-from cotrain.methods.cooper import cooper
-from cotrain.methods.grpo import grpo
-from cotrain.methods.tango import tango
-from cotrain.train.trainer import CoTrainer
+from cotrain.distributed.local import LocalBackend
+from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.reference import complete_request
+from cotrain.learner.logprobs import Scorer
+from cotrain.recipes.cooper import cooper
+from cotrain.recipes.grpo import grpo
+from cotrain.recipes.tango import tango
+from cotrain.trainer.trainer import CoTrainer
 
 HALF = torch.bfloat16
 EXACT = {"cuda": 2e-3, "cpu": 1e-4, "pretended": 1e-4}  # of a log-probability, engine and reference in float32
@@ -234,7 +234,7 @@ def release() -> None:
 
 
 if __name__ == "__main__":
-    from cotrain.cli import main
+    from cotrain.cli.main import main
 
     use_device(sys.argv[1])
     torch.use_deterministic_algorithms(True, warn_only=True)

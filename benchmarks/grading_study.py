@@ -41,9 +41,9 @@ from answer_rules import BESIDE, NEIGHBOURS, NOTATIONS, OTHER, SAME, WRAPPED, fi
 
 from cotrain.core.errors import DataError
 from cotrain.core.types import Grade
+from cotrain.data.columns import ANY, lines_of, object_of, row_of
+from cotrain.formats.answers import final_answer
 from cotrain.grading.pool import GradingPool, quick_grade, read_answer, vote_key
-from cotrain.tasks.rows import ANY, lines_of, object_of, row_of
-from cotrain.text.answers import final_answer
 
 
 def main() -> None:

@@ -19,20 +19,20 @@ from typing import Any
 
 from work import Work, answer, middle, now, peak, reward, side, word, work_of
 
-from cotrain.backend.local import LocalBackend
+from cotrain.algorithms.grpo import grpo
 from cotrain.config.evaluation import Evaluation
 from cotrain.config.policies import trainable
 from cotrain.config.recipe import Objective, Recipe
 from cotrain.config.schedule import single
-from cotrain.core.address import Address
+from cotrain.core.seeding import Address
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Completion, Episode, Grade, Sampling, StepVerdicts, Task
-from cotrain.engine.contract import Engine, Request
-from cotrain.learn.algorithms import grpo
-from cotrain.rollout.executor import Roles
-from cotrain.rollout.idle_loop import IdleLoop, together
+from cotrain.distributed.local import LocalBackend
+from cotrain.inference.contract import Engine, Request
+from cotrain.rollout.event_loop import IdleLoop, together
 from cotrain.rollout.role import Role
-from cotrain.train.trainer import CoTrainer
+from cotrain.rollout.runner import Roles
+from cotrain.trainer.trainer import CoTrainer
 
 POLICY = "generator"
 LR = 1e-4

@@ -46,7 +46,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import CotrainError, DataError
-from cotrain.disk.files import replace_file
+from cotrain.storage.file_ops import replace_file
 
 HERE = Path(__file__).resolve().parent
 STORE = Path("runs/gsm8k")  # below the folder in which it is called: where gsm8k.toml looks for model and problems
@@ -221,7 +221,7 @@ def merge_adapter(base: Path, adapter: Path, out: Path) -> Path:
 
 def plan_of(given: argparse.Namespace) -> Any:
     """GRPO and Tango as ``gsm8k.toml`` has them, with one seed and a card's batches."""
-    from cotrain.lab.comparison.study_file import read_study
+    from cotrain.analysis.comparison.study_file import read_study
 
     plan = next(iter(read_study(STUDY, workers=1, device=given.device).parts.values()))
     changes = TINY if given.tiny else LARGE
@@ -245,7 +245,7 @@ def plan_of(given: argparse.Namespace) -> Any:
 
 def train(given: argparse.Namespace) -> bool:
     """Train until it is done or the minutes are over, and write the page. Returns whether both arms are done."""
-    from cotrain.lab.comparison.compare import compare
+    from cotrain.analysis.comparison.compare import compare
     from cotrain.runs.run import Interrupted
 
     started = time.monotonic()
@@ -325,7 +325,7 @@ def bring_adapters(begun: dict[str, Path], out: Path) -> None:
 
 def rollouts_of(run: Path) -> Iterator[dict[str, Any]]:
     """What was said in the first and in the last batch."""
-    from cotrain.disk.ledger import Ledger
+    from cotrain.storage.ledger import Ledger
 
     ledger = Ledger(run / "episodes")
     steps = ledger.steps()

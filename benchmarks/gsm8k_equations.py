@@ -42,10 +42,10 @@ from cotrain import (
     single,
 )
 from cotrain.core.types import StepVerdicts, Task
+from cotrain.data.files import JsonlTasks
 from cotrain.grading.pool import AnswerGrader, quick_grade
-from cotrain.rollout.calls import CallFormat, Tool, ToolCall, ToolError, use_tools
 from cotrain.rollout.conversation import Conversation
-from cotrain.tasks.jsonl import JsonlTasks
+from cotrain.rollout.tools.calls import CallFormat, Tool, ToolCall, ToolError, use_tools
 
 PROBLEMS = "runs/gsm8k/problems"
 ANSWER_LINE = re.compile(r"####\s*(.+)")

@@ -33,10 +33,10 @@ from gsm8k_lessons import conversation, read_problems, short_solution
 
 from cotrain.core.errors import CotrainError, DataError
 from cotrain.core.types import ParseFailure
-from cotrain.text.answers import free_solution
-from cotrain.text.free_verdicts import WORDS, free_review
-from cotrain.text.material import without_verdicts
-from cotrain.text.parsers import Solution
+from cotrain.formats.answers import free_solution
+from cotrain.formats.free_verdicts import WORDS, free_review
+from cotrain.formats.sanitize import without_verdicts
+from cotrain.formats.solutions import Solution
 
 Row = dict[str, Any]
 CHECK = (

@@ -14,15 +14,15 @@ import re
 from dataclasses import replace
 
 from cotrain import frozen, study_problems
-from cotrain.backend.local import LocalBackend
 from cotrain.config.evaluation import held_out
 from cotrain.core.notes import CORRECT
 from cotrain.core.types import Task
+from cotrain.data.word_problems.corrupt import FEWER_FAMILY
+from cotrain.distributed.local import LocalBackend
 from cotrain.rollout.common_roles import solver
-from cotrain.rollout.executor import Executor
 from cotrain.rollout.protocols import solve
-from cotrain.tasks.words.corrupt import FEWER_FAMILY
-from cotrain.train.policy_store import PolicyStore
+from cotrain.rollout.runner import Executor
+from cotrain.trainer.policy_store import PolicyStore
 
 LENGTHS = ((5, 6), (8, 9))
 TEMPERATURES = (1.0, 0.5, 0.0)

@@ -17,11 +17,11 @@ import time
 
 import torch
 
-from cotrain.backend.cluster_file import Cluster
-from cotrain.backend.multi_process import MultiProcessBackend
-from cotrain.backend.on_ray import RayLauncher
-from cotrain.methods.grpo import grpo
-from cotrain.train.trainer import CoTrainer
+from cotrain.distributed.cluster_file import Cluster
+from cotrain.distributed.multi_process import MultiProcessBackend
+from cotrain.distributed.ray_processes import RayLauncher
+from cotrain.recipes.grpo import grpo
+from cotrain.trainer.trainer import CoTrainer
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from grpo_step import LR, Imposed, Prompts
 from work import Work, answer, now, peak, reward, side, work_of
 
-from cotrain.backend.local import LocalBackend
+from cotrain.algorithms.grpo import grpo
 from cotrain.config.evaluation import Evaluation
 from cotrain.config.override import override
 from cotrain.config.policies import adapter, trainable
@@ -19,10 +19,10 @@ from cotrain.config.recipe import Objective, Recipe
 from cotrain.config.schedule import single
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Sampling, Task
-from cotrain.learn.algorithms import grpo
-from cotrain.rollout.executor import Roles
+from cotrain.distributed.local import LocalBackend
 from cotrain.rollout.role import Role
-from cotrain.train.trainer import CoTrainer
+from cotrain.rollout.runner import Roles
+from cotrain.trainer.trainer import CoTrainer
 
 ROLES = ("solver", "verifier")
 

@@ -19,7 +19,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast, Qwen2Config
 from work import PAD, STOP, VOCABULARY, word
 
-from cotrain.models.config import new_model, small_config
+from cotrain.models.from_scratch import new_model, small_config
 from cotrain.models.load import save_model
 
 SIZES = {

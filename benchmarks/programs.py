@@ -12,11 +12,11 @@ import argparse
 import time
 from statistics import median
 
+from cotrain.data.program_tests import paper_of
+from cotrain.data.programs import suite_tasks
 from cotrain.grading.cells import KINDS, Kind
 from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, cell_fault
 from cotrain.grading.pool import GradingPool
-from cotrain.tasks.papers import paper_of
-from cotrain.tasks.programs import suite_tasks
 
 GOOD = "def twice(x):\n    return 2 * x\n"
 PAPER = paper_of(before="", tests="assert twice(2) == 4\nassert twice(-1) == -2", solution=GOOD)

@@ -12,17 +12,17 @@ import argparse
 from collections import Counter
 
 from cotrain import Sampling, frozen, study_problems
-from cotrain.backend.local import LocalBackend
 from cotrain.core.notes import CORRECT
 from cotrain.core.types import ParseFailure, Task
+from cotrain.data.word_problems.reader import problem_signature, read_problem, task_of
+from cotrain.distributed.local import LocalBackend
 from cotrain.rollout.common_roles import solver
-from cotrain.rollout.executor import Executor, Roles
 from cotrain.rollout.proposals import PROPOSE
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.readers import is_held_out
 from cotrain.rollout.role import Role
-from cotrain.tasks.words.reader import problem_signature, read_problem, task_of
-from cotrain.train.policy_store import PolicyStore
+from cotrain.rollout.runner import Executor, Roles
+from cotrain.trainer.policy_store import PolicyStore
 
 SAMPLES = 8
 

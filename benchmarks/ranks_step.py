@@ -20,11 +20,11 @@ import torch
 from models import REAL_SIZES, SIZES
 from ray_step import recipe_of
 
-from cotrain.backend.cluster_file import Cluster
-from cotrain.backend.multi_process import MultiProcessBackend
-from cotrain.backend.on_ray import RayLauncher
 from cotrain.config.override import override
-from cotrain.train.trainer import CoTrainer
+from cotrain.distributed.cluster_file import Cluster
+from cotrain.distributed.multi_process import MultiProcessBackend
+from cotrain.distributed.ray_processes import RayLauncher
+from cotrain.trainer.trainer import CoTrainer
 
 
 def main() -> None:

@@ -26,16 +26,16 @@ from floors import Shape
 from models import REAL_SIZES, SIZES
 
 from cotrain import OUTCOME, Recipe, Roles, Task, gives, rng_of
-from cotrain.backend.cluster_file import Cluster
-from cotrain.backend.local import LocalBackend
-from cotrain.backend.multi_process import MultiProcessBackend
-from cotrain.backend.on_ray import RayLauncher
 from cotrain.config.override import override
-from cotrain.disk import transaction
-from cotrain.methods.grpo import grpo
-from cotrain.models.config import new_model, small_config
+from cotrain.distributed.cluster_file import Cluster
+from cotrain.distributed.local import LocalBackend
+from cotrain.distributed.multi_process import MultiProcessBackend
+from cotrain.distributed.ray_processes import RayLauncher
+from cotrain.models.from_scratch import new_model, small_config
 from cotrain.models.load import load_tokenizer, save_model
-from cotrain.train.trainer import CoTrainer
+from cotrain.recipes.grpo import grpo
+from cotrain.storage import checkpoints
+from cotrain.trainer.trainer import CoTrainer
 
 MOVES = 5  # measurements of publishing and of saving
 
@@ -124,7 +124,7 @@ def saving(trainer: CoTrainer, folder: Path) -> tuple[list[float], int]:
     """Seconds of each of some checkpoints, and the bytes of one."""
 
     def save(at: int) -> None:
-        transaction.save_checkpoint(folder, at, trainer.policies.checkpoint_parts(), {"state": trainer.state()})
+        checkpoints.save_checkpoint(folder, at, trainer.policies.checkpoint_parts(), {"state": trainer.state()})
 
     seconds = [seconds_of(partial(save, at)) for at in range(MOVES)]
     newest = max(folder.iterdir(), key=lambda path: path.stat().st_mtime)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from work import answer, middle, now, side, work_of
 
-from cotrain.backend.local import LocalBackend
-from cotrain.methods.grpo import grpo
-from cotrain.methods.tango import tango
-from cotrain.train.trainer import CoTrainer
+from cotrain.distributed.local import LocalBackend
+from cotrain.recipes.grpo import grpo
+from cotrain.recipes.tango import tango
+from cotrain.trainer.trainer import CoTrainer
 
 
 def main() -> None:

@@ -26,14 +26,14 @@ from typing import Any
 
 import torch
 
-from cotrain.backend import remote as remote_policy
 from cotrain.config.policies import Policy, program
 from cotrain.config.remote import remote
 from cotrain.core.types import Completion
-from cotrain.engine.contract import Engine, Request
-from cotrain.methods.tango import tango
-from cotrain.text.role_parsers import write_review
-from cotrain.train.trainer import CoTrainer
+from cotrain.distributed import openai_policy as remote_policy
+from cotrain.formats.role_replies import write_review
+from cotrain.inference.contract import Engine, Request
+from cotrain.recipes.tango import tango
+from cotrain.trainer.trainer import CoTrainer
 
 
 def review(solution: str) -> str:
@@ -49,7 +49,7 @@ def serve(port: Any, pause: float) -> None:
     from starlette.responses import JSONResponse
     from starlette.routing import Route
 
-    from cotrain.serve.app import open_listener
+    from cotrain.serving.app import open_listener
 
     async def chat(request: Any) -> JSONResponse:
         asked = await request.json()

@@ -19,8 +19,8 @@ from pathlib import Path
 from cotrain.core.errors import DataError
 from cotrain.core.notes import CORRECT
 from cotrain.core.types import Episode
-from cotrain.disk.jsonl import read_jsonl
-from cotrain.disk.ledger import Ledger
+from cotrain.storage.jsonl import read_jsonl
+from cotrain.storage.ledger import Ledger
 
 Groups = dict[str, list[tuple[float, bool]]]  # problem → (reward, is it right) of its answers
 

@@ -25,15 +25,15 @@ from typing import Any
 from bases.habits import HabitSettings
 from bases.words_corpus import solver_conversation
 from benchmarks.coder_tester import write_lessons
+from cotrain.data.word_problems.corpus import derivation
+from cotrain.data.word_problems.corrupt import clean_attempt, with_errors
+from cotrain.data.word_problems.oracle import read_steps
+from cotrain.data.word_problems.practice import COUNTS, OF_SKILL, check_practice
+from cotrain.data.word_problems.problem import Problem
+from cotrain.data.word_problems.source import WordProblems, study_problems
+from cotrain.formats.role_prompts import COMPARE
+from cotrain.prompts.templates import fill_template
 from cotrain.rollout.common_roles import mark_short_prompts
-from cotrain.tasks.words.corpus import derivation
-from cotrain.tasks.words.corrupt import clean_attempt, with_errors
-from cotrain.tasks.words.oracle import read_steps
-from cotrain.tasks.words.practice import COUNTS, OF_SKILL, check_practice
-from cotrain.tasks.words.problem import Problem
-from cotrain.tasks.words.source import WordProblems, study_problems
-from cotrain.text.prompts import fill_template
-from cotrain.text.role_prompts import COMPARE
 
 
 def compare_lesson(problem: Problem, rng: Random) -> list[dict[str, str]]:

@@ -23,9 +23,9 @@ from typing import Any
 
 from cotrain.core.errors import CotrainError, DataError
 from cotrain.core.statistics import Estimate
-from cotrain.pages.compare_svg import COLOURS, HEIGHT, LEFT, LINE, WIDTH, Frame
-from cotrain.pages.lines import axis_ticks
-from cotrain.pages.page import escape_attribute
+from cotrain.reports.compare_svg import COLOURS, HEIGHT, LEFT, LINE, WIDTH, Frame
+from cotrain.reports.lines import axis_ticks
+from cotrain.reports.page import escape_attribute
 
 ARMS = {  # of a study over numbers of labels
     "none": "labels alone",

@@ -25,11 +25,11 @@ import torch
 from torch import nn
 
 from cotrain.core.threads import usable_cores
-from cotrain.disk.files import replace_file
 from cotrain.models.adapters import AdapterBase, merge_into_base
-from cotrain.stages.corpora import jsonl_file
-from cotrain.stages.documents import all_documents
-from cotrain.stages.packing import Document
+from cotrain.pretraining.corpora import jsonl_file
+from cotrain.pretraining.documents import all_documents
+from cotrain.pretraining.packing import Document
+from cotrain.storage.file_ops import replace_file
 
 POLICY = "taught"
 STATE = "optimiser.pt"

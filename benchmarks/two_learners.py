@@ -29,15 +29,15 @@ from typing import Any
 import torch
 from ray_step import model
 
-from cotrain.backend.cluster_file import Cluster
-from cotrain.backend.hosted_policies import LearnerHost
-from cotrain.backend.multi_process import MultiProcessBackend
-from cotrain.backend.on_ray import RayLauncher, RayProcess
+from cotrain.algorithms.contract import LossTerm, Sample
+from cotrain.algorithms.grpo import grpo
 from cotrain.config.policies import trainable
 from cotrain.core.signals import OUTCOME
-from cotrain.learn.algorithms import grpo
-from cotrain.learn.contract import LossTerm, Sample
-from cotrain.train.beside import run_beside
+from cotrain.distributed.cluster_file import Cluster
+from cotrain.distributed.multi_process import MultiProcessBackend
+from cotrain.distributed.ray_processes import RayLauncher, RayProcess
+from cotrain.distributed.remote_policies import LearnerHost
+from cotrain.trainer.concurrent import run_beside
 
 POLICIES = ("generator", "verifier")
 LOOP = 10_000_000  # turns of the plain loop

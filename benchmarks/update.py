@@ -17,13 +17,13 @@ import torch
 from transformers import PreTrainedModel
 from work import FIRST, VOCABULARY, Work, answer, middle, now, side, work_of
 
+from cotrain.algorithms.contract import LossTerm, Sample, UpdateReport
+from cotrain.algorithms.grpo import grpo
 from cotrain.config.policies import Trained
-from cotrain.core.address import rng_of
+from cotrain.core.seeding import rng_of
 from cotrain.core.signals import OUTCOME
-from cotrain.learn.algorithms import grpo
-from cotrain.learn.collate import plan_update
-from cotrain.learn.contract import LossTerm, Sample, UpdateReport
-from cotrain.learn.torch_learner import TorchLearner
+from cotrain.learner.batching import plan_update
+from cotrain.learner.learner import TorchLearner
 from cotrain.models.load import load_model
 
 LAYOUTS = ("shared", "padded", "drawn")

@@ -29,7 +29,7 @@ from typing import Any
 from gsm8k_equations import equations_in
 
 from cotrain.core.errors import CotrainError, DataError
-from cotrain.disk.jsonl import read_jsonl
+from cotrain.storage.jsonl import read_jsonl
 
 Row = dict[str, Any]
 Group = list[Row]  # the sampled answers to one problem

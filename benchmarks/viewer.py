@@ -33,11 +33,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cotrain.core.address import Address, rng_of
+from cotrain.core.seeding import Address, rng_of
 from cotrain.core.types import Episode, Reward, Trace
-from cotrain.disk.ledger import Ledger
-from cotrain.pages.places import find_places
-from cotrain.pages.server import HOST, Viewer, listen
+from cotrain.reports.places import find_places
+from cotrain.reports.view_server import HOST, Viewer, listen
+from cotrain.storage.ledger import Ledger
 
 SHOWN = ("accuracy", "reward/outcome", "reward/step", "reward/format", "length", "truncated", "parse_failures",
          "balanced_accuracy", "true_positive_rate", "true_negative_rate", "predicted_positive", "base_rate",

@@ -18,10 +18,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cotrain import opening
 from cotrain.core.errors import CotrainError, DataError
 from cotrain.core.statistics import Estimate, mean_interval, paired_difference
-from cotrain.disk.jsonl import read_jsonl
+from cotrain.runs import opening
+from cotrain.storage.jsonl import read_jsonl
 
 SPARSITY = "/update_sparsity"
 

@@ -110,7 +110,7 @@ def use_device(device: str) -> None:
     import torch
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from cotrain.backend import local
+    from cotrain.distributed import local
     from tests.device.pretended import NAME, install
 
     install()

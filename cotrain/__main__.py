@@ -2,7 +2,7 @@
 
 import sys
 
-from cotrain.cli import main
+from cotrain.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cotrain.backend.contract import Backend
 from cotrain.config.recipe import Recipe
 from cotrain.config.registry import recipe_names
 from cotrain.core.errors import ConfigError, CotrainError
-from cotrain.pages.run_report import write_report
+from cotrain.distributed.contract import Backend
+from cotrain.reports.run_report import write_report
+from cotrain.runs import manifest
 from cotrain.runs import run as loop
-from cotrain.runs import seal
 from cotrain.runs.directory import STOPPED, RunDirectory
 from cotrain.runs.figures import latest_costs
 from cotrain.runs.log import Observer
@@ -107,7 +107,7 @@ def _observer_for(
     if observer is not None:
         yield observer
         return
-    from cotrain.pages.live import LiveTable, ends_of
+    from cotrain.reports.live import LiveTable, ends_of
 
     with LiveTable(ends_of(recipe), spent=spent) as live:
         yield live
@@ -134,8 +134,8 @@ def trust_code(directory: Path | str) -> None:
 def report(directory: Path | str) -> Path:
     """Write ``report.html`` of a run, comparison or study anew, from files that are as a run wrote them, and return its
     path; of a folder of stages, such as pretraining, tuning and a run, ``report.md``."""
-    from cotrain.pages.comparison_report import rewrite_page
-    from cotrain.pages.stages_report import write_stages_page
+    from cotrain.reports.comparison_report import rewrite_page
+    from cotrain.reports.stages_report import write_stages_page
 
     directory = Path(directory).expanduser()
     together = rewrite_page(directory)
@@ -144,6 +144,6 @@ def report(directory: Path | str) -> Path:
     if (page := write_stages_page(directory)) is not None:
         return page
     folder = RunDirectory.open(directory)
-    seal.verify_files(folder)
-    seal.newest_checkpoint(folder)
+    manifest.verify_files(folder)
+    manifest.newest_checkpoint(folder)
     return write_report(folder.path)

@@ -14,24 +14,24 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwen3Config
 
-from cotrain.backend.handles import Program, ProgramHandle, RoutingEngine, route_policies
-from cotrain.backend.local import LocalBackend
+from cotrain.algorithms.contract import Given
 from cotrain.config.policies import Policy, program
-from cotrain.core.address import Address, rng_of
+from cotrain.core.seeding import Address, rng_of
 from cotrain.core.types import Completion, Grade, Sampling, StepVerdicts, Task
-from cotrain.engine.contract import Engine, Request
-from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.learn.collate import Sequences
-from cotrain.learn.contract import Given
-from cotrain.learn.scorer import Scorer
+from cotrain.data.word_problems.problem import Fact, assemble_problem
+from cotrain.data.word_problems.source import study_problems
+from cotrain.distributed.local import LocalBackend
+from cotrain.distributed.policy_handles import Program, ProgramHandle, RoutingEngine, route_policies
+from cotrain.inference.contract import Engine, Request
+from cotrain.inference.local import EmbeddedEngine
+from cotrain.learner.batching import Sequences
+from cotrain.learner.logprobs import Scorer
 from cotrain.metrics.metric import BOTH, HELD_OUT, STEP, Metric, _mark_pattern
 from cotrain.metrics.table import TABLE
-from cotrain.rollout.idle_loop import IdleLoop, pausing_engine, together
-from cotrain.tasks.words.problem import Fact, assemble_problem
-from cotrain.tasks.words.source import study_problems
-from cotrain.text.chat_template import Message
-from cotrain.text.plain import ByteRenderer
-from cotrain.train.policy_store import PolicyStore
+from cotrain.prompts.byte_tokenizer import ByteRenderer
+from cotrain.prompts.chat_template import Message
+from cotrain.rollout.event_loop import IdleLoop, pausing_engine, together
+from cotrain.trainer.policy_store import PolicyStore
 
 CONFIGS = {"llama": LlamaConfig, "qwen3": Qwen3Config}  # both with two query heads a key head; qwen3 norms q and k
 VOCABULARY = 96

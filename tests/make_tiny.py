@@ -21,13 +21,13 @@ import torch
 
 from bases.noisy import NoisySettings, roles_corpora
 from benchmarks.coder_tester import lessons_of
-from cotrain.methods.coder_tester.short_programs import all_programs
-from cotrain.models.config import new_model
+from cotrain.models.from_scratch import new_model
 from cotrain.models.load import load_model, save_model
+from cotrain.pretraining.corpora import from_items
+from cotrain.pretraining.pretrain import config_for
+from cotrain.pretraining.sft import sft
+from cotrain.recipes.coder_tester.short_programs import all_programs
 from cotrain.rollout.common_roles import mark_short_prompts
-from cotrain.stages.corpora import from_items
-from cotrain.stages.pretrain import config_for
-from cotrain.stages.sft import sft
 from tests.helpers import EASY, TINY
 
 TOKENS, PROGRAM_TOKENS = 6_000_000, 250_000

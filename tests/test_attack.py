@@ -6,21 +6,21 @@ import json
 
 import pytest
 
-from cotrain.cli import main
+from cotrain.analysis.attack.play import attack, corpus_digest, inject_string, judge_attempts, judging_role
+from cotrain.analysis.attack.tables import Attempt, AttemptOutcome, attack_tables, lines_of, pass_rate
+from cotrain.cli.main import main
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
-from cotrain.export import _attack_section
-from cotrain.lab.attack.play import attack, corpus_digest, inject_string, judge_attempts, judging_role
-from cotrain.lab.attack.tables import Attempt, AttemptOutcome, attack_tables, lines_of, pass_rate
-from cotrain.methods.grpo import grpo
+from cotrain.formats.injections import MEANING, Injection, injection_corpus
+from cotrain.formats.role_replies import write_review
+from cotrain.formats.solutions import VERDICT_WORDS, tagged_solution, write_solution
+from cotrain.prompts.byte_tokenizer import ByteRenderer
+from cotrain.recipes.grpo import grpo
 from cotrain.rollout.common_roles import parse_review
-from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
+from cotrain.rollout.runner import Executor
 from cotrain.runs.directory import RunDirectory
-from cotrain.text.injections import MEANING, Injection, injection_corpus
-from cotrain.text.parsers import VERDICT_WORDS, tagged_solution, write_solution
-from cotrain.text.plain import ByteRenderer
-from cotrain.text.role_parsers import write_review
+from cotrain.serving.export import _attack_section
 from tests.helpers import EASY, spoken
 
 TASKS = [EASY.get("test", index) for index in range(3)]

@@ -1,7 +1,7 @@
 """The model card says which alarm fired, when, what was read, and what to do."""
 
-from cotrain.export import _alarm_text
 from cotrain.metrics.alarms import check_rows
+from cotrain.serving.export import _alarm_text
 
 
 def test_an_alarm_on_the_card_has_its_name_step_and_reading():

@@ -7,15 +7,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from cotrain import chat
-from cotrain.cli import main
+from cotrain.cli.main import main
 from cotrain.core.errors import TooLong, UserError
-from cotrain.methods.tango import tango
+from cotrain.data.word_problems.source import study_problems
 from cotrain.models.load import load_tokenizer
-from cotrain.preflight.formats import DEFAULT_FORMAT, AnswerFormat
+from cotrain.recipes.tango import tango
 from cotrain.rollout.common_roles import keep_taught_roles
-from cotrain.tasks.words.source import study_problems
-from cotrain.train.trainer import CoTrainer
+from cotrain.runs.choose_formats import DEFAULT_FORMAT, AnswerFormat
+from cotrain.serving import chat
+from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import TINY
 
 

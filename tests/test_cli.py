@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from cotrain.cli import main
+from cotrain.cli.main import main
 
 
 def fails(capsys, *words):

@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from cotrain.backend.machines import inspect_machine, inspect_python, machine_differences
-from cotrain.backend.publishing import PublishCheck
-from cotrain.preflight.cluster_doctor import arrivals_text, print_machine
+from cotrain.cli.cluster_doctor import arrivals_text, print_machine
+from cotrain.distributed.ray_nodes import inspect_machine, inspect_python, machine_differences
+from cotrain.distributed.weight_sync_check import PublishCheck
 
 HERE = inspect_python(sys.executable)
 

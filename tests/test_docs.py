@@ -8,7 +8,7 @@ import pytest
 
 from cotrain.core.errors import ConfigError
 from cotrain.runs.directory import resolved_json
-from cotrain.train.trainer import CoTrainer
+from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -107,6 +107,6 @@ def test_building_it_checks_it(rival):
 def test_the_commands_of_the_page_name_what_exists():
     (commands,) = blocks("method-from-scratch.md", "")
     (compared,) = blocks("new-estimator.md", "")
-    from cotrain.methods import NAMES as SHIPPED
+    from cotrain.recipes import NAMES as SHIPPED
 
     assert "grpo" in SHIPPED and commands.count("rival.py:rival") == 3 and compared.count("median.py:median") == 1

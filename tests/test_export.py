@@ -9,17 +9,18 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from cotrain import api, opening
-from cotrain.cli import main
+from cotrain import api
+from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.core.errors import ConfigError, ModelError, RunDirectoryError
-from cotrain.export import export_policy, load_policy, model_card
-from cotrain.methods.cooper import cooper
-from cotrain.methods.tango import tango
 from cotrain.models.heads import ValueModel, reward_model
 from cotrain.models.load import load_model, resolve_model
+from cotrain.recipes.cooper import cooper
+from cotrain.recipes.tango import tango
+from cotrain.runs import opening
 from cotrain.runs.changes import rebuild_recipe
 from cotrain.runs.directory import RunDirectory
+from cotrain.serving.export import export_policy, load_policy, model_card
 from tests.helpers import EASY, TINY, cast_of
 
 pytestmark = pytest.mark.whole

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from cotrain.cli import main
-from cotrain.commands.running import parser_of
-from cotrain.commands.smoke import smoke_note, smoke_words
+from cotrain.cli.doctor import NEEDED, OPTIONAL
+from cotrain.cli.flags import parsed_values, typed_flags
+from cotrain.cli.main import main
+from cotrain.cli.run import parser_of
+from cotrain.cli.smoke import smoke_note, smoke_words
 from cotrain.config.override import override
 from cotrain.config.registry import find_recipe
 from cotrain.core.errors import ConfigError
-from cotrain.core.flags import parsed_values, typed_flags
-from cotrain.methods import METHODS, NAMES, tango
-from cotrain.preflight.doctor import NEEDED, OPTIONAL
-from cotrain.tasks.jsonl import SPLITS, JsonlTasks
+from cotrain.data.files import SPLITS, JsonlTasks
+from cotrain.recipes import NAMES, RECIPES, tango
 from tests.helpers import TINY
 
 SMALL = ["--model", TINY, "--threads", "1", "--kl", "0"]
@@ -71,7 +71,7 @@ def test_measuring_says_how_many_episodes_it_plays(tmp_path, capsys):
 def test_the_count_is_what_is_played(tmp_path):
     """Judges are played once more on the start's solutions, where there is a start."""
     from cotrain.runs.figures import count_episodes, final_figures
-    from cotrain.train.trainer import CoTrainer
+    from cotrain.trainer.trainer import CoTrainer
 
     run = {"model": TINY, "steps": 2, "warmup": 1, "reviews": 1, "evaluation_tasks": 4}
     trainer = CoTrainer(override(tango.tango(**run), ["evaluation.group_size=8"]))
@@ -89,7 +89,7 @@ def test_the_count_is_what_is_played(tmp_path):
 
 @pytest.mark.whole
 def test_the_page_of_a_run_is_there_while_it_goes_on(tmp_path):
-    from cotrain.pages.command import serve_beside
+    from cotrain.cli.view import serve_beside
 
     folder = tmp_path / "run"
     with serve_beside(folder) as line:
@@ -104,7 +104,7 @@ def test_the_page_of_a_run_is_there_while_it_goes_on(tmp_path):
 
 
 def test_a_page_that_nobody_began_a_run_for_is_closed(tmp_path):
-    from cotrain.pages.command import serve_beside
+    from cotrain.cli.view import serve_beside
 
     with serve_beside(tmp_path / "run"):
         pass
@@ -179,8 +179,8 @@ def test_what_says_more_of_the_clip_counts_more(capsys):
 
 
 def test_every_name_of_another_program_leads_to_a_flag_that_a_command_has(monkeypatch, capsys):
-    from cotrain.core.flag_names import ADVICE, OURS
-    from tests.commands import test_help
+    from cotrain.cli.foreign_flags import ADVICE, OURS
+    from tests.cli import test_help
 
     commands = [[name, *test_help.FURTHER.get(name, [])] for name in test_help.known(capsys)]
     parsers = [test_help.parser_of(monkeypatch, words) for words in commands]
@@ -249,7 +249,7 @@ def test_every_command_with_figures_gives_them_as_json(words, tmp_path, capfd):
         case "list":
             (grpo,) = [one for one in found["recipes"] if one["name"] == "grpo"]
             assert grpo["parameters"]["estimator"] == "grpo" and found["settings"]["group_size"] == 8
-            assert {one["name"] for one in found["recipes"]} == set(METHODS)
+            assert {one["name"] for one in found["recipes"]} == set(RECIPES)
         case "doctor":
             assert found["missing"] == [] and found["packages"]["torch"] and found["cores"] > 0
             assert ("--model" in words) == (TINY in found["models"]) and found["models"]["embedded"]["parameters"] > 0
@@ -378,7 +378,7 @@ def test_the_rate_of_a_tuning_follows_the_size_of_its_model(size, rate, monkeypa
         rates.append(lr)
         raise ConfigError("seen")
 
-    monkeypatch.setattr("cotrain.stages.sft.sft", tune)
-    monkeypatch.setattr("cotrain.config.by_size._known_size", lambda model: size)
+    monkeypatch.setattr("cotrain.pretraining.sft.sft", tune)
+    monkeypatch.setattr("cotrain.config.large_model_defaults._known_size", lambda model: size)
     assert main(["sft", "--model", TINY, "--out", str(tmp_path / "out")]) == 2
     assert rates == [rate] and "seen" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import pytest
 
 import cotrain
 import cotrain.recipes
-from cotrain.methods import METHODS
+from cotrain.recipes import RECIPES
 
 ROOT = Path(cotrain.__file__).parent
 MOST_FILES = 150  # of the package, that a run of GRPO imports
@@ -38,11 +38,11 @@ def test_a_run_of_grpo_imports_what_it_needs(tmp_path):
     files = imported_by(*RUN, "--out", str(tmp_path / "run"))
     assert len(files) <= MOST_FILES, len(files)
     idle = (
-        "backend/multi_process.py",
-        "engine/vllm_engine.py",
-        "engine/graphs.py",
-        "tasks/programs.py",
-        "learn/sharded.py",
+        "distributed/multi_process.py",
+        "inference/vllm.py",
+        "inference/cuda_graphs.py",
+        "data/programs.py",
+        "learner/fsdp.py",
     )
     assert not [name for name in idle if ROOT / name in files]
 
@@ -64,7 +64,7 @@ def stubbed_names(stub: str) -> dict[str, str]:
 
 
 def test_every_public_name_is_there_and_type_checkers_see_the_same():
-    recipes = {name: "cotrain.recipes" for name in METHODS if name not in cotrain.PLACES}
+    recipes = {name: "cotrain.recipes" for name in RECIPES if name not in cotrain.PLACES}
     assert stubbed_names("__init__.pyi") == cotrain.PLACES | recipes
     assert all(getattr(cotrain, name) is not None for name in cotrain.PLACES)
     assert set(cotrain.PLACES) | set(recipes) <= set(dir(cotrain))
@@ -74,9 +74,9 @@ def test_every_public_name_is_there_and_type_checkers_see_the_same():
 
 def test_every_recipe_is_imported_by_its_name():
     """The estimator ``cotrain.grpo`` and the recipe of that name are two things, each told of the other."""
-    assert stubbed_names("recipes.pyi") == {name: place.partition(":")[0] for name, place in METHODS.items()}
-    assert all(getattr(cotrain.recipes, name).recipe.__name__ == name for name in METHODS)
-    assert set(METHODS) == set(dir(cotrain.recipes))
+    assert stubbed_names("recipes.pyi") == {name: place.partition(":")[0] for name, place in RECIPES.items()}
+    assert all(getattr(cotrain.recipes, name).recipe.__name__ == name for name in RECIPES)
+    assert set(RECIPES) == set(dir(cotrain.recipes))
     assert cotrain.tango is cotrain.recipes.tango
     assert not hasattr(cotrain.grpo, "recipe") and hasattr(cotrain.recipes.grpo, "recipe")
     with pytest.raises(AttributeError, match=r"no recipe .tanog."):

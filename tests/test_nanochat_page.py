@@ -13,13 +13,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from cotrain.cli import main
+from cotrain.cli.main import main
 from cotrain.core.types import ParseFailure
+from cotrain.formats.free_verdicts import WORDS, free_review
 from cotrain.models.load import load_tokenizer, save_model
 from cotrain.models.nanochat import convert, write_base_directory
 from cotrain.models.nanochat_gpt import NanoChatGPTConfig, NanoChatGPTForCausalLM
 from cotrain.rollout.common_roles import taught_roles
-from cotrain.text.free_verdicts import WORDS, free_review
 
 ROOT = Path(__file__).parents[1]
 ASSETS = ROOT / "tests" / "assets" / "nanochat"

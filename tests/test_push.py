@@ -5,10 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from cotrain import api, push
-from cotrain.cli import main
+from cotrain import api
+from cotrain.cli.main import main
 from cotrain.config.override import override
-from cotrain.methods.tango import tango
+from cotrain.recipes.tango import tango
+from cotrain.serving import push
 from tests.helpers import EASY, TINY
 
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from cotrain.algorithms.contract import Batch
+from cotrain.algorithms.samples import sample_of as sample_of_trace
 from cotrain.config.registry import find_recipe
-from cotrain.learn.contract import Batch
-from cotrain.learn.samples import sample_of as sample_of_trace
-from cotrain.train.trainer import CoTrainer
+from cotrain.trainer.trainer import CoTrainer
 
 FOLDER = Path(__file__).resolve().parents[1] / "reference"
 NAMES = ("grpo", "tango", "prime")
@@ -213,7 +213,7 @@ def test_the_generator_of_tango_makes_the_update_of_ours(tango_steps, tokenizer)
 
 
 def test_alpha_falls_as_ours():
-    from cotrain.learn.samples import decay
+    from cotrain.algorithms.samples import decay
 
     module, ours = program("tango"), decay(0.1, 0.001)
     for updates in range(12):

@@ -9,12 +9,12 @@ import pytest
 
 import cotrain
 from cotrain import api
-from cotrain.cli import main
+from cotrain.cli.main import main
 from cotrain.core.errors import ConfigError
-from cotrain.disk.ledger import Ledger
-from cotrain.recipes import grpo
+from cotrain.recipes.grpo import grpo
 from cotrain.runs.changes import rebuild_recipe
-from cotrain.train.trainer import CoTrainer
+from cotrain.storage.ledger import Ledger
+from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 
 PAGE = Path(__file__).parents[1] / "docs" / "method-from-scratch.md"

@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from cotrain import api
-from cotrain.cli import main
+from cotrain.analysis.attack.seats import RIVAL, lines_of, mean_signal, play_seats, refuse_other_games, seat_trainers
+from cotrain.analysis.attack.xplay import points_of
+from cotrain.cli.main import main
 from cotrain.config.override import override
-from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.seeding import Address
 from cotrain.core.types import Episode, Reward, Trace
-from cotrain.lab.attack.seats import RIVAL, lines_of, mean_signal, play_seats, refuse_other_games, seat_trainers
-from cotrain.lab.attack.xplay import points_of
-from cotrain.methods.debate.recipe import debate, debate_solve
-from cotrain.methods.grpo import grpo
-from cotrain.runs import seal
+from cotrain.recipes.debate.recipe import debate, debate_solve
+from cotrain.recipes.grpo import grpo
+from cotrain.runs import manifest
 from cotrain.runs.changes import rebuild_recipe
 from cotrain.runs.directory import RunDirectory
 from tests.helpers import EASY, TINY
@@ -140,7 +140,7 @@ def test_one_pair_of_a_small_run(tmp_path, capsys):
     assert [(cell["row"], cell["column"]) for cell in found["cells"]] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert all(0.0 <= cell["won"]["value"] <= 1.0 for cell in found["cells"])
     start, end = points_of(str(run), recipe := rebuild_recipe(run), 1)
-    learned = seal.checkpoint_at(RunDirectory.open(run), 1).load()[0]["debater"]
+    learned = manifest.checkpoint_at(RunDirectory.open(run), 1).load()[0]["debater"]
     opened, loaded = set(), []
     for trainer in seat_trainers(end, [end, start, end], {str(run): recipe}, "bob", "cpu"):
         opened.add(id(trainer))

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 import cotrain
-from cotrain.methods import NAMES
+from cotrain.recipes import NAMES
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

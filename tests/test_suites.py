@@ -9,24 +9,24 @@ from dataclasses import replace
 import pytest
 
 from cotrain import api
-from cotrain.cli import main
+from cotrain.analysis.benchmarks import SuitePlay, play_suite, score_lines, suite_settings
+from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Sampling
+from cotrain.data.columns import SCHEMAS
+from cotrain.data.suite_files import draw_items, load_suite, suite_data
+from cotrain.formats.role_prompts import COMPARE
+from cotrain.formats.solutions import write_solution
+from cotrain.formats.verdicts import Verdict
 from cotrain.grading.pool import AnswerGrader, vote_key
-from cotrain.methods.tango import tango
 from cotrain.metrics.suites import GREEDY_SAMPLE, processbench_scores, solver_scores
+from cotrain.prompts.byte_tokenizer import ByteRenderer
+from cotrain.recipes.tango import tango
 from cotrain.rollout.common_roles import parse_review, parse_solution
-from cotrain.rollout.executor import Executor
 from cotrain.rollout.judges import parse_gram
 from cotrain.rollout.role import Role
-from cotrain.suites import SuitePlay, play_suite, score_lines, suite_settings
-from cotrain.tasks.rows import SCHEMAS
-from cotrain.tasks.suite_files import draw_items, load_suite, suite_data
-from cotrain.text.parsers import write_solution
-from cotrain.text.plain import ByteRenderer
-from cotrain.text.role_prompts import COMPARE
-from cotrain.text.verdicts import Verdict
+from cotrain.rollout.runner import Executor
 from tests.helpers import EASY, TINY, spoken
 
 
@@ -185,7 +185,7 @@ def test_ungraded_answers_count_as_wrong_and_are_shown():
 
 
 def test_an_interrupted_suite_goes_on_and_a_finished_one_is_kept(sheet, tmp_path, monkeypatch):
-    monkeypatch.setattr("cotrain.suites.CHUNK", 2)
+    monkeypatch.setattr("cotrain.analysis.benchmarks.CHUNK", 2)
     tasks = load_suite("gsm8k", [str(sheet)], AnswerGrader())
     file = {problem: [*samples, greedy] for problem, (_, samples, greedy) in SHEET.items()}
     rows, scores = score(cast(answers_from(file)), "gsm8k", tasks, SuitePlay(samples=4), tmp_path)
@@ -193,7 +193,9 @@ def test_an_interrupted_suite_goes_on_and_a_finished_one_is_kept(sheet, tmp_path
     whole = path.read_bytes()
     path.write_bytes(b"\n".join(whole.split(b"\n")[:14]) + b'\n{"torn')  # settings, 2 problems, 3 rows of the third
     with monkeypatch.context() as patch, pytest.raises(OSError, match="disk full"):
-        patch.setattr("cotrain.suites.JsonlWriter.append", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+        patch.setattr(
+            "cotrain.analysis.benchmarks.JsonlWriter.append", lambda *_: (_ for _ in ()).throw(OSError("disk full"))
+        )
         score(cast(answers_from(file)), "gsm8k", tasks, SuitePlay(samples=4), tmp_path)
     assert len(path.read_bytes().splitlines()) == 1 + 2 * 5  # going on loses nothing that was finished
     rest = {problem: file[problem] for problem in ("P3", "P4")}

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from cotrain.analysis.benchmarks import SuitePlay, play_suite, suite_scores, suite_settings
+from cotrain.data.suite_files import load_suite, suite_data
 from cotrain.grading.pool import AnswerGrader
-from cotrain.suites import SuitePlay, play_suite, suite_scores, suite_settings
-from cotrain.tasks.suite_files import load_suite, suite_data
-from tests.tasks.test_prmbench import ROW
+from tests.data.test_prmbench import ROW
 from tests.test_suites import cast, verdict
 
 

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
+from cotrain.analysis.benchmarks import SuitePlay, play_suite, score_lines, suite_scores, suite_settings
 from cotrain.core.errors import DataError
+from cotrain.data.programs import suite_tasks
+from cotrain.data.suite_files import load_suite, suite_data
 from cotrain.grading.pool import AnswerGrader
 from cotrain.metrics.suites import GREEDY_SAMPLE, program_scores
-from cotrain.suites import SuitePlay, play_suite, score_lines, suite_scores, suite_settings
-from cotrain.tasks.programs import suite_tasks
-from cotrain.tasks.suite_files import load_suite, suite_data
 from tests.test_suites import cast, values, verdict
 
 MBPP = [

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from cotrain import cli
+from cotrain.cli import main
 from tests.helpers import TINY
 from tests.runs.test_run import digest
 from tests.test_docs_pages import ROOT, blocks
@@ -15,7 +15,7 @@ from tests.test_docs_pages import ROOT, blocks
 KILLED = """
 import os, signal
 from cotrain import api
-from cotrain.train import trainer
+from cotrain.trainer import trainer
 
 step = trainer.CoTrainer.step
 
@@ -47,7 +47,7 @@ def test_a_run_on_the_pages_source_goes_on_where_it_was_killed(tmp_path, monkeyp
     folder = tmp_path / "killed" / "runs" / "short"
     assert not (folder / "summary.json").exists()
     monkeypatch.chdir(tmp_path)  # the file is found from anywhere
-    assert cli.main(["resume", str(folder)]) == 0, capsys.readouterr().err
+    assert main.main(["resume", str(folder)]) == 0, capsys.readouterr().err
     assert digest(folder) == digest(tmp_path / "whole" / "runs" / "short")
 
 
@@ -56,9 +56,9 @@ def test_a_source_can_be_named_on_the_command_line(tmp_path, monkeypatch, capsys
     (tmp_path / "reversals.py").write_text(blocks("new-task-source", "python")[0])
     monkeypatch.chdir(tmp_path)
     words = ["run", "grpo", "--out", "x", "--dry-run", "--json", "--tasks"]
-    assert cli.main([*words, "reversals.py:Reversals"]) == 0
+    assert main.main([*words, "reversals.py:Reversals"]) == 0
     assert '"letters": 5' in capsys.readouterr().out
-    assert cli.main([*words, "reversals.py:Reversal"]) == 2
+    assert main.main([*words, "reversals.py:Reversal"]) == 2
     assert "unknown class 'Reversal'; did you mean 'Reversals'?" in capsys.readouterr().err
-    assert cli.main([*words, "gone.py:Reversals"]) == 2
+    assert main.main([*words, "gone.py:Reversals"]) == 2
     assert "there is no file gone.py" in capsys.readouterr().err

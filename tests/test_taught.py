@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from cotrain import opening
-from cotrain.cli import main
+from cotrain.cli.main import main
 from cotrain.config.override import override
-from cotrain.export import export_policy
-from cotrain.methods.grpo import grpo
-from cotrain.methods.tango import tango
 from cotrain.models.names import hub_folder_with
-from cotrain.preflight.formats import DEFAULT_FORMAT, AnswerFormat, as_taught, choose_format_settings
+from cotrain.recipes.grpo import grpo
+from cotrain.recipes.tango import tango
 from cotrain.rollout.common_roles import keep_taught_roles, mark_short_prompts, speaks_short, taught_roles
+from cotrain.runs import opening
+from cotrain.runs.choose_formats import DEFAULT_FORMAT, AnswerFormat, as_taught, choose_format_settings
+from cotrain.serving.export import export_policy
 from tests.helpers import EASY
 
 ASK = "Work it out, line by line.\n{problem}"

@@ -17,13 +17,13 @@ import pytest
 import torch
 
 from cotrain import api
+from cotrain.algorithms.contract import Sample, sampled_only
 from cotrain.config.registry import find_recipe
-from cotrain.engine.replay import ReplayEngine
-from cotrain.learn.collate import collate
-from cotrain.learn.contract import Sample, sampled_only
-from cotrain.rollout.executor import Executor
+from cotrain.inference.replay import ReplayEngine
+from cotrain.learner.batching import collate
+from cotrain.rollout.runner import Executor
 from cotrain.runs import run as loop
-from cotrain.train.trainer import CoTrainer
+from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, RandomLatency
 from tests.runs.test_run import digest
 
@@ -155,7 +155,7 @@ def test_three_steps_move_the_weights_whatever_the_latency(recipe, place, peacef
 def test_killed_and_resumed_it_ends_with_the_same_bits(place, peaceful):
     chance = random.Random(time.time_ns())
     flags = ["--operations", "2", "2", "--set", "tasks.max_value=20", "--checkpoint-every", "1", "--threads", "1"]
-    command = [sys.executable, "-m", "cotrain.cli", "run", f"{place / 'calculator.py'}:with_calculator", *flags]
+    command = [sys.executable, "-m", "cotrain.cli.main", "run", f"{place / 'calculator.py'}:with_calculator", *flags]
     for tried in range(4):  # on a busy machine it may end before it is killed
         out = place / f"killed-{tried}"
         process = subprocess.Popen([*command, "--out", str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -9,22 +9,22 @@ from dataclasses import replace
 import pytest
 
 from cotrain import api
-from cotrain.cli import main
+from cotrain.analysis.attack import reviewed
+from cotrain.analysis.attack.tables import Attempt, AttemptOutcome
+from cotrain.analysis.attack.xplay import REFERENCE, DrawnSolutions, RunPoint, lines_of, pair_figures, solved_share
+from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.config.remote import remote
-from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError
+from cotrain.core.seeding import Address
 from cotrain.core.types import Episode, Sampling, Trace
-from cotrain.disk import transaction
-from cotrain.disk.ledger import Ledger
-from cotrain.lab.attack import reviewed
-from cotrain.lab.attack.tables import Attempt, AttemptOutcome
-from cotrain.lab.attack.xplay import REFERENCE, DrawnSolutions, RunPoint, lines_of, pair_figures, solved_share
-from cotrain.methods.tango import tango
+from cotrain.data.word_problems.source import study_problems
+from cotrain.formats.solutions import parse_solution
+from cotrain.recipes.tango import tango
 from cotrain.rollout import common_roles
 from cotrain.rollout.role import Role
-from cotrain.tasks.words.source import study_problems
-from cotrain.text.parsers import parse_solution
+from cotrain.storage import checkpoints
+from cotrain.storage.ledger import Ledger
 from tests.helpers import EASY, TINY
 
 SMALL = {"model": TINY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 1, "lr": 1e-2}
@@ -81,8 +81,8 @@ def test_checkpoints_of_every_so_many_steps_stay(tmp_path):
     import torch
 
     for step in range(1, 10):
-        transaction.save_checkpoint(tmp_path, step, {"p": {"w": torch.ones(1)}}, {"state": {}}, keep_every=3)
-    assert transaction.checkpoint_steps(tmp_path) == [3, 6, 8, 9]
+        checkpoints.save_checkpoint(tmp_path, step, {"p": {"w": torch.ones(1)}}, {"state": {}}, keep_every=3)
+    assert checkpoints.checkpoint_steps(tmp_path) == [3, 6, 8, 9]
 
 
 def test_steps_without_a_checkpoint_cannot_be_kept(tmp_path):

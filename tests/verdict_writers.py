@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cotrain.text.verdicts import _SCORES
+from cotrain.formats.verdicts import _SCORES
 
 
 def write_genrm(rationale: str, final: bool) -> str:

@@ -1,4 +1,4 @@
-"""What a recipe measures on held-out problems, and which these are; ``cotrain.train.evaluation`` plays them."""
+"""What a recipe measures on held-out problems, and which these are; ``cotrain.trainer.evaluation`` plays them."""
 
 from __future__ import annotations
 

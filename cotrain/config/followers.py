@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from cotrain.backend.handles import ModelHandle
+from cotrain.algorithms.contract import PolicyVerbs
 from cotrain.config.policies import Average, Snapshot
-from cotrain.core.address import seed_of
 from cotrain.core.errors import StateError
+from cotrain.core.seeding import seed_of
 from cotrain.core.types import State, take_fields
-from cotrain.learn.contract import PolicyVerbs
-from cotrain.text.render import Rendering
+from cotrain.distributed.policy_handles import ModelHandle
+from cotrain.prompts.render import Rendering
 
 PLAYED = "model."  # prefix of the weights that speak; those of the pool begin with "pool<n>."
 

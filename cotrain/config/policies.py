@@ -2,8 +2,8 @@
 runs.
 
 One frozen class a kind. Each says what it may be asked (``speaks``, ``scores``, ``head``, ``trained``) and builds
-itself in the room of a backend (``backend/local.py``). Recipes use the functions below; ``--set policies.NAME.FIELD=…``
-names the fields of the classes. Remote policies: ``config/remote.py``.
+itself in the room of a backend (``distributed/local.py``). Recipes use the functions below; ``--set
+policies.NAME.FIELD=…`` names the fields of the classes. Remote policies: ``config/remote.py``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.models.lora import Lora
 
 if TYPE_CHECKING:
-    from cotrain.backend import handles
-    from cotrain.backend.local import PolicyFactory
+    from cotrain.distributed import policy_handles
+    from cotrain.distributed.local import PolicyFactory
 
 DTYPES = ("float32", "bfloat16")
 ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention")
@@ -56,7 +56,7 @@ class Policy:
         """With what the device decides; ``autocast``: bfloat16 arithmetic, where the recipe leaves that open."""
         return self
 
-    def build(self, name: str, room: PolicyFactory) -> handles.PolicyHandle:
+    def build(self, name: str, room: PolicyFactory) -> policy_handles.PolicyHandle:
         """Its handle, in the room where a backend holds models."""
         raise NotImplementedError
 
@@ -180,7 +180,7 @@ class Trained(Learning):
     kind: ClassVar[str] = "trainable"
     may_be_narrow: ClassVar[bool] = False
 
-    def build(self, name: str, room: PolicyFactory) -> handles.PolicyHandle:
+    def build(self, name: str, room: PolicyFactory) -> policy_handles.PolicyHandle:
         return room.build_trainable(name, self, *room.language_model(self))
 
 
@@ -193,7 +193,7 @@ class Adapter(Learning):
 
     lora: Lora  # type: ignore[misc]  # which other kinds do not have
 
-    def build(self, name: str, room: PolicyFactory) -> handles.PolicyHandle:
+    def build(self, name: str, room: PolicyFactory) -> policy_handles.PolicyHandle:
         return room.build_adapter(name, self)
 
 
@@ -207,7 +207,7 @@ class Critic(Learning):
     plays: ClassVar[bool] = False
     may_be_narrow: ClassVar[bool] = False
 
-    def build(self, name: str, room: PolicyFactory) -> handles.PolicyHandle:
+    def build(self, name: str, room: PolicyFactory) -> policy_handles.PolicyHandle:
         from cotrain.models.heads import value_model
 
         return room.build_trainable(name, self, value_model(self.model, **self.load_options), None)
@@ -223,7 +223,7 @@ class RewardModel(Learning):
     scores: ClassVar[bool] = True
     may_be_narrow: ClassVar[bool] = False
 
-    def build(self, name: str, room: PolicyFactory) -> handles.PolicyHandle:
+    def build(self, name: str, room: PolicyFactory) -> policy_handles.PolicyHandle:
         from cotrain.models.heads import reward_model as load
 
         return room.build_trainable(name, self, load(self.model, **self.load_options), room.scoring_renderer(self))
@@ -236,7 +236,7 @@ class Frozen(Weights):
     kind: ClassVar[str] = "frozen"
     shares_base: ClassVar[bool] = True
 
-    def build(self, name: str, room: PolicyFactory) -> handles.PolicyHandle:
+    def build(self, name: str, room: PolicyFactory) -> policy_handles.PolicyHandle:
         return room.build_frozen(name, self)
 
 
@@ -252,7 +252,7 @@ class FollowerPolicy(Weights):
     def source_policy(self) -> str | None:
         return self.of
 
-    def build(self, name: str, room: PolicyFactory) -> handles.PolicyHandle:
+    def build(self, name: str, room: PolicyFactory) -> policy_handles.PolicyHandle:
         from cotrain.config.followers import FollowerHandle
 
         assert isinstance(self, Average | Snapshot)
@@ -306,10 +306,10 @@ class Program(Policy):
     head: ClassVar[str] = ""
     speaks: ClassVar[bool] = False
 
-    speak: handles.Program
+    speak: policy_handles.Program
     tokens_of: str | None = None  # a policy, whose tokens its text is cut into; None: bytes
 
-    def build(self, name: str, room: PolicyFactory) -> handles.PolicyHandle:
+    def build(self, name: str, room: PolicyFactory) -> policy_handles.PolicyHandle:
         return room.build_program(name, self)
 
 
@@ -385,7 +385,7 @@ def snapshot(model: str, *, of: str, every: int, keep: int = 1, pick: Pick = "ne
 
 def reward_model(model: str, *, lr: float = 1e-4, clip_norm: float = 1.0) -> Policy:
     """A scalar head on the body of a language model: a role that it plays is answered with one number for the whole
-    prompt (``Turn.score``), 0 for everything before it has learned. Trained by ``learn/reward_model.py``."""
+    prompt (``Turn.score``), 0 for everything before it has learned. Trained by ``algorithms/reward_model.py``."""
     return RewardModel(model=model, lr=lr, clip_norm=clip_norm)
 
 
@@ -394,7 +394,7 @@ def critic(model: str, *, lr: float = 1e-4, clip_norm: float = 1.0) -> Policy:
     return Critic(model=model, lr=lr, clip_norm=clip_norm)
 
 
-def program(speak: handles.Program, *, tokens_of: str | None = None) -> Policy:
+def program(speak: policy_handles.Program, *, tokens_of: str | None = None) -> Policy:
     """A function as a policy: an oracle, a rule, a corruptor. It is given all fields of a call, those that the prompt
     does not show included, and a random generator of the call's address; its text is a turn like any other. A teacher
     speaks in the tokens of another policy, which can then learn its turns (``learn.sft``)."""

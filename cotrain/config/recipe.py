@@ -1,6 +1,6 @@
 """A recipe: everything that makes one method, and the checks that refuse nonsense before the first step.
 
-A recipe is a frozen value returned by an ordinary function decorated with ``@recipe`` (``config/settings.py``).
+A recipe is a frozen value returned by an ordinary function decorated with ``@recipe`` (``config/run_config.py``).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cotrain.algorithms.contract import Algorithm
 from cotrain.config.evaluation import Evaluation
 from cotrain.config.policies import Policy, Program
 from cotrain.config.schedule import Schedule
@@ -19,9 +20,8 @@ from cotrain.core.errors import ConfigError, DataError, unknown_message
 from cotrain.core.signals import Signal, declared_by
 from cotrain.core.types import COLDEST, UNLABELLED, Sampling, Store, TaskSource, has_split
 from cotrain.core.verbosity import count_of
-from cotrain.learn.contract import Algorithm
+from cotrain.prompts.templates import fields_of
 from cotrain.rollout.role import Role
-from cotrain.text.prompts import fields_of
 
 USUAL = ("ood_length", "ood_template")  # splits that recipes ask for whether a source has them or not
 
@@ -69,10 +69,10 @@ class Recipe:
     stores: Mapping[str, Store] = field(default_factory=dict)  # what the run collects, at its start
     horizon: int | None = None  # steps over which decays run, None for ``steps``
     tokens: int | None = None  # the run ends with the step in which it has sampled so many, or with ``steps``
-    flops: float | None = None  # the same with operations (``train/flops.py``)
+    flops: float | None = None  # the same with operations (``trainer/flops.py``)
     seconds: float | None = None  # the same with seconds of training, evaluations left out
     updates: int | None = None  # the same with steps at which the leading objective is due
-    refill: int = 0  # rounds in which problems whose answers all earn the same are replaced (``train/refill.py``)
+    refill: int = 0  # rounds in which problems whose answers all earn the same are replaced (``trainer/resample.py``)
     audits: int | None = None  # problems without labels, a step, whose truth is looked up for metrics, None for all
     evaluate_every: int = 0  # steps between evaluations on the validation split, one more at the end; 0 for none. Where
     # ``updates`` end the run, these are counted
@@ -84,7 +84,7 @@ class Recipe:
 
     def share_at(self, step: int) -> float:
         """The share of the training problems, the first ones, that a step draws among: all, without a ramp."""
-        share_at = getattr(self.tasks, "share_at", None)  # of ``tasks/ramp.py``
+        share_at = getattr(self.tasks, "share_at", None)  # of ``data/curriculum.py``
         return share_at(step, self.horizon or self.steps) if share_at else 1.0
 
     @property
@@ -210,7 +210,7 @@ def check_recipe(recipe: Recipe) -> None:
             if size is not None and size < 1:
                 raise ConfigError(f"phase {phase.name!r} {label} is {size}, expected at least 1")
         if phase.unlabelled:
-            from cotrain.tasks.labelled import refuse_unlabelled
+            from cotrain.data.labels import refuse_unlabelled
 
             refuse_unlabelled(recipe.tasks, f"phase {phase.name!r}")
         for name in phase.objectives:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotrain.core.errors import ConfigError, CotrainError, unknown_message
-from cotrain.core.registry import METHODS, joined_places, load_named, shipped_places
+from cotrain.core.registry import RECIPES, joined_places, load_named, shipped_places
 
 if TYPE_CHECKING:  # a wrong name is said at once, before torch is loaded
     from cotrain.config.recipe import Recipe
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # a wrong name is said at once, before torch is loaded
 
 def recipe_names() -> list[str]:
     """Every name that ``find_recipe`` knows, those of the package first."""
-    return [*shipped_places(METHODS), *joined_places(METHODS)]
+    return [*shipped_places(RECIPES), *joined_places(RECIPES)]
 
 
 def make_recipe(target: str, arguments: Mapping[str, Any], *, again: bool = False) -> Recipe:
@@ -31,7 +31,7 @@ def make_recipe(target: str, arguments: Mapping[str, Any], *, again: bool = Fals
     except CotrainError:
         raise
     except (Exception, SystemExit) as error:
-        if target in shipped_places(METHODS):
+        if target in shipped_places(RECIPES):
             raise
         from cotrain.core.user_code import failure_in, failure_of
 
@@ -43,7 +43,7 @@ def make_recipe(target: str, arguments: Mapping[str, Any], *, again: bool = Fals
 def find_recipe(target: str) -> Callable[..., Recipe]:
     """The function behind ``name`` or ``path/to/file.py:function``. Raises UnknownName or ConfigError."""
     if ":" not in target and not target.endswith(".py"):
-        found: Callable[..., Recipe] = load_named(METHODS, target, shipped_places(METHODS), "recipe")
+        found: Callable[..., Recipe] = load_named(RECIPES, target, shipped_places(RECIPES), "recipe")
         if not hasattr(found, "recipe"):
             raise ConfigError(f"recipe {target!r}: {found!r} is none; a recipe is a function decorated with @recipe")
         return found

@@ -17,8 +17,8 @@ from cotrain.config.policies import Policy
 from cotrain.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cotrain.backend import handles
-    from cotrain.backend.local import PolicyFactory
+    from cotrain.distributed import policy_handles
+    from cotrain.distributed.local import PolicyFactory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +64,8 @@ class Remote(Policy):
     def send_ids(self) -> bool:
         return self.tokenizer is not None
 
-    def build(self, name: str, room: PolicyFactory) -> handles.PolicyHandle:
-        from cotrain.backend.remote import MessagesRenderer, RemoteHandle
+    def build(self, name: str, room: PolicyFactory) -> policy_handles.PolicyHandle:
+        from cotrain.distributed.openai_policy import MessagesRenderer, RemoteHandle
         from cotrain.models.load import load_renderer
 
         key = None

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
-from cotrain.core.address import permuted_index, seed_of
 from cotrain.core.arguments import bound_function, bound_options, option_names
 from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.seeding import permuted_index, seed_of
 from cotrain.core.types import Task, TaskSource
 
 Protocol = Callable[..., Coroutine[Any, Any, Any]]  # async (task, roles) → None; a partial where it takes options

@@ -1,7 +1,7 @@
 """Arguments of a recipe function, held against its signature: names, kinds and choices.
 
 A function says by its annotations what it takes, ``estimator: Literal["grpo", "rloo"] = "grpo"``, ``alpha: Weight =
-0.1``, and the same annotations make the flags (``core/flags.py``) and their help.
+0.1``, and the same annotations make the flags (``cli/flags.py``) and their help.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Another package joins with an entry point, whose name is what a user types and whose value is where the function or the
 class is:
 
-    [project.entry-points."cotrain.methods"]    # functions decorated with @recipe: `cotrain run my_method`
+    [project.entry-points."cotrain.recipes"]    # functions decorated with @recipe: `cotrain run my_method`
     my_method = "my_package.my_method:my_method"
     [project.entry-points."cotrain.tasks"]      # classes of task sources: `--tasks riddles`, or `riddles:hard`, where
     riddles = "my_package.riddles:Riddles"      # what stands behind the colon is their first argument
@@ -22,12 +22,12 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError, UnknownName
 
-METHODS, TASKS, COMMANDS = "cotrain.methods", "cotrain.tasks", "cotrain.commands"
+RECIPES, TASKS, COMMANDS = "cotrain.recipes", "cotrain.tasks", "cotrain.commands"
 
 
 def shipped_places(group: str) -> dict[str, str]:
     """Name → ``module:attribute`` of the methods and task sources that the package's methods bring along."""
-    table: dict[str, str] = getattr(import_module("cotrain.methods"), group.rpartition(".")[2].upper())
+    table: dict[str, str] = getattr(import_module("cotrain.recipes"), group.rpartition(".")[2].upper())
     return table
 
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from cotrain.core.address import Address
 from cotrain.core.errors import StateError, UnknownName
+from cotrain.core.seeding import Address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, islice
 
-from cotrain.text.parsers import behind_thoughts
+from cotrain.formats.solutions import behind_thoughts
 
 MAX_PROGRAM = 100_000  # characters
 ENDINGS = 8  # lines that could end a block and are tried

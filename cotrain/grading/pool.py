@@ -28,13 +28,13 @@ from fractions import Fraction
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Grade, StepVerdicts, Task
+from cotrain.formats.answers import final_answer, last_boxed, without_alignment
 from cotrain.grading.cells import Kind
 from cotrain.grading.grade_process import DIED, MATHEMATICS, Worker
 from cotrain.grading.members import assigned_values, write_both_signs
 from cotrain.grading.notation import has_adjacent_numbers, parts_of, plain_signs, write_tex
 from cotrain.grading.quantities import PERCENT, Quantity, is_base, parse_quantity, unit_ratio
 from cotrain.grading.sizes import too_large
-from cotrain.text.answers import final_answer, last_boxed, without_alignment
 
 MAX_ANSWER = 10_000  # characters; a longer text is not an answer, unless it equals the gold answer
 LONG = 500  # characters, and ten times the gold answer's: a longer one is too large for math-verify

@@ -1,4 +1,4 @@
-"""Running a model's program for its output, without tests: the tool of ``rollout/python_tool.py``.
+"""Running a model's program for its output, without tests: the tool of ``rollout/tools/python.py``.
 
 The verdict carries two things in its phrase: why the program failed, "" where it did not, on the first line, and below
 it what it printed, cut at ``MAX_OUTPUT``. The same program prints the same: hashes and ``random`` are seeded. What

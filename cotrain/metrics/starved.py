@@ -3,7 +3,7 @@
 Health bands wait for ten rows and more; a protocol that pays nothing or a prompt that no model understands shows at
 once. Counted are steps in a row (``KINDS``), of those at which the objective is due or the role spoke; a run with fewer
 is told at its end. That rewards do not differ is not said of fewer than ``ENOUGH_PROBLEMS`` problems. What becomes of a
-run whose updates are not finite is decided in ``train/guard.py``.
+run whose updates are not finite is decided in ``trainer/failures.py``.
 
 Pure: alarms depend on the rows alone. Left out: channels of algorithms that do not report them (PPO, Prime), whose
 objectives are watched as a whole.

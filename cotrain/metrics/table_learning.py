@@ -90,7 +90,7 @@ LEARNING = (
     Metric(
         key="{policy}/flops/{part}", label="FLOPs: {part}", unit=COUNT,
         meaning="floating-point operations of the step: `prefill`, `sampling`, `scoring` (as reference, critic, reward "
-        "model) and `learning`; `train/flops.py` has the formula",
+        "model) and `learning`; `trainer/flops.py` has the formula",
     ),
     Metric(
         key="{policy}/update_sparsity", label="weights as at the start, in bfloat16", at=HELD_OUT,

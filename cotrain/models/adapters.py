@@ -32,10 +32,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import PreTrainedModel
 
-from cotrain.core.address import seed_of
 from cotrain.core.errors import ModelError, UnknownName
+from cotrain.core.seeding import seed_of
 from cotrain.models.files import check_files, check_objects
-from cotrain.models.four_bits import full_weight
 from cotrain.models.load import (
     describe_model,
     first_line,
@@ -45,6 +44,7 @@ from cotrain.models.load import (
     resolve_model,
 )
 from cotrain.models.names import base_of
+from cotrain.models.quantize import full_weight
 
 ALL_LINEAR = "all-linear"
 PROBED, FAR = 8, 1e-3  # tokens by which a merged model is compared; share of the logits' spread that is rounding
@@ -161,7 +161,7 @@ class AdapterBase:
 
     def reread_weights(self) -> None:
         """Take the weights anew from the module, whose parameters others have been put in the place of
-        (``learn/sharded.py``)."""
+        (``learner/fsdp.py``)."""
         present = dict(self.module.named_parameters())
         for policy, weights in self._weights.items():
             mark = f".{_adapter_name(policy)}."

@@ -27,8 +27,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from cotrain.core.address import seed_of
 from cotrain.core.errors import ModelError
+from cotrain.core.seeding import seed_of
 from cotrain.models.load import load_classifier, load_model
 
 

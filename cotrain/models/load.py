@@ -52,7 +52,7 @@ from cotrain.models.files import (
     weight_files,
 )
 from cotrain.models.memory import out_of_memory
-from cotrain.text.render import Renderer, generation_config_of
+from cotrain.prompts.render import Renderer, generation_config_of
 
 EMBEDDED_BASE = "embedded"
 EMBEDDED_CHECKER = "embedded-checker"
@@ -136,7 +136,7 @@ def load_model(
     arguments = (AutoModelForCausalLM, name, directory, dtype, attn_implementation, trust_remote_code)
     if not load_in_4bit:
         return _load_checked(*arguments), tokenizer
-    from cotrain.models.four_bits import keep_gradients, quantization_of
+    from cotrain.models.quantize import keep_gradients, quantization_of
 
     model = _load_checked(*arguments, quantization_of(f"model {str(name)!r}", dtype))
     keep_gradients(model)

@@ -33,13 +33,13 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from cotrain.cli.flags import Parser, add_count
 from cotrain.core.errors import DataError, ModelError, RunDirectoryError
-from cotrain.core.flags import Parser, add_count
-from cotrain.disk.files import filled_directory
-from cotrain.disk.kept_work import claim_place
-from cotrain.models.encoding import encoding_state, pickle_encoding, read_encoding
 from cotrain.models.load import load_model, save_model
 from cotrain.models.nanochat_gpt import SMEAR_GATE, VALUE_GATE, NanoChatGPTConfig
+from cotrain.models.tiktoken_encoding import encoding_state, pickle_encoding, read_encoding
+from cotrain.storage.file_ops import filled_directory
+from cotrain.storage.kept_work import claim_place
 
 Config = NanoChatConfig | NanoChatGPTConfig  # of the first architecture, and of the present one
 SIZES = {

@@ -33,7 +33,7 @@ from cotrain.models.load import (
     resolve_model,
     unreachable_error,
 )
-from cotrain.text.render import Renderer
+from cotrain.prompts.render import Renderer
 
 LETTERS = 3  # of a token, where no tokenizer is there
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.safetensors.index.json")

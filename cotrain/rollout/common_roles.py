@@ -1,7 +1,7 @@
 """Roles that several methods share: a solver that writes tagged steps and a verifier that judges each of them.
 
 The embedded models were trained on short prompts without instructions; any other model is told the format in words, and
-is shown what it judges between markers with a nonce. ``text/material.py`` says how the short prompts are guarded.
+is shown what it judges between markers with a nonce. ``formats/sanitize.py`` says how the short prompts are guarded.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import ParseFailure, Sampling
+from cotrain.formats.solutions import VERDICT_WORDS, SelfCheck, parse_solution
+from cotrain.prompts.templates import SOLVE, SOLVE_FULL
 from cotrain.rollout.role import Parser, Role
-from cotrain.text.parsers import VERDICT_WORDS, SelfCheck, parse_solution
-from cotrain.text.prompts import SOLVE, SOLVE_FULL
 
 if TYPE_CHECKING:
-    from cotrain.text.role_parsers import Query, Review
+    from cotrain.formats.role_replies import Query, Review
 
 EMBEDDED = (  # the package's own models
     "embedded",
@@ -114,7 +114,7 @@ def _taught_methods(model: str) -> tuple[str, ...]:
 
 
 def parse_review(text: str, fields: Mapping[str, Any]) -> Review | ParseFailure:
-    from cotrain.text.role_parsers import step_verdicts
+    from cotrain.formats.role_replies import step_verdicts
 
     return step_verdicts(text, int(fields["count"]))
 
@@ -127,7 +127,7 @@ def solver(policy: str, model: str, *, max_tokens: int | None = None, temperatur
 
 def verifier(policy: str, model: str, *, max_tokens: int | None = None, temperature: float = 1.0) -> Role:
     """The role ``verifier``: fields ``problem``, ``solution`` and ``count`` (its steps); parsed to a Review."""
-    from cotrain.text.role_prompts import REVIEW, REVIEW_FULL
+    from cotrain.formats.role_prompts import REVIEW, REVIEW_FULL
 
     prompts = (REVIEW, REVIEW_FULL)
     return _make_role(policy, model, prompts, (208, 1024), parse_review, VERDICT_WORDS, max_tokens, temperature)
@@ -135,25 +135,25 @@ def verifier(policy: str, model: str, *, max_tokens: int | None = None, temperat
 
 def rater(policy: str) -> Role:
     """The role of a reward model: fields ``problem``, ``solution`` and ``reference``; answered with ``Turn.score``."""
-    from cotrain.text.role_prompts import RATE
+    from cotrain.formats.role_prompts import RATE
 
     return Role(policy=policy, prompt=RATE, sampling=Sampling(max_tokens=1))
 
 
 def parse_self_check(text: str, fields: Mapping[str, Any]) -> SelfCheck | ParseFailure:
-    from cotrain.text.role_parsers import self_check
+    from cotrain.formats.role_replies import self_check
 
     return self_check(text)
 
 
 def parse_meta(text: str, fields: Mapping[str, Any]) -> Review | ParseFailure:
-    from cotrain.text.role_parsers import meta_verdict
+    from cotrain.formats.role_replies import meta_verdict
 
     return meta_verdict(text)
 
 
 def parse_search(text: str, fields: Mapping[str, Any]) -> Query | ParseFailure:
-    from cotrain.text.role_parsers import search_query
+    from cotrain.formats.role_replies import search_query
 
     return search_query(text)
 
@@ -164,35 +164,35 @@ def parse_search(text: str, fields: Mapping[str, Any]) -> Query | ParseFailure:
 
 def refiner(policy: str, model: str) -> Role:
     """Revises: fields ``problem``, ``solution`` and ``review``; parsed to a Solution."""
-    from cotrain.text.role_prompts import REFINE, REFINE_FULL
+    from cotrain.formats.role_prompts import REFINE, REFINE_FULL
 
     return _make_role(policy, model, (REFINE, REFINE_FULL), (160, 768), parse_solution)
 
 
 def self_checker(policy: str, model: str) -> Role:
     """A solver that reviews its own solution: field ``problem``; parsed to a SelfCheck."""
-    from cotrain.text.role_prompts import SELF_CHECK, SELF_CHECK_FULL
+    from cotrain.formats.role_prompts import SELF_CHECK, SELF_CHECK_FULL
 
     return _make_role(policy, model, (SELF_CHECK, SELF_CHECK_FULL), (368, 1792), parse_self_check)
 
 
 def meta_verifier(policy: str, model: str) -> Role:
     """Judges a review: fields ``problem``, ``solution`` and ``review``; parsed to a Review without steps."""
-    from cotrain.text.role_prompts import META, META_FULL
+    from cotrain.formats.role_prompts import META, META_FULL
 
     return _make_role(policy, model, (META, META_FULL), (96, 1024), parse_meta, VERDICT_WORDS)
 
 
 def planner(policy: str, model: str) -> Role:
     """Says what to search for: field ``question``; parsed to a Query."""
-    from cotrain.text.role_prompts import PLAN, PLAN_FULL
+    from cotrain.formats.role_prompts import PLAN, PLAN_FULL
 
     return _make_role(policy, model, (PLAN, PLAN_FULL), (32, 256), parse_search)
 
 
 def digester(policy: str, model: str) -> Role:
     """Picks what matters out of documents: fields ``documents`` and ``purpose``; not parsed."""
-    from cotrain.text.role_prompts import DIGEST, DIGEST_FULL
+    from cotrain.formats.role_prompts import DIGEST, DIGEST_FULL
 
     return _make_role(policy, model, (DIGEST, DIGEST_FULL), (112, 512), None)
 

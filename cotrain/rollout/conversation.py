@@ -31,18 +31,18 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError, TooLong
 from cotrain.core.notes import CALLS
+from cotrain.core.seeding import Address
 from cotrain.core.signals import DeclaredSignals, Signal
 from cotrain.core.types import FAILED, TOO_LONG, Completion, ParseFailure, Reward, Span, Trace, TurnRange
-from cotrain.rollout.idle_loop import together
+from cotrain.formats.solutions import THOUGHT
+from cotrain.prompts.chat_template import Message
+from cotrain.prompts.decoding import TokenSequence, sampled_after
+from cotrain.prompts.render import Piece, Rendering
+from cotrain.prompts.templates import fields_of, fill_template
+from cotrain.rollout.event_loop import together
 from cotrain.rollout.role import OUT_OF_RANGE, Role, Turn
-from cotrain.text.chat_template import Message
-from cotrain.text.decoding import TokenSequence, sampled_after
-from cotrain.text.parsers import THOUGHT
-from cotrain.text.prompts import fields_of, fill_template
-from cotrain.text.render import Piece, Rendering
 
 Answer = Callable[..., Awaitable[Completion]]  # the executor's: what the policy says to a prompt
 
@@ -66,8 +66,8 @@ class Conversation:
         declared: DeclaredSignals,
         task_prompt: str,
     ) -> None:
-        """``mark``: the nonce between which it is shown material (``text/nonce.py``). ``opened``: the conversations of
-        the episode, which this one joins. ``keep``: it is likely to go on. ``declared``: what the protocol gives.
+        """``mark``: the nonce between which it is shown material (``formats/nonce.py``). ``opened``: the conversations
+        of the episode, which this one joins. ``keep``: it is likely to go on. ``declared``: what the protocol gives.
         ``task_prompt``: the problem of the episode."""
         self.role, self.address, self.group, self.parent, self.fields = role, address, group, parent, fields
         self.mark = mark
@@ -110,7 +110,7 @@ class Conversation:
         self._answer = ()
 
     def tool(self, text: str) -> None:
-        """What a tool printed; ``text/chat_template.py`` says what becomes of it in templates without tools."""
+        """What a tool printed; ``prompts/chat_template.py`` says what becomes of it in templates without tools."""
         self._add_message("tool", text)
 
     def assistant(self, text: str) -> None:

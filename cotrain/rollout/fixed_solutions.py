@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from cotrain.core.address import make_nonce
 from cotrain.core.errors import TooLong
 from cotrain.core.notes import FAILURE, FINAL, SCORE, VERDICTS
+from cotrain.core.seeding import make_nonce
 from cotrain.core.types import Episode, NoGrader, Task, Trace
-from cotrain.rollout.executor import Executor, Roles
+from cotrain.data.processbench import FixedSolution
+from cotrain.formats.answers import final_answer
 from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.reviews import show_verdict
-from cotrain.tasks.processbench import FixedSolution
-from cotrain.text.answers import final_answer
+from cotrain.rollout.runner import Executor, Roles
 
 
 def judge_fixed_solutions(

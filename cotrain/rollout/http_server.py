@@ -28,7 +28,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from cotrain.core.verbosity import LOGGER
-from cotrain.text.request_params import BadRequest
+from cotrain.formats.openai_requests import BadRequest
 
 HEAD_S = 10.0  # for the head of a request, from the connection or from its first byte on
 THINKING_S = 3600.0  # between two requests of a client that is known

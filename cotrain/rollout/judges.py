@@ -7,7 +7,7 @@
     if review.parsed.ok:
         review.parsed.final, review.parsed.score, review.parsed.steps, probabilities(review)
 
-``final``, ``score`` and ``steps`` mean the same in every format (``text/verdicts.py``), so a protocol need
+``final``, ``score`` and ``steps`` mean the same in every format (``formats/verdicts.py``), so a protocol need
 not know which one it plays with. Fields of the prompts, besides ``problem`` and ``nonce``: ``solution`` (``genrm``,
 ``genprm``, ``scored``), ``first`` and ``second`` (``pairwise``, ``thinkrm``, ``gram``), ``responses`` (``grm``),
 ``count`` (steps for ``genprm``, responses for ``grm``), and ``reference`` where the role was made with one.
@@ -15,7 +15,7 @@ not know which one it plays with. Fields of the prompts, besides ``problem`` and
 
 Programs inside of a GenPRM review are run by ``python_tool.py``, where the protocol asks for it. Left out: several
 judgements of one candidate are the protocol's ``roles.judge.many(n, …)``, their aggregate is
-``functional/aggregate.py``.
+``algorithms/functional/aggregate.py``.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, TypedDict, Unpack
 
+from cotrain.algorithms.functional.aggregate import aggregate
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import ParseFailure, Sampling
-from cotrain.functional.aggregate import aggregate
+from cotrain.formats import judge_prompts as prompts
+from cotrain.formats.nonce import wrap_all, wrap_text
+from cotrain.formats.preferences import Preference, Ratings, read_gram, read_grm, read_rmr1, read_thinkrm
+from cotrain.formats.role_prompts import COMPARE
+from cotrain.formats.verdicts import Abstention, Verdict, read_genprm, read_genrm, read_score
 from cotrain.rollout.common_roles import EMBEDDED, speaks_short, verifier
 from cotrain.rollout.role import Parser, Role, Turn
-from cotrain.text import judge_prompts as prompts
-from cotrain.text.nonce import wrap_all, wrap_text
-from cotrain.text.preferences import Preference, Ratings, read_gram, read_grm, read_rmr1, read_thinkrm
-from cotrain.text.role_prompts import COMPARE
-from cotrain.text.verdicts import Abstention, Verdict, read_genprm, read_genrm, read_score
 
 # -- what a judge is shown, and what it said
 

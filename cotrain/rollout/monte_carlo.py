@@ -29,10 +29,10 @@ from typing import Literal, get_args
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.notes import CORRECT, LABEL_RIGHT, STEP_OK, Finding, Note
 from cotrain.core.types import Task
-from cotrain.rollout.executor import Roles
-from cotrain.rollout.idle_loop import together
+from cotrain.rollout.event_loop import together
 from cotrain.rollout.protocols import continue_from, include_closing_tag
 from cotrain.rollout.role import Role, Turn
+from cotrain.rollout.runner import Roles
 
 Labels = Literal["absolute", "relative", "ratio", "oracle"]
 LABELS: tuple[str, ...] = get_args(Labels)

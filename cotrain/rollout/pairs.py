@@ -11,17 +11,17 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
-from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.notes import CORRECT, PROBLEM, SCORE
+from cotrain.core.seeding import rng_of
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Task, TaskSource, Trace
+from cotrain.data.preferences import ChatTask, messages_of
+from cotrain.data.word_problems.corrupt import another_answer
 from cotrain.metrics.clusters import Share, defined_figures, make_figure
 from cotrain.metrics.heldout import Measure, traces_by_task
-from cotrain.rollout.executor import RoleHandle
 from cotrain.rollout.role import Turn
-from cotrain.tasks.pairs import ChatTask, messages_of
-from cotrain.tasks.words.corrupt import another_answer
+from cotrain.rollout.runner import RoleHandle
 
 TOO_LONG = "pair too long"
 

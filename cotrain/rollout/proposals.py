@@ -13,22 +13,22 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Literal
 
-from cotrain.core.address import rng_of
 from cotrain.core.arguments import Positive
 from cotrain.core.notes import ANSWER, CORRECT, FAILURE, LABEL_RIGHT, Note
+from cotrain.core.seeding import rng_of
 from cotrain.core.signals import OUTCOME, Signal, gives
 from cotrain.core.types import ParseFailure, Sampling, Task
+from cotrain.data.word_problems.source import WordProblems
+from cotrain.formats.role_replies import Query
+from cotrain.formats.solutions import MAX_CHARS, UNFINISHED, behind_thoughts
 from cotrain.rollout.common_roles import speaks_short
-from cotrain.rollout.executor import RoleHandle, Roles
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.readers import WORDS, Reader, WordReader
 from cotrain.rollout.role import Role, Turn
-from cotrain.rollout.search import AskFailed
+from cotrain.rollout.runner import RoleHandle, Roles
 from cotrain.rollout.stores import MINTED, REPLAYED, TaskPool
+from cotrain.rollout.tools.search import AskFailed
 from cotrain.rollout.votes import agrees_with, elected_turn, is_right
-from cotrain.tasks.words.source import WordProblems
-from cotrain.text.parsers import MAX_CHARS, UNFINISHED, behind_thoughts
-from cotrain.text.role_parsers import Query
 
 # Of proposers.
 PROPOSE = "{hint}\nWrite a problem:"

@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.notes import ANSWER, CORRECT, FAILURE, FIRST_WRONG, GOLD, PROBLEM, STEP_OK, STEP_REASONS, STEPS
+from cotrain.core.seeding import rng_of
 from cotrain.core.signals import FORMAT, OUTCOME, STEP, gives
 from cotrain.core.types import Span, Task
 from cotrain.rollout.conversation import Conversation
-from cotrain.rollout.executor import Roles
 from cotrain.rollout.role import Turn
+from cotrain.rollout.runner import Roles
 
 CLOSING = "</step>"
 SOLVED = (OUTCOME.to("solver"), FORMAT.to("solver"), STEP.to("solver"))

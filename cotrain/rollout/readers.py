@@ -1,6 +1,6 @@
 """Who knows what a proposed text is: whether it is a problem, its answer, and which other problem it is the same as.
 
-    word problems       the package's program reads them and works them out (``tasks/words/reader.py``)
+    word problems       the package's program reads them and works them out (``data/word_problems/reader.py``)
     any other source    a program of the user's does, ``--gate my_file.py:check``, or nobody
 
 ``check(problem: str) -> str | None`` gives the answer, or None for a text that is no problem. An async one is awaited
@@ -21,13 +21,13 @@ from typing import Protocol
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import ParseFailure, Task, TaskSource, has_split
 from cotrain.core.user_code import function_target
+from cotrain.data.columns import normal_question
+from cotrain.data.word_problems.reader import operation_string, problem_signature, read_problem, task_of
+from cotrain.data.word_problems.source import BUCKETS, WordProblems, text_bucket
 from cotrain.grading.check_worker import verdict_of
 from cotrain.grading.pool import AnswerGrader, GradingPool
-from cotrain.rollout.idle_loop import pausing_engine
-from cotrain.rollout.search import AskFailed, ask_function
-from cotrain.tasks.rows import normal_question
-from cotrain.tasks.words.reader import operation_string, problem_signature, read_problem, task_of
-from cotrain.tasks.words.source import BUCKETS, WordProblems, text_bucket
+from cotrain.rollout.event_loop import pausing_engine
+from cotrain.rollout.tools.search import AskFailed, ask_function
 
 Check = Callable[[str], Awaitable[str | None] | str | None]
 LIMIT_S = 5.0  # CPU time in which a check works a problem out; of an async one, seconds by the clock

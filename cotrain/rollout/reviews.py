@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args
 
+from cotrain.algorithms.functional.aggregate import Combine, aggregate
 from cotrain.core.arguments import AtLeast
 from cotrain.core.errors import UnknownName
 from cotrain.core.notes import CORRECT, FAILURE, FINAL, SCORE, STEP_OK, VERDICTS
 from cotrain.core.signals import AGREEMENT, FORMAT, STEP, TRUTH, gives
 from cotrain.core.types import Task
-from cotrain.functional.aggregate import Combine, aggregate
-from cotrain.rollout.executor import RoleHandle, Roles
-from cotrain.rollout.idle_loop import together
+from cotrain.rollout.event_loop import together
 from cotrain.rollout.judges import confidence, guarded_fields
 from cotrain.rollout.protocols import SOLVED, StepRewards, include_closing_tag, solve
 from cotrain.rollout.role import Turn
+from cotrain.rollout.runner import RoleHandle, Roles
 
 Tool = Literal["none", "python"]
 TOOLS: tuple[str, ...] = get_args(Tool)
@@ -65,8 +65,8 @@ async def review_all(
 
 
 async def _with_programs(judge: RoleHandle, n: int, solution: Turn, fields: Mapping[str, Any]) -> list[Turn]:
-    from cotrain.rollout.calls import tag_format, use_tools
-    from cotrain.rollout.python_tool import run_python
+    from cotrain.rollout.tools.calls import tag_format, use_tools
+    from cotrain.rollout.tools.python import run_python
 
     programs = tag_format("verify", "ran")  # how GenPRM writes them
     chats = [judge.begin(group=solution.id, parent=solution, **fields) for _ in range(n)]

@@ -21,14 +21,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError
 from cotrain.core.notes import Finding, Note
+from cotrain.core.seeding import Address
 from cotrain.core.signals import DeclaredSignals, Signal
 from cotrain.core.types import Completion, ParseFailure, Reward, Sampling, Span, Trace
 from cotrain.core.user_code import INTERRUPTS
-from cotrain.text.decoding import char_to_tokens, stop_in
-from cotrain.text.parsers import (
+from cotrain.formats.solutions import (
     TAGS,
     THOUGHT_ENDS,
     UNFINISHED,
@@ -38,8 +37,9 @@ from cotrain.text.parsers import (
     scored_failure,
     tagged_solution,
 )
-from cotrain.text.prompts import OTHERS_FIELDS, fields_of
-from cotrain.text.render import Rendering
+from cotrain.prompts.decoding import char_to_tokens, stop_in
+from cotrain.prompts.render import Rendering
+from cotrain.prompts.templates import OTHERS_FIELDS, fields_of
 
 if TYPE_CHECKING:
     from cotrain.rollout.conversation import Conversation
@@ -59,19 +59,19 @@ class Role:
     sampling: Sampling
     parse: Parser | None = None  # None: turns of this role have no parsed value
     system: str | None = None  # a system message in front, taken as it stands
-    words: tuple[str, ...] = ()  # verdict words of its reply, kept out of what it is shown (``text/material.py``)
-    answer: str = TAGS  # how an answer of a role that writes solutions is read (``text/answers.py``)
-    steps: str | None = None  # and cut into steps (``text/steps.py``); None: in tags as the answer is, else by lines
-    verdict: str = TAGS  # how the review of a role that judges is read (``text/free_verdicts.py``)
+    words: tuple[str, ...] = ()  # verdict words of its reply, kept out of what it is shown (``formats/sanitize.py``)
+    answer: str = TAGS  # how an answer of a role that writes solutions is read (``formats/answers.py``)
+    steps: str | None = None  # and cut into steps (``formats/steps.py``); None: in tags as the answer is, else by lines
+    verdict: str = TAGS  # how the review of a role that judges is read (``formats/free_verdicts.py``)
     tool: SolverTool | None = None  # answers calls between control tokens (``token_calls.py``)
 
     def __post_init__(self) -> None:
         if self.answer != TAGS:
-            from cotrain.text.answers import check_answer
+            from cotrain.formats.answers import check_answer
 
             check_answer(self.answer)
         if self.steps is not None:
-            from cotrain.text.steps import check_steps
+            from cotrain.formats.steps import check_steps
 
             check_steps(self.steps)
         if self.is_free_form and self.parse is not parse_solution:
@@ -81,7 +81,7 @@ class Role:
             )
         if self.verdict == TAGS:
             return
-        from cotrain.text.free_verdicts import check_verdict
+        from cotrain.formats.free_verdicts import check_verdict
 
         check_verdict(self.verdict)
         if not self.words or "review" in fields_of(self.prompt):
@@ -101,11 +101,11 @@ class Role:
         if thinking and self.parse is not None and THOUGHT_ENDS not in text:
             return scored_failure(UNFINISHED, missing=1)
         if self.is_free_form:
-            from cotrain.text.answers import free_solution
+            from cotrain.formats.answers import free_solution
 
             return free_solution(text, self.answer, self.steps)
         if self.verdict != TAGS:
-            from cotrain.text.free_verdicts import free_review
+            from cotrain.formats.free_verdicts import free_review
 
             return free_review(text, self.verdict, int(fields["count"]) if "count" in fields_of(self.prompt) else None)
         return None if self.parse is None else self.parse(text, fields)
@@ -116,17 +116,17 @@ class Role:
         parsed = tagged_solution(solution) if self.is_free_form else None
         if not isinstance(parsed, Solution):
             return solution
-        from cotrain.text.answers import write_own
+        from cotrain.formats.answers import write_own
 
         return write_own([step.text for step in parsed.steps], parsed.answer, self.answer, self.steps)
 
     def prompt_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields that its prompt asks for, made safe where others wrote them (``text/material.py``)."""
+        """The fields that its prompt asks for, made safe where others wrote them (``formats/sanitize.py``)."""
         asked = fields_of(self.prompt)  # what else the call gives is for the parser alone
         shown = {n: v for n, v in fields.items() if n in asked}
         if not OTHERS_FIELDS & shown.keys():
             return shown
-        from cotrain.text.material import guard_fields
+        from cotrain.formats.sanitize import guard_fields
 
         return guard_fields(self.prompt, shown, self.words, self.verdict)
 

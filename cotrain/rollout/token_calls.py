@@ -25,15 +25,15 @@ from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any, cast
 
-from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError
+from cotrain.core.seeding import Address
 from cotrain.core.types import Completion, TurnRange
-from cotrain.engine.contract import Request
-from cotrain.rollout.idle_loop import pausing_engine
+from cotrain.formats.nonce import break_judge_tags
+from cotrain.formats.solutions import parse_solution
+from cotrain.inference.contract import Request
+from cotrain.prompts.render import CALL_TOKENS, Rendering
+from cotrain.rollout.event_loop import pausing_engine
 from cotrain.rollout.role import Role, SolverTool
-from cotrain.text.nonce import break_judge_tags
-from cotrain.text.parsers import parse_solution
-from cotrain.text.render import CALL_TOKENS, Rendering
 
 CALCULATOR = "calculator"
 MAX_OUTPUT = 500  # characters

@@ -17,18 +17,18 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
+from cotrain.algorithms.functional.aggregate import mean
 from cotrain.core.notes import CORRECT, Finding
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Task
-from cotrain.functional.aggregate import mean
 from cotrain.metrics.clusters import Share, defined_figures, make_figure
 from cotrain.metrics.heldout import Measure, traces_by_task
 from cotrain.metrics.verdicts import best_is_right
-from cotrain.rollout.executor import RoleHandle, Roles
-from cotrain.rollout.idle_loop import together
+from cotrain.rollout.event_loop import together
 from cotrain.rollout.judges import comparison_fields, confidence
 from cotrain.rollout.reviews import show_verdict
 from cotrain.rollout.role import Turn
+from cotrain.rollout.runner import RoleHandle, Roles
 
 RATING = Finding[float]("rating", float, "weighted share of its comparisons that a solution won, in [0, 1]")
 LEAST = 0.1  # τ: the weight of a comparison without a margin

@@ -27,11 +27,11 @@ from cotrain.config.registry import make_recipe
 from cotrain.core.errors import ConfigError, RunDirectoryError, UserError
 from cotrain.core.trust import admit_file, admit_model, admit_module, trusted_code_only
 from cotrain.core.verbosity import count_of
-from cotrain.disk.lock import RunLock
-from cotrain.runs import seal
+from cotrain.runs import manifest
 from cotrain.runs.directory import RunDirectory, refuse_other, setting_differences, weights_hash
 from cotrain.runs.model_paths import model_names
 from cotrain.runs.renaming import rename_origin, saved_names
+from cotrain.storage.lock import RunLock
 
 BUDGETS = ("tokens", "flops", "seconds", "updates")
 USER_CODE = ("class", "function", "object")  # keys under which recipe.json names it
@@ -42,7 +42,7 @@ def lengthen_run(out: Path | str, steps: int) -> None:
     then the run is as it was."""
     directory = RunDirectory.open(out)
     with RunLock(directory.path):
-        seal.verify_files(directory)
+        manifest.verify_files(directory)
         saved: Any = directory.read("recipe.json")
         settings = saved["settings"]
         if steps == settings["steps"]:
@@ -100,7 +100,7 @@ def update_model_path(out: Path | str, model: str) -> None:
 
     directory = RunDirectory.open(out)
     with RunLock(directory.path):
-        seal.verify_files(directory)
+        manifest.verify_files(directory)
         saved: Any = directory.read("recipe.json")
         policies = saved["settings"]["policies"]
         lost = sorted(name for name in saved_names(policies) if _is_gone(name))
@@ -124,7 +124,7 @@ def update_model_path(out: Path | str, model: str) -> None:
             if adapter.get("path") == old:
                 spec["lora"] = adapter | {"path": where}
             if any(spec[key] != before[key] for key in before):
-                saved.setdefault(seal.MOVED, {}).setdefault(policy, before)
+                saved.setdefault(manifest.MOVED, {}).setdefault(policy, before)
         if (origin := saved["origin"]) is not None:
             origin["arguments"], origin["settings"] = rename_origin(
                 origin["arguments"], origin["settings"], {old: where}
@@ -181,7 +181,7 @@ def rebuild_recipe(directory: Path | str, *, say: Callable[[str], None] | None =
     RunDirectoryError where more has changed, a file of the run is not as the run wrote it, or the recipe is Python that
     no run of this user was begun with (``core/trust.py``)."""
     folder = RunDirectory.open(directory)
-    seal.verify_files(folder)
+    manifest.verify_files(folder)
     saved: Any = folder.read("recipe.json")  # ``open`` has seen it
     with trusted_code_only(directory):
         return _rebuild_saved(directory, saved, say)
@@ -229,7 +229,7 @@ def _rebuild_saved(directory: Path | str, saved: Any, say: Callable[[str], None]
 def refuse_foreign_code(directory: Path | str) -> None:
     """Raise RunDirectoryError where building the recipe of a run directory would run Python that is not trusted."""
     folder = RunDirectory.open(directory)
-    seal.verify_files(folder)
+    manifest.verify_files(folder)
     saved: Any = folder.read("recipe.json")
     with trusted_code_only(directory):
         if saved["origin"] is not None:
@@ -240,7 +240,7 @@ def _parse_argument(value: Any) -> Any:
     if isinstance(value, Mapping) and (named := value.get("function") or value.get("object")):
         return str(named)  # which the recipe loads
     if isinstance(value, Mapping) and "tasks" in value:
-        from cotrain.tasks.sources import from_description
+        from cotrain.data.sources import from_description
 
         return from_description(value["tasks"], value.get("class"))
     return tuple(value) if isinstance(value, list) else value

@@ -46,13 +46,13 @@ from cotrain.core.input_files import open_regular, read_regular
 from cotrain.core.signals import Signal
 from cotrain.core.statistics import Estimate
 from cotrain.core.verbosity import count_of
-from cotrain.disk import transaction
-from cotrain.disk.files import FileDigest, digest_of, replace_file
-from cotrain.disk.jsonl import read_jsonl
-from cotrain.disk.lock import NAME as LOCK
-from cotrain.disk.lock import RunLock
-from cotrain.disk.run_files import QUARANTINE, fault_in, refuse_other_path
 from cotrain.runs.log import LOG_FILE as LOG
+from cotrain.storage import checkpoints
+from cotrain.storage.file_ops import FileDigest, digest_of, replace_file
+from cotrain.storage.jsonl import read_jsonl
+from cotrain.storage.lock import NAME as LOCK
+from cotrain.storage.lock import RunLock
+from cotrain.storage.schemas import QUARANTINE, fault_in, refuse_other_path
 
 PACKAGES = ("cotrain", "torch", "transformers", "tokenizers", "safetensors", "numpy", "math-verify")
 SEAL = "seal.json"
@@ -135,7 +135,7 @@ class RunDirectory:
             return False
         try:
             stepped = any(row.get("kind") != "evaluation" for row in rows_of(self.metrics))
-            saved = any(transaction.checkpoint_steps(self.checkpoints)) if self.checkpoints.is_dir() else False
+            saved = any(checkpoints.checkpoint_steps(self.checkpoints)) if self.checkpoints.is_dir() else False
         except (CotrainError, OSError, AttributeError):  # damaged: not for this function to decide
             return False
         lost = not self.metrics.exists() and self.episodes.is_dir() and any(self.episodes.iterdir())

@@ -14,15 +14,15 @@ from cotrain.core.errors import ConfigError, CotrainError, unknown_message
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import has_split
 from cotrain.core.verbosity import Pace, clock_text, count_of
-from cotrain.disk.jsonl import read_jsonl
 from cotrain.metrics.clusters import Figure
 from cotrain.metrics.steps import flops_of
 from cotrain.runs.directory import RunDirectory, rows_of
-from cotrain.train.sparsity import update_sparsity
-from cotrain.train.trainer import CoTrainer
+from cotrain.storage.jsonl import read_jsonl
+from cotrain.trainer.sparsity import update_sparsity
+from cotrain.trainer.trainer import CoTrainer
 
 if TYPE_CHECKING:
-    from cotrain.train.trainer import StepResult
+    from cotrain.trainer.trainer import StepResult
 
 STALENESS = ("balanced_accuracy", "true_positive_rate", "true_negative_rate")  # of judges, on the start's solutions
 

@@ -15,23 +15,16 @@ from typing import Any
 
 import torch
 
-from cotrain.backend.contract import Backend
-from cotrain.backend.local import LocalBackend
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import CotrainError, ProcessLost, RunDirectoryError, ServerSilent, error_text
 from cotrain.core.verbosity import Pace, count_of, notes_logged
-from cotrain.disk import transaction
-from cotrain.disk.files import FileDigest, GrowingFileHash
-from cotrain.disk.jsonl import JsonlWriter, cut_to_size, truncate_after
-from cotrain.disk.ledger import Ledger
-from cotrain.disk.lock import RunLock
-from cotrain.disk.run_files import QUARANTINE
+from cotrain.distributed.contract import Backend
+from cotrain.distributed.local import LocalBackend
 from cotrain.metrics.alarms import Monitor, with_examples
 from cotrain.metrics.clusters import counts_json, paired_changes
 from cotrain.metrics.starved import SKIPPED
 from cotrain.metrics.steps import flops_of
-from cotrain.preflight.fitting import crowded_notes, too_long_notes, with_packing
-from cotrain.runs import seal
+from cotrain.runs import manifest
 from cotrain.runs.code_record import first_record, record_changed_code, refuse_changed_code
 from cotrain.runs.directory import (
     AFTER,
@@ -56,13 +49,20 @@ from cotrain.runs.figures import (
     throughput_row,
     timings_row,
 )
+from cotrain.runs.fitting import crowded_notes, too_long_notes, with_packing
 from cotrain.runs.log import LoggingObserver, Observer, SilentObserver
 from cotrain.runs.model_paths import pin_model_names, prepare_recipe, remember_code, weights_of
-from cotrain.runs.shortage import DiskRetry, memory_limits, restore_limits
-from cotrain.runs.shortage import memory_notes as short_of
-from cotrain.train.guard import Diverged, Interrupted, LostProcesses, NotFinite, SkipGuard, stop_on_signal
-from cotrain.train.lag import AHEAD
-from cotrain.train.trainer import CoTrainer
+from cotrain.runs.out_of_room import DiskRetry, memory_limits, restore_limits
+from cotrain.runs.out_of_room import memory_notes as short_of
+from cotrain.storage import checkpoints
+from cotrain.storage.file_ops import FileDigest, GrowingFileHash
+from cotrain.storage.jsonl import JsonlWriter, cut_to_size, truncate_after
+from cotrain.storage.ledger import Ledger
+from cotrain.storage.lock import RunLock
+from cotrain.storage.schemas import QUARANTINE
+from cotrain.trainer.async_rollouts import AHEAD
+from cotrain.trainer.failures import Diverged, Interrupted, LostProcesses, NotFinite, SkipGuard, stop_on_signal
+from cotrain.trainer.trainer import CoTrainer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,14 +111,14 @@ def _set_unsayable_aside(trainer: CoTrainer) -> None:
     """Refuse replies of a file that cannot follow their prompts, or set them aside; a run of other tasks loads nothing
     for it."""
     if hasattr(trainer.recipe.tasks, "set_aside"):
-        from cotrain.preflight.replies import set_unsayable_aside
+        from cotrain.runs.check_replies import set_unsayable_aside
 
         set_unsayable_aside(trainer)
 
 
 def _write_quarantine(quarantine: Any, path: Path, observer: Observer) -> dict[str, FileDigest]:
     """Write the rows that a task source has set aside, if there are any; the file's digest by its name."""
-    from cotrain.tasks.reading import Quarantine
+    from cotrain.data.malformed_rows import Quarantine
 
     if not (isinstance(quarantine, Quarantine) and quarantine.refused):
         return {}
@@ -144,8 +144,8 @@ def resume_run(
     directory = RunDirectory.open(out)
     observer = LoggingObserver(observer or SilentObserver(), directory.path)
     with RunLock(directory.path):
-        seal.verify_files(directory)
-        transaction.sweep_leftovers(directory.checkpoints)
+        manifest.verify_files(directory)
+        checkpoints.sweep_leftovers(directory.checkpoints)
         saved: Any = directory.read("recipe.json")  # ``open`` has seen it
         recipe = with_recorded_packing(pin_model_names(recipe, saved), saved)
         refuse_other(directory.path, saved, recipe)
@@ -182,12 +182,12 @@ def _continue_run(
     or the loss of a process, go back and on from there."""
     with stop_on_signal() as stopping, notes_logged(observer.log_line):
         trainer.stop_on(stopping)
-        record, room = seal.CheckpointRecord(directory), DiskRetry(stopping, observer)
+        record, room = manifest.CheckpointRecord(directory), DiskRetry(stopping, observer)
         (directory.path / STOPPED).unlink(missing_ok=True)
         trainer.policies.begin_at(directory.begin_time)
         trainer.policies.report_to(observer.message)
         trainer.watch = lambda total: Pace(total, "  measured {} episodes", observer.message).add
-        checkpoint = seal.newest_checkpoint(directory)
+        checkpoint = manifest.newest_checkpoint(directory)
         for damage in checkpoint.checkpoint.damaged if checkpoint else ():
             observer.message(f"checkpoint {damage.path.name} is damaged ({damage.reason}) and was passed over")
         before: dict[str, Any] | None = None  # figures of the start
@@ -210,10 +210,10 @@ def _continue_run(
                 except NotFinite as error:
                     if before is None:
                         raise
-                    failure, record = error, seal.CheckpointRecord(directory)
+                    failure, record = error, manifest.CheckpointRecord(directory)
                 except ProcessLost as lost:
                     losses.count_loss(trainer.finished, lost)
-                    failure, record = lost, seal.CheckpointRecord(directory)
+                    failure, record = lost, manifest.CheckpointRecord(directory)
             return outcome
         except Interrupted:
             if before is not None and trainer.finished > _saved_step(directory):  # else there is nothing to save yet
@@ -238,7 +238,7 @@ def _recover_lost(
 ) -> None:
     """Processes were lost: to the newest checkpoint, or the start, and on from there with the same draws. ``to_start``:
     the start has not been measured yet."""
-    saved = None if to_start else seal.newest_checkpoint(directory)
+    saved = None if to_start else manifest.newest_checkpoint(directory)
     where = "the start" if saved is None else saved.checkpoint.path.name
     observer.message(f"{lost}; going back to {where}")
     trainer.backend.restart_lost_processes()
@@ -251,7 +251,7 @@ def _recover_lost(
 def _measure_start(
     directory: RunDirectory,
     trainer: CoTrainer,
-    saved: seal.VerifiedCheckpoint | None,
+    saved: manifest.VerifiedCheckpoint | None,
     observer: Observer,
     room: DiskRetry,
 ) -> dict[str, dict[str, Any]]:
@@ -274,7 +274,7 @@ def _measure_start(
     return start_files["before.json"]
 
 
-def _remember_answers(directory: RunDirectory, trainer: CoTrainer, saved: seal.VerifiedCheckpoint | None) -> None:
+def _remember_answers(directory: RunDirectory, trainer: CoTrainer, saved: manifest.VerifiedCheckpoint | None) -> None:
     """What policies of other servers said in the steps that will be played again is not asked again."""
     if any(policy.outside for policy in trainer.recipe.policies.values()):
         with Ledger(directory.episodes) as ledger:
@@ -283,7 +283,7 @@ def _remember_answers(directory: RunDirectory, trainer: CoTrainer, saved: seal.V
 
 
 def _restore_checkpoint(
-    directory: RunDirectory, trainer: CoTrainer, saved: seal.VerifiedCheckpoint | None, observer: Observer
+    directory: RunDirectory, trainer: CoTrainer, saved: manifest.VerifiedCheckpoint | None, observer: Observer
 ) -> None:
     """Load the checkpoint, and cut the files back to what they were when it was saved."""
     documents: dict[str, Any] = {}
@@ -294,7 +294,7 @@ def _restore_checkpoint(
             f"resuming after step {trainer.finished} of {trainer.recipe.steps}: {', '.join(tensors)} verified"
         )
     restore_limits(trainer.policies, trainer.engine, documents)
-    cut_to_size(directory.metrics, saved.files[seal.METRICS].bytes if saved else 0)
+    cut_to_size(directory.metrics, saved.files[manifest.METRICS].bytes if saved else 0)
     for path in (directory.timings, directory.path / SKIPPED):
         truncate_after(path, trainer.finished - 1)
     trainer.flops = sum(flops_of(row) for row in rows_of(directory.metrics))
@@ -306,7 +306,7 @@ def _restore_checkpoint(
 def _go_back(directory: RunDirectory, trainer: CoTrainer, error: NotFinite, observer: Observer) -> None:
     """To the newest checkpoint, from which the run goes on with other draws. Raises Diverged where it has been done
     before."""
-    saved = seal.newest_checkpoint(directory)
+    saved = manifest.newest_checkpoint(directory)
     advice = "lower the learning rate, or look at the rewards"
     if saved is None or trainer.retries:
         again = "and so it was after going back to a checkpoint"
@@ -319,33 +319,33 @@ def _go_back(directory: RunDirectory, trainer: CoTrainer, error: NotFinite, obse
     trainer.backend.cache_remote_answers(())  # other draws are other requests
     _restore_checkpoint(directory, trainer, saved, observer)
     trainer.set_attempt(1)
-    _save_checkpoint(directory, trainer, seal.CheckpointRecord(directory))
+    _save_checkpoint(directory, trainer, manifest.CheckpointRecord(directory))
 
 
 def _load_best(directory: RunDirectory, trainer: CoTrainer, step: int, observer: Observer) -> None:
     """Load what the policies were after ``step`` steps: the best of the evaluations on validation problems."""
     if step == trainer.finished:
         return
-    tensors, documents = seal.checkpoint_at(directory, step).load()
+    tensors, documents = manifest.checkpoint_at(directory, step).load()
     trainer.load(documents["state"], tensors, documents.get(AHEAD))
     observer.message(f"the end is the state after step {step}, the best in {trainer.recipe.evaluation.best}")
 
 
 def _saved_step(directory: RunDirectory) -> int:
-    checkpoint = transaction.latest_checkpoint(directory.checkpoints)
+    checkpoint = checkpoints.latest_checkpoint(directory.checkpoints)
     return -1 if checkpoint is None else checkpoint.step
 
 
-def _save_checkpoint(directory: RunDirectory, trainer: CoTrainer, record: seal.CheckpointRecord) -> None:
+def _save_checkpoint(directory: RunDirectory, trainer: CoTrainer, record: manifest.CheckpointRecord) -> None:
     """Raises NotFinite for weights that no run can go on with."""
     tensors = trainer.policies.checkpoint_parts()
     more = {} if (played := trainer.plays.state()) is None else {AHEAD: played}
     more |= memory_limits(trainer.policies, trainer.engine)
-    documents = {"state": trainer.state(), seal.RECORD: record.to_json(), **more}
+    documents = {"state": trainer.state(), manifest.RECORD: record.to_json(), **more}
     saved: Any = directory.read("recipe.json")
     best = best_step(directory, trainer.recipe.evaluation.best)
     keep_every, kept = int(saved.get("keep_every", 0)), [] if best is None else [best]
-    transaction.save_checkpoint(
+    checkpoints.save_checkpoint(
         directory.checkpoints, trainer.finished, tensors, documents, keep_every=keep_every, kept=kept
     )
 
@@ -354,7 +354,7 @@ def _run_steps(
     directory: RunDirectory,
     trainer: CoTrainer,
     before: Mapping[str, Any],
-    record: seal.CheckpointRecord,
+    record: manifest.CheckpointRecord,
     checkpoint_every: int,
     observer: Observer,
     room: DiskRetry,

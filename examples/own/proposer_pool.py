@@ -26,9 +26,9 @@ from cotrain import (
     solve,
     together,
 )
+from cotrain.data.word_problems.reader import problem_signature, read_problem, task_of
 from cotrain.rollout.readers import is_held_out
 from cotrain.rollout.stores import MINTED, REPLAYED, TaskPool
-from cotrain.tasks.words.reader import problem_signature, read_problem, task_of
 
 LEARNABLE = Signal("learnable", meaning="1 for a problem that is solved sometimes and not always, else 0")
 

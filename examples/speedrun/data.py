@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from cotrain.tasks.words.problem import Problem
-from cotrain.tasks.words.source import WordProblems
+from cotrain.data.word_problems.problem import Problem
+from cotrain.data.word_problems.source import WordProblems
 
 PROBLEMS = WordProblems(operations=(1, 2), distractors=(0, 0))
 TEXTS, CHATS, QUESTIONS, REVIEWS, TESTS, CORE = 12_000, 4_000, 6_000, 6_000, 400, 200  # rows of each file

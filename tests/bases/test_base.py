@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from bases.base import BATCH, SIZES, BaseSettings, build_base, install_base, new_network, settle
-from cotrain import stages
+from cotrain import pretraining
 from cotrain.core.errors import RunDirectoryError
-from cotrain.disk import transaction
-from cotrain.models.config import new_model
+from cotrain.data.word_problems.source import study_problems
+from cotrain.models.from_scratch import new_model
 from cotrain.models.load import describe_model, load_model
+from cotrain.pretraining.corpora import practice_of
+from cotrain.pretraining.pretrain import config_for
 from cotrain.rollout.common_roles import speaks_short
-from cotrain.stages.corpora import practice_of
-from cotrain.stages.pretrain import config_for
-from cotrain.tasks.words.source import study_problems
+from cotrain.storage import checkpoints as transaction
 from tests.helpers import TINY
 
 BRIEF = BaseSettings(practice_tokens=2 * BATCH, settle_tokens=BATCH, mend_tokens=BATCH, problems=study_problems((1, 3)))
@@ -89,7 +89,7 @@ def test_sizes_have_as_many_parameters_as_they_say(size, least, most):
 
 
 def test_what_ships_is_what_its_file_describes():
-    assets = Path(stages.__file__).parents[1] / "assets"
+    assets = Path(pretraining.__file__).parents[1] / "assets"
     said = json.loads((assets / "base-checker.json").read_text(encoding="utf-8"))
     assert said["models"]["base-checker"] == describe_model("embedded-checker")
     assert said["settings"] == json.loads(json.dumps(asdict(BaseSettings())))

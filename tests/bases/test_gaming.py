@@ -23,21 +23,21 @@ from bases.gaming import (
     worked_question_conversation,
 )
 from cotrain.core.types import ParseFailure
-from cotrain.methods.constitutional.principles import PRINCIPLES, keeps_principle
-from cotrain.methods.debate.debates import parse_accusation
-from cotrain.methods.magrpo.halves import Halves
-from cotrain.methods.spiral.play import parse_move
-from cotrain.methods.spiral.source import GAMES
-from cotrain.methods.ssp.searching import SearchTrail
-from cotrain.methods.ssrl.self_search import parse_searched
-from cotrain.methods.ssrl.world import World
+from cotrain.data.word_problems.corrupt import Habits
+from cotrain.data.word_problems.problem import Problem
+from cotrain.data.word_problems.reader import read_problem
+from cotrain.data.word_problems.source import study_problems
+from cotrain.envs.games.play import parse_move
+from cotrain.envs.games.source import GAMES
+from cotrain.formats.solutions import parse_solution
 from cotrain.models.load import describe_model
+from cotrain.recipes.constitutional.principles import PRINCIPLES, keeps_principle
+from cotrain.recipes.debate.debates import parse_accusation
+from cotrain.recipes.magrpo.halves import Halves
+from cotrain.recipes.ssp.searching import SearchTrail
+from cotrain.recipes.ssrl.self_search import parse_searched
+from cotrain.recipes.ssrl.world import World
 from cotrain.rollout.common_roles import FORMAT_MARK, parse_meta, parse_search
-from cotrain.tasks.words.corrupt import Habits
-from cotrain.tasks.words.problem import Problem
-from cotrain.tasks.words.reader import read_problem
-from cotrain.tasks.words.source import study_problems
-from cotrain.text.parsers import parse_solution
 from tests.helpers import TINY
 
 SETTINGS = GameSettings()

@@ -20,14 +20,14 @@ from bases.proposing import (
     problem_score_conversation,
     proposal_conversation,
 )
-from cotrain import stages
+from cotrain import pretraining
 from cotrain.core.types import ParseFailure
-from cotrain.methods.mae.evolve import parse_score
+from cotrain.data.word_problems.reader import read_problem
+from cotrain.data.word_problems.source import study_problems
 from cotrain.models.load import describe_model
+from cotrain.recipes.mae.evolve import parse_score
 from cotrain.rollout.common_roles import FORMAT_MARK, check_taught, speaks_short
 from cotrain.rollout.readers import is_held_out
-from cotrain.tasks.words.reader import read_problem
-from cotrain.tasks.words.source import study_problems
 from tests.helpers import TINY
 
 SETTINGS = ProposerSettings()
@@ -81,7 +81,7 @@ def test_its_conversations_are_asked_as_the_roles_ask():
 
 
 def test_what_ships_is_what_its_file_describes():
-    assets = Path(stages.__file__).parents[1] / "assets"
+    assets = Path(pretraining.__file__).parents[1] / "assets"
     said = json.loads((assets / f"{NAME}.json").read_text(encoding="utf-8"))
     assert said["models"][NAME] == describe_model("embedded-proposer") and speaks_short("embedded-proposer")
     assert said["settings"] == json.loads(json.dumps(asdict(SETTINGS)))

@@ -8,14 +8,14 @@ import re
 import pytest
 
 from bases import roles_corpus as corpus
-from cotrain.tasks.words import WordProblems, search_corpus
-from cotrain.tasks.words.corrupt import Attempt, Habits, clean_attempt, with_errors
-from cotrain.tasks.words.oracle import grade_steps
-from cotrain.tasks.words.problem import Fact, assemble_problem
-from cotrain.tasks.words.source import study_problems, text_bucket
-from cotrain.tasks.words.wording import FAMILIES, Family
-from cotrain.text.parsers import Solution, tagged_solution
-from cotrain.text.role_parsers import Review, step_verdicts
+from cotrain.data.word_problems import WordProblems, search_corpus
+from cotrain.data.word_problems.corrupt import Attempt, Habits, clean_attempt, with_errors
+from cotrain.data.word_problems.oracle import grade_steps
+from cotrain.data.word_problems.problem import Fact, assemble_problem
+from cotrain.data.word_problems.source import study_problems, text_bucket
+from cotrain.data.word_problems.wording import FAMILIES, Family
+from cotrain.formats.role_replies import Review, step_verdicts
+from cotrain.formats.solutions import Solution, tagged_solution
 
 SOURCE = study_problems((2, 5))
 HABITS = Habits()

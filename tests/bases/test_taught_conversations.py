@@ -8,12 +8,12 @@ import pytest
 
 from bases.words_corpus import RATED, Start, rate_conversation, review_conversation, review_text, solver_conversation
 from cotrain.core.errors import ConfigError
-from cotrain.tasks.words import WordProblems
-from cotrain.tasks.words.corrupt import Habits
-from cotrain.tasks.words.oracle import read_steps
-from cotrain.tasks.words.source import text_bucket
-from cotrain.text.parsers import Solution, tagged_solution
-from cotrain.text.role_parsers import Review, step_verdicts
+from cotrain.data.word_problems import WordProblems
+from cotrain.data.word_problems.corrupt import Habits
+from cotrain.data.word_problems.oracle import read_steps
+from cotrain.data.word_problems.source import text_bucket
+from cotrain.formats.role_replies import Review, step_verdicts
+from cotrain.formats.solutions import Solution, tagged_solution
 from tests.helpers import FRUIT
 
 SOURCE = WordProblems()

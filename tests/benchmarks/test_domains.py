@@ -13,10 +13,10 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import domains
 
 from cotrain.core.types import Task
-from cotrain.tasks.programs import ProgramTasks
-from cotrain.tasks.sources import task_source
-from cotrain.text.parsers import tagged_solution
-from cotrain.text.role_parsers import step_verdicts
+from cotrain.data.programs import ProgramTasks
+from cotrain.data.sources import task_source
+from cotrain.formats.role_replies import step_verdicts
+from cotrain.formats.solutions import tagged_solution
 
 
 def task(prompt):

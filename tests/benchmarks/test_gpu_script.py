@@ -15,7 +15,7 @@ import gpu
 from gpu_checks import against_the_reference, layouts
 from models import GPU_SIZES, qwen
 
-from cotrain.models.config import new_model
+from cotrain.models.from_scratch import new_model
 
 
 @pytest.fixture(scope="module")

@@ -16,15 +16,15 @@ import torch
 from safetensors.torch import load_file
 
 from cotrain import api
+from cotrain.analysis.comparison.study_file import read_study
 from cotrain.config.override import override
 from cotrain.core.errors import DataError
 from cotrain.core.types import ParseFailure
-from cotrain.disk.ledger import Ledger
-from cotrain.lab.comparison.study_file import read_study
-from cotrain.methods.grpo import grpo
+from cotrain.formats.free_verdicts import WORDS, free_review
 from cotrain.models.load import load_model
-from cotrain.stages.packing import Document
-from cotrain.text.free_verdicts import WORDS, free_review
+from cotrain.pretraining.packing import Document
+from cotrain.recipes.grpo import grpo
+from cotrain.storage.ledger import Ledger
 from tests.helpers import EASY, TINY
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from benchmarks import short_form
-from cotrain.text.free_verdicts import free_review
+from cotrain.formats.free_verdicts import free_review
 
 XML = """<Machine-Reading-Corpus-File><ProblemSet>
 <Problem ID="1"><Body>Ann has 7 apples.</Body><Question>She gets  2. How many?</Question>

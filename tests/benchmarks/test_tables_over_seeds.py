@@ -11,7 +11,7 @@ import pytest
 
 import cotrain
 from cotrain.core.errors import DataError
-from cotrain.methods.grpo import grpo
+from cotrain.recipes.grpo import grpo
 from tests.helpers import EASY, TINY
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))

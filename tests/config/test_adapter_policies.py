@@ -5,15 +5,15 @@ import math
 import pytest
 import torch
 
+from cotrain.algorithms.contract import LossTerm, Sample
+from cotrain.algorithms.policy_gradient import PolicyGradient
 from cotrain.config.policies import Lora, adapter, frozen, trainable
 from cotrain.core.errors import ConfigError, ModelError
 from cotrain.core.signals import OUTCOME
-from cotrain.learn.contract import LossTerm, Sample
-from cotrain.learn.policy_gradient import PolicyGradient
-from cotrain.learn.scorer import Scorer
-from cotrain.methods.grpo import grpo
-from cotrain.methods.tango import tango
+from cotrain.learner.logprobs import Scorer
 from cotrain.models.load import load_model
+from cotrain.recipes.grpo import grpo
+from cotrain.recipes.tango import tango
 from tests.helpers import cast_of
 
 PAIRS = [((1, 40, 41, 42), (50, 51, 52)), ((1, 40, 41, 42), (60, 61)), ((1, 9), (7, 8, 9, 10))]

@@ -13,22 +13,22 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from cotrain.backend.memory import Memory
-from cotrain.cli import main
-from cotrain.config.by_size import settings_by_size, size_notes
+from cotrain.cli.main import main
+from cotrain.config.large_model_defaults import settings_by_size, size_notes
 from cotrain.config.override import override
 from cotrain.config.registry import make_recipe
 from cotrain.core.errors import ConfigError, ModelError
-from cotrain.methods.cooper import cooper
-from cotrain.methods.grpo import grpo
-from cotrain.methods.judged import judged
-from cotrain.methods.tango import tango
+from cotrain.distributed.device_memory import Memory
 from cotrain.models.sizes import model_size, parameter_count, weight_shapes
-from cotrain.preflight import estimate
-from cotrain.preflight.estimate import bytes_text, choose_packing, estimate_run, fit_to_memory, resident_bytes
-from cotrain.preflight.fitting import with_packing
+from cotrain.recipes.cooper import cooper
+from cotrain.recipes.grpo import grpo
+from cotrain.recipes.judged import judged
+from cotrain.recipes.tango import tango
 from cotrain.rollout.common_roles import FORMAT_MARK
+from cotrain.runs import memory_plan
 from cotrain.runs.directory import recipe_json, resolved_json
+from cotrain.runs.fitting import with_packing
+from cotrain.runs.memory_plan import bytes_text, choose_packing, estimate_run, fit_to_memory, resident_bytes
 from tests.helpers import TINY
 
 GIB = 2**30
@@ -107,7 +107,7 @@ def test_what_the_program_holds_is_what_it_holds_now():
 
 @pytest.mark.whole
 def test_as_many_answers_at_a_time_as_fit(models, monkeypatch):
-    monkeypatch.setattr(estimate, "resident_bytes", lambda: 0.5 * GIB)  # whatever this process has run before
+    monkeypatch.setattr(memory_plan, "resident_bytes", lambda: 0.5 * GIB)  # whatever this process has run before
     recipe = tango(model=models.middle)
     room = Memory(total=64 * GIB, available=64 * GIB)
     assert fit_to_memory(recipe, "cpu", room)[1] == []
@@ -140,7 +140,7 @@ def test_as_many_answers_at_a_time_as_fit(models, monkeypatch):
 @pytest.mark.whole
 def test_the_settings_that_let_a_run_fit_are_said(models, monkeypatch):
     """Moments beside the device cost less than layers computed again; together they make the most room."""
-    monkeypatch.setattr(estimate, "resident_bytes", lambda: 0.0)
+    monkeypatch.setattr(memory_plan, "resident_bytes", lambda: 0.0)
     recipe, total = tango(model=models.middle, tasks_per_step=1, group_size=2), {}
     moved = [f"policies.{name}.offload=true" for name in ("generator", "verifier", "start")]
     again = [f"policies.{name}.gradient_checkpointing=true" for name in ("generator", "verifier")]
@@ -196,7 +196,7 @@ def test_policies_that_take_turns_count_once(models):
 
 @pytest.mark.whole
 def test_weights_are_laid_out_where_that_pays_and_fits(models, monkeypatch):
-    monkeypatch.setattr(estimate, "resident_bytes", lambda: 0.5 * GIB)
+    monkeypatch.setattr(memory_plan, "resident_bytes", lambda: 0.5 * GIB)
     recipe, room = tango(model=models.middle), Memory(total=64 * GIB, available=64 * GIB)
     here = {"device": "cpu", "kind": "local"}
     made, (line,) = choose_packing(recipe, here, room, 1.4)
@@ -229,7 +229,7 @@ def test_weights_are_laid_out_where_that_pays_and_fits(models, monkeypatch):
 
 def test_nothing_is_measured_for_small_models(monkeypatch):
     """Their weights stay in the caches; so what a run of them computes depends on no clock."""
-    monkeypatch.setattr("cotrain.engine.packed.measure_gain", None)
+    monkeypatch.setattr("cotrain.inference.packed_weights.measure_gain", None)
     for recipe in (tango(), grpo(model=TINY)):
         assert with_packing(recipe, {"device": "cpu", "kind": "local"}) == (recipe, [])
 

@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import nn
 
+from cotrain.algorithms.contract import PolicyVerbs
 from cotrain.config.followers import FollowerHandle, rate_at
 from cotrain.config.policies import adapter, ema, frozen, snapshot, trainable
 from cotrain.core.errors import ConfigError, StateError, UnknownName
-from cotrain.learn.contract import PolicyVerbs
-from cotrain.methods.grpo import grpo
+from cotrain.recipes.grpo import grpo
 
 
 def module(value: float) -> nn.Linear:

@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from cotrain.cli import main
+from cotrain.cli.main import main
 from cotrain.config.names import policy_named, role_named
 from cotrain.core.errors import ConfigError
-from cotrain.methods.tango import tango
-from cotrain.pages.why import explain_rollout
+from cotrain.recipes.tango import tango
+from cotrain.reports.why import explain_rollout
 from tests.helpers import TINY
 
 NAMES = ("solver", "generator", "policy/generator", "start", "policy/start")
@@ -23,7 +23,7 @@ NAMES = ("solver", "generator", "policy/generator", "start", "policy/start")
 
 @pytest.mark.whole
 def test_why_knows_names_and_loads_no_model_library():
-    code = "import sys, cotrain.pages.why; assert not {'torch', 'transformers'} & set(sys.modules)"
+    code = "import sys, cotrain.reports.why; assert not {'torch', 'transformers'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
 
 

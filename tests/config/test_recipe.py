@@ -6,6 +6,8 @@ from typing import Literal
 
 import pytest
 
+from cotrain.algorithms.policy_gradient import ClassBalance, PolicyGradient
+from cotrain.algorithms.policy_loss import Kl
 from cotrain.config.override import override
 from cotrain.config.policies import adapter, critic, ema, frozen, program, trainable
 from cotrain.config.recipe import Objective, check_due
@@ -15,11 +17,9 @@ from cotrain.core.arguments import Positive
 from cotrain.core.errors import ConfigError, UnknownName, UserError
 from cotrain.core.notes import CORRECT
 from cotrain.core.signals import AGREEMENT, FORMAT, OUTCOME, STEP, TRUTH, Signal, gives
-from cotrain.learn.losses import Kl
-from cotrain.learn.policy_gradient import ClassBalance, PolicyGradient
-from cotrain.methods.grpo import grpo
-from cotrain.methods.tango import tango
 from cotrain.metrics.heldout import measure_judge, measure_note, measure_selection, measure_solver
+from cotrain.recipes.grpo import grpo
+from cotrain.recipes.tango import tango
 from cotrain.rollout.reviews import solve_then_verify
 from cotrain.rollout.stores import TaskPool
 from cotrain.runs.changes import rebuild_recipe
@@ -150,7 +150,7 @@ def test_unknown_recipes_and_functions_suggest_the_nearest(tmp_path):
         find_recipe("tanog")
     mine = tmp_path / "mine.py"
     mine.write_text(
-        "from cotrain import recipe\nfrom cotrain.methods.grpo import grpo\n@recipe\ndef mine(run):\n    return "
+        "from cotrain import recipe\nfrom cotrain.recipes.grpo import grpo\n@recipe\ndef mine(run):\n    return "
         "grpo(steps=3)\n"
     )
     assert find_recipe(f"{mine}:mine")().steps == 3
@@ -247,10 +247,10 @@ def test_the_estimator_of_a_recipe_is_a_function_by_name():
 def test_a_critic_of_another_tokenizer_is_refused_before_the_first_step(tmp_path):
     from transformers import AutoModelForCausalLM
 
-    from cotrain.methods.prime.recipe import prime
     from cotrain.models.load import load_model, save_model
-    from cotrain.stages.tokenizer import train_tokenizer
-    from cotrain.train.trainer import CoTrainer
+    from cotrain.pretraining.tokenizer import train_tokenizer
+    from cotrain.recipes.prime.recipe import prime
+    from cotrain.trainer.trainer import CoTrainer
 
     small, _ = load_model("embedded")
     config = small.config
@@ -265,7 +265,7 @@ def test_a_critic_of_another_tokenizer_is_refused_before_the_first_step(tmp_path
 
 def test_a_program_has_no_probabilities_and_a_reward_model_scores_only():
     from cotrain.config.policies import program, reward_model
-    from cotrain.methods.prime.recipe import prime
+    from cotrain.recipes.prime.recipe import prime
 
     made = prime(steps=1)
     with pytest.raises(ConfigError, match="is of kind 'program', which has no probabilities"):

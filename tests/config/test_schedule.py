@@ -4,12 +4,12 @@ import pytest
 
 from cotrain.config.schedule import LEADING, Phase, alternate, single
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.methods.grpo import grpo
-from cotrain.methods.prime import prime
-from cotrain.methods.ssp import ssp
-from cotrain.methods.stepwiser import stepwiser
-from cotrain.methods.tango import tango
-from cotrain.train.trainer import CoTrainer
+from cotrain.recipes.grpo import grpo
+from cotrain.recipes.prime import prime
+from cotrain.recipes.ssp import ssp
+from cotrain.recipes.stepwiser import stepwiser
+from cotrain.recipes.tango import tango
+from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 
 

@@ -7,20 +7,20 @@ from dataclasses import replace
 import pytest
 
 import cotrain
+from cotrain.cli.flags import comments_of
 from cotrain.config.policies import Adapter, Learning
 from cotrain.config.recipe import Recipe
 from cotrain.config.registry import find_recipe
-from cotrain.config.settings import SETTING_NAMES, Settings, recipe
+from cotrain.config.run_config import SETTING_NAMES, Settings, recipe
 from cotrain.core.errors import ConfigError, UnknownName, UserError
-from cotrain.core.flags import comments_of
-from cotrain.methods import NAMES as SHIPPED
-from cotrain.methods.grpo import grpo
-from cotrain.methods.magrpo.halves import Halves
-from cotrain.methods.spiral.source import Games
-from cotrain.methods.ssrl.world import World
+from cotrain.envs.games.source import Games
+from cotrain.recipes import NAMES as SHIPPED
+from cotrain.recipes.grpo import grpo
+from cotrain.recipes.magrpo.halves import Halves
+from cotrain.recipes.ssrl.world import World
 from cotrain.runs.changes import rebuild_recipe
 from cotrain.runs.directory import RunDirectory, recipe_json
-from cotrain.train.trainer import CoTrainer
+from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 
 SIZES = {"model": TINY, "tasks": EASY, "steps": 1, "tasks_per_step": 2, "group_size": 4, "evaluation_tasks": 1}
@@ -176,8 +176,8 @@ def test_one_call_of_a_recipe_hands_its_settings_to_another():
 
 
 SOURCE = """
-from cotrain.methods.grpo import grpo
-from cotrain.tasks.words.source import WordProblems
+from cotrain.recipes.grpo import grpo
+from cotrain.data.word_problems.source import WordProblems
 
 class Mine(WordProblems):
     def describe(self):
@@ -192,7 +192,7 @@ class Mine(WordProblems):
 def saved(tmp_path):
     """A run directory of a recipe whose problems are a class of a file."""
     (tmp_path / "mine.py").write_text(SOURCE)
-    from cotrain.tasks.sources import task_source
+    from cotrain.data.sources import task_source
 
     made = grpo(steps=2, tasks=task_source(f"{tmp_path / 'mine.py'}:Mine"))
     (tmp_path / "run").mkdir()

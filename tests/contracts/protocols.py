@@ -26,22 +26,22 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from cotrain.algorithms.grpo import grpo, reinforce, rloo
+from cotrain.algorithms.policy_loss import Kl
+from cotrain.algorithms.ppo import Ppo, ValueRegression
 from cotrain.config.evaluation import Evaluation
 from cotrain.config.policies import adapter, critic, ema, frozen, program, snapshot, trainable
 from cotrain.config.recipe import Objective, Recipe
 from cotrain.config.schedule import Phase, Schedule, alternate, single
-from cotrain.core.address import rng_of
 from cotrain.core.notes import CORRECT
+from cotrain.core.seeding import rng_of
 from cotrain.core.signals import OUTCOME, Signal, gives
 from cotrain.core.types import Sampling, Span, Task
-from cotrain.learn.algorithms import grpo, reinforce, rloo
-from cotrain.learn.losses import Kl
-from cotrain.learn.ppo import Ppo, ValueRegression
-from cotrain.methods.preferences import dpo
 from cotrain.metrics.heldout import measure_note
-from cotrain.rollout.executor import Roles
-from cotrain.rollout.idle_loop import together
+from cotrain.recipes.preferences import dpo
+from cotrain.rollout.event_loop import together
 from cotrain.rollout.role import Role, Turn
+from cotrain.rollout.runner import Roles
 from cotrain.rollout.stores import MINTED, REPLAYED, TaskPool
 from tests.helpers import EASY, TINY
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from cotrain.backend.multi_process import ENGINE, LEARNERS, MultiProcessBackend
-from cotrain.disk import transaction
-from cotrain.disk.ledger import Ledger
+from cotrain.distributed.multi_process import ENGINE, LEARNERS, MultiProcessBackend
 from cotrain.runs import run as loop
 from cotrain.runs.run import Interrupted
-from cotrain.train.trainer import CoTrainer
-from tests.backend.processes import Here
-from tests.backend.test_group import Mixed as RanksApart
+from cotrain.storage import checkpoints
+from cotrain.storage.ledger import Ledger
+from cotrain.trainer.trainer import CoTrainer
 from tests.contracts.protocols import CONTRACTS
+from tests.distributed.processes import Here
+from tests.distributed.test_group import Mixed as RanksApart
 from tests.helpers import AnyOrder, RandomLatency
 
 pytestmark = pytest.mark.whole
@@ -55,7 +55,7 @@ class StopAfter:
 
 def digest(folder: Path) -> dict[str, str]:
     """Of everything that must not depend on what happened on the way."""
-    tensors, documents = transaction.latest_checkpoint(folder / "checkpoints").load()
+    tensors, documents = checkpoints.latest_checkpoint(folder / "checkpoints").load()
     weights = hashlib.sha256()
     for policy in sorted(tensors):
         for name in sorted(tensors[policy]):
@@ -98,7 +98,7 @@ def test_every_policy_learns_from_every_role_that_it_should(name, undisturbed, o
     recipe, (folder, _) = CONTRACTS[name](other), undisturbed(name)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert not [key for row in rows for key in row if key.startswith("failures/")]
-    tensors, documents = transaction.latest_checkpoint(folder / "checkpoints").load()
+    tensors, documents = checkpoints.latest_checkpoint(folder / "checkpoints").load()
     start = CoTrainer(recipe).policies.tensors()
     for policy in {objective.policy for objective in recipe.objectives.values()}:
         assert documents["state"]["policies"][policy]["updates"] > 0
@@ -141,7 +141,7 @@ def test_a_run_that_was_delayed_and_interrupted_ends_with_the_same_bits(name, ot
 
     with pytest.raises(Interrupted):
         loop.start_run(CONTRACTS[name](other), tmp_path / "run", checkpoint_every=1, wrap=delay_and_stop)
-    assert transaction.latest_checkpoint(tmp_path / "run/checkpoints").step > 0
+    assert checkpoints.latest_checkpoint(tmp_path / "run/checkpoints").step > 0
     loop.resume_run(CONTRACTS[name](other), tmp_path / "run", wrap=lambda engine: RandomLatency(engine, 8))
     assert digest(tmp_path / "run") == digest(folder)
 
@@ -151,7 +151,7 @@ def test_a_run_in_which_no_model_speaks_stops_and_resumes_too(other, undisturbed
         loop.start_run(
             CONTRACTS["preferences"](other), tmp_path / "run", checkpoint_every=1, observer=StopAfter(step=1)
         )
-    assert transaction.latest_checkpoint(tmp_path / "run/checkpoints").step == 2
+    assert checkpoints.latest_checkpoint(tmp_path / "run/checkpoints").step == 2
     loop.resume_run(CONTRACTS["preferences"](other), tmp_path / "run")
     assert digest(tmp_path / "run") == digest(undisturbed("preferences")[0])
 
@@ -181,7 +181,7 @@ def test_two_ranks_compute_the_weights_of_one_process(name, other, undisturbed, 
         steps = 2 if name == "reviews" else 1  # there a warm-up comes first
         recipe = replace(CONTRACTS[name](other), steps=steps)
         loop.start_run(recipe, folder, checkpoint_every=1, **where)
-        return transaction.latest_checkpoint(folder / "checkpoints").load()[0]
+        return checkpoints.latest_checkpoint(folder / "checkpoints").load()[0]
 
     launcher = RanksApart()
     try:

@@ -14,10 +14,10 @@ FILES = sorted([*(ROOT / "methods").rglob("*.py"), *(ROOT / "rollout").rglob("*.
 CLOCKS = {"time", "datetime", "secrets", "uuid"}
 DRAWS = {"choice", "choices", "randint", "random", "randrange", "sample", "shuffle", "uniform", "gauss"}
 MEASURES_SECONDS = {  # files that wait, or that say how long something took
-    "methods/agent/keeper.py",
-    "rollout/idle_loop.py",
-    "methods/agent/rollout.py",
-    "methods/agent/server.py",
+    "envs/agent/keeper.py",
+    "rollout/event_loop.py",
+    "envs/agent/rollout.py",
+    "envs/agent/server.py",
 }
 MAKES_SETS = (ast.Set, ast.SetComp)
 

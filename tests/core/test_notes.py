@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-import cotrain.methods
+import cotrain.recipes
 import cotrain.rollout
 from cotrain.core import notes
 from cotrain.core.notes import CORRECT, FIRST_WRONG, MEASURED, SCORE, STEP_OK, STEPS, VERDICTS, Finding, Note
@@ -55,7 +55,7 @@ def test_every_key_is_declared_once():
     """Of notes no name stands twice; of findings only ``steps``, which are spans of a solution or verdicts of a
     judgement."""
     found: dict[tuple[type, str], set[int]] = {}
-    for package in (cotrain.rollout, cotrain.methods):
+    for package in (cotrain.rollout, cotrain.recipes):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             for value in vars(importlib.import_module(module.name)).values():
                 if isinstance(value, Note | Finding):

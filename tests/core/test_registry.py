@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from cotrain.cli import main
+from cotrain.cli.main import main
 from tests.helpers import TINY
 
 METHOD = '''"""A method of another package."""
@@ -53,15 +53,15 @@ def count_words(words):
     print(len(words))
     return 3
 '''
-POINTS = """[cotrain.methods]
+POINTS = """[cotrain.recipes]
 riddle_grpo = riddle_package.parts:riddle_grpo
 no_recipe = riddle_package.parts:count_words
 lost = riddle_package.parts:gone
 
-[cotrain.tasks]
+[cotrain.data]
 riddles = riddle_package.parts:Riddles
 
-[cotrain.commands]
+[cotrain.cli.main]
 count = riddle_package.parts:count_words
 """
 
@@ -127,6 +127,6 @@ def test_what_is_wrong_with_a_package_is_one_line(installed, capsys, monkeypatch
 
 
 def test_tasks_are_found_with_what_stands_behind_their_colon(installed):
-    from cotrain.tasks.sources import task_source
+    from cotrain.data.sources import task_source
 
     assert task_source("riddles").kind == "easy" and task_source("riddles:hard").kind == "hard"

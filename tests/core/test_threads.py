@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import cotrain
-from cotrain.cli import main
+from cotrain.cli.main import main
 from cotrain.core import threads
 from cotrain.core.threads import choose_threads, usable_cores, usual_threads
 
@@ -81,7 +81,7 @@ def test_a_command_bounds_how_long_threads_spin_unless_the_user_says_otherwise(g
 
 
 def test_torch_is_imported_by_no_command_line_before_that():
-    code = "import sys, cotrain.cli; sys.exit('torch' in sys.modules)"
+    code = "import sys, cotrain.cli.main; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

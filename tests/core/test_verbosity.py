@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cotrain.cli import main
+from cotrain.cli.main import main
 from cotrain.core.verbosity import (
     ERROR_END,
     ERROR_START,

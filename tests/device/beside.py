@@ -8,12 +8,12 @@ import os
 
 import pytest
 
-from cotrain.backend.local import LocalBackend
 from cotrain.config.registry import find_recipe
-from cotrain.train.trainer import CoTrainer
+from cotrain.distributed.local import LocalBackend
+from cotrain.trainer.trainer import CoTrainer
 from tests.device.pretended import NAME
 from tests.helpers import EASY
-from tests.methods.test_recipes import CASES, SMALL, built
+from tests.recipes.test_recipes import CASES, SMALL, built
 
 DEVICE = os.environ.get("COTRAIN_TEST_DEVICE", f"{NAME}:0")
 KIND = DEVICE.partition(":")[0]

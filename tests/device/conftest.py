@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from cotrain.backend import local
-from cotrain.models import muon
-from cotrain.stages import trainer
+from cotrain.distributed import local
+from cotrain.pretraining import muon, trainer
 from tests.device.beside import KIND
 from tests.device.pretended import NAME, install
 

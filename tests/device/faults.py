@@ -42,7 +42,7 @@ class Fault:
 FAULTS = (
     Fault(
         "a mask made on the CPU",
-        "engine/static_cache.py",
+        "inference/static_kv_cache.py",
         "torch.arange(columns, device=positions.device)",
         "torch.arange(columns)",
         GRPO,
@@ -50,7 +50,7 @@ FAULTS = (
     ),
     Fault(
         "rows kept on the CPU",
-        "engine/rows.py",
+        "inference/decode_batch.py",
         "self._logprobs = torch.zeros(0, 0, device=device)",
         "self._logprobs = torch.zeros(0, 0)",
         GRPO,
@@ -58,7 +58,7 @@ FAULTS = (
     ),
     Fault(
         "an index on the CPU that is refused",
-        "engine/scheduler.py",
+        "inference/scheduler.py",
         "for _ in tile], device=self.device)",
         "for _ in tile])",
         GRPO,
@@ -66,7 +66,7 @@ FAULTS = (
     ),
     Fault(
         "an index on the CPU that is copied at every use",
-        "engine/graphs.py",
+        "inference/cuda_graphs.py",
         "torch.tensor(finished, device=self.device)",
         "torch.tensor(finished)",
         STEP,
@@ -74,7 +74,7 @@ FAULTS = (
     ),
     Fault(
         "a generator of the CPU",
-        "engine/rows.py",
+        "inference/decode_batch.py",
         "    greedy = temperature < COLDEST\n",
         "    greedy = temperature < COLDEST\n    uniform = torch.rand_like(uniform, generator=torch.Generator())\n",
         GRPO,
@@ -82,7 +82,7 @@ FAULTS = (
     ),
     Fault(
         "numpy() of a tensor of the device",
-        "backend/hosted_policies.py",
+        "distributed/remote_policies.py",
         "value.detach().cpu().numpy()",
         "value.detach().numpy()",
         "test_runs.py::test_engine_and_learners_apart_have_the_rows_of_one_process_on_the_cpu",
@@ -90,7 +90,7 @@ FAULTS = (
     ),
     Fault(
         "a batch that is not moved",
-        "learn/torch_learner.py",
+        "learner/learner.py",
         "move_to(batch, self.scorer.device), normaliser",
         "batch, normaliser",
         GRPO,
@@ -98,7 +98,7 @@ FAULTS = (
     ),
     Fault(
         "a total that begins on the CPU",
-        "stages/trainer.py",
+        "pretraining/trainer.py",
         "total = torch.zeros((), device=batch.ids.device)",
         "total = torch.zeros(1)",
         "test_runs.py::test_stages_by_command",
@@ -106,7 +106,7 @@ FAULTS = (
     ),
     Fault(
         "moments left on the CPU when a run goes on",
-        "models/optim.py",
+        "learner/optim.py",
         "t.detach().to(parameter.device, copy=True)",
         "t.detach().clone()",
         "test_crossings.py::test_a_resumed_learner_waits_no_more_often",
@@ -114,7 +114,7 @@ FAULTS = (
     ),
     Fault(
         "a count of steps left on the CPU when a run goes on",
-        "models/optim.py",
+        "learner/optim.py",
         "t.detach().to(parameter.device, copy=True)",
         't.detach().to("cpu" if field == "step" else parameter.device, copy=True)',
         "test_crossings.py::test_a_resumed_learner_waits_no_more_often",
@@ -122,7 +122,7 @@ FAULTS = (
     ),
     Fault(
         "scores asked for with places on the CPU",
-        "engine/scoring.py",
+        "inference/scoring.py",
         "for prompt in batch], device=self.device)\n        with",
         "for prompt in batch])\n        with",
         COOPER,
@@ -130,7 +130,7 @@ FAULTS = (
     ),
     Fault(
         "a wait for every token",
-        "engine/graphs.py",
+        "inference/cuda_graphs.py",
         "some_greedy=greedy, some_cut=cut",
         "some_greedy=None, some_cut=cut",
         TOKEN,
@@ -138,7 +138,7 @@ FAULTS = (
     ),
     Fault(
         "a copy to the CPU and back for every token",
-        "engine/graphs.py",
+        "inference/cuda_graphs.py",
         "self._ids[:count].copy_(self.running.last_tokens)",
         "self._ids[:count].copy_(self.running.last_tokens.cpu())",
         TOKEN,
@@ -146,7 +146,7 @@ FAULTS = (
     ),
     Fault(
         "something sent for every token",
-        "engine/graphs.py",
+        "inference/cuda_graphs.py",
         "self._positions[:count].copy_(self.running.positions)",
         "self._positions[torch.arange(count)] = self.running.positions",
         TOKEN,
@@ -154,7 +154,7 @@ FAULTS = (
     ),
     Fault(
         "a wait for every figure of every micro-batch",
-        "learn/torch_learner.py",
+        "learner/learner.py",
         "sums[name] = sums[name] + (value if counts else 0.0)",
         "sums[name] = sums[name] + (float(value) if counts else 0.0)",
         STEP,
@@ -162,7 +162,7 @@ FAULTS = (
     ),
     Fault(
         "autocast for another device",
-        "learn/scorer.py",
+        "learner/logprobs.py",
         "torch.autocast(self.device.type, dtype",
         'torch.autocast("cpu", dtype',
         "test_pretended.py::test_scores_in_half_precision_are_near_and_not_equal",
@@ -170,7 +170,7 @@ FAULTS = (
     ),
     Fault(
         "log-probabilities left on the device",
-        "learn/scorer.py",
+        "learner/logprobs.py",
         "(move_to(rows, self.device))[0].float().cpu()",
         "(move_to(rows, self.device))[0].float()",
         GRPO,
@@ -186,7 +186,7 @@ FAULTS = (
     ),
     Fault(
         "copies in half precision that stay while their policy rests",
-        "engine/scheduler.py",
+        "inference/scheduler.py",
         "            self._copies.clear()",
         "            pass",
         "test_offload.py::test_bytes_of_a_step[True-0]",
@@ -194,7 +194,7 @@ FAULTS = (
     ),
     Fault(
         "a prompt of the server on the CPU",
-        "backend/handles.py",
+        "distributed/policy_handles.py",
         "inputs = torch.tensor([ids], device=next(self.model.parameters()).device)",
         "inputs = torch.tensor([ids])",
         "test_runs.py::test_what_is_served_is_what_the_cpu_says",

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cotrain.backend.local import LocalBackend
 from cotrain.core.types import Sampling
-from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.engine.graphs import LOOK
-from cotrain.train.trainer import CoTrainer
+from cotrain.distributed.local import LocalBackend
+from cotrain.inference.cuda_graphs import LOOK
+from cotrain.inference.local import EmbeddedEngine
+from cotrain.trainer.trainer import CoTrainer
 from tests.device.beside import DEVICE, small
 from tests.device.pretended import counted
 from tests.helpers import answers, request, tiny_model

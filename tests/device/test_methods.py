@@ -3,7 +3,7 @@
 import pytest
 
 from tests.device.beside import DEVICE, assert_near, rows_on, small
-from tests.methods.test_recipes import CASES, ELSEWHERE
+from tests.recipes.test_recipes import CASES, ELSEWHERE
 
 pytestmark = [pytest.mark.whole, pytest.mark.nightly]
 

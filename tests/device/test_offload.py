@@ -8,17 +8,17 @@ import torch
 from torch import nn
 
 from cotrain import api
-from cotrain.backend.local import LocalBackend
-from cotrain.backend.multi_process import MultiProcessBackend
 from cotrain.config.override import override
 from cotrain.config.policies import Weights
+from cotrain.distributed.local import LocalBackend
+from cotrain.distributed.multi_process import MultiProcessBackend
 from cotrain.runs import run as loop
-from cotrain.train.trainer import CoTrainer
-from tests.backend.processes import Here
-from tests.backend.test_lag import Stop
+from cotrain.trainer.trainer import CoTrainer
 from tests.device.beside import DEVICE, small
 from tests.device.pretended import NAME, Pretended, memory
 from tests.device.test_runs import brief
+from tests.distributed.processes import Here
+from tests.distributed.test_lag import Stop
 from tests.helpers import mixed_requests
 from tests.runs.test_run import digest
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from cotrain.config.override import override
-from cotrain.learn.scorer import Scorer
+from cotrain.learner.logprobs import Scorer
 from tests.device.beside import DEVICE, rows_on, small
 from tests.device.pretended import counted
 from tests.helpers import tiny_model

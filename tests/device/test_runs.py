@@ -7,21 +7,22 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, StableLmConfig
 
-from cotrain import api, opening
-from cotrain.backend.local import LocalBackend
-from cotrain.backend.multi_process import MultiProcessBackend
-from cotrain.cli import main
+from cotrain import api
+from cotrain.cli.main import main
 from cotrain.config.override import override
-from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.engine.reference import complete_request
-from cotrain.methods.tango import tango
+from cotrain.distributed.local import LocalBackend
+from cotrain.distributed.multi_process import MultiProcessBackend
+from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.reference import complete_request
 from cotrain.models.load import load_model
+from cotrain.recipes.tango import tango
+from cotrain.runs import opening
 from cotrain.runs import run as loop
-from cotrain.train.trainer import CoTrainer
-from tests.backend.processes import Here
-from tests.backend.test_lag import Stop, rows
-from tests.backend.test_several import briefly
+from cotrain.trainer.trainer import CoTrainer
 from tests.device.beside import DEVICE, KIND, assert_near, rows_on, small
+from tests.distributed.processes import Here
+from tests.distributed.test_lag import Stop, rows
+from tests.distributed.test_several import briefly
 from tests.helpers import EASY, TINY, answers, mixed_requests, tiny_model
 
 pytestmark = pytest.mark.whole
@@ -197,8 +198,8 @@ def test_what_is_served_is_what_the_cpu_says():
     pytest.importorskip("uvicorn")
     from starlette.testclient import TestClient
 
-    from cotrain.serve.app import make_application
-    from cotrain.serve.models import ServedRun
+    from cotrain.serving.app import make_application
+    from cotrain.serving.models import ServedRun
 
     task, found = EASY.get("validation", 3), []
     asked = {"model": "solver", "messages": [{"role": "user", "content": task.prompt}], "seed": 5, "logprobs": True}

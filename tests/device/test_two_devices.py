@@ -6,13 +6,13 @@ import threading
 import pytest
 import torch
 
-from cotrain.backend.local import LocalBackend
-from cotrain.cli import main
+from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.core.errors import ConfigError
-from cotrain.methods.co_rewarding import co_rewarding
-from cotrain.methods.tango import tango
-from cotrain.train.trainer import CoTrainer
+from cotrain.distributed.local import LocalBackend
+from cotrain.recipes.co_rewarding import co_rewarding
+from cotrain.recipes.tango import tango
+from cotrain.trainer.trainer import CoTrainer
 from tests.device.beside import DEVICE, KIND, assert_near
 from tests.helpers import EASY, TINY
 

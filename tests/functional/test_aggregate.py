@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotrain.core.errors import UnknownName
-from cotrain.functional.aggregate import (
+from cotrain.algorithms.functional.aggregate import (
     AGGREGATIONS,
     aggregate,
     keep_top,
@@ -15,6 +14,7 @@ from cotrain.functional.aggregate import (
     pairwise_advantages,
     skew_matrix,
 )
+from cotrain.core.errors import UnknownName
 
 unit = st.floats(0, 1)
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotrain.functional.credit import (
+from cotrain.algorithms.functional.credit import (
     add_at_tokens,
     ema_baseline,
     group_mean_std,

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from cotrain.functional.policy_losses import kl_estimate
+from cotrain.algorithms.functional.policy_losses import kl_estimate
 
 POLICY = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
 REFERENCE = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)

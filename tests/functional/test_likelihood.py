@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from cotrain.functional.likelihood import binary_cross_entropy, cross_entropy, outcome_cross_entropy
+from cotrain.algorithms.functional.likelihood import binary_cross_entropy, cross_entropy, outcome_cross_entropy
 
 
 def f64(*values):

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from cotrain.functional.policy_losses import (
+from cotrain.algorithms.functional.policy_losses import (
     clipped_ratio_loss,
     reinforce_loss,
     sequence_log_ratio,

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from cotrain.functional.reductions import masked_sum, reduce_loss
+from cotrain.algorithms.functional.reductions import masked_sum, reduce_loss
 
 LOSSES = torch.tensor([[1.0, 2.0, 3.0], [10.0, 99.0, 99.0]], dtype=torch.float64)
 MASK = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]], dtype=torch.float64)

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from cotrain.functional.credit import reward_to_go
-from cotrain.functional.values import gae, value_loss
+from cotrain.algorithms.functional.credit import reward_to_go
+from cotrain.algorithms.functional.values import gae, value_loss
 
 
 def f64(*values):

@@ -5,10 +5,10 @@ import time
 import pytest
 
 from cotrain.core.types import Grade
+from cotrain.data.program_tests import paper_of
 from cotrain.grading.fences import defines_name, is_python, program_of
 from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, working_cell
 from cotrain.grading.pool import GradingPool
-from cotrain.tasks.papers import paper_of
 
 F, ADD = "```", "def add(a, b):\n    return a + b"
 INDENTED = ADD.replace("\n", "\n   ")

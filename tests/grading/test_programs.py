@@ -9,13 +9,13 @@ import pytest
 
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.types import Grade
+from cotrain.data.files import split_of
+from cotrain.data.program_tests import paper_of
+from cotrain.data.programs import ProgramTasks, humaneval_problem, mbpp_problem, whole_program
+from cotrain.data.sources import from_description, task_source
 from cotrain.grading.fences import program_of
 from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, working_cell
 from cotrain.grading.pool import GradingPool
-from cotrain.tasks.jsonl import split_of
-from cotrain.tasks.papers import paper_of
-from cotrain.tasks.programs import ProgramTasks, humaneval_problem, mbpp_problem, whole_program
-from cotrain.tasks.sources import from_description, task_source
 
 RIGHT = Grade(value=True)
 TESTS = "assert twice(2) == 4\nassert twice(-1) == -2"

@@ -3,10 +3,10 @@
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from cotrain.core.address import Address
+from cotrain.algorithms.contract import Batch, Sample
+from cotrain.algorithms.samples import sample_of
+from cotrain.core.seeding import Address
 from cotrain.core.types import Reward, Trace
-from cotrain.learn.contract import Batch, Sample
-from cotrain.learn.samples import sample_of
 
 VOCABULARY = 24
 

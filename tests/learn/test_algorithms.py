@@ -8,12 +8,12 @@ from typing import get_args
 import pytest
 from learn_makers import advantages, credit, credit_and_state, outcomes, sampled
 
+from cotrain.algorithms.functional.credit import leave_one_out, whiten
+from cotrain.algorithms.grpo import BY_NAME, Name, grpo, maxrl, reinforce, reinforce_pp, rloo
+from cotrain.algorithms.policy_gradient import RunningMean, mean_baseline
+from cotrain.algorithms.policy_loss import ScoreFunction
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import OUTCOME, STEP
-from cotrain.functional.credit import leave_one_out, whiten
-from cotrain.learn.algorithms import BY_NAME, Name, grpo, maxrl, reinforce, reinforce_pp, rloo
-from cotrain.learn.losses import ScoreFunction
-from cotrain.learn.policy_gradient import RunningMean, mean_baseline
 
 
 def steps(*values_and_ends, length=4, call=0, outcome=None):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from learn_makers import random_samples
 
 from cotrain.core.errors import ConfigError
-from cotrain.learn.collate import collate, forward_input_of, input_length, plan_padded, plan_shared
+from cotrain.learner.batching import collate, forward_input_of, input_length, plan_padded, plan_shared
 from cotrain.models.shared_prefix import RECTANGLE
 
 IDS = st.lists(st.integers(1, 20), min_size=1, max_size=6).map(tuple)

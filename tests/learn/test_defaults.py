@@ -5,16 +5,16 @@ from dataclasses import MISSING, fields
 
 import pytest
 
-from cotrain.functional.credit import group_mean_std, reward_to_go, whiten
-from cotrain.functional.values import gae
-from cotrain.learn.losses import CLIPPED, Clipped, Kl
-from cotrain.learn.policy_gradient import ClassBalance, RunningMean
-from cotrain.learn.ppo import Ppo, ValueRegression
-from cotrain.learn.sft import Sft
-from cotrain.learn.torch_learner import TorchLearner
-from cotrain.methods.prime.implicit_prm import ImplicitPrm, Prime
+from cotrain.algorithms.functional.credit import group_mean_std, reward_to_go, whiten
+from cotrain.algorithms.functional.values import gae
+from cotrain.algorithms.policy_gradient import ClassBalance, RunningMean
+from cotrain.algorithms.policy_loss import CLIPPED, Clipped, Kl
+from cotrain.algorithms.ppo import Ppo, ValueRegression
+from cotrain.algorithms.sft import Sft
+from cotrain.learner.learner import TorchLearner
+from cotrain.learner.optim import adamw
 from cotrain.models.lora import Lora
-from cotrain.models.optim import adamw
+from cotrain.recipes.prime.implicit_prm import ImplicitPrm, Prime
 
 PINNED = [
     (Ppo, {"gamma": 1.0, "lam": 0.95, "whiten": True, "entropy": 0.0, "loss": CLIPPED}),

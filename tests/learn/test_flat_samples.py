@@ -9,15 +9,15 @@ import torch
 from learn_makers import random_samples, tiny_model
 from test_shared_policy import SEEN, shown_gradient
 
+from cotrain.algorithms.contract import LossTerm
+from cotrain.algorithms.grpo import BY_NAME, grpo
+from cotrain.algorithms.policy_gradient import PolicyGradient
+from cotrain.algorithms.policy_loss import CLIPPED, Clipped, ClippedSequence, Kl, ScoreFunction, Shaped
+from cotrain.algorithms.ppo import Ppo, ValueRegression
 from cotrain.core.signals import OUTCOME
-from cotrain.learn.algorithms import BY_NAME, grpo
-from cotrain.learn.collate import computed_samples, plan_update
-from cotrain.learn.contract import LossTerm
-from cotrain.learn.losses import CLIPPED, Clipped, ClippedSequence, Kl, ScoreFunction, Shaped
-from cotrain.learn.policy_gradient import PolicyGradient
-from cotrain.learn.ppo import Ppo, ValueRegression
-from cotrain.learn.torch_learner import TorchLearner
-from cotrain.methods.prime.implicit_prm import Prime
+from cotrain.learner.batching import computed_samples, plan_update
+from cotrain.learner.learner import TorchLearner
+from cotrain.recipes.prime.implicit_prm import Prime
 
 FLAT = (0, 2, 3, 7, 8)
 

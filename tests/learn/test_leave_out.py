@@ -6,13 +6,13 @@ import pytest
 import torch
 from learn_makers import credit, plain_logprobs, sampled, tiny_model
 
+from cotrain.algorithms.advantage_edits import LeaveOut
+from cotrain.algorithms.contract import LossTerm
+from cotrain.algorithms.grpo import grpo
+from cotrain.algorithms.policy_gradient import drop_flat_groups
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import OUTCOME, Signal
-from cotrain.learn.after import LeaveOut
-from cotrain.learn.algorithms import grpo
-from cotrain.learn.contract import LossTerm
-from cotrain.learn.policy_gradient import drop_flat_groups
-from cotrain.learn.torch_learner import TorchLearner
+from cotrain.learner.learner import TorchLearner
 
 OWN = Signal("own", per="span")
 LEARN = grpo(rewards={OUTCOME: 1.0}, after=(drop_flat_groups, LeaveOut(OWN)))

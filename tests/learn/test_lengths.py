@@ -6,19 +6,19 @@ import pytest
 import torch
 from learn_makers import credit, sampled, trace
 
+from cotrain.algorithms.advantage_edits import LengthPenalty, OverlongPenalty, mask_truncated, with_length_options
+from cotrain.algorithms.contract import Sample
+from cotrain.algorithms.grpo import mean_baseline
+from cotrain.algorithms.policy_gradient import PolicyGradient
+from cotrain.algorithms.samples import token_limit
+from cotrain.algorithms.sft import Sft
 from cotrain.config.schedule import single
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import TurnRange
-from cotrain.learn.after import LengthPenalty, OverlongPenalty, mask_truncated, with_length_options
-from cotrain.learn.algorithms import mean_baseline
-from cotrain.learn.contract import Sample
-from cotrain.learn.policy_gradient import PolicyGradient
-from cotrain.learn.samples import token_limit
-from cotrain.learn.sft import Sft
-from cotrain.methods.grpo import grpo as grpo_recipe
-from cotrain.methods.tango import tango
-from cotrain.train.trainer import CoTrainer
+from cotrain.recipes.grpo import grpo as grpo_recipe
+from cotrain.recipes.tango import tango
+from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 
 PLAIN = PolicyGradient(rewards={OUTCOME: 1.0}, advantage=mean_baseline)

@@ -3,9 +3,9 @@ import math
 import pytest
 import torch
 
+from cotrain.algorithms.contract import MicroBatch, Normaliser
+from cotrain.algorithms.policy_loss import Clipped, ClippedSequence, Kl, ScoreFunction, Shaped, policy_loss, pull_to
 from cotrain.core.errors import ConfigError
-from cotrain.learn.contract import MicroBatch, Normaliser
-from cotrain.learn.losses import Clipped, ClippedSequence, Kl, ScoreFunction, Shaped, policy_loss, pull_to
 
 TOTALS = Normaliser(tokens=3.0, sequences=2.0)
 

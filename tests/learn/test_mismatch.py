@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cotrain.backend.local import LocalBackend
-from cotrain.learn.collate import collate
-from cotrain.learn.contract import MicroBatch, Normaliser, Sample
-from cotrain.learn.losses import LOOSE, Clipped, outside_bounds, policy_loss, with_bounds
-from cotrain.methods.tango import tango
-from cotrain.train.trainer import CoTrainer
+from cotrain.algorithms.contract import MicroBatch, Normaliser, Sample
+from cotrain.algorithms.policy_loss import LOOSE, Clipped, outside_bounds, policy_loss, with_bounds
+from cotrain.distributed.local import LocalBackend
+from cotrain.learner.batching import collate
+from cotrain.recipes.tango import tango
+from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 
 TOTALS = Normaliser(tokens=3.0, sequences=2.0)

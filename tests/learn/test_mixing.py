@@ -2,8 +2,8 @@ import math
 
 import pytest
 
+from cotrain.algorithms.samples import Mixing, constant, cosine, decay, linear, weight_at
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.learn.samples import Mixing, constant, cosine, decay, linear, weight_at
 
 
 def test_tangos_alpha_at_the_ends_and_in_the_middle():

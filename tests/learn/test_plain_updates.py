@@ -10,13 +10,13 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from cotrain import OUTCOME, Objective, Recipe, Settings, common_roles, critic, recipe, single, solve
+from cotrain.algorithms.policy_gradient import PolicyGradient
+from cotrain.algorithms.policy_loss import ClippedSequence
+from cotrain.algorithms.ppo import Ppo, ValueRegression
 from cotrain.config.override import override
 from cotrain.core.types import Trace
-from cotrain.learn.losses import ClippedSequence
-from cotrain.learn.policy_gradient import PolicyGradient
-from cotrain.learn.ppo import Ppo, ValueRegression
-from cotrain.methods.grpo import grpo
-from cotrain.train.trainer import CoTrainer, StepResult
+from cotrain.recipes.grpo import grpo
+from cotrain.trainer.trainer import CoTrainer, StepResult
 from tests.helpers import EASY, TINY
 
 SIZE = {"model": TINY, "tasks": EASY, "steps": 4, "tasks_per_step": 4, "group_size": 4, "evaluation_tasks": 1}

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from learn_makers import advantages, credit, credit_and_state, outcomes, sampled
 
+from cotrain.algorithms.advantage_edits import TrainWithPromptOf
+from cotrain.algorithms.grpo import dr_grpo, grpo
+from cotrain.algorithms.policy_gradient import ClassBalance, PolicyGradient, drop_flat_groups
+from cotrain.algorithms.policy_loss import Kl
+from cotrain.algorithms.samples import decay, linear
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.signals import AGREEMENT, FORMAT, OUTCOME, STEP, TRUTH, Signal
-from cotrain.learn.after import TrainWithPromptOf
-from cotrain.learn.algorithms import dr_grpo, grpo
-from cotrain.learn.losses import Kl
-from cotrain.learn.policy_gradient import ClassBalance, PolicyGradient, drop_flat_groups
-from cotrain.learn.samples import decay, linear
 
 ROOT_HALF = math.sqrt(0.5)
 TOLERANCE = 3e-6  # of ε = 1e-6 beside standard deviations near 1

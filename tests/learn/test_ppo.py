@@ -4,11 +4,11 @@ import pytest
 import torch
 from learn_makers import advantages, credit, sampled
 
+from cotrain.algorithms.contract import Normaliser
+from cotrain.algorithms.ppo import Ppo, ValueRegression
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import OUTCOME, STEP
-from cotrain.learn.collate import collate
-from cotrain.learn.contract import Normaliser
-from cotrain.learn.ppo import Ppo, ValueRegression
+from cotrain.learner.batching import collate
 
 MIX = {OUTCOME: 2.0, STEP: 1.0}
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from cotrain.algorithms.contract import Batch, MicroBatch, Normaliser, Sample
+from cotrain.algorithms.dpo import CHOSEN, Preference, loss_slope
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Reward
-from cotrain.learn.contract import Batch, MicroBatch, Normaliser, Sample
-from cotrain.learn.preference import CHOSEN, Preference, loss_slope
 
 
 def sample(key, value, own, ref, group="g"):

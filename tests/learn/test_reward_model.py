@@ -8,11 +8,11 @@ import torch
 from learn_makers import credit, sampled, tiny_model
 from torch.nn import functional as F
 
+from cotrain.algorithms.contract import LossTerm, Normaliser
+from cotrain.algorithms.reward_model import Pairwise, Pointwise
 from cotrain.core.errors import ConfigError
-from cotrain.learn.collate import collate
-from cotrain.learn.contract import LossTerm, Normaliser
-from cotrain.learn.reward_model import Pairwise, Pointwise
-from cotrain.learn.torch_learner import TorchLearner
+from cotrain.learner.batching import collate
+from cotrain.learner.learner import TorchLearner
 from cotrain.models.heads import ValueModel
 
 

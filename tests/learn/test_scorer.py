@@ -7,8 +7,8 @@ from peft import LoraConfig, get_peft_model
 from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaModel
 
 from cotrain.core.errors import ConfigError, ModelError
-from cotrain.learn.collate import collate
-from cotrain.learn.scorer import Scorer
+from cotrain.learner.batching import collate
+from cotrain.learner.logprobs import Scorer
 
 
 @pytest.mark.parametrize("tie", [True, False])

@@ -2,11 +2,11 @@ import pytest
 import torch
 from learn_makers import credit, outcomes, sampled
 
+from cotrain.algorithms.contract import Normaliser
+from cotrain.algorithms.sft import Sft
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import OUTCOME, STEP
-from cotrain.learn.collate import collate
-from cotrain.learn.contract import Normaliser
-from cotrain.learn.sft import Sft
+from cotrain.learner.batching import collate
 
 
 def test_all_traces_or_the_rewarded_ones():

@@ -6,11 +6,11 @@ import pytest
 import torch
 from learn_makers import VOCABULARY, plain_logprobs, random_samples, tiny_model
 
+from cotrain.algorithms.contract import LossTerm, Sample
+from cotrain.algorithms.grpo import grpo
+from cotrain.algorithms.policy_loss import Clipped
 from cotrain.core.signals import OUTCOME
-from cotrain.learn.algorithms import grpo
-from cotrain.learn.contract import LossTerm, Sample
-from cotrain.learn.losses import Clipped
-from cotrain.learn.torch_learner import TorchLearner
+from cotrain.learner.learner import TorchLearner
 
 GRPO = grpo(rewards={OUTCOME: 1.0}, loss=Clipped(0.2, 0.28))
 SEEN: list[torch.Tensor] = []  # the gradients of all updates, newest last

@@ -4,15 +4,15 @@ import pytest
 import torch
 from learn_makers import random_samples, tiny_model
 
+from cotrain.algorithms.contract import LossTerm
+from cotrain.algorithms.grpo import grpo
+from cotrain.algorithms.policy_loss import Clipped, Kl
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import OUTCOME
-from cotrain.learn.algorithms import grpo
-from cotrain.learn.contract import LossTerm
-from cotrain.learn.losses import Clipped, Kl
-from cotrain.learn.scorer import Scorer
-from cotrain.learn.torch_learner import TorchLearner
+from cotrain.learner.learner import TorchLearner
+from cotrain.learner.logprobs import Scorer
+from cotrain.learner.optim import adamw
 from cotrain.models.memory import out_of_memory
-from cotrain.models.optim import adamw
 
 GRPO = grpo(rewards={OUTCOME: 1.0}, kl=Kl("start", 0.05), entropy=0.01, loss=Clipped(0.2, 0.28))
 ERRORS = (

@@ -9,13 +9,13 @@ import pytest
 import torch
 from learn_makers import VOCABULARY, tiny_model, trace
 
+from cotrain.algorithms.contract import Batch, Sample, sampled_only, with_context
+from cotrain.algorithms.grpo import reinforce_pp
+from cotrain.algorithms.samples import sample_of
 from cotrain.core.signals import OUTCOME
 from cotrain.core.types import Reward, TurnRange
-from cotrain.learn.algorithms import reinforce_pp
-from cotrain.learn.collate import collate
-from cotrain.learn.contract import Batch, Sample, sampled_only, with_context
-from cotrain.learn.samples import sample_of
-from cotrain.learn.scorer import Scorer
+from cotrain.learner.batching import collate
+from cotrain.learner.logprobs import Scorer
 
 
 def parts(*spans):

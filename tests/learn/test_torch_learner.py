@@ -8,14 +8,14 @@ import torch
 from learn_makers import plain_logprobs, random_samples, tiny_model
 from peft import LoraConfig, get_peft_model
 
+from cotrain.algorithms.contract import LossTerm
+from cotrain.algorithms.grpo import grpo
+from cotrain.algorithms.policy_loss import Clipped, Kl
+from cotrain.algorithms.ppo import ValueRegression
+from cotrain.algorithms.sft import Sft
 from cotrain.core.errors import ConfigError, StateError
 from cotrain.core.signals import OUTCOME
-from cotrain.learn.algorithms import grpo
-from cotrain.learn.contract import LossTerm
-from cotrain.learn.losses import Clipped, Kl
-from cotrain.learn.ppo import ValueRegression
-from cotrain.learn.sft import Sft
-from cotrain.learn.torch_learner import TorchLearner, _gradient_metrics
+from cotrain.learner.learner import TorchLearner, _gradient_metrics
 from cotrain.models.heads import ValueModel
 
 GRPO = grpo(rewards={OUTCOME: 1.0}, kl=Kl("start", 0.05), entropy=0.01, loss=Clipped(0.2, 0.28))

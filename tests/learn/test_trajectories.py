@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from cotrain.algorithms.advantage_edits import LengthPenalty, OverlongPenalty
+from cotrain.algorithms.grpo import grpo, rloo
+from cotrain.algorithms.policy_gradient import ClassBalance, PolicyGradient, RunningMean
+from cotrain.algorithms.ppo import Ppo
+from cotrain.algorithms.samples import place_rewards
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import FORMAT, OUTCOME, STEP, TRUTH, Signal
-from cotrain.learn.after import LengthPenalty, OverlongPenalty
-from cotrain.learn.algorithms import grpo, rloo
-from cotrain.learn.policy_gradient import ClassBalance, PolicyGradient, RunningMean
-from cotrain.learn.ppo import Ppo
-from cotrain.learn.samples import place_rewards
-from cotrain.methods.prime.implicit_prm import Prime
+from cotrain.recipes.prime.implicit_prm import Prime
 from tests.learn.learn_makers import advantages, credit, credit_and_state, sampled
 
 TURN = Signal("turn")

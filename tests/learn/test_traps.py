@@ -11,16 +11,16 @@ from functools import partial
 import pytest
 import torch
 
+from cotrain.algorithms.contract import Batch, Sample
+from cotrain.algorithms.grpo import dr_grpo, grpo, reinforce_pp, rloo
+from cotrain.algorithms.sft import Sft
 from cotrain.config.recipe import Objective
 from cotrain.core.signals import OUTCOME
 from cotrain.core.types import Reward
-from cotrain.learn.algorithms import dr_grpo, grpo, reinforce_pp, rloo
-from cotrain.learn.contract import Batch, Sample
-from cotrain.learn.sft import Sft
-from cotrain.methods.grpo import grpo as plain
-from cotrain.methods.proposer_solver import proposer_solver
-from cotrain.methods.self_verify import self_verify
-from cotrain.train.trainer import CoTrainer
+from cotrain.recipes.grpo import grpo as plain
+from cotrain.recipes.proposer_solver import proposer_solver
+from cotrain.recipes.self_verify import self_verify
+from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 3, "group_size": 4, "lr": 1e-3}

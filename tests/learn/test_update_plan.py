@@ -7,11 +7,11 @@ import torch
 from learn_makers import random_samples, tiny_model
 from test_shared_policy import SEEN, shown_gradient
 
+from cotrain.algorithms.contract import LossTerm
+from cotrain.algorithms.grpo import grpo
 from cotrain.core.signals import OUTCOME
-from cotrain.learn.algorithms import grpo
-from cotrain.learn.collate import plan_update
-from cotrain.learn.contract import LossTerm
-from cotrain.learn.torch_learner import TorchLearner
+from cotrain.learner.batching import plan_update
+from cotrain.learner.learner import TorchLearner
 
 
 def learner():

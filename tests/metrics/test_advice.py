@@ -5,13 +5,13 @@ import re
 import pytest
 
 from cotrain import FORMAT
-from cotrain.commands.running import parser_of
+from cotrain.cli.run import parser_of
 from cotrain.config.registry import find_recipe
-from cotrain.methods.generator_verifier_critic import generator_verifier_critic
-from cotrain.methods.judged import judged
-from cotrain.methods.tango import tango
 from cotrain.metrics.alarms import BANDS
 from cotrain.metrics.table import TABLE
+from cotrain.recipes.generator_verifier_critic import generator_verifier_critic
+from cotrain.recipes.judged import judged
+from cotrain.recipes.tango import tango
 from tests.helpers import EASY, TINY
 
 OF_SFT = {"--role"}

@@ -9,15 +9,15 @@ from types import FunctionType, ModuleType
 
 import pytest
 
-from cotrain.core.address import Address
 from cotrain.core.errors import StateError
+from cotrain.core.seeding import Address
 from cotrain.core.types import Episode, Reward, Trace
-from cotrain.disk.ledger import Ledger
-from cotrain.methods.grpo import grpo
 from cotrain.metrics.alarms import BANDS, Monitor, applicable_bands, check_rows, with_examples
 from cotrain.metrics.table import metric_with_key
+from cotrain.recipes.grpo import grpo
 from cotrain.runs import run as loop
 from cotrain.runs.run import Interrupted
+from cotrain.storage.ledger import Ledger
 from tests.helpers import EASY, TINY
 
 

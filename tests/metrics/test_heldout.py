@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from cotrain.core.address import Address
 from cotrain.core.notes import Note
+from cotrain.core.seeding import Address
 from cotrain.core.statistics import independent_difference
 from cotrain.core.types import BROKEN_OFF, Episode, Reward, Trace, TurnRange
 from cotrain.metrics.clusters import counts_json, paired_changes
@@ -19,7 +19,7 @@ from cotrain.metrics.heldout import (
     trajectories_in,
 )
 from cotrain.metrics.steps import role_metrics, verdict_rates
-from cotrain.train.evaluation import failed_shares
+from cotrain.trainer.evaluation import failed_shares
 
 
 def trace(role, task, member, *, parsed, truth, call=0, parent=None):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cotrain.core.address import Address
+from cotrain.core.seeding import Address
 from cotrain.core.types import Episode, Reward, Trace, TurnRange
 from cotrain.metrics.steps import (
     accuracy_figures,

@@ -1,8 +1,8 @@
 import pytest
 
-from cotrain.models.config import new_model, small_config
+from cotrain.models.from_scratch import new_model, small_config
 from cotrain.models.load import save_model
-from cotrain.stages.tokenizer import train_tokenizer
+from cotrain.pretraining.tokenizer import train_tokenizer
 
 
 @pytest.fixture(scope="session")

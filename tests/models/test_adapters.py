@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from cotrain.core.errors import ModelError, UnknownName
 from cotrain.models.adapters import AdapterBase, merge_into_base
-from cotrain.models.config import new_model, small_config
+from cotrain.models.from_scratch import new_model, small_config
 from cotrain.models.load import load_model, load_tokenizer, save_model
 from cotrain.models.shared_prefix import can_branch
 

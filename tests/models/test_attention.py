@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from cotrain.models.attention import can_isolate, document_attention, isolate_documents
-from cotrain.models.config import new_model, small_config
+from cotrain.models.from_scratch import new_model, small_config
 
 
 def tiny(kind="llama"):

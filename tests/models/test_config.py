@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.models.config import new_model, small_config
+from cotrain.models.from_scratch import new_model, small_config
 
 
 def tiny(**sizes):

@@ -8,13 +8,13 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from cotrain.backend.local import LocalBackend
-from cotrain.chat import Conversation
 from cotrain.config.policies import frozen, trainable
+from cotrain.distributed.local import LocalBackend
 from cotrain.models.ends import written_ends
 from cotrain.models.load import load_model, load_renderer, save_model
 from cotrain.models.sizes import model_size
-from cotrain.text.render import Renderer
+from cotrain.prompts.render import Renderer
+from cotrain.serving.chat import Conversation
 
 
 @pytest.fixture

@@ -14,24 +14,24 @@ import torch
 from peft import PeftModel
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from cotrain.backend.local import make_embedded_engine
-from cotrain.cli import main
+from cotrain.algorithms.contract import LossTerm, Sample
+from cotrain.algorithms.sft import Sft
+from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.config.policies import adapter, frozen, trainable
 from cotrain.core.errors import ConfigError, ModelError, TooLong
 from cotrain.core.types import Sampling
-from cotrain.disk.ledger import Ledger
-from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.engine.reference import complete_request
-from cotrain.learn.contract import LossTerm, Sample
-from cotrain.learn.scorer import Scorer
-from cotrain.learn.sft import Sft
-from cotrain.learn.torch_learner import TorchLearner
-from cotrain.methods.grpo import grpo
+from cotrain.distributed.local import make_embedded_engine
+from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.reference import complete_request
+from cotrain.learner.learner import TorchLearner
+from cotrain.learner.logprobs import Scorer
 from cotrain.models.load import load_model, save_model
 from cotrain.models.shared_prefix import can_branch
-from cotrain.text.prompts import SOLVE_FULL, fill_template
-from cotrain.train.trainer import CoTrainer
+from cotrain.prompts.templates import SOLVE_FULL, fill_template
+from cotrain.recipes.grpo import grpo
+from cotrain.storage.ledger import Ledger
+from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, answers, cast_of, request
 
 WINDOW = 24  # of the sliding ones

@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from cotrain.cli import main
+from cotrain.cli.main import main
 from cotrain.core.errors import ModelError
 from cotrain.models.load import load_model, load_tokenizer
 from cotrain.models.sizes import model_size
-from cotrain.text.render import Renderer
+from cotrain.prompts.render import Renderer
 from tests.helpers import TINY
 
 DEEP = '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}"

@@ -5,16 +5,16 @@ import pytest
 import torch
 
 from cotrain import api
-from cotrain.cli import main
+from cotrain.cli.main import main
 from cotrain.config.policies import critic, ema
 from cotrain.core.errors import ConfigError
-from cotrain.learn.scorer import Scorer
-from cotrain.methods.grpo import grpo
-from cotrain.models import four_bits
+from cotrain.learner.logprobs import Scorer
+from cotrain.models import quantize
 from cotrain.models.adapters import AdapterBase
 from cotrain.models.load import load_model
-from cotrain.preflight.estimate import estimate_run
-from cotrain.train.trainer import CoTrainer
+from cotrain.recipes.grpo import grpo
+from cotrain.runs.memory_plan import estimate_run
+from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 
 SMALL = {"model": TINY, "tasks": EASY, "steps": 2, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 2}
@@ -32,7 +32,7 @@ def test_weights_that_change_are_refused():
 
 @pytest.mark.parametrize("words", [[], ["--dry-run"]])
 def test_it_is_refused_in_one_line_without_bitsandbytes(words, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(four_bits, "find_spec", lambda name: None)
+    monkeypatch.setattr(quantize, "find_spec", lambda name: None)
     flags = ["--model", TINY, "--lora", "4", "--load-in-4bit", "--out", str(tmp_path / "run")]
     assert main(["run", "grpo", *flags, *words]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
@@ -52,7 +52,7 @@ def written_out(base):
     stored = dict(base.module.named_modules())
     for name, module in plain.module.named_modules():
         if isinstance(module, torch.nn.Linear):
-            module.weight.data.copy_(four_bits.full_weight(stored[name]))
+            module.weight.data.copy_(quantize.full_weight(stored[name]))
     return plain
 
 
@@ -81,7 +81,7 @@ def test_layers_compute_with_their_weights_written_out(quantised):
     kept = {name for name, p in base.module.named_parameters() if p.dtype == torch.uint8}
     assert kept and not any("embed" in name or "lm_head" in name for name in kept)
     weights = [m.weight for m in exact.module.modules() if isinstance(m, torch.nn.Linear)]
-    assert any(not torch.equal(w, four_bits.full_weight(m)) for w, m in zip(weights, [
+    assert any(not torch.equal(w, quantize.full_weight(m)) for w, m in zip(weights, [
         m for m in written_out(base).module.modules() if isinstance(m, torch.nn.Linear)], strict=True))  # fmt: skip
 
 

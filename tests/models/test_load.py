@@ -12,7 +12,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast
 from cotrain.core.errors import ModelError
 from cotrain.models import load
 from cotrain.models.load import describe_model, load_model, load_tokenizer, resolve_model, save_model
-from cotrain.text.render import Renderer
+from cotrain.prompts.render import Renderer
 
 
 def test_round_trip_is_exact(model, tokenizer, directory):

@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from cotrain.cli import main
+from cotrain.cli.main import main
 from cotrain.core.errors import DataError, ModelError
-from cotrain.models.encoding import read_encoding
 from cotrain.models.load import load_model
 from cotrain.models.nanochat import convert
-from cotrain.text.chat_template import Message
-from cotrain.text.render import Renderer
+from cotrain.models.tiktoken_encoding import read_encoding
+from cotrain.prompts.chat_template import Message
+from cotrain.prompts.render import Renderer
 
 SPECIAL = [
     "<|bos|>",

@@ -12,22 +12,22 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from cotrain.cli import main
+from cotrain.algorithms.contract import LossTerm, Sample
+from cotrain.algorithms.sft import Sft
+from cotrain.cli.main import main
 from cotrain.core.types import Sampling
-from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.engine.reference import complete_request
-from cotrain.learn.contract import LossTerm, Sample
-from cotrain.learn.sft import Sft
-from cotrain.learn.torch_learner import TorchLearner
+from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.reference import complete_request
+from cotrain.learner.learner import TorchLearner
 from cotrain.models.attention import can_isolate, isolate_documents, takes_mask
-from cotrain.models.encoding import _EncodingUnpickler, pickle_encoding
 from cotrain.models.heads import ValueModel, classifier_of
 from cotrain.models.load import load_model, load_tokenizer
 from cotrain.models.nanochat import convert, is_padded, weight_names
 from cotrain.models.nanochat_gpt import NanoChatGPTConfig, layer_kinds, short_window
 from cotrain.models.shared_prefix import branches_of, can_branch, use_branches
-from cotrain.stages.packing import Document, pack_documents
-from cotrain.stages.trainer import token_losses
+from cotrain.models.tiktoken_encoding import _EncodingUnpickler, pickle_encoding
+from cotrain.pretraining.packing import Document, pack_documents
+from cotrain.pretraining.trainer import token_losses
 from tests.helpers import TINY, answers, request
 from tests.models.test_nanochat import checkpoint, weights
 

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from cotrain.core.errors import ConfigError, StateError, UnknownName
-from cotrain.models.muon import Float32Muon, muon
-from cotrain.models.optim import (
+from cotrain.learner.optim import (
     Optimizer,
     adamw,
     has_bfloat16,
@@ -14,6 +13,7 @@ from cotrain.models.optim import (
     lr_multiplier,
     optimizer_tensors,
 )
+from cotrain.pretraining.muon import Float32Muon, muon
 
 
 @pytest.mark.parametrize(

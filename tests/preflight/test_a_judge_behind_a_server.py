@@ -10,9 +10,9 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from cotrain.cli import main
+from cotrain.cli.main import main
 from cotrain.runs.changes import rebuild_recipe
-from tests.backend.servers import running
+from tests.distributed.servers import running
 from tests.helpers import TINY
 
 

@@ -8,16 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from cotrain import opening
-from cotrain.cli import main
+from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.methods.co_rewarding import co_rewarding
-from cotrain.methods.dsm import dsm
-from cotrain.methods.genprm import genprm
-from cotrain.methods.grpo import grpo
-from cotrain.methods.tango import tango
-from cotrain.preflight.formats import (
+from cotrain.formats.role_prompts import SOLVE_OWN
+from cotrain.prompts.templates import SOLVE, SOLVE_FULL
+from cotrain.recipes.co_rewarding import co_rewarding
+from cotrain.recipes.dsm import dsm
+from cotrain.recipes.genprm import genprm
+from cotrain.recipes.grpo import grpo
+from cotrain.recipes.tango import tango
+from cotrain.rollout.common_roles import solver
+from cotrain.runs import opening
+from cotrain.runs.changes import rebuild_recipe
+from cotrain.runs.choose_formats import (
     AnswerFormat,
     SampledText,
     answer_lines,
@@ -25,10 +29,6 @@ from cotrain.preflight.formats import (
     choose_answer_settings,
     read_texts,
 )
-from cotrain.rollout.common_roles import solver
-from cotrain.runs.changes import rebuild_recipe
-from cotrain.text.prompts import SOLVE, SOLVE_FULL
-from cotrain.text.role_prompts import SOLVE_OWN
 from tests.helpers import EASY, TINY
 
 TASK = EASY.get("train", 0)

@@ -5,15 +5,15 @@ import json
 import pytest
 from transformers import LlamaConfig, Qwen2Config
 
-from cotrain.cli import main
+from cotrain.cli.main import main
 from cotrain.config.policies import Learning
 from cotrain.core.errors import ConfigError, ModelError
-from cotrain.methods.grpo import grpo
-from cotrain.methods.tango import tango
 from cotrain.models.load import load_model
 from cotrain.models.sizes import model_size
-from cotrain.preflight.devices import memory_size, plan_devices
-from cotrain.preflight.estimate import USABLE_SHARE, estimate_run
+from cotrain.recipes.grpo import grpo
+from cotrain.recipes.tango import tango
+from cotrain.runs.device_plan import memory_size, plan_devices
+from cotrain.runs.memory_plan import USABLE_SHARE, estimate_run
 from tests.helpers import TINY
 
 GIB = 2.0**30

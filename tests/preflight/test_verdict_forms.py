@@ -7,15 +7,22 @@ from dataclasses import replace
 
 import pytest
 
-from cotrain.cli import main
+from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Span
-from cotrain.methods.critique import critique
-from cotrain.methods.grpo import grpo
-from cotrain.methods.judged import judged
-from cotrain.methods.tango import tango
-from cotrain.preflight.formats import (
+from cotrain.formats.free_verdicts import free_review
+from cotrain.formats.role_prompts import REVIEW, REVIEW_FULL, REVIEW_OWN
+from cotrain.formats.solutions import Solution
+from cotrain.formats.verdicts import Verdict
+from cotrain.prompts.templates import SOLVE, fields_of
+from cotrain.recipes.critique import critique
+from cotrain.recipes.grpo import grpo
+from cotrain.recipes.judged import judged
+from cotrain.recipes.tango import tango
+from cotrain.rollout.common_roles import verifier
+from cotrain.runs.changes import rebuild_recipe
+from cotrain.runs.choose_formats import (
     VERIFIER_FIELDS,
     AnswerFormat,
     Reading,
@@ -25,13 +32,6 @@ from cotrain.preflight.formats import (
     review_lines,
     reviews_refusal,
 )
-from cotrain.rollout.common_roles import verifier
-from cotrain.runs.changes import rebuild_recipe
-from cotrain.text.free_verdicts import free_review
-from cotrain.text.parsers import Solution
-from cotrain.text.prompts import SOLVE, fields_of
-from cotrain.text.role_prompts import REVIEW, REVIEW_FULL, REVIEW_OWN
-from cotrain.text.verdicts import Verdict
 from tests.helpers import EASY, TINY
 
 TASK = EASY.get("train", 0)

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from cotrain.core.types import Grade
+from cotrain.data.program_tests import paper_of
 from cotrain.grading.cells.watch import descendants_of, process_list
-from cotrain.tasks.papers import paper_of
 from tests.regressions.asking import CGROUP
 
 WAYS = [

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from cotrain import opening
-from cotrain.disk.ledger import Ledger
-from cotrain.methods.grpo import grpo
 from cotrain.models.load import load_tokenizer
+from cotrain.pretraining.corpora import from_items
+from cotrain.pretraining.documents import all_documents
+from cotrain.pretraining.sft import sft
+from cotrain.pretraining.trainer import begin_time
+from cotrain.prompts import chat_template
+from cotrain.recipes.grpo import grpo
+from cotrain.runs import opening
 from cotrain.runs import run as loop
 from cotrain.runs.run import Interrupted
-from cotrain.stages.corpora import from_items
-from cotrain.stages.documents import all_documents
-from cotrain.stages.sft import sft
-from cotrain.stages.trainer import begin_time
-from cotrain.text import chat_template
+from cotrain.storage.ledger import Ledger
 from tests.helpers import EASY, TINY
 
 DATED = "{{ '[' ~ strftime_now('%d %b %Y %H:%M') ~ ']' }}"

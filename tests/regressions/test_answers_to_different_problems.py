@@ -10,10 +10,10 @@ import pytest
 from cotrain.config.schedule import single
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import OUTCOME, gives
-from cotrain.disk.ledger import Ledger
-from cotrain.methods.grpo import grpo
-from cotrain.rollout.idle_loop import together
+from cotrain.recipes.grpo import grpo
+from cotrain.rollout.event_loop import together
 from cotrain.runs import run as loop
+from cotrain.storage.ledger import Ledger
 from tests.helpers import EASY, TINY
 
 ROOM = {"model": TINY, "tasks_per_step": 1, "group_size": 2, "evaluation_tasks": 1, "lr": 1e-3, "kl": 0.0, "steps": 1}

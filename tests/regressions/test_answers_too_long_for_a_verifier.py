@@ -7,10 +7,10 @@ import pytest
 
 from cotrain.config.override import override
 from cotrain.core.types import TOO_LONG
-from cotrain.methods.tango import tango
 from cotrain.models.load import load_model, save_model
-from cotrain.preflight.fitting import crowded_notes
-from cotrain.train.trainer import CoTrainer
+from cotrain.recipes.tango import tango
+from cotrain.runs.fitting import crowded_notes
+from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 
 SMALL = {"tasks": EASY, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 2, "steps": 2, "seed": 3}

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from cotrain import cli
+from cotrain.cli import main
 from tests.helpers import TINY
 
 ELSEWHERE = """
@@ -35,19 +35,19 @@ def here(tmp_path, monkeypatch):
 
 @pytest.mark.whole
 def test_a_run_with_a_relative_out_stays_in_its_directory(here):
-    assert cli.main(["run", "grpo", "--reward", "reward.py:paid", *SMALL, "--out", "run"]) == 0
+    assert main.main(["run", "grpo", "--reward", "reward.py:paid", *SMALL, "--out", "run"]) == 0
     assert (here / "run" / "report.html").is_file() and (here / "run" / "summary.json").is_file()
     os.chdir(here)  # the user's shell is where it was
-    assert cli.main(["resume", "run", "--steps", "3"]) == 0
+    assert main.main(["resume", "run", "--steps", "3"]) == 0
     os.chdir(here)
-    assert cli.main(["eval", "run", "--problems", "1"]) == 0
+    assert main.main(["eval", "run", "--problems", "1"]) == 0
     assert (here / "run" / "eval-test.json").is_file()
     assert sorted(path.name for path in here.iterdir() if path.name != "__pycache__") == ["reward.py", "run"]
 
 
 def test_a_command_is_found_where_it_was_given(here):
     (here / "agent.py").write_text("print(4)\n")
-    from cotrain.methods.agent.program import ProgramRun, find_program
+    from cotrain.envs.agent.program import ProgramRun, find_program
 
     command = find_program(None, "python3 agent.py")
     folder = os.getcwd()

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from cotrain.core.types import Grade
+from cotrain.data.program_tests import paper_of
 from cotrain.grading.grade_worker import Judging
 from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, working_cell
 from cotrain.grading.pool import GradingPool
-from cotrain.tasks.papers import paper_of
 
 GOOD = "def twice(x):\n    return 2 * x\n"
 PAPER = paper_of(before="", tests="assert twice(2) == 4", solution=GOOD)

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from cotrain import api
-from cotrain.cli import main
-from cotrain.disk.files import DiskError, GrowingFileHash
-from cotrain.disk.jsonl import JsonlWriter
-from cotrain.methods.grpo import grpo
+from cotrain.cli.main import main
 from cotrain.models.load import ModelError, load_model
+from cotrain.recipes.grpo import grpo
 from cotrain.runs import run as loop
 from cotrain.runs.log import SilentObserver
+from cotrain.storage.file_ops import DiskError, GrowingFileHash
+from cotrain.storage.jsonl import JsonlWriter
 from tests.helpers import EASY, TINY
 
 ROOM = {"model": TINY, "tasks_per_step": 1, "group_size": 2, "evaluation_tasks": 1, "lr": 1e-3, "kl": 0.0, "steps": 2}
@@ -104,7 +104,7 @@ def test_memory_that_runs_out_as_the_start_is_read_again_leaves_a_figure_out(tmp
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
 def test_memory_that_runs_out_anywhere_is_one_line(error, tmp_path, capsys, monkeypatch):
-    import cotrain.commands.reading as reading
+    import cotrain.cli.inspect_runs as reading
 
     def short(*_, **__):
         raise error
@@ -118,7 +118,7 @@ OWN = """
 import sys
 from dataclasses import replace
 from cotrain import recipe, Settings
-from cotrain.methods.grpo import grpo
+from cotrain.recipes.grpo import grpo
 
 def counts(episodes):
     raise KeyError("vote")

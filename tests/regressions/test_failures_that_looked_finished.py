@@ -12,13 +12,13 @@ import pytest
 from cotrain import api
 from cotrain.config.schedule import single
 from cotrain.core.errors import ConfigError, RunDirectoryError, TooManyFailures
-from cotrain.methods.grpo import grpo
 from cotrain.metrics.heldout import measure_solver
-from cotrain.pages.run_report import report_documents
-from cotrain.pages.runs import RunView
-from cotrain.pages.top import snapshot
+from cotrain.recipes.grpo import grpo
+from cotrain.reports.run_report import report_documents
+from cotrain.reports.runs import RunView
+from cotrain.reports.top import snapshot
 from cotrain.rollout.protocols import solve
-from cotrain.train.guard import Interrupted
+from cotrain.trainer.failures import Interrupted
 from tests.helpers import EASY, TINY
 
 ROOM = {"model": TINY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 2, "lr": 1e-3, "kl": 0.0}

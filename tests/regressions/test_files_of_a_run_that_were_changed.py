@@ -9,13 +9,13 @@ import signal
 import pytest
 
 from cotrain import api
-from cotrain.cli import main
+from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.core.errors import RunDirectoryError
-from cotrain.disk import transaction
-from cotrain.methods.grpo import grpo
+from cotrain.recipes.grpo import grpo
 from cotrain.runs import run as loop
 from cotrain.runs.run import Interrupted
+from cotrain.storage import checkpoints
 from tests.helpers import EASY, TINY
 
 pytestmark = pytest.mark.whole
@@ -58,7 +58,7 @@ def run(stopped, tmp_path):
 def outcome(folder):
     """What a run claims, and the bytes it rests on."""
     files = ["summary.json", "metrics.jsonl", "before.json", "before_counts.json", "episodes/episodes.jsonl.gz"]
-    newest = transaction.latest_checkpoint(folder / "checkpoints").path
+    newest = checkpoints.latest_checkpoint(folder / "checkpoints").path
     return [(folder / name).read_bytes() for name in files] + [f.read_bytes() for f in sorted(newest.iterdir())]
 
 
@@ -79,7 +79,7 @@ def test_a_lost_start_is_measured_again_with_the_weights_of_the_start(run, lost,
 
 def test_what_a_kill_leaves_behind_the_checkpoint_is_written_again(run, peace):
     """Whole rows and torn ones, of steps that are done again."""
-    newest = transaction.latest_checkpoint(run / "checkpoints").path
+    newest = checkpoints.latest_checkpoint(run / "checkpoints").path
     shutil.rmtree(newest)
     with (run / "metrics.jsonl").open("ab") as metrics, (run / "episodes" / "episodes.jsonl.gz").open("ab") as ledger:
         metrics.write(b'{"step": 3, "pha')

@@ -8,13 +8,13 @@ import time
 
 import pytest
 
+from cotrain.formats.answers import READERS, final_answer, last_boxed
+from cotrain.formats.solutions import MAX_CHARS
 from cotrain.grading import grade_process
 from cotrain.grading.grade_process import LineProcess
 from cotrain.grading.step_checker import StepChecker
-from cotrain.rollout import calls
-from cotrain.rollout.calls import ToolError, read_output
-from cotrain.text.answers import READERS, final_answer, last_boxed
-from cotrain.text.parsers import MAX_CHARS
+from cotrain.rollout.tools import calls
+from cotrain.rollout.tools.calls import ToolError, read_output
 
 PATIENCE_S = 60.0
 

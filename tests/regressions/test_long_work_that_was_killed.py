@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from cotrain import cli
+from cotrain.cli import main
 from cotrain.core.types import Sampling
-from cotrain.disk.kept_work import KeptWork
-from cotrain.rollout.executor import Executor
+from cotrain.data.columns import ANY
+from cotrain.pretraining import paraphrases
+from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.rollout.role import Role
-from cotrain.stages import paraphrases
-from cotrain.tasks.rows import ANY
-from cotrain.text.plain import ByteRenderer
+from cotrain.rollout.runner import Executor
+from cotrain.storage.kept_work import KeptWork
 from tests.helpers import TINY, spoken
 
 PATIENCE_S = 240.0
@@ -32,7 +32,7 @@ def rows_kept(folder, name):
 
 def run_and_kill(words, folder, name, rows):
     """Begin a command and kill it once it has kept so many rows."""
-    child = subprocess.Popen([sys.executable, "-m", "cotrain.cli", *words], stdout=subprocess.DEVNULL)
+    child = subprocess.Popen([sys.executable, "-m", "cotrain.cli.main", *words], stdout=subprocess.DEVNULL)
     until = time.monotonic() + PATIENCE_S
     while rows_kept(folder, name) < rows and child.poll() is None and time.monotonic() < until:
         time.sleep(0.005)
@@ -44,12 +44,12 @@ def run_and_kill(words, folder, name, rows):
 def test_an_attack_goes_on_where_it_was_killed(tmp_path, capsys):
     words = ["attack", "embedded", "--problems", "8", "--each", "2", "--threads", "1"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert cli.main([*words, "--out", str(whole)]) == 0
+    assert main.main([*words, "--out", str(whole)]) == 0
     for rows in (2, 4):
         assert run_and_kill([*words, "--out", str(broken)], broken, "attack.json", rows) == -signal.SIGKILL
         assert not (broken / "attack.json").exists()
     capsys.readouterr()
-    assert cli.main([*words, "--out", str(broken)]) == 0
+    assert main.main([*words, "--out", str(broken)]) == 0
     assert "earlier try" in capsys.readouterr().out
     assert json.loads((broken / "attack.json").read_text()) == json.loads((whole / "attack.json").read_text())
     assert [path.name for path in broken.iterdir()] == ["attack.json"]
@@ -105,7 +105,7 @@ def test_a_place_that_takes_no_output_is_said_before_the_work(words, tmp_path, c
     began = time.process_time()
     place = str(tmp_path / "a-file")
     known = {"DATA": str(tmp_path / "data.jsonl")}
-    assert cli.main([known.get(word, word.replace("PLACE", place)) for word in words]) == 2
+    assert main.main([known.get(word, word.replace("PLACE", place)) for word in words]) == 2
     said = capsys.readouterr().err
     assert place in said and len(said.strip().splitlines()) == 1
     assert time.process_time() - began < 20.0

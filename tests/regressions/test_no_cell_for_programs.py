@@ -45,7 +45,7 @@ needs_root = pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, re
 REFUSED = """
 import sys
 from cotrain.core.errors import ConfigError
-from cotrain.tasks.sources import task_source
+from cotrain.data.sources import task_source
 try:
     task_source("mbpp", sys.argv[1])
 except ConfigError as error:
@@ -63,7 +63,9 @@ def test_tasks_that_would_have_no_cell_are_refused(data):
 @pytest.mark.whole
 @needs_root
 def test_a_run_that_would_have_no_cell_is_refused_before_it_begins(data, tmp_path):
-    done = run("-m", "cotrain.cli", "run", "grpo", "--tasks", "mbpp", "--data", data, "--out", str(tmp_path / "run"))
+    done = run(
+        "-m", "cotrain.cli.main", "run", "grpo", "--tasks", "mbpp", "--data", data, "--out", str(tmp_path / "run")
+    )
     assert done.returncode == 2
     [line] = done.stderr.strip().splitlines()
     assert "programs cannot be run here" in line and "install bubblewrap" in line

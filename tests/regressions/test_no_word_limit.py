@@ -2,8 +2,8 @@
 
 The memory of a run was estimated for as many calls as the largest number among a protocol's options: all were 0."""
 
-from cotrain.methods.debate.recipe import debate_solve
-from cotrain.preflight.estimate import estimate_run
+from cotrain.recipes.debate.recipe import debate_solve
+from cotrain.runs.memory_plan import estimate_run
 from tests.helpers import EASY, TINY
 
 

@@ -8,29 +8,29 @@ import re
 import pytest
 import torch
 
-from cotrain.cli import main
+from cotrain.cli.main import main
 from cotrain.config.registry import make_recipe
-from cotrain.core.address import Address
-from cotrain.disk import transaction
-from cotrain.disk.ledger import Ledger
+from cotrain.core.seeding import Address
 from cotrain.metrics.starved import NON_FINITE_SUFFIX
 from cotrain.models.load import load_model, save_model
 from cotrain.runs import run as loop
 from cotrain.runs.directory import RunDirectory, recipe_json
-from cotrain.runs.seal import CheckpointRecord
-from cotrain.train.guard import SKIP_WINDOW, NotFinite, SkipGuard
-from cotrain.train.trainer import CoTrainer
+from cotrain.runs.manifest import CheckpointRecord
+from cotrain.storage import checkpoints
+from cotrain.storage.ledger import Ledger
+from cotrain.trainer.failures import SKIP_WINDOW, NotFinite, SkipGuard
+from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import TINY
 
 METHOD = """
 from dataclasses import replace
 import math
 from cotrain.core.signals import OUTCOME, gives
-from cotrain.learn.policy_gradient import PolicyGradient
+from cotrain.algorithms.policy_gradient import PolicyGradient
 from cotrain.config.evaluation import Evaluation
 from cotrain.config.policies import trainable
 from cotrain.config.recipe import Objective, Recipe
-from cotrain.config.settings import Settings, recipe
+from cotrain.config.run_config import Settings, recipe
 from cotrain.config.schedule import single
 from cotrain.metrics.heldout import measure_solver
 from cotrain.rollout.common_roles import solver
@@ -84,7 +84,7 @@ def test_three_skipped_updates_go_back_once_and_on_with_other_draws(method, tmp_
     told = capsys.readouterr().out
     assert told.count("update skipped") == 3 and told.count("going back to step-000003") == 1
     assert re.search(r"skipped 3 of its last 4 updates.*; lower the learning rate", told)
-    _, documents = transaction.latest_checkpoint(out / "checkpoints").load()
+    _, documents = checkpoints.latest_checkpoint(out / "checkpoints").load()
     assert (documents["state"]["retries"], documents["state"]["finished"]) == (1, 6)
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [row["generator/skipped"] for row in rows] == [0, 1, 1, 0, 0, 0]
@@ -106,7 +106,7 @@ def test_where_going_back_does_not_help_it_stops_with_the_reason(method, tmp_pat
     assert told.out.count("going back to") == 1
     assert "not finite, and so it was after going back to a checkpoint; lower the learning rate" in told.err
     assert len(told.err.splitlines()) == 1 and "step-000003 is kept" in told.err
-    assert transaction.latest_checkpoint(out / "checkpoints").step == 3
+    assert checkpoints.latest_checkpoint(out / "checkpoints").step == 3
     assert (out / "report.html").exists() and not (out / "summary.json").exists()
 
 
@@ -166,4 +166,4 @@ def test_weights_that_are_not_finite_are_no_checkpoint(method, tmp_path):
         next(trainer.policies["generator"].model.parameters()).fill_(math.nan)
     with pytest.raises(NotFinite, match="'generator' has weights that are not finite"):
         loop._save_checkpoint(directory, trainer, CheckpointRecord(directory))
-    assert transaction.latest_checkpoint(directory.checkpoints) is None
+    assert checkpoints.latest_checkpoint(directory.checkpoints) is None

@@ -4,14 +4,15 @@ import json
 
 import pytest
 
-from cotrain import api, opening
-from cotrain.backend.local import LocalBackend, make_embedded_engine
-from cotrain.cli import main
+from cotrain import api
+from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.core.errors import TooLong
-from cotrain.disk.ledger import Ledger
-from cotrain.methods.grpo import grpo
-from cotrain.tasks.sources import task_source
+from cotrain.data.sources import task_source
+from cotrain.distributed.local import LocalBackend, make_embedded_engine
+from cotrain.recipes.grpo import grpo
+from cotrain.runs import opening
+from cotrain.storage.ledger import Ledger
 from tests.helpers import EASY, TINY
 
 SMALL = {"model": TINY, "tasks_per_step": 3, "group_size": 2, "evaluation_tasks": 4}

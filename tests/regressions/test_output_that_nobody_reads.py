@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from cotrain.cli import main
+from cotrain.cli.main import main
 from tests.helpers import TINY
 
-COTRAIN = [sys.executable, "-m", "cotrain.cli"]
+COTRAIN = [sys.executable, "-m", "cotrain.cli.main"]
 RUN = [*COTRAIN, "run", "grpo", "--model", TINY, "--steps", "3", "--tasks-per-step", "2", "--group-size", "2"]
 RUN += ["--evaluation-tasks", "1", "--threads", "1", "--set", "evaluation.splits=[]", "--out"]
 

@@ -10,13 +10,13 @@ import zlib
 
 import pytest
 
-from cotrain import cli
+from cotrain.cli import main
 from cotrain.core.errors import StateError
 from cotrain.core.input_files import open_regular, read_regular
-from cotrain.disk import ledger
-from cotrain.disk.files import REAL_FILES
-from cotrain.pages.places import find_places
-from cotrain.pages.server import Viewer
+from cotrain.reports.places import find_places
+from cotrain.reports.view_server import Viewer
+from cotrain.storage import ledger
+from cotrain.storage.file_ops import REAL_FILES
 from tests.helpers import TINY
 
 FLAGS = ["--model", TINY, "--steps", "1", "--tasks-per-step", "2", "--group-size", "2", "--evaluation-tasks", "1"]
@@ -30,7 +30,7 @@ FILES = [
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "a"
-    assert cli.main(["run", "grpo", *SMALL, "--out", str(out)]) == 0
+    assert main.main(["run", "grpo", *SMALL, "--out", str(out)]) == 0
     return out
 
 
@@ -73,7 +73,7 @@ def test_a_pipe_keeps_no_other_run_and_no_command(file, runs, capsys):
             document = within(60, lambda name=name: viewer.answer([str(names.index(name)), "overview"], {}))
             assert name == "a" or isinstance(document, dict), document
     for words in (["why", "a", "0:0:0"], ["report", "a"], ["top", "a", "--once"], ["resume", "a", "--steps", "2"]):
-        code = within(120, lambda words=words: cli.main([str(runs / w) if w == "a" else w for w in words]))
+        code = within(120, lambda words=words: main.main([str(runs / w) if w == "a" else w for w in words]))
         assert code in (0, 1, 2), code
     assert "Traceback" not in capsys.readouterr().err
 

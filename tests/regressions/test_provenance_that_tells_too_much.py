@@ -8,7 +8,7 @@ import pytest
 from cotrain import api
 from cotrain.config.override import override
 from cotrain.core.redact import HIDDEN, redact_command, redact_text
-from cotrain.methods.grpo import grpo
+from cotrain.recipes.grpo import grpo
 from tests.helpers import EASY, TINY
 
 KEYS = {

@@ -15,8 +15,8 @@ import torch
 import cotrain
 from cotrain.config.schedule import single
 from cotrain.core.errors import ConfigError, CotrainError
-from cotrain.methods.grpo import grpo
-from cotrain.rollout.idle_loop import IdleLoop
+from cotrain.recipes.grpo import grpo
+from cotrain.rollout.event_loop import IdleLoop
 from cotrain.rollout.protocols import solve
 from cotrain.runs.log import SilentObserver
 from tests.helpers import EASY, TINY

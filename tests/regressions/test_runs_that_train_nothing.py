@@ -7,26 +7,26 @@ from dataclasses import replace
 import pytest
 
 from cotrain import api
-from cotrain.cli import main
+from cotrain.algorithms.grpo import grpo as by_grpo
+from cotrain.algorithms.policy_loss import Kl
+from cotrain.algorithms.ppo import Ppo
+from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.config.recipe import Objective, check_due
 from cotrain.config.registry import find_recipe
 from cotrain.config.schedule import single
 from cotrain.core.errors import ConfigError, CotrainError
 from cotrain.core.signals import FORMAT, OUTCOME, STEP, Signal, gives
-from cotrain.learn import algorithms
-from cotrain.learn.losses import Kl
-from cotrain.learn.ppo import Ppo
-from cotrain.methods import NAMES as SHIPPED
-from cotrain.methods.cooper import cooper
-from cotrain.methods.grpo import grpo
-from cotrain.methods.prime.implicit_prm import Prime
-from cotrain.methods.prime.recipe import prime
-from cotrain.methods.spiral.source import Games
-from cotrain.methods.tango import tango
+from cotrain.envs.games.source import Games
 from cotrain.metrics.alarms import check_rows
+from cotrain.recipes import NAMES as SHIPPED
+from cotrain.recipes.cooper import cooper
+from cotrain.recipes.grpo import grpo
+from cotrain.recipes.prime.implicit_prm import Prime
+from cotrain.recipes.prime.recipe import prime
+from cotrain.recipes.tango import tango
 from cotrain.rollout.protocols import solve
-from cotrain.train.trainer import CoTrainer
+from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 2, "group_size": 4, "evaluation_tasks": 1, "lr": 1e-3}
@@ -47,7 +47,7 @@ class Heard:
 def played(protocol, steps=3, rewards=None):
     """GRPO with another protocol, and other signals to learn from."""
     made = grpo(steps=steps, kl=0.0, **SMALL)
-    by = algorithms.grpo(rewards=rewards or {OUTCOME: 1.0})
+    by = by_grpo(rewards=rewards or {OUTCOME: 1.0})
     return replace(
         made,
         objectives={"generator": Objective(policy="generator", on="solver", by=by)},
@@ -188,12 +188,12 @@ def test_a_solver_that_does_not_see_the_problem_is_refused():
 
 def test_a_policy_that_is_its_own_reference_is_refused():
     made = grpo(kl=0.0)
-    own = Objective(policy="generator", on="solver", by=algorithms.grpo(rewards={OUTCOME: 1.0}, kl=Kl("generator")))
+    own = Objective(policy="generator", on="solver", by=by_grpo(rewards={OUTCOME: 1.0}, kl=Kl("generator")))
     refuse(lambda: replace(made, objectives={"generator": own}), "compares policy 'generator' with itself")
 
 
 def test_weights_that_are_all_zero_are_refused():
-    refuse(lambda: algorithms.grpo(rewards={OUTCOME: 0.0, FORMAT: 0.0}), "all weights of rewards are 0")
+    refuse(lambda: by_grpo(rewards={OUTCOME: 0.0, FORMAT: 0.0}), "all weights of rewards are 0")
     refuse(lambda: Ppo(rewards={OUTCOME: 0.0}), "all weights of rewards are 0")
     refuse(lambda: Prime(outcome_weight=0.0, process_weight=0.0), "are both 0")
     refuse(lambda: override(grpo(), ["objectives.generator.by.rewards.outcome=0"]), "all weights of rewards are 0")

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from cotrain.methods.tango import tango
-from cotrain.tasks.words.source import study_problems
-from cotrain.train.trainer import CoTrainer
+from cotrain.data.word_problems.source import study_problems
+from cotrain.recipes.tango import tango
+from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import TINY
 
 pytestmark = pytest.mark.skipif(
@@ -21,7 +21,7 @@ SECONDS = 0.4
 
 @pytest.fixture(scope="module")
 def served():
-    from cotrain.serve.models import ServedRun
+    from cotrain.serving.models import ServedRun
 
     found = ServedRun(CoTrainer(tango(model=TINY, steps=1, tasks=study_problems((2, 2)))))
     yield found
@@ -40,7 +40,7 @@ def served():
 def test_megabytes_are_refused_at_once(served, path, body):
     from starlette.testclient import TestClient
 
-    from cotrain.serve.app import make_application
+    from cotrain.serving.app import make_application
 
     client = TestClient(make_application(served), base_url="http://localhost")
     began = time.process_time()  # of all threads, on however busy a machine
@@ -62,7 +62,7 @@ def test_half_sent_requests_are_let_go(served):
     """Silent connections, half a head, and half a head behind a whole request; who sends a whole one slowly is
     answered."""
     from cotrain.rollout.http_server import Connections, make_server
-    from cotrain.serve.app import make_application, open_listener
+    from cotrain.serving.app import make_application, open_listener
 
     async def work():
         with open_listener("127.0.0.1", 0) as listener:
@@ -114,7 +114,7 @@ def test_half_sent_requests_are_let_go(served):
 def test_many_small_things_are_refused_before_they_are_rendered(served, path, body):
     from starlette.testclient import TestClient
 
-    from cotrain.serve.app import make_application
+    from cotrain.serving.app import make_application
 
     client = TestClient(make_application(served), base_url="http://localhost")
     began = time.process_time()

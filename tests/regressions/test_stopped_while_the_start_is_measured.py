@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cotrain.disk import transaction
-from cotrain.methods.grpo import grpo
+from cotrain.recipes.grpo import grpo
 from cotrain.runs import run as loop
 from cotrain.runs.log import SilentObserver
-from cotrain.train.guard import Interrupted
+from cotrain.storage import checkpoints
+from cotrain.trainer.failures import Interrupted
 from tests.helpers import EASY, TINY
 from tests.runs.test_run import digest
 
@@ -37,7 +37,7 @@ def test_it_is_resumed_and_ends_the_same(tmp_path):
     assert not (tmp_path / "run" / "before.json").exists()
     with pytest.raises(Interrupted):
         loop.resume_run(brief(), tmp_path / "run", observer=Stops())
-    assert transaction.latest_checkpoint(tmp_path / "run" / "checkpoints") is None  # there is nothing to save yet
+    assert checkpoints.latest_checkpoint(tmp_path / "run" / "checkpoints") is None  # there is nothing to save yet
     loop.resume_run(brief(), tmp_path / "run")
     assert digest(tmp_path / "run") == digest(tmp_path / "peace")
 

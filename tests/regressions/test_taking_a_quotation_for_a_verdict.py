@@ -7,14 +7,14 @@ from functools import partial
 
 import pytest
 
-from cotrain import opening
 from cotrain.core.notes import FINAL
 from cotrain.core.types import Task
-from cotrain.rollout.executor import Roles
+from cotrain.data.word_problems.source import study_problems
+from cotrain.formats.role_replies import meta_verdict
+from cotrain.formats.solutions import tagged_solution
 from cotrain.rollout.reviews import show_verdict
-from cotrain.tasks.words.source import study_problems
-from cotrain.text.parsers import tagged_solution
-from cotrain.text.role_parsers import meta_verdict
+from cotrain.rollout.runner import Roles
+from cotrain.runs import opening
 
 
 async def ask(task: Task, roles: Roles, *, tail: str, before: str) -> None:

@@ -6,11 +6,11 @@ import shutil
 import pytest
 
 from cotrain import api
-from cotrain.cli import main
+from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.core.errors import ConfigError
-from cotrain.methods.grpo import grpo
-from cotrain.methods.tango import tango
+from cotrain.recipes.grpo import grpo
+from cotrain.recipes.tango import tango
 from tests.helpers import EASY, TINY
 
 SMALL = [
@@ -60,7 +60,7 @@ def test_tasks_that_are_no_source(tmp_path, capsys):
     file = tmp_path / "mine.py"
     file.write_text(
         "from dataclasses import replace\nfrom cotrain import Recipe, Settings, recipe\n"
-        "from cotrain.methods.grpo import grpo\n@recipe\ndef mine(run: Settings) -> Recipe:\n    return "
+        "from cotrain.recipes.grpo import grpo\n@recipe\ndef mine(run: Settings) -> Recipe:\n    return "
         "replace(grpo(), tasks=[1, 2])\n"
     )
     refused(

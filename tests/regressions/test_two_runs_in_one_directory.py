@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from cotrain import opening
 from cotrain.core.errors import RunDirectoryError, UserError
-from cotrain.disk.lock import RunLock
-from cotrain.methods.grpo import grpo
+from cotrain.recipes.grpo import grpo
+from cotrain.runs import opening
 from cotrain.runs import run as loop
+from cotrain.storage.lock import RunLock
 from tests.helpers import EASY, TINY
 
 SMALL = {"model": TINY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 1, "steps": 1}
@@ -37,7 +37,7 @@ def test_of_two_commands_at_once_one_runs_and_can_be_read(tmp_path):
     command = [
         sys.executable,
         "-m",
-        "cotrain.cli",
+        "cotrain.cli.main",
         "run",
         "grpo",
         "--model",

@@ -6,7 +6,7 @@ import math
 
 from cotrain.core.errors import TooLong
 from cotrain.core.types import Completion, Grade
-from cotrain.text.decoding import stop_in
+from cotrain.prompts.decoding import stop_in
 from tests.helpers import CharRenderer
 
 SOLVED = "<step>2 * 3 = 6</step><step>6 + 1 = 7</step><answer>7</answer>"

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from cotrain.algorithms.samples import token_limit
 from cotrain.core.notes import ANSWER, FAILURE
 from cotrain.core.types import Completion, ParseFailure, Sampling
-from cotrain.disk.ledger import trace_from_json, trace_to_json
-from cotrain.learn.samples import token_limit
-from cotrain.rollout import calls
-from cotrain.rollout.calls import CALLS, HERMES, ToolError, use_tools
-from cotrain.rollout.executor import Executor
-from cotrain.rollout.idle_loop import pausing_engine
+from cotrain.rollout.event_loop import pausing_engine
 from cotrain.rollout.role import Role
+from cotrain.rollout.runner import Executor
+from cotrain.rollout.tools import calls
+from cotrain.rollout.tools.calls import CALLS, HERMES, ToolError, use_tools
+from cotrain.storage.ledger import trace_from_json, trace_to_json
 from tests.helpers import CharRenderer, letter_tasks
 from tests.rollout.scripted import Scripted
 from tests.text.chat_templates import end_of, renderer_of

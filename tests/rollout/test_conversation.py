@@ -8,17 +8,17 @@ from dataclasses import replace
 
 import pytest
 
-from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError, TooLong
 from cotrain.core.notes import ANSWER, CORRECT, GOLD
+from cotrain.core.seeding import Address
 from cotrain.core.signals import OUTCOME, Signal, gives
 from cotrain.core.types import TOO_LONG, Completion, Sampling, Span
-from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.engine.reference import ReferenceEngine
-from cotrain.rollout.executor import Executor
-from cotrain.rollout.idle_loop import pausing_engine, together
+from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.reference import ReferenceEngine
+from cotrain.prompts.byte_tokenizer import ByteRenderer
+from cotrain.rollout.event_loop import pausing_engine, together
 from cotrain.rollout.role import Role
-from cotrain.text.plain import ByteRenderer
+from cotrain.rollout.runner import Executor
 from tests.helpers import CharRenderer, RandomLatency, letter_tasks, spoken, tiny_model
 from tests.text.chat_templates import renderer_of
 

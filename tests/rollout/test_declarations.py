@@ -5,9 +5,9 @@ import pytest
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import AGREEMENT, OUTCOME, gives
 from cotrain.core.types import Sampling
-from cotrain.rollout.executor import Executor
+from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.rollout.role import Role
-from cotrain.text.plain import ByteRenderer
+from cotrain.rollout.runner import Executor
 from tests.helpers import letter_tasks, spoken
 
 

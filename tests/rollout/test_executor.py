@@ -18,11 +18,11 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.notes import CORRECT, GOLD
 from cotrain.core.signals import AGREEMENT, OUTCOME, gives
 from cotrain.core.types import Grade, Sampling
-from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.engine.reference import ReferenceEngine
-from cotrain.rollout.executor import EngineError, Executor
-from cotrain.rollout.idle_loop import Deadlock, pausing_engine, together
+from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.reference import ReferenceEngine
+from cotrain.rollout.event_loop import Deadlock, pausing_engine, together
 from cotrain.rollout.role import Role
+from cotrain.rollout.runner import EngineError, Executor
 from tests.helpers import CharRenderer, RandomLatency, letter_tasks, tiny_model
 
 RENDERERS = {"a": CharRenderer(), "b": CharRenderer()}

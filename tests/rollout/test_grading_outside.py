@@ -11,12 +11,12 @@ import pytest
 
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Grade, Sampling
-from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.grading.pool import AnswerGrader, GradingPool
-from cotrain.methods.grpo import grpo
-from cotrain.rollout.executor import Executor, grade_outside
+from cotrain.inference.local import EmbeddedEngine
+from cotrain.recipes.grpo import grpo
 from cotrain.rollout.role import Role
-from cotrain.train.trainer import CoTrainer
+from cotrain.rollout.runner import Executor, grade_outside
+from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import TINY, CharRenderer, letter_tasks, tiny_model
 
 
@@ -93,7 +93,7 @@ def test_hostile_answers_of_one_step_are_graded_beside_the_others():
 
 @pytest.mark.whole
 def test_a_run_grades_outside_and_counts_what_failed(tmp_path, monkeypatch):
-    from cotrain.tasks.jsonl import JsonlTasks
+    from cotrain.data.files import JsonlTasks
 
     path = tmp_path / "a.jsonl"
     path.write_text("".join(f'{{"question": "{n} and 1", "answer": "x^{n}"}}\n' for n in range(40)))

@@ -3,9 +3,9 @@
 import time
 
 from cotrain.core.types import ParseFailure
-from cotrain.methods.mae.evolve import parse_score
-from cotrain.tasks.words.reader import facts_in
-from cotrain.text.parsers import MAX_CHARS
+from cotrain.data.word_problems.reader import facts_in
+from cotrain.formats.solutions import MAX_CHARS
+from cotrain.recipes.mae.evolve import parse_score
 
 
 def spent(function, *given):

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from cotrain.core.errors import DataError
-from cotrain.rollout.idle_loop import IdleLoop, pausing_engine, together
+from cotrain.rollout.event_loop import IdleLoop, pausing_engine, together
 
 
 def test_busy_belongs_to_a_play():

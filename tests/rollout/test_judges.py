@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from cotrain.core.address import make_nonce
+from cotrain.algorithms.functional.aggregate import aggregate, pairwise_advantages, skew_matrix
 from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.seeding import make_nonce
 from cotrain.core.types import Completion
-from cotrain.functional.aggregate import aggregate, pairwise_advantages, skew_matrix
+from cotrain.prompts.templates import fields_of
 from cotrain.rollout import judges
-from cotrain.rollout.executor import Executor
 from cotrain.rollout.judges import guarded_fields, verdict_probabilities
-from cotrain.text.prompts import fields_of
+from cotrain.rollout.runner import Executor
 from tests.helpers import CharRenderer, letter_tasks
 from tests.verdict_writers import write_genprm, write_genrm, write_score
 
@@ -174,5 +174,7 @@ def test_margins_become_advantages():
 
 
 def test_judges_need_no_torch():
-    code = "import sys, cotrain.rollout.judges, cotrain.functional.aggregate; sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys, cotrain.rollout.judges, cotrain.algorithms.functional.aggregate; sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -10,7 +10,6 @@ import pytest
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Completion, Grade, Sampling, StepVerdicts, Task
 from cotrain.rollout.common_roles import parse_solution
-from cotrain.rollout.executor import Executor
 from cotrain.rollout.monte_carlo import (
     balanced_places,
     completer_role,
@@ -22,6 +21,7 @@ from cotrain.rollout.monte_carlo import (
 )
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.role import Role
+from cotrain.rollout.runner import Executor
 from tests.helpers import CharRenderer
 
 

@@ -8,25 +8,26 @@ from functools import partial
 
 import pytest
 
+from cotrain.algorithms.contract import Batch, sampled_only
+from cotrain.algorithms.samples import sample_of
+from cotrain.algorithms.sft import Sft
 from cotrain.core.errors import UnknownName
 from cotrain.core.signals import gives
 from cotrain.core.types import Sampling
 from cotrain.grading import script_worker
 from cotrain.grading.isolation import working_cell
 from cotrain.grading.pool import GradingPool
-from cotrain.learn.contract import Batch, sampled_only
-from cotrain.learn.samples import sample_of
-from cotrain.learn.sft import Sft
-from cotrain.methods.genprm import KEPT, agreeing_reviews
 from cotrain.metrics.heldout import measure_judge
 from cotrain.metrics.steps import role_metrics
-from cotrain.rollout import judges, python_tool
-from cotrain.rollout.calls import CUT, MAX_OUTPUT, ToolError
+from cotrain.recipes.genprm import KEPT, agreeing_reviews
+from cotrain.rollout import judges
 from cotrain.rollout.common_roles import parse_solution
-from cotrain.rollout.executor import Executor
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.reviews import review_all, solve_then_verify
 from cotrain.rollout.role import Role
+from cotrain.rollout.runner import Executor
+from cotrain.rollout.tools import python
+from cotrain.rollout.tools.calls import CUT, MAX_OUTPUT, ToolError
 from tests.helpers import CharRenderer, RandomLatency, letter_tasks
 from tests.rollout.scripted import Always, Scripted
 
@@ -146,10 +147,8 @@ HOSTILE = {
 @pytest.fixture
 def own(monkeypatch):
     """A pool of our own."""
-    with GradingPool(
-        workers=1, judging=(python_tool.RUNNER,), memory=python_tool.MEMORY_BYTES, cell=working_cell()
-    ) as pool:
-        monkeypatch.setattr(python_tool, "_script_pool", lambda: pool)
+    with GradingPool(workers=1, judging=(python.RUNNER,), memory=python.MEMORY_BYTES, cell=working_cell()) as pool:
+        monkeypatch.setattr(python, "_script_pool", lambda: pool)
         yield pool
 
 
@@ -200,9 +199,9 @@ WRITING = {  # ways to write, and what is seen
 def test_whatever_way_a_program_writes_is_seen(own):
     """And what it reads is empty; annotations mean what they mean in a program of their own."""
     for name, (code, seen) in WRITING.items():
-        assert python_tool._run_program(code) == seen, name
+        assert python._run_program(code) == seen, name
     with pytest.raises(ToolError, match="NameError"):
-        python_tool._run_program("def f(x: Unknown): return x\nprint(f(1))")
+        python._run_program("def f(x: Unknown): return x\nprint(f(1))")
     assert script_worker.run_script("import sys\nsys.stdout.buffer.write(b'42')") == ("", "42")
     assert script_worker.run_script("print(") == ("syntax error", "")
 
@@ -264,14 +263,14 @@ def test_addresses_do_not_depend_on_which_program_was_faster(monkeypatch):
     expected = play(say, several)[2]
     reviews = [t for t in expected.traces if t.role == "verifier"]
     assert [len(t.turns) for t in reviews] == [2] * 6 and [t.address.call for t in reviews] == list(range(6))
-    ran = python_tool._run_program
+    ran = python._run_program
     for seed in range(3):
 
         def slow(source, seed=seed):
             time.sleep((hash((seed, time.monotonic_ns())) % 20) / 1000)
             return ran(source)
 
-        monkeypatch.setattr(python_tool, "_run_program", slow)
+        monkeypatch.setattr(python, "_run_program", slow)
         assert play(say, several, wrap=lambda engine, s=seed: RandomLatency(engine, s))[2] == expected
 
 
@@ -280,7 +279,7 @@ def test_another_process_prints_the_same():
     program = "import random\nprint({'a', 'b', 'c', 'd', 'e'}, random.random(), hash('x'))"
     told = []
     for _ in range(2):
-        with GradingPool(judging=(python_tool.RUNNER,), memory=python_tool.MEMORY_BYTES, cell=working_cell()) as pool:
+        with GradingPool(judging=(python.RUNNER,), memory=python.MEMORY_BYTES, cell=working_cell()) as pool:
             told.append(pool.grade_in_process("", program))
     assert told[0] == told[1] and told[0].value is True
 
@@ -307,7 +306,7 @@ def test_genprm_learns_the_whole_of_a_review_that_agrees():
 
 def test_limits_of_a_program_in_a_review():
     with pytest.raises(ToolError) as error:
-        python_tool._run_program("x" * 100_001)
+        python._run_program("x" * 100_001)
     assert error.value.reason == "program too long"
-    assert python_tool.DEADLINE_S == 5.0
+    assert python.DEADLINE_S == 5.0
     assert (script_worker.MAX_OUTPUT, script_worker.CUT) == (MAX_OUTPUT, CUT)

@@ -9,10 +9,10 @@ from cotrain.core.errors import UnknownName
 from cotrain.core.types import Grade, Sampling, StepVerdicts, Task
 from cotrain.rollout import judges
 from cotrain.rollout.common_roles import parse_review, parse_solution
-from cotrain.rollout.executor import Executor
 from cotrain.rollout.protocols import examine, plurality_answer, solve
 from cotrain.rollout.reviews import review, review_all, solve_then_verify
 from cotrain.rollout.role import Role
+from cotrain.rollout.runner import Executor
 from tests.helpers import CharRenderer, Saying
 
 RIGHT = "<step>a</step><step>b</step><answer>1</answer>"

@@ -12,12 +12,12 @@ import pytest
 
 from cotrain.core.errors import CotrainError, error_text
 from cotrain.core.types import Sampling
-from cotrain.rollout import idle_loop
-from cotrain.rollout.executor import Executor
-from cotrain.rollout.idle_loop import IdleLoop, Stopped, together
+from cotrain.rollout import event_loop
+from cotrain.rollout.event_loop import IdleLoop, Stopped, together
 from cotrain.rollout.role import Role
+from cotrain.rollout.runner import Executor
 from tests.helpers import CharRenderer
-from tests.train.test_evaluation import Exact, Warm
+from tests.trainer.test_evaluation import Exact, Warm
 
 
 class Odd(BaseException):
@@ -123,7 +123,7 @@ def test_what_ends_the_play_says_so_in_one_line(act, told):
 
 @pytest.mark.whole
 def test_a_protocol_that_polls_is_named(monkeypatch, capsys):
-    monkeypatch.setattr(idle_loop, "AFTER", 0.2)
+    monkeypatch.setattr(event_loop, "AFTER", 0.2)
     asked, last = [], asyncio.Event
 
     async def polls():

@@ -11,18 +11,18 @@ from cotrain import api
 from cotrain.config.override import override
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import ParseFailure, Sampling
-from cotrain.methods.mae.evolve import evolve, parse_score
-from cotrain.methods.mae.recipe import mae
-from cotrain.methods.proposer_solver import VARIANTS, proposer_solver
+from cotrain.data.sources import task_source
+from cotrain.prompts.byte_tokenizer import ByteRenderer
+from cotrain.recipes.mae.evolve import evolve, parse_score
+from cotrain.recipes.mae.recipe import mae
+from cotrain.recipes.proposer_solver import VARIANTS, proposer_solver
 from cotrain.rollout import readers
 from cotrain.rollout.common_roles import parse_solution
-from cotrain.rollout.executor import Executor
 from cotrain.rollout.proposals import parse_proposal, propose_and_solve
 from cotrain.rollout.readers import TextReader
 from cotrain.rollout.role import Role
+from cotrain.rollout.runner import Executor
 from cotrain.rollout.stores import TaskPool
-from cotrain.tasks.sources import task_source
-from cotrain.text.plain import ByteRenderer
 from tests.helpers import EASY, TINY, spoken
 
 CHECKS = """import re

@@ -6,15 +6,15 @@ import math
 
 import pytest
 
-from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError
 from cotrain.core.notes import CORRECT, FINAL, FIRST_WRONG, SCORE, STEP_OK, STEPS
+from cotrain.core.seeding import Address
 from cotrain.core.signals import OUTCOME, STEP, DeclaredSignals, Signal
 from cotrain.core.types import Completion, Reward, Span
+from cotrain.formats.solutions import tagged_solution
+from cotrain.pretraining.tokenizer import train_tokenizer
+from cotrain.prompts.render import Renderer
 from cotrain.rollout.role import Turn
-from cotrain.stages.tokenizer import train_tokenizer
-from cotrain.text.parsers import tagged_solution
-from cotrain.text.render import Renderer
 
 TEXT = "<step> a= b+4=12</step><step> c=é</step><answer>12</answer>"
 

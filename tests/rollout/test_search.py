@@ -7,8 +7,8 @@ import pytest
 
 from cotrain.config.registry import find_recipe
 from cotrain.core.errors import ConfigError, DataError
-from cotrain.rollout.search import AskFailed, Library, ask_search
-from cotrain.tasks.sources import task_source
+from cotrain.data.sources import task_source
+from cotrain.rollout.tools.search import AskFailed, Library, ask_search
 
 FACTS = ["Mia has 4 apples.", "A pear costs 2 coins.", "There are 12 kites in the shop.", "Kites are red."]
 
@@ -129,7 +129,7 @@ def test_a_method_searches_for_problems_of_ones_own(name, questions, tmp_path):
     from cotrain.config.override import override
 
     (tmp_path / "mine.py").write_text(
-        "from cotrain.rollout.search import Library\n\n"
+        "from cotrain.rollout.tools.search import Library\n\n"
         f"library = Library({str(tmp_path / 'facts.txt')!r})\n\n\n"
         "async def search(query):\n    return library.search(query)\n",
         encoding="utf-8",

@@ -8,12 +8,12 @@ import pytest
 
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Sampling
-from cotrain.disk.ledger import trace_from_json, trace_to_json
-from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.rollout.executor import Executor
+from cotrain.inference.local import EmbeddedEngine
+from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.rollout.protocols import continue_from
 from cotrain.rollout.role import Role
-from cotrain.text.plain import ByteRenderer
+from cotrain.rollout.runner import Executor
+from cotrain.storage.ledger import trace_from_json, trace_to_json
 from tests.helpers import CharRenderer, RandomLatency, letter_tasks, spoken, tiny_model
 
 RENDERERS = {"a": CharRenderer(), "echo": ByteRenderer()}

@@ -8,15 +8,15 @@ import pytest
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Sampling
-from cotrain.engine.replay import ReplayEngine
-from cotrain.methods.grpo import grpo
-from cotrain.methods.tango import tango
+from cotrain.inference.replay import ReplayEngine
+from cotrain.prompts.byte_tokenizer import ByteRenderer
+from cotrain.recipes.grpo import grpo
+from cotrain.recipes.tango import tango
 from cotrain.rollout.common_roles import parse_solution
-from cotrain.rollout.executor import Executor
 from cotrain.rollout.protocols import solve
 from cotrain.rollout.role import Role
-from cotrain.text.plain import ByteRenderer
-from cotrain.train.trainer import CoTrainer
+from cotrain.rollout.runner import Executor
+from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
 
 

@@ -8,13 +8,13 @@ import time
 import pytest
 
 from cotrain.core.verbosity import notes_logged, print_note
-from cotrain.rollout import idle_loop
-from cotrain.rollout.idle_loop import IdleLoop, pausing_engine, together
+from cotrain.rollout import event_loop
+from cotrain.rollout.event_loop import IdleLoop, pausing_engine, together
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    monkeypatch.setattr(idle_loop, "AFTER", 0.3)
+    monkeypatch.setattr(event_loop, "AFTER", 0.3)
 
 
 def _line_of(function, words):

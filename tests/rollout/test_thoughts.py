@@ -4,18 +4,18 @@ import math
 
 import pytest
 
+from cotrain.analysis.benchmarks import SuitePlay, attempt_rows
 from cotrain.core.types import Completion, Grade, Sampling, Task
+from cotrain.data.programs import ProgramGrader, mbpp_problem
+from cotrain.data.programs import task_of as program_task
+from cotrain.formats.answers import final_answer
+from cotrain.formats.role_replies import self_check
+from cotrain.formats.solutions import Solution, parse_solution, tagged_solution
 from cotrain.grading.pool import AnswerGrader
-from cotrain.rollout.executor import Executor, grade_outside
+from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.rollout.protocols import plurality_answer, solve
 from cotrain.rollout.role import Role
-from cotrain.suites import SuitePlay, attempt_rows
-from cotrain.tasks.programs import ProgramGrader, mbpp_problem
-from cotrain.tasks.programs import task_of as program_task
-from cotrain.text.answers import final_answer
-from cotrain.text.parsers import Solution, parse_solution, tagged_solution
-from cotrain.text.plain import ByteRenderer
-from cotrain.text.role_parsers import self_check
+from cotrain.rollout.runner import Executor, grade_outside
 
 STEPS = "<step>6 * 7 = 42</step>"
 

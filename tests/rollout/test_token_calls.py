@@ -8,23 +8,23 @@ from pathlib import Path
 import pytest
 import torch
 
-from cotrain.cli import main
+from cotrain.algorithms.contract import sampled_only
+from cotrain.cli.main import main
 from cotrain.core.errors import ConfigError
 from cotrain.core.notes import CALLS
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Completion, Sampling, Task
-from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.engine.replay import ReplayEngine
-from cotrain.learn.contract import sampled_only
-from cotrain.learn.torch_learner import TorchLearner
-from cotrain.methods.grpo import grpo
-from cotrain.methods.tango import tango
+from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.replay import ReplayEngine
+from cotrain.learner.learner import TorchLearner
 from cotrain.models.load import load_model, load_tokenizer
 from cotrain.models.nanochat import convert
+from cotrain.prompts.render import CALL_TOKENS, Renderer
+from cotrain.recipes.grpo import grpo
+from cotrain.recipes.tango import tango
 from cotrain.rollout.common_roles import solver
-from cotrain.rollout.executor import Executor
+from cotrain.rollout.runner import Executor
 from cotrain.rollout.token_calls import MAX_OUTPUT, calculate
-from cotrain.text.render import CALL_TOKENS, Renderer
 from tests.helpers import TINY
 
 ASSETS = Path(__file__).parents[1] / "assets" / "nanochat"

@@ -3,9 +3,9 @@
 from cotrain.core.signals import gives
 from cotrain.core.types import Grade, Sampling, StepVerdicts, Task
 from cotrain.rollout.common_roles import parse_solution
-from cotrain.rollout.executor import Executor
 from cotrain.rollout.protocols import attempts
 from cotrain.rollout.role import Role
+from cotrain.rollout.runner import Executor
 from cotrain.rollout.votes import VOTE, agrees_with, elected_turn, is_right, rarest_turn, reward_vote
 from tests.helpers import CharRenderer, Saying
 

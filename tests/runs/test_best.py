@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from cotrain import opening
 from cotrain.core.errors import ConfigError
-from cotrain.methods.grpo import grpo
-from cotrain.methods.tango import tango
+from cotrain.recipes.grpo import grpo
+from cotrain.recipes.tango import tango
+from cotrain.runs import opening
 from cotrain.runs import run as loop
 from tests.helpers import EASY, TINY
 

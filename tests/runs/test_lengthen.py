@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from cotrain import api
-from cotrain.cli import main
+from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.core.errors import ConfigError
-from cotrain.disk import transaction
-from cotrain.methods.grpo import grpo
+from cotrain.recipes.grpo import grpo
 from cotrain.runs.changes import lengthen_run
+from cotrain.storage import checkpoints
 from tests.helpers import EASY, TINY
 
 
@@ -67,7 +67,7 @@ def test_a_lengthened_run_is_the_longer_one(finished, tmp_path, capsys):
     saved = json.loads((finished / "recipe.json").read_text())
     assert (saved["steps"], saved["settings"]["horizon"]) == (4, 2)
     assert (finished / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
-    ends = [transaction.latest_checkpoint(place / "checkpoints").load()[0]["generator"] for place in (finished, whole)]
+    ends = [checkpoints.latest_checkpoint(place / "checkpoints").load()[0]["generator"] for place in (finished, whole)]
     assert all(torch.equal(ends[0][name], tensor) for name, tensor in ends[1].items())
     assert json.loads((finished / "summary.json").read_text())["steps"] == 4
     assert main(["resume", str(finished)]) == 0  # finished again

@@ -7,19 +7,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cotrain.backend.local import LocalBackend
-from cotrain.backend.multi_process import ENGINE, MultiProcessBackend
 from cotrain.config.policies import frozen
 from cotrain.core.errors import StateError
-from cotrain.disk import transaction
-from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.methods.grpo import grpo
+from cotrain.distributed.local import LocalBackend
+from cotrain.distributed.multi_process import ENGINE, MultiProcessBackend
+from cotrain.inference.local import EmbeddedEngine
+from cotrain.recipes.grpo import grpo
 from cotrain.runs import run as loop
 from cotrain.runs.log import SilentObserver
-from cotrain.runs.shortage import LIMITS, memory_limits, restore_limits
-from cotrain.train.guard import Interrupted
-from cotrain.train.policy_store import PolicyStore
-from tests.backend.processes import Here
+from cotrain.runs.out_of_room import LIMITS, memory_limits, restore_limits
+from cotrain.storage import checkpoints
+from cotrain.trainer.failures import Interrupted
+from cotrain.trainer.policy_store import PolicyStore
+from tests.distributed.processes import Here
 from tests.helpers import EASY, TINY
 from tests.runs.test_run import digest
 
@@ -74,12 +74,12 @@ def test_a_resumed_run_computes_in_the_parts_of_the_one_that_was_short(tmp_path)
     begun(tmp_path / "peace")
     with pytest.raises(Interrupted):
         begun(tmp_path / "run", Stopped())
-    held = transaction.latest_checkpoint(tmp_path / "run" / "checkpoints").load()[1][LIMITS]
+    held = checkpoints.latest_checkpoint(tmp_path / "run" / "checkpoints").load()[1][LIMITS]
     assert held["scoring"]["start"] < 2048 and 0 < held["sampling"]["generator"] < 12
     assert set(held["scoring"]) == {"start"} and set(held["sampling"]) == {"generator"}
     loop.resume_run(brief(), tmp_path / "run", backend=LocalBackend())
     assert digest(tmp_path / "run") == digest(tmp_path / "peace")
-    assert transaction.latest_checkpoint(tmp_path / "run" / "checkpoints").load()[1][LIMITS] == held
+    assert checkpoints.latest_checkpoint(tmp_path / "run" / "checkpoints").load()[1][LIMITS] == held
 
 
 def opened(backend):

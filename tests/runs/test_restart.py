@@ -7,10 +7,10 @@ import torch
 
 from cotrain.config.policies import trainable
 from cotrain.core.errors import ConfigError
-from cotrain.methods.gram import gram
-from cotrain.methods.self_rewarding import self_rewarding
-from cotrain.methods.spin import spin
-from cotrain.train.trainer import CoTrainer
+from cotrain.recipes.gram import gram
+from cotrain.recipes.self_rewarding import self_rewarding
+from cotrain.recipes.spin import spin
+from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 2, "evaluation_tasks": 1, "lr": 1e-3, "lr_warmup": 3}

@@ -16,47 +16,47 @@ import pytest
 import torch
 
 from cotrain import api
+from cotrain.algorithms.ppo import Ppo, ValueRegression
 from cotrain.config.override import override
 from cotrain.config.policies import critic, ema, snapshot, trainable
 from cotrain.config.recipe import Objective
 from cotrain.config.schedule import single
-from cotrain.core.address import permuted_index
 from cotrain.core.errors import RunDirectoryError
+from cotrain.core.seeding import permuted_index
 from cotrain.core.signals import OUTCOME
-from cotrain.disk import transaction
-from cotrain.disk.ledger import Ledger
-from cotrain.learn.ppo import Ppo, ValueRegression
-from cotrain.methods.adversarial_imitation import adversarial_imitation
-from cotrain.methods.alphaproof.recipe import alphaproof
-from cotrain.methods.at_grpo.recipe import at_grpo
-from cotrain.methods.coder_tester.recipe import coder_tester
-from cotrain.methods.coder_tester.short_programs import ShortPrograms
-from cotrain.methods.constitutional.recipe import constitutional
-from cotrain.methods.debate.recipe import debate, debate_solve
-from cotrain.methods.generator_verifier_critic import generator_verifier_critic
-from cotrain.methods.grpo import grpo
-from cotrain.methods.mae.recipe import mae
-from cotrain.methods.magrpo.recipe import magrpo
-from cotrain.methods.marti.recipe import marti
-from cotrain.methods.pair_judge.recipe import pair_judge
-from cotrain.methods.pair_judge.rubrics import rubric_judge
-from cotrain.methods.preferences import dpo, reward
-from cotrain.methods.proposer_solver import proposer_solver
-from cotrain.methods.prover_verifier import prover_verifier
-from cotrain.methods.self_compare import self_compare
-from cotrain.methods.self_rewarding import self_rewarding
-from cotrain.methods.semi_supervised import semi_supervised
-from cotrain.methods.spin import spin
-from cotrain.methods.spiral.recipe import spiral
-from cotrain.methods.ssp.recipe import ssp
-from cotrain.methods.ssrl.recipe import ssrl
-from cotrain.methods.tango import tango
-from cotrain.methods.two_agents_split import two_agents_split
+from cotrain.recipes.adversarial_imitation import adversarial_imitation
+from cotrain.recipes.alphaproof.recipe import alphaproof
+from cotrain.recipes.at_grpo.recipe import at_grpo
+from cotrain.recipes.coder_tester.recipe import coder_tester
+from cotrain.recipes.coder_tester.short_programs import ShortPrograms
+from cotrain.recipes.constitutional.recipe import constitutional
+from cotrain.recipes.debate.recipe import debate, debate_solve
+from cotrain.recipes.generator_verifier_critic import generator_verifier_critic
+from cotrain.recipes.grpo import grpo
+from cotrain.recipes.mae.recipe import mae
+from cotrain.recipes.magrpo.recipe import magrpo
+from cotrain.recipes.marti.recipe import marti
+from cotrain.recipes.pair_judge.recipe import pair_judge
+from cotrain.recipes.pair_judge.rubrics import rubric_judge
+from cotrain.recipes.preferences import dpo, reward
+from cotrain.recipes.proposer_solver import proposer_solver
+from cotrain.recipes.prover_verifier import prover_verifier
+from cotrain.recipes.self_compare import self_compare
+from cotrain.recipes.self_rewarding import self_rewarding
+from cotrain.recipes.semi_supervised import semi_supervised
+from cotrain.recipes.spin import spin
+from cotrain.recipes.spiral import spiral
+from cotrain.recipes.ssp.recipe import ssp
+from cotrain.recipes.ssrl.recipe import ssrl
+from cotrain.recipes.tango import tango
+from cotrain.recipes.two_agents_split import two_agents_split
 from cotrain.rollout.protocols import solve
 from cotrain.runs import run as loop
 from cotrain.runs.changes import rebuild_recipe
 from cotrain.runs.run import Interrupted
-from cotrain.train.trainer import CoTrainer
+from cotrain.storage import checkpoints
+from cotrain.storage.ledger import Ledger
+from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, TINY_PROGRAMS, RandomLatency, is_documented
 
 pytestmark = pytest.mark.whole
@@ -194,7 +194,7 @@ def whole(tmp_path_factory):
 def digest(folder: Path) -> str:
     """Over everything that must not depend on interruptions: weights, state, metrics, ledger."""
     found = hashlib.sha256()
-    newest = transaction.latest_checkpoint(folder / "checkpoints").path
+    newest = checkpoints.latest_checkpoint(folder / "checkpoints").path
     files = [
         *sorted(newest.iterdir()),
         folder / "metrics.jsonl",
@@ -238,7 +238,7 @@ def test_every_cast_resumes_bit_for_bit_and_ignores_latency(name, whole, tmp_pat
         loop.start_run(
             CASTS[name](EASY), other, checkpoint_every=1, wrap=lambda e: counted([], RandomLatency(e, 7), stop_at)
         )
-    assert transaction.latest_checkpoint(other / "checkpoints").step > 0
+    assert checkpoints.latest_checkpoint(other / "checkpoints").step > 0
     loop.resume_run(CASTS[name](EASY), other, wrap=lambda engine: RandomLatency(engine, 8))
     assert digest(other) == digest(folder)
 
@@ -258,7 +258,7 @@ def test_a_run_in_which_no_model_speaks_stops_when_it_is_asked_to(name, tmp_path
     loop.start_run(SILENT[name](), tmp_path / "whole")
     with pytest.raises(Interrupted):
         loop.start_run(SILENT[name](), tmp_path / "other", observer=LeaveAfter())
-    assert transaction.latest_checkpoint(tmp_path / "other/checkpoints").step == 1
+    assert checkpoints.latest_checkpoint(tmp_path / "other/checkpoints").step == 1
     loop.resume_run(SILENT[name](), tmp_path / "other")
     assert digest(tmp_path / "other") == digest(tmp_path / "whole")
 
@@ -277,7 +277,7 @@ def test_what_was_chosen_for_a_run_of_a_bare_recipe_is_not_chosen_anew(whole, tm
 
 def test_the_weights_really_move(whole):
     folder, _ = whole("tango")
-    tensors, documents = transaction.latest_checkpoint(folder / "checkpoints").load()
+    tensors, documents = checkpoints.latest_checkpoint(folder / "checkpoints").load()
     start = CoTrainer(CASTS["tango"](EASY)).policies.tensors()
     assert set(tensors) == {"generator", "verifier"}
     for policy in tensors:
@@ -316,7 +316,7 @@ def test_no_model_scores_what_nobody_asked_for(whole):
 FLAGS = ["--model", TINY, "--operations", "2", "2", "--set", "tasks.max_value=20", "--tasks-per-step", "3",
     "--group-size", "4",
          "--evaluation-tasks", "1", "--lr", "1e-3", "--checkpoint-every", "1", "--threads", "1", "--out"]  # fmt: skip
-RUN = [sys.executable, "-m", "cotrain.cli", "run"]
+RUN = [sys.executable, "-m", "cotrain.cli.main", "run"]
 COMMAND = [*RUN, "tango", "--steps", "4", "--warmup", "1", "--ratio", "2", "1", "--reviews", "3", "--evaluate-every",
     "3",
            "--set", "evaluation.curve_tasks=1", "--set", "evaluation.group_size=2",

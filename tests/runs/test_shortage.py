@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cotrain.disk import files as disk
-from cotrain.disk.files import DiskError
-from cotrain.methods.grpo import grpo
+from cotrain.recipes.grpo import grpo
+from cotrain.runs import out_of_room
 from cotrain.runs import run as loop
-from cotrain.runs import shortage
 from cotrain.runs.log import SilentObserver
-from cotrain.runs.shortage import DiskRetry, memory_notes
-from cotrain.train.guard import Interrupted
-from cotrain.train.trainer import CoTrainer
+from cotrain.runs.out_of_room import DiskRetry, memory_notes
+from cotrain.storage import file_ops as disk
+from cotrain.storage.file_ops import DiskError
+from cotrain.trainer.failures import Interrupted
+from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, is_documented
 from tests.runs.test_run import digest
 
@@ -44,7 +44,7 @@ def full(times, error=errno.ENOSPC):
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch):
-    monkeypatch.setattr(shortage, "PAUSE_S", 0.0)
+    monkeypatch.setattr(out_of_room, "PAUSE_S", 0.0)
 
 
 def test_a_write_waits_until_there_is_room_and_says_so_once():
@@ -74,7 +74,7 @@ def test_a_signal_ends_the_wait():
 
 
 def test_a_disk_that_stays_full_ends_the_run(monkeypatch):
-    monkeypatch.setattr(shortage, "PATIENCE_S", -1.0)
+    monkeypatch.setattr(out_of_room, "PATIENCE_S", -1.0)
     heard = Heard()
     with pytest.raises(DiskError, match="disk full"):
         DiskRetry(lambda: 0, heard)(full(10**9), "written")

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from cotrain.cli import main
+from cotrain.cli.main import main
 from tests.helpers import TINY
 
 SIZE = ["--steps=2", "--tasks-per-step=2", "--evaluation-tasks=2", "--threads=1", "--device=cpu"]

@@ -10,11 +10,11 @@ import torch
 from peft import AutoPeftModelForCausalLM
 
 from cotrain import api
-from cotrain.cli import main
+from cotrain.cli.main import main
 from cotrain.config.override import override
-from cotrain.methods.grpo import grpo
-from cotrain.methods.tango import tango
 from cotrain.models.names import hub_name_of, lasting_name
+from cotrain.recipes.grpo import grpo
+from cotrain.recipes.tango import tango
 from cotrain.runs.model_paths import pin_model_names
 from tests.helpers import EASY, TINY
 

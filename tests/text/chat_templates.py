@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from cotrain.text.render import Renderer
+from cotrain.prompts.render import Renderer
 
 QWEN_2_5 = (  # a system message of its own; neighbouring tool messages share one turn of the user
     "{%- if messages[0].role != 'system' %}{{- '<|im_start|>system\nYou are kind.<|im_end|>\n' }}{%- endif %}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from cotrain.core.types import ParseFailure
-from cotrain.text.nonce import JUDGE_TAGS
-from cotrain.text.preferences import read_gram, read_grm, read_rmr1, read_thinkrm
-from cotrain.text.verdicts import read_genprm, read_genrm, read_score
+from cotrain.formats.nonce import JUDGE_TAGS
+from cotrain.formats.preferences import read_gram, read_grm, read_rmr1, read_thinkrm
+from cotrain.formats.verdicts import read_genprm, read_genrm, read_score
 
 READERS = {
     "genrm": read_genrm,

@@ -3,8 +3,8 @@ r"""What "phrase" and "last-number" read where models write mathematics, lists a
 import pytest
 
 from cotrain.core.types import ParseFailure
-from cotrain.text.answers import READERS, answer_reader, free_solution, write_answer, write_own
-from cotrain.text.parsers import Solution
+from cotrain.formats.answers import READERS, answer_reader, free_solution, write_answer, write_own
+from cotrain.formats.solutions import Solution
 
 MATHEMATICS = {
     "The answer is $$42$$": "42",

@@ -8,8 +8,8 @@ import pytest
 from transformers import GenerationConfig
 
 from cotrain.core.errors import ModelError
-from cotrain.text.chat_template import Message
-from cotrain.text.render import Renderer
+from cotrain.prompts.chat_template import Message
+from cotrain.prompts.render import Renderer
 
 TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ CONTENT }}<|im_end|>\n{% endfor %}"
 OPENING = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import ParseFailure
-from cotrain.text.answers import READERS, answer_reader, final_answer, free_solution
-from cotrain.text.parsers import Solution, tagged_solution
+from cotrain.formats.answers import READERS, answer_reader, final_answer, free_solution
+from cotrain.formats.solutions import Solution, tagged_solution
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import ParseFailure, Sampling
+from cotrain.formats.free_verdicts import FORMS, check_verdict, free_review, verdict_of, write_free_review
+from cotrain.formats.injections import injection_corpus
+from cotrain.formats.nonce import wrap_text
+from cotrain.formats.role_prompts import REVIEW_OWN
+from cotrain.formats.role_replies import step_verdicts
+from cotrain.formats.sanitize import without_verdicts
+from cotrain.formats.solutions import VERDICT_WORDS
 from cotrain.rollout.common_roles import parse_review
 from cotrain.rollout.role import Role
-from cotrain.text.free_verdicts import FORMS, check_verdict, free_review, verdict_of, write_free_review
-from cotrain.text.injections import injection_corpus
-from cotrain.text.material import without_verdicts
-from cotrain.text.nonce import wrap_text
-from cotrain.text.parsers import VERDICT_WORDS
-from cotrain.text.role_parsers import step_verdicts
-from cotrain.text.role_prompts import REVIEW_OWN
 
 MIXED, ALL = ((True, False), False), ((True, True), True)
 BRACKETS, LABEL = r"Judgement=\[\[(\w+)\]\]", r"Verdict: (.*)"

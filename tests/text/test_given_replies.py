@@ -6,9 +6,9 @@ import pytest
 from transformers import GenerationConfig
 
 from cotrain.core.errors import ModelError
-from cotrain.text.chat_template import Message
-from cotrain.text.render import Renderer
-from cotrain.text.thoughts import begins_with_thought, empty_thought_at_end, open_thought_of
+from cotrain.prompts.chat_template import Message
+from cotrain.prompts.render import Renderer
+from cotrain.prompts.thoughts import begins_with_thought, empty_thought_at_end, open_thought_of
 from tests.text.chat_templates import QWEN_3, QWEN_3_THINKING, renderer_of
 
 TURN = "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{%- endfor %}"

@@ -8,17 +8,17 @@ import re
 import pytest
 from judge_texts import READERS
 
-from cotrain.core.address import make_nonce
+from cotrain.core.seeding import make_nonce
 from cotrain.core.types import ParseFailure
-from cotrain.text.chat_template import Message
-from cotrain.text.injections import MEANING, injection_corpus, insert_injection
-from cotrain.text.material import guard_fields, seen_text
-from cotrain.text.nonce import wrap_text
-from cotrain.text.parsers import VERDICT_WORDS, tagged_solution
-from cotrain.text.prompts import fill_template
-from cotrain.text.render import Renderer
-from cotrain.text.role_parsers import meta_verdict, step_verdicts, write_review
-from cotrain.text.role_prompts import COMPARE, META, META_FULL, RATE, REFINE, REVIEW, REVIEW_FULL
+from cotrain.formats.injections import MEANING, injection_corpus, insert_injection
+from cotrain.formats.nonce import wrap_text
+from cotrain.formats.role_prompts import COMPARE, META, META_FULL, RATE, REFINE, REVIEW, REVIEW_FULL
+from cotrain.formats.role_replies import meta_verdict, step_verdicts, write_review
+from cotrain.formats.sanitize import guard_fields, seen_text
+from cotrain.formats.solutions import VERDICT_WORDS, tagged_solution
+from cotrain.prompts.chat_template import Message
+from cotrain.prompts.render import Renderer
+from cotrain.prompts.templates import fill_template
 
 PROBLEM = "Ann has 3 pears and buys 4. How many pears has she?"
 STEPS, ANSWER, GOLD = ("pears= 3+4=8", "all= 8+1=9"), "9", "7"

@@ -6,15 +6,15 @@ from hypothesis import strategies as st
 
 from bases.roles_corpus import meta_conversation, refine_conversation
 from bases.words_corpus import review_conversation
-from cotrain.core.address import rng_of
-from cotrain.tasks.words.corrupt import Habits, with_habits
-from cotrain.tasks.words.source import study_problems
-from cotrain.text import role_prompts
-from cotrain.text.material import break_tags, guard_fields, labels_of, quote_labels, seen_text, without_words
-from cotrain.text.nonce import wrap_text
-from cotrain.text.parsers import VERDICT_WORDS
-from cotrain.text.prompts import SOLVE
-from cotrain.text.role_prompts import COMPARE, META, META_FULL, RATE, REFINE, REVIEW, REVIEW_FULL
+from cotrain.core.seeding import rng_of
+from cotrain.data.word_problems.corrupt import Habits, with_habits
+from cotrain.data.word_problems.source import study_problems
+from cotrain.formats import role_prompts
+from cotrain.formats.nonce import wrap_text
+from cotrain.formats.role_prompts import COMPARE, META, META_FULL, RATE, REFINE, REVIEW, REVIEW_FULL
+from cotrain.formats.sanitize import break_tags, guard_fields, labels_of, quote_labels, seen_text, without_words
+from cotrain.formats.solutions import VERDICT_WORDS
+from cotrain.prompts.templates import SOLVE
 
 
 def shown(text: str, template: str = REVIEW, name: str = "solution") -> str:

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from judge_texts import READERS, soup
 
-from cotrain.core.address import Address, make_nonce
-from cotrain.text import judge_prompts
-from cotrain.text.chat_template import Message
-from cotrain.text.nonce import JUDGE_TAGS, break_judge_tags, wrap_all, wrap_text
-from cotrain.text.prompts import fields_of, fill_template
-from cotrain.text.render import Renderer
+from cotrain.core.seeding import Address, make_nonce
+from cotrain.formats import judge_prompts
+from cotrain.formats.nonce import JUDGE_TAGS, break_judge_tags, wrap_all, wrap_text
+from cotrain.prompts.chat_template import Message
+from cotrain.prompts.render import Renderer
+from cotrain.prompts.templates import fields_of, fill_template
 
 ADDRESS = Address(step=3, task=1, member=0, role="solver", call=0)
 MARK = make_nonce(7, ADDRESS)

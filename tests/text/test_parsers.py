@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cotrain.core.types import ParseFailure, Span
-from cotrain.text.answers import final_answer
-from cotrain.text.parsers import MAX_CHARS, Solution, tagged_solution, write_solution
-from cotrain.text.role_parsers import Review, corrected_review, step_verdicts, write_review
+from cotrain.formats.answers import final_answer
+from cotrain.formats.role_replies import Review, corrected_review, step_verdicts, write_review
+from cotrain.formats.solutions import MAX_CHARS, Solution, tagged_solution, write_solution
 
 PIECES = ["<step>", "</step>", "<answer>", "</answer>", "<final>", "</final>", "CORRECT", "INCORRECT", "\\boxed{"]
 PIECES += ["}", "{", "\\", "####", " ", "\n", "a", "4", "<", "</", ">", "not", "é", "\x00", "\ud800"]
@@ -216,7 +216,7 @@ def test_nothing_raises_and_scores_stay_in_range(text, count):
     "unit", ["<", "<step>", "<step>a</step>", "\\boxed{", "{", "####", "<answer>", "</answer>", "CORRECT ", " "]
 )
 def test_a_megabyte_takes_less_than_a_second(unit, monkeypatch):
-    import cotrain.text.parsers as parsers
+    import cotrain.formats.solutions as parsers
 
     monkeypatch.setattr(parsers, "MAX_CHARS", 10_000_000)  # the scanners themselves, without the cap
     text = unit * (1_000_000 // len(unit))

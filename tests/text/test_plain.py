@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotrain.text.chat_template import Message
-from cotrain.text.plain import STOP, ByteRenderer
+from cotrain.prompts.byte_tokenizer import STOP, ByteRenderer
+from cotrain.prompts.chat_template import Message
 
 
 @pytest.mark.whole

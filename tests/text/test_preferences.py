@@ -5,15 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from judge_texts import grm, harmless, reason, words
 
-from cotrain.text.preferences import (
-    Preference,
-    Ratings,
-    read_gram,
-    read_grm,
-    read_rmr1,
-    read_thinkrm,
-    write_gram,
-)
+from cotrain.formats.preferences import Preference, Ratings, read_gram, read_grm, read_rmr1, read_thinkrm, write_gram
 from tests.verdict_writers import write_grm, write_rmr1, write_thinkrm
 
 # -- RM-R1

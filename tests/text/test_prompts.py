@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotrain.core.errors import ConfigError
-from cotrain.text.prompts import SOLVE, SOLVE_FULL, fields_of, fill_template
-from cotrain.text.role_prompts import REVIEW, REVIEW_FULL
+from cotrain.formats.role_prompts import REVIEW, REVIEW_FULL
+from cotrain.prompts.templates import SOLVE, SOLVE_FULL, fields_of, fill_template
 
 
 def test_the_embedded_bases_prompts():

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from jinja2 import TemplateError
 
-from cotrain.text.chat_template import Message
-from cotrain.text.decoding import sampled_after
+from cotrain.prompts.chat_template import Message
+from cotrain.prompts.decoding import sampled_after
 from tests.text.chat_templates import renderer_of
 from tests.text.test_sequence import HOSTILE, texts
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotrain.text.parsers import SelfCheck
-from cotrain.text.role_parsers import Query, meta_verdict, search_query, self_check
+from cotrain.formats.role_replies import Query, meta_verdict, search_query, self_check
+from cotrain.formats.solutions import SelfCheck
 
 SOLUTION = "<step> a=1</step><step> b=2</step><answer> 2 </answer>"
 CHECK = "<step>|1 CORRECT</step><step>|2 INCORRECT</step><final>INCORRECT</final>"

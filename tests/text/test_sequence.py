@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotrain.text.chat_template import Message
-from cotrain.text.decoding import TokenSequence, sampled_after
+from cotrain.prompts.chat_template import Message
+from cotrain.prompts.decoding import TokenSequence, sampled_after
 from tests.text.chat_templates import CONTROL, TEMPLATES, end_of, renderer_of
 
 RENDERERS = {name: renderer_of(name) for name in TEMPLATES}

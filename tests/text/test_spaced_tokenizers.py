@@ -6,9 +6,9 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from cotrain.text.chat_template import Message
-from cotrain.text.decoding import sampled_after
-from cotrain.text.render import Renderer
+from cotrain.prompts.chat_template import Message
+from cotrain.prompts.decoding import sampled_after
+from cotrain.prompts.render import Renderer
 
 WORDS = ["The cat sat on the mat. The answer is 42.", "Hello, the sum of 2 and 3 is 5.\nYes.", "<b>"] * 30
 MARKS = ["<unk>", "<s>", "</s>", "<|user|>", "<|assistant|>"]

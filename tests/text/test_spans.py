@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotrain.text.decoding import char_to_tokens
-from cotrain.text.render import Renderer
+from cotrain.prompts.decoding import char_to_tokens
+from cotrain.prompts.render import Renderer
 
 
 def test_by_hand():

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from cotrain.core.errors import UnknownName
 from cotrain.core.types import ParseFailure
-from cotrain.text.answers import free_solution
-from cotrain.text.parsers import Solution, tagged_solution
-from cotrain.text.steps import STEPS_AS, steps_in, steps_kind_of
+from cotrain.formats.answers import free_solution
+from cotrain.formats.solutions import Solution, tagged_solution
+from cotrain.formats.steps import STEPS_AS, steps_in, steps_kind_of
 
 NUMBERED = """Sure! Here is how:
 

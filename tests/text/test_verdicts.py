@@ -7,16 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from judge_texts import GOOD, READERS, grm, harmless, reason, soup, words
 
-from cotrain.text import parsers
-from cotrain.text.parsers import MAX_CHARS
-from cotrain.text.preferences import read_grm, read_rmr1, read_thinkrm
-from cotrain.text.verdicts import (
-    Abstention,
-    Verdict,
-    read_genprm,
-    read_genrm,
-    read_score,
-)
+from cotrain.formats import solutions
+from cotrain.formats.preferences import read_grm, read_rmr1, read_thinkrm
+from cotrain.formats.solutions import MAX_CHARS
+from cotrain.formats.verdicts import Abstention, Verdict, read_genprm, read_genrm, read_score
 from tests.verdict_writers import write_genprm, write_genrm, write_score
 
 # -- GenRM
@@ -236,7 +230,7 @@ FRAMES += [("grm", "<principles>1% x</principles><critique></critique><scores>[{
 @pytest.mark.whole
 @pytest.mark.parametrize("unit", UNITS)
 def test_ten_times_the_length_takes_at_most_twenty_times_as_long(unit, monkeypatch):
-    monkeypatch.setattr(parsers, "MAX_CHARS", 10_000_000)  # the scanners themselves, without the cap
+    monkeypatch.setattr(solutions, "MAX_CHARS", 10_000_000)  # the scanners themselves, without the cap
 
     def seconds(chars: int) -> float:
         work = [(READERS[name], frame.format(unit * (chars // len(unit)))) for name, frame in FRAMES]

@@ -39,14 +39,14 @@ from cotrain.config.schedule import single
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.statistics import wilson_interval
 from cotrain.core.types import Task
-from cotrain.methods.grpo import grpo
-from cotrain.methods.judged import judged
-from cotrain.methods.tango import tango
 from cotrain.metrics.alarms import Monitor
-from cotrain.rollout.executor import Roles
+from cotrain.recipes.grpo import grpo
+from cotrain.recipes.judged import judged
+from cotrain.recipes.tango import tango
 from cotrain.rollout.protocols import examine
-from cotrain.train.guard import NotFinite
-from cotrain.train.trainer import CoTrainer
+from cotrain.rollout.runner import Roles
+from cotrain.trainer.failures import NotFinite
+from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 
 ROOT = Path(__file__).resolve().parents[2]

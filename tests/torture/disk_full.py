@@ -26,10 +26,10 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
-from cotrain.disk.files import DiskError
+from cotrain.runs import out_of_room
 from cotrain.runs import run as loop
-from cotrain.runs import shortage
 from cotrain.runs.log import SilentObserver
+from cotrain.storage.file_ops import DiskError
 from tests.runs.test_run import CASTS, EASY, digest
 
 CLONE_NEWNS, CLONE_NEWUSER, MS_REMOUNT, MS_PRIVATE, MS_REC = 0x20000, 0x10000000, 32, 1 << 18, 1 << 14
@@ -72,7 +72,7 @@ def on(size: int, expected: str | None, place: Path, found: Path) -> int:
     """The end of one run on so many bytes (an index of ``ENDS``), and into ``found`` its digest, size and pauses."""
     apart()
     mount(place, size)
-    shortage.PAUSE_S = 0.0
+    out_of_room.PAUSE_S = 0.0
     grower, end = Grower(place), 0
     try:
         loop.start_run(CASTS[RUN](EASY), place / "run", checkpoint_every=1, observer=grower)

@@ -15,7 +15,7 @@ The server imports torch once and forks a child for every attempt; it computes n
 a fork. The log has one line a chain: where the script is stopped, the next call goes on behind the last line. What is
 drawn follows from the seed; at which line of code a kill by time strikes depends on the machine.
 
-Left out: power loss (``tests/disk/test_power_loss.py``) and graders that are killed (``tests/tasks/``).
+Left out: power loss (``tests/storage/test_power_loss.py``) and graders that are killed (``tests/data/``).
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 from cotrain.config.recipe import Recipe
 from cotrain.config.registry import find_recipe
-from cotrain.core.address import rng_of
-from cotrain.disk import files as disk
+from cotrain.core.seeding import rng_of
 from cotrain.runs import run as loop
-from cotrain.train.guard import Interrupted
-from tests.disk.fault_files import FaultyFiles
+from cotrain.storage import file_ops as disk
+from cotrain.trainer.failures import Interrupted
 from tests.helpers import EASY
-from tests.methods import test_recipes as shipped
+from tests.recipes import test_recipes as shipped
 from tests.runs.test_run import CASTS, SMALL, digest
+from tests.storage.fault_files import FaultyFiles
 
 ROOT = Path(__file__).resolve().parents[2]
 SWEPT = "grpo-oracle"  # killed once at every file operation

@@ -28,14 +28,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "learn"))  # for ``learn_make
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from cotrain.core.address import rng_of
-from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.learn.contract import LossTerm
-from cotrain.learn.scorer import Scorer
-from cotrain.learn.torch_learner import TorchLearner
-from tests.engine.test_rows_begin_again import short
+from cotrain.algorithms.contract import LossTerm
+from cotrain.core.seeding import rng_of
+from cotrain.inference.local import EmbeddedEngine
+from cotrain.learner.learner import TorchLearner
+from cotrain.learner.logprobs import Scorer
 from tests.helpers import answers, mixed_requests
 from tests.helpers import tiny_model as speaking_model
+from tests.inference.test_rows_begin_again import short
 from tests.learn.test_smaller_batches import ERRORS, GRPO, Short, random_samples, terms, tiny_model, weights
 
 KINDS = ("forward", "backward", "scoring", "sampling")

@@ -3,7 +3,7 @@
     python -m tests.torture.power --states 2000
 
 A cut may leave any part of what was not synced, in any order that the file system is allowed
-(``tests/disk/test_power_loss.py`` has the model of it). Left out: disks that lie about what is durable.
+(``tests/storage/test_power_loss.py`` has the model of it). Left out: disks that lie about what is durable.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.disk.test_power_loss import power_cuts
+from tests.storage.test_power_loss import power_cuts
 
 
 def main(argv: Sequence[str] | None = None) -> int:

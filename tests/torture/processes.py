@@ -6,13 +6,13 @@
 A point is a question that the run asks the process: of all that an undisturbed run asks, so many are taken at equal
 distances, the first among them. Each has a run of its own, in which the process is killed while it answers that
 question. At the end weights, optimiser state, metrics, rollouts and the figures per problem must be those of the local
-run, bit for bit (``digest`` in ``tests/backend/test_several.py``).
+run, bit for bit (``digest`` in ``tests/distributed/test_several.py``).
 
 With ``--kills`` runs of ``CASES`` are made one after the other. After times drawn from the length of the undisturbed
 run one of their processes, drawn too, is killed, whatever it does; a command that was killed is resumed. Each run must
 end as the undisturbed one of its case. Processes are begun by a server that has torch loaded (``Apart`` in
-``tests/backend/processes.py``), as Ray would take most of the time to import it; all else is a run's own. *Back* is the
-time from a kill to the end of the next step, or of the run.
+``tests/distributed/processes.py``), as Ray would take most of the time to import it; all else is a run's own. *Back* is
+the time from a kill to the end of the next step, or of the run.
 
 The log has one line a run. With ``--kills`` a script that was stopped goes on behind the last line.
 """
@@ -42,16 +42,16 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import torch
 
-from cotrain.backend.contract import Backend
-from cotrain.backend.multi_process import ENGINE, LEARNERS, MultiProcessBackend
-from cotrain.core.address import rng_of
 from cotrain.core.errors import ProcessLost
+from cotrain.core.seeding import rng_of
+from cotrain.distributed.contract import Backend
+from cotrain.distributed.multi_process import ENGINE, LEARNERS, MultiProcessBackend
 from cotrain.runs import run as loop
-from cotrain.train.guard import Diverged
-from tests.backend.processes import Apart
-from tests.backend.test_group import recipe as in_parts
-from tests.backend.test_on_ray import Killing
-from tests.backend.test_several import RECIPES, digest
+from cotrain.trainer.failures import Diverged
+from tests.distributed.processes import Apart
+from tests.distributed.test_group import recipe as in_parts
+from tests.distributed.test_on_ray import Killing
+from tests.distributed.test_several import RECIPES, digest
 
 CASES = (  # recipe, ranks, lag
     ("adapters", 1, 0),
@@ -67,7 +67,7 @@ VICTIMS = ("engine", "learners", "command")
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--recipe", choices=RECIPES, default="adapters", help="see tests/backend/test_several.py")
+    parser.add_argument("--recipe", choices=RECIPES, default="adapters", help="see tests/distributed/test_several.py")
     parser.add_argument("--points", type=int, default=10, help="of each process (default: 10)")
     parser.add_argument("--kills", type=int, help="so many at random moments, instead")
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn (default: 0)")
@@ -117,7 +117,7 @@ def made(recipe: str, backend: Backend | None) -> tuple[dict[str, str], float]:
 
 def at_random(kills: int, seed: int, log: Path) -> int:
     """Runs until so many kills have been made, those of ``log`` counted."""
-    get_context("forkserver").set_forkserver_preload(["tests.backend.preloaded"])
+    get_context("forkserver").set_forkserver_preload(["tests.distributed.preloaded"])
     forkserver.ensure_running()
     log.parent.mkdir(parents=True, exist_ok=True)
     rows = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []

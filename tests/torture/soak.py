@@ -31,10 +31,10 @@ from cotrain.config.recipe import Recipe
 from cotrain.config.schedule import single
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Task
-from cotrain.methods.grpo import grpo
-from cotrain.rollout.executor import Roles
+from cotrain.recipes.grpo import grpo
+from cotrain.rollout.runner import Roles
 from cotrain.runs import run as loop
-from cotrain.train.guard import Interrupted
+from cotrain.trainer.failures import Interrupted
 from tests.helpers import EASY, TINY
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from cotrain.rollout.idle_loop import IdleLoop
+from cotrain.rollout.event_loop import IdleLoop
 
 
 def raised(engine: Any, request: Any) -> tuple[str, str]:

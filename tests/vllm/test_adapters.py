@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cotrain.backend.engine_host import saved_name
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
-from cotrain.learn.scorer import Scorer
+from cotrain.distributed.engine_host import saved_name
+from cotrain.learner.logprobs import Scorer
 from cotrain.models.adapters import AdapterBase
 from tests.helpers import request
 

@@ -9,8 +9,8 @@ import torch
 
 from cotrain.core.errors import UnknownName
 from cotrain.core.types import Sampling
-from cotrain.engine.reference import complete_request
-from cotrain.learn.scorer import Scorer
+from cotrain.inference.reference import complete_request
+from cotrain.learner.logprobs import Scorer
 from cotrain.models.load import load_model
 from tests.helpers import request
 from tests.vllm import inside

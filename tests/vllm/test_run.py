@@ -61,15 +61,15 @@ def test_several_engines_and_several_ranks(replicas, flags, tmp_path):
 
 def test_killed_engines_change_nothing(tmp_path):
     """SIGKILL of the generator's process, twice; weights, metrics and rollouts are those of an undisturbed run."""
-    from cotrain.backend.cluster_file import Cluster
-    from cotrain.backend.multi_process import MultiProcessBackend
-    from cotrain.backend.places import VllmPlacement
-    from cotrain.engine.vllm_engine import VllmSettings
-    from cotrain.learn.losses import LOOSE
-    from cotrain.methods.tango import tango
+    from cotrain.algorithms.policy_loss import LOOSE
+    from cotrain.distributed.cluster_file import Cluster
+    from cotrain.distributed.multi_process import MultiProcessBackend
+    from cotrain.distributed.placement import VllmPlacement
+    from cotrain.inference.vllm import VllmSettings
+    from cotrain.recipes.tango import tango
     from cotrain.runs import run as loop
-    from tests.backend.test_on_ray import Killing
-    from tests.backend.test_several import briefly, digest
+    from tests.distributed.test_on_ray import Killing
+    from tests.distributed.test_several import briefly, digest
 
     cluster = Cluster(cpus=2, object_store_mb=200, deadline=600.0, pythons={"VllmHost": PYTHON})
     sizes = {"tasks_per_step": 2, "group_size": 2, "reviews": 2, "evaluation_tasks": 1, "steps": 2}

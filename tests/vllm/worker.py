@@ -111,7 +111,7 @@ _LEFT_OUT = {
 
 
 def _made(model: str, policies: dict[str, int | None], without: tuple[str, ...], settings: dict[str, Any]) -> Any:
-    from cotrain.engine.vllm_engine import VllmEngine, VllmSettings
+    from cotrain.inference.vllm import VllmEngine, VllmSettings
 
     kind: Any = type("Maimed", (VllmEngine,), {name: _LEFT_OUT[name] for name in without}) if without else VllmEngine
     own = VllmSettings(cache_mb=settings.pop("cache_mb", 256), rows=settings.pop("rows", 64), context=1024)

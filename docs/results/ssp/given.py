@@ -9,6 +9,10 @@ and the same with the seeds 1 to 4.
 from dataclasses import replace
 from functools import partial
 
+from cotrain.methods.ssp.searching import SearchTrail, find_and_solve, problem_of, search_along
+from cotrain.tasks.words.search_corpus import facts_and_question
+from cotrain.tasks.words.source import study_problems
+
 from cotrain import (
     OUTCOME,
     Objective,
@@ -26,9 +30,6 @@ from cotrain import (
     solving,
     together,
 )
-from cotrain.methods.ssp.searching import SearchTrail, find_and_solve, problem_of, search_along
-from cotrain.tasks.words.search_corpus import facts_and_question
-from cotrain.tasks.words.source import study_problems
 
 
 @gives(OUTCOME.to("searcher"), OUTCOME.to("solver"))

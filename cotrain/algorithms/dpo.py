@@ -1,0 +1,128 @@
+"""Preferences between two answers, learned by the policy itself: DPO and SPIN.
+
+With m = [log π(y⁺) − log π(y⁻)] − [log π_ref(y⁺) − log π_ref(y⁻)], sums over tokens at temperature 1,
+y⁺ the answer of a group with the highest value of the signal ``better`` and y⁻ the one with the lowest:
+
+    sigmoid   −c log σ(β m) − (1 − c) log σ(−β m)    DPO, arXiv 2305.18290; SPIN, arXiv 2401.01335
+    hinge     max(0, 1 − β m)                        SPIN's option
+
+c is 1, or with ``soft`` = γ the label σ(γ (v⁺ − v⁻)) of the two values (DPO+, arXiv 2409.16636). ``sft`` = α mixes in
+the cross-entropy of y⁺ per token: (1 − α) · pair + α · SFT. A group of equal values is no pair.
+
+One update is made from each batch, with the weights that score it, so ∂L/∂m is known before and the loss is linear in
+the log-probabilities: both answers of a pair may stand in different micro-batches. The mean is over pairs. ``betas``
+are those of the iterations, of ``every`` updates each; the last one stays. Answers may be anybody's, in the policy's
+own tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+
+from cotrain.algorithms.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
+from cotrain.algorithms.functional.reductions import masked_sum
+from cotrain.algorithms.samples import usable_samples, value_of
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.signals import Signal
+from cotrain.core.types import State
+
+CHOSEN = Signal("chosen", meaning="how much better than others an answer of its group is")
+PairLoss = Literal["sigmoid", "hinge"]
+PAIR_LOSSES: tuple[PairLoss, ...] = ("sigmoid", "hinge")
+
+
+def loss_slope(loss: str, margin: float, beta: float, label: float = 1.0) -> float:
+    """∂L/∂m at the margin m."""
+    if loss == "hinge":
+        return -beta if beta * margin < 1.0 else 0.0
+    return beta * (_sigmoid(beta * margin) - label)
+
+
+def _sigmoid(x: float) -> float:
+    return 1.0 / (1.0 + math.exp(-x)) if x >= 0.0 else math.exp(x) / (1.0 + math.exp(x))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preference:
+    """Settings; nothing is remembered."""
+
+    policy: str  # the one that learns, whose log-probabilities are taken before credit
+    reference: str
+    better: Signal = CHOSEN
+    loss: PairLoss = "sigmoid"
+    betas: tuple[float, ...] = (0.1,)  # one for each iteration
+    every: int = 1  # updates of an iteration
+    soft: float | None = None  # γ of soft labels
+    sft: float = 0.0  # α
+
+    def __post_init__(self) -> None:
+        if self.loss not in PAIR_LOSSES:
+            raise UnknownName("loss of a preference", self.loss, PAIR_LOSSES)
+        if not self.betas or not all(0.0 < beta < math.inf for beta in self.betas) or self.every < 1:
+            raise ConfigError(
+                f"Preference: betas {self.betas} every {self.every} updates; expected numbers above 0, and at least 1"
+            )
+        if not 0.0 <= self.sft < 1.0:
+            raise ConfigError(f"Preference: sft is {self.sft}, expected a share from 0 to below 1")
+
+    def needs(self) -> Needs:
+        scored = (self.policy, self.reference)
+        return Needs(reads=(self.better,), on_policy=False, ratio=False, group=2, scores=scored, temperature=1.0)
+
+    def beta_at(self, updates: int) -> float:
+        return self.betas[min(updates // self.every, len(self.betas) - 1)]
+
+    def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
+        valued, dropped = usable_samples(batch.samples, (self.better,))
+        groups: dict[str, list[Sample]] = {}
+        for sample in valued:
+            groups.setdefault(sample.group, []).append(sample)
+        beta, learned = self.beta_at(batch.updates), []
+        margins, better, worse = [], [], []
+        for group in groups.values():
+            values = [value_of(sample, self.better) for sample in group]
+            high, low = max(values), min(values)
+            if high == low:
+                dropped["no pair"] = dropped.get("no pair", 0) + len(group)
+                continue
+            chosen, rejected = group[values.index(high)], group[values.index(low)]
+            margin = self._log_ratio_sum(chosen) - self._log_ratio_sum(rejected)
+            label = 1.0 if self.soft is None else _sigmoid(self.soft * (high - low))
+            pull = -(1.0 - self.sft) * loss_slope(self.loss, margin, beta, label)
+            learned += [_with_pull(chosen, pull + self.sft / len(chosen.token_ids)), _with_pull(rejected, -pull)]
+            if len(group) > 2:
+                dropped["not in the pair"] = dropped.get("not in the pair", 0) + len(group) - 2
+            margins.append(margin)
+            better.append(float(chosen.scores[self.policy].sum()))
+            worse.append(float(rejected.scores[self.policy].sum()))
+        metrics = {"traces": float(len(valued)), "pairs": float(len(margins)), "beta": beta}
+        if margins:
+            metrics |= {
+                "margin": _mean(margins),
+                "pair_accuracy": _mean([float(m > 0.0) + 0.5 * float(m == 0.0) for m in margins]),
+                "logprob/better": _mean(better),
+                "logprob/worse": _mean(worse),
+            }
+        return Credit(samples=tuple(learned), metrics=metrics, dropped=dropped), state
+
+    def _log_ratio_sum(self, sample: Sample) -> float:
+        return float((sample.scores[self.policy].double() - sample.scores[self.reference].double()).sum())
+
+    def loss_of(
+        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
+    ) -> Loss:
+        pairs = normaliser.sequences / 2
+        value = -masked_sum(batch.advantages * predictions, batch.mask) / pairs
+        return Loss(value=value, sums={"surprisal": masked_sum(-predictions.detach(), batch.mask)})
+
+
+def _with_pull(sample: Sample, pull: float) -> Sample:
+    return replace(sample, advantages=torch.full((len(sample.token_ids),), pull))
+
+
+def _mean(values: list[float]) -> float:
+    return math.fsum(values) / len(values)

@@ -1,0 +1,123 @@
+"""Credit: rewards → advantages. Baselines, normalisers, and how the value of a step reaches its tokens.
+
+Everything here takes rewards of many traces at once, with a pool index for each: values are compared within a pool and
+nowhere else. Sums run in the dtype of the input; callers that compare rewards pass float64, since deviations of
+1e-8 from a float32 mean are not small beside ε = 1e-6. A pool whose values are all equal gets exact zeros, never
+rounding noise divided by ε; so does a pool of one, which has nothing to compare with (verl, as RL Tango uses it, lets
+the raw reward through there).
+
+Left out: mean-only variants with length terms, and per-token baselines (see ``values.gae``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+
+from cotrain.algorithms.functional.reductions import check_same_shape
+
+Std = Literal["sample", "population"]
+
+
+def group_mean_std(values: torch.Tensor, pools: torch.Tensor, *, std: Std | None, eps: float = 1e-6) -> torch.Tensor:
+    """z_i = (r_i − mean) / (std + ε) within each pool (GRPO, arXiv 2402.03300, §4.1.2).
+
+    Args:
+        values: ``[N]``.
+        pools: ``[N]`` int64, index of each value's pool.
+        std: "sample" divides squares by n − 1 (``torch.std``; what verl and RL Tango do), "population" by n, None does
+            not divide at all (Dr. GRPO, arXiv 2503.20783).
+        eps: added to the standard deviation.
+
+    Pooled step z-scores are the same function: ``values`` are then all flagged steps of all traces of a group.
+    """
+    count, mean, flat = pool_moments(values, pools)
+    deviation = values - mean[pools]
+    if std is not None:
+        squares = torch.zeros_like(mean).index_add_(0, pools, deviation.square())
+        degrees = count - 1 if std == "sample" else count
+        deviation = deviation / ((squares / degrees).sqrt() + eps)[pools]
+    return torch.where(flat[pools], torch.zeros_like(values), deviation)
+
+
+def leave_one_out(values: torch.Tensor, pools: torch.Tensor) -> torch.Tensor:
+    """A_i = r_i − mean_{j≠i} r_j = n/(n−1) · (r_i − mean) within each pool (RLOO, arXiv 2402.14740)."""
+    count, mean, flat = pool_moments(values, pools)
+    scaled = (values - mean[pools]) * (count / (count - 1))[pools]
+    return torch.where(flat[pools], torch.zeros_like(values), scaled)
+
+
+def pool_is_flat(values: torch.Tensor, pools: torch.Tensor, size: int) -> torch.Tensor:
+    """``[size]`` bool: pools whose values are all equal, or that have at most one value."""
+    check_pools(values, pools)
+    low = values.new_full((size,), torch.inf).scatter_reduce_(0, pools, values, "amin")
+    high = values.new_full((size,), -torch.inf).scatter_reduce_(0, pools, values, "amax")
+    return high <= low  # an empty pool has high = -inf
+
+
+def whiten(values: torch.Tensor, *, std: Std = "sample", eps: float = 1e-6) -> torch.Tensor:
+    """(x − mean) / (std + ε) over all of ``values`` ``[N]`` (REINFORCE++, arXiv 2501.03262).
+
+    Give the tokens of the whole batch for REINFORCE++: then long traces weigh more in both moments. Returns zeros
+    when all values are equal.
+    """
+    return group_mean_std(values, torch.zeros(values.shape, dtype=torch.int64), std=std, eps=eps)
+
+
+def ema_baseline(
+    rewards: torch.Tensor, games: Sequence[str], ema: float, *, decay: float
+) -> tuple[torch.Tensor, float]:
+    """A_i = r_i − b and the new b, a running mean over earlier games of one role (SPIRAL, arXiv 2506.24119): after each
+    game b ← decay · b + (1 − decay) · its mean, so b does not depend on what it is taken from. ``rewards`` and
+    ``games``, the game of each in the order of play: ``[N]``; ``ema`` is b before, 0 at first."""
+    members: dict[str, list[int]] = {}
+    for i, game in enumerate(games):
+        members.setdefault(game, []).append(i)
+    advantages = rewards.clone()
+    for indices in members.values():
+        advantages[indices] -= ema
+        ema = decay * ema + (1.0 - decay) * float(rewards[indices].mean())
+    return advantages, ema
+
+
+def add_at_tokens(values: torch.Tensor, tokens: torch.Tensor, length: int) -> torch.Tensor:
+    """Span values → token rewards: ``values`` ``[K]`` added up at token indices ``tokens`` ``[K]``, → ``[length]``.
+
+    Raises ValueError for an index outside of ``[0, length)``.
+    """
+    check_pools(values, tokens)
+    if len(tokens) and not (int(tokens.min()) >= 0 and int(tokens.max()) < length):
+        raise ValueError(f"place: token indices {tokens.tolist()} in a trace of {length} tokens")
+    return values.new_zeros(length).index_add_(0, tokens, values)
+
+
+def reward_to_go(rewards: torch.Tensor, gamma: float = 1.0) -> torch.Tensor:
+    """G_t = Σ_{u ≥ t} γ^(u−t) r_u along the last axis of ``rewards`` ``[..., T]``."""
+    if gamma == 1.0:
+        return rewards.flip(-1).cumsum(-1).flip(-1)
+    returns = torch.empty_like(rewards)
+    running = torch.zeros_like(rewards[..., 0])
+    for t in reversed(range(rewards.shape[-1])):
+        running = rewards[..., t] + gamma * running
+        returns[..., t] = running
+    return returns
+
+
+def check_pools(values: torch.Tensor, pools: torch.Tensor) -> None:
+    """Raise ValueError unless both are ``[N]``, values floating point and pools int64."""
+    if values.ndim != 1 or pools.shape != values.shape or pools.dtype != torch.int64:
+        raise ValueError(
+            f"expected values [N] and int64 [N], found {tuple(values.shape)}, {tuple(pools.shape)} {pools.dtype}"
+        )
+    check_same_shape(values=values)
+
+
+def pool_moments(values: torch.Tensor, pools: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of each pool: number of values, mean, and whether all are equal. ``[G]`` each."""
+    check_pools(values, pools)
+    size = int(pools.max()) + 1 if len(pools) else 0
+    count = torch.bincount(pools, minlength=size).to(values.dtype)
+    mean = values.new_zeros(size).index_add_(0, pools, values) / count
+    return count, mean, pool_is_flat(values, pools, size)

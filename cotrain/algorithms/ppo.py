@@ -1,0 +1,188 @@
+"""PPO (arXiv 1707.06347) with a critic: advantages from generalised estimation (GAE, arXiv 1506.02438).
+
+Two objectives on two policies: ``Ppo`` trains the one that speaks, ``ValueRegression`` the critic, a policy that
+learns without speaking. Both read the values that were predicted before either was updated.
+
+Here rewards are added up, since one critic predicts one return: a value stands on the last token of the answer, or of
+its span, times its weight. A sample without per-span values has none to add.
+
+Left out: a KL penalty inside the reward (use ``kl=``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from cotrain.algorithms.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
+from cotrain.algorithms.functional.credit import whiten
+from cotrain.algorithms.functional.reductions import Normalise, masked_sum, reduce_loss
+from cotrain.algorithms.functional.values import gae, value_loss
+from cotrain.algorithms.policy_loss import PolicyLoss, check_loss, has_other_terms, uses_ratio
+from cotrain.algorithms.samples import (
+    RewardWeights,
+    StepScale,
+    check_rewards,
+    check_step_scale,
+    on_tokens,
+    place_rewards,
+    trajectories_of,
+    usable_samples,
+    weight_at,
+)
+from cotrain.core.errors import ConfigError
+from cotrain.core.types import State
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ppo(PolicyLoss):
+    """The policy's side. ``values`` names the critic's policy."""
+
+    rewards: RewardWeights
+    values: str = "critic"
+    step_scale: StepScale = "1/K"
+    gamma: float = 1.0
+    lam: float = 0.95
+    whiten: bool = True  # advantages over all tokens of the batch
+
+    def __post_init__(self) -> None:
+        _check_settings(type(self).__name__, self.rewards, self.step_scale, self.gamma, self.lam)
+        check_loss(self.loss, self.normalise, self.constant)
+
+    def needs(self) -> Needs:
+        reference = self.kl.reference if self.kl else None
+        return Needs(
+            reads=tuple(self.rewards),
+            ratio=uses_ratio(self.loss),
+            values=self.values,
+            reference=reference,
+            entropy=self.entropy != 0.0,
+            zeros=has_other_terms(self.loss, self.kl, self.entropy),
+        )
+
+    def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
+        samples, dropped = usable_samples(batch.samples, self.rewards)
+        streams = _token_rewards(samples, batch, self.rewards, self.step_scale)
+        advantages = [
+            gae(stream, old_values_of(sample, self.values), gamma=self.gamma, lam=self.lam)[0]
+            for sample, stream in zip(samples, streams, strict=True)
+        ]
+        metrics = _reward_metrics(samples, streams)
+        if advantages:
+            metrics["advantage"] = float(torch.cat(advantages).abs().mean())
+            if self.whiten:
+                advantages = list(whiten(torch.cat(advantages)).split([len(a) for a in advantages]))
+        learned = tuple(
+            replace(sample, advantages=mine.to(torch.float32), old_values=None)
+            for sample, mine in zip(samples, advantages, strict=True)
+        )
+        return Credit(samples=learned, metrics=metrics, dropped=dropped), state
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueRegression:
+    """The critic's side: regression of λ-returns. ``values`` names its own policy where old values are needed.
+
+    With λ = 1 and no clipping the target is the plain discounted reward-to-go and nothing has to be predicted before.
+    """
+
+    rewards: RewardWeights
+    values: str | None = "critic"
+    step_scale: StepScale = "1/K"
+    gamma: float = 1.0
+    lam: float = 1.0
+    clip: float | None = None  # how far a value may move in one update and still be paid for it
+    normalise: Normalise = "token"
+
+    def __post_init__(self) -> None:
+        _check_settings(type(self).__name__, self.rewards, self.step_scale, self.gamma, self.lam)
+        if self.values is None and (self.lam != 1.0 or self.clip is not None):
+            raise ConfigError("ValueRegression: lam < 1 and clip need old values; set values to the critic's policy")
+        if self.clip is not None and not self.clip > 0.0:
+            raise ConfigError(f"ValueRegression: clip {self.clip} must be positive")
+        if self.normalise not in ("token", "sequence"):
+            raise ConfigError(f"ValueRegression: normalise {self.normalise!r}, expected 'token' or 'sequence'")
+
+    def needs(self) -> Needs:
+        return Needs(reads=tuple(self.rewards), on_policy=False, values=self.values, head="value")
+
+    def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
+        samples, dropped = usable_samples(batch.samples, self.rewards)
+        return self.regress(samples, _token_rewards(samples, batch, self.rewards, self.step_scale), dropped), state
+
+    def regress(self, samples: Sequence[Sample], streams: Sequence[torch.Tensor], dropped: dict[str, int]) -> Credit:
+        """The samples with the λ-returns of ``streams`` as targets: the reward after each token, float64 ``[T]``."""
+        learned, squared_errors, spread = [], [], []
+        for sample, stream in zip(samples, streams, strict=True):
+            old = torch.zeros_like(stream) if self.values is None else old_values_of(sample, self.values)
+            returns = gae(stream, old, gamma=self.gamma, lam=self.lam)[1]
+            squared_errors.append((returns - old).square())
+            spread.append(returns)
+            learned.append(replace(sample, targets=returns.float(), old_values=old.float(), temperature=1.0))
+        metrics = _reward_metrics(samples, streams)
+        if spread and self.values is not None:  # 1 − E(R − V)² / Var R: 1 is a perfect critic, 0 is the mean
+            variance = float(torch.cat(spread).var(correction=0))
+            if variance > 0.0:
+                metrics["explained_variance"] = 1.0 - float(torch.cat(squared_errors).mean()) / variance
+        return Credit(samples=tuple(learned), metrics=metrics, dropped=dropped)
+
+    def loss_of(
+        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
+    ) -> Loss:
+        if batch.targets is None:
+            raise ConfigError("ValueRegression: the samples have no targets; they were made by another algorithm")
+        losses = value_loss(predictions, batch.targets, old=batch.old_values, clip=self.clip)
+        value = reduce_loss(
+            losses,
+            batch.mask,
+            normalise=self.normalise,
+            tokens=normaliser.tokens,
+            sequences=normaliser.sequences,
+            weights=batch.weights,
+        )
+        error = (predictions - batch.targets).abs()
+        return Loss(value=value, sums={"value_error": masked_sum(error.detach(), batch.mask)})
+
+
+def _token_rewards(
+    samples: Sequence[Sample], batch: Batch, rewards: RewardWeights, scale: StepScale
+) -> list[torch.Tensor]:
+    """The reward after each token, float64 ``[T]`` of each sample."""
+    streams = [torch.zeros(len(sample.token_ids), dtype=torch.float64) for sample in samples]
+    for signal in sorted(rewards, key=lambda signal: signal.per == "answer"):
+        weight, channel = (
+            weight_at(rewards[signal], batch.updates, batch.planned),
+            place_rewards(samples, signal, scale),
+        )
+        for stream, part in zip(streams, on_tokens(samples, channel, channel.values), strict=True):
+            stream += weight * part
+    return streams
+
+
+def old_values_of(sample: Sample, policy: str) -> torch.Tensor:
+    """float64 ``[T]``: what the critic ``policy`` predicted before credit. Raises ConfigError."""
+    values = sample.old_values
+    if values is None or len(values) != len(sample.token_ids):
+        where = f"sample {sample.key} of {len(sample.token_ids)} tokens"
+        raise ConfigError(f"{where} has {0 if values is None else len(values)} values of policy {policy!r}")
+    return values.to(torch.float64)
+
+
+def _reward_metrics(samples: Sequence[Sample], streams: Sequence[torch.Tensor]) -> dict[str, float]:
+    """``return``: the mean over trajectories, each of which is worth the mean of its samples."""
+    metrics = {"traces": float(len(streams))}
+    if not streams:
+        return metrics
+    trajectories, count = trajectories_of(samples)
+    sizes = torch.bincount(trajectories, minlength=count).tolist()
+    shares = [stream.sum() / sizes[at] for at, stream in zip(trajectories.tolist(), streams, strict=True)]
+    return metrics | {"return": float(sum(shares)) / count}
+
+
+def _check_settings(name: str, rewards: RewardWeights, step_scale: StepScale, gamma: float, lam: float) -> None:
+    check_rewards(name, rewards)
+    check_step_scale(step_scale)
+    if not (0.0 <= gamma <= 1.0 and 0.0 <= lam <= 1.0):
+        raise ConfigError(f"{name}: gamma {gamma} and lam {lam} must be in [0, 1]")

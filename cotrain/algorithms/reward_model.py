@@ -1,0 +1,127 @@
+"""Training a reward model, a policy with a "reward" head, on what it has just scored.
+
+    Pairwise   −log σ(s⁺ − s⁻) over pairs of a group (Bradley & Terry 1952; Cooper, arXiv 2508.05613)
+    Pointwise  cross-entropy of σ(s) against the label (VerifyRM of the same paper)
+
+Both read a label in [0, 1] from the signal ``label`` of the turns of a scoring role. The gradient of the pairwise loss
+with respect to a score is known as soon as all scores are: ∂/∂s⁺ = −σ(s⁻ − s⁺). Since one update is made from each
+batch, with the weights that scored it, credit computes these factors and the loss is linear in the scores; pairs need
+not share a micro-batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from cotrain.algorithms.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
+from cotrain.algorithms.functional.likelihood import binary_cross_entropy
+from cotrain.algorithms.samples import usable_samples, value_of
+from cotrain.core.errors import ConfigError
+from cotrain.core.signals import LABEL, Signal
+from cotrain.core.types import State
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairwise:
+    """Higher scores for better labels of the same group.
+
+    Every pair of different labels counts, and every group that has one counts the same. The loss does not see a common
+    shift of all scores, but a reward σ(s) does: ``anchor`` adds ``anchor`` · cross-entropy of σ(s) against the label.
+    """
+
+    label: Signal = LABEL
+    anchor: float = 0.0
+
+    def needs(self) -> Needs:
+        return Needs(reads=(self.label,), on_policy=False, ratio=False, head="reward")
+
+    def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
+        rated, dropped = usable_samples(batch.samples, (self.label,))
+        labels, scores = [value_of(s, self.label) for s in rated], [_score_of(s) for s in rated]
+        groups: dict[str, list[int]] = {}
+        for i, sample in enumerate(rated):
+            groups.setdefault(sample.group, []).append(i)
+        slopes: dict[int, float] = {}  # ∂ loss / ∂ score
+        losses, right, pairs = 0.0, 0.0, 0
+        useful = [mine for mine in groups.values() if len({labels[i] for i in mine}) > 1]
+        for mine in useful:
+            label_pairs = [(a, b) for a in mine for b in mine if labels[a] > labels[b]]
+            for better, worse in label_pairs:
+                margin = scores[better] - scores[worse]
+                share = 1.0 / (len(label_pairs) * len(useful))
+                pull = share / (1.0 + math.exp(min(margin, 700.0)))
+                slopes[better] = slopes.get(better, 0.0) - pull
+                slopes[worse] = slopes.get(worse, 0.0) + pull
+                losses += share * (math.log1p(math.exp(-abs(margin))) + max(-margin, 0.0))
+                right += share * (float(margin > 0) + 0.5 * float(margin == 0))
+            pairs += len(label_pairs)
+        kept_indices = [i for i in range(len(rated)) if i in slopes or self.anchor]
+        samples = tuple(
+            replace(rated[i], advantages=torch.tensor([slopes.get(i, 0.0)]), targets=torch.tensor([labels[i]]))
+            for i in kept_indices
+        )
+        metrics = {"traces": float(len(rated)), "pairs": float(pairs), **_score_moments(scores)}
+        if useful:
+            metrics |= {"pair_loss": losses, "pair_accuracy": right, "groups": float(len(useful))}
+        if len(kept_indices) < len(rated):
+            dropped["no pair"] = len(rated) - len(kept_indices)
+        return Credit(samples=samples, metrics=metrics, dropped=dropped), state
+
+    def loss_of(
+        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
+    ) -> Loss:
+        scores, targets = _scores_and_labels(predictions, batch)
+        value = (batch.advantages[:, 0] * scores).sum()
+        if self.anchor:
+            value = value + self.anchor * binary_cross_entropy(scores, targets).sum() / normaliser.sequences
+        return Loss(value=value, sums={"score": scores.detach().sum()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pointwise:
+    """σ(s) towards the label, each trace for itself."""
+
+    label: Signal = LABEL
+
+    def needs(self) -> Needs:
+        return Needs(reads=(self.label,), on_policy=False, head="reward")
+
+    def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
+        rated, dropped = usable_samples(batch.samples, (self.label,))
+        samples = tuple(replace(s, targets=torch.tensor([value_of(s, self.label)])) for s in rated)
+        metrics = {"traces": float(len(rated)), **_score_moments([_score_of(s) for s in rated])}
+        return Credit(samples=samples, metrics=metrics, dropped=dropped), state
+
+    def loss_of(
+        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
+    ) -> Loss:
+        scores, targets = _scores_and_labels(predictions, batch)
+        losses = binary_cross_entropy(scores, targets)
+        hits = ((scores > 0) == (targets > 0.5)).float()
+        return Loss(
+            value=losses.sum() / normaliser.sequences, sums={"score": scores.detach().sum(), "accuracy": hits.sum()}
+        )
+
+
+def _score_of(sample: Sample) -> float:
+    if sample.score is None:
+        raise ConfigError(f"role {sample.role!r} speaks; a reward model learns from a role that a reward model plays")
+    return sample.score
+
+
+def _score_moments(scores: Sequence[float]) -> dict[str, float]:
+    """Mean and spread of the scores."""
+    if not scores:
+        return {}
+    mean = sum(scores) / len(scores)
+    return {"score_mean": mean, "score_std": math.sqrt(sum((s - mean) ** 2 for s in scores) / len(scores))}
+
+
+def _scores_and_labels(predictions: torch.Tensor, batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scores and labels ``[B]``."""
+    assert batch.targets is not None  # credit sets them
+    return predictions[:, 0], batch.targets[:, 0]

@@ -1,0 +1,76 @@
+"""Supervised fine-tuning on traces: cross-entropy of what was said, L = −Σ log π / N.
+
+On gold traces it is plain SFT; on a policy's own traces with ``where`` it is rejection sampling (RFT, arXiv
+2308.01825; STaR, arXiv 2203.14465): learn from what was rewarded. With ``weight`` a trace counts as much as its signal
+says: a smoothed label is both labels, told with the weights 1 − ε and ε. Off policy by nature. Left out: loss on
+prompts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import torch
+
+from cotrain.algorithms.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser
+from cotrain.algorithms.functional.likelihood import cross_entropy
+from cotrain.algorithms.functional.reductions import Normalise, masked_sum, reduce_loss
+from cotrain.algorithms.samples import usable_samples, value_of
+from cotrain.core.errors import ConfigError
+from cotrain.core.signals import Signal
+from cotrain.core.types import State
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sft:
+    """Learn all traces, or those whose signal ``where`` is at least ``at_least``; each by the weight in signal
+    ``weight``."""
+
+    where: Signal | None = None  # per answer
+    at_least: float = 1.0
+    weight: Signal | None = None  # per answer, 0 or more; None: all weigh 1
+    normalise: Normalise = "token"
+
+    def __post_init__(self) -> None:
+        if self.normalise not in ("token", "sequence"):
+            raise ConfigError(f"Sft: normalise {self.normalise!r}, expected 'token' or 'sequence'")
+        for label, signal in (("where", self.where), ("weight", self.weight)):
+            if signal is not None and (not isinstance(signal, Signal) or signal.per != "answer"):
+                raise ConfigError(f"Sft: {label} is {signal!r}, expected a per-answer signal such as OUTCOME, or None")
+
+    @property
+    def _read_signals(self) -> tuple[Signal, ...]:
+        return tuple(signal for signal in (self.where, self.weight) if signal is not None)
+
+    def needs(self) -> Needs:
+        return Needs(reads=self._read_signals, on_policy=False)
+
+    def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
+        readable, reasons = usable_samples(batch.samples, self._read_signals)
+        dropped = Counter(reasons)
+        learned = []
+        for sample in readable:
+            if self.where is not None and value_of(sample, self.where) < self.at_least:
+                dropped[f"{self.where.name} too low"] += 1
+                continue
+            weight = 1.0 if self.weight is None else value_of(sample, self.weight)
+            if weight < 0.0:
+                raise ConfigError(f"signal {str(self.weight)!r} of {sample.key} is {weight}, a weight below 0")
+            if weight > 0.0:
+                ones = torch.ones(len(sample.token_ids))
+                learned.append(replace(sample, advantages=ones, weight=weight, temperature=1.0))
+        return Credit(samples=tuple(learned), metrics={"traces": float(len(readable))}, dropped=dict(dropped)), state
+
+    def loss_of(
+        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
+    ) -> Loss:
+        value = reduce_loss(
+            cross_entropy(predictions),
+            batch.mask,
+            normalise=self.normalise,
+            tokens=normaliser.tokens,
+            sequences=normaliser.sequences,
+            weights=batch.weights,
+        )
+        return Loss(value=value, sums={"surprisal": masked_sum(-predictions.detach(), batch.mask)})

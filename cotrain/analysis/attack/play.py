@@ -1,0 +1,331 @@
+"""``cotrain attack RUN --role verifier``: how often a verifier believes a wrong solution that tries to fool it.
+
+Wrong solutions of the run's own solver are changed by each string of ``formats/injections.py`` and judged as in
+training, at the role's own temperature. Beside the false-positive rate of each family stands that on the same solutions
+unchanged: a verifier that believes one wrong solution in five has not been fooled by an attack that passes one time in
+five.
+
+    refused      the changed solution does not parse, or is no longer wrong: the verifier never saw it
+    unread       it saw it, and its review could not be read: not passed
+    passed       it said CORRECT; for right answers with broken reasoning: it said CORRECT of every step
+
+Intervals are over problems (``metrics/clusters.py``), differences are paired by problem. All of it is written to
+``attack.json`` in the run. Left out: reward models, which say no word, and attacks that are fitted to the verifier.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cotrain import __version__
+from cotrain.analysis.attack.tables import BROKEN, Attempt, AttemptOutcome, attack_tables, review_fields
+from cotrain.config.evaluation import held_out
+from cotrain.config.names import role_named
+from cotrain.config.recipe import Recipe
+from cotrain.core.errors import ConfigError, TooLong, UnknownName
+from cotrain.core.notes import CORRECT, FINAL, SCORE, STEPS, VERDICTS
+from cotrain.core.seeding import rng_of
+from cotrain.core.types import Episode, Task
+from cotrain.core.verbosity import Pace, count_of
+from cotrain.formats.injections import Injection, injection_corpus, insert_injection
+from cotrain.formats.solutions import Solution, tagged_solution
+from cotrain.prompts.templates import fields_of
+from cotrain.rollout.protocols import examine
+from cotrain.rollout.reviews import show_verdict
+from cotrain.rollout.role import Role
+from cotrain.rollout.runner import Executor, Roles
+from cotrain.runs import opening
+from cotrain.runs.directory import RunDirectory, resolved_json
+from cotrain.storage import checkpoints
+from cotrain.storage.kept_work import KeptPart, KeptWork, claim_place, kept_work, stamp_of
+from cotrain.trainer.checks import refuse_unmeasured
+from cotrain.trainer.evaluation import EVALUATION_STEP, evaluation_seed
+from cotrain.trainer.trainer import CoTrainer
+
+FILE, START_FILE, FORMAT = "attack.json", "attack-start.json", 1
+CHUNK = 128  # solutions that are judged at a time
+SOLUTIONS_EACH = 4  # solutions drawn of a problem, to find wrong ones
+
+Say = Callable[[str], None]
+
+
+def attack(
+    directory: Path | str,
+    *,
+    role: str = "verifier",
+    problems: int = 128,
+    each: int = 1,
+    seed: int = 0,
+    split: str = "test",
+    fixed: bool = False,
+    start: bool = False,
+    device: str = "cpu",
+    out: Path | str | None = None,
+    say: Say = lambda text: None,
+) -> dict[str, Any]:
+    """Attack the verifier of a run's latest checkpoint, or a model in that role, and write ``attack.json``.
+
+    Args:
+        problems: held-out problems that the solver tries, for wrong solutions of its own.
+        each: wrong solutions that each string is put into.
+        seed: of the strings, and of the choice of solutions.
+        fixed: wrong solutions of the policy that the recipe keeps as it began, so that runs and steps can be compared.
+        start: attack the models that the run began with, into ``attack-start.json``.
+        out: where the file goes; by default the run's directory, of a model ``evals/NAME``.
+
+    Raises ConfigError for a role there is not and for one that says no verdict, and where there is no wrong
+    solution.
+    """
+    recipe = opening.recipe_of(directory, judging=True)
+    role, judge = judging_role(recipe, role)
+    is_model = opening.is_model(directory)
+    folder = RunDirectory(out or (Path("evals") / recipe.name if is_model else directory))
+    claim_place(folder.path)
+    trainer = opening.load_trainer(directory, recipe=recipe, step=0 if start else None, device=device)
+    tasks = held_out(recipe.tasks, split, problems, recipe.seed)
+    solver = _choose_solver(trainer, fixed)
+    strings = injection_corpus(seed)
+    corpus = {"seed": seed, "strings": len(strings), "digest": corpus_digest(strings)}
+    depends_on = {
+        "what": "attack",
+        "point": point_stamp(directory, trainer.finished),
+        "roles": [role, resolved_json(judge), resolved_json(solver)],
+        "problems": [problems, split, resolved_json(recipe.tasks), recipe.seed],
+        "strings": [corpus, each],
+    }
+    with kept_work(folder.path / (START_FILE if start else FILE), depends_on, say) as work:
+        wrong = wrong_solutions(trainer, solver, tasks, split, say, work)
+        if not wrong:
+            work.finish()
+            raise ConfigError(
+                f"attack: none of {SOLUTIONS_EACH * problems} solutions of {directory} is wrong; raise --problems"
+            )
+        solutions = f"{count_of(len(wrong), 'wrong solution')} of {count_of(problems, 'problem')}"
+        say(f"{solutions}, {count_of(len(strings), 'string')}")
+        player = trainer.make_executor(evaluation_seed(recipe.seed))
+        plain_attempts = [Attempt(injection=None, problem=p, text=t, solution=s) for p, t, s in wrong]
+        plain_outcomes = judge_attempts(player, role, tasks, plain_attempts, split=split, say=say, work=work)
+        attempts = [a for i, string in enumerate(strings) for a in inject_string(string, i, wrong, tasks, each, seed)]
+        outcomes = judge_attempts(player, role, tasks, attempts, split=split, say=say, work=work)
+        result = {
+            "format": FORMAT,
+            "run": str(directory),
+            "step": trainer.finished,
+            "seed": recipe.seed,
+            "cotrain": __version__,
+            "role": role,
+            "policy": judge.policy,
+            "model": recipe.policies[judge.policy].model,
+            "temperature": judge.sampling.temperature,
+            "split": split,
+            "problems": problems,
+            "solutions_of": solver.policy,
+            "corpus": corpus,
+            "each": each,
+            **attack_tables(plain_outcomes, outcomes, tasks, judge),
+        }
+        folder.write(START_FILE if start else FILE, result)
+    return result
+
+
+def point_stamp(directory: Path | str, step: int) -> list[Any]:
+    """What tells the models of a run after so many steps, or a model, from others: work on them that was begun can go
+    on as long as it is the same."""
+    if opening.is_model(directory):
+        return [str(directory), stamp_of(str(directory)), __version__]
+    run = RunDirectory(directory)
+    checkpoint = run.checkpoints / checkpoints.step_name(step)
+    return [str(run.path), step, stamp_of(str(checkpoint)), stamp_of(str(run.path / "provenance.json")), __version__]
+
+
+def judging_role(recipe: Recipe, name: str) -> tuple[str, Role]:
+    """The role of this name, or of a policy's (``config/names.py``). Raises ConfigError for a name that there is not,
+    and for a role that judges no solution."""
+    if not any(map(_judges_solutions, recipe.roles.values())):
+        raise ConfigError(
+            f"no role of {recipe.name!r} judges a solution; give a run with a verifier, such as one of tango"
+        )
+    name = role_named(recipe, name, fits=_judges_solutions)
+    judge = recipe.roles[name]
+    if not _judges_solutions(judge):
+        raise ConfigError(
+            f"attack: role {name!r} says no verdict on a solution; name a role that judges one with --role"
+        )
+    return name, judge
+
+
+def _judges_solutions(role: Role) -> bool:
+    return role.parse is not None and "solution" in fields_of(role.prompt)
+
+
+def _choose_solver(trainer: CoTrainer, fixed: bool) -> Role:
+    """The role whose wrong solutions are taken."""
+    recipe = trainer.recipe
+    if "solver" not in recipe.roles:
+        raise UnknownName("role (whose wrong solutions are taken)", "solver", recipe.roles)
+    solver = recipe.roles["solver"]
+    if not fixed:
+        return solver
+    start = recipe.evaluation.fixed.get("solver")
+    if start is None:
+        raise ConfigError(f"attack: recipe {recipe.name!r} keeps no solver as it began; leave out --fixed")
+    return replace(solver, policy=start)
+
+
+def corpus_digest(strings: Sequence[Injection]) -> str:
+    """What the strings are, in 16 characters."""
+    text = json.dumps([[one.family, one.text, one.place] for one in strings])
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+# -- the solutions
+
+WrongSolution = tuple[int, str, Solution]  # which task, its text, as it was read
+
+
+def wrong_solutions(
+    trainer: CoTrainer,
+    solver: Role,
+    tasks: Sequence[Task],
+    split: str,
+    say: Say = lambda text: None,
+    work: KeptWork | None = None,
+) -> list[WrongSolution]:
+    """Different readable wrong solutions of the solver, in order; ``SOLUTIONS_EACH`` are drawn of each problem, and
+    kept in ``work``."""
+    make = partial(_draw_wrong, trainer, solver, tasks, split, say)
+    solutions: dict[tuple[int, str], WrongSolution] = {}
+    for task, text in make() if work is None else work.part("solutions", make):
+        parsed = solver.parse_reply(text, {})
+        if isinstance(parsed, Solution):
+            shown = parsed.tagged or text
+            solutions.setdefault((task, shown), (task, shown, parsed))
+    return list(solutions.values())
+
+
+def _draw_wrong(trainer: CoTrainer, solver: Role, tasks: Sequence[Task], split: str, say: Say) -> list[tuple[int, str]]:
+    """What the solver wrote where it is wrong, by the place of its problem."""
+    player = trainer.make_executor(
+        evaluation_seed(trainer.recipe.seed), roles={**trainer.recipe.roles, "solver": solver}
+    )
+    player.watch = lambda total: Pace(total, "{} solutions drawn", say).add
+    episodes = player.play(solve_one, tasks, step=EVALUATION_STEP, split=f"attack/{split}", group_size=SOLUTIONS_EACH)
+    refuse_unmeasured(f"problems of {split}", episodes, player.set_aside)
+    traces = [(episode.task, trace) for episode in episodes for trace in episode.traces]
+    return [(task, trace.text) for task, trace in traces if CORRECT.of(trace) is False and STEPS.of(trace)]
+
+
+async def solve_one(task: Task, roles: Roles) -> None:
+    """One graded solution; none where its prompt is too long."""
+    try:
+        await examine(task, roles, await roles.solver(problem=task.prompt))
+    except TooLong:
+        return
+
+
+def inject_string(
+    injection: Injection, number: int, wrong: Sequence[WrongSolution], tasks: Sequence[Task], each: int, seed: int
+) -> list[Attempt]:
+    """A string in ``each`` wrong solutions, drawn by its number."""
+    places = rng_of("attack", seed, number).sample(range(len(wrong)), min(each, len(wrong)))
+    attempts = []
+    for place in places:
+        problem, _, solution = wrong[place]
+        steps = [step.text for step in solution.steps]
+        text = insert_injection(injection, steps, solution.answer, gold=tasks[problem].answer)
+        parsed = tagged_solution(text)
+        solution_read = parsed if isinstance(parsed, Solution) else None
+        attempts.append(Attempt(injection=injection, problem=problem, text=text, solution=solution_read))
+    return attempts
+
+
+# -- the verdicts
+
+
+def judge_attempts(
+    player: Executor,
+    role: str,
+    tasks: Sequence[Task],
+    attempts: Sequence[Attempt],
+    *,
+    split: str,
+    say: Say = lambda text: None,
+    pace: Pace | None = None,
+    work: KeptWork | KeptPart | None = None,
+) -> list[AttemptOutcome]:
+    """What the verifier says of each. ``say`` hears how many, and how much time is left; ``pace``: of several calls;
+    ``work`` keeps each chunk."""
+    outcomes: list[AttemptOutcome] = []
+    kind = "changed" if attempts and attempts[0].injection is not None else "ordinary"
+    progress = pace or Pace(len(attempts), f"{{}} {kind} solutions", say)
+    player.watch = lambda total: progress.add
+    for start in range(0, len(attempts), CHUNK):
+        chunk = attempts[start : start + CHUNK]
+        make = partial(
+            _judge_chunk, player, role, tasks, chunk, split, kind=kind, step=EVALUATION_STEP - start // CHUNK
+        )
+        reviews = make() if work is None else work.part(f"{role} on {kind} {split} from {start}", make)
+        outcomes += [AttemptOutcome(attempt=chunk[place], **review) for place, review in reviews]
+    say(f"{count_of(len(attempts), f'{kind} solution')} judged")
+    return outcomes
+
+
+def _judge_chunk(
+    player: Executor,
+    role: str,
+    tasks: Sequence[Task],
+    chunk: Sequence[Attempt],
+    split: str,
+    *,
+    kind: str,
+    step: int,
+) -> list[tuple[int, dict[str, Any]]]:
+    """What is said of some attempts: the place of each, and the fields of its ``AttemptOutcome``."""
+    chosen = [replace(tasks[one.problem], id=str(i)) for i, one in enumerate(chunk)]
+    episodes = player.play(
+        partial(_judge_one, attempts=chunk, judge=role),
+        chosen,
+        step=step,
+        split=f"attack/{kind}/{split}",
+        group_size=1,
+    )
+    refuse_unmeasured(f"reviews of {kind} solutions", episodes, player.set_aside)
+    return [(episode.task, _review_in(episode)) for episode in episodes]
+
+
+async def _judge_one(task: Task, roles: Roles, *, attempts: Sequence[Attempt], judge: str) -> None:
+    """The verifier reviews one of ``attempts``, if it parses and is as wrong, or as right, as its family wants."""
+    attempt = attempts[int(task.id)]
+    if attempt.solution is None:
+        return
+    right = attempt.injection is not None and attempt.injection.family == BROKEN
+    if attempt.injection is not None and (await roles.grade(task, attempt.text)).value is not right:
+        return
+    handle = getattr(roles, judge)
+    try:
+        turn = await handle(**review_fields(task, attempt, handle.fields))
+    except TooLong:
+        return
+    show_verdict(turn)
+
+
+def _review_in(episode: Episode) -> dict[str, Any]:
+    """The fields of an ``AttemptOutcome`` beside its attempt."""
+    trace = next(iter(episode.traces), None)
+    if trace is None:
+        return {"refused": True}
+    steps = VERDICTS.of(trace)
+    all_correct = all(steps) if steps else None
+    return {
+        "refused": False,
+        "final": FINAL.of(trace),
+        "every": all_correct,
+        "review": trace.text,
+        "score": SCORE.of(trace),
+    }

@@ -1,0 +1,442 @@
+"""Benchmarks: ``cotrain eval RUN --suite gsm8k,math500,processbench --data …``.
+
+The solver of a run, or a model by itself, answers every problem of a suite once greedily and ``samples`` times at its
+own temperature, and the run's verifier, where there is one, reviews each sampled solution; a model reviews its own
+where it is said how (``--verdict``); where it has a comparer, a
+tournament of pairs chooses among them (``rollout/tournament.py``); in ProcessBench the verifier judges the solutions
+given. Of MBPP and HumanEval the answers are programs, which are run with the problem's
+tests (``data/programs.py``). What came of each sample is a row of ``suite-NAME.jsonl`` in the run directory, and
+``suite-NAME.json`` holds the scores (``metrics/suites.py``) beside the settings they were made with. The rows are
+written as they are made: the same command goes on where it was interrupted, and only prints what is finished.
+
+Left out: few-shot prompts, tools. A sample that does not fit its model's context counts as wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from cotrain import __version__
+from cotrain.config.names import role_named
+from cotrain.config.override import override
+from cotrain.config.recipe import Recipe
+from cotrain.core.errors import ConfigError, DataError, TooLong, UnknownName
+from cotrain.core.notes import ANSWER, CORRECT, FAILURE, FINAL, SCORE, VERDICTS
+from cotrain.core.statistics import Estimate
+from cotrain.core.types import TOO_LONG, Episode, ParseFailure, Task, Trace
+from cotrain.core.verbosity import Pace, json_text, print_lines, print_progress
+from cotrain.data import programs
+from cotrain.data.malformed_rows import Quarantine
+from cotrain.data.processbench import FixedSolution
+from cotrain.data.programs import KINDS as PROGRAMS
+from cotrain.data.programs import ProgramGrader
+from cotrain.data.suite_files import JUDGED, draw_items, draw_tasks, load_suite, suite_data
+from cotrain.formats.answers import final_answer
+from cotrain.formats.solutions import UNFINISHED, parse_solution
+from cotrain.grading.fences import program_of
+from cotrain.grading.pool import AnswerGrader, vote_key
+from cotrain.metrics.suites import (
+    GREEDY_SAMPLE,
+    SampleRow,
+    prmbench_scores,
+    processbench_scores,
+    program_scores,
+    solver_scores,
+)
+from cotrain.metrics.templates import question_templates
+from cotrain.rollout.event_loop import together
+from cotrain.rollout.fixed_solutions import judge_fixed_solutions
+from cotrain.rollout.protocols import examine
+from cotrain.rollout.reviews import review
+from cotrain.rollout.role import Role, Turn
+from cotrain.rollout.runner import Executor, Roles
+from cotrain.rollout.token_calls import tool_name, with_tool
+from cotrain.rollout.tournament import RATING, hold_tournament
+from cotrain.runs import opening
+from cotrain.runs.choose_formats import (
+    AUTO,
+    DEFAULT_FORMAT,
+    PROBED,
+    AnswerFormat,
+    as_taught,
+    choose_answer_settings,
+    choose_verdict_settings,
+)
+from cotrain.runs.directory import RunDirectory, estimates_json
+from cotrain.storage.file_ops import replace_file
+from cotrain.storage.jsonl import JsonlWriter, encode_row, read_jsonl
+from cotrain.storage.kept_work import claim_place
+from cotrain.trainer.checks import refuse_unmeasured
+from cotrain.trainer.evaluation import EVALUATION_STEP
+
+CHUNK = 64  # problems that are played, and written, at a time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuitePlay:
+    """How a suite is played."""
+
+    samples: int = 8  # k of avg@k, pass@k, …; 0: the greedy answer alone
+    reviews: int = 1  # of each solution; in ProcessBench one greedy review, or the plurality of several sampled ones
+    solver: str = "solver"  # role
+    verifier: str = "verifier"  # role; a run without it has no best@k, weighted@k and ProcessBench
+    comparer: str = "comparer"  # role that judges pairs of solutions; a run without it has no tournament@k
+    problems: int | None = None  # so many, drawn by a hash, in ProcessBench spread over each split; None for all
+    how: AnswerFormat = DEFAULT_FORMAT  # how roles are asked and read; by default as the run has it, of a model "auto"
+    max_tokens: int | None = None  # of an answer; None: as the role has it
+    temperature: float | None = None  # of samples and of reviews of them; None: as the roles have it
+    lenient: bool = False  # malformed rows are set aside
+    tool: str | None = None  # of whoever writes solutions (``rollout/token_calls.py``); None: as the run has it
+
+    def __post_init__(self) -> None:
+        if self.samples < 0 or self.reviews < 1 or (self.problems is not None and self.problems < 1):
+            raise ConfigError(
+                f"suite: samples {self.samples} >= 0, reviews {self.reviews} >= 1, problems >= 1 expected"
+            )
+
+
+def evaluate_suites(
+    directory: Path | str,
+    suites: Sequence[str],
+    data: Sequence[str] = (),
+    *,
+    play: SuitePlay | None = None,
+    device: str = "cpu",
+    out: Path | str | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> list[dict[str, Any]]:
+    """Score a run's latest checkpoint, or a model, on suites. ``data``: see ``suite_data``. ``out``: where rows and
+    scores go, by default the run's directory, of a model ``evals/NAME``. ``say`` hears how the model answers and what
+    was set aside.
+
+    Returns for each suite ``{"suite", "settings", "figures"}``, as written to ``suite-NAME.json``. Raises UnknownName,
+    ConfigError, DataError before anything is played.
+    """
+    play = play or SuitePlay()
+    paths = suite_data(suites, data)
+    is_model = opening.is_model(directory)
+    folder = RunDirectory(out or (Path("evals") / Path(directory).name if is_model else directory))
+    judging = play.how.of_reviews or not JUDGED.keys().isdisjoint(suites)
+    recipe, judge = opening.recipe_of(directory, judging=judging), AnswerGrader()
+    if play.tool is not None:
+        recipe = replace(recipe, roles=with_tool(recipe.roles, play.tool))
+    aside = Quarantine() if play.lenient else None
+    items = {name: draw_items(_load_items(name, paths[name], judge, aside, say), play.problems) for name in paths}
+    if aside is not None and aside.refused:
+        say(f"note: {aside.summary_line()}")
+    solver, verifier = _resolve_role(recipe, play.solver, "solver"), _resolve_role(recipe, play.verifier, "verifier")
+    play = replace(play, solver=solver, verifier=verifier, comparer=_resolve_role(recipe, play.comparer, "comparer"))
+    claim_place(folder.path)
+    if play.max_tokens is not None:
+        recipe = override(recipe, [f"roles.{play.solver}.sampling.max_tokens={play.max_tokens}"])
+    if play.temperature is not None:
+        sampling_roles = [role for role in (play.solver, play.verifier) if role in recipe.roles]
+        recipe = override(recipe, [f"roles.{role}.sampling.temperature={play.temperature}" for role in sampling_roles])
+    if is_model:
+        play = replace(play, how=as_taught(recipe, play.how, say))
+    if is_model or play.how.of_answers:
+        answer_tasks = [task for suite_items in items.values() for task in suite_items if isinstance(task, Task)]
+        answer_tasks = answer_tasks if not answer_tasks or isinstance(answer_tasks[0].grader, AnswerGrader) else []
+        if answer_tasks or not is_model:
+            tasks = draw_tasks(answer_tasks, PROBED)
+            look = play.how.answer in (None, AUTO)  # where it is named the suite itself shows how well it is read
+            answers, _ = choose_answer_settings(recipe, play.how, device=device, say=say, tasks=tasks, look=look)
+            recipe = override(recipe, answers)
+    recipe = override(recipe, choose_verdict_settings(recipe, play.how, device=device, say=say, look=False))
+    trainer = opening.load_trainer(directory, recipe=recipe, device=device)
+    policies = {role: trainer.recipe.policies[spec.policy].model for role, spec in trainer.recipe.roles.items()}
+    base_settings = {
+        "run": str(directory),
+        "step": trainer.finished,
+        "seed": trainer.recipe.seed,
+        "cotrain": __version__,
+    }
+    results = []
+    for name, mine in items.items():
+        settings = base_settings | {"data": paths[name]} | suite_settings(name, mine, trainer.judge, play, policies)
+        rows = play_suite(folder.path / f"suite-{name}.jsonl", name, mine, trainer.judge, play, settings, say)
+        if rows and all(row.get("failure") == TOO_LONG for row in rows):
+            context = f"no problem of {name} fits the context of the model together with max_tokens"
+            raise TooLong(f"{context}; lower it with --max-tokens N, or take a model with a longer context")
+        figures = suite_scores(name, rows, play)
+        result: dict[str, Any] = {"suite": name, "settings": settings, "figures": estimates_json(figures)}
+        if name not in JUDGED:
+            result["templates"] = len(set(question_templates([task.prompt for task in mine if isinstance(task, Task)])))
+        results.append(result)
+        folder.write(f"suite-{name}.json", results[-1])
+    for ending in {judge, *(task.grader for mine in items.values() for task in mine if isinstance(task, Task))}:
+        if isinstance(ending, AnswerGrader):
+            ending.close()
+    return results
+
+
+def _resolve_role(recipe: Recipe, name: str, flag: str) -> str:
+    """The role of a name, or of a policy's; the usual name stands for itself, as a recipe may have no such role."""
+    return name if name == flag else role_named(recipe, name, f"--{flag}")
+
+
+def _load_items(
+    name: str, paths: Sequence[str], judge: AnswerGrader, aside: Quarantine | None, say: Callable[[str], None]
+) -> list[Task] | list[FixedSolution]:
+    try:
+        return load_suite(name, paths, judge, aside, say)
+    except DataError as error:
+        if ", row " not in str(error):
+            raise
+        raise DataError(
+            f"{error}; expected a file of suite {name!r}: mend it, or name another with --data {name}=PATH"
+        ) from error
+
+
+def suite_scores(name: str, rows: Sequence[SampleRow], play: SuitePlay) -> dict[str, Estimate]:
+    """The figures of a suite from its rows."""
+    if name in JUDGED:
+        return {"processbench": processbench_scores, "prmbench": prmbench_scores}[name](rows)
+    if name in PROGRAMS:
+        return program_scores(rows, play.samples)
+    return solver_scores(rows, play.samples, key=vote_key)
+
+
+def suite_settings(
+    name: str,
+    items: Sequence[Task] | Sequence[FixedSolution],
+    executor: Executor,
+    play: SuitePlay,
+    models: dict[str, str],
+) -> dict[str, Any]:
+    """What the scores depend on, as JSON. Raises UnknownName for a role there is not, ConfigError for one that gives no
+    verdicts."""
+    judging = name in JUDGED
+    choosers = [role for role in (play.verifier, play.comparer) if role in executor.roles and play.samples]
+    needed, roles = [play.verifier] if judging else [play.solver, *choosers], {}
+    for role in needed:
+        if role not in executor.roles:
+            raise UnknownName(f"role (of suite {name!r})", role, executor.roles)
+        spec = executor.roles[role]
+        if spec.parse is None:
+            raise ConfigError(
+                f"suite {name!r}: role {role!r} has no parser and gives nothing to score; name another role"
+            )
+        roles[role] = {
+            "policy": spec.policy,
+            "model": models.get(role, spec.policy),
+            "temperature": 0.0 if judging and play.reviews == 1 else spec.sampling.temperature,
+            "top_p": spec.sampling.top_p,
+            "max_tokens": spec.sampling.max_tokens,
+            "prompt": spec.prompt,
+            **({"answer": spec.answer} if spec.parse is parse_solution else {}),
+            **({"steps": spec.steps} if spec.steps is not None else {}),
+            **({"verdict": spec.verdict} if spec.words else {}),
+            **({"tool": tool_name(spec.tool)} if spec.tool is not None else {}),
+        }
+    grader = f"math-verify {metadata.version('math-verify')}"
+    if name in PROGRAMS:
+        grader = f"the problem's tests, {programs.DEADLINE_S:g} s of CPU time"
+    return {
+        "problems": len(items),
+        "digest": hashlib.blake2b(json.dumps([_item_identity(i) for i in items]).encode(), digest_size=8).hexdigest(),
+        **({} if judging else {"samples": play.samples, "grader": grader}),
+        **({"reviews": play.reviews} if play.verifier in roles else {}),
+        "roles": roles,
+    }
+
+
+def _item_identity(item: Task | FixedSolution) -> list[Any]:
+    """What makes an item another one."""
+    if isinstance(item, FixedSolution):
+        return [item.problem, *item.steps, str(item.label if item.wrong is None else item.wrong)]
+    tests = [item.grader.problem_of(item).tests] if isinstance(item.grader, ProgramGrader) else []
+    return [item.prompt, item.answer, *tests]
+
+
+# -- play
+
+
+def play_suite(
+    path: Path,
+    name: str,
+    items: Sequence[Any],
+    executor: Executor,
+    play: SuitePlay,
+    settings: dict[str, Any],
+    say: Callable[[str], None] = lambda text: None,
+) -> list[SampleRow]:
+    """The rows of a suite, one for each sample, in order; those that ``path`` holds from the same settings are kept."""
+    each = 1 if name in JUDGED else play.samples + 1
+    rows = _kept_rows(path, settings, each, len(items))
+    if len(rows) == each * len(items):
+        return rows
+    replace_file(path, b"".join(map(encode_row, [{"settings": settings}, *rows])))  # what is finished is never lost
+    pace = Pace(each * len(items), f"{name}: {{}} answers", say, done=len(rows))
+    executor.watch = lambda total: pace.add
+    with JsonlWriter(path) as file:
+        for start in range(len(rows) // each, len(items), CHUNK):
+            chunk, step, split = items[start : start + CHUNK], EVALUATION_STEP - start // CHUNK, f"suite/{name}"
+            if name in JUDGED:
+                new = judge_fixed_solutions(executor, chunk, play.verifier, play.reviews, step=step, split=split)
+            else:
+                new = attempt_rows(executor, chunk, play, step=step, split=split)
+            for row in new:
+                file.append(row)
+            file.sync()
+            rows += new
+    executor.watch = None
+    return rows
+
+
+def _kept_rows(path: Path, settings: dict[str, Any], each: int, items: int) -> list[SampleRow]:
+    """Rows of whole chunks that were made with these settings, ``each`` of an item."""
+    saved_rows = read_jsonl(path) if path.exists() else []
+    if not saved_rows or saved_rows[0] != {"settings": settings}:
+        return []
+    whole = (
+        len(saved_rows) - 1
+        if len(saved_rows) - 1 >= each * items
+        else (len(saved_rows) - 1) // (each * CHUNK) * each * CHUNK
+    )
+    return list(saved_rows[1 : 1 + whole])
+
+
+def attempt_rows(
+    executor: Executor, tasks: Sequence[Task], play: SuitePlay, *, step: int, split: str
+) -> list[SampleRow]:
+    """A solver's rows: of each problem its samples, then the greedy answer."""
+    verifier = play.verifier if play.verifier in executor.roles else None
+    solve = partial(attempt_task, solver=play.solver, reviews=play.reviews)
+    comparing = play.comparer in executor.roles and play.samples > 0  # all samples of a problem in one episode, or each
+    attempt, each = partial(solve, verifier=verifier), play.samples if comparing else 1
+    asked = partial(attempt_and_compare, attempt=attempt, comparer=play.comparer, n=each) if comparing else attempt
+    sampled = executor.play(asked, tasks, step=step, split=split, group_size=play.samples // each)
+    greedy = executor.greedy_copy().play(partial(solve, verifier=None), tasks, step=step, split=split, group_size=1)
+    for played in (sampled, greedy):
+        refuse_unmeasured(split, played, executor.set_aside)
+
+    def solutions_of(episode: Episode, n: int) -> list[Trace | None]:
+        found = [t for t in episode.traces if t.role == play.solver][:n]
+        return [*found, *[None] * (n - len(found))]
+
+    tries = [(e, e.member + place, t) for e in sampled for place, t in enumerate(solutions_of(e, each))]
+    tries += [(e, GREEDY_SAMPLE, solutions_of(e, 1)[0]) for e in greedy]
+    tries.sort(key=lambda one: (one[0].task, one[1] == GREEDY_SAMPLE))  # stable: samples stay in order
+    role = executor.roles[play.solver]
+    rows: list[SampleRow] = []
+    for e, sample, solution in tries:
+        judged = sample != GREEDY_SAMPLE
+        row = _attempt_row(tasks[e.task], e, sample, solution, role, verifier if judged else None)
+        rows.append(row | ({"rating": solution and RATING.of(solution)} if comparing and judged else {}))
+    return rows
+
+
+async def attempt_task(task: Task, roles: Roles, *, solver: str, verifier: str | None, reviews: int) -> Turn | None:
+    """Solve, grade, and let the verifier review what can be read. What is too long stays away."""
+    try:
+        solution: Turn = await getattr(roles, solver)(problem=task.prompt)
+        correct = await examine(task, roles, solution)
+        if verifier is not None and correct is not None and solution.parsed.ok:
+            await review(task, roles, solution, n=reviews, role=verifier)
+    except TooLong:
+        return None
+    return solution
+
+
+async def attempt_and_compare(
+    task: Task,
+    roles: Roles,
+    *,
+    attempt: Callable[[Task, Roles], Coroutine[Any, Any, Turn | None]],
+    comparer: str,
+    n: int,
+) -> None:
+    """``n`` attempts and the tournament of those that can be read."""
+    solutions = await together([attempt(task, roles) for _ in range(n)])
+    await hold_tournament(task, roles, [s for s in solutions if s is not None], role=comparer)
+
+
+def _attempt_row(
+    task: Task, episode: Episode, sample: int, solution: Trace | None, role: Role, verifier: str | None
+) -> dict[str, Any]:
+    of = None if solution is None else str(solution.address)
+    reviews = [t for t in episode.traces if t.role == verifier and t.parent == of]
+    said_of_it = [SCORE.of(t) for t in reviews]
+    scores = [0.5 if score is None else float(score) for score in said_of_it]  # one that cannot be read says one half
+    score = sum(scores) / len(scores) if scores else None if verifier is None else 0.0  # unread: nothing speaks for it
+    row = {"id": task.id, "sample": sample, "problem": task.prompt, "gold": task.answer, "score": score}
+    if solution is None:
+        failure = episode.failure or TOO_LONG
+        return row | {"answer": None, "correct": None if episode.failure else False, "failure": failure}
+    return row | {
+        "answer": _graded_answer(task, solution, role),
+        "correct": CORRECT.of(solution),
+        "verdicts": [FINAL.of(t) for t in reviews],
+        "step_verdicts": [VERDICTS.of(t) for t in reviews],
+        "failure": episode.failure or solution.failure or FAILURE.of(solution),
+        "finish": solution.finish,
+        "text": solution.text,
+    }
+
+
+def _graded_answer(task: Task, said: Trace, role: Role) -> str | None:
+    """What of a solution is graded."""
+    judge = task.grader
+    if isinstance(judge, ProgramGrader):
+        return program_of(said.text, judge.problem_of(task).entry)
+    if (answer := ANSWER.of(said)) is not None:
+        return answer
+    read = role.parse_reply(said.text, {}, thinking=FAILURE.of(said) == UNFINISHED)
+    return final_answer(read.tagged or "") if isinstance(read, ParseFailure) else None
+
+
+# -- report
+
+
+def score_lines(result: dict[str, Any]) -> list[str]:
+    """A suite's scores below the settings they were made with."""
+    settings = result["settings"]
+    counts = ", ".join(f"{settings[key]} {key}" for key in ("problems", "samples", "reviews") if key in settings)
+    if result.get("templates", settings["problems"]) < settings["problems"]:
+        counts = counts.replace(" problems", f" problems of {result['templates']} templates", 1)
+    lines = [f"{result['suite']}: {counts}, after step {settings['step']}, data {' '.join(settings['data'])}"]
+    lines += [f"  graded by {settings['grader']}"] if "grader" in settings else []
+    for role, role_settings in settings["roles"].items():
+        sampling = f"temperature {role_settings['temperature']}, top_p {role_settings['top_p']}"
+        limit = f"at most {role_settings['max_tokens']} tokens"
+        lines.append(f"  {role}: {role_settings['policy']} ({role_settings['model']}), {sampling}, {limit}")
+    for key, value in result["figures"].items():
+        figure = f"{value['value']:.3f} [{value['low']:.3f}, {value['high']:.3f}]"
+        lines.append(f"  {key:40s} {figure:>22s}  n={value['n']}")
+    return lines
+
+
+def run_suites(arguments: argparse.Namespace, answer_format: AnswerFormat) -> int:
+    """``cotrain eval RUN --suite …``, its flags parsed; returns the exit code."""
+    play = SuitePlay(
+        samples=arguments.samples,
+        reviews=arguments.reviews,
+        solver=arguments.solver,
+        verifier=arguments.verifier,
+        comparer=arguments.comparer,
+        problems=arguments.problems,
+        how=answer_format,
+        max_tokens=arguments.max_tokens,
+        temperature=arguments.temperature,
+        lenient=arguments.lenient,
+        tool=arguments.tool,
+    )
+    names = [name.strip() for name in arguments.suite.split(",")]
+    say = (lambda text: None) if arguments.json else print_progress
+    results = evaluate_suites(
+        arguments.directory, names, arguments.data, play=play, device=arguments.device, out=arguments.out, say=say
+    )
+    if arguments.json:
+        print(json_text(results))
+    else:
+        print_lines(line for result in results for line in score_lines(result))
+    return 0

@@ -1,0 +1,487 @@
+r"""What is wrong with a data file: ``cotrain check data FILE [--against FILE …]``.
+
+Errors: malformed rows, each with row and column or field; questions that another file (``against``) asks too. Warnings:
+questions that repeat, the same question with two answers, questions that share 13 words in a row with another file's,
+gold answers that the grader cannot read, by reason, and rows without an answer where at least a quarter has none. With
+``--labelled answers``, or a file of solved problems, as a run has it, these are problems without a label and no fault.
+Columns that a run would not read are told, each with its number of rows.
+
+Two questions are the same when they have the same letters and digits, and the same signs of arithmetic and brackets:
+"3+4" is not "3-4". Where letters and digits are many, only signs count that typesetting leaves as they are: plus, less,
+greater, and a minus in front of a number, a variable or a formula. Two answers differ when neither their texts nor the
+grader says otherwise. The 13-grams are those of GPT-3 (arXiv 2005.14165, appendix C), over words without case and
+punctuation; questions of fewer words have none.
+
+With ``--answer FORMAT`` the worked texts of the file (completions, solutions, or answers that hold more than
+themselves) are read as a solver's texts would be (``formats/answers.py``), and those in which nothing is found, or
+another answer than the gold one, are warnings.
+
+Left out: whether a gold answer is true; whether a paraphrase says the same; answers that math-verify reads only in
+part.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from cotrain.cli.flags import Parser
+from cotrain.core.errors import ConfigError, DataError
+from cotrain.core.types import UNLABELLED, ParseFailure
+from cotrain.core.verbosity import Pace, json_text, print_lines, print_progress
+from cotrain.data.columns import ANY, Schema, format_of, normal_question, row_of, schema_of, words_in
+from cotrain.data.files import SPLITS, split_of
+from cotrain.data.labels import allows_unanswered
+from cotrain.data.malformed_rows import Quarantine, numbered_lines, parse_rows
+from cotrain.data.processbench import solution_of_row
+from cotrain.data.programs import ROW_READERS
+from cotrain.data.unread_columns import columns_note, count_columns, is_word_character
+from cotrain.formats.answers import check_answer, free_solution
+from cotrain.formats.solutions import TAGS, tagged_solution
+from cotrain.grading.pool import DEADLINE_S, WORKERS, GradingPool, vote_key
+from cotrain.storage.kept_work import claim_place
+
+GRAM = 13
+CODE = {"mbpp": "test_list", "humaneval": "entry_point"}  # layout of tasks of code → a column that no other has
+HALF_ANSWERED = 0.25  # share of rows without an answer from which on that is meant, and no fault of single rows
+SHOWN = 5  # examples of each finding in the human report; JSON has them all
+SHORT = 40  # letters and digits; in a longer question some signs of arithmetic differ by typesetting alone
+_SIGNS = frozenset("-+*/=<>^()")
+
+
+def _count_text(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFault:
+    """One kind of fault and where it is."""
+
+    level: str  # "error" or "warning"
+    kind: str
+    meaning: str
+    where: tuple[str, ...]  # one line for each row
+
+    def report_lines(self) -> list[str]:
+        head = f"{self.level}: {self.kind}: {_count_text(len(self.where), 'row')}: {self.meaning}"
+        alike: dict[str, list[str]] = {}  # what is wrong → the lines that say so
+        for one in self.where:
+            alike.setdefault(one.partition(": ")[2] or one, []).append(one)
+        lines = [
+            f"    {same[0]}" + (f" (and {_count_text(len(same) - 1, 'other row')})" if same[1:] else "")
+            for same in alike.values()
+        ]
+        more = len(self.where) - sum(len(same) for same in [*alike.values()][:SHOWN])
+        return [head, *lines[:SHOWN], *([f"    … and {more} more"] if more > 0 else [])]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LintReport:
+    """All that was found in one file."""
+
+    path: str
+    rows: int  # that are not blank, malformed ones included
+    findings: tuple[DataFault, ...]
+    lengths: dict[str, int] = field(default_factory=dict)  # words of a question: min, median, p95, max
+    histogram: dict[str, int] = field(default_factory=dict)  # "8-15" words → questions
+    read: dict[str, Any] = field(default_factory=dict)  # with --answer: texts, how many were read, how many are right
+    seen: dict[str, Any] = field(default_factory=dict)  # what a run would see: columns, splits, the first problem
+    code: dict[str, Any] = field(default_factory=dict)  # of tasks of code: the --tasks of a run, and their splits
+    unread: dict[str, int] = field(default_factory=dict)  # column that is not read → rows that have it
+    aside: Quarantine = field(default_factory=Quarantine)  # the malformed rows themselves
+
+    def count_rows(self, level: str) -> int:
+        """Rows with findings of this level, a row once for each finding."""
+        return sum(len(f.where) for f in self.findings if f.level == level)
+
+    def json(self) -> dict[str, Any]:
+        plain = {name: value for name, value in asdict(self).items() if name != "aside"}
+        return {**plain, "errors": self.count_rows("error"), "warnings": self.count_rows("warning")}
+
+    def report_lines(self) -> list[str]:
+        out = [f"{self.path}: {_count_text(self.rows, 'row')}"]
+        for finding in self.findings:
+            out += finding.report_lines()
+        if self.seen:
+            splits = ", ".join(f"{count} {split}" for split, count in self.seen["splits"].items())
+            question, answer = (_quoted_columns(self.seen[name]) for name in ("question", "answer"))
+            out.append(f"a run sees: question from {question}, answer from {answer}; {splits}")
+            out.append("    {first_question!r:.160} → {first_answer!r:.60}".format(**self.seen))
+            if empty := [split for split in self.seen["needed"] if not self.seen["splits"][split]]:
+                out.append(
+                    f"    by itself refused by a run, since no row falls to {' and '.join(empty)}: bring more rows, or "
+                    "a directory with train.jsonl and test.jsonl"
+                )
+        if self.code:
+            splits = ", ".join(f"{count} {split}" for split, count in self.code["splits"].items())
+            out.append(f"tasks of code with unit tests: a run reads them with --tasks {self.code['tasks']}; {splits}")
+        if note := columns_note(self.unread):
+            out.append(note)
+        if self.read:
+            counts = "{texts} worked texts: {read} are read, {right} of them as the gold answer".format(**self.read)
+            out.append(f"--answer {self.read['answer']}: {counts}")
+        if self.lengths:
+            out.append("words of a question: " + ", ".join(f"{name} {n}" for name, n in self.lengths.items()))
+            widest = max(self.histogram.values())
+            out += [f"{r:>12s} {n:6d} {'#' * -(-40 * n // widest)}" for r, n in self.histogram.items()]
+        return [*out, ", ".join(_count_text(self.count_rows(level), level) for level in ("error", "warning"))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    number: int  # row in its file, from 1
+    text: str
+    key: str  # the same for the same question
+    row: str  # the same for the same row: of ProcessBench, where one problem has many solutions, with the solution
+    answer: str | None
+    words: tuple[str, ...]
+    worked: str = ""  # the text in which an answer is looked for, with ``--answer``
+    columns: tuple[str, str] = ("", "")  # that question and answer were read from
+    kind: str = "problem"  # with an answer; or a solution for "review", or code with tests: "mbpp", "humaneval"
+    shown: str = ""  # as it is asked: behind its system text
+    unread: tuple[str, ...] = ()  # columns that are not read
+
+
+def _quoted_columns(columns: str) -> str:
+    """``instruction+input`` → 'instruction' and 'input'."""
+    return " and ".join(map(repr, columns.split("+"))) if columns else "none"
+
+
+def check_file(
+    path: str | Path,
+    against: Sequence[str | Path] = (),
+    *,
+    schema: Schema = ANY,
+    workers: int = WORKERS,
+    deadline_s: float = DEADLINE_S,
+    answer: str | None = None,
+    labelled: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> LintReport:
+    """Check one file of JSON lines, a JSON array, CSV or parquet, of questions and answers, of tasks of code with unit
+    tests (MBPP's and HumanEval's layouts) or of ProcessBench.
+
+    ``answer``: how worked texts are read. ``labelled``: rows without an answer are problems without a label.
+    ``say`` hears of what takes long. Raises DataError where a file is missing, unreadable or empty; every other fault
+    is a finding.
+    """
+    questions, aside = _read_questions(Path(path), schema, unanswered=True)
+    if not labelled:
+        questions, aside, unanswered = _part_unanswered(questions, aside, path, schema)
+    else:
+        unanswered = []
+    malformed = tuple(one.reason.removeprefix(f"{path}, ") for one in aside.refused)
+    faults = [
+        DataFault(level="error", kind="malformed", meaning="unreadable, and left out of what follows", where=malformed)
+    ]
+    faults.append(
+        DataFault(
+            level="warning",
+            kind="no answer",
+            meaning="a run takes them with --labelled answers, as problems without a label, and else refuses them",
+            where=tuple(f"row {question.number}: {question.text!r:.80}" for question in unanswered),
+        )
+    )
+    with GradingPool(workers=workers, deadline_s=deadline_s) as pool:
+        faults += _find_repeats(questions, pool)
+        for other_path in against:
+            faults += _find_overlaps(questions, Path(other_path), schema)
+        faults += _find_unreadable(questions, pool, workers, say)
+        answer_counts = {} if answer is None else _check_worked_texts(questions, answer, pool, faults, say)
+    lengths, histogram = _length_statistics(questions)
+    return LintReport(
+        path=str(path),
+        rows=aside.read + len(aside.refused),
+        findings=tuple(f for f in faults if f.where),
+        lengths=lengths,
+        histogram=histogram,
+        read=answer_counts,
+        seen=_view_of_run(questions, labelled or bool(unanswered)),
+        code=_code_of_run(questions),
+        unread=count_columns(question.unread for question in questions),
+        aside=aside,
+    )
+
+
+def _part_unanswered(
+    questions: list[_Question], aside: Quarantine, path: str | Path, schema: Schema
+) -> tuple[list[_Question], Quarantine, list[_Question]]:
+    """All questions, what is malformed, and the questions without an answer. Where few rows or all have none, it is
+    forgotten or its column has another name: such rows are malformed."""
+    problems = [one for one in questions if one.kind == "problem"]
+    unanswered = [one for one in problems if one.answer is None]
+    is_layout = HALF_ANSWERED * len(problems) <= len(unanswered) < len(problems)
+    if unanswered and not is_layout:
+        return (*_read_questions(Path(path), schema, unanswered=False), [])
+    return questions, aside, unanswered
+
+
+def _read_questions(path: Path, schema: Schema, *, unanswered: bool) -> tuple[list[_Question], Quarantine]:
+    """The questions that can be read, and what is wrong with the other rows. ``unanswered``: a question may have no
+    answer."""
+    aside = Quarantine()
+
+    def read_question(row: dict[str, Any], where: str) -> _Question:
+        code = next((kind for kind, mark in CODE.items() if mark in row), None)
+        if "steps" in row and "label" in row:
+            sample = solution_of_row(row, where, "")
+            asked, answer, given, columns = sample.problem, None, " ".join(sample.steps), ("", "")
+            shown, unread, kind = sample.problem, sample.unread, "review"
+        elif code is not None:
+            program = ROW_READERS[code](row, where)
+            asked, answer, given, columns = program.asked, None, "", ("", "")
+            shown, unread, kind = program.question, program.unread, code
+        else:
+            found = row_of(row, schema.question, schema.answer, where, unanswered)
+            asked, answer, given, columns = found.question, found.answer, "", found.columns
+            shown, unread, kind = found.prompt, found.unread, "problem"
+        words, key = words_in(normal_question(asked)), question_key(asked)
+        whole = f"{key} {question_key(given)}" if given else key
+        number = int(where.rpartition(" ")[2])
+        worked = _worked_text(row)
+        return _Question(
+            number=number,
+            text=asked,
+            key=key,
+            row=whole,
+            answer=answer,
+            words=words,
+            worked=worked,
+            columns=columns,
+            shown=shown,
+            unread=unread,
+            kind=kind,
+        )
+
+    questions = parse_rows(numbered_lines(path), read_question, aside)
+    if not questions and not aside.refused:
+        raise DataError(f"{path}: no rows; expected {format_of(path)}")
+    return questions, aside
+
+
+def _view_of_run(questions: Sequence[_Question], labelled: bool) -> dict[str, Any]:
+    """What ``cotrain run --data`` makes of these rows, but for those it leaves out as held-out ones; {} for reviews.
+    ``labelled``: with ``--labelled``, where rows without an answer are a split of their own."""
+    problems = [question for question in questions if question.kind == "problem"]
+    if not problems:
+        return {}
+    answered = [question for question in problems if question.answer is not None]
+    first = (answered or problems)[0]
+    counts = Counter(split_of(question.text) for question in answered)
+    splits = {split: counts[split] for split in SPLITS}
+    if labelled:
+        splits[UNLABELLED] = len(problems) - len(answered)
+    return {
+        **dict(zip(("question", "answer"), first.columns, strict=True)),
+        "splits": splits,
+        "needed": [] if not answered else ["train", "test"],
+        "first_question": first.shown,
+        "first_answer": first.answer,
+    }
+
+
+def _code_of_run(questions: Sequence[_Question]) -> dict[str, Any]:
+    """What a run makes of tasks of code: the ``--tasks`` that reads them, and their splits; {} where there are none."""
+    tasks = [question for question in questions if question.kind in CODE]
+    if not tasks:
+        return {}
+    counts = Counter(split_of(task.text) for task in tasks)
+    return {"tasks": tasks[0].kind, "splits": {split: counts[split] for split in SPLITS}}
+
+
+def _worked_text(row: Mapping[str, Any]) -> str:
+    """The longest text of a row that may hold a worked answer."""
+    texts = [str(row[name]) for name in ("completion", "solution", "response", "answer", "text") if row.get(name)]
+    return max(texts, key=len, default="")
+
+
+def _check_worked_texts(
+    questions: Sequence[_Question], answer: str, pool: GradingPool, faults: list[DataFault], say: Callable[[str], None]
+) -> dict[str, Any]:
+    """How many worked texts the format ``answer`` reads, and reads as the gold answer; ``faults`` takes the others."""
+    texts = [q for q in questions if q.worked and q.worked != q.answer]
+    solutions = [tagged_solution(q.worked) if answer == TAGS else free_solution(q.worked, answer) for q in texts]
+    unread, wrong = [], []
+    pace = Pace(len(texts), "{} worked texts compared with their answers", say)
+    for question, solution in zip(texts, solutions, strict=True):
+        pace.add()
+        if isinstance(solution, ParseFailure):
+            unread.append(f"row {question.number}: {solution.reason}: …{' '.join(question.worked.split())[-80:]!r}")
+        elif question.answer is not None and not _same_answer(solution.answer, question.answer, pool):
+            wrong.append(f"row {question.number}: {solution.answer!r}, gold {question.answer!r}"[:200])
+    kinds = (
+        ("unread", f"--answer {answer} finds no answer", unread),
+        ("other", f"--answer {answer} finds another", wrong),
+    )
+    faults += [DataFault(level="warning", kind=k, meaning=m, where=tuple(w)) for k, m, w in kinds]
+    read_count = len(texts) - len(unread)
+    return {"answer": answer, "texts": len(texts), "read": read_count, "right": read_count - len(wrong)}
+
+
+def _same_answer(said: str, gold: str, pool: GradingPool) -> bool:
+    return said == gold or vote_key(said) == vote_key(gold) or pool.grade(gold, said).value is True
+
+
+def question_key(question: str) -> str:
+    """What two askings of one question have in common."""
+    text = normal_question(question)
+    plain = "".join(filter(is_word_character, text))
+    if len(plain) < SHORT:
+        return "".join(char for char in text if char in _SIGNS or is_word_character(char))
+    return f"{plain} {''.join(_OPERATION.findall(text.translate(_DASHES)))}"
+
+
+_DASHES = str.maketrans("−–—‐", "----")
+_OPERATION = re.compile(r"[+<>]|-(?=\s*(?:\d|[^\W\d_](?![^\W_])|[\\({\[]))")
+
+
+def _find_repeats(questions: Sequence[_Question], pool: GradingPool) -> list[DataFault]:
+    first: dict[str, _Question] = {}
+    same, differing = [], []
+    for question in questions:
+        earlier = first.setdefault(question.row, question)
+        if earlier is question:
+            continue
+        exact = ", word for word" if " ".join(earlier.text.split()) == " ".join(question.text.split()) else ""
+        same.append(f"row {question.number} asks what row {earlier.number} asks{exact}")
+        if question.answer is not None and earlier.answer is not None:
+            same_text = vote_key(question.answer) == vote_key(earlier.answer)
+            # "\\frac13" is "\\frac{1}{3}" only to a grader
+            if not same_text and pool.grade(earlier.answer, question.answer).value is not True:
+                differing.append(
+                    f"rows {earlier.number} and {question.number}: {earlier.answer!r}, {question.answer!r}"[:200]
+                )
+    return [
+        DataFault(level="warning", kind="duplicate", meaning="the question was asked before", where=tuple(same)),
+        DataFault(
+            level="warning", kind="two answers", meaning="asked before, with another answer", where=tuple(differing)
+        ),
+    ]
+
+
+def _find_overlaps(questions: Sequence[_Question], other: Path, schema: Schema) -> list[DataFault]:
+    other_questions, aside = _read_questions(other, schema, unanswered=True)
+    if not other_questions:
+        raise DataError(f"{other}: no row can be read; the first: {aside.refused[0].reason}")
+    row_of_question = {question.key: question.number for question in reversed(other_questions)}
+    grams = {gram: question.number for question in reversed(other_questions) for gram in _word_grams(question.words)}
+    exact, partly = [], []
+    for question in questions:
+        if question.key in row_of_question:
+            exact.append(f"row {question.number} asks what its row {row_of_question[question.key]} asks")
+        elif (shared := next((g for g in _word_grams(question.words) if g in grams), None)) is not None:
+            partly.append(f"row {question.number} and its row {grams[shared]}: {' '.join(shared)}"[:200])
+    return [
+        DataFault(level="error", kind="overlap", meaning=f"{other} asks the same", where=tuple(exact)),
+        DataFault(
+            level="warning",
+            kind=f"{GRAM}-gram",
+            meaning=f"shares {GRAM} words in a row with {other}",
+            where=tuple(partly),
+        ),
+    ]
+
+
+def _word_grams(words: tuple[str, ...]) -> list[tuple[str, ...]]:
+    return [words[i : i + GRAM] for i in range(len(words) - GRAM + 1)]
+
+
+def _find_unreadable(
+    questions: Sequence[_Question], pool: GradingPool, workers: int, say: Callable[[str], None]
+) -> list[DataFault]:
+    """Gold answers that give no grade, each compared once with an answer that every grader can read."""
+    rows: dict[str, list[int]] = {}
+    for question in questions:
+        if question.answer is not None:
+            rows.setdefault(question.answer, []).append(question.number)
+    with ThreadPoolExecutor(workers) as threads:
+        pace, grades = Pace(len(rows), "{} gold answers tried", say), []
+        for grade in threads.map(lambda gold: pool.grade(gold, "0"), rows):
+            grades.append(grade)
+            pace.add()
+    where: dict[str, list[tuple[int, str]]] = {}
+    for (gold, numbers), grade in zip(rows.items(), grades, strict=True):
+        if grade.value is None:
+            where.setdefault(grade.reason or "ungraded", []).extend((n, gold) for n in numbers)
+    return [
+        DataFault(
+            level="warning",
+            kind=f"answer: {reason}",
+            meaning="the grader makes nothing of the gold answer; an answer of the same text is right, others give "
+            "no reward",
+            where=tuple(f"row {n}: {gold!r}"[:200] for n, gold in sorted(found)),
+        )
+        for reason, found in sorted(where.items())
+    ]
+
+
+def _length_statistics(questions: Sequence[_Question]) -> tuple[dict[str, int], dict[str, int]]:
+    sizes = sorted(len(question.text.split()) for question in questions)
+    if not sizes:
+        return {}, {}
+    last = len(sizes) - 1
+    named = {"min": sizes[0], "median": sizes[last // 2], "p95": sizes[round(0.95 * last)], "max": sizes[-1]}
+    powers = Counter(size.bit_length() for size in sizes)
+    ranges = range(min(powers), max(powers) + 1)
+    return named, {f"{1 << (b - 1)}-{(1 << b) - 1}": powers[b] for b in ranges}
+
+
+def _say_nothing(text: str) -> None: ...
+
+
+def command(argv: Sequence[str]) -> int:
+    """``cotrain check data FILE``: 1 where there are errors, else 0."""
+    if argv[:1] in (["-h"], ["--help"]):
+        argv = ["data", "--help"]
+    if argv[:1] != ["data"]:
+        raise ConfigError("cotrain check: say what to check, as in `cotrain check data FILE`")
+    parser = Parser(prog="cotrain check data", description="Find what is wrong with a file of questions and answers.")
+    parser.add_argument(
+        "file", metavar="FILE", help="JSON lines, one JSON array, CSV with a header, each .gz or plain, or parquet"
+    )
+    parser.add_argument("--against", nargs="+", default=[], metavar="FILE", help="files that must not share questions")
+    parser.add_argument("--schema", help="a benchmark, such as svamp, where the columns cannot be guessed")
+    parser.add_argument("--question-column", metavar="NAME", help="with the question, where its name is no usual one")
+    parser.add_argument("--answer-column", metavar="NAME", help="with the answer, where its name is no usual one")
+    parser.add_argument(
+        "--labelled",
+        metavar="WHICH",
+        help="as of cotrain run: rows may have no answer, where those that have one are the labelled ones (answers) or "
+        "another file holds them",
+    )
+    parser.add_argument("--quarantine", metavar="FILE", help="write the malformed rows there, each with its reason")
+    parser.add_argument(
+        "--answer", metavar="FORMAT", help="read its worked texts so: tags, boxed, hash, phrase, last-number …"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    arguments = parser.parse_strictly(argv[1:])
+    if arguments.answer is not None:
+        check_answer(arguments.answer)
+    if arguments.quarantine is not None and Path(arguments.quarantine).exists():
+        raise ConfigError(f"--quarantine {arguments.quarantine}: it is there already; name a new file")
+    if arguments.quarantine is not None:
+        claim_place(Path(arguments.quarantine).parent)
+    schema = ANY if arguments.schema is None else schema_of(arguments.schema)
+    schema = replace(
+        schema, question=arguments.question_column or schema.question, answer=arguments.answer_column or schema.answer
+    )
+    report = check_file(
+        arguments.file,
+        arguments.against,
+        schema=schema,
+        answer=arguments.answer,
+        labelled=arguments.labelled is not None and allows_unanswered(arguments.labelled),
+        say=_say_nothing if arguments.json else print_progress,
+    )
+    if arguments.quarantine is not None:
+        report.aside.write(arguments.quarantine)
+    if arguments.json:
+        print(json_text(report.json()))
+    else:
+        print_lines(report.report_lines())
+    return 1 if report.count_rows("error") else 0

@@ -1,0 +1,131 @@
+"""The arms of a comparison: one variant of one recipe each, as it is written, and the recipe that comes of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cotrain.config.evaluation import held_out
+from cotrain.config.override import override
+from cotrain.config.policies import Learning
+from cotrain.config.recipe import Recipe, check_due, check_problems
+from cotrain.config.registry import make_recipe
+from cotrain.core.errors import ConfigError, UserError
+from cotrain.reports.compare_words import slug_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One variant of one recipe."""
+
+    label: str
+    target: str
+    arguments: Mapping[str, Any]
+    settings: tuple[str, ...] = ()  # dotted.path=value, of this arm alone: such as of a role that others do not have
+
+    @property
+    def slug(self) -> str:
+        """Its directory."""
+        return slug_of(self.label)
+
+    def flags(self) -> list[str]:
+        words: list[str] = []
+        for name, value in self.arguments.items():
+            flag = name.replace("_", "-")
+            if isinstance(value, bool):
+                words.append(f"--{flag}" if value else f"--no-{flag}")
+            elif isinstance(value, tuple):
+                words += [f"--{flag}", *map(str, value)]
+            elif value is not None:  # None is what a flag left out means
+                words.append(f"--{flag}={value}")
+        return words
+
+
+SET_BY_COMPARISON = {  # parameter → how a comparison sets it
+    "seed": "--seeds",
+    "steps": "--batches",
+    "evaluate_every": "--evaluate-every",
+    "evaluation_tasks": "--set evaluation.tasks=N",
+    "tasks": "--tasks and --data",
+}
+
+
+def parse_arm(text: str) -> Arm:
+    """``tango:verifier=frozen,alpha=0.5`` → an Arm. A path recipe keeps its own colon, ``file.py:mine:lr=1e-4``, and so
+    does a value, ``spiral:game=race.py:RACE``."""
+    head, *rest = text.split(":")
+    if head.endswith(".py") and rest:
+        head, rest = f"{head}:{rest[0]}", rest[1:]
+    if text.count("[") != text.count("]"):
+        raise ConfigError(f"arm {text!r}: a bracket is not closed; write lists as in ratio=[2,1]")
+    arguments: dict[str, Any] = {}
+    for pair in re.split(r",(?![^\[]*\])", ":".join(rest)) if rest else []:  # no comma within brackets
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"arm {text!r}: {pair!r} is not parameter=value")
+        if name in arguments:
+            raise ConfigError(f"arm {text!r}: {name} is given twice")
+        arguments[name] = _parse_value(value)
+    return make_arm(text, head, arguments)
+
+
+def make_arm(label: str, target: str, arguments: Mapping[str, Any], settings: Sequence[str] = ()) -> Arm:
+    """An arm that does not set what a comparison sets."""
+    set_names = [setting.partition("=")[0].strip() for setting in settings]
+    for name in [*arguments, *set_names]:
+        if name in SET_BY_COMPARISON:
+            raise ConfigError(
+                f"arm {label!r}: {name} is the same for every arm; leave it out and give {SET_BY_COMPARISON[name]}"
+            )
+    return Arm(label=label, target=target, arguments=arguments, settings=tuple(settings))
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {"True": True, "False": False, "None": None}.get(text, text)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def distinct_arms(arms: Sequence[Arm]) -> list[Arm]:
+    """The arms, when no two of them are the same runs or would share a directory."""
+    for i, arm in enumerate(arms):
+        if not arm.slug.strip("."):
+            raise ConfigError(f"compare: arm {arm.label!r} is no name of a directory; rename it")
+        for other in arms[:i]:
+            same = (arm.target, arm.arguments, arm.settings) == (other.target, other.arguments, other.settings)
+            if same or arm.slug == other.slug:
+                what = "an arm is named twice" if same else "two arms would share a directory"
+                raise ConfigError(f"compare: {what}: {other.label!r} and {arm.label!r}; leave out or rename one")
+    return list(arms)
+
+
+def recipe_of_arm(arm: Arm, source: Mapping[str, Any], settings: Sequence[str], *, begun: bool = False) -> Recipe:
+    """What an arm will run, so that whatever is wrong with it is said before anything has been run. ``settings``: with
+    the length of a run; ``begun``: its runs are there, with the schedule that the recipe had then."""
+    try:
+        recipe = override(make_recipe(arm.target, {**arm.arguments, **source}), [*settings, *arm.settings])
+        check_problems(recipe)
+        if not begun:
+            check_due(recipe)
+        return recipe
+    except UserError as error:
+        raise ConfigError(f"arm {arm.label!r}: {error}") from error
+
+
+def shown_settings(recipe: Recipe) -> dict[str, Any]:
+    """What of a recipe a page says beside its figures."""
+    trained = {name: spec for name, spec in recipe.policies.items() if isinstance(spec, Learning)}
+    return {
+        "learning_rate": {name: spec.lr for name, spec in trained.items()},
+        "lr_warmup": {name: spec.lr_warmup for name, spec in trained.items()},
+        "temperature": {name: role.sampling.temperature for name, role in recipe.roles.items()},
+        "problems": recipe.tasks_per_step,
+        "group_size": recipe.group_size,
+        "test_problems": len(held_out(recipe.tasks, "test", recipe.evaluation.tasks, recipe.seed)),
+        "evaluation_group_size": recipe.evaluation.group_size,
+    }

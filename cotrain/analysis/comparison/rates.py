@@ -1,0 +1,105 @@
+"""Each arm at its own best learning rate, from one small grid that is the same for all.
+
+One rate for all arms favours those that it happens to fit. Every arm is trained at every rate, with seeds that the
+comparison does not use, until it has spent what the comparison makes equal: a rate that is best for half of that may be
+too large for all of it. The rate with the best figure on validation problems at the end is taken, the smaller of
+equals. The rate is that of the leading policy; the others keep their ratio to it. A best rate at the edge of the grid
+is said to be one: a wider grid may hold a better.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cotrain.analysis.comparison.arms import Arm
+from cotrain.analysis.comparison.runs import ENDLESS
+from cotrain.analysis.comparison.waves import RunKey, run_at_equal_cost
+from cotrain.config.policies import Learning
+from cotrain.config.recipe import Recipe
+from cotrain.core.errors import UnknownName
+from cotrain.reports.compare_table import in_reading_order
+from cotrain.storage.jsonl import read_jsonl
+
+if TYPE_CHECKING:
+    from cotrain.analysis.comparison.compare import ComparisonPlan
+
+FIRST_SEED = 1000  # of the runs that choose
+PROBLEMS = 256  # on which they are measured
+MEASURE_SETTINGS = (
+    f"evaluation.curve_tasks={PROBLEMS}",
+    "evaluation.tasks=1",
+    "evaluation.splits=[]",
+)  # validation alone
+Command = Callable[[Arm, int, Path, Sequence[str]], list[str]]
+
+
+def rate_settings(recipe: Recipe, rate: float | None) -> tuple[str, ...]:
+    """Settings that give a recipe this learning rate, and its other policies theirs in proportion; None changes
+    nothing."""
+    if rate is None:
+        return ()
+    trained = {name: spec for name, spec in recipe.policies.items() if isinstance(spec, Learning)}
+    leading = trained[recipe.objectives[recipe.leading_objective].policy].lr
+    rates = {name: spec.lr * rate / leading for name, spec in trained.items()}
+    return tuple(f"policies.{name}.lr={lr:.6g}" for name, lr in rates.items())
+
+
+def choose_rates(
+    plan: ComparisonPlan,
+    arms: Sequence[Arm],
+    recipes: Mapping[str, Recipe],
+    command: Command,
+    workers: int,
+    say: Callable[[str], None],
+) -> dict[str, dict[str, Any]]:
+    """arm → ``{"measure", "scores": [[rate, figure], …], "chosen", "edge"}``. Runs are in ``ARM/rate-R/``."""
+    seeds = range(FIRST_SEED, FIRST_SEED + plan.rate_seeds)
+    grid = sorted(set(plan.rates))
+    places = {
+        RunKey(arm.label, seed, rate): plan.out / arm.slug / f"rate-{rate:g}" / f"seed-{seed}"
+        for seed in seeds
+        for rate in grid
+        for arm in arms
+    }
+    by_label = {arm.label: arm for arm in arms}
+
+    def trial_command(place: RunKey) -> list[str]:
+        recipe = recipes[place.label]
+        once = () if recipe.evaluation.best else (f"evaluate_every={ENDLESS}",)  # and at the end
+        further = (*MEASURE_SETTINGS, *once, *rate_settings(recipe, place.rate))
+        return command(by_label[place.label], place.seed, places[place], further)
+
+    run_at_equal_cost(plan, places, trial_command, workers, say)
+    chosen_by_arm = {}
+    for arm in arms:
+        best = recipes[arm.label].evaluation.best
+        ends = {rate: [_end_figures(places[RunKey(arm.label, seed, rate)], best) for seed in seeds] for rate in grid}
+        measure = plan.measure or _default_measure({key for runs in ends.values() for run in runs for key in run})
+        scores = [[rate, _mean([run.get(measure, math.nan) for run in ends[rate]])] for rate in grid]
+        if any(math.isnan(score) for _, score in scores):
+            known = sorted({key for runs in ends.values() for run in runs for key in run})
+            raise UnknownName(f"figure of arm {arm.label!r} on validation problems", measure, known)
+        chosen = max(scores, key=lambda pair: (pair[1], -pair[0]))[0]
+        edge = len(grid) > 1 and chosen in (grid[0], grid[-1])
+        chosen_by_arm[arm.label] = {"measure": measure, "scores": scores, "chosen": chosen, "edge": edge}
+        say(f"{arm.label}: learning rate {chosen:g}" + (", at the edge of the grid" if edge else ""))
+    return chosen_by_arm
+
+
+def _end_figures(folder: Path, best: str) -> dict[str, float]:
+    """The figures of the last evaluation on validation problems, or of that which is ``best`` in this figure."""
+    rows = [row for row in read_jsonl(folder / "metrics.jsonl") if row.get("kind") == "evaluation"]
+    end = max(rows, key=lambda row: row[f"eval/{best}"]) if best else rows[-1]
+    return {key.removeprefix("eval/"): value for key, value in end.items() if key.startswith("eval/")}
+
+
+def _default_measure(keys: set[str]) -> str:
+    """The first solver's pass@1."""
+    return next((key for key in in_reading_order(keys) if key.count("/") == 1 and key.endswith("/pass@1")), "pass@1")
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

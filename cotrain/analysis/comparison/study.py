@@ -1,0 +1,166 @@
+"""Run a study: the gate first, then every part, each a comparison; a page with the verdicts and what they rest on.
+
+The results folder belongs to one file: ``study.json`` there holds its hash and what git said when it began, and a file
+that has changed since is refused. What was stopped or killed goes on with the same command; finished runs are not
+repeated. A gate that does not hold ends the study with its figure, which is a result.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from cotrain.analysis.comparison.compare import ComparisonPlan, compare
+from cotrain.analysis.comparison.study_file import Gate, Study, git_status
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.input_files import read_regular
+from cotrain.core.statistics import Estimate
+from cotrain.core.verbosity import count_of
+from cotrain.reports.compare_overview import alarm_cells
+from cotrain.reports.comparison_report import write_study_page
+from cotrain.reports.study_words import study_markdown
+from cotrain.storage.file_ops import replace_file
+
+Say = Callable[[str], None]
+
+
+def run_study(study: Study, *, say: Say = print) -> dict[str, Any]:
+    """Run what is not done yet and write ``study.json``, ``report.html`` and ``table.md``. Returns the content of the
+    first, with ``lines`` for a terminal. Raises ConfigError for a folder of another study, Interrupted on a signal."""
+    document = _begin_study(study)
+    say(f"study {study.path.name}, sha256 {study.sha256[:12]}: {document['git']['words']}")
+    if study.gate is not None:
+        document["gate"] = _run_gate(study.gate, study.parts[study.gate.part], say)
+        say(document["gate"]["found"])
+        _write_study(study, document)
+        if not document["gate"]["holds"]:
+            return document | {"lines": [document["gate"]["found"]]}
+    for name, plan in study.parts.items():
+        say(f"part {name}")
+        document["parts"][name] = _part_summary(compare(plan, say=say), plan, study)
+        _write_study(study, document)
+    return document | {"lines": [line for name, part in document["parts"].items() for line in _part_lines(name, part)]}
+
+
+def _begin_study(study: Study) -> dict[str, Any]:
+    """What ``study.json`` says, anew or as it was begun."""
+    path = study.out / "study.json"
+    if not path.exists():
+        if study.out.is_dir() and any(study.out.iterdir()):
+            raise ConfigError(f"{study.out} holds something else than this study; change out in {study.path}")
+        document = {
+            "study": study.path.name,
+            "sha256": study.sha256,
+            "began": datetime.now(UTC).isoformat(timespec="seconds"),
+            "git": git_status(study.path),
+            "hypothesis": study.hypothesis,
+            "measure": study.measure,
+            "gate": None if study.gate is None else {"asked": study.gate.in_words()},
+            "parts": {},
+        }
+        study.out.mkdir(parents=True, exist_ok=True)
+        _write_study(study, document)
+        return document
+    try:
+        document = json.loads(read_regular(path))
+        old_hash = document["sha256"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is damaged ({error}); restore it, or change out in {study.path}") from error
+    if old_hash != study.sha256:
+        raise ConfigError(
+            f"{study.path} has changed since the study in {study.out} began (sha256 {old_hash[:12]}, now "
+            f"{study.sha256[:12]}); bring the file as it was, or change its out"
+        )
+    return document
+
+
+def _write_study(study: Study, document: Mapping[str, Any]) -> None:
+    """study.json last: what it counts on is there."""
+    replace_file(study.out / "table.md", study_markdown(document).encode("utf-8"))
+    write_study_page(study.out, document)
+    replace_file(study.out / "study.json", json.dumps(document, indent=1, ensure_ascii=False).encode())
+
+
+def _run_gate(gate: Gate, plan: ComparisonPlan, say: Say) -> dict[str, Any]:
+    """Run the arms of the gate, the one that is subtracted first, and read the figure."""
+    arms = {arm.label: arm for arm in plan.arms}
+    gate_arms = [arms[name] for name in dict.fromkeys([gate.minus or gate.arm, gate.arm])]
+    say(f"gate: {gate.in_words()}")
+    seeds = gate.seeds or plan.seeds
+    result = compare(replace(plan, arms=tuple(gate_arms), seeds=seeds), say=say)
+    estimate = _gate_figure(gate, result, seeds)
+    holds = gate.holds(estimate.value)
+    spread = f" (95 % interval {estimate.low:.3f} to {estimate.high:.3f})" if math.isfinite(estimate.low) else ""
+    verdict = "the gate holds" if holds else "the gate does not hold, so the rest is not run"
+    sentence = f"{gate.in_words()}; found {estimate.value:.3f}{spread} over {count_of(seeds, 'seed')}: {verdict}"
+    return {"asked": gate.in_words(), "value": estimate.value, "holds": holds, "found": sentence}
+
+
+def _gate_figure(gate: Gate, result: Mapping[str, Any], seeds: int) -> Estimate:
+    """The figure that a gate is about. Differences of two starts, and gains, have no interval."""
+    row = _end_row(result, gate.measure, gate.arm)
+    before = Estimate.from_json(row["before"])
+    after = Estimate.from_json(row["after"])
+    if gate.at == "gain":
+        return Estimate(value=after.value - before.value, low=-math.inf, high=math.inf, n=seeds)
+    if gate.minus is None:
+        return before if gate.at == "start" else after
+    if gate.at == "end":
+        return Estimate.from_json(row["difference"])
+    other = Estimate.from_json(_end_row(result, gate.measure, gate.minus)["before"])
+    return Estimate(value=before.value - other.value, low=-math.inf, high=math.inf, n=seeds)
+
+
+def _end_row(result: Mapping[str, Any], measure: str, arm: str) -> Mapping[str, Any]:
+    rows = {(row["metric"], row["recipe"]): row for row in result["table"] if row["at"] == "end"}
+    if (measure, arm) not in rows:
+        raise UnknownName(f"measure of arm {arm!r}", measure, sorted({m for m, name in rows if name == arm}))
+    return rows[measure, arm]
+
+
+def _part_summary(result: Mapping[str, Any], plan: ComparisonPlan, study: Study) -> dict[str, Any]:
+    """What the study's page says of one part."""
+    arms = {arm.label: _end_row(result, study.measure, arm.label) for arm in plan.arms}
+    costs = {
+        label: {axis: _mean([run["spent"][axis] for run in found["seeds"]]) for axis in found["seeds"][0]["spent"]}
+        for label, found in result["recipes"].items()
+    }
+    rates = {label: found["chosen"] for label, found in (result["rates"] or {"arms": {}})["arms"].items()}
+    page = str((plan.out / "report.html").relative_to(study.out))
+    _, fired = alarm_cells(result)
+    return {"page": page, "seeds": plan.seeds, "arms": arms, "costs": costs, "rates": rates, "alarms": fired}
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _part_lines(name: str, part: Mapping[str, Any]) -> list[str]:
+    """For a terminal: of each arm its figure, and what fired in half of its runs or more."""
+    lines = [name]
+    for arm, row in part["arms"].items():
+        after = Estimate.from_json(row["after"])
+        lines.append(f"  {arm:24s} {after.value:.3f}  {row['words']}".rstrip())
+    fired: dict[str, dict[str, None]] = {}
+    for arm, band, _, runs, _ in part["alarms"]:
+        count, of_all = map(int, runs.split(" of "))
+        if 2 * count >= of_all:
+            fired.setdefault(arm, {})[band] = None
+    return lines + [f"  alarms in most runs of {arm}: {', '.join(bands)}" for arm, bands in fired.items()]
+
+
+def run_count_lines(study: Study) -> list[str]:
+    """How many runs it takes, one line a part."""
+    lines = []
+    for name, plan in study.parts.items():
+        grid = len(plan.rates) * plan.rate_seeds * len(plan.arms)
+        choose = f", and {grid} to choose learning rates" if grid else ""
+        lines.append(
+            f"{name}: {len(plan.arms)} arm{'s' * (len(plan.arms) > 1)} × {count_of(plan.seeds, 'seed')} = "
+            f"{count_of(len(plan.arms) * plan.seeds, 'run')}{choose}, in {plan.out}"
+        )
+    return lines if study.gate is None else [f"gate: {study.gate.in_words()}", *lines]

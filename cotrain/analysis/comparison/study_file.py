@@ -1,0 +1,267 @@
+"""A study as it is written down before it is run: a TOML file with a hypothesis, arms, a measure, seeds and a gate.
+
+::
+
+    hypothesis = "Step rewards of an oracle help more the longer the problems are."
+    measure = "solver/greedy"            # what verdicts and gate are about, and rates are chosen by
+    model = "embedded"                   # of every arm
+    seeds = 5
+    equal = "flops"                      # and batches, budget, first_seed, rates, rate_seeds, evaluate_every, settings,
+                                         # threads, checkpoint_every: as of `cotrain compare`
+    out = "runs/studies/ceiling"
+
+    [arms.grpo]                          # the first arm is the reference
+    recipe = "grpo"                      # every other key is a parameter of the recipe, but for
+    settings = ["roles.solver.sampling.max_tokens=64"]  # of this arm alone
+    [arms.oracle]
+    recipe = "grpo"
+    steps_judged_by = "oracle"
+
+    [parts."4 steps"]                    # each part is a comparison of all arms; a key of it replaces that of the
+    operations = [4, 4]                  # study, settings are added. Without parts there is one
+
+    [gate]                               # is run first; when it does not hold, nothing else is
+    part = "4 steps"
+    arm = "oracle"
+    minus = "grpo"                       # left out: the arm's own figure
+    at_least = 0.05                      # or at_most, or both; ``at = "start"`` looks before training, ``at = "gain"``
+                                         # at the end minus the start of one arm
+    seeds = 1                            # left out: all of the study's
+
+The file is committed before it runs, and git is asked: what was expected cannot be written afterwards.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cotrain.analysis.comparison.arms import Arm, distinct_arms, make_arm
+from cotrain.analysis.comparison.compare import ComparisonPlan
+from cotrain.core.arguments import fits_hint, hints_of, kind_of
+from cotrain.core.errors import ConfigError, DataError, UnknownName
+from cotrain.core.input_files import MOST_BY_HAND, content_of_file, read_toml
+from cotrain.reports.compare_words import slug_of
+
+STUDY_KEYS = ("hypothesis", "measure", "model", "out", "arms", "parts", "gate")
+PART_KEYS = tuple(
+    f.name
+    for f in dataclasses.fields(ComparisonPlan)
+    if f.name not in ("arms", "out", "measure", "workers", "device", "changed_code")
+)
+GATE_PLACES = ("start", "end", "gain")
+SINGLE_PART = "all"  # the part of a study without parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """What must hold before the rest is run: a figure, or a difference of two arms, within limits."""
+
+    part: str
+    arm: str
+    minus: str | None = None
+    measure: str
+    at: str = "end"  # or "start", or "gain": the end minus the start
+    seeds: int | None = None  # so many, the first ones; None: all of the part's
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def in_words(self) -> str:
+        figure = f"{self.arm} minus {self.minus}" if self.minus else self.arm
+        place = "gain over the start" if self.at == "gain" else f"at the {self.at}"
+        limits = [
+            f"{word} {limit:g}"
+            for word, limit in (("at least", self.at_least), ("at most", self.at_most))
+            if limit is not None
+        ]
+        return f"{figure}, {self.measure} {place} of {self.part!r}: {' and '.join(limits)}"
+
+    def holds(self, value: float) -> bool:
+        low = self.at_least is None or value >= self.at_least
+        return low and (self.at_most is None or value <= self.at_most)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """A study file, read."""
+
+    path: Path
+    sha256: str  # of the file
+    hypothesis: str
+    measure: str
+    out: Path
+    parts: Mapping[str, ComparisonPlan]  # in the order of the file
+    gate: Gate | None
+
+
+def read_study(path: Path, *, workers: int | None = None, device: str = "cpu", changed_code: bool = False) -> Study:
+    """Read and check a study file. Raises ConfigError and UnknownName, one line each."""
+    try:
+        table, content = read_toml(path), content_of_file(path, MOST_BY_HAND)
+    except DataError as error:
+        raise ConfigError(f"{error}; expected TOML: the file of a study") from error
+    for key in table:
+        if key not in (*STUDY_KEYS, *PART_KEYS):
+            raise UnknownName(f"key of study {path.name}", key, (*STUDY_KEYS, *PART_KEYS))
+    missing = [key for key in ("hypothesis", "measure", "seeds", "out", "arms") if not table.get(key)]
+    if missing:
+        raise ConfigError(
+            f"{path}: {missing[0]} is missing; a study says what is expected, of what, and how it is measured"
+        )
+    out = Path(_require_type(path, "out", table["out"], str))
+    arms = tuple(
+        distinct_arms([_read_arm(path, name, spec, table.get("model")) for name, spec in table["arms"].items()])
+    )
+    common = {key: table[key] for key in PART_KEYS if key in table}
+    fixed = {
+        "arms": arms,
+        "measure": _require_type(path, "measure", table["measure"], str),
+        "workers": workers,
+        "changed_code": changed_code,
+        "device": device,
+    }
+    part_tables = table.get("parts") or {SINGLE_PART: {}}
+    for name in part_tables:
+        alike = [other for other in part_tables if slug_of(other) == slug_of(name)]
+        if len(alike) > 1 or not slug_of(name).strip("."):
+            raise ConfigError(f"{path}: {' and '.join(map(repr, alike))} cannot be directories of parts; rename one")
+    parts = {name: _read_plan(path, common, part, fixed, out / slug_of(name)) for name, part in part_tables.items()}
+    return Study(
+        path=path,
+        sha256=hashlib.sha256(content).hexdigest(),
+        hypothesis=_require_type(path, "hypothesis", table["hypothesis"], str),
+        measure=fixed["measure"],
+        out=out,
+        parts=parts,
+        gate=_read_gate(path, table["gate"], parts, table["measure"]) if "gate" in table else None,
+    )
+
+
+def _read_arm(path: Path, name: str, spec: Any, model: Any) -> Arm:
+    if not isinstance(spec, Mapping) or not isinstance(spec.get("recipe"), str):
+        raise ConfigError(f'{path}: arm {name!r} has no recipe; write recipe = "grpo" below [arms.{name}]')
+    settings = spec.get("settings", [])
+    if not isinstance(settings, list) or not all(isinstance(setting, str) for setting in settings):
+        raise ConfigError(f'{path}: arm {name!r}: settings is {settings!r:.80}; expected a list of "dotted.path=value"')
+    arguments = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in spec.items()
+        if key not in ("recipe", "settings")
+    }
+    return make_arm(name, spec["recipe"], ({"model": model} if model is not None else {}) | arguments, settings)
+
+
+def _read_plan(path: Path, common: Mapping[str, Any], part: Any, fixed: Mapping[str, Any], out: Path) -> ComparisonPlan:
+    if not isinstance(part, Mapping):
+        raise ConfigError(f'{path}: a part is a table, as in [parts."4 steps"]; found {part!r:.80}')
+    for key in part:
+        if key not in PART_KEYS:
+            raise UnknownName(f"key of a part of study {path.name}", key, PART_KEYS)
+    merged = {**common, **part}
+    merged["settings"] = [*common.get("settings", ()), *part.get("settings", ())]
+    hints = hints_of(ComparisonPlan)
+    values = {
+        key: _require_type(path, key, tuple(v) if isinstance(v, list) else v, hints[key]) for key, v in merged.items()
+    }
+    return ComparisonPlan(**values, **fixed, out=out)
+
+
+def _read_gate(path: Path, spec: Any, parts: Mapping[str, ComparisonPlan], measure: str) -> Gate:
+    names = [f.name for f in dataclasses.fields(Gate)]
+    if not isinstance(spec, Mapping):
+        raise ConfigError(f"{path}: gate is {spec!r:.80}; expected a table [gate]")
+    for key in spec:
+        if key not in names:
+            raise UnknownName(f"key of the gate of {path.name}", key, names)
+    values = {"part": next(iter(parts)), "measure": measure, **spec}
+    hints = hints_of(Gate)
+    gate = Gate(
+        **{"arm": "", **{key: _require_type(path, f"gate.{key}", value, hints[key]) for key, value in values.items()}}
+    )
+    arms = [arm.label for arm in next(iter(parts.values())).arms]
+    for what, name, known in (
+        ("part", gate.part, list(parts)),
+        ("arm", gate.arm, arms),
+        ("arm", gate.minus or arms[0], arms),
+    ):
+        if name not in known:
+            raise UnknownName(f"{what} of the gate of {path.name}", name, known)
+    if gate.at not in GATE_PLACES:
+        raise UnknownName(f"at of the gate of {path.name}", gate.at, GATE_PLACES)
+    if gate.at == "gain" and gate.minus is not None:
+        raise ConfigError(f'{path}: the gate has at = "gain" and minus; a gain is that of one arm, leave out minus')
+    if gate.seeds is not None and not 1 <= gate.seeds <= parts[gate.part].seeds:
+        raise ConfigError(f"{path}: gate.seeds is {gate.seeds}; expected 1 to {parts[gate.part].seeds}")
+    if gate.at_least is None and gate.at_most is None:
+        raise ConfigError(f"{path}: the gate has no limit; write at_least = 0.05 or at_most = …")
+    return gate
+
+
+def _require_type(path: Path, key: str, value: Any, hint: Any) -> Any:
+    if not fits_hint(value, hint):
+        raise ConfigError(f"{path}: {key} is {value!r:.80}; expected {kind_of(hint)}")
+    return value
+
+
+def git_status(path: Path) -> dict[str, Any]:
+    """What git says of a file: ``{"committed", "commit", "words"}``; committed is True where the newest commit has just
+    what the file says now, under whatever name, and ``commit`` is then the first that had it."""
+    if _run_git(path, "rev-parse", "--is-inside-work-tree") != "true":
+        return {
+            "committed": False,
+            "commit": None,
+            "words": "no git repository here, so nobody can say that it was committed",
+        }
+    blob = _run_git(path, "hash-object", path.name)
+    now = (_run_git(path, "ls-tree", "-r", "--full-tree", "HEAD") or "").splitlines()
+    in_head = any(line.split()[2] == blob for line in now)
+    log = _run_git(path, "log", "--reverse", "--format=%H %cs", f"--find-object={blob}") if in_head else None
+    if log:
+        commit, _, date = log.splitlines()[0].partition(" ")
+        words = f"git says that it was committed in {commit[:12]} ({date}) and unchanged when the study began"
+        return {"committed": True, "commit": commit, "words": words}
+    last = _run_git(path, "log", "-1", "--format=%H %cs", "--", path.name)
+    if not last:
+        return {"committed": False, "commit": None, "words": "git says that it was never committed"}
+    commit, _, date = last.partition(" ")
+    words = f"git says that it was changed since commit {commit[:12]} ({date})"
+    return {"committed": False, "commit": commit, "words": words}
+
+
+def _run_git(path: Path, *words: str) -> str | None:
+    """What git prints, None where it fails or is not there."""
+    command = ["git", "-C", str(path.resolve().parent), *words]
+    try:
+        finished = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return finished.stdout.strip() if finished.returncode == 0 else None
+
+
+# -- The studies that come with the package, as they were committed.
+
+FOLDER = Path(__file__).resolve().parents[2] / "studies"
+
+
+def shipped_studies() -> dict[str, Path]:
+    """The file of each study, by its name."""
+    return {path.stem: path for path in sorted(FOLDER.glob("*.toml"))}
+
+
+def study_path(text: str) -> Path:
+    """The file that ``text`` means: a file, or the name of a study that comes with the package. Raises UnknownName for
+    a name that is none, ConfigError for a path without a file."""
+    path, studies = Path(text), shipped_studies()
+    if path.is_file():
+        return path
+    if text in studies:
+        return studies[text]
+    if len(path.parts) == 1 and path.suffix != ".toml":
+        raise UnknownName("study", text, studies)
+    named = f"; a study of this name comes with cotrain: cotrain study {path.stem}" if path.stem in studies else ""
+    raise ConfigError(f"{text}: no such file{named or '; give the file of a study, or the name of one that ships'}")

@@ -1,0 +1,168 @@
+"""Making runs end at an equal cost: all are run as long as the plan says, then those of cheaper arms go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+from cotrain.analysis.comparison.runs import is_done
+from cotrain.core.errors import CotrainError, UserError
+from cotrain.core.input_files import read_regular
+from cotrain.core.verbosity import clock_text
+from cotrain.distributed.device_memory import PARALLEL_RUNS
+from cotrain.metrics.steps import budget_share
+from cotrain.runs.directory import RunDirectory
+from cotrain.runs.figures import costs_of
+from cotrain.trainer.failures import Interrupted, stop_on_signal
+
+if TYPE_CHECKING:
+    from cotrain.analysis.comparison.compare import ComparisonPlan
+
+
+class RunKey(NamedTuple):
+    """A run of a comparison."""
+
+    label: str  # of its arm
+    seed: int
+    rate: float | None = None  # learning rate that it tries; None: the arm's
+
+
+class DearestArm(NamedTuple):
+    label: str  # arm that has spent most
+    budget: float  # what it has spent in ``plan.batches``, the mean over its runs
+
+
+def run_at_equal_cost(
+    plan: ComparisonPlan,
+    places: Mapping[RunKey, Path],
+    command: Callable[[RunKey], list[str]],
+    workers: int,
+    say: Callable[[str], None],
+) -> DearestArm | None:
+    """Make the runs of ``places``; ``command`` begins one or goes on with it. Without a budget, and unless batches or
+    updates are equal, runs of cheaper arms go on until they have spent what the dearest arm has; returns that arm, else
+    None."""
+    run_jobs([(folder, command(place)) for place, folder in places.items() if not is_done(folder)], workers, say)
+    if plan.equal in ("batches", "updates") or plan.budget is not None:
+        return None
+    dearest, unfinished = runs_still_short(plan, places)
+    for place in unfinished:
+        RunDirectory.open(places[place]).extend(plan.ends_at(dearest.budget))
+    run_jobs([(places[place], command(place)) for place in unfinished], workers, say)
+    return dearest
+
+
+def runs_still_short(plan: ComparisonPlan, places: Mapping[RunKey, Path]) -> tuple[DearestArm, list[RunKey]]:
+    """The arm whose runs have spent most in ``plan.batches``, and the runs of other arms that have not spent as
+    much."""
+    spent: dict[str, list[float]] = {}
+    for place, folder in places.items():
+        steps = costs_of(folder)
+        spent.setdefault(place.label, []).append(steps[min(plan.batches, len(steps) - 1)][plan.equal])
+    means = {label: sum(values) / len(values) for label, values in spent.items()}
+    most = DearestArm(*max(means.items(), key=lambda pair: pair[1]))
+    others = [place for place in places if place.label != most.label]
+    return most, [place for place in others if costs_of(places[place])[-1][plan.equal] < most.budget]
+
+
+# -- Running commands side by side, a fixed number at a time, each on one thread; if one fails, all are stopped.
+
+POLL_SECONDS = 0.2
+PROGRESS_SECONDS = 30.0  # between lines that say how far the runs are
+Job = tuple[Path, list[str]]  # the run's directory, the command
+
+
+def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> None:
+    """Run commands, ``workers`` at a time. They run in sessions of their own: of a Ctrl-C in the terminal they hear
+    from us, once, and have time to save where they are. What each says goes to ``RUN.log`` beside its directory.
+
+    Raises UserError for a command that fails, Interrupted on a signal; then every run has been stopped."""
+    waiting, began = list(jobs), time.monotonic()
+    last_told = began
+    first_shares = {folder: share_done(folder) for folder, _ in jobs}  # of runs that go on
+    running: dict[subprocess.Popen[bytes], tuple[Path, BinaryIO]] = {}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", PARALLEL_RUNS: str(min(workers, len(jobs)))}
+
+    def report_job(folder: Path, what: str) -> None:
+        say(f"[{time.monotonic() - began:6.0f} s] {folder.parent.name} {folder.name} {what}")
+
+    with stop_on_signal() as stop_signal, _stop_runs_at_exit(running):
+        while waiting or running:
+            if stop_signal():
+                raise Interrupted(stop_signal())
+            while waiting and len(running) < workers:
+                folder, command = waiting.pop(0)
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                output: BinaryIO = (folder.parent / f"{folder.name}.log").open("ab")
+                process = subprocess.Popen(
+                    command, stdout=output, stderr=output, env=environment, start_new_session=True
+                )
+                running[process] = (folder, output)
+                report_job(folder, "goes on" if command[3] == "resume" else "begins")
+            time.sleep(POLL_SECONDS)
+            if time.monotonic() - last_told > PROGRESS_SECONDS:
+                last_told = time.monotonic()
+                say(
+                    progress_line(
+                        [share_done(folder) for folder, _ in jobs], list(first_shares.values()), last_told - began
+                    )
+                )
+            for process in [p for p in running if p.poll() is not None]:
+                folder, log = running.pop(process)
+                log.close()
+                if process.returncode != 0:
+                    tail = Path(log.name).read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+                    how = f"ended with code {process.returncode}"
+                    if process.returncode == -signal.SIGKILL:
+                        how = "was killed, as runs are when memory runs out (--workers 1 leaves each more of it)"
+                    raise UserError(f"compare: {folder} {how}: {' '.join(tail)}; see {log.name}")
+                report_job(folder, f"is done, {len(waiting) + len(running)} to go{alarms_suffix(folder)}")
+
+
+def progress_line(done: Sequence[float], at_first: Sequence[float], seconds: float) -> str:
+    """One line of how far all runs are, from the share of each that is done, now and when they were begun ``seconds``
+    ago."""
+    finished, progress = sum(one >= 1.0 for one in done), sum(done) - sum(at_first)
+    left = f", {clock_text(seconds / progress * (len(done) - sum(done)))} left" if progress > 0.0 else ""
+    return f"[{seconds:6.0f} s] {finished} of {len(done)} runs are done, {sum(done) / len(done):.0%} of all steps{left}"
+
+
+def share_done(folder: Path) -> float:
+    """How much of a run is done, by what ends it; 0 where it has not begun."""
+    try:
+        if (folder / "summary.json").exists():
+            return 1.0
+        written = json.loads(read_regular(folder / "recipe.json"))
+        return min(0.99, budget_share(written.get("settings", {}) | {"steps": written["steps"]}, costs_of(folder)[-1]))
+    except (OSError, ValueError, KeyError, TypeError, CotrainError):
+        return 0.0
+
+
+def alarms_suffix(folder: Path) -> str:
+    """The alarms of a run that is done, each once, as the end of a line; nothing where none fired."""
+    try:
+        fired = json.loads(read_regular(folder / "summary.json"))["alarms"]
+        bands = dict.fromkeys(alarm["band"] for alarm in fired)
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return f"; alarms: {', '.join(bands)}" if bands else ""
+
+
+@contextmanager
+def _stop_runs_at_exit(running: Mapping[subprocess.Popen[bytes], tuple[Path, BinaryIO]]) -> Iterator[None]:
+    """Whatever happens inside, no run goes on alone afterwards."""
+    try:
+        yield
+    finally:
+        for process, (_, opened) in running.items():
+            process.terminate()
+            opened.close()
+        for process in running:
+            process.wait()

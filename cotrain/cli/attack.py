@@ -1,0 +1,132 @@
+"""The commands ``cotrain attack`` and ``cotrain xplay``."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cotrain.analysis.attack import play, tables
+from cotrain.analysis.attack import reviewed as on_rollouts
+from cotrain.analysis.attack import seats as at_table
+from cotrain.analysis.attack import xplay as cross
+from cotrain.cli.common import add_device_flag, add_threads_flag, device_of, set_threads
+from cotrain.cli.flags import Parser, add_count, add_trust_flag, typed_flags
+from cotrain.core.errors import ConfigError
+from cotrain.core.verbosity import json_text, print_lines
+
+SEATS, ROLLOUTS = "--seats", "--on-rollouts"
+# the matrix of ``xplay`` that alone looks at a flag
+OF_ONE = {"--signal": SEATS, "--rollouts": ROLLOUTS, "--reference": ROLLOUTS}
+NOT_OF = {SEATS: ("--role",), ROLLOUTS: ("--problems", "--samples", "--split")}  # and flags that one does not look at
+
+
+def attack(argv: Sequence[str]) -> int:
+    """Measure how often a verifier believes wrong solutions that try to fool it."""
+    parser = Parser(prog="cotrain attack", description=attack.__doc__)
+    parser.add_argument("directory", metavar="DIR", help="a run, or a model: a directory or a Hub name")
+    add_count(parser, "--problems", "that are solved (default: 128)", default=128)
+    add_count(parser, "--each", "solutions a string (default: 1)", default=1)
+    add_count(parser, "--seed", "other strings (default: 0)", least=0, default=0)
+    parser.add_argument("--fixed", action="store_true", help="wrong solutions of the generator as it began")
+    parser.add_argument("--start", action="store_true", help="the models as the run began; into attack-start.json")
+    parser.add_argument("--out", metavar="DIR", help="where attack.json goes (default: the run; of a model evals/NAME)")
+    arguments = _parse_arguments(parser, argv)
+    result = play.attack(
+        arguments.directory,
+        role=arguments.role,
+        problems=arguments.problems,
+        each=arguments.each,
+        seed=arguments.seed,
+        split=arguments.split,
+        fixed=arguments.fixed,
+        start=arguments.start,
+        device=device_of(arguments.device),
+        out=arguments.out,
+        say=_progress_printer(arguments.json),
+    )
+    if arguments.json:
+        print(json_text(result))
+        return 0
+    print_lines(tables.lines_of(result))
+    print("*: more than ordinary wrong solutions; 95 % interval of the difference, paired by problem")
+    return 0
+
+
+def xplay(argv: Sequence[str]) -> int:
+    """Let generators and verifiers of different steps, and of different runs, play against each other."""
+    parser = Parser(prog="cotrain xplay", description=xplay.__doc__)
+    parser.add_argument("directories", metavar="DIR", nargs="+", help="a run, or several on the same problems")
+    add_count(parser, "--every", "steps between those that play", default=25)
+    add_count(parser, "--problems", "held-out ones (default: 64)", default=64)
+    add_count(parser, "--samples", "solutions of each (default: 4)", default=4)
+    parser.add_argument("--on-rollouts", action="store_true", help="stored verifiers review the run's own rollouts")
+    add_count(parser, "--rollouts", "of each step, then (default: 128)", default=128)
+    parser.add_argument(
+        "--reference", nargs="+", default=[], metavar="MODEL", help="judges from outside, which review the same, then"
+    )
+    parser.add_argument("--seats", nargs=2, metavar="ROLE", help="players of a game meet: who plays which two roles")
+    parser.add_argument("--signal", default="won", metavar="NAME", help="what they play for, then (default: won)")
+    parser.add_argument("--out", metavar="DIR", help="where xplay.json goes (default: the first run)")
+    arguments = _parse_arguments(parser, argv)
+    if arguments.seats and arguments.on_rollouts:
+        raise ConfigError("xplay: --seats and --on-rollouts are two matrices; ask for one of them")
+    if arguments.on_rollouts and len(arguments.directories) > 1:
+        raise ConfigError("xplay --on-rollouts: takes one run, as it reads that run's own ledger; give one directory")
+    kind = SEATS if arguments.seats else ROLLOUTS if arguments.on_rollouts else ""
+    typed = {f"--{name}" for name in typed_flags(argv, parser)}
+    for flag in OF_ONE:
+        if flag in typed and kind != OF_ONE[flag]:
+            parser.error(f"{flag} goes with {OF_ONE[flag]} alone; leave it out, or ask for that matrix")
+    for flag in NOT_OF.get(kind, ()):
+        if flag in typed:
+            parser.error(f"{flag} does not go with {kind}; leave out one of the two")
+    common: dict[str, Any] = {
+        "every": arguments.every,
+        "device": device_of(arguments.device),
+        "out": arguments.out,
+        "say": _progress_printer(arguments.json),
+    }
+    sampling: dict[str, Any] = {"problems": arguments.problems, "n": arguments.samples, "split": arguments.split}
+    if arguments.seats:
+        first, second = arguments.seats
+        result = at_table.play_seats(
+            arguments.directories, roles=(first, second), signal=arguments.signal, **sampling, **common
+        )
+        lines = at_table.lines_of(result)
+    elif arguments.on_rollouts:
+        result = on_rollouts.review_rollouts(
+            arguments.directories[0],
+            role=arguments.role,
+            rollouts=arguments.rollouts,
+            references=arguments.reference,
+            **common,
+        )
+        lines = on_rollouts.lines_of(result)
+    else:
+        result = cross.xplay(arguments.directories, role=arguments.role, **sampling, **common)
+        lines = cross.lines_of(result)
+    if arguments.json:
+        print(json_text(result))
+    else:
+        print_lines(lines)
+    return 0
+
+
+def _parse_arguments(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments, with the flags that both commands have."""
+    parser.add_argument("--role", default="verifier", metavar="NAME", help="who judges (default: verifier)")
+    parser.add_argument("--split", default="test", help="test, validation, ood_length … (default: test)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_device_flag(parser)
+    add_threads_flag(parser)
+    add_trust_flag(parser)
+    arguments = parser.parse_strictly(argv)
+    set_threads(arguments.threads)
+    return arguments
+
+
+def _progress_printer(as_json: bool) -> Callable[[str], None]:
+    """What tells the progress: nothing where JSON is printed."""
+    return (lambda text: None) if as_json else functools.partial(print, flush=True)

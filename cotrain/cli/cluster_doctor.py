@@ -1,0 +1,115 @@
+"""``cotrain doctor --cluster``: what each machine has, whether they agree, and whether new weights arrive.
+
+What each machine is asked stands in ``distributed/ray_nodes.py``. Then the processes of a small run are begun, and the
+self-test of publishing (``distributed/weight_sync_check.py``) is made as at the start of a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from cotrain.config.policies import adapter, trainable
+from cotrain.core.errors import CotrainError, UserError
+from cotrain.core.verbosity import count_of
+from cotrain.distributed.cluster_file import Cluster, check_world, read_cluster_file
+from cotrain.distributed.multi_process import MultiProcessBackend
+from cotrain.distributed.placement import VllmPlacement, embedded_alone
+from cotrain.distributed.ray_nodes import (
+    PATIENCE,
+    Machine,
+    ask_machines,
+    inspect_python,
+    machine_differences,
+    machine_problems,
+    versions_line,
+)
+from cotrain.distributed.ray_processes import RayLauncher
+from cotrain.distributed.weight_sync_check import PublishCheck
+
+
+def examine_cluster(target: str, model: str, device: str) -> int:
+    """Print the findings; 0 when a run can work, 1 when something is missing or differs. ``target``: see
+    ``cluster_file.read_cluster_file``; ``model``: a directory or Hub name. Raises ConfigError for a wrong file."""
+    cluster = read_cluster_file(target)
+    check_world(cluster, device, 1)
+    engine = cluster.pythons.get("VllmHost")
+    launcher = RayLauncher(cluster)
+    where = cluster.address or f"Ray begins here, with {count_of(cluster.cpus, 'core')} to deal out"
+    print(f"cluster       {where}; engine {'vllm, by ' + engine if engine else 'embedded'}")
+    here = inspect_python(sys.executable)
+    try:
+        launcher.start()
+        machines = ask_machines(engine, [model], patience=PATIENCE)
+        wrong = [line for machine in machines for line in print_machine(machine, here, engine)]
+        wrong += machine_differences(machines)
+        for line in wrong:
+            print(f"WRONG         {line}")
+        if wrong:
+            print("publishing    not tried")
+            return 1
+        return try_publishing(cluster, launcher, model, device)
+    finally:
+        launcher.stop()
+
+
+def print_machine(machine: Machine, here: Mapping[str, Any], engine: str | None) -> list[str]:
+    """Print one machine; what is wrong with it."""
+    if "error" not in machine:
+        gpus = ", ".join(f"{name}, {size / 2**30:.0f} GiB" for name, size in machine["gpus"]) or "no GPU"
+        memory = machine["memory"] / 2**30
+        print(f"machine       {machine['name']}: {count_of(machine['cores'], 'core')}, {memory:.0f} GiB, {gpus}")
+        print(f"  run         {versions_line(machine['python'])}")
+        if engine is not None:
+            print(f"  vLLM        {versions_line(machine['engine'])}")
+        for model, weights in machine["weights"].items():
+            print(f"  model       {model}: sha256 {weights}")
+    return machine_problems(machine, here, engine)
+
+
+def try_publishing(cluster: Cluster, launcher: RayLauncher, model: str, device: str) -> int:
+    """The self-test of publishing, with a model that is trained whole and then one with two adapters on it."""
+    by_vllm = "VllmHost" in cluster.pythons
+    placing = VllmPlacement(settings=cluster.vllm) if by_vllm else partial(embedded_alone, tested=True)
+    for what, policies in (
+        ("weights", {"learner": trainable(model)}),
+        ("adapters", {"learner": adapter(model, rank=8), "other": adapter(model, rank=8)}),
+    ):
+        backend = MultiProcessBackend(
+            _StartedLauncher(launcher),
+            device,
+            placing=placing,
+            replicas=cluster.replicas,
+            kind="vllm" if by_vllm else "embedded",
+        )
+        try:
+            backend.open(policies, seed=0)
+        except (UserError, CotrainError) as error:
+            print(f"publishing    {what}: WRONG: {error}")
+            return 1
+        finally:
+            asyncio.run(backend.close())
+        print(f"publishing    {what} arrive: {arrivals_text(backend.arrivals)}")
+    return 0
+
+
+def arrivals_text(arrivals: Sequence[PublishCheck]) -> str:
+    return "; ".join(
+        f"{one.policy} off by {one.before:.1e} nats a token, {one.after:.1e} after a change of {one.change:.1f}"
+        for one in arrivals
+    )
+
+
+class _StartedLauncher:
+    """A launcher that has been started, and goes on when a backend is closed."""
+
+    def __init__(self, launcher: RayLauncher) -> None:
+        self.begin, self.describe = launcher.begin, launcher.describe
+        self.here, self.deadline = launcher.here, launcher.deadline
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...

@@ -1,0 +1,228 @@
+"""Helpers that several commands share: common flags, quiet libraries, threads, and how a figure is printed."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from cotrain.cli.flags import add_count, text_of_file
+from cotrain.core.errors import ConfigError
+from cotrain.core.threads import choose_threads
+from cotrain.core.verbosity import print_progress, shows_all
+
+ANSWER_FLAGS = ("answer", "steps_as", "prompt", "verdict", "verifier_prompt")
+say = print_progress  # what a command is busy with
+
+
+def quiet_libraries() -> None:
+    """Keep the libraries' own progress bars and warnings out of ours, but for ``--log-level debug``."""
+    if shows_all():
+        return
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    from huggingface_hub.utils import disable_progress_bars
+    from transformers.utils import logging
+
+    disable_progress_bars()  # a download enables them for itself
+    logging.disable_progress_bar()
+
+
+def set_threads(count: int | None) -> None:
+    import torch
+
+    torch.set_num_threads(choose_threads(count))
+
+
+def figure_text(estimate: dict[str, Any] | None) -> str:
+    """``0.412 [0.380, 0.445]``; what is not known of it is a question mark."""
+    if estimate is None or estimate.get("value") is None:
+        return "–"
+    low, high = ("?" if (bound := estimate.get(name)) is None else f"{bound:.3f}" for name in ("low", "high"))
+    return f"{estimate['value']:.3f} [{low}, {high}]"
+
+
+def add_column_flags(parser: argparse._ActionsContainer) -> None:
+    usual = "of --data with the {0} (default: the one whose name is usual, such as {1})"
+    parser.add_argument("--question-column", metavar="NAME", help=usual.format("question", "prompt"))
+    parser.add_argument("--answer-column", metavar="NAME", help=usual.format("answer", "solution"))
+
+
+def add_json_flag(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("--json", action="store_true", help="print the result as JSON, and all else to stderr")
+
+
+def add_view_flag(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("--view", action="store_true", help="serve the page of the run from its first second on")
+
+
+def add_device_flag(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--device", default="auto", help="auto (cuda where there is one, else cpu), cpu, cuda, cuda:1 … (default: auto)"
+    )
+
+
+def device_of(name: str, *, here: bool = True) -> str:
+    """The device that ``--device`` means. Raises ConfigError where it is to be ``here`` and is not."""
+    from cotrain.distributed.local import check_device, resolve_device
+
+    device = resolve_device(name)
+    if here:
+        check_device(device)
+    return device
+
+
+def add_backend_flags(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--backend", default="local", choices=("local", "ray"), help="this process, or others by Ray (default: local)"
+    )
+    parser.add_argument(
+        "--cluster",
+        metavar="FILE",
+        help="with --backend ray: local (the default), or a TOML file that names the machines",
+    )
+    parser.add_argument(
+        "--engine",
+        default="embedded",
+        choices=("embedded", "vllm"),
+        help="with --backend ray: who samples; vLLM runs in the Python that --cluster names (default: embedded)",
+    )
+    add_count(parser, "--world", "with --backend ray: ranks that hold the learners in shards (default: 1)")
+
+
+def add_lag_flag(parser: argparse._ActionsContainer, default: int | None = 0) -> None:
+    usual = "as the run was begun" if default is None else "0: first one, then the other"
+    add_count(
+        parser,
+        "--lag",
+        f"step t + K is played beside the update of step t, by the weights before it (default: {usual})",
+        least=0,
+        default=default,
+        metavar="K",
+    )
+
+
+def backend_of(arguments: argparse.Namespace) -> Any:
+    """The backend that ``--backend``, ``--cluster`` and ``--engine`` mean; None for this process. Raises
+    ConfigError."""
+    if arguments.backend == "local":
+        if arguments.engine != "embedded":
+            raise ConfigError(f"--engine {arguments.engine} goes with --backend ray; give both, or neither")
+        for flag in ("cluster", "world"):
+            if getattr(arguments, flag) is not None:
+                raise ConfigError(f"--{flag} goes with --backend ray; give both, or neither")
+        return None
+    from cotrain.distributed.cluster_file import LOCAL, check_world, read_cluster_file, with_gpu_check
+    from cotrain.distributed.multi_process import MultiProcessBackend
+    from cotrain.distributed.placement import VllmPlacement
+    from cotrain.distributed.ray_processes import RayLauncher
+
+    target, device, world = arguments.cluster or LOCAL, device_of(arguments.device, here=False), arguments.world or 1
+    cluster = read_cluster_file(target)
+    check_world(cluster, device, world)
+    launcher, replicas = RayLauncher(cluster), cluster.replicas
+    if arguments.engine == "embedded":
+        return MultiProcessBackend(launcher, device, world=world, worlds=cluster.worlds, replicas=replicas)
+    from cotrain.algorithms.policy_loss import LOOSE
+
+    launcher.refuse_foreign(f"--cluster {target}")
+    placing = with_gpu_check(cluster, world, VllmPlacement(settings=cluster.vllm))
+    return MultiProcessBackend(
+        launcher,
+        device,
+        world=world,
+        worlds=cluster.worlds,
+        placing=placing,
+        replicas=replicas,
+        kind="vllm",
+        bounds=LOOSE,
+    )
+
+
+def add_threads_flag(parser: argparse._ActionsContainer, default: str = "OMP_NUM_THREADS, or all cores") -> None:
+    add_count(parser, "--threads", f"CPU threads (default: {default})")
+
+
+def add_answer_flags(
+    parser: argparse._ActionsContainer,
+    default: str = "auto, which looks at 8 answers of the model; of the package's own models tags",
+    verdict: str = "",
+) -> None:
+    parser.add_argument(
+        "--answer",
+        metavar="FORMAT",
+        help="where the answer of a solution stands: auto, tags, boxed, hash, phrase, last-number, or a pattern with "
+        f"one group (default: {default})",
+    )
+    parser.add_argument(
+        "--steps-as",
+        metavar="WAY",
+        help="what a step of a solution is: tags, lines, numbered, sentences, paragraphs (default: as the answers that "
+        "were looked at are written; without a look lines)",
+    )
+    parser.add_argument("--prompt", metavar="FILE", help="how the solver is asked: a text with the mark {problem}")
+    parser.add_argument(
+        "--verdict",
+        metavar="FORM",
+        help=f"how a review is read: {verdict}tags, words, boxed, first-wrong, or a pattern with one group, "
+        "and with (?P<step>…) besides where it reads steps",
+    )
+    parser.add_argument(
+        "--verifier-prompt",
+        metavar="FILE",
+        help="how the verifier is asked: a text with {problem} and {solution}, and with {count} where steps are judged",
+    )
+
+
+def add_tool_flag(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--tool",
+        metavar="NAME",
+        help="answers what a nanochat model writes between <|python_start|> and <|python_end|>: calculator, or "
+        "my_file.py:function (default: as the run has it)",
+    )
+
+
+def knows_formats(recipe: Any) -> bool:
+    """Whether every role is played by a model that knows the package's formats, so that there is nothing to choose."""
+    from cotrain.rollout.common_roles import speaks_short, taught_roles
+
+    specs = [recipe.policies[role.policy] for role in recipe.roles.values()]
+    return all(
+        not spec.outside and (not spec.head or (speaks_short(spec.model) and not taught_roles(spec.model)))
+        for spec in specs
+    )
+
+
+def answer_format_of(arguments: argparse.Namespace) -> Any:
+    """What the flags of ``add_answer_flags`` say, files read: an ``AnswerFormat``."""
+    from cotrain.runs.choose_formats import AnswerFormat
+
+    return AnswerFormat(
+        answer=arguments.answer,
+        prompt=prompt_of(arguments.prompt),
+        steps_as=arguments.steps_as,
+        verdict=arguments.verdict,
+        verifier_prompt=prompt_of(arguments.verifier_prompt, "--verifier-prompt"),
+    )
+
+
+def with_answer_formats(recipe: Any, arguments: argparse.Namespace, *, dry: bool = False) -> Any:
+    """The recipe with what ``--answer``, ``--steps-as``, ``--prompt``, ``--verdict`` and ``--verifier-prompt`` say, or
+    what its models' own answers and reviews say; ``dry``: no model is asked."""
+    if not any(getattr(arguments, flag) for flag in ANSWER_FLAGS) and knows_formats(recipe):
+        return recipe
+    from cotrain.config.override import override
+    from cotrain.runs.choose_formats import choose_format_settings
+
+    device = device_of(arguments.device, here=False)
+    trial = getattr(arguments, "smoke", False)
+    chosen = choose_format_settings(
+        recipe, answer_format_of(arguments), device=device, say=say, look=not dry, trial=trial
+    )
+    return override(recipe, chosen)
+
+
+def prompt_of(path: str | None, flag: str = "--prompt") -> str | None:
+    """The template that ``--prompt`` or another flag names."""
+    return None if path is None else text_of_file(path, flag)

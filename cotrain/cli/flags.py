@@ -1,0 +1,355 @@
+"""Command-line flags from a recipe function's parameters, and a parser whose errors are one line.
+
+The parameters of a recipe are its flags, typed by their annotations: ``steps: int = 160`` becomes ``--steps 160``,
+``balance: bool = True`` becomes ``--balance`` / ``--no-balance``, and what a ``Literal`` allows is shown in the help. A
+mistyped flag suggests the nearest one. The comment behind a parameter is the help of its flag.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import math
+import os
+import re
+import shutil
+import textwrap
+import typing
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from cotrain.core.arguments import hints_of, strip_optional
+from cotrain.core.errors import ConfigError, DataError, nearest_name
+from cotrain.core.verbosity import LEVELS, set_level
+
+
+class Help(argparse.HelpFormatter):
+    """Help as prose and a table: paragraphs wrapped one by one, and only the defaults that say something."""
+
+    def __init__(self, prog: str) -> None:
+        width = max(60, min(100, shutil.get_terminal_size().columns)) - 2
+        super().__init__(prog, width=width, max_help_position=26)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = text.replace("``", "`").split("\n\n")
+        return "\n\n".join("\n".join(_wrap_paragraph(p, width, indent)) for p in paragraphs)
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text, default = (action.help or "").removesuffix(" (default: %(default)s)"), action.default
+        silent = default is None or default is False or default in ("", [], argparse.SUPPRESS) or action.required
+        if silent or "(default" in text:
+            return text
+        shown = action.option_strings[0] if default is True else typed_words(default).replace("%", "%%")
+        return f"{text} (default: {shown})".strip()
+
+
+_MARKED = re.compile(r"\s*(?:[-*]|\d+[.)]) ")
+_ITEM = re.compile(r"(?P<mark>\s*(?:[-*] |\d+[.)] )|\s+(?:\S.*?\s{2,})?)(?P<text>\S.*)")  # a line of a list, or a term
+
+
+def _wrap_paragraph(paragraph: str, width: int, indent: str) -> list[str]:
+    """The lines of a paragraph of prose, or of a list, whose items stay apart:
+
+    ::
+
+        none      nothing: whole batches of labelled problems
+        learning  a verifier that goes on learning, whose long description goes on
+                  in the column in which it began
+    """
+    items: list[tuple[str, list[str]]] = []  # what stands before the text, and the lines of the text
+    for line in paragraph.splitlines():
+        found, (mark, texts) = _ITEM.fullmatch(line), items[-1] if items else ("", [])
+        goes_on = len(line) - len(line.lstrip()) == len(mark) and not _MARKED.match(line)
+        if texts and goes_on:
+            texts.append(line.strip())
+        elif found is not None:
+            items.append((found["mark"], [found["text"]]))
+        else:
+            items.append(("", [line]))
+    return [line for mark, texts in items for line in _wrap_item(mark, " ".join(texts), width, indent)]
+
+
+def _wrap_item(mark: str, text: str, width: int, indent: str) -> list[str]:
+    """The lines of an item; a mark that takes half of the width has no column of its own."""
+    if len(mark) > width // 2:
+        mark, text = mark[: len(mark) - len(mark.lstrip())], mark.strip() + " " + text
+    column = " " * len(mark)
+    words = " ".join(text.split())
+    return textwrap.wrap(
+        words, width, initial_indent=indent + mark, subsequent_indent=indent + column, break_on_hyphens=False
+    )
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that raises ConfigError with one line instead of printing its usage."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        options.setdefault("allow_abbrev", False)
+        options.setdefault("formatter_class", Help)
+        super().__init__(*args, **options)
+        self.add_argument(
+            "--log-level",
+            type=_log_level,
+            metavar="LEVEL",
+            help="debug (with what libraries say, and where an error came from), info, warning (without progress), "
+            "error (default: info)",
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{self.prog}: {message}; see `{self.prog} --help`")
+
+    def own_names(self, words: Sequence[str]) -> list[str]:
+        """The words with flags of other programs in the names of this command. Raises ConfigError."""
+        known = {flag for action in self._actions for flag in action.option_strings}
+        if all(word.partition("=")[0] in known for word in words if word.startswith("--") or word == "-o"):
+            return list(words)
+        from cotrain.cli.foreign_flags import rename_flags
+
+        return rename_flags(words, known, self.prog)
+
+    def parse_strictly(
+        self, words: Sequence[str], elsewhere: Callable[[str, str], str] = lambda flag, value: ""
+    ) -> argparse.Namespace:
+        """Parse all of ``words``; an unknown flag names the nearest known one, or what ``elsewhere`` says of it and its
+        value, such as which command has it."""
+        values, unknown = self.parse_known_args(self.own_names([*map(expand_home, words)]))
+        if unknown:
+            flags = [flag[2:] for action in self._actions for flag in action.option_strings if flag[:2] == "--"]
+            word = unknown[0].split("=")[0]
+            near = nearest_name(word.lstrip("-"), flags) if word.startswith("-") else None
+            value = unknown[0].partition("=")[2] or "".join(unknown[1:2])
+            hint = elsewhere(word, value) or (f"did you mean --{near}?" if near else "")
+            self.error(f"unknown argument {unknown[0]!r}" + (f"; {hint}" if hint else ""))
+        self._refuse_unusable(values)
+        _make_absolute(values)
+        set_level(values.log_level)
+        return values
+
+    def _refuse_unusable(self, values: argparse.Namespace) -> None:
+        """Nothing in the place of a path, a name or a number, as of a variable of the shell that is not set: "" would
+        be this folder; and an --out that is a link to nothing."""
+        for action in self._actions:
+            value = getattr(values, action.dest, None)
+            given = value if isinstance(value, list) else [value]
+            if "" in given and value != action.default and action.metavar not in (None, "TEXT"):
+                name = "/".join(action.option_strings) or str(action.metavar)
+                self.error(f"argument {name}: expected a value, found ''")
+        out = getattr(values, "out", None)
+        for place in (Path(out), *Path(out).parents) if out else ():
+            if place.is_symlink() and not place.exists():
+                what = f"{place} is a symbolic link to {os.readlink(place)}, which is not there"
+                self.error(f"argument --out: {what}; make it, or choose another")
+
+
+PLACES = ("out", "record", "quarantine", "directory", "directories", "one", "other")  # flags that name a place
+
+
+def _make_absolute(values: argparse.Namespace) -> None:
+    """Places that a command works in stay what they are though code of the user's changes the working directory. What
+    is read may also be a name of the Hub: it becomes absolute only where it is there."""
+    for name in PLACES:
+        value = getattr(values, name, None)
+        if isinstance(value, list):
+            setattr(values, name, [_absolute_place(one) for one in value])
+        elif isinstance(value, str):
+            is_written = name in ("out", "record", "quarantine")
+            setattr(values, name, os.path.abspath(value) if is_written else _absolute_place(value))
+
+
+def _absolute_place(value: str) -> str:
+    return os.path.abspath(value) if os.path.lexists(value) else value
+
+
+def expand_home(word: str) -> str:
+    """The word with the ~ of a path written out: a shell leaves one that is quoted, or stands behind a flag's =."""
+    flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+    return f"{flag}{equals}{os.path.expanduser(value)}" if value == "~" or value.startswith("~/") else word
+
+
+class SwitchOrText(argparse.BooleanOptionalAction):
+    """``--gate``, ``--no-gate`` and ``--gate my_file.py:check``: of ``bool | str``."""
+
+    def __init__(self, *args: Any, **rules: Any) -> None:
+        super().__init__(*args, **rules)
+        self.nargs, self.metavar = "?", "TEXT"
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, space: argparse.Namespace, value: Any, option: str | None = None
+    ) -> None:
+        switch = not (option or "").startswith("--no-")
+        if value is not None and not switch:
+            parser.error(f"argument {option}: expected no value, found {value!r}")
+        setattr(space, self.dest, switch if value is None else value)
+
+
+def add_trust_flag(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--trust-code",
+        action=_TrustAction,
+        nargs=0,
+        help="run the Python that the run names, though no run of yours was begun with it; it may do all that you may",
+    )
+
+
+def add_changed_code_flag(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--changed-code",
+        action="store_true",
+        help="go on though code of yours is not what the run was begun with; the run records both",
+    )
+
+
+class _TrustAction(argparse.Action):
+    def __call__(self, *_: Any) -> None:
+        from cotrain.core.trust import set_consent
+
+        set_consent()
+
+
+def _log_level(text: str) -> str:
+    if text not in LEVELS:
+        near = nearest_name(text, LEVELS)
+        raise argparse.ArgumentTypeError(
+            f"unknown level {text!r}{f'; did you mean {near!r}?' if near else ''} (there are: {', '.join(LEVELS)})"
+        )
+    return text
+
+
+def typed_words(value: Any) -> str:
+    """A value as one types it behind its flag: ``(3, 1)`` as ``3 1``."""
+    return " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+
+
+def whole_number(least: int | None = None, most: int | None = None) -> Callable[[str], int]:
+    """The type of a flag that is a whole number, of at least ``least`` and at most ``most``."""
+
+    def parse_whole(text: str) -> int:
+        value = _parse_number(text, int, "a whole number")
+        if least is not None and value < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is too small, expected at least {least}")
+        if most is not None and value > most:
+            raise argparse.ArgumentTypeError(f"{text!r} is too large, expected at most {most}")
+        return value
+
+    return parse_whole
+
+
+def real_number(least: float | None = None, above: float | None = None) -> Callable[[str], float]:
+    """The type of a flag that is a finite number, of at least ``least`` or greater than ``above``."""
+
+    def parse_real(text: str) -> float:
+        value = _parse_number(text, float, "a number")
+        if not math.isfinite(value):
+            raise argparse.ArgumentTypeError(f"{text!r} is not finite, expected a number")
+        if least is not None and value < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is too small, expected at least {least:g}")
+        if above is not None and value <= above:
+            raise argparse.ArgumentTypeError(f"{text!r} is too small, expected a number above {above:g}")
+        return value
+
+    return parse_real
+
+
+def add_count(
+    parser: argparse._ActionsContainer,
+    flag: str,
+    about: str,
+    *,
+    least: int = 1,
+    default: int | None = None,
+    metavar: str = "N",
+) -> None:
+    """Add a flag that is a whole number, of at least ``least``."""
+    parser.add_argument(flag, type=whole_number(least), default=default, metavar=metavar, help=about)
+
+
+def _parse_number(text: str, kind: Callable[[str], Any], name: str) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected {name}, found {text!r}") from None
+
+
+def comments_of(build: Callable[..., Any]) -> dict[str, str]:
+    """The comments behind the parameters of a function or the fields of a class, each on its own line; {} without
+    source."""
+    try:
+        source = inspect.getsource(build)
+    except (OSError, TypeError):
+        return {}
+    found = re.findall(r"^\s+(\w+): .*?\S  # (.+)$", source, re.MULTILINE)
+    return {name: text.replace("``", "`") for name, text in reversed(found)}
+
+
+def add_parameters(
+    parser: argparse._ActionsContainer,
+    build: Callable[..., Any],
+    *,
+    skip: Collection[str] = (),
+    about: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Add one flag for each parameter of ``build`` that a flag can hold, with what is said ``about`` it; return their
+    names."""
+    hints = hints_of(build)
+    names = []
+    for name, parameter in inspect.signature(build).parameters.items():
+        if name in skip:
+            continue
+        flag, kind = "--" + name.replace("_", "-"), strip_optional(hints.get(name, str))
+        required = parameter.default is inspect.Parameter.empty
+        default = None if required else parameter.default
+        rules: dict[str, Any] = {"default": default, "required": required}
+        inner = typing.get_args(kind)
+        if typing.get_origin(kind) is typing.Literal:  # the recipe itself says which is nearest to a wrong one
+            rules |= {"metavar": "{" + ",".join(map(str, inner)) + "}"}
+        elif kind is bool:
+            rules |= {"action": argparse.BooleanOptionalAction}
+        elif bool in typing.get_args(hints.get(name)):
+            rules |= {"action": SwitchOrText}
+        elif typing.get_origin(kind) is tuple and inner and Ellipsis not in inner:
+            rules |= {"type": TYPES[inner[0]], "nargs": len(inner), "metavar": METAVARS[inner[0]]}
+        elif kind in TYPES:
+            rules |= {"type": TYPES[kind], "metavar": METAVARS[kind]}
+        else:
+            continue
+        try:
+            action = parser.add_argument(flag, **rules)
+        except argparse.ArgumentError as error:
+            raise ConfigError(
+                f"{build.__name__}: parameter {name!r} has the name of a flag of the command, {flag}; rename it, for "
+                f"instance {f'{build.__name__}_{name}'!r}"
+            ) from error
+        if default is not None:
+            default_text = (flag if default else f"--no-{flag[2:]}") if kind is bool else typed_words(default)
+            action.help = f"(default: {default_text.replace('%', '%%')})"
+        text = (about or {}).get(name, "").replace("%", "%%")
+        action.help = f"{text} {action.help or ''}".strip()
+        names.append(name)
+    return names
+
+
+TYPES: dict[Any, Callable[[str], Any]] = {int: whole_number(), float: real_number(), str: str}
+METAVARS: dict[Any, str] = {int: "N", float: "X", str: "TEXT"}
+
+
+def parsed_values(namespace: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
+    """The parsed values of these parameters; lists as tuples."""
+    values = {name: getattr(namespace, name) for name in names}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+def typed_flags(words: Sequence[str], parser: argparse.ArgumentParser) -> set[str]:
+    """Names of the flags that are among these words; what a parser has of others are defaults."""
+    flags = {word.partition("=")[0] for word in words}
+    return {action.dest for action in parser._actions if flags & set(action.option_strings)}
+
+
+def text_of_file(path: str, flag: str) -> str:
+    """What a text file holds, without the line break at its end."""
+    from cotrain.core.input_files import text_of_file as content_of
+
+    try:
+        return content_of(Path(path)).removesuffix("\n")
+    except DataError as error:
+        raise DataError(f"{flag} {error}") from None

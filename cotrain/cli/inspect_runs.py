@@ -1,0 +1,345 @@
+"""The commands that read: recipes, data, and the runs that there are."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from cotrain.cli.common import (
+    add_answer_flags,
+    add_device_flag,
+    add_json_flag,
+    add_threads_flag,
+    add_tool_flag,
+    answer_format_of,
+    device_of,
+    figure_text,
+    quiet_libraries,
+    say,
+    set_threads,
+)
+from cotrain.cli.flags import Parser, add_count, add_trust_flag, real_number, typed_words
+from cotrain.core.errors import ConfigError
+from cotrain.core.verbosity import print_lines, tell_result
+
+
+def list_recipes(argv: Sequence[str]) -> int:
+    parser = Parser(prog="cotrain list", description="The recipes that ship with cotrain.")
+    add_json_flag(parser)
+    parser.parse_strictly(argv, lambda word, _: f"`cotrain run {word} --help` lists what a recipe takes")
+    from cotrain.config.registry import find_recipe, recipe_names
+    from cotrain.config.run_config import Settings
+
+    usual = Settings().values()
+    width = max(60, min(100, shutil.get_terminal_size().columns)) - 2
+    listed = []
+    for name in recipe_names():
+        try:
+            build = find_recipe(name)
+        except ConfigError as error:  # of an installed package
+            print_lines([textwrap.fill(str(error), width, subsequent_indent="    "), ""])
+            continue
+        paragraph = " ".join((inspect.getdoc(inspect.getmodule(build)) or "").partition("\n\n")[0].split())
+        about = re.split(r"(?<=\.)(?<!\bal\.)(?<!\bDr\.) (?=[A-Z`])", paragraph)[0]  # its first sentence
+        print(textwrap.fill(f"{name}  {about}", width, subsequent_indent="    "))
+        own_parameters = [
+            p
+            for p in inspect.signature(build).parameters.values()
+            if p.name != "tasks" and p.default not in (None, usual.get(p.name, p.empty))
+        ]
+        print(_wrap_words([_flag_text(p) for p in own_parameters], width), end="\n\n")
+        listed.append({"name": name, "about": about, "parameters": {p.name: p.default for p in own_parameters}})
+    tell_result({"recipes": listed, "settings": {name: value for name, value in usual.items() if value is not None}})
+    print("every recipe, where it does not say otherwise")
+    settings = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value) for name, value in usual.items()]
+    print(_wrap_words([_flag_text(p) for p in settings if p.default is not None], width), end="\n\n")
+    print("`cotrain run RECIPE --help` says more of one; `cotrain run RECIPE --out DIR` runs it")
+    return 0
+
+
+def _flag_text(parameter: inspect.Parameter) -> str:
+    """A parameter with its default, as one would type it."""
+    flag, default = parameter.name.replace("_", "-"), parameter.default
+    if isinstance(default, bool):
+        return f"--{flag}" if default else f"--no-{flag}"
+    return f"--{flag} {typed_words(default)}"
+
+
+def _wrap_words(words: Sequence[str], width: int) -> str:
+    """Words in lines of at most ``width`` characters, none of them broken."""
+    lines = [" " * 3]
+    for word in words:
+        if len(lines[-1]) + 1 + len(word) > width:
+            lines.append(" " * 3)
+        lines[-1] += f" {word}"
+    return "\n".join(lines)
+
+
+OF_SUITES = (
+    *("data", "reviews", "verifier", "comparer", "out", "lenient", "max_tokens", "temperature", "tool"),
+    *("answer", "prompt", "steps_as", "verdict", "verifier_prompt", "shots"),
+)
+OF_CORE = (
+    "directory",
+    "suite",
+    "data",
+    "problems",
+    "shots",
+    "device",
+    "threads",
+    "lenient",
+    "out",
+    "json",
+    "log_level",
+)
+
+
+def evaluate(argv: Sequence[str]) -> int:
+    parser = _eval_parser()
+    arguments = parser.parse_strictly(argv)
+    quiet_libraries()
+    set_threads(arguments.threads)
+    arguments.device = device_of(arguments.device)
+    if arguments.suite is not None:
+        return _on_suites(parser, arguments)
+    lost = [name for name in OF_SUITES if getattr(arguments, name) not in (None, [], False)]
+    if lost:
+        parser.error(f"--{lost[0].replace('_', '-')} goes with --suite; name the suites")
+    if arguments.samples == 0 or (arguments.solver is not None and arguments.samples is None):
+        parser.error("--samples K of a run is at least 1, and --solver goes with it; as in --samples 256")
+    from cotrain.runs import opening
+
+    if opening.is_model(arguments.directory):
+        parser.error("a model has no problems of its own; name some, as in --suite gsm8k or --suite jsonl --data FILE")
+    split = "test" if arguments.split is None else arguments.split
+    more = {"samples": arguments.samples, "solver": arguments.solver or "solver", "step": arguments.step}
+    more |= {"tasks": arguments.problems, "device": arguments.device}
+    result = opening.evaluate(arguments.directory, split=split, **more)
+    if arguments.json:
+        print(json.dumps(result, indent=2))
+        return 0
+    print(f"split {result['split']}, after step {result['step']}")
+    longest = max(map(len, result["figures"]), default=0)
+    for key, value in result["figures"].items():
+        print(f"{key:{longest}s} {figure_text(value):>22s}  n={value['n']}")
+    return 0
+
+
+def _on_suites(parser: Parser, arguments: argparse.Namespace) -> int:
+    from cotrain.analysis.benchmarks import run_suites
+
+    for name in ("split", "step"):
+        if getattr(arguments, name) is not None:
+            parser.error(f"--{name} does not go with --suite; leave out one of the two")
+    if "core" in (names := [name.strip() for name in arguments.suite.split(",")]):
+        if len(names) > 1:
+            parser.error("--suite core is measured by itself; run the other suites with a command of their own")
+        return _on_core(parser, arguments)
+    if arguments.shots is not None:
+        parser.error("--shots goes with --suite core; leave it out")
+    defaults = {"samples": 8, "reviews": 1} | {role: role for role in ("solver", "verifier", "comparer")}
+    for name, default in defaults.items():
+        setattr(arguments, name, default if getattr(arguments, name) is None else getattr(arguments, name))
+    return run_suites(arguments, answer_format_of(arguments))
+
+
+def _on_core(parser: Parser, arguments: argparse.Namespace) -> int:
+    """``--suite core``: a base model on its own log-probabilities, without a role or an answer."""
+    from cotrain.data.malformed_rows import Quarantine
+    from cotrain.pretraining.core_tasks import measure_core
+    from cotrain.runs import opening
+    from cotrain.runs.directory import RunDirectory
+    from cotrain.storage.kept_work import claim_place
+    from cotrain.storage.schemas import QUARANTINE
+
+    alien = [name for name, value in vars(arguments).items() if name not in OF_CORE and value not in (None, [], False)]
+    if alien:
+        parser.error(f"--{alien[0].replace('_', '-')} does not go with --suite core; leave it out")
+    if not arguments.data:
+        parser.error("--suite core needs its tasks, a file each; add --data FILE …")
+    if not opening.is_model(arguments.directory):
+        parser.error(
+            f"--suite core measures a model; first `cotrain export {arguments.directory} --role ROLE --out MODEL`"
+        )
+    folder = RunDirectory(arguments.out or Path("evals") / Path(arguments.directory).name)
+    claim_place(folder.path)
+    aside = Quarantine() if arguments.lenient else None
+    found = measure_core(
+        arguments.directory,
+        arguments.data,
+        problems=arguments.problems,
+        shots=arguments.shots or 0,
+        device=arguments.device,
+        aside=aside,
+        say=(lambda text: None) if arguments.json else say,
+    )
+    folder.write("suite-core.json", found)
+    if aside is not None and aside.refused:
+        aside.write(folder.path / QUARANTINE)
+        print(f"note: {aside.summary_line()}; all in {folder.path / QUARANTINE}", file=sys.stderr)
+    if arguments.json:
+        print(json.dumps(found, indent=2))
+        return 0
+    for key, value in found["figures"].items():
+        print(f"{key:30s} {figure_text(value):>22s}  n={value['n']}")
+    print(f"core: {found['core']:.3f}, the mean of the centred accuracies")
+    return 0
+
+
+def _eval_parser() -> Parser:
+    parser = Parser(
+        prog="cotrain eval", description="Measure a run's latest checkpoint, or a model, on held-out problems."
+    )
+    parser.add_argument("directory", metavar="DIR", help="a run, or with --suite a model: a directory or a Hub name")
+    parser.add_argument("--split", help="test, validation, ood_length, ood_template … (default: test)")
+    add_count(parser, "--problems", "how many (default: as the recipe says, or all)")
+    add_device_flag(parser)
+    add_threads_flag(parser)
+    add_answer_flags(parser)
+    add_tool_flag(parser)
+    add_trust_flag(parser)
+    parser.add_argument(
+        "--suite", metavar="A,B", help="benchmarks instead of a split: gsm8k,math500,processbench …; core"
+    )
+    parser.add_argument("--data", nargs="+", default=[], metavar="PATH", help="of the suites: PATH or NAME=PATH each")
+    add_count(
+        parser,
+        "--samples",
+        "of avg@K, pass@K, maj@K, best@K … (default: 8); of a run: of each problem, with pass@1, 2, 4, … K",
+        least=0,
+        metavar="K",
+    )
+    add_count(parser, "--step", "after so many steps; 0: the start (default: the end)", least=0)
+    add_count(parser, "--reviews", "of each solution, by the verifier (default: 1)")
+    add_count(parser, "--max-tokens", "of an answer (default: as the role has it)")
+    parser.add_argument(
+        "--temperature",
+        type=real_number(0.0),
+        metavar="X",
+        help="of samples and of reviews (default: as roles have it)",
+    )
+    add_count(parser, "--shots", "of --suite core: solved rows before each (default: 0)", least=0)
+    parser.add_argument("--solver", metavar="ROLE", help="who answers (default: solver)")
+    parser.add_argument("--verifier", metavar="ROLE", help="who judges (default: verifier)")
+    parser.add_argument("--comparer", metavar="ROLE", help="who judges pairs, in a tournament (default: comparer)")
+    parser.add_argument("--out", metavar="DIR", help="where scores go (default: the run; of a model evals/NAME)")
+    parser.add_argument("--lenient", action="store_true", help="leave out malformed rows of --data")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def check(argv: Sequence[str]) -> int:
+    from cotrain.analysis.check_data import command
+
+    return command(argv)
+
+
+def report(argv: Sequence[str]) -> int:
+    parser = Parser(
+        prog="cotrain report",
+        description="Write report.html of a run, comparison or study anew, or report.md of a folder of stages.",
+    )
+    parser.add_argument("directory", metavar="DIR", help="a run, comparison or study, or a folder of stages")
+    arguments = parser.parse_strictly(argv)
+    from cotrain import api
+
+    print(f"report: {api.report(arguments.directory)}")
+    return 0
+
+
+def chat(argv: Sequence[str]) -> int:
+    parser = Parser(prog="cotrain chat", description="Type a problem; see the steps and the verdict on each.")
+    parser.add_argument("directory", metavar="DIR", help="a run, or a model: a directory or a Hub name")
+    add_answer_flags(parser, "as the run has it, of a model phrase")
+    add_tool_flag(parser)
+    parser.add_argument("--temperature", type=real_number(0.0), default=0.0, metavar="X", help="0: the likeliest words")
+    parser.add_argument("--once", metavar="PROBLEM", help="answer this one problem and leave")
+    add_device_flag(parser)
+    add_threads_flag(parser)
+    add_trust_flag(parser)
+    arguments = parser.parse_strictly(argv)
+    quiet_libraries()
+    set_threads(arguments.threads)
+    from cotrain.serving.chat import run_chat
+
+    answer_format, device = answer_format_of(arguments), device_of(arguments.device)
+    return run_chat(
+        arguments.directory,
+        temperature=arguments.temperature,
+        once=arguments.once,
+        answer_format=answer_format,
+        device=device,
+        tool=arguments.tool,
+    )
+
+
+def export(argv: Sequence[str]) -> int:
+    parser = Parser(prog="cotrain export", description="Write a policy of a run as a plain model directory.")
+    parser.add_argument("directory", metavar="DIR", help="a run, or a model: a directory or a Hub name")
+    parser.add_argument("--role", required=True, help="a role or a policy: solver, generator, policy/start …")
+    parser.add_argument("--out", required=True, metavar="MODEL", help="a new directory")
+    parser.add_argument("--merged", action="store_true", help="an adapter within its base, as one plain model")
+    parser.add_argument(
+        "--to",
+        choices=["transformers", "nanochat"],
+        default="transformers",
+        help="nanochat: a nanochat model as its own code reads it, with NANOCHAT_BASE_DIR=MODEL",
+    )
+    parser.add_argument("--model", metavar="NEW", help="where a model of the run was moved to; of several OLD=NEW")
+    add_json_flag(parser)
+    add_trust_flag(parser)
+    arguments = parser.parse_strictly(argv)
+    quiet_libraries()
+    from cotrain.serving.export import export_policy as write
+
+    where = write(
+        arguments.directory,
+        arguments.role,
+        arguments.out,
+        merged=arguments.merged,
+        to=arguments.to,
+        model=arguments.model,
+        say=say,
+    )
+    files = [file for file in sorted(where.rglob("*")) if file.is_file()]
+    sizes = {str(file.relative_to(where)): file.stat().st_size for file in files}
+    tell_result({"directory": str(where), "bytes": sizes})
+    print(f"written to {where}")
+    if arguments.to == "nanochat":
+        (weights,) = where.glob("*_checkpoints")
+        source = weights.name.removeprefix("chat").removesuffix("_checkpoints")
+        print(f"in nanochat: NANOCHAT_BASE_DIR={where} python -m scripts.chat_cli -i {source}")
+    return 0
+
+
+def doctor(argv: Sequence[str]) -> int:
+    parser = Parser(prog="cotrain doctor", description="What is installed, what device there is, what will be used.")
+    parser.add_argument(
+        "--cluster",
+        nargs="?",
+        const="local",
+        metavar="FILE",
+        help="also what each machine of a cluster has, and whether new weights arrive in the engine: local, or a file "
+        "as of `cotrain run --backend ray`",
+    )
+    parser.add_argument("--model", metavar="MODEL", help="a directory or a name of the Hub that is to be looked at too")
+    add_device_flag(parser)
+    add_json_flag(parser)
+    arguments = parser.parse_strictly(argv)
+    quiet_libraries()
+    from cotrain.cli.doctor import examine_installation
+
+    device = device_of(arguments.device, here=arguments.cluster is None)
+    code = examine_installation(() if arguments.model is None else (arguments.model,))
+    if arguments.cluster is None:
+        return code
+    from cotrain.cli.cluster_doctor import examine_cluster
+
+    return max(code, examine_cluster(arguments.cluster, arguments.model or "embedded", device))

@@ -1,0 +1,137 @@
+"""``cotrain resume``, and ``cotrain demo``, which begins a run or goes on with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cotrain.cli.common import (
+    add_backend_flags,
+    add_device_flag,
+    add_json_flag,
+    add_lag_flag,
+    add_threads_flag,
+    add_view_flag,
+    backend_of,
+    device_of,
+    quiet_libraries,
+    set_threads,
+)
+from cotrain.cli.flags import Parser, add_changed_code_flag, add_count, add_trust_flag
+from cotrain.cli.run import cluster_notes_of, run_watched
+from cotrain.core.errors import ConfigError
+from cotrain.runs.changes import rebuild_recipe, refuse_foreign_code
+
+
+def resume(argv: Sequence[str]) -> int:
+    parser = Parser(prog="cotrain resume", description="Go on where a run was interrupted.")
+    parser.add_argument("directory", metavar="DIR", help="a run")
+    add_count(parser, "--steps", "lengthen the run to so many; decays end where they would have ended")
+    parser.add_argument("--model", metavar="NEW", help="where its model was moved to; of several OLD=NEW")
+    add_device_flag(parser)
+    add_threads_flag(parser, "as the run was begun")
+    add_backend_flags(parser)
+    add_lag_flag(parser, None)
+    add_trust_flag(parser)
+    add_changed_code_flag(parser)
+    add_view_flag(parser)
+    add_json_flag(parser)
+    arguments = parser.parse_strictly(argv)
+    from cotrain.runs.code_record import refuse_changed_code
+    from cotrain.runs.directory import RunDirectory, refuse_other_lag
+
+    quiet_libraries()
+    from cotrain import api
+
+    refuse_foreign_code(arguments.directory)  # before anything of the run is changed
+    goes_on = arguments.steps is not None or not RunDirectory.open(arguments.directory).summary.exists()
+    if goes_on and not arguments.changed_code:
+        refuse_changed_code(arguments.directory)
+    refuse_other_lag(arguments.directory, arguments.lag)
+    if arguments.model is not None:
+        from cotrain.runs.changes import update_model_path
+
+        update_model_path(arguments.directory, arguments.model)
+    if arguments.steps is not None:
+        from cotrain.runs.changes import lengthen_run
+
+        lengthen_run(arguments.directory, arguments.steps)
+    from cotrain.runs.trackers import trackers_of_run
+
+    notes: list[str] = []
+    backend = backend_of(arguments)
+    recipe = rebuild_recipe(arguments.directory, say=notes.append)
+    provenance: Any = RunDirectory.open(arguments.directory).read("provenance.json")
+    set_threads(arguments.threads or provenance["threads"])
+    old_backend = provenance.get("backend") or {}
+    for what, before, now in (
+        ("--world", old_backend.get("world", 1), arguments.world or 1),
+        ("[learner.NAME] world", _own_ranks(old_backend), _own_ranks(backend.describe() if backend else {})),
+        ("engine.replicas", old_backend.get("replicas", 1), getattr(backend, "replicas", 1)),
+    ):
+        if before != now:
+            notes.append(
+                f"note: this run was begun with {what} {before} and goes on with {what} {now}: sums may round "
+                "differently, so it is the same run but not bit for bit"
+            )
+    device = device_of(arguments.device, here=backend is None)
+    with cluster_notes_of(backend, recipe) as cluster_notes:
+        return run_watched(
+            recipe,
+            lambda watch: api.resume(
+                arguments.directory,
+                recipe=recipe,
+                device=device,
+                backend=backend,
+                observer=watch,
+                changed_code=arguments.changed_code,
+            ),
+            out=arguments.directory,
+            trackers=trackers_of_run(arguments.directory),
+            notes=[*notes, *cluster_notes],
+            view=arguments.view,
+        )
+
+
+def _own_ranks(backend: Mapping[str, Any]) -> str:
+    """The policies of a backend that are held by several ranks of their own: "verifier 2"."""
+    worlds = backend.get("learners", {})
+    return ", ".join(f"{policy} {world}" for policy, world in sorted(worlds.items()) if world > 1) or "none"
+
+
+def demo(argv: Sequence[str]) -> int:
+    parser = Parser(prog="cotrain demo", description="Co-train a generator and a verifier in five minutes.")
+    parser.add_argument("--out", default="runs/demo", metavar="DIR", help="a new directory, or one to go on with")
+    add_count(parser, "--seed", "another demo (default: 0)", least=0)
+    add_view_flag(parser)
+    add_json_flag(parser)
+    arguments = parser.parse_strictly(argv)
+    set_threads(None)
+    quiet_libraries()
+    from cotrain import api
+    from cotrain.recipes.demo import demo as build
+    from cotrain.runs.directory import RunDirectory
+
+    if (Path(arguments.out) / "recipe.json").is_file():
+        directory = RunDirectory.open(arguments.out)
+        recipe = rebuild_recipe(directory.path)
+        if recipe.origin is None or recipe.origin.target != "demo":
+            raise ConfigError(
+                f"{arguments.out} holds a run of recipe {recipe.name!r}, not of the demo; choose another --out"
+            )
+        if arguments.seed not in (None, recipe.seed):
+            raise ConfigError(
+                f"{arguments.out} holds the demo with seed {recipe.seed}; leave out --seed {arguments.seed} to go on "
+                "with it, or choose another --out"
+            )
+        return run_watched(
+            recipe,
+            lambda watch: api.resume(directory.path, recipe=recipe, observer=watch),
+            out=arguments.out,
+            view=arguments.view,
+        )
+    recipe = build(seed=arguments.seed or 0)
+    return run_watched(
+        recipe, lambda watch: api.run(recipe, arguments.out, observer=watch), out=arguments.out, view=arguments.view
+    )

@@ -1,0 +1,358 @@
+"""``cotrain run``: a recipe and its flags, and a run that is watched."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import shlex
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cotrain.cli.common import (
+    add_answer_flags,
+    add_backend_flags,
+    add_column_flags,
+    add_device_flag,
+    add_lag_flag,
+    add_threads_flag,
+    add_view_flag,
+    backend_of,
+    device_of,
+    figure_text,
+    quiet_libraries,
+    set_threads,
+    with_answer_formats,
+)
+from cotrain.cli.flags import Parser, add_count, add_parameters, comments_of, parsed_values, typed_flags, whole_number
+from cotrain.config.registry import find_recipe, make_recipe, recipe_names
+from cotrain.core.errors import ConfigError
+from cotrain.core.verbosity import count_of, print_error, tell_result
+from cotrain.metrics.table import is_headline, table_rank
+from cotrain.recipes import READ_AS
+
+if TYPE_CHECKING:
+    from cotrain.config.recipe import Recipe
+
+USAGE = """usage: cotrain run RECIPE --out DIR [flags]
+       cotrain run --config FILE --out DIR [flags]
+
+Run a recipe into a new directory. RECIPE is a name of `cotrain list` or
+path/to/file.py:function. Every parameter of a recipe is a flag:
+`cotrain run RECIPE --help` lists them."""
+
+
+def run(argv: Sequence[str]) -> int:
+    if argv and argv[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0
+    config: tuple[str, dict[str, Any]] | None = None
+    if any(word.partition("=")[0] == "--config" for word in argv):
+        from cotrain.cli.config_file import config_of, config_words
+
+        config = config_of(argv)
+    target, argv = _split_target(argv, config)
+    build = find_recipe(target)
+    parser, names = parser_of(target, build)
+    words, argv = config_words(*config, parser) if config else [], parser.own_names(argv)
+    if "--smoke" in argv:
+        from cotrain.cli.smoke import smoke_note, smoke_words
+
+        words += smoke_words(
+            build, parser, names, argv, lambda parsed, arguments: _make_recipe(target, build, parsed, arguments)
+        )
+    words += argv
+    parsed = parser.parse_strictly(words, lambda flag, value: _variant_meant(target, value))
+    typed = typed_flags(words, parser)
+    if parsed.out is None and not parsed.dry_run:
+        parser.error("the following arguments are required: --out")
+    set_threads(parsed.threads)
+    quiet_libraries()
+    from cotrain import api
+    from cotrain.config.large_model_defaults import are_small, size_notes
+    from cotrain.config.override import override
+    from cotrain.config.recipe import check_due
+    from cotrain.runs.directory import RunDirectory
+    from cotrain.trainer.async_rollouts import IN_TURN, check_lag
+
+    arguments = {name: value for name, value in parsed_values(parsed, names).items() if name in typed}
+    base_recipe = _make_recipe(target, build, parsed, arguments)
+    recipe = override(base_recipe, parsed.set)
+    check_lag(recipe, parsed.lag)
+    elsewhere = _planned_elsewhere(parsed)
+    backend = backend_of(parsed)
+    device = "cuda" if elsewhere else device_of(parsed.device, here=parsed.backend == "local")
+    if (origin := base_recipe.origin) is not None:
+        for name in names:
+            value = origin.arguments.get(name, getattr(parsed, name))
+            setattr(parsed, name, value.get("function") or value.get("object") if isinstance(value, dict) else value)
+    if not parsed.dry_run:
+        RunDirectory(parsed.out).refuse_used()  # before a model is asked
+        check_due(recipe)
+    notes = [smoke_note(recipe)] if parsed.smoke else []
+    notes += getattr(recipe.tasks, "notes", [])
+    notes += size_notes(base_recipe.origin, parsed.set, typed)
+    if (
+        not elsewhere
+        and backend is None
+        and not are_small(spec.model for spec in recipe.policies.values() if spec.head)
+    ):
+        from cotrain.runs.memory_plan import fit_to_memory
+
+        recipe, more = fit_to_memory(recipe, device)
+        notes += more
+    if parsed.dry_run:
+        from cotrain.runs.fitting import with_packing
+
+        recipe, packing = with_packing(recipe, {"device": device} if backend is None else backend.describe())
+        notes += packing
+        recipe = with_answer_formats(recipe, parsed, dry=True)
+        parsed.set = list(recipe.origin.settings) if recipe.origin else parsed.set
+        from cotrain.cli.config_file import config_lines
+        from cotrain.cli.dry_run import dry_run
+        from cotrain.cli.plan_line import plan_lines
+
+        notes = [*plan_lines(recipe), *notes]
+        return dry_run(recipe, parsed, backend, config_lines(target, parser, parsed), notes)
+    with cluster_notes_of(backend, recipe) as cluster_notes:
+        final_recipe = with_answer_formats(recipe, parsed)
+        keeping = {"checkpoint_every": parsed.checkpoint_every, "keep_every": parsed.keep_every, "lag": parsed.lag}
+        return run_watched(
+            final_recipe,
+            lambda watch: api.run(final_recipe, parsed.out, **keeping, device=device, backend=backend, observer=watch),
+            out=parsed.out,
+            trackers=_checked_trackers(parsed.tracker),
+            notes=[*notes, *cluster_notes, *([IN_TURN] if parsed.lag and backend is None else [])],
+            view=parsed.view,
+        )
+
+
+def _planned_elsewhere(parsed: argparse.Namespace) -> bool:
+    """Whether ``--memory`` asks for a plan for devices that need not be here. Raises ConfigError where it does not go
+    with the other flags, or is no size."""
+    if not parsed.memory:
+        return False
+    from cotrain.runs.device_plan import memory_size
+
+    for text in parsed.memory:
+        memory_size(text)
+    if not parsed.dry_run or parsed.backend != "local" or parsed.device not in ("auto", "cuda"):
+        raise ConfigError(
+            "--memory is the memory of a GPU to plan for: it goes with --dry-run --device cuda, and not with --backend"
+        )
+    return True
+
+
+def _variant_meant(target: str, value: str) -> str:
+    """Which recipe was meant by a flag that ``target`` does not have: ``debate --game solve`` is `debate_solve`."""
+    variant = f"{target}_{value}"
+    return f"that is the recipe `{variant}`: `cotrain run {variant}`" if variant in recipe_names() else ""
+
+
+def cluster_notes_of(backend: Any, recipe: Any) -> AbstractContextManager[list[str]]:
+    """``cluster_ready``, of a run of several processes."""
+    if backend is None:
+        return nullcontext([])
+    from cotrain.cli.cluster_checks import cluster_ready
+
+    return cluster_ready(backend, recipe)
+
+
+def _checked_trackers(names: Sequence[str]) -> tuple[str, ...]:
+    if not names:
+        return ()
+    from cotrain.runs.trackers import check_trackers
+
+    return check_trackers(names)
+
+
+def _split_target(argv: Sequence[str], config: Any) -> tuple[str, Sequence[str]]:
+    """The recipe's name, by the first word or the file of flags, and the words behind it."""
+    if argv and not argv[0].startswith("-"):
+        return argv[0], argv[1:]
+    if config is None or "recipe" not in config[1]:
+        raise ConfigError(
+            "cotrain run: name a recipe first, as in `cotrain run tango --out runs/mine`; see `cotrain list`"
+        )
+    return str(config[1]["recipe"]), argv
+
+
+def _make_recipe(
+    target: str, build: Callable[..., Any], parsed: argparse.Namespace, arguments: Mapping[str, Any]
+) -> Recipe:
+    """The recipe of these arguments, on the problems that the flags name."""
+    data_flags = ("tasks", "data", "operations", "question_column", "answer_column")
+    if all(getattr(parsed, name) is None for name in data_flags) and not parsed.lenient:
+        return make_recipe(target, arguments)
+    if "tasks" not in inspect.signature(build).parameters:
+        raise ConfigError(
+            f"recipe {target!r} has no parameter 'tasks': leave out --tasks, --data, --lenient and --operations"
+        )
+    from cotrain.data.sources import problem_source, with_columns
+
+    kind = parsed.tasks or (READ_AS.get(target) if parsed.data else None)
+    parsed.tasks = with_columns(kind, parsed.question_column, parsed.answer_column)
+    source = problem_source(parsed.tasks, parsed.data, parsed.operations, parsed.lenient, arguments.get("labelled"))
+    return make_recipe(target, {**arguments, "tasks": source})
+
+
+def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]]:
+    """The parser of a recipe's command, and which of its flags are arguments of the recipe."""
+    from cotrain.config.run_config import SETTING_NAMES, Settings, description_of
+
+    plain = getattr(build, "recipe", build)
+    parser = Parser(prog=f"cotrain run {target}", usage="%(prog)s --out DIR [flags]", description=description_of(plain))
+    its_own = parser.add_argument_group(f"parameters of {build.__name__}")
+    common = parser.add_argument_group("settings of every recipe")
+    data, run_group = parser.add_argument_group("problems"), parser.add_argument_group("the run")
+    run_group.add_argument("--out", metavar="DIR", help="a new directory for the run")
+    run_group.add_argument("--set", action="append", default=[], metavar="a.b=value", help="any setting; see --dry-run")
+    run_group.add_argument(
+        "--config", metavar="FILE", help="flags in a TOML file, one key a flag; those given here count more"
+    )
+    run_group.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="open model and data, print the flags as a file for --config, memory and disk, and all settings",
+    )
+    run_group.add_argument(
+        "--memory",
+        action="append",
+        default=[],
+        metavar="SIZE",
+        help="with --dry-run --device cuda: a plan for a GPU of this memory that is not here, such as 24GiB; once for "
+        "each of several",
+    )
+    run_group.add_argument("--smoke", action="store_true", help="a trial: few steps, little is measured")
+    run_group.add_argument(
+        "--json",
+        action="store_true",
+        help="print the summary as JSON; with --dry-run the settings as recipe.json will have them",
+    )
+    add_count(run_group, "--checkpoint-every", "steps between checkpoints", default=25)
+    add_count(run_group, "--keep-every", "keep those of every N steps (default: 0, the last two)", least=0, default=0)
+    add_view_flag(run_group)
+    add_device_flag(run_group)
+    add_backend_flags(run_group)
+    add_lag_flag(run_group)
+    add_threads_flag(run_group)
+    run_group.add_argument("--tracker", action="append", default=[], metavar="NAME", help="tensorboard, wandb, trackio")
+    data.add_argument(
+        "--tasks", metavar="SOURCE", help="words (the default), games:NAME, gym:NAME, jsonl, or a benchmark: gsm8k …"
+    )
+    data.add_argument(
+        "--data",
+        metavar="FILE",
+        help="JSON lines, a JSON array, CSV or parquet, a directory of them, or owner/name of the Hub",
+    )
+    add_column_flags(data)
+    data.add_argument(
+        "--lenient", action="store_true", help="set malformed rows of --data aside, in OUT/quarantine.jsonl"
+    )
+    data.add_argument(
+        "--operations", type=whole_number(1), nargs=2, metavar="N", help="fewest and most steps of --tasks words"
+    )
+    add_answer_flags(data, verdict="auto, which looks at reviews of the model (the default), ")
+    names = add_parameters(its_own, build, skip=SETTING_NAMES, about=comments_of(plain))
+    others = {name for name in inspect.signature(build).parameters if name not in SETTING_NAMES}
+    names += add_parameters(common, build, skip={"tasks", *others}, about=comments_of(Settings))
+    return parser, names
+
+
+class SaysFirst:
+    """An observer that is told a line before the first thing that the run says: one that is refused says nothing."""
+
+    def __init__(self, line: str, observer: Any) -> None:
+        self._lines, self._observer = [line], observer
+
+    def message(self, text: str) -> None:
+        self._say_first()
+        self._observer.message(text)
+
+    def update(self, row: Mapping[str, Any]) -> None:
+        self._say_first()
+        self._observer.update(row)
+
+    def _say_first(self) -> None:
+        while self._lines:
+            self._observer.message(self._lines.pop())
+
+
+def run_watched(
+    recipe: Any,
+    work: Callable[[Any], Any],
+    *,
+    out: str,
+    trackers: Sequence[str] = (),
+    notes: Sequence[str] = (),  # to be said first
+    view: bool = False,  # with its page beside it
+) -> int:
+    """Run under the live table, mirrored in trackers; print how to watch it, and where the results are."""
+    from cotrain.cli.plan_line import plan_lines
+    from cotrain.reports.live import LiveTable, ends_of
+    from cotrain.runs.figures import latest_costs
+    from cotrain.runs.run import Interrupted
+    from cotrain.trainer.failures import Diverged
+
+    about = {"recipe": recipe.name, "seed": recipe.seed, "steps": recipe.max_steps}
+    try:
+        with ExitStack() as stack:
+            live = stack.enter_context(LiveTable(ends_of(recipe), spent=latest_costs(Path(out))))
+            watch: Any = live
+            if trackers:
+                from cotrain.runs.trackers import TrackingObserver
+
+                watch = stack.enter_context(TrackingObserver(live, out, trackers, about=about))
+            address = f"watch it in a browser: cotrain view {shlex.quote(out)}"
+            if view:
+                from cotrain.cli.view import serve_beside
+
+                address = stack.enter_context(serve_beside(Path(out)))
+            for line in [*plan_lines(recipe), *notes]:
+                live.message(line)
+            outcome = work(SaysFirst(address, watch))
+    except Interrupted as stopped:
+        return 128 + (stopped.signal or signal.SIGINT)
+    except Diverged as error:
+        print_error(error)
+        return 1
+    tell_result(outcome.summary)
+    print_summary(outcome.summary)
+    print(f"report: {outcome.directory / 'report.html'}")
+    return 0
+
+
+FURTHER = {"fixed/balanced_accuracy", "fixed/step_balanced_accuracy", "ood_length/pass@1"}  # beside the headlines
+LEFT_OUT = {"failed", "broken_off"}  # shares that the other figures leave out, and never stand alone
+
+
+def summary_keys(figures: Iterable[str]) -> list[str]:
+    """The figures of a summary: the headlines, or all of a run that has none, and what they leave out."""
+    names = {key: key.split("/", 1)[-1] for key in figures}
+    shown = [key for key, name in names.items() if name not in LEFT_OUT]
+    headlines = [key for key in shown if names[key] in FURTHER or is_headline(names[key])]
+    return [*(headlines or shown), *(key for key, name in names.items() if name in LEFT_OUT)]
+
+
+def print_summary(summary: dict[str, Any]) -> None:
+    """Before and after of the main figures, one line each; all of them stand in summary.json."""
+    before, after = summary["before"], summary["after"]
+    spent = (
+        f"{count_of(summary['steps'], 'step')}, {summary.get('tokens', 0):,} tokens, seed {summary.get('seed', '?')}"
+    )
+    print(f"\n{summary.get('recipe', 'run')}: {spent}")
+    keys = summary_keys(after)
+    roles = list(dict.fromkeys(key.split("/")[0] for key in keys))
+    keys.sort(key=lambda key: (roles.index(key.split("/")[0]), key.count("/"), table_rank(key.rpartition("/")[2])))
+    if not keys:
+        print("nothing was measured: there were no held-out problems that could be graded")
+        return
+    rows = [
+        ("held-out", "before", "after"),
+        *((key, figure_text(before.get(key)), figure_text(after[key])) for key in keys),
+    ]
+    name, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
+    for key, *figures in rows:
+        print(f"{key:{name}s}", *(f"{text:>{width}s}" for text, width in zip(figures, widths, strict=True)), sep="  ")

@@ -1,0 +1,74 @@
+"""``cotrain pretrain`` and ``cotrain sft`` on several ranks: the command itself is the first one, and the same command
+is run in processes by Ray for the others. All are on this machine, since they read the same files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from cotrain.core.errors import ProcessLost, first_line
+from cotrain.core.verbosity import set_level
+from cotrain.distributed.cluster_file import LOCAL, read_cluster_file
+from cotrain.distributed.ranks import LOSS, HostPort, meet_ranks, open_store, rank_label
+from cotrain.distributed.ray_processes import RayLauncher, RayProcess
+from cotrain.pretraining.ranks import Ranks
+
+GO_ON = "; go on with the same command and --resume"
+
+
+class StageRank:
+    """What the processes of the other ranks hold."""
+
+    def __init__(self, rank: int, world: int, patience: float) -> None:
+        self._ranks, self._patience = Ranks(rank=rank, world=world), timedelta(seconds=patience)
+
+    def train(self, address: HostPort, name: str, words: Sequence[str], folder: str, on_gpu: bool) -> None:
+        """Meet the others, then run the command ``name`` with them."""
+        from cotrain.cli import pretraining
+
+        os.chdir(folder)
+        set_level("error")
+        meet_ranks(address, self._ranks.rank, self._ranks.world, self._patience, here=True, on_gpu=on_gpu)
+        command = {"pretrain": pretraining.pretrain, "sft": pretraining.sft}[name]
+        command(words, self._ranks)
+
+
+@contextmanager
+def other_ranks(name: str, words: Sequence[str], world: int, device: str) -> Iterator[Ranks]:
+    """Begin the others, and be the first. Raises ConfigError without Ray, ProcessLost where one is gone."""
+    launcher = RayLauncher(read_cluster_file(LOCAL))
+    launcher.start()
+    patience, on_gpu = timedelta(seconds=launcher.deadline), device.startswith("cuda")
+    processes = [
+        launcher.begin(rank_label(name, rank, world), StageRank, (rank, world, launcher.deadline))
+        for rank in range(1, world)
+    ]
+    try:
+        store, address = open_store(world, patience, here=True)
+        answers = [process.send("train", address, name, list(words), os.getcwd(), on_gpu) for process in processes]
+        try:
+            meet_ranks(store, 0, world, patience, here=True, on_gpu=on_gpu)
+            yield Ranks(rank=0, world=world)
+        except RuntimeError as error:  # torch's, where another rank is gone
+            for process, answer in zip(processes, answers, strict=True):
+                if process.is_done(answer, LOSS):
+                    _raise_what_ended(process, answer, name)
+            raise ProcessLost(f"{name}: a rank is gone ({first_line(error)}){GO_ON}") from error
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        for process in processes:
+            process.kill()
+        launcher.stop()
+
+
+def _raise_what_ended(process: RayProcess, answer: Any, name: str) -> None:
+    try:
+        process.wait(answer, name)
+    except ProcessLost as lost:
+        raise ProcessLost(f"{first_line(lost)}{GO_ON}") from lost

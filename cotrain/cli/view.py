@@ -1,0 +1,80 @@
+"""The command ``cotrain view``."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import webbrowser
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from cotrain.cli.flags import Parser, whole_number
+from cotrain.reports.follow import RECIPE
+from cotrain.reports.places import ViewPlace, find_places
+from cotrain.reports.view_server import HOST, Viewer, listen
+
+
+def view(words: Sequence[str]) -> int:
+    """Show a run, a comparison, a study or all of a folder in a browser; a run that goes on is followed."""
+    parser = Parser(prog="cotrain view", description=view.__doc__)
+    parser.add_argument(
+        "place",
+        metavar="DIR",
+        help="of a run, comparison or study, or a folder of them; DIR#r:12:3:0 is one of its screens or rollouts",
+    )
+    parser.add_argument(
+        "--port", type=whole_number(0, 65535), default=0, metavar="N", help="0: any that is free (default: 0)"
+    )
+    parser.add_argument("--open", action="store_true", help="open the browser of this machine")
+    args = parser.parse_strictly(words)
+    folder, screen = split_address(args.place)
+    with Viewer(find_places(folder), folder) as viewer, listen(viewer, args.port) as server:
+        address = f"http://{HOST}:{server.server_address[1]}/{viewer.token}/{screen}"
+        print(f"{address}  (this machine alone; Ctrl-C to leave)", flush=True)
+        if args.open:
+            webbrowser.open(address)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            return 0
+    return 0
+
+
+@contextmanager
+def serve_beside(folder: Path) -> Iterator[str]:
+    """The page of a run that this process is about to begin, for as long as the run goes on; gives the line to say. The
+    browser of this machine opens where there is one. Whoever asks before the run has a directory waits for it."""
+    over = threading.Event()
+    place = ViewPlace(kind="run", path=folder, name=folder.resolve().name)
+    with Viewer([place], folder) as viewer, listen(viewer, 0) as server:
+
+        def serve() -> None:
+            while not (folder / RECIPE).is_file():
+                if over.wait(0.1):
+                    return
+            server.serve_forever(poll_interval=0.1)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        address = f"http://{HOST}:{server.server_address[1]}/{viewer.token}/"
+        if sys.platform in ("darwin", "win32") or os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}:
+            webbrowser.open(address)
+        try:
+            yield f"watch it in a browser while it goes on: {address}  (this machine alone)"
+        finally:
+            over.set()
+            if (folder / RECIPE).is_file():
+                server.shutdown()
+            thread.join(timeout=5)
+
+
+def split_address(words: str) -> tuple[Path, str]:
+    """The directory, and what stands behind it: ``runs/mine#r:12:3:0`` names a rollout, as the page's address does. A
+    directory that has this name counts more."""
+    name, mark, screen = words.partition("#")
+    if not mark or Path(words).exists():
+        return Path(words), ""
+    return Path(name), f"#{quote(screen, safe=':;=,-')}"

@@ -1,1 +1,0 @@
-"""The commands of ``cotrain/cli.py``, by what they do: ``running.py`` makes runs, ``reading.py`` reads them."""

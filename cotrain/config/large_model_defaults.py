@@ -1,0 +1,130 @@
+"""Defaults for large models, where the user gave none.
+
+The defaults of ``Settings`` are for the models that ship, of a million parameters. A model of 100 million and more
+wants smaller steps: full weights are usually trained by RL at 1e-6 to 1e-5, adapters ten times and more above that
+(Schulman et al. 2025, "LoRA Without Regret"; TRL's GRPO begins at 1e-6), and its memory is filled by fewer tokens.
+
+::
+
+    learning rates     1e-5 from 100 million parameters on, 5e-6 from 1, 1e-6 from 3 billion; of adapters 1e-4
+    tasks_per_step     8
+    micro_tokens       1024
+
+What was changed stands in the recipe's origin, and is said as a run begins. LoRA stays the user's choice; a model whose
+size nobody can tell before it is downloaded has the usual defaults, and that is said. Left out: how far the rates are
+from the best ones of a model, which ``cotrain compare --rates`` finds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cotrain.config.policies import is_address
+
+if TYPE_CHECKING:
+    from cotrain.config.recipe import Origin
+
+LARGE = 100_000_000  # parameters
+PACKED_FROM = 10_000_000  # from so many on weights may be laid out for decoding (``runs/memory_plan.py``)
+FULL_RATES = ((3_000_000_000, 1e-6), (1_000_000_000, 5e-6), (LARGE, 1e-5))  # from so many parameters on
+ADAPTER_RATE = 1e-4
+WHOLE_POLICY_RATES = ("critic_lr", "rm_lr", "prm_lr")  # of policies that are trained whole beside adapters
+LARGE_TASKS, LARGE_MICRO_TOKENS = 8, 1024
+
+
+def size_defaults(arguments: Mapping[str, Any], given_names: Collection[str]) -> dict[str, Any]:
+    """New values of arguments of a recipe that are not among ``given_names``; {} for small models."""
+    if not isinstance(arguments.get("model"), str):
+        return {}
+    defaults: dict[str, Any] = {}
+    for name, model in _ungiven_rates(arguments, given_names).items():
+        rate = rate_of(_known_size(model) or 0, bool(arguments.get("lora")), name)
+        if rate is not None and rate < arguments[name]:
+            defaults[name] = rate
+    tasks = arguments.get("tasks_per_step")
+    if "tasks_per_step" in given_names or not isinstance(tasks, int) or tasks <= LARGE_TASKS:
+        return defaults
+    if not are_small([arguments["model"]], unknown=True):
+        defaults["tasks_per_step"] = LARGE_TASKS
+    return defaults
+
+
+def settings_by_size(policies: Mapping[str, Any]) -> list[str]:
+    """The same for policies whose recipe leaves ``micro_tokens`` as it is: settings as ``--set`` has them."""
+    usual = {
+        name: field.default
+        for name, spec in policies.items()
+        for field in dataclasses.fields(spec)
+        if field.name == "micro_tokens"
+    }
+    return [
+        f"policies.{name}.micro_tokens={LARGE_MICRO_TOKENS}"
+        for name, tokens in usual.items()
+        if policies[name].micro_tokens == tokens and not are_small([policies[name].model], unknown=True)
+    ]
+
+
+def rate_of(size: int, lora: bool, name: str = "lr") -> float | None:
+    """The learning rate for a model of so many parameters; None for a small one, which has its recipe's."""
+    if size < LARGE:
+        return None
+    if lora and name not in WHOLE_POLICY_RATES:
+        return ADAPTER_RATE
+    return next(rate for least, rate in FULL_RATES if size >= least)
+
+
+def size_notes(origin: Origin | None, settings: Sequence[str] = (), given: Collection[str] = ()) -> list[str]:
+    """What is said as a run begins: which defaults hang on the size of its model, but for those of ``settings``, and of
+    models whose size nobody can tell the rates that were not given."""
+    if origin is None:
+        return []
+    notes: list[str] = []
+    arguments, chosen = origin.arguments, {one.partition("=")[0] for one in settings}
+    if changed := {name: value for name, value in origin.by_size.items() if name not in chosen}:
+        size = _known_size(arguments["model"]) or 0
+        values = dict.fromkeys(f"{name.rpartition('.')[2]} {value:g}" for name, value in changed.items())
+        flags = [_flag(name) for name in changed if "." not in name]
+        shown = f"{size / 1e9:.1f} billion" if size >= 1e9 else f"{size / 1e6:.0f} million"
+        more = f"; {', '.join(flags)} {'choose' if flags[1:] else 'chooses'} otherwise" if flags else ""
+        notes.append(f"note: defaults for a model of {shown} parameters: {', '.join(values)}{more}")
+    unknown: dict[str, list[str]] = {}
+    for name, model in _ungiven_rates(arguments, given).items():
+        if not is_address(model) and _known_size(model) is None:  # a server's model is not trained
+            unknown.setdefault(model, []).append(f"{_flag(name)} {arguments[name]:g}")
+    return notes + [
+        f"note: the size of {model} is not known; defaults are those of a small model: {', '.join(rates)}"
+        for model, rates in unknown.items()
+    ]
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _ungiven_rates(arguments: Mapping[str, Any], given: Collection[str]) -> dict[str, str]:
+    """The learning rates that are not among ``given``, and the model of each."""
+    rate_models = {}
+    for name, value in arguments.items() if isinstance(arguments.get("model"), str) else ():
+        if name not in given and isinstance(value, float) and (name == "lr" or name.endswith("_lr")):
+            model_name = arguments.get(f"{name.removesuffix('lr')}model")
+            rate_models[name] = model_name if isinstance(model_name, str) else arguments["model"]
+    return rate_models
+
+
+def are_small(models: Iterable[str], *, unknown: bool = False, least: int = LARGE) -> bool:
+    """Whether all of them have fewer than ``least`` parameters. ``unknown``: what is said of one whose size nobody can
+    tell."""
+    sizes = [_known_size(model) for model in models]
+    return all(unknown if size is None else size < least for size in sizes)
+
+
+def _known_size(model: str) -> int | None:
+    from cotrain.rollout.common_roles import EMBEDDED  # no model library for those that ship
+
+    if model in EMBEDDED or model.startswith("embedded"):
+        return 0
+    from cotrain.models.sizes import parameter_count
+
+    return parameter_count(model)

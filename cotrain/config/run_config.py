@@ -1,0 +1,326 @@
+"""``Settings``, which every run has whatever its method, and ``@recipe``, which gives them to a recipe function.
+
+    @recipe(steps=160)
+    def tango(run: Settings, *, reviews: int = 8) -> Recipe:
+        return run.recipe("tango", policies={"generator": run.learner(), **run.start()}, …)
+
+    tango(steps=3, seed=1, reviews=3)
+
+The first parameter takes the settings, all others are the method's own; a call names both alike, and so does the
+command line. ``@recipe`` states defaults that differ, and ``without=("kl",)`` the settings that a method does not take.
+The arguments stay with the recipe as its origin, so that a run can be resumed from its directory alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, overload
+
+from cotrain.algorithms.policy_loss import Kl, pull_to
+from cotrain.config.evaluation import Evaluation, Implied
+from cotrain.config.large_model_defaults import settings_by_size, size_defaults
+from cotrain.config.override import override
+from cotrain.config.policies import Learning, LrDecay, Policy, Weights, adapter, frozen, trainable
+from cotrain.config.recipe import Objective, Origin, Recipe
+from cotrain.config.schedule import Protocol, Schedule
+from cotrain.core.arguments import Weight, bound_arguments, check_argument, hints_of, kind_in_file
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.input_files import absolute_path
+from cotrain.core.registry import RECIPES, joined_places
+from cotrain.core.types import Store, TaskSource
+from cotrain.data.word_problems.source import study_problems
+from cotrain.metrics.heldout import Measure, measure_solver
+from cotrain.rollout.role import Role, SolverTool
+
+Restart = Literal["nothing", "optimiser", "weights"]  # with "weights" the optimiser too
+Build = Callable[..., Recipe]
+# parameters that no settings are passed to
+KEYWORD_KINDS = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+SPLITS = ("ood_length", "ood_template")  # measured at the end where the tasks have them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The settings of a run that no method is about. Comments are the help of the flags."""
+
+    model: str = "embedded"  # directory, name on the Hub, or an embedded model
+    steps: int = 100  # how long the run is
+    seed: int = 0  # of all draws
+    tasks: TaskSource | None = None  # the problems; None: word problems
+    labelled: str | int | None = None  # problems with labels: 16, 10%, words:2-3, easy.jsonl; test:64 has none
+    ramp: str | None = None  # train from easy to hard, by the samples of a model: suite-NAME.jsonl of `cotrain eval`
+    audits: int | None = None  # problems without labels, a step, whose truth is looked up for metrics; by default all
+    tasks_per_step: int = 16  # problems drawn at each step
+    group_size: int = 8  # solutions of a problem, which are compared with each other
+    lr: float = 2e-4  # learning rate of the generator, or of the one policy that learns
+    lora: int = 0  # rank of the adapters that are trained, at α = 2 · rank; 0: all weights
+    kl: Weight = 0.001  # weight of the KL term that pulls the generator to its start
+    tool: SolverTool | None = None  # answers calls of whoever writes solutions: calculator, or my_file.py:function
+    temperature: float | None = None  # at which all roles sample; by default 1, or what the method says
+    lr_warmup: int | None = None  # updates over which all learning rates rise (default: 5)
+    lr_decay: LrDecay | None = None  # how they fall to 0 by the last update; wsd: over the last fifth (constant)
+    updates_per_batch: int | None = None  # of every policy that learns, from the same samples (default: 1)
+    offload: bool = False  # on a GPU, policies that rest lie in the machine's own memory, with all moments
+    load_in_4bit: bool = False  # frozen models and bases of adapters: linear layers in 4 bits, by bitsandbytes
+    refill: int = 0  # rounds a step in which problems whose answers all earn the same are replaced (DAPO)
+    mask_truncated: bool = False  # leave answers that were cut at max_tokens out of the loss (DAPO)
+    overlong_tokens: int = 0  # last tokens before max_tokens over which a penalty rises to 1 (DAPO); 0: none
+    length_penalty: Weight = 0.0  # weight of a reward for the shorter answers of a group (Kimi k1.5)
+    evaluate_every: int = 0  # steps between evaluations; 0: only before and after
+    evaluation_tasks: int = 256  # held-out problems, before and after
+
+    def learner(
+        self, model: str | None = None, *, lr: float | None = None, iteration: int = 0, restart: Restart = "nothing"
+    ) -> Policy:
+        """A policy that learns: all of its weights, or an adapter where ``lora`` is set. ``restart``: what begins anew
+        after every ``iteration`` of its updates."""
+        name, rate = model or self.model, self.lr if lr is None else lr
+        made = adapter(name, rank=self.lora, alpha=2 * self.lora, lr=rate) if self.lora else trainable(name, lr=rate)
+        if restart == "nothing":
+            return made
+        assert isinstance(made, Learning)
+        return replace(made, restart_every=iteration, restart_weights=restart == "weights")
+
+    def start(self) -> dict[str, Policy]:
+        """The policy ``start``, to which ``pull`` pulls; none where ``kl`` is 0."""
+        return {"start": frozen(self.model)} if self.kl else {}
+
+    def pull(self) -> Kl | None:
+        """The KL term of the generator."""
+        return pull_to("start", self.kl)
+
+    def fixed_roles(self) -> dict[str, str]:
+        """Judges are also measured on solutions of ``start``, which stay the same through the run, where there is
+        one."""
+        return {"solver": "start"} if self.kl else {}
+
+    @property
+    def problems(self) -> TaskSource:
+        """``tasks``, or the word problems; from easy to hard where there is a ``ramp``; of these some have labels where
+        ``labelled`` says so."""
+        source = study_problems() if self.tasks is None else self.tasks
+        if self.ramp is not None:
+            from cotrain.data.curriculum import with_ramp
+
+            if self.labelled is not None:
+                raise ConfigError("ramp orders problems that all have labels; leave out ramp, or labelled")
+            return with_ramp(source, self.ramp)
+        if self.labelled is None:
+            return source
+        from cotrain.data.labels import with_labels
+
+        return with_labels(source, str(self.labelled), self.seed)
+
+    def unlabelled_share(self) -> float:
+        """What share of its problems a method that needs no labels takes from those without one: all, where
+        ``labelled`` says that there are any."""
+        return float(self.labelled is not None)
+
+    def values(self) -> dict[str, Any]:
+        """By name, to call another recipe with them."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def recipe(
+        self,
+        name: str,
+        *,
+        policies: Mapping[str, Policy],
+        roles: Mapping[str, Role],
+        objectives: Mapping[str, Objective],
+        schedule: Schedule,
+        evaluate: Protocol,
+        measures: tuple[Measure, ...] = (measure_solver("solver", 8),),
+        fixed: Mapping[str, str] | None = None,
+        implied: tuple[Implied, ...] = (),
+        stores: Mapping[str, Store] | None = None,
+    ) -> Recipe:
+        """The whole recipe. ``evaluate``: the protocol played on held-out problems; ``measures``: what is counted then;
+        ``fixed``, ``implied``: see ``Evaluation``; ``stores``: what the run collects (``rollout/stores.py``)."""
+        evaluation = Evaluation(
+            protocol=evaluate,
+            measures=measures,
+            tasks=self.evaluation_tasks,
+            splits=SPLITS,
+            fixed=fixed or {},
+            implied=implied,
+        )
+        return Recipe(
+            name=name,
+            tasks=self.problems,
+            steps=self.steps,
+            seed=self.seed,
+            tasks_per_step=self.tasks_per_step,
+            group_size=self.group_size,
+            policies={name: self._with_schedule(policy) for name, policy in policies.items()},
+            roles=self._with_tool({name: self._with_temperature(role) for name, role in roles.items()}),
+            objectives=self._with_lengths(objectives),
+            schedule=schedule,
+            evaluation=evaluation,
+            refill=self.refill,
+            audits=self.audits,
+            evaluate_every=self.evaluate_every,
+            stores=stores or {},
+        )
+
+    def _with_temperature(self, role: Role) -> Role:
+        if self.temperature is None:
+            return role
+        return replace(role, sampling=replace(role.sampling, temperature=self.temperature))
+
+    def _with_tool(self, roles: Mapping[str, Role]) -> Mapping[str, Role]:
+        if self.tool is None:
+            return roles
+        from cotrain.rollout.token_calls import with_tool
+
+        return with_tool(roles, self.tool)
+
+    def _with_lengths(self, objectives: Mapping[str, Objective]) -> Mapping[str, Objective]:
+        if not (self.mask_truncated or self.overlong_tokens or self.length_penalty):
+            return objectives
+        from cotrain.algorithms.advantage_edits import with_length_options
+
+        first = next(iter(objectives))
+        by = with_length_options(objectives[first].by, self.mask_truncated, self.overlong_tokens, self.length_penalty)
+        return {**objectives, first: replace(objectives[first], by=by)}
+
+    def _with_schedule(self, policy: Policy) -> Policy:
+        if self.offload and isinstance(policy, Weights):
+            policy = replace(policy, offload=True)
+        if self.load_in_4bit and isinstance(policy, Weights) and policy.kind in ("adapter", "frozen", "trainable"):
+            policy = replace(policy, load_in_4bit=True)
+        if not isinstance(policy, Learning):
+            return policy
+        names = ("lr_warmup", "lr_decay", "updates_per_batch")
+        return replace(policy, **{n: value for n in names if (value := getattr(self, n)) is not None})
+
+
+SETTING_NAMES = tuple(field.name for field in dataclasses.fields(Settings))
+
+
+@overload
+def recipe(build: Build, /) -> Build: ...
+@overload
+def recipe(*, without: tuple[str, ...] = (), **defaults: Any) -> Callable[[Build], Build]: ...
+def recipe(build: Build | None = None, /, *, without: tuple[str, ...] = (), **defaults: Any) -> Any:
+    """Decorate a function of ``Settings`` and the method's own parameters that returns a Recipe.
+
+    ``defaults``: of settings, where the method has others. ``without``: settings that it does not take. Arguments are
+    held against the annotations before the function is called (``core/arguments.py``). Raises ConfigError and
+    UnknownName, one line each.
+    """
+    if build is None:
+        return functools.partial(_wrap_recipe, without=without, defaults=defaults)
+    return _wrap_recipe(build, without=(), defaults={})
+
+
+def _wrap_recipe(build: Build, *, without: tuple[str, ...], defaults: Mapping[str, Any]) -> Build:
+    signature, hints = _call_signature(build, without, defaults)
+
+    def build_recipe(arguments: dict[str, Any], *, anew: bool) -> Recipe:
+        for name in arguments:
+            if name in without:
+                raise ConfigError(f"{build.__name__}: this recipe does not take the setting {name!r}; leave it out")
+        bound = bound_arguments(make_recipe, (), arguments)
+        for name, value in bound.items():
+            if isinstance(value, str) and name == "tool" and ".py:" not in value:
+                continue  # the name of one of cotrain's own
+            if isinstance(value, str) and (kind := kind_in_file(hints.get(name))) is not None:
+                from cotrain.core.user_code import load_object
+
+                bound[name] = load_object(value, f"{name} of {build.__name__}", kind)
+        sized = anew and len(arguments) < len(bound)  # all of them: the file of a dry run
+        defaults = size_defaults(bound, arguments) if sized else {}
+        bound |= defaults
+        run = Settings(**{name: value for name, value in bound.items() if name in SETTING_NAMES})
+        plain = build(run, **{name: value for name, value in bound.items() if name not in SETTING_NAMES})
+        if not isinstance(plain, Recipe):
+            raise ConfigError(f"recipe function {build.__name__!r} returned {plain!r}, expected a Recipe")
+        description = plain.description or description_of(build)
+        origin = Origin(target=target_of(build), arguments={k: describe_argument(k, v) for k, v in bound.items()})
+        whole = replace(plain, description=description, origin=origin)
+        settings = settings_by_size(whole.policies) if sized else []
+        size_values = defaults | {one.partition("=")[0]: int(one.partition("=")[2]) for one in settings}
+        whole = override(whole, settings) if settings else whole
+        return replace(whole, origin=replace(whole.origin or origin, by_size=size_values)) if size_values else whole
+
+    @functools.wraps(build)
+    def make_recipe(**arguments: Any) -> Recipe:
+        return build_recipe(arguments, anew=True)
+
+    def remake_recipe(**arguments: Any) -> Recipe:
+        return build_recipe(arguments, anew=False)
+
+    make_recipe.__signature__ = signature  # type: ignore[attr-defined]  # what flags, help and errors are made of
+    make_recipe.__annotations__ = hints
+    make_recipe.recipe = build  # type: ignore[attr-defined]  # marks the function as a recipe
+    # as a run was begun: no default depends on the size of the model
+    make_recipe.again = remake_recipe  # type: ignore[attr-defined]
+    return make_recipe
+
+
+def _call_signature(
+    build: Build, without: tuple[str, ...], defaults: Mapping[str, Any]
+) -> tuple[inspect.Signature, dict[str, Any]]:
+    """The parameters that a call may name, and their types: settings first, then the method's own."""
+    fields, where = {field.name: field for field in dataclasses.fields(Settings)}, f"recipe {build.__name__!r}"
+    parameters = list(inspect.signature(build).parameters.values())
+    if not parameters or parameters[0].default is not inspect.Parameter.empty or parameters[0].kind in KEYWORD_KINDS:
+        raise ConfigError(
+            f"{where}: its first parameter takes the settings that every run has; expected "
+            f"`def {build.__name__}(run: Settings, …)`"
+        )
+    run, method_parameters, types = parameters[0], parameters[1:], hints_of(Settings)
+    for name in (*without, *defaults):
+        if name not in fields:
+            raise UnknownName(f"setting of {where}", name, fields)
+    for name, value in defaults.items():
+        check_argument(f"default {name} of {where}", value, types[name])
+    for parameter in method_parameters:
+        if parameter.name in fields:
+            raise ConfigError(
+                f"{where}: parameter {parameter.name!r} is a setting of every run; use {run.name}.{parameter.name}, "
+                f"with @recipe({parameter.name}=…) for another default"
+            )
+    setting_parameters = {
+        name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name, field.default))
+        for name, field in fields.items()
+        if name not in without
+    }
+    keyword_parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in method_parameters]
+    parameter_types = {name: types[name] for name in setting_parameters} | {
+        k: v for k, v in hints_of(build).items() if k != run.name
+    }
+    return inspect.Signature([*setting_parameters.values(), *keyword_parameters]), parameter_types
+
+
+def description_of(build: Build) -> str:
+    """What a recipe function says of itself: its own docstring, else its module's."""
+    return inspect.getdoc(build) or inspect.getdoc(inspect.getmodule(build)) or ""
+
+
+def target_of(build: Build) -> str:
+    """How to find a recipe function again: its name where it is registered, else ``/path/to/file.py:name``."""
+    if build.__module__.startswith("cotrain.recipes."):
+        return build.__name__
+    place = f"{build.__module__}:{build.__name__}"
+    for name, value in joined_places(RECIPES).items():
+        if value == place:
+            return name
+    file = inspect.getsourcefile(build)
+    return f"{absolute_path(file) if file else build.__module__}:{build.__name__}"
+
+
+def describe_argument(name: str, value: Any) -> Any:
+    """An argument as JSON: plain values as they are; a task source by its description and, where it is none of
+    cotrain's, by the class that makes it again; a function or a dataclass by the file that holds it."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, tuple | list):
+        return [describe_argument(name, v) for v in value]
+    from cotrain.core.user_code import describe_object
+
+    return describe_object(name, value)

@@ -1,0 +1,273 @@
+"""Problems from a local file, a directory, or a data set of the Hub: one row a problem, with a question and an answer.
+
+Accepted rows: ``{"question": …, "answer": …}`` under their usual names, such as ``Prompt`` and ``Ground Truth`` or
+TRL's ``prompt`` of messages and ``solution``, and GSM8K's, whose answer is worked text that ends in ``#### N``. Columns
+of other names are given as ``question=`` and ``answer=``; ``rows.py`` has those of public benchmarks and the format's
+details. What else a row holds is asked with the question, refused, or counted (``columns.py``).
+
+One file is cut into splits by a hash of each question: 80 % train, 10 % validation, 10 % test. So a split never depends
+on the order of rows, rows added later move nothing, and a question that occurs twice lies in one split. A directory
+with ``train.jsonl`` and ``test.jsonl`` (or ``.jsonl.gz``, ``.parquet`` …), a snapshot of the Hub with
+``data/train-00000-of-00001.parquet`` and its like, and a data set with these splits keep their own test split;
+validation is cut from train, unless there is one. Training rows that ask a held-out question, be it in a paraphrase,
+are left out and counted.
+
+Left out: step labels (``grade_steps`` is None: there is no oracle).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cotrain.core.errors import DataError, UnknownName
+from cotrain.core.input_files import absolute_path
+from cotrain.core.seeding import seed_of
+from cotrain.core.types import UNLABELLED, Task
+from cotrain.data.columns import (
+    SCHEMAS,
+    Row,
+    behind_system,
+    files_by_part,
+    files_in,
+    normal_question,
+    part_of,
+    schema_of,
+)
+from cotrain.data.hub import hub_rows, is_hub_name
+from cotrain.data.malformed_rows import Quarantine, RowReader, parse_rows, read_rows, row_reader
+from cotrain.data.unread_columns import columns_note, count_columns
+from cotrain.grading.pool import DEADLINE_S, WORKERS, AnswerGrader
+
+SPLITS = ("train", "validation", "test")
+T = TypeVar("T")
+
+
+class JsonlTasks:
+    """A task source over a file, a directory of files or a data set of the Hub, read and checked whole when built.
+
+    ``question``, ``answer``: columns, see ``rows.py``. ``left_out``: training rows dropped because they ask a
+    validation or test question. ``digest`` (from ``describe``) makes changed data an error. ``lenient`` sets malformed
+    rows aside, in ``quarantine``, where else the first one is an error. ``unanswered``: rows may lack an answer; these
+    are the split "unlabelled", and rows of all other splits have one. Raises DataError, see ``read_rows``.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        question: str = SCHEMAS["jsonl"].question,
+        answer: str = SCHEMAS["jsonl"].answer,
+        name: str = "jsonl",
+        workers: int = WORKERS,
+        deadline_s: float = DEADLINE_S,
+        digest: str | None = None,
+        lenient: bool = False,
+        unanswered: bool = False,
+    ) -> None:
+        self.name = name
+        self.quarantine = Quarantine()
+        self._lenient, self._unanswered = lenient, unanswered
+        self.path = str(path) if is_hub_name(str(path)) else str(absolute_path(path))
+        self._columns = (question, answer)
+        self.grader = AnswerGrader(workers=workers, deadline_s=deadline_s)
+        self._limits = (workers, deadline_s)
+        self.left_out = 0
+        parts = read_splits(self.path, self._reader(), self.quarantine if lenient else None)
+        without = tuple(row for rows in parts.values() for row in rows if row.answer is None)
+        answered = {name: [row for row in rows if row.answer is not None] for name, rows in parts.items()}
+        self._rows = self._arrange_splits(answered) | ({UNLABELLED: without} if unanswered else {})
+        self.quarantine.check_share(self.path)
+        self._keep_paraphrases_apart()
+        if not any(self._rows.get(split) for split in ("train", UNLABELLED)):
+            raise DataError(f"{self.path}: too few questions, none falls into the training split; give at least 20")
+        self._digest = _digest_of(self._rows)
+        if digest is not None and digest != self._digest:
+            raise DataError(
+                f"{self.path}: its rows have changed since they were recorded; restore the file, or start anew"
+            )
+
+    @property
+    def notes(self) -> list[str]:
+        """What is said as a run begins: from which columns its problems are read, where that was guessed; how many
+        have no answer; and what was made of other columns."""
+        unanswered = self._rows.get(UNLABELLED, ())
+        question, answer = next(rows[0].columns for rows in self._rows.values() if rows)
+        notes: list[str] = []
+        if unanswered:
+            notes.append(f"{len(unanswered)} problems have no answer, {self.size('train')} for training have one")
+        if (question, answer) not in (("question", "answer"), ("question", ""), self._columns):
+            notes.append(f"the question is read from {question!r}, the answer from {answer or 'none'!r}")
+        return [f"note: {self.path}: {note}" for note in [*notes, *self._file_notes(), *self._column_notes()]]
+
+    def _file_notes(self) -> list[str]:
+        """How many rows are left out, and the files of a directory that belong to no split and are not read."""
+        rows = f"{self.left_out} of {sum(map(len, self._rows.values())) + self.left_out} rows"
+        said = f"left out, as they ask a question of another split: {rows}"
+        return [*([said] if self.left_out else []), *self._unread_files()]
+
+    def _unread_files(self) -> list[str]:
+        folder = Path(self.path)
+        if is_hub_name(self.path) or not folder.is_dir():
+            return []
+        read = {file for files in _files_of_splits(folder).values() for file in files}
+        others = [file.name for file in files_in(folder) if file not in read]
+        return [f"files not read: {', '.join(others)}"] if others else []
+
+    def _column_notes(self) -> list[str]:
+        """What was made of the other columns: system texts that are asked, and what is not read."""
+        rows = [row for of_split in self._rows.values() for row in of_split]
+        with_system = sum(bool(row.system) for row in rows)
+        said = f"a system text is asked in front of the question in {with_system} of {len(rows)} rows"
+        unread = columns_note(count_columns(row.unread for row in rows))
+        return [note for note in (said if with_system else None, unread) if note]
+
+    def get(self, split: str, index: int) -> Task:
+        """Row ``index`` of a split. Raises UnknownName, and IndexError outside of 0 <= index < size."""
+        rows = self._rows_in(split)
+        if not 0 <= index < len(rows):
+            raise IndexError(f"{self.name}: no task {index} in split {split!r} of {len(rows)}")
+        return self._task_of(rows[index], f"{self.name}/{split}/{index}")
+
+    def size(self, split: str) -> int:
+        return len(self._rows_in(split))
+
+    def describe(self) -> dict[str, Any]:
+        """``JsonlTasks(**source.describe()["settings"])`` is this source, as long as the file is the same."""
+        question, answer = self._columns
+        workers, deadline_s = self._limits
+        settings = {"path": self.path, "question": question, "answer": answer, "name": self.name, "workers": workers}
+        settings |= {"deadline_s": deadline_s, "digest": self._digest} | ({"lenient": True} if self._lenient else {})
+        settings |= {"unanswered": True} if self._unanswered else {}
+        return {"kind": "jsonl", "settings": settings}
+
+    def close(self) -> None:
+        """End the grading processes."""
+        self.grader.close()
+
+    def _reader(self) -> RowReader:
+        return row_reader(*self._columns, self._unanswered)
+
+    def _task_of(self, row: Row, task_id: str) -> Task:
+        return task_of(row, task_id, self.grader)
+
+    def _rows_in(self, split: str) -> tuple[Row, ...]:
+        if split not in self._rows:
+            raise UnknownName("split", split, self._rows)
+        return self._rows[split]
+
+    def _arrange_splits(self, parts: Mapping[str, list[Row]]) -> dict[str, tuple[Row, ...]]:
+        """The rows in three splits; what is left out is counted."""
+        arranged = arrange_splits(parts, _question_of)
+        self.left_out = sum(map(len, parts.values())) - sum(map(len, arranged.values()))
+        return arranged
+
+    def _keep_paraphrases_apart(self) -> None:
+        """Leave out training rows that ask a held-out question, or of which a paraphrase does."""
+        held_out = {normal_question(row.question) for split in ("validation", "test") for row in self._rows[split]}
+        for split in {"train", UNLABELLED} & self._rows.keys():
+            rows = self._rows[split]
+            self._rows[split] = tuple(
+                r for r in rows if held_out.isdisjoint(map(normal_question, (r.question, *r.paraphrases)))
+            )
+            self.left_out += len(rows) - len(self._rows[split])
+
+
+def benchmark_tasks(name: str, path: str | Path, *, lenient: bool = False, unanswered: bool = False) -> JsonlTasks:
+    """A benchmark of ``SCHEMAS`` from a file, a directory or the Hub. Raises UnknownName, DataError."""
+    schema = schema_of(name)
+    return JsonlTasks(path, schema.question, schema.answer, name=name, lenient=lenient, unanswered=unanswered)
+
+
+def task_of(row: Row, task_id: str, grader: AnswerGrader) -> Task:
+    """One row as a task."""
+    return Task(
+        id=task_id,
+        prompt=row.prompt,
+        answer=row.answer,
+        solution=row.solution,
+        difficulty=0.0,
+        grader=grader,
+        paraphrases=tuple(behind_system(row.system, text) for text in row.paraphrases),
+        labelled=row.answer is not None,
+        gradable=row.answer is not None,
+    )
+
+
+def read_splits(path: str, reader: RowReader, aside: Quarantine | None = None) -> dict[str, list[Row]]:
+    """What is at ``path`` (a file, a directory, a name on the Hub): one part under any name, or "train", "test" and,
+    where there is one, "validation". Raises DataError, see ``read_rows``."""
+    if is_hub_name(path):
+        parts = _preferred(hub_rows(path))
+        rows = {
+            split: parse_rows(
+                ((f"{path}, {split}, row {n}", row) for n, row in enumerate(found, start=1)), reader.read, aside
+            )
+            for split, found in parts.items()
+        }
+        if len(rows) == 1 or {"train", "test"} <= set(rows):
+            return rows if len(rows) == 1 else {split: rows[split] for split in SPLITS if split in rows}
+        raise DataError(f"{path}: expected one split, or train and test; it has {', '.join(rows) or 'none'}")
+    folder = Path(path)
+    if not folder.is_dir():
+        return {"all": read_rows(folder, reader, aside)}
+    files = _files_of_splits(folder)
+    return {split: [row for file in found for row in read_rows(file, reader, aside)] for split, found in files.items()}
+
+
+def _files_of_splits(folder: Path) -> dict[str, list[Path]]:
+    """The files of each split in a directory: of train and test, and perhaps validation, or of the one split that a
+    snapshot of the Hub has. Raises DataError for another directory."""
+    parts = _preferred(files_by_part(folder))
+    if {"train", "test"} <= parts.keys():
+        return {split: parts[split] for split in SPLITS if split in parts}
+    names = [file.name for files in parts.values() for file in files]
+    if len(parts) == 1 and part_of(Path(names[0])) != names[0].partition(".")[0]:  # numbered, as on the Hub
+        return parts
+    below = [inner.name for inner in sorted(folder.iterdir()) if inner.is_dir() and files_in(inner)]
+    hint = f"; name one of its folders, such as {folder / below[0]}" if below and not parts else ""
+    raise DataError(f"{folder}: a data directory needs train.jsonl and test.jsonl; it has {names or 'neither'}{hint}")
+
+
+def _preferred(parts: Mapping[str, T]) -> dict[str, T]:
+    """The parts of a data set; where some are called train_prefs, those alone, as train."""
+    preferences = {name.removesuffix("_prefs"): part for name, part in parts.items() if name.endswith("_prefs")}
+    return preferences or dict(parts)
+
+
+def arrange_splits(parts: Mapping[str, Sequence[T]], question: Callable[[T], str]) -> dict[str, tuple[T, ...]]:
+    """Rows in three splits that share no question: cut by a hash of it where there is one part only, else kept apart as
+    they are, "train" and "test" and perhaps "validation", without the training rows that ask a held-out question."""
+    if len(parts) == 1:
+        (rows,) = parts.values()
+        return {split: tuple(row for row in rows if split_of(question(row)) == split) for split in SPLITS}
+    test = {normal_question(question(row)) for row in parts["test"]}
+    if "validation" in parts:
+        held_out = test | {normal_question(question(row)) for row in parts["validation"]}
+        validation = [row for row in parts["validation"] if normal_question(question(row)) not in test]
+        train = [row for row in parts["train"] if normal_question(question(row)) not in held_out]
+    else:
+        not_in_test = [row for row in parts["train"] if normal_question(question(row)) not in test]
+        validation = [row for row in not_in_test if split_of(question(row)) == "validation"]
+        train = [row for row in not_in_test if split_of(question(row)) != "validation"]
+    return {"train": tuple(train), "validation": tuple(validation), "test": tuple(parts["test"])}
+
+
+def _question_of(row: Row) -> str:
+    return row.question
+
+
+def split_of(question: str) -> str:
+    """The split of a question: 8 of 10 hash buckets are train, one is validation, one is test."""
+    bucket = seed_of("split", normal_question(question)) % 10
+    return "train" if bucket < 8 else "validation" if bucket == 8 else "test"
+
+
+def _digest_of(rows: dict[str, tuple[Row, ...]]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for split, of_split in rows.items():
+        for row in of_split:
+            digest.update(json.dumps([split, *row.content]).encode())
+    return digest.hexdigest()

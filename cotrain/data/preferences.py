@@ -1,0 +1,374 @@
+r"""Conversations from a file: a prompt and the reply that is wanted, and of preferences the one that is not.
+
+::
+
+    {"prompt": "…", "chosen": "…", "rejected": "…"}                            texts
+    {"prompt": [{role, content}, …], "chosen": [{…}], "rejected": [{…}]}       messages, as TRL has them; the
+                                                                               prompt in ``conversations`` too
+    {"chosen": [{…}, …, {…}], "rejected": [{…}, …, {…}]}                       whole conversations: what both begin with
+                                                                               is the prompt (TRL, UltraFeedback)
+    {"chosen": "\n\nHuman: …\n\nAssistant: …", "rejected": "\n\nHuman: …"}     the same in words (HH-RLHF)
+    {"messages": [{…}, …, {role: "assistant", …}]}                             ``Chats``: the last reply is the wanted
+                                                                               one; so in ``conversations`` (ShareGPT)
+    {"prompt": …, "completion": …}                                             the same in two parts (TRL)
+
+A prompt of one text is a problem, which a role asks as it asks any other; messages are sent as they stand. An ``input``
+beside an ``instruction`` is the second half of the question (Alpaca), and a text in ``system`` the first message. A
+prompt that the replies repeat is asked once. Tools, images and other columns that the question needs are refused, those
+that nobody reads counted (``columns.py``). Files, splits and digests are those of ``jsonl.py``: a prompt lies in one
+split, whatever replies it has. A pair of two equal replies prefers none; such are left out and counted.
+
+Left out: several replies to one prompt after which conversations go on, tools, images, rows without a prompt.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from cotrain.core.errors import ConfigError, DataError, RowError
+from cotrain.core.types import Grade, StepVerdicts, Task
+from cotrain.data.columns import SPEAKERS, Row, kind_of, text_of, whole_text
+from cotrain.data.files import JsonlTasks
+from cotrain.data.malformed_rows import SHOWN, RefusedRow, RowReader
+from cotrain.data.marks import refuse_marked_message, refuse_marked_row
+from cotrain.data.unread_columns import (
+    columns_note,
+    count_columns,
+    has_content,
+    is_system,
+    refuse_lost_parts,
+    system_text,
+    unread_columns,
+)
+from cotrain.prompts.chat_template import Message
+
+LAYOUT = "'prompt', 'chosen' and 'rejected', as texts or as lists of messages"
+CHATS = "'messages' or 'conversations' that end with the assistant's, or 'prompt' and 'completion'"
+PROMPTS = ("prompt", "question", "instruction")
+_SPOKEN = re.compile(r"\n\n(Human|Assistant):[ \t]*")
+_WRITTEN_LIST = re.compile(r"\s*\[\s*\{\s*['\"](role|content|from|value)['\"]")
+Messages = tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatTask(Task):
+    """A task whose ``solution`` is the reply that is wanted."""
+
+    messages: Messages = ()  # what is said before it; (): the prompt alone, asked as the role asks
+    rejected: str | None = None  # the reply that is not wanted
+
+
+def messages_of(task: Task) -> list[Message]:
+    """What is said before the reply; [] where a role asks for it in its own words."""
+    return list(task.messages) if isinstance(task, ChatTask) else []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRow(Row):
+    """A row; ``question`` is all of the prompt, and ``solution`` the reply."""
+
+    messages: Messages
+    rejected: str | None
+
+    @property
+    def content(self) -> list[Any]:
+        said = [(message.role, message.content) for message in self.messages]
+        return [self.question, self.solution, self.rejected, said]
+
+
+class Chats(JsonlTasks):
+    """A task source over conversations, of which the last reply is what is wanted."""
+
+    kind, learned_by = "chats", "spin"
+
+    def __init__(self, path: str | Path, name: str = "", digest: str | None = None, lenient: bool = False) -> None:
+        super().__init__(path, name=name or self.kind, digest=digest, lenient=lenient)
+
+    @property
+    def notes(self) -> list[str]:
+        """What is to be said of how the data were read: the files and the columns that were not."""
+        unread = columns_note(count_columns(row.unread for rows in self._rows.values() for row in rows))
+        notes = [*self._file_notes(), *([unread] if unread else [])]
+        return [f"note: {self.path}: {note}" for note in notes]
+
+    def set_aside(self, reasons: Mapping[tuple[str, int], str]) -> None:
+        """Leave these tasks, by split and index, out and into the quarantine. Raises DataError for the first of them
+        where the file is not read leniently, and where nothing or less than half is left."""
+        if not reasons:
+            return
+        refused = [self._refused(split, index, reason) for (split, index), reason in reasons.items()]
+        if not self._lenient:
+            first = refused[0]
+            raise RowError(f"{first.where}: {first.reason}")
+        for name, rows in self._rows.items():
+            self._rows[name] = tuple(row for index, row in enumerate(rows) if (name, index) not in reasons)
+        self.quarantine.refused += refused
+        self.quarantine.read -= len(refused)
+        self.quarantine.check_share(self.path)
+
+    def _refused(self, split: str, index: int, reason: str) -> RefusedRow:
+        row = self._rows[split][index]
+        assert isinstance(row, ChatRow)
+        said = {"prompt": row.question, "chosen": row.solution, "rejected": row.rejected}
+        text = json.dumps(said, ensure_ascii=False)[:SHOWN]
+        return RefusedRow(where=f"{self.path}, task {index} of {split} ({row.question:.40})", reason=reason, row=text)
+
+    def describe(self) -> dict[str, Any]:
+        kept = super().describe()["settings"]
+        return {"kind": self.kind, "settings": {n: kept[n] for n in ("path", "name", "digest", "lenient") if n in kept}}
+
+    def grade(self, task: Task, text: str) -> Grade:
+        raise ConfigError(
+            f"tasks {self.name!r}: {self.path} holds replies and no answers by which others could be graded; learn "
+            f"from it by {self.learned_by}, or give this recipe questions with answers"
+        )
+
+    def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
+        return None
+
+    def _reader(self) -> RowReader:
+        return RowReader(read_chat, CHATS)
+
+    def _task_of(self, row: Row, task_id: str) -> Task:
+        assert isinstance(row, ChatRow)
+        return ChatTask(
+            id=task_id,
+            prompt=row.question,
+            answer=None,
+            solution=row.solution,
+            difficulty=0.0,
+            grader=self,
+            messages=row.messages,
+            rejected=row.rejected,
+        )
+
+
+class Pairs(Chats):
+    """A task source over preferences. ``equal``: the rows whose two replies are one."""
+
+    kind, learned_by = "pairs", "dpo or reward"
+
+    def __init__(self, path: str | Path, name: str = "", digest: str | None = None, lenient: bool = False) -> None:
+        self.equal: list[str] = []
+        super().__init__(path, name=name, digest=digest, lenient=lenient)
+
+    @property
+    def notes(self) -> list[str]:
+        """How many pairs were left out, and why; and the columns that were not read."""
+        if not self.equal:
+            return super().notes
+        count, verb = len(self.equal), "pair is" if len(self.equal) == 1 else "pairs are"
+        equal = f"note: {count} {verb} left out, as chosen and rejected are equal; the first: {self.equal[0]}"
+        return [equal, *super().notes]
+
+    def _reader(self) -> RowReader:
+        return RowReader(self._read_pair, LAYOUT)
+
+    def _read_pair(self, row: dict[str, Any], where: str) -> Row:
+        pair = read_pair(row, where)
+        if pair.solution == pair.rejected:
+            self.equal.append(where)
+        return pair
+
+    def _arrange_splits(self, parts: Mapping[str, list[Row]]) -> dict[str, tuple[Row, ...]]:
+        unequal = {name: [r for r in rows if r.content[1] != r.content[2]] for name, rows in parts.items()}
+        if self.equal and not any(unequal.values()):
+            raise DataError(
+                f"{self.path}: in all {len(self.equal)} rows chosen and rejected are equal; nothing to learn"
+            )
+        return super()._arrange_splits(unequal)
+
+
+def read_chat(row: dict[str, Any], where: str) -> ChatRow:
+    """One conversation, in any of the layouts above. Raises DataError that begins with ``where``."""
+    name = next((name for name in ("messages", "conversations", "completion") if name in row), None)
+    if name is None:
+        raise DataError(f"{where}: fields {', '.join(map(repr, row)) or 'none'}; expected {CHATS}")
+    refuse_marked_row(row, where)
+    _refuse_marked_reply(row[name], f"{where}, field {name!r}")
+    said = _parse_text(row[name], f"{where}, field {name!r}")
+    prompt = _prompt_of(row, where) if name == "completion" else Prompt()
+    if isinstance(said, str):
+        if name != "completion":
+            raise DataError(f"{where}, field {name!r}: found a text; expected a list of messages")
+        return _chat_row(row, prompt, (), (said, None), [name], where)
+    reply = _one_reply(said[-1:], f"{where}, field {name!r}")
+    return _chat_row(row, prompt, said[:-1], (reply, None), [name], where)
+
+
+def read_pair(row: dict[str, Any], where: str) -> ChatRow:
+    """One preference, in any of the layouts above. Raises DataError that begins with ``where``."""
+    refuse_marked_row(row, where)
+    replies: dict[str, str | Messages] = {}
+    for name in ("chosen", "rejected"):
+        if name not in row:
+            near = get_close_matches(name, row, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            there = ", ".join(map(repr, row)) or "none"
+            raise DataError(f"{where}: no field {name!r}{hint} (there are: {there}); expected {LAYOUT}")
+        _refuse_marked_reply(row[name], f"{where}, field {name!r}")
+        replies[name] = _parse_text(row[name], f"{where}, field {name!r}")
+    chosen, rejected = replies.values()
+    prompt = _prompt_of(row, where, (*PROMPTS, "conversations"))
+    if isinstance(chosen, str) and isinstance(rejected, str):
+        return _chat_row(row, prompt, (), (chosen, rejected), [*replies], where)
+    if isinstance(chosen, str) or isinstance(rejected, str):
+        kinds = " and ".join("a text" if isinstance(one, str) else "messages" for one in (chosen, rejected))
+        raise DataError(f"{where}: chosen and rejected are {kinds}; expected two of one kind")
+    repeated = prompt.said if isinstance(prompt.said, tuple) else ()
+    if repeated and chosen[: len(repeated)] == repeated == rejected[: len(repeated)]:
+        common = len(repeated)
+    else:
+        before = list(zip(chosen[:-1], rejected[:-1], strict=False))
+        common = next((i for i, (one, other) in enumerate(before) if one != other), len(before))
+    wanted = _one_reply(chosen[common:], f"{where}, field 'chosen'")
+    unwanted = _one_reply(rejected[common:], f"{where}, field 'rejected'")
+    return _chat_row(row, prompt, chosen[:common], (wanted, unwanted), [*replies], where)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """What a row says before the replies, in columns of its own."""
+
+    said: str | Messages = ()
+    columns: tuple[str, ...] = ()  # in which it stands
+
+
+def _prompt_of(row: Mapping[str, Any], where: str, names: Sequence[str] = PROMPTS) -> Prompt:
+    name = next((name for name in names if name in row), None)
+    if name is None:
+        return Prompt()
+    said = _parse_text(row[name], f"{where}, field {name!r}")
+    if isinstance(said, str):
+        said = text_of(said, f"{where}, field {name!r}", numbers=False)
+        if name == "instruction" and has_content(row.get("input")):
+            more = text_of(row["input"], f"{where}, field 'input'", numbers=False)
+            return Prompt(said=f"{said}\n\n{more}", columns=(name, "input"))
+        return Prompt(said=said, columns=(name,))
+    if said[-1] == Message("assistant", ""):  # "Assistant:" waits for the reply
+        said = said[:-1]
+    return Prompt(said=said, columns=(name,))
+
+
+def _parse_text(value: Any, where: str) -> str | Messages:
+    """A text, or messages in any of their forms."""
+    if isinstance(value, str):
+        whole_text(value, where)
+        if _WRITTEN_LIST.match(value):
+            raise DataError(f"{where}: a list of messages written as text; save the data as JSON lines or parquet")
+        if not _SPOKEN.match(value):
+            return value
+        _, *parts = _SPOKEN.split(value)
+        who = {"Human": "user", "Assistant": "assistant"}
+        return tuple(Message(who[a], b.strip()) for a, b in zip(parts[::2], parts[1::2], strict=True))
+    said = []
+    for message in [value] if isinstance(value, dict) else value if isinstance(value, list) and value else [None]:
+        role = SPEAKERS.get(str(message.get("role", message.get("from")))) if isinstance(message, dict) else None
+        text = message.get("content", message.get("value")) if isinstance(message, dict) else None
+        if role is None or not isinstance(text, str):
+            found = kind_of(value) if message is None else f"{message!r:.60}"
+            raise DataError(
+                f"{where}: found {found}; expected a text, or a list of {{role, content}} of system, user and assistant"
+            )
+        if isinstance(message, dict) and role == "assistant":
+            refuse_marked_message(message, where, learned=False)
+        said.append(Message(role, whole_text(text, where)))
+    return tuple(said)
+
+
+def _refuse_marked_reply(value: Any, where: str) -> None:
+    """Raise DataError where the last of these messages, which is the one that is learned, is marked; the earlier ones
+    are read, and never learned."""
+    last = value[-1] if isinstance(value, list) and value else value
+    if isinstance(last, dict):
+        refuse_marked_message(last, where)
+
+
+def _one_reply(said: Messages, where: str) -> str:
+    if len(said) != 1 or said[0].role != "assistant":
+        found = ", ".join(message.role for message in said) or "nothing"
+        raise DataError(f"{where}: behind the prompt stands {found}; expected one message of the assistant")
+    return said[0].content
+
+
+def _chat_row(
+    row: Mapping[str, Any],
+    prompt: Prompt,
+    more: Messages,
+    replies: tuple[str, str | None],
+    reply_columns: Sequence[str],
+    where: str,
+) -> ChatRow:
+    """A row of a prompt and of ``more``, which the replies begin with."""
+    said = _said_before(prompt, more, where)
+    text = said if isinstance(said, str) else ""
+    messages = () if isinstance(said, str) else said
+    if not messages and not text:
+        raise DataError(f"{where}: no prompt; expected it in the field 'prompt', or at the beginning of both replies")
+    if messages and messages[-1].role != "user":
+        raise DataError(f"{where}: the prompt ends with a message of the {messages[-1].role}; expected one of the user")
+
+    if system := system_text(row, where):
+        messages = _behind_system_text(system, messages or (Message("user", text),), where)
+
+    is_repeated = isinstance(prompt.said, tuple) or said == prompt.said or _occurs_in(prompt.said, messages)
+    read = [*(prompt.columns if is_repeated else ()), *reply_columns]
+    refuse_lost_parts(row, read, where, whole=not isinstance(said, str))
+    question = text
+    if messages:
+        question = messages[0].content if len(messages) == 1 else _written_out(messages)
+    return ChatRow(
+        question=question,
+        answer="",
+        solution=replies[0],
+        messages=messages,
+        rejected=replies[1],
+        unread=tuple(name for name in unread_columns(row, read) if not is_system(name)),
+    )
+
+
+def _said_before(prompt: Prompt, more: Messages, where: str) -> str | Messages:
+    """What is asked: ``prompt``, and ``more``, with which the replies begin, each message once. Raises DataError where
+    the one does not lead to the other."""
+    if not more:
+        return prompt.said
+    if isinstance(prompt.said, str):  # it says what the conversation says, or is not read
+        return more
+    asked = prompt.said
+    without_system = more[1:] if more[0].role == "system" else more
+    if more[: len(asked)] == asked or without_system[: len(asked)] == asked:
+        return more
+    shared = next((n for n in range(len(asked), 0, -1) if asked[-n:] == more[:n]), 0)
+    if not shared and asked and asked[-1].role == more[0].role:
+        raise DataError(
+            f"{where}: the prompt ends with a message of the {asked[-1].role}, and the replies begin with another one; "
+            "keep the whole conversation in one place"
+        )
+    if not shared and asked and more[0].role == "system":
+        raise DataError(f"{where}: a system message in the replies, behind the prompt; move it to the prompt's start")
+    return (*asked, *more[shared:])
+
+
+def _behind_system_text(system: str, messages: Messages, where: str) -> Messages:
+    """The messages behind the text of a column ``system``; as they are where it is their own."""
+    first = Message("system", system)
+    if messages[0] == first:
+        return messages
+    if messages[0].role == "system":
+        raise DataError(f"{where}: two system texts, in a column and in the messages; keep one of them")
+    return (first, *messages)
+
+
+def _occurs_in(text: str | Messages, messages: Messages) -> bool:
+    """Whether one of the messages, or all of them written out, say this text."""
+    return any(text == message.content for message in messages) or text == _written_out(messages)
+
+
+def _written_out(messages: Sequence[Message]) -> str:
+    return "\n\n".join(f"{message.role}: {message.content}" for message in messages)

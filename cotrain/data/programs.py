@@ -1,0 +1,437 @@
+"""Programming problems as tasks: MBPP (arXiv 2108.07732) and HumanEval (arXiv 2107.03374) in their published formats.
+
+::
+
+    mbpp       task_id, text or prompt, code, test_list, and where there are: test_setup_code, test_imports
+    humaneval  task_id, prompt, entry_point, canonical_solution, test
+
+The program is taken out of the model's answer (``fences.py``), run in a cell (``isolation.py``) and graded by the
+problem's tests beside it (``program_worker.py``). A ``Sandbox`` takes the place of both: any function that gets the
+whole program with its tests as one text and returns whether it ran to its end, named as ``module:function`` so that a
+resumed run has it too. ``--tasks mbpp:my_sandbox:run`` names it on the command line.
+
+A grade is right, or wrong with a reason ("no program", "timeout", "test failed" …), or, where it is not the program's
+fault, None with a reason. A program that outstays its deadline, of CPU time or by the clock, is wrong: else a model
+could have its failures left out by waiting.
+
+MBPP itself keeps its published splits (train 601-974, validation 511-600, test 11-510; 1-10 are for prompts and left
+out). It is known by its name on the Hub, by all of its numbers, or by what single numbers are about (``PUBLISHED``);
+tasks of one's own in the same layout may be numbered in any way. They, and all else, are cut as in ``jsonl.py``: by a
+hash of the question, or, of a directory or data set with train and test, as these are. Columns that are not read are
+refused or counted (``columns.py``). Left out: input and output tests, languages other than Python, MBPP's challenge
+tests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as Late
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from cotrain.core.errors import ConfigError, DataError, UnknownName
+from cotrain.core.input_files import absolute_path
+from cotrain.core.trust import admit_module
+from cotrain.core.types import Grade, Task
+from cotrain.data.columns import Line, behind_system, files_by_part, kind_of, text_of
+from cotrain.data.files import SPLITS, arrange_splits, split_of
+from cotrain.data.hub import hub_rows, is_hub_name
+from cotrain.data.malformed_rows import Quarantine, numbered_lines, parse_rows
+from cotrain.data.program_tests import paper_of
+from cotrain.data.unread_columns import (
+    columns_note,
+    count_columns,
+    is_system,
+    refuse_lost_parts,
+    system_text,
+    unread_columns,
+)
+from cotrain.grading.fences import MAX_PROGRAM, defines_name, program_of
+from cotrain.grading.grade_process import GRACE_S
+from cotrain.grading.grade_worker import PATIENCE
+from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, working_cell
+from cotrain.grading.pool import WORKERS, AnswerGrader, GradingPool
+
+KINDS = {
+    "mbpp": "google-research-datasets/mbpp:full",
+    "humaneval": "openai/openai_humaneval",
+}  # and their public releases
+PUBLISHED = {  # number of a problem of MBPP → the function that it asks for, in the full and in the sanitized version
+    **{2: "similar_elements", 3: "is_not_prime", 4: "heap_queue_largest", 6: "differ_At_One_Bit_Pos"},
+    **{11: "remove_Occ", 12: "sort_matrix", 14: "find_Volume", 16: "text_lowercase_underscore"},
+    **{17: "square_perimeter", 18: "remove_dirty_chars", 20: "is_woodall", 57: "find_Max_Num", 58: "opposite_Signs"},
+    **{59: "is_octagonal", 61: "count_Substrings", 63: "max_difference", 64: "subject_marks", 68: "is_Monotonic"},
+    **{585: "expensive_items", 586: "split_Arr", 587: "list_tuple", 588: "big_diff", 590: "polar_rect"},
+    **{593: "removezero_ip", 597: "find_kth", 598: "armstrong_number", 602: "first_repeated_char", 603: "get_ludic"},
+    **{604: "reverse_words", 606: "radian_degree", 607: "find_literals", 610: "remove_kth_element", 611: "max_of_nth"},
+}
+NUMBERS = range(1, 975)  # of MBPP's problems
+READ = {  # kind → the columns that are read
+    "mbpp": ("code", "test_list", "test_setup_code", "test_imports", "task_id"),
+    "humaneval": ("prompt", "entry_point", "canonical_solution", "test", "task_id"),
+}
+DEADLINE_S = 3.0  # CPU time of a program with its tests
+MAX_PAPERS = 4096  # that a grader keeps
+SHOWN = "\n\nThese tests must pass:\n"  # what parts a question from its tests
+ASK = "Write the whole program, in one block that begins with ```python and ends with ```, inside of the final answer."
+
+Sandbox = Callable[[str], Grade]  # program and tests as one text → right when it runs to its end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramProblem:
+    """One row."""
+
+    question: str  # as a solver sees it
+    before: str  # code that stands before the answer and its tests: imports and helpers of the problem
+    stub: str  # what a body alone continues; "" where an answer is always whole
+    entry: str  # the function that the tests call
+    tests: str  # code that raises where the program is wrong, with what it sets up from the answer
+    solution: str  # the reference program
+    asked: str  # the question alone, by which splits are kept apart
+    number: int | None = None  # its ``task_id``, where that is a number
+    unread: tuple[str, ...] = ()  # columns that have a value and were not read
+
+
+class ProgramGrader(AnswerGrader):
+    """Grades by the tests of each problem. ``sandbox``: what runs a program, where that is not our own process."""
+
+    def __init__(
+        self, problems: dict[str, ProgramProblem], workers: int, deadline_s: float, sandbox: Sandbox | None
+    ) -> None:
+        self._problems, self._sandbox = problems, sandbox
+        self._patience = PATIENCE * deadline_s + GRACE_S
+        cell = None if sandbox else working_cell()
+        self._pool = GradingPool(workers, deadline_s, judging=(JUDGING,), memory=MEMORY_BYTES, cell=cell)
+        self._paper = lru_cache(MAX_PAPERS)(_problem_paper)
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="sandbox") if sandbox else None
+
+    def problem_of(self, task: Task) -> ProgramProblem:
+        """The problem of a task."""
+        return self._problems[task.id]
+
+    def grade(self, task: Task, text: str) -> Grade:
+        """Run the program of an answer with the problem's tests."""
+        problem = self.problem_of(task)
+        program = program_of(text, problem.entry)
+        if program is None or len(program) > MAX_PROGRAM:
+            return Grade(value=False, reason="no program" if program is None else "program too long")
+        return self.grade_program(problem, program)
+
+    def grade_program(self, problem: ProgramProblem, program: str) -> Grade:
+        """Run a program with the tests of a problem, which need not be one of a task."""
+        program = whole_program(problem, program)
+        if self._sandbox is None or self._threads is None:
+            return self._pool.grade_in_process(self._paper(problem), program)
+        try:
+            return self._threads.submit(self._sandbox, f"{program}\n\n{problem.tests}").result(self._patience)
+        except Late:
+            return Grade(value=None, reason="sandbox timeout")
+        except Exception:  # noqa: BLE001  somebody else's code: whatever fails in it is no verdict on the answer
+            return Grade(value=None, reason="sandbox failed")
+
+    async def agrade(self, task: Task, text: str) -> Grade:
+        """``grade``, while others go on."""
+        return await self._in_thread(task, text)
+
+    def close(self) -> None:
+        """End the processes; a sandbox ends its own."""
+        super().close()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class ProgramTasks:
+    """The problems of ``kind`` at ``path``: a file, a directory of files or a name on the Hub.
+
+    ``deadline_s``: CPU seconds for a program with its tests. ``sandbox``: "module:function". ``lenient`` sets malformed
+    rows aside, in ``quarantine``. Raises DataError with file, row and field, ConfigError for a sandbox that cannot be
+    imported.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        path: str | Path,
+        workers: int = WORKERS,
+        deadline_s: float = DEADLINE_S,
+        sandbox: str | None = None,
+        digest: str | None = None,
+        lenient: bool = False,
+    ) -> None:
+        if kind not in KINDS:
+            raise UnknownName("kind of programming problems", kind, KINDS)
+        self.name = kind
+        self.path = str(path) if is_hub_name(str(path)) else str(absolute_path(path))
+        self._settings = {"kind": kind, "workers": workers, "deadline_s": deadline_s, "sandbox": sandbox}
+        self.quarantine = Quarantine()
+        self._settings |= {"lenient": True} if lenient else {}
+        aside = self.quarantine if lenient else None
+        self._splits, self._is_published, self.left_out = read_problems(kind, self.path, aside)
+        named = {f"{kind}/{split}/{i}": p for split, mine in self._splits.items() for i, p in enumerate(mine)}
+        self.grader = ProgramGrader(named, workers, deadline_s, None if sandbox is None else sandbox_of(sandbox))
+        texts = [[split, p.question, p.tests] for split, mine in self._splits.items() for p in mine]
+        self._digest = hashlib.blake2b(json.dumps(texts).encode(), digest_size=16).hexdigest()
+        if digest is not None and digest != self._digest:
+            raise DataError(
+                f"{self.path}: its rows have changed since they were recorded; restore the file, or start anew"
+            )
+
+    def get(self, split: str, index: int) -> Task:
+        """Problem ``index`` of a split. Raises UnknownName, and IndexError outside of 0 <= index < size."""
+        if not 0 <= index < self.size(split):
+            raise IndexError(f"{self.name}: no task {index} in split {split!r} of {self.size(split)}")
+        return task_of(self._splits[split][index], f"{self.name}/{split}/{index}", self.grader)
+
+    def size(self, split: str) -> int:
+        if split not in self._splits:
+            raise UnknownName("split", split, SPLITS)
+        return len(self._splits[split])
+
+    @property
+    def notes(self) -> list[str]:
+        """What is said as a run begins: how own tasks in MBPP's layout are split, and the columns that are not read."""
+        problems = [problem for mine in self._splits.values() for problem in mine]
+        notes: list[str] = []
+        if self.name == "mbpp" and not self._is_published and any(problem.number is not None for problem in problems):
+            notes.append("task_id is not MBPP's own, so these tasks are split as those of other files are")
+        if unread := columns_note(count_columns(problem.unread for problem in problems)):
+            notes.append(unread)
+        if self.left_out:
+            rows = f"{self.left_out} of {len(problems) + self.left_out} rows"
+            notes.append(f"left out, as they ask a held-out question or lie in no split: {rows}")
+        return [f"note: {self.path}: {note}" for note in notes]
+
+    def describe(self) -> dict[str, Any]:
+        """``ProgramTasks(**source.describe()["settings"])`` is this source, as long as the file is the same."""
+        return {"kind": "programs", "settings": {**self._settings, "path": self.path, "digest": self._digest}}
+
+    def close(self) -> None:
+        """End the processes."""
+        self.grader.close()
+
+
+def suite_tasks(
+    kind: str,
+    paths: Sequence[str],
+    aside: Quarantine | None = None,
+    *,
+    workers: int = WORKERS,
+    deadline_s: float = DEADLINE_S,
+    say: Callable[[str], None] = lambda text: None,
+) -> list[Task]:
+    """The problems that results are published on: of MBPP those numbered 11 to 510, all of HumanEval; of a file of
+    one's own all, of a directory of one's own its test split where it has one. The tasks share a grader, whose
+    ``close`` ends its processes. Malformed rows go ``aside``; else raises DataError."""
+    parts_by_path = [_problems_by_part(kind, path, aside) for path in paths]
+    if aside is not None:
+        aside.check_share(", ".join(paths))
+    found = [problem for parts in parts_by_path for part in parts.values() for problem in part]
+    if kind == "mbpp" and is_mbpp(found, paths):
+        found = [problem for problem in found if _published_split(problem.number) == "test"]
+    else:
+        tested = [[parts["test"]] if "test" in parts else parts.values() for parts in parts_by_path]
+        found = [problem for parts in tested for part in parts for problem in part]
+    if note := columns_note(count_columns(problem.unread for problem in found)):
+        say(f"note: suite {kind}: {note}")
+    problems = {f"{kind}/{i}": problem for i, problem in enumerate(found)}
+    if not problems:
+        raise DataError(f"{', '.join(paths)}: no row of {kind}'s test set; expected its published file or data set")
+    grader = ProgramGrader(problems, workers, deadline_s, None)
+    return [task_of(problem, name, grader) for name, problem in problems.items()]
+
+
+def task_of(problem: ProgramProblem, task_id: str, grader: ProgramGrader) -> Task:
+    """One problem as a task; its answer is the reference program."""
+    return Task(
+        id=task_id,
+        prompt=problem.question,
+        answer=problem.solution,
+        solution=None,
+        difficulty=0.0,
+        grader=grader,
+        whole=True,
+    )
+
+
+def _problem_paper(problem: ProgramProblem) -> str:
+    return paper_of(before=problem.before, tests=problem.tests, solution=problem.solution)
+
+
+# -- rows
+
+
+def read_problems(
+    kind: str, path: str, aside: Quarantine | None = None
+) -> tuple[dict[str, tuple[ProgramProblem, ...]], bool, int]:
+    """The problems at a path in three splits, whether these are MBPP's published ones, and how many rows of one's own
+    are in none. Raises DataError; also where there is no problem to train on."""
+    parts = _problems_by_part(kind, path, aside)
+    if aside is not None:
+        aside.check_share(path)
+    problems = [problem for part in parts.values() for problem in part]
+    is_published = kind == "mbpp" and is_mbpp(problems, [path])
+    if is_published:
+        by_number = [(_published_split(problem.number) or split_of(problem.asked), problem) for problem in problems]
+        splits = {split: tuple(problem for place, problem in by_number if place == split) for split in SPLITS}
+    else:
+        splits = arrange_splits(_own_parts(path, parts, problems), _asked_in)
+    if not splits["train"]:
+        raise DataError(f"{path}: no row falls into the training split; expected all rows of {kind}, or at least 20")
+    left_out = 0 if is_published else len(problems) - sum(map(len, splits.values()))
+    return splits, is_published, left_out
+
+
+def _problems_by_part(kind: str, path: str, aside: Quarantine | None) -> dict[str, list[ProgramProblem]]:
+    """The problems at a path, by the parts of ``_located_rows``. Raises DataError."""
+    return {name: list(parse_rows(lines, ROW_READERS[kind], aside)) for name, lines in _located_rows(path).items()}
+
+
+def _own_parts(
+    path: str, parts: Mapping[str, list[ProgramProblem]], problems: list[ProgramProblem]
+) -> Mapping[str, list[ProgramProblem]]:
+    """What is split: the splits that a directory has, or all in one part where no file is named after a split. Raises
+    DataError for some of these names without the others, since a held-out file is not to be trained on."""
+    named = {split: parts[split] for split in SPLITS if split in parts}
+    if {"train", "test"} <= named.keys():
+        return named
+    if named and len(parts) > 1:
+        raise DataError(
+            f"{path}: it has {', '.join(parts)}; expected train and test, and perhaps validation; else name one file"
+        )
+    return {"all": problems}
+
+
+def is_mbpp(problems: Sequence[ProgramProblem], paths: Sequence[str]) -> bool:
+    """Whether these problems are MBPP's, so that its published splits hold for their numbers."""
+    if KINDS["mbpp"].partition(":")[0] in [path.partition(":")[0] for path in paths]:
+        return True
+    if {problem.number for problem in problems} >= set(NUMBERS):
+        return True
+    known = [problem for problem in problems if problem.number in PUBLISHED]
+    right = [problem for problem in known if f"def {PUBLISHED[problem.number or 0]}(" in problem.solution]
+    return bool(right) and 2 * len(right) >= len(known)
+
+
+def _asked_in(problem: ProgramProblem) -> str:
+    return problem.asked
+
+
+def _located_rows(path: str) -> dict[str, Iterable[tuple[str, Line]]]:
+    """The rows of a file, of each file of a directory or of each split of a data set, behind where they stand."""
+    if is_hub_name(path):
+        return {
+            split: [(f"{path}, {split}, row {n}", row) for n, row in enumerate(found, start=1)]
+            for split, found in hub_rows(path).items()
+        }
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        return {"all": numbered_lines(folder)}
+    return {part: chain.from_iterable(map(numbered_lines, files)) for part, files in files_by_part(folder).items()}
+
+
+def mbpp_problem(row: dict[str, Any], where: str) -> ProgramProblem:
+    """One row of MBPP, of either version. Raises DataError."""
+    column = "text" if "text" in row else "prompt"
+    question = _text_field(row, column, where)
+    code = _text_field(row, "code", where)
+    tests = _text_list_field(row, "test_list", where)
+    if not tests:
+        raise DataError(f"{where}, field 'test_list': expected at least one test, found an empty list")
+    setup = _text_field(row, "test_setup_code", where).strip() if row.get("test_setup_code") else ""
+    tests_text = "\n".join(tests)
+    called = [name for name in re.findall(r"^def (\w+)", code, re.MULTILINE) if f"{name}(" in tests_text]
+    number = row.get("task_id")
+    read = (column, *READ["mbpp"])
+    refuse_lost_parts(row, read, where)
+    return ProgramProblem(
+        question=behind_system(system_text(row, where), f"{question}{SHOWN}{tests_text}\n\n{ASK}"),
+        before="\n".join(_text_list_field(row, "test_imports", where)),
+        stub="",
+        entry=called[-1] if called else "",
+        tests=f"{setup}\n{tests_text}" if setup else tests_text,
+        solution=code,
+        asked=question,
+        number=number if isinstance(number, int) else None,
+        unread=_unread_in(row, read),
+    )
+
+
+def humaneval_problem(row: dict[str, Any], where: str) -> ProgramProblem:
+    """One row of HumanEval. Raises DataError."""
+    prompt, entry = _text_field(row, "prompt", where), _text_field(row, "entry_point", where)
+    head_start = prompt.rfind(f"def {entry}(")
+    if head_start < 0:
+        raise DataError(f"{where}, field 'prompt': expected the head of the function {entry!r}, which is not in it")
+    refuse_lost_parts(row, READ["humaneval"], where)
+    asked = f"Complete this Python function:\n\n{prompt.rstrip()}\n\n{ASK}"
+    return ProgramProblem(
+        question=behind_system(system_text(row, where), asked),
+        before=prompt[:head_start],
+        stub=prompt[head_start:],
+        entry=entry,
+        tests=f"{_text_field(row, 'test', where)}\n\ncheck({entry})\n",
+        solution=prompt + _text_field(row, "canonical_solution", where),
+        asked=prompt,
+        unread=_unread_in(row, READ["humaneval"]),
+    )
+
+
+def _unread_in(row: dict[str, Any], read: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name for name in unread_columns(row, read) if not is_system(name))
+
+
+ROW_READERS: dict[str, Callable[[dict[str, Any], str], ProgramProblem]] = {
+    "mbpp": mbpp_problem,
+    "humaneval": humaneval_problem,
+}
+
+
+def _published_split(number: object) -> str | None:
+    """The split of an MBPP problem; "prompt" is none that is played."""
+    if not isinstance(number, int) or not 1 <= number <= 974:
+        return None
+    return "prompt" if number <= 10 else "test" if number <= 510 else "validation" if number <= 600 else "train"
+
+
+def _text_field(row: dict[str, Any], column: str, where: str) -> str:
+    if column not in row:
+        raise DataError(f"{where}: no field {column!r} (there are: {', '.join(map(repr, row)) or 'none'})")
+    return text_of(row[column], f"{where}, field {column!r}", numbers=False)
+
+
+def _text_list_field(row: dict[str, Any], column: str, where: str) -> list[str]:
+    value = row.get(column, [] if column == "test_imports" else None)
+    if not isinstance(value, list):
+        raise DataError(f"{where}, field {column!r}: expected a list of texts, found {kind_of(value)}")
+    return [text_of(one, f"{where}, field {column!r}", numbers=False) for one in value]
+
+
+def whole_program(problem: ProgramProblem, program: str) -> str:
+    """The program with what the problem gives: its imports and helpers, and its head where the answer is a body
+    alone."""
+    if problem.stub and not defines_name(program, problem.entry):
+        return problem.before + problem.stub.rstrip("\n") + "\n" + program
+    return f"{problem.before}\n\n{program}"
+
+
+def sandbox_of(name: str) -> Sandbox:
+    """The function that "module:function" names. Raises ConfigError."""
+    module, colon, function = name.partition(":")
+    admit_module(module)
+    try:
+        found = getattr(importlib.import_module(module), function) if colon else None
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"sandbox {name!r} cannot be imported ({error}); expected module:function") from error
+    if not callable(found):
+        raise ConfigError(f"sandbox {name!r}: expected module:function, a function of the program's text")
+    sandbox: Sandbox = found
+    return sandbox

@@ -1,0 +1,220 @@
+"""Task sources by name, for the command line, and from their own description, for resuming.
+
+A source describes itself as ``{"kind": …, "settings": {…}}``; ``settings`` are the arguments of its constructor.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cotrain.core.errors import ConfigError, StateError, UnknownName
+from cotrain.core.registry import TASKS, joined_places, load_named, shipped_places
+from cotrain.core.types import TaskSource, take_fields
+from cotrain.core.user_code import load_class
+from cotrain.data.columns import SCHEMAS
+from cotrain.data.labels import allows_unanswered
+
+PROGRAMS = ("mbpp", "humaneval")
+KINDS = {  # kind → its class; the kinds of single methods and of installed packages are in the registry
+    "words": "cotrain.data.word_problems.source:WordProblems",
+    "jsonl": "cotrain.data.files:JsonlTasks",
+    "pairs": "cotrain.data.preferences:Pairs",
+    "chats": "cotrain.data.preferences:Chats",
+    "gym": "cotrain.envs.reasoning_gym:GymTasks",
+    "programs": "cotrain.data.programs:ProgramTasks",
+    "verifiers": "cotrain.envs.verifiers.taskset:VerifiersTasks",
+    "openenv": "cotrain.envs.openenv:OpenEnvTasks",
+}
+NAMED = {"gym": "dataset", "verifiers": "taskset", "openenv": "url"}  # kind → what stands behind its colon
+NAMES = (
+    "words",
+    "words:LOW-HIGH",
+    "jsonl:QUESTION,ANSWER",
+    *SCHEMAS,
+    *PROGRAMS,
+    "pairs:FILE",
+    "chats:FILE",
+    "gym:NAME",
+    "gym:NAME:SETTING=VALUE,...",
+    "verifiers:NAME",
+    "openenv:URL",
+    "path/to/file.py:CLASS",
+)
+
+
+def with_columns(tasks: str | None, question: str | None, answer: str | None) -> str | None:
+    """``--tasks`` as ``--question-column`` and ``--answer-column`` make it: "jsonl:QUESTION,ANSWER". Raises
+    ConfigError for problems that are read from no columns, and a name with a comma."""
+    if question is None and answer is None:
+        return tasks
+    given = {"--question-column": question, "--answer-column": answer}
+    if (tasks or "jsonl").partition(":")[0] != "jsonl":
+        flag = next(flag for flag, name in given.items() if name is not None)
+        raise ConfigError(f"{flag} goes with --data FILE and --tasks jsonl, not with {tasks!r}; leave out one of them")
+    for flag, name in given.items():
+        if name is not None and ("," in name or not name):
+            raise ConfigError(f"{flag} {name!r}: a name without a comma is expected; rename the column")
+    return f"jsonl:{question or ''},{answer or ''}"
+
+
+def task_source(spec: str, data: str | None = None, *, lenient: bool = False, unanswered: bool = False) -> TaskSource:
+    """The source that ``--tasks SPEC --data FILE`` means: "words", "gym:NAME" (with settings of its data set
+    "gym:NAME:max_terms=3,max_digits=2"), "verifiers:NAME", "openenv:URL", "pairs:FILE", "chats:FILE", or with data
+    "pairs", "chats", "jsonl" (with columns of its own "jsonl:QUESTION,ANSWER"), a benchmark, "mbpp" or "humaneval"
+    (with a sandbox "mbpp:MODULE:FUNCTION"), or "path/to/file.py:CLASS", a class of the user's own that is made without
+    arguments, or what a method ("games:NAME", "halves", "world") or an installed package has registered
+    (``cotrain.core.registry``).
+
+    ``data``: a file, a directory, or "owner/name" on the Hub, which says for "jsonl" which benchmark it is, if it is
+    one. ``lenient``: malformed rows of it are set aside, in the source's ``quarantine``. ``unanswered``: rows without
+    an answer are problems without a label.
+    Raises UnknownName, and ConfigError when data is missing or is given to a source that has none.
+    """
+    kind, _, name = spec.partition(":")
+    if kind in ("pairs", "chats"):
+        if bool(name) == bool(data):
+            raise ConfigError(
+                f"tasks {spec!r}: expected one file, as --tasks {kind}:FILE or as --tasks {kind} --data FILE"
+            )
+        return from_description({"kind": kind, "settings": {"path": name or data, "lenient": lenient}})
+    if spec in SCHEMAS or kind in (*PROGRAMS, "jsonl"):
+        if data is None:
+            raise ConfigError(
+                f"tasks {spec!r} are read from a local file or from the Hub; add --data FILE or owner/name"
+            )
+        if kind in PROGRAMS:
+            settings = {"kind": kind, "path": data, "sandbox": name or None, "lenient": lenient}
+            return from_description({"kind": "programs", "settings": settings})
+        from cotrain.data.files import JsonlTasks, benchmark_tasks
+
+        if kind == "jsonl" and name:
+            question, _, answer = name.partition(",")
+            columns = (question or SCHEMAS[kind].question, answer or SCHEMAS[kind].answer)
+            return JsonlTasks(data, *columns, lenient=lenient, unanswered=unanswered)
+        return benchmark_tasks(*_on_the_hub(spec, data), lenient=lenient, unanswered=unanswered)
+    is_own_class = spec.rpartition(":")[0].endswith(".py")
+    registered = kind in shipped_places(TASKS) or kind in joined_places(TASKS)
+    if not (spec == "words" or is_own_class or registered or (kind in NAMED and name)):
+        raise UnknownName("task source", spec, [*NAMES, *shipped_places(TASKS), *joined_places(TASKS)])
+    if lenient and data is None:
+        raise ConfigError(f"tasks {spec!r} are generated and have no malformed rows; leave out --lenient")
+    if data is not None:
+        raise ConfigError(
+            f"tasks {spec!r} are generated and read no file; leave out --data {data}, or use --tasks jsonl"
+        )
+    if is_own_class:
+        return _own_source(spec, {})
+    if registered:
+        return _of_package(spec, kind, name)
+    settings = _gym_settings(spec) if kind == "gym" and ":" in name else {NAMED[kind]: name} if name else {}
+    return from_description({"kind": kind, "settings": settings})
+
+
+def _of_package(spec: str, kind: str, name: str) -> TaskSource:
+    """``KIND`` or ``KIND:ARGUMENT`` of a source that a method or an installed package has registered."""
+    build = load_named(TASKS, kind, shipped_places(TASKS), "task source")
+    try:
+        return _check_source(build(name) if name else build(), f"task source {spec!r}")
+    except TypeError as error:
+        raise ConfigError(f"task source {spec!r} cannot be made: {error}") from error
+
+
+def _gym_settings(spec: str) -> dict[str, Any]:
+    """``gym:NAME:SETTING=VALUE,...``: a value is a number, true or false where it reads as one, else text."""
+    dataset, _, settings_text = spec.removeprefix("gym:").partition(":")
+    settings: dict[str, Any] = {}
+    for part in settings_text.split(","):
+        name, equals, value = part.partition("=")
+        if not (name.isidentifier() and equals and value):
+            raise ConfigError(
+                f"tasks {spec!r}: expected SETTING=VALUE, such as 'gym:{dataset}:max_terms=3,max_digits=2', and found "
+                f"{part!r}"
+            )
+        if name in settings:
+            raise ConfigError(f"tasks {spec!r}: {name} is given twice; leave one out")
+        try:
+            settings[name] = json.loads(value)
+        except ValueError:
+            settings[name] = value
+    return {"dataset": dataset, "settings": settings}
+
+
+def problem_source(
+    tasks: str | None,
+    data: str | None,
+    operations: Sequence[int] | None = None,
+    lenient: bool = False,
+    labelled: str | int | None = None,
+) -> TaskSource:
+    """What ``--tasks``, ``--data``, ``--operations`` and ``--lenient`` mean together: "jsonl" where there is a file,
+    else the word problems that the embedded models are studied on; "words:2-4" are those of two to four steps. Rows
+    may lack an answer where ``labelled`` (``--labelled``) is no number. Raises ConfigError and UnknownName as
+    ``task_source`` does."""
+    from cotrain.data.word_problems.source import WordProblems, study_problems
+
+    spec = tasks or ("jsonl" if data else "words")
+    plain = spec == "words" and data is None and not lenient
+    if (steps := re.fullmatch(r"words:(\d)-(\d)", spec)) and operations is None:
+        plain, operations = data is None and not lenient, (int(steps[1]), int(steps[2]))
+    unanswered = labelled is not None and allows_unanswered(labelled)
+    source: TaskSource = study_problems() if plain else task_source(spec, data, lenient=lenient, unanswered=unanswered)
+    if operations is None:
+        return source
+    if not isinstance(source, WordProblems):
+        raise ConfigError(f"--operations goes with --tasks words, not with {spec!r}; leave it out")
+    return replace(source, operations=(operations[0], operations[1]))
+
+
+def _on_the_hub(spec: str, data: str) -> tuple[str, str]:
+    """The benchmark that a public repository holds, and its configuration, where they are not given."""
+    for name, schema in SCHEMAS.items():
+        repository, _, config = schema.hub.partition(":")
+        if data == repository and config:
+            data = schema.hub
+        if data in (repository, schema.hub) and spec == "jsonl":
+            return name, data
+    return spec, data
+
+
+def from_description(description: Mapping[str, Any], target: str | None = None) -> TaskSource:
+    """Build a source again from what its ``describe()`` returned; ``target``: the user's own class that did, as
+    ``path/to/file.py:Name`` or ``package.module:Name``.
+
+    Raises StateError for a description or settings that do not fit, UnknownName for a kind that does not exist,
+    ConfigError for a class that is not there.
+    """
+    kind, settings = take_fields("a task source", description, "kind", "settings")
+    try:
+        if target is not None:
+            source = _own_source(target, settings)
+            if source.describe() != description:
+                raise StateError(
+                    f"task source {target!r} describes itself as {source.describe()}, and did as {description}; the "
+                    "settings must be the arguments of its class"
+                )
+            return source
+        build = load_named(TASKS, str(kind), shipped_places(TASKS) | KINDS, "kind of task source")
+        made: TaskSource = build(**settings)
+        return made
+    except TypeError as error:
+        raise StateError(f"settings of the task source {kind!r} do not fit: {error}") from error
+
+
+def _own_source(target: str, settings: Mapping[str, Any]) -> TaskSource:
+    where = f"task source {target!r}"
+    try:
+        source: TaskSource = load_class(target, where)(**settings)
+    except TypeError as error:
+        raise ConfigError(f"{where} cannot be made with {dict(settings)}: {error}") from error
+    return _check_source(source, where)
+
+
+def _check_source(source: TaskSource, where: str) -> TaskSource:
+    missing = [name for name in ("name", "get", "size", "describe") if name not in dir(source)]
+    if missing:
+        raise ConfigError(f"{where} has no {missing[0]!r}; a task source has name, get, size and describe")
+    return source

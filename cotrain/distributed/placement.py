@@ -1,0 +1,167 @@
+"""Placement of engines: one for all policies with the embedded engine, one for each set of weights with vLLM, or
+several replicas of each. And of learners: one process for all policies, or processes of their own for some.
+
+Policies with the same weights share an engine of vLLM: adapters and frozen policies on one base. Policies that score
+instead of speaking have an embedded engine of their own, as vLLM does not run their heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cotrain.core.errors import ConfigError, unknown_message
+from cotrain.distributed.engine_host import EngineHost, VllmHost
+from cotrain.distributed.policy_handles import PolicySpec
+from cotrain.inference.vllm import DEFAULT_SETTINGS, VllmSettings
+from cotrain.models.load import model_directory
+
+ENGINE = "the engine's process"  # as messages name it
+LEARNERS = "the learners' process"  # likewise
+LEAST_HEAD = 32  # of attention on a CPU
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePlacement:
+    """One engine in a process of its own."""
+
+    what: str  # as messages name it
+    host: type  # of its process
+    policies: tuple[str, ...]  # that it answers for
+    settings: tuple[Any, ...]  # arguments of the host
+    tested: bool  # is it asked at the start whether new weights arrive?
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerPlacement:
+    """Learners of some policies, in a process of their own or in several ranks."""
+
+    what: str  # as messages name it
+    policies: tuple[str, ...]
+    world: int = 1  # ranks
+
+
+PolicySpecs = Mapping[str, PolicySpec]
+# (policies, seed, device, threads) → engines
+PlacementRule = Callable[[PolicySpecs, int, str, int], list[EnginePlacement]]
+
+
+def embedded_alone(
+    policies: PolicySpecs, seed: int, device: str, threads: int, *, tested: bool = False
+) -> list[EnginePlacement]:
+    """One embedded engine for all."""
+    asked = tuple(name for name, spec in policies.items() if spec.speaks or spec.scores)
+    settings = (policies, seed, device, threads)
+    return [EnginePlacement(what=ENGINE, host=EngineHost, policies=asked, settings=settings, tested=tested)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmPlacement:
+    """A ``PlacementRule``: vLLM for whoever speaks."""
+
+    settings: VllmSettings = DEFAULT_SETTINGS
+
+    def __call__(self, policies: PolicySpecs, seed: int, device: str, threads: int) -> list[EnginePlacement]:
+        for name, spec in policies.items():
+            if spec.speaks and getattr(spec, "load_in_4bit", False):
+                raise ConfigError(
+                    f"policy {name!r}: vLLM samples from whole weights; load_in_4bit goes with --engine embedded"
+                )
+            if spec.speaks and device == "cpu":
+                refuse_heads(name, spec)
+        places = []
+        for names in self.group_by_weights(policies):
+            group = {name: policies[name] for name in names}
+            what = f"the engine's process of {' and '.join(names)}"
+            settings = (group, self.settings, device, threads)
+            places.append(EnginePlacement(what=what, host=VllmHost, policies=names, settings=settings, tested=True))
+        scoring = {name: spec for name, spec in policies.items() if spec.scores}
+        if scoring:
+            rest = embedded_alone(scoring, seed, device, threads)[0]
+            places.append(replace(rest, what=f"the engine's process of {' and '.join(scoring)}"))
+        return places
+
+    def group_by_weights(self, policies: Mapping[str, Any]) -> list[tuple[str, ...]]:
+        """Policies that speak, by the weights that they speak with."""
+        names_by_weights: dict[tuple[Any, ...], list[str]] = {}
+        for name, spec in policies.items():
+            if spec.speaks:
+                alone = spec.lora is None and (spec.trained or spec.source_policy is not None)
+                weights = (name,) if alone else (None, spec.model, *spec.load_options.values(), spec.autocast)
+                names_by_weights.setdefault(weights, []).append(name)
+        return [tuple(names) for names in names_by_weights.values()]
+
+
+def learners_label(policy: str | None = None) -> str:
+    """How messages name learners: of one policy by itself, or of all that have none of their own."""
+    return LEARNERS if policy is None else f"{LEARNERS} of {policy}"
+
+
+def rank_label(what: str, rank: int, world: int) -> str:
+    """How messages name a rank."""
+    return f"{what} (rank {rank} of {world})"
+
+
+def process_names(what: str, world: int) -> list[str]:
+    """Of the processes that hold learners."""
+    return [what] if world == 1 else [rank_label(what, rank, world) for rank in range(world)]
+
+
+def place_learners(policies: PolicySpecs, world: int, worlds: Mapping[str, int]) -> list[LearnerPlacement]:
+    """Where the policies learn: those that ``worlds`` names in processes of their own, of so many ranks, together with
+    the policies that follow them, the others in one, of ``world`` ranks. Raises ConfigError."""
+    for name in worlds:
+        if name not in policies:
+            raise ConfigError(f"the --cluster file: {unknown_message('policy', name, policies)}, in [learner.{name}]")
+        if not policies[name].head:
+            raise ConfigError(
+                f"the --cluster file: [learner.{name}] is about policy {name!r} of kind {policies[name].kind!r}, which "
+                "has no model in this run; leave the table out"
+            )
+        if (source := policies[name].source_policy) is not None:
+            raise ConfigError(
+                f"the --cluster file: [learner.{name}]: policy {name!r} takes over the weights of {source!r} and is "
+                f"held where that learns; leave the table out, or give [learner.{source}]"
+            )
+    homes: dict[str | None, list[str]] = {None: [], **{name: [] for name in worlds}}
+    for name, spec in policies.items():
+        if spec.head:
+            leader = spec.source_policy or name
+            homes[leader if leader in worlds else None].append(name)
+    return [
+        LearnerPlacement(
+            what=learners_label(home), policies=tuple(names), world=world if home is None else worlds[home]
+        )
+        for home, names in homes.items()
+        if names
+    ]
+
+
+def with_replicas(placing: PlacementRule, count: int) -> PlacementRule:
+    """So many processes in place of each, which answer for the same policies."""
+    if count == 1:
+        return placing
+
+    def all_of(policies: PolicySpecs, seed: int, device: str, threads: int) -> list[EnginePlacement]:
+        return [
+            replace(place, what=f"{place.what} (replica {number} of {count})")
+            for place in placing(policies, seed, device, threads)
+            for number in range(1, count + 1)
+        ]
+
+    return all_of
+
+
+def refuse_heads(name: str, spec: Any) -> None:
+    """Raises ConfigError for attention heads that vLLM does not run on a CPU; reads ``config.json`` alone."""
+    from transformers import AutoConfig
+
+    directory = model_directory(spec.model, trust_remote_code=spec.trust_remote_code)
+    config: Any = AutoConfig.from_pretrained(directory, trust_remote_code=spec.trust_remote_code).get_text_config()
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if size < LEAST_HEAD or size % 16:
+        raise ConfigError(
+            f"policy {name!r}: {spec.model!r} has attention heads of size {size}, and vLLM on a CPU runs multiples "
+            f"of 16 from {LEAST_HEAD} on; take another model, or --engine embedded"
+        )

@@ -1,0 +1,402 @@
+"""``PolicyHandle``: one interface to a policy, wherever it runs; and the handles of policies whose weights are in this
+process.
+
+A handle is what the trainer, the server and the export have of a policy. Each kind answers what it can; recipes are
+held against what their policies may be asked before anything is built, so the refusals here are for code that goes
+around that. What a policy is asked where its model is stands in ``algorithms/contract.py: PolicyVerbs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partialmethod
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from cotrain.algorithms.contract import Given, PolicyVerbs, Sequences, verbs_of
+from cotrain.core.errors import ConfigError
+from cotrain.core.types import Completion, Trace
+from cotrain.core.verbosity import print_notice
+from cotrain.inference.contract import Engine, HoldingEngine, MemoryLimitedEngine, Request, ServingEngine, SpeakerError
+from cotrain.learner.learner import TorchLearner
+from cotrain.learner.logprobs import Scorer
+from cotrain.models.load import load_model, save_model
+from cotrain.prompts.render import Renderer, Rendering
+from cotrain.storage.tensor_files import TensorParts
+
+if TYPE_CHECKING:
+    from cotrain.models.adapters import AdapterBase
+    from cotrain.models.lora import Lora
+    from cotrain.models.offload import Residence
+
+RankedTokens = list[tuple[float, list[tuple[int, float]]]]  # per token: its log-probability, the likeliest with theirs
+Program = Callable[[Mapping[str, Any], Random], str]  # (the call's fields, addressed draws) → what it says
+SCORING_SHORT = "scoring_out_of_memory"  # how often a pass that scores was halved
+_SLICE = 2**24  # logits that are normalised at a time
+
+
+class Forwarder(Protocol):
+    """Who stands between those that ask a verb and the one that does it."""
+
+    def ask_verb(self, verb: str, *arguments: Any, **options: Any) -> Any:
+        """The answer of whoever does it."""
+        ...
+
+
+Forwarding = TypeVar("Forwarding", bound=Forwarder)
+
+
+def forward_verbs(*verbs: str) -> Callable[[type[Forwarding]], type[Forwarding]]:
+    """Class decorator: ``policy.update(terms)`` asks ``policy.ask_verb("update", terms)``, and so does each of these
+    verbs. Their types are those of the class's base, ``PolicyVerbs``."""
+
+    def add_verbs(kind: type[Forwarding]) -> type[Forwarding]:
+        for verb in verbs:
+            setattr(kind, verb, partialmethod(kind.ask_verb, verb))
+        return kind
+
+    return add_verbs
+
+
+class PolicySpec(Protocol):
+    """A policy as a recipe names it (``config/policies.py`` has the kinds): what it may be asked, and how it builds
+    itself."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def kind(self) -> str: ...  # as people read it
+
+    @property
+    def head(self) -> str: ...  # what it predicts: "lm", "value" or "reward"; "" where it predicts nothing here
+
+    @property
+    def trained(self) -> bool: ...  # by a gradient
+
+    @property
+    def speaks(self) -> bool: ...  # its tokens are sampled from a language model of this run
+
+    @property
+    def scores(self) -> bool: ...  # it is asked, and answers with one number
+
+    @property
+    def source_policy(self) -> str | None: ...  # the policy whose weights it takes over after each update
+
+    @property
+    def lora(self) -> Lora | None: ...  # of its adapter
+
+    def with_device_defaults(self, *, autocast: bool) -> Self: ...  # with what the device decides
+
+    def build(self, name: str, room: Any) -> PolicyHandle: ...
+
+
+class ModelSpec(PolicySpec, Protocol):
+    """One whose model is held here."""
+
+    @property
+    def rows(self) -> int: ...  # answers that are decoded at a time
+
+    @property
+    def micro_tokens(self) -> int: ...
+
+    @property
+    def autocast(self) -> bool | None: ...
+
+    @property
+    def pack_weights(self) -> bool | None: ...  # weights in another layout for decoding
+
+    @property
+    def device(self) -> str | None: ...  # of its own; None: the run's
+
+    @property
+    def load_options(self) -> dict[str, Any]: ...  # arguments of ``load_model``
+
+
+class PolicyHandle(PolicyVerbs):
+    """One policy. ``spec`` is what the recipe says of it, ``renderer`` None for one that is never asked (a critic)."""
+
+    engine: Engine | None = None  # who samples from it; set by the backend
+    tell: Callable[[str], None] = staticmethod(print_notice)  # who is told what its server says; a run logs it too
+    trouble = ""  # why the last request without an answer had none, and what helps
+    changes = False  # its weights change in the run, so it has state and versions
+    sharded = False  # no process has all of its weights
+
+    def __init__(self, name: str, spec: PolicySpec, renderer: Rendering | None) -> None:
+        self.name, self.spec, self.renderer = name, spec, renderer
+
+    async def sample(self, request: Request) -> Completion:
+        """What it says to a request. Errors: see ``Engine.sample``."""
+        if self.engine is None:
+            raise self._unsupported_error("is not asked anything")
+        return await self.engine.sample(request)
+
+    def checkpoint_tensors(self) -> Mapping[str, torch.Tensor] | TensorParts:
+        """``tensors`` for a checkpoint, or who writes them."""
+        return self.tensors()
+
+    def check_folder(self, folder: Path) -> None:
+        """Raise ConfigError where whoever saves it cannot write there."""
+
+    def save(self, directory: Path, *, merged: bool = False) -> None:
+        """Write it as a model directory that plain transformers (or PEFT) load."""
+        raise self._unsupported_error("has no weights that could be written")
+
+    def shape(self) -> ComputeShape | None:
+        """Of its model; None where there is none in this run."""
+        return None
+
+    def cache_answers(self, traces: Sequence[Trace]) -> None:
+        """See ``Backend.cache_remote_answers``; only who answers from outside has something to remember."""
+
+    def counts(self) -> dict[str, float]:
+        """Work done for it that the engine does not count."""
+        return {}
+
+    async def close(self) -> None:
+        """Let go of connections."""
+
+    def _unsupported_error(self, why: str) -> ConfigError:
+        return ConfigError(f"policy {self.name!r} is of kind {self.spec.kind!r} and {why}; let another policy do that")
+
+
+class ModelHandle(PolicyHandle):
+    """A policy whose model this process holds."""
+
+    spec: ModelSpec
+    residence: Residence | None = None  # where policies take turns on a device; set by who builds it
+
+    def __init__(
+        self,
+        name: str,
+        spec: ModelSpec,
+        renderer: Rendering | None,
+        model: nn.Module,
+        *,
+        activate: Callable[[], object] | None = None,
+        base: AdapterBase | None = None,
+    ) -> None:
+        """``activate``: called before each forward pass, to select an adapter of a module that others share, or
+        none, and to have its weights on the device; ``base``: that of those adapters."""
+        super().__init__(name, spec, renderer)
+        self.model, self.activate, self.base = model, activate, base
+        self.make_scorer: Callable[..., Scorer] = Scorer
+        self.micro_tokens = self.most = spec.micro_tokens  # of a pass that scores; fewer once memory ran out
+        self._shortages = 0
+
+    def logprobs(
+        self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
+    ) -> list[torch.Tensor]:
+        if self.activate is not None:
+            self.activate()
+        scorer = self.make_scorer(
+            self.model, head=self.spec.head, micro_tokens=self.micro_tokens, autocast=bool(self.spec.autocast)
+        )
+        values = scorer.logprobs(sequences, temperature=temperature, given=given)
+        self.micro_tokens, self._shortages = scorer.micro_tokens, self._shortages + scorer.shortages
+        return values
+
+    def scoring_limit(self) -> int | None:
+        return None if self.micro_tokens == self.most else self.micro_tokens
+
+    def set_scoring_limit(self, tokens: int | None) -> None:
+        self.micro_tokens = self.most if tokens is None else min(self.most, tokens)
+
+    def counts(self) -> dict[str, float]:
+        return {f"{self.name}/{SCORING_SHORT}": float(self._shortages)}
+
+    @torch.inference_mode()
+    def top_logprobs(self, ids: Sequence[int], *, first: int, top: int) -> RankedTokens:
+        """The model's own log-probabilities of the tokens from place ``first`` on, each with those of the ``top``
+        likeliest."""
+        if len(ids) <= first:
+            return []
+        if self.activate is not None:
+            self.activate()
+        inputs = torch.tensor([ids], device=next(self.model.parameters()).device)
+        logits = self.model(input_ids=inputs, use_cache=False, logits_to_keep=len(ids) - first + 1).logits[0, :-1]
+        tokens: RankedTokens = []
+        for part in logits.split(max(1, _SLICE // logits.shape[-1])):
+            logp = part.float().log_softmax(-1)
+            targets = inputs[0, first + len(tokens) :][: len(part), None]
+            values, best = logp.topk(top)
+            ranked = zip(best.tolist(), values.tolist(), strict=True)
+            own_logprobs = logp.gather(1, targets)[:, 0].tolist()
+            tokens += [(own, list(zip(*pair, strict=True))) for own, pair in zip(own_logprobs, ranked, strict=True)]
+        return tokens
+
+    def shape(self) -> ComputeShape | None:
+        return compute_shape(self.name, self.spec, self.model)
+
+    def weights(self) -> Iterable[tuple[str, torch.Tensor]]:
+        return ((name, parameter.detach()) for name, parameter in self.model.named_parameters())
+
+    def save(self, directory: Path, *, merged: bool = False) -> None:
+        renderer, model = self.renderer, self.model
+        if not isinstance(renderer, Renderer) or merged:
+            raise self._unsupported_error(
+                "is no adapter to be merged" if merged else "has no tokenizer to be written with it"
+            )
+        options = self.spec.load_options
+        if self.base is not None or options.pop("load_in_4bit", False):  # as it was before adapters were put into it
+            model = load_model(self.spec.model, **options)[0]
+        elif not isinstance(model, PreTrainedModel):
+            from cotrain.models.heads import ValueModel, classifier_of
+
+            assert isinstance(model, ValueModel)
+            fill = renderer.tokenizer.pad_token_id
+            fill = renderer.tokenizer.eos_token_id if fill is None else fill
+            model = classifier_of(model.body, model.head.weight, fill)
+        assert isinstance(model, PreTrainedModel)
+        save_model(model, renderer.tokenizer, directory)
+
+
+@forward_verbs(*verbs_of(TorchLearner))
+class LearnerHandle(ModelHandle):
+    """A policy with an optimiser."""
+
+    changes = True
+
+    def __init__(self, *policy: Any, learner: TorchLearner, **options: Any) -> None:
+        """``policy``, ``options``: as of ``ModelHandle``; ``base``: where its adapter lies, if it is one."""
+        super().__init__(*policy, **options)
+        self.learner = learner
+
+    @property
+    def version(self) -> int:
+        return self.learner.version
+
+    def ask_verb(self, verb: str, *arguments: Any, **options: Any) -> Any:
+        return getattr(self.learner, verb)(*arguments, **options)
+
+    def save(self, directory: Path, *, merged: bool = False) -> None:
+        if self.base is None:
+            return super().save(directory, merged=merged)
+        if merged:
+            from cotrain.models.adapters import merge_into_base  # with PEFT, which only adapters need
+
+            save_model(merge_into_base(self.base, self.name), self.base.tokenizer, directory)
+        else:
+            self.base.save(self.name, directory)
+            self.base.tokenizer.save_pretrained(directory)
+
+
+class ProgramHandle(PolicyHandle):
+    """A function that speaks."""
+
+    renderer: Rendering
+
+    def __init__(self, name: str, spec: PolicySpec, renderer: Rendering, speak: Program) -> None:
+        super().__init__(name, spec, renderer)
+        self.speak = speak
+
+    async def sample(self, request: Request) -> Completion:
+        try:
+            text = self.speak(request.fields, Random(request.seed))
+            token_ids = self.renderer.encode_reply(text, request.prompt_ids)
+        except Exception as error:  # whatever it is, it ends the episode that asked and no other
+            raise SpeakerError(f"program {self.name!r} at {request.address}: {error}") from error
+        zeros = (0.0,) * len(token_ids)
+        return Completion(token_ids=token_ids, logprobs=zeros, finish="stop", policy=self.name, version=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeShape:
+    """A model, as far as its price goes."""
+
+    body: int  # weights that multiply every token
+    head: int  # weights of the output layer
+    pair: int  # operations of one (query, key) pair: 4 · layers · heads · head size
+    trained: int = 0  # weights of body and head that get a gradient
+
+
+def compute_shape(name: str, spec: PolicySpec, model: nn.Module) -> ComputeShape:
+    """The shape of a policy's model; of the adapters on a shared base only its own counts."""
+    full_model: Any = model
+    core = full_model if spec.head == "lm" else full_model.body
+    config = core.config.get_text_config()
+    own = {p for path, p in model.named_parameters() if ".lora_" not in path or f".policy-{name}." in path}
+    embedding = core.get_input_embeddings().weight
+    head = core.get_output_embeddings().weight if spec.head == "lm" else full_model.head.weight
+    weights = sum(p.numel() * (2 if p.dtype == torch.uint8 else 1) for p in own)  # of 4 bits two in a byte
+    body = weights - embedding.numel() - (0 if head is embedding else head.numel())
+    adapter = sum(p.numel() for path, p in model.named_parameters() if f".policy-{name}." in path)
+    heads = getattr(config, "num_attention_heads", None) or 0  # none where a model has no attention
+    size = getattr(config, "head_dim", None) or config.hidden_size // max(1, heads)
+    return ComputeShape(
+        body=body,
+        head=head.numel(),
+        pair=4 * config.num_hidden_layers * heads * size,
+        trained=adapter if spec.lora else body + head.numel() if spec.trained else 0,
+    )
+
+
+class RoutingEngine:
+    """All policies of a run as one engine: each request goes to the handle of its policy, batches form in the engine
+    below, which answers for whoever has no handle, and refuses whom it does not know. Implements ``Engine`` and
+    ``MemoryLimitedEngine``."""
+
+    def __init__(self, handles: Mapping[str, PolicyHandle], engine: Engine) -> None:
+        self._handles, self.engine = handles, engine
+
+    async def sample(self, request: Request) -> Completion:
+        player = self._handles.get(request.policy, self.engine)
+        return await player.sample(request)
+
+    def advance(self) -> bool:
+        return self.engine.advance()
+
+    def publish(self, policy: str, version: int) -> None:
+        self.engine.publish(policy, version)
+
+    def counts(self) -> dict[str, float]:
+        own = self.engine.counts()
+        for handle in self._handles.values():
+            own |= handle.counts()
+        return own
+
+    @property
+    def can_hold(self) -> bool:
+        """Does the engine below leave policies alone that are held?"""
+        return isinstance(self.engine, HoldingEngine)
+
+    @property
+    def paused(self) -> bool:
+        return isinstance(self.engine, HoldingEngine) and self.engine.paused
+
+    def hold(self, policies: Collection[str]) -> None:
+        if isinstance(self.engine, HoldingEngine):
+            self.engine.hold(policies)
+
+    def release(self) -> None:
+        if isinstance(self.engine, HoldingEngine):
+            self.engine.release()
+
+    def limits(self) -> dict[str, int]:
+        return self.engine.limits() if isinstance(self.engine, MemoryLimitedEngine) else {}
+
+    def set_limits(self, limits: Mapping[str, int]) -> None:
+        if isinstance(self.engine, MemoryLimitedEngine):
+            self.engine.set_limits(limits)
+
+
+class ServingRoutingEngine(RoutingEngine):
+    """Over an engine that can also serve. Implements ``ServingEngine`` too."""
+
+    def __init__(self, handles: Mapping[str, PolicyHandle], engine: ServingEngine) -> None:
+        super().__init__(handles, engine)
+        self.step, self.running_tokens = engine.step, engine.running_tokens
+        self.check, self.context = engine.check, engine.context
+
+
+def route_policies(handles: Mapping[str, PolicyHandle], engine: Engine) -> RoutingEngine:
+    """All policies as one engine, which can what the engine below can."""
+    if isinstance(engine, ServingEngine):
+        return ServingRoutingEngine(handles, engine)
+    return RoutingEngine(handles, engine)

@@ -1,0 +1,187 @@
+"""Policies whose models are in another process: ``HostedPolicy`` is the run's side, ``LearnerHost`` the other one.
+
+::
+
+    handle.update(terms) ──pack──▶ LearnerHost.update("generator", …) ──▶ the handle of one process (``handles.py``)
+                         ◀─unpack── (its answer, the version of its weights then)
+
+Neither side writes a verb down: both forward what ``learn.contract.PolicyVerbs`` has. Tensors cross as numpy arrays,
+which Ray's store hands on without a copy (torch tensors are pickled: six times as slow for 500 MB), policies as their
+names. Knows no Ray: ``on_ray.py`` makes the host an actor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy
+import torch
+
+from cotrain.algorithms.contract import VERBS
+from cotrain.distributed.local import PolicyFactory
+from cotrain.distributed.policy_handles import ComputeShape, PolicyHandle, PolicySpec, forward_verbs
+from cotrain.prompts.render import Rendering
+
+DEPTH = 3  # containers within each other in which tensors are looked for: arguments, sequences, pairs; not token ids
+Arrays = dict[str, Any]  # name → numpy array
+
+
+class Process(Protocol):
+    """A host in a process of its own."""
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Call a method there and wait. Raises what it raised, and ProcessLost when there is no answer."""
+        ...
+
+    def send(self, method: str, *arguments: Any) -> Any:
+        """Call a method there. What comes back stands for its answer: as an argument to another process, or in
+        ``wait``."""
+        ...
+
+    def wait(self, reference: Any, method: str) -> Any:
+        """The answer of ``send``. Errors: as ``ask``."""
+        ...
+
+    def kill(self) -> None:
+        """Whatever it does, and if it is gone already."""
+        ...
+
+
+class WatchedProcess(Process, Protocol):
+    """One that can be looked at without waiting."""
+
+    def is_done(self, reference: Any, seconds: float) -> bool:
+        """Is the answer of ``send`` there, or its error, within these seconds?"""
+        ...
+
+
+class Launcher(Protocol):
+    """Begins processes, and carries what is said to them."""
+
+    @property
+    def here(self) -> bool:
+        """Are all processes on this machine?"""
+        ...
+
+    @property
+    def deadline(self) -> float:
+        """Seconds for each answer."""
+        ...
+
+    def start(self) -> None:
+        """Make ready. Raises ConfigError where that cannot be."""
+        ...
+
+    def begin(self, what: str, host: type, settings: tuple[Any, ...]) -> WatchedProcess:
+        """A process that holds ``host(*settings)``; it need not stand yet."""
+        ...
+
+    def stop(self) -> None:
+        """No process is left behind."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """JSON values for the run's provenance."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyInfo:
+    """What of a policy the run itself has to know."""
+
+    renderer: Rendering | None
+    shape: ComputeShape | None
+    changes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyName:
+    """Stands for a policy on the way to the process that has it."""
+
+    name: str
+
+
+@forward_verbs(*VERBS)
+class HostedPolicy(PolicyHandle):
+    """A policy whose model is in the process of the learners."""
+
+    version = 0  # as they told last
+
+    def __init__(self, name: str, spec: PolicySpec, opened: PolicyInfo, learners: Callable[[], Process]) -> None:
+        """``learners``: the process that holds it now."""
+        super().__init__(name, spec, opened.renderer)
+        self.changes, self._shape, self._learners = opened.changes, opened.shape, learners
+
+    def ask_verb(self, verb: str, *arguments: Any, **options: Any) -> Any:
+        answer, self.version = self._learners().ask(verb, self.name, pack(arguments), pack(options))
+        return unpack(answer)
+
+    def shape(self) -> ComputeShape | None:
+        return self._shape
+
+
+@forward_verbs(*VERBS)
+class LearnerHost:
+    """All policies whose models this run holds, with their optimisers. Each verb is called with the policy's name, the
+    arguments and the options."""
+
+    def __init__(
+        self,
+        policies: Mapping[str, PolicySpec],
+        seed: int,
+        device: str,
+        threads: int,
+        room: type[PolicyFactory] = PolicyFactory,
+    ) -> None:
+        """``policies``: all of the run; ``threads``: of the CPU; ``room``: where they are built."""
+        torch.set_num_threads(threads)
+        factory = room(policies, seed, device)
+        self.handles: dict[str, PolicyHandle] = {n: factory.get_handle(n) for n, spec in policies.items() if spec.head}
+
+    def ask_verb(self, verb: str, policy: str, arguments: Any, options: Any) -> tuple[Any, int]:
+        handle = self.handles[policy]
+        answer = getattr(handle, verb)(*unpack(arguments, self.handles), **unpack(options, self.handles))
+        return pack(answer), handle.version
+
+    def describe_policies(self) -> dict[str, PolicyInfo]:
+        return {
+            name: PolicyInfo(renderer=handle.renderer, shape=handle.shape(), changes=handle.changes)
+            for name, handle in self.handles.items()
+        }
+
+    def weights_to_publish(self, policy: str) -> Arrays:
+        """For an engine, to whose process they go."""
+        return dict(pack(self.handles[policy].weights()))
+
+
+def pack(value: Any, depth: int = DEPTH) -> Any:
+    """The same with numpy arrays in the place of tensors, names in that of policies, and lists in that of iterators."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu().numpy()
+    if isinstance(value, PolicyHandle):
+        return PolicyName(value.name)
+    if isinstance(value, Iterator):
+        return [pack(one, depth - 1) for one in value]
+    return _map_items(value, lambda one: pack(one, depth - 1)) if depth else value
+
+
+def unpack(value: Any, handles: Mapping[str, PolicyHandle] | None = None, depth: int = DEPTH) -> Any:
+    """What ``pack`` was given. Tensors have memory of their own: what comes out of Ray's store is read only."""
+    if isinstance(value, numpy.ndarray):
+        return torch.from_numpy(value.copy())
+    if isinstance(value, PolicyName):
+        assert handles is not None
+        return handles[value.name]
+    return _map_items(value, lambda one: unpack(one, handles, depth - 1)) if depth else value
+
+
+def _map_items(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The same container of other items; what is none as it is."""
+    if isinstance(value, Mapping):
+        return {name: change(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        items = [change(one) for one in value]
+        return tuple(items) if isinstance(value, tuple) else items
+    return value

@@ -1,0 +1,210 @@
+"""One rollout of an agent: a program of the user's that talks to roles by OpenAI's protocol and ends with an answer.
+
+::
+
+    async def solve(problem: str, base_url: str, api_key: str) -> str:     # or def, or a command
+        client = AsyncOpenAI(base_url=base_url, api_key=api_key)
+        …
+
+The program runs in a thread of its own. The engine rests while it computes, and goes on while it waits for an answer,
+so batches follow from the work and not from the clock, as long as the agent asks one thing at a time.
+
+A request sends a whole conversation. Where it begins with what the role has heard and said in one of its conversations
+of this rollout, it goes on with the very tokens that were sampled; what does not begin with them starts a training
+sequence, and is counted (``sequences``). All that a role says in a rollout is one trajectory. Left out: several answers
+to one request, log-probabilities.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from cotrain.core.errors import ModelError, TooLong, UserError, unknown_message
+from cotrain.core.notes import PROBLEM
+from cotrain.envs.agent.program import Agent, AgentFailed, ProgramRun
+from cotrain.envs.agent.tools import ToolMessages
+from cotrain.formats.openai_requests import BadRequest, RequestParams
+from cotrain.prompts.decoding import stop_in
+from cotrain.prompts.render import Rendering
+from cotrain.rollout.conversation import Conversation
+from cotrain.rollout.event_loop import awaiting_server
+from cotrain.rollout.runner import Roles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What a role said to one request."""
+
+    text: str
+    finish: str
+    prompt_tokens: int
+    completion_tokens: int
+    calls: tuple[dict[str, Any], ...] = ()  # of tools, with the arguments as an object
+
+
+class Rollout:
+    """The conversations of one rollout, and the program that leads them."""
+
+    def __init__(self, roles: Roles, models: tuple[str, ...], requests: int, max_tokens: int) -> None:
+        self.key, self.models = secrets.token_hex(16), models
+        self.chats: dict[str, list[Conversation]] = {name: [] for name in models}
+        self._roles, self._most, self._max_tokens, self._asked = roles, requests, max_tokens, 0
+        self._loop = asyncio.get_running_loop()
+        self._inbox: asyncio.Queue[tuple[RequestParams, Future[Reply]] | None] = asyncio.Queue()  # None: it has ended
+        self._speaking: set[Conversation] = set()
+        self._tools = ToolMessages()
+        self._refused = ""
+        self._over = False
+        self._run: ProgramRun | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process from which all processes of its command descend; None where there is none."""
+        return None if self._run is None else self._run.pid
+
+    def ask(self, params: RequestParams) -> Future[Reply]:
+        """Called by the server, which cancels the reply where the agent does not wait for it any more: what is sampled
+        for nobody is not learned."""
+        reply: Future[Reply] = Future()
+        self._loop.call_soon_threadsafe(self._receive_request, params, reply)
+        return reply
+
+    def _receive_request(self, params: RequestParams, reply: Future[Reply]) -> None:
+        if self._over:
+            _refuse_reply(reply, BadRequest("the rollout is over", status=410))
+        else:
+            self._inbox.put_nowait((params, reply))
+
+    def refuse(self, error: UserError) -> None:
+        """A request was refused: the reason, where the agent then fails."""
+        what = error.code or error.param or "body" if isinstance(error, BadRequest) else "context_length_exceeded"
+        self._refused = f"agent: request refused ({what})"
+
+    async def play(self, program: Agent | Sequence[str], problem: str, seconds: float, folder: str) -> Any:
+        """The answer that the program ends with. ``seconds``: that it may take by itself; ``folder``: the working
+        directory of a command. Raises AgentFailed."""
+        from cotrain.envs.agent.server import agent_server
+
+        server = agent_server()
+        ended = partial(self._loop.call_soon_threadsafe, self._inbox.put_nowait, None)
+        with server.admit(self):
+            run = self._run = ProgramRun(program, problem, server.base_url, self.key, ended, folder)
+            try:
+                await self._answer_requests(seconds)
+            finally:
+                run.stop()
+        try:
+            return run.answer()
+        except AgentFailed as error:
+            raise AgentFailed(self._refused or str(error)) from error
+
+    # -- its requests, in the loop of the play
+
+    async def _answer_requests(self, seconds: float) -> None:
+        """Until the program ends. Raises AgentFailed after ``seconds`` in which it asked nothing."""
+        message, answers = asyncio.ensure_future(self._inbox.get()), set[asyncio.Task[None]]()
+        try:
+            while True:
+                if answers:
+                    with awaiting_server():
+                        await asyncio.wait({message, *answers}, return_when=asyncio.FIRST_COMPLETED)
+                else:
+                    begun = time.monotonic()
+                    async with self._roles.busy():
+                        await asyncio.wait({message}, timeout=seconds)
+                    seconds -= time.monotonic() - begun
+                    if not message.done():
+                        raise AgentFailed("agent: timeout")
+                for answer in [one for one in answers if one.done()]:
+                    answers.remove(answer)
+                    if not answer.cancelled():
+                        answer.result()  # raises what ends the play
+                if message.done():
+                    if (request := message.result()) is None:
+                        return
+                    params, reply = request
+                    answers.add(answer := asyncio.ensure_future(self._answer_request(params, reply)))
+                    reply.add_done_callback(partial(self._cancel_with, answer))
+                    message = asyncio.ensure_future(self._inbox.get())
+        finally:
+            self._over = True
+            unread = [message.result()] if message.done() and not message.cancelled() else []
+            while not self._inbox.empty():
+                unread.append(self._inbox.get_nowait())
+            for request in filter(None, unread):
+                self._receive_request(*request)
+            for left in (message, *answers):
+                left.cancel()
+            await asyncio.gather(message, *answers, return_exceptions=True)
+
+    def _cancel_with(self, answer: asyncio.Task[None], reply: Future[Reply]) -> None:
+        if reply.cancelled():
+            self._loop.call_soon_threadsafe(answer.cancel)
+
+    async def _answer_request(self, params: RequestParams, reply: Future[Reply]) -> None:
+        try:
+            said = await self._say_reply(params)
+            with suppress(InvalidStateError):  # cancelled
+                reply.set_result(said)
+        except (BadRequest, TooLong, ModelError) as error:
+            _refuse_reply(reply, error)
+        finally:
+            _refuse_reply(reply, BadRequest("the rollout is over", status=410))
+
+    async def _say_reply(self, params: RequestParams) -> Reply:
+        """Raises BadRequest and TooLong, and ModelError for messages that the chat template cannot render."""
+        self._asked += 1
+        if self._asked > self._most:
+            message = f"a rollout may ask {self._most} times; raise requests"
+            raise BadRequest(message, status=403, code="too_many_requests")
+        if params.model not in self.chats:
+            raise BadRequest(unknown_message("model", params.model, self.models), "model", status=404)
+        if params.n > 1 or params.top is not None:
+            raise BadRequest("expected n=1 without logprobs; ask once for each answer", "n")
+        params, renderer, syntax = self._tools.prepare_request(params, getattr(self._roles, params.model).renderer)
+        chat = self._find_chat(params, renderer)
+        limit = min(params.max_tokens or self._max_tokens, self._max_tokens)
+        chat.set_messages(params.messages, renderer)
+        self._speaking.add(chat)
+        try:
+            turn = await chat.say(stop=params.stop or None, max_tokens=limit)
+        finally:
+            self._speaking.remove(chat)
+        turn.show(PROBLEM, params.messages[-1].content)
+        if turn.failed:
+            raise BadRequest(f"the model gave no answer: {turn.completion.failure}", status=500, code="no_answer")
+        stopped = stop_in(turn.text, params.stop)
+        text = turn.text if stopped is None else turn.text[: stopped[0]]
+        reply = Reply(text=text, finish=turn.finish, prompt_tokens=len(turn.prompt_ids), completion_tokens=turn.tokens)
+        if syntax is None or turn.finish != "stop":  # a reply that was cut has no calls
+            return reply
+        beside, calls = self._tools.read_reply(turn, text, params, syntax)
+        return replace(reply, text=beside, calls=calls, finish="tool_calls") if calls else reply
+
+    def _find_chat(self, params: RequestParams, renderer: Rendering) -> Conversation:
+        """The longest conversation, with the same tools, that the messages begin with; else a new one."""
+        messages, chats = list(params.messages), self.chats[params.model]
+        idle = [c for c in chats if c not in self._speaking and c.renderer is renderer]
+        known = [c for c in idle if messages[: len(c.messages)] == c.messages]
+        if known:
+            return max(known, key=lambda chat: len(chat.messages))
+        role = getattr(self._roles, params.model)
+        chat: Conversation = role.begin(problem=messages[-1].content, group=role.whole_group)
+        if chats:
+            chat.join(chats[0])  # one rollout earns once, however many conversations it has
+        chats.append(chat)
+        return chat
+
+
+def _refuse_reply(reply: Future[Reply], error: UserError) -> None:
+    """Nothing where it has its answer, or is cancelled."""
+    with suppress(InvalidStateError):
+        reply.set_exception(error)

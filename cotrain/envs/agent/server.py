@@ -1,0 +1,153 @@
+"""The server that agents ask: ``/v1/chat/completions`` and ``/v1/models`` on 127.0.0.1, with a key for each rollout.
+
+One server for a process, in a thread of its own, from the first rollout on. It reads requests and writes answers; the
+rollout whose key a request has answers it, in the loop that the rollout is played in. A request without such a key is
+refused with 401 before its body is read, so nobody else on the machine can ask, nor an agent whose rollout is over; and
+a connection without one is held for no longer than a head takes (``rollout/http_server.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from cotrain.core.errors import UserError
+from cotrain.envs.agent import peers
+from cotrain.envs.agent.rollout import Reply, Rollout
+from cotrain.formats.openai_requests import BadRequest, error_json, read_chat
+from cotrain.rollout.http_server import note_departure, receive_body, serve_application
+
+LOOK_S = 0.5  # between two looks at whether the agent still waits for its answer
+
+
+class AgentServer:
+    """Listens on a free port until the process ends."""
+
+    def __init__(self) -> None:
+        self._rollouts: dict[str, Rollout] = {}
+        self._seen: dict[str, set[frozenset[str]]] = {}  # key → connections that are not of another rollout's program
+        listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self.base_url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        routes = [
+            Route("/v1/chat/completions", self._answer_chat, methods=["POST"]),
+            Route("/v1/models", self._list_models),
+        ]
+        app = Starlette(routes=routes, exception_handlers={ClientDisconnect: note_departure})
+        serve = partial(serve_application, app, listener, knows=self._knows)
+        threading.Thread(target=serve, name="cotrain-agents", daemon=True).start()
+
+    @contextmanager
+    def admit(self, rollout: Rollout) -> Iterator[None]:
+        """Inside of the block requests with the rollout's key are answered."""
+        self._rollouts[rollout.key], self._seen[rollout.key] = rollout, set()
+        try:
+            yield
+        finally:
+            del self._rollouts[rollout.key], self._seen[rollout.key]
+
+    async def _answer_chat(self, request: Request) -> Response:
+        rollout = self._find_rollout(request)
+        if rollout is None:
+            return _refusal(BadRequest("the key is of no rollout that is played; send api_key", status=401))
+        if await asyncio.to_thread(self._is_of_another, request, rollout):
+            return _refusal(BadRequest("the key is of another rollout than the program that sent it", status=401))
+        try:
+            params = read_chat(await receive_body(request), tools=True)
+            answer = asyncio.wrap_future(rollout.ask(params))
+            while not (await asyncio.wait({answer}, timeout=LOOK_S))[0]:
+                if await request.is_disconnected():
+                    answer.cancel()
+                    return Response(status_code=499)  # nobody is there to read it
+            reply = answer.result()
+        except UserError as error:
+            rollout.refuse(error)
+            return _refusal(error)
+        head = {"id": f"chatcmpl-{time.monotonic_ns()}", "created": int(time.time()), "model": params.model}
+        return _stream_of(head, reply, params.usage) if params.stream else _whole_answer(head, reply)
+
+    async def _list_models(self, request: Request) -> Response:
+        rollout = self._find_rollout(request)
+        names = () if rollout is None else rollout.models
+        models = [{"id": name, "object": "model", "created": 0, "owned_by": "cotrain"} for name in names]
+        return JSONResponse({"object": "list", "data": models})
+
+    def _knows(self, authorization: str) -> bool:
+        return _key_in(authorization) in self._rollouts
+
+    def _is_of_another(self, request: Request, rollout: Rollout) -> bool:
+        """Whether a program of another rollout sends this request (``peers.py``)."""
+        others = [pid for one in list(self._rollouts.values()) if one is not rollout and (pid := one.pid) is not None]
+        if request.client is None or not others:
+            return False
+        sockets, seen = peers.sockets_from(request.client.port), self._seen.get(rollout.key, set())
+        if sockets in seen:
+            return False
+        is_foreign = peers.is_held_by(sockets, others)
+        if not is_foreign:
+            seen.add(sockets)
+        return is_foreign
+
+    def _find_rollout(self, request: Request) -> Rollout | None:
+        return self._rollouts.get(_key_in(request.headers.get("authorization", "")))
+
+
+def _key_in(authorization: str) -> str:
+    return authorization.removeprefix("Bearer ").strip()
+
+
+def _refusal(error: UserError) -> Response:
+    status = error.status if isinstance(error, BadRequest) else 400
+    param, code = (error.param, error.code) if isinstance(error, BadRequest) else (None, "context_length_exceeded")
+    return JSONResponse(error_json(str(error), status=status, param=param, code=code), status_code=status)
+
+
+def _usage(reply: Reply) -> dict[str, int]:
+    prompt, sampled = reply.prompt_tokens, reply.completion_tokens
+    return {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
+
+
+def _message(reply: Reply) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text}
+    if reply.calls:
+        texts = [{**call["function"], "arguments": json.dumps(call["function"]["arguments"])} for call in reply.calls]
+        calls = [{**call, "function": text} for call, text in zip(reply.calls, texts, strict=True)]
+        message |= {"content": reply.text or None, "tool_calls": calls}
+    return message
+
+
+def _whole_answer(head: dict[str, Any], reply: Reply) -> Response:
+    message = {**_message(reply), "refusal": None}
+    choice = {"index": 0, "message": message, "finish_reason": reply.finish, "logprobs": None}
+    return JSONResponse({**head, "object": "chat.completion", "choices": [choice], "usage": _usage(reply)})
+
+
+def _stream_of(head: dict[str, Any], reply: Reply, usage: bool) -> Response:
+    """The whole answer in one piece, for clients that ask for a stream."""
+    whole = _message(reply)
+    for index, call in enumerate(whole.get("tool_calls", ())):
+        call["index"] = index
+    chunks: list[dict[str, Any]] = [
+        {"choices": [{"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}]}
+        for delta, finish in ((whole, None), ({}, reply.finish))
+    ]
+    chunks += [{"choices": [], "usage": _usage(reply)}] if usage else []
+    lines = [json.dumps({**head, "object": "chat.completion.chunk", **chunk}) for chunk in chunks]
+    return Response("".join(f"data: {line}\n\n" for line in [*lines, "[DONE]"]), media_type="text/event-stream")
+
+
+@cache
+def agent_server() -> AgentServer:
+    """The server of this process."""
+    return AgentServer()

@@ -1,0 +1,199 @@
+"""Environments served by OpenEnv as a task source, ``--tasks openenv:http://HOST:PORT``; needs ``pip install
+'cotrain[openenv]'``.
+
+A task is what the server observes after ``reset(seed=…)``: one text field of the observation is the prompt. An answer
+is one ``step`` of a new session that was reset with the same seed: one text field of the action is the answer, and the
+answer is right where the reward reaches ``right_at``. Which fields these are is found where there is one text field
+only, else they are named in the address: ``openenv:http://HOST:PORT?prompt=question&action=answer``.
+
+The seed of a task is a hash of (address, split, index, attempt); a prompt that a hash puts into another split is drawn
+again, as in ``gym.py``. The server must repeat itself for a seed, which is tried once when the source is built. It runs
+wherever it was started; nothing of it runs here.
+
+Left out: environments of several steps (those that are not done after one answer give no grade), tools, starting
+servers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+from urllib.request import urlopen
+
+from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError
+from cotrain.core.input_files import MOST_BY_HAND, MOST_ROW
+from cotrain.core.seeding import seed_of
+from cotrain.core.types import Grade, Task
+from cotrain.data.files import SPLITS, split_of
+from cotrain.formats.answers import final_answer
+from cotrain.grading.pool import AnswerGrader
+
+ATTEMPTS = 200  # resets for one task
+
+
+class OpenEnvGrader(AnswerGrader):
+    """Asks the server. ``source`` opens sessions."""
+
+    def __init__(self, source: OpenEnvTasks) -> None:
+        self._source = source
+
+    def grade(self, task: Task, text: str) -> Grade:
+        """Play one step with the answer that a text ends on, or with the whole text where it names none."""
+        return self._source.grade_answer(task, final_answer(text) or text)
+
+    async def agrade(self, task: Task, text: str) -> Grade:
+        """``grade``, while others go on."""
+        return await self._in_thread(task, text)
+
+    def close(self) -> None:
+        """Nothing is held between grades."""
+
+
+class OpenEnvTasks:
+    """Tasks of the server at ``url``, ``size`` in each split.
+
+    ``deadline_s``: by the clock, for each message to the server. Raises UserError when openenv is not installed,
+    ConfigError for a server that cannot be reached, has not the fields or does not repeat itself.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        size: int = 1000,
+        right_at: float = 1.0,
+        deadline_s: float = 30.0,
+        fields: Mapping[str, str] | None = None,
+    ) -> None:
+        try:
+            from openenv.core import GenericEnvClient
+        except ImportError as error:
+            raise UserError("openenv is not installed; run: pip install 'cotrain[openenv]'") from error
+        if size < 1:
+            raise ConfigError(f"size must be at least 1, not {size}")
+        self._client = GenericEnvClient
+        parts = urlsplit(url)
+        asked = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+        if parts.scheme not in ("http", "https", "ws", "wss") or not parts.netloc or set(asked) - {"prompt", "action"}:
+            raise ConfigError(
+                f"openenv: {url!r} is no address; expected http://HOST:PORT, then ?prompt=FIELD&action=FIELD"
+            )
+        self._address = parts._replace(query="").geturl().rstrip("/")
+        self._limits = (size, right_at, deadline_s)
+        self.name = f"openenv:{self._address}"
+        self._prompts: dict[tuple[str, int], tuple[int, str]] = {}  # seed and prompt of the tasks that were asked for
+        given = asked | dict(fields or {})
+        self._action = given.get("action") or self._action_field()
+        self._prompt = given.get("prompt") or ""
+        first, second = self._reset_prompt(0), self._reset_prompt(0)
+        if first != second:
+            raise ConfigError(f"{self.name}: two resets with seed 0 give two prompts; a task source must repeat itself")
+        self.grader = OpenEnvGrader(self)
+
+    def get(self, split: str, index: int) -> Task:
+        """The task at an index. Raises UnknownName, IndexError, DataError where prompts are too few for the split."""
+        if not 0 <= index < self.size(split):
+            raise IndexError(f"{self.name}: no task {index} in split {split!r} of {self.size(split)}")
+        task_id = f"{self.name}/{split}/{index}"
+        if (split, index) not in self._prompts:
+            self._prompts[split, index] = self._draw_prompt(split, index)
+        prompt = self._prompts[split, index][1]
+        return Task(id=task_id, prompt=prompt, answer=None, solution=None, difficulty=0.0, grader=self.grader)
+
+    def size(self, split: str) -> int:
+        if split not in SPLITS:
+            raise UnknownName("split", split, SPLITS)
+        return self._limits[0]
+
+    def describe(self) -> dict[str, Any]:
+        """``OpenEnvTasks(**source.describe()["settings"])`` is this source, as long as the server is the same."""
+        size, right_at, deadline_s = self._limits
+        fields = {"prompt": self._prompt, "action": self._action}
+        settings = {
+            "url": self._address,
+            "size": size,
+            "right_at": right_at,
+            "deadline_s": deadline_s,
+            "fields": fields,
+        }
+        return {"kind": "openenv", "settings": settings}
+
+    def grade_answer(self, task: Task, answer: str) -> Grade:
+        """What the server thinks of an answer; None, with its reason, wherever it does not say."""
+        _, split, index = task.id.rsplit("/", 2)
+        self.get(split, int(index))
+        seed, prompt = self._prompts[split, int(index)]
+        try:
+            with self._open_session() as session:
+                if self._prompt_in(session.reset(seed=seed).observation) != prompt:
+                    return Grade(value=None, reason="prompt changed")
+                result = session.step({self._action: answer})
+            if not result.done:
+                return Grade(value=None, reason="not done after one answer")
+            if result.reward is None:
+                return Grade(value=None, reason="no reward")
+            reward = float(result.reward)
+        except TimeoutError:
+            return Grade(value=None, reason="timeout")
+        except Exception:  # noqa: BLE001  of the client, the network or the server: no verdict on the answer
+            return Grade(value=None, reason="environment failed")
+        if not math.isfinite(reward):
+            return Grade(value=None, reason="reward not finite")
+        return Grade(value=reward >= self._limits[1])
+
+    def close(self) -> None:
+        """Nothing is held between grades."""
+
+    def _open_session(self) -> Any:
+        deadline_s = self._limits[2]
+        client = self._client(base_url=self._address, connect_timeout_s=deadline_s, message_timeout_s=deadline_s)
+        return client.sync()
+
+    def _draw_prompt(self, split: str, index: int) -> tuple[int, str]:
+        for attempt in range(ATTEMPTS):
+            seed = seed_of("openenv", self._address, split, index, attempt) % 2**31
+            if split_of(prompt := self._reset_prompt(seed)) == split:
+                return seed, prompt
+        raise DataError(f"{self.name}: too few different prompts for a {split!r} split; does it make use of its seed?")
+
+    def _reset_prompt(self, seed: int) -> str:
+        try:
+            with self._open_session() as session:
+                return self._prompt_in(session.reset(seed=seed).observation)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"{self.name} cannot be reset ({error}); is the server running?") from error
+
+    def _prompt_in(self, observation: Mapping[str, Any]) -> str:
+        """The prompt in an observation; the first call finds its field."""
+        texts = [name for name, value in observation.items() if isinstance(value, str) and value.strip()]
+        if not self._prompt:
+            if len(texts) != 1:
+                raise ConfigError(
+                    f"{self.name}: which field is the prompt? Add ?prompt=FIELD; texts are in: {texts or 'none'}"
+                )
+            self._prompt = texts[0]
+        if self._prompt not in texts:
+            raise ConfigError(f"{self.name}: no text in field {self._prompt!r}; there are: {texts or 'none'}")
+        prompt = str(observation[self._prompt])
+        if len(prompt) > MOST_ROW:
+            raise ConfigError(f"{self.name}: its prompt has {len(prompt)} characters; at most {MOST_ROW} are read")
+        return prompt
+
+    def _action_field(self) -> str:
+        """The one text field that an action needs, by the server's description of itself."""
+        address = self._address.replace("ws", "http", 1) if self._address.startswith("ws") else self._address
+        try:
+            with urlopen(f"{address}/schema", timeout=self._limits[2]) as reply:
+                action = json.loads(reply.read(MOST_BY_HAND))["action"]
+        except (OSError, ValueError, KeyError) as error:
+            raise ConfigError(f"{self.name} does not describe itself ({error}); is the server running?") from error
+        texts = [n for n, p in action.get("properties", {}).items() if p.get("type") == "string"]
+        if len(texts) != 1:
+            raise ConfigError(
+                f"{self.name}: which field is the answer? Add ?action=FIELD; texts are: {texts or 'none'}"
+            )
+        return str(texts[0])

@@ -1,0 +1,97 @@
+"""Environments of several agents that were written for ``verifiers`` (0.4, its ``Env``) as a task source: a task is a
+row of the taskset that an episode begins with. ``pip install 'cotrain[verifiers]'`` brings the package.
+
+    environment:kuhn_poker           an installed taskset with an environment of its own
+    environment:best-of-n+sums       an environment and a taskset
+
+Tasks are read once, the first ``limit``, and cut into splits by a hash of their data. Below ``FEW`` nothing can be held
+out, so all splits have all of them. Nothing grades a task: what is right, or worth something, the environment says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError
+from cotrain.core.types import NoGrader, Task
+from cotrain.data.files import SPLITS, split_of
+
+FEW = 20  # tasks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentTask(NoGrader):
+    """Holds the environment's own task."""
+
+    reason: str = "the environment grades"
+    task: Any
+
+
+def load_environment(spec: str, config: Mapping[str, Any], limit: int) -> tuple[Any, list[Any]]:
+    """The environment ``[ENV+]TASKSET`` with verifiers' ``config`` for it, and its first ``limit`` tasks. Raises
+    UserError where verifiers is not installed, ConfigError where the environment cannot be loaded."""
+    try:
+        from verifiers.v1.utils import loaders
+    except ImportError as error:
+        raise UserError("verifiers is not installed; run: pip install 'cotrain[verifiers]'") from error
+    env, _, taskset = spec.rpartition("+")
+    try:
+        settings = {"id": env, **config, "taskset": {"id": taskset, **config.get("taskset", {})}}
+        environment = loaders.load_environment(loaders.resolve_env_config(settings))
+        return environment, list(islice(environment.taskset, limit))
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [""])[0]
+        raise ConfigError(f"environment {spec!r} cannot be loaded ({type(error).__name__}: {first})") from error
+
+
+class Environments:
+    """The tasks of one environment. ``digest``: of the tasks when they were recorded. Raises what ``load_environment``
+    raises, and DataError for an environment without tasks, or whose tasks have changed."""
+
+    def __init__(
+        self, spec: str, config: Mapping[str, Any] | None = None, limit: int = 10_000, digest: str | None = None
+    ) -> None:
+        self.name = f"environment:{spec}"
+        self._settings: dict[str, Any] = {"spec": spec, "config": dict(config or {}), "limit": limit}
+        self.environment, rows = load_environment(spec, self._settings["config"], limit)
+        written = [row.data.model_dump_json() for row in rows]
+        if not rows:
+            raise DataError(f"{self.name}: no tasks")
+        few = len(rows) < FEW
+        self._rows = {
+            split: [row for row, data in zip(rows, written, strict=True) if few or split_of(data) == split]
+            for split in SPLITS
+        }
+        self.notes = [f"{self.name} has {len(rows)} tasks, so that none is held out"] if few else []
+        self._digest = hashlib.blake2b(json.dumps(written).encode(), digest_size=16).hexdigest()
+        if digest is not None and digest != self._digest:
+            raise DataError(f"{self.name}: its tasks have changed since they were recorded; install the same version")
+
+    def get(self, split: str, index: int) -> Task:
+        """Task ``index`` of a split. Raises UnknownName, and IndexError outside of 0 <= index < size."""
+        if not 0 <= index < self.size(split):
+            raise IndexError(f"{self.name}: no task {index} in split {split!r} of {self.size(split)}")
+        row = self._rows[split][index]
+        return Task(
+            id=f"{self.name}/{split}/{index}",
+            prompt=row.data.prompt_text,
+            answer=None,
+            solution=None,
+            difficulty=0.0,
+            grader=EnvironmentTask(task=row),
+            gradable=False,
+        )
+
+    def size(self, split: str) -> int:
+        if split not in SPLITS:
+            raise UnknownName("split", split, SPLITS)
+        return len(self._rows[split])
+
+    def describe(self) -> dict[str, Any]:
+        """``Environments(**source.describe()["settings"])`` is this source, as long as the package is the same."""
+        return {"kind": "environment", "settings": {**self._settings, "digest": self._digest}}

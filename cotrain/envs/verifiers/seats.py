@@ -1,0 +1,224 @@
+"""One episode of somebody else's environment (``verifiers`` 0.4), in which each agent is a role.
+
+The environment calls its agents as it does everywhere, ``await agents.solver.run(task)``, or turn by turn in
+``async with agents.solver.interaction(task)``. Here an agent is a seat: its conversation is one of the role of that
+name, and its trace is what the environment's own rewards read. A seat has no tools, as in verifiers' harness ``null``.
+
+Hooks and rewards are the package's own code and run in this process: install what you trust. What they raise breaks off
+the episode, with the reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from hashlib import blake2b
+from typing import Any, Literal
+
+from cotrain.core.errors import ConfigError, TooLong
+from cotrain.core.notes import PROBLEM, Note
+from cotrain.core.signals import Signal, gives
+from cotrain.core.types import Task
+from cotrain.envs.verifiers.multi_agent import EnvironmentTask
+from cotrain.rollout.conversation import Conversation
+from cotrain.rollout.role import as_reward
+from cotrain.rollout.runner import Protocol, Roles
+
+EARNED = Signal("earned", meaning="sum of the rewards that the environment gives a seat")
+EARNINGS = Note[float]("earnings", float, "sum of the rewards that the environment gives a seat")
+Compare = Literal["seat", "prompt"]
+MOST_SAID = 1_000_000  # characters of one message of an environment
+
+
+class Seat:
+    """An agent of the environment, as its ``run`` sees it."""
+
+    def __init__(
+        self, name: str, spec: Any, roles: Roles | None, finished: list[Any], turns: int, compare: str
+    ) -> None:
+        self.name, self.spec, self.roles, self.finished = name, spec, roles, finished
+        self.turns, self.compare, self.trainable = min(turns, spec.max_turns or turns), compare, True
+        self.conversations: list[tuple[Conversation, Any]] = []
+
+    async def run(self, task: Any, **unused: Any) -> Any:
+        """The answer to the task's prompt; the finished trace."""
+        async with self.interaction(task) as talk:
+            await talk.turn()
+        return talk.trace
+
+    @asynccontextmanager
+    async def interaction(self, task: Any, **unused: Any) -> AsyncIterator[Interaction]:
+        """A conversation, scored by the task's own rewards when it is left."""
+        check_task(self.name, task)
+        talk = Interaction(self, task)
+        yield talk
+        trace = talk.trace
+        trace.stop("user_closed")
+        assert self.roles is not None
+        async with self.roles.busy():
+            await task.score(trace)
+        trace.ok = True
+        self.finished.append(trace)
+
+
+class Interaction:
+    """A conversation of one seat, its trace, and who moves next: whoever holds it is the user."""
+
+    def __init__(self, seat: Seat, task: Any) -> None:
+        import verifiers.v1 as vf
+        from verifiers.v1.state import state_cls
+
+        self._seat, self._task, self._over = seat, task, False
+        self._chat: Conversation | None = None
+        self.trace = vf.Trace(
+            task=vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash),
+            state=state_cls(type(task))(),
+            agent=vf.AgentInfo(config=vf.AgentConfig(), name=seat.name, trainable=seat.trainable),
+        )
+
+    async def turn(self, message: Any = None) -> Any:
+        """What the seat says to ``message``; to the task's own prompt where there is no message, the first time. The
+        segment is ``terminated`` where it may say no more, and where its conversation does not fit the context any
+        more."""
+        import verifiers.v1 as vf
+        from verifiers.v1.agent import Segment
+
+        asked = self._task.data.prompt_text if message is None else message_text(message)
+        if len(asked) > MOST_SAID:
+            raise TooLong(f"the environment says {len(asked)} characters at once; at most {MOST_SAID} are read")
+        if self._over or self.trace.num_turns >= self._seat.turns:
+            self._over = True
+            self.trace.stop("max_turns")
+            return Segment(messages=[], terminated=True)
+        if self._chat is None:
+            self._chat = self._begin("\n\n".join(part for part in (self._task.data.system_prompt, asked) if part))
+        else:
+            self._chat.user(asked)
+        try:
+            said = await self._chat.say()
+        except TooLong:
+            if not self._chat.turns:
+                raise
+            self._over = True
+            self.trace.stop("context_length")
+            return Segment(messages=[], terminated=True)
+        reply = vf.AssistantMessage(content=said.text)
+        last = len(self.trace.nodes) - 1
+        self.trace.nodes.append(
+            vf.MessageNode(parent=last if last >= 0 else None, message=vf.UserMessage(content=asked))
+        )
+        self.trace.nodes.append(vf.MessageNode(parent=last + 1, message=reply, sampled=True))
+        said.show(PROBLEM, asked)
+        self._over = await self._is_stopped()
+        return Segment(messages=[reply])
+
+    def _begin(self, prompt: str) -> Conversation:
+        role = getattr(self._seat.roles, self._seat.name)
+        group = role.whole_group
+        if self._seat.compare == "prompt":
+            group += f":{blake2b(prompt.encode(), digest_size=8).hexdigest()}"
+        chat: Conversation = role.begin(problem=prompt, group=group)
+        self._seat.conversations.append((chat, self.trace))
+        return chat
+
+    async def _is_stopped(self) -> bool:
+        """Does one of the task's ``@stop`` conditions hold?"""
+        from verifiers.v1.utils.decorators import invoke_all
+
+        stops = self._task.hooks("stop")
+        return any(await invoke_all(stops, {"task": self._task.data, "trace": self.trace})) if stops else False
+
+
+def message_text(message: Any) -> str:
+    """The words of a message, or of several."""
+    if isinstance(message, str):
+        return message
+    contents = [one["content"] if isinstance(one, dict) else one.content for one in message]
+    if not all(isinstance(content, str) for content in contents):
+        raise ConfigError("the environment says something that is no text; only text is played")
+    return "\n\n".join(contents)
+
+
+def check_task(seat: str, task: Any) -> None:
+    """Raise ConfigError for a task that a seat without tools cannot play."""
+    import verifiers.v1 as vf
+
+    unfit = {
+        "needs a container": task.NEEDS_CONTAINER,
+        "has tools": bool(type(task).toolsets(task.config)),
+        "is graded by judge models": bool(task.plugged_judges()),
+        "sets up a runtime": type(task).setup is not vf.Task.setup or type(task).finalize is not vf.Task.finalize,
+    }
+    for reason, applies in unfit.items():
+        if applies:
+            raise ConfigError(f"seat {seat!r}: its task {reason}; only seats that write and read text are played")
+
+
+def make_seats(environment: Any, roles: Roles | None, finished: list[Any], turns: int, compare: str) -> Any:
+    """The agents of one episode."""
+    import verifiers.v1 as vf
+
+    return vf.Agents(environment.config, lambda name, spec: Seat(name, spec, roles, finished, turns, compare))
+
+
+def trainable_seats(environment: Any) -> dict[str, bool]:
+    """Name → may it learn, as the environment's ``setup`` says; in its order."""
+    from verifiers.v1.configs.agent import agent_config_fields
+
+    agents, names = make_seats(environment, None, [], 1, "seat"), agent_config_fields(environment.config)
+    setup = environment.setup(agents)
+    try:
+        setup.send(None)
+    except StopIteration:
+        return {name: bool(getattr(agents, name).trainable) for name in names}
+    finally:
+        setup.close()
+    raise ConfigError(f"environment {environment.config.env_id!r}: its setup waits for something; expected flags alone")
+
+
+def make_environment_protocol(environment: Any, seats: tuple[str, ...], turns: int, compare: Compare) -> Protocol:
+    """The protocol that plays it, to learn from and to measure."""
+    import verifiers.v1 as vf
+    from verifiers.v1.episode import EnvInfo
+
+    @gives(*(EARNED.to(seat) for seat in seats))
+    async def play_environment(task: Task, roles: Roles) -> None:
+        assert isinstance(task.grader, EnvironmentTask)
+        row = task.grader.task
+        episode = vf.Episode(
+            env=EnvInfo(id=environment.config.env_id),
+            task=vf.TraceTask(type=type(row).__name__, data=row.data, key=row.key, hash=row.hash),
+        )
+        agents = make_seats(environment, roles, episode.traces, turns, compare)
+        await environment.setup(agents)
+        await environment.run(row, agents)
+        async with roles.busy():
+            await environment.finalize(row, episode)
+        for seat in seats:
+            spoken = [(chat, trace.reward) for chat, trace in getattr(agents, seat).conversations if chat.turns]
+            if compare == "seat":
+                pay_seat(spoken)
+            else:
+                for chat, reward in spoken:
+                    pay_conversation(chat, reward)
+
+    return play_environment
+
+
+def pay_seat(spoken: Sequence[tuple[Conversation, Any]]) -> None:
+    """What a seat earned in an episode, for all of its conversations, which are one trajectory: the mean of what each
+    was given."""
+    rewards = [as_reward(reward) for _, reward in spoken]
+    usable = [reward for reward in rewards if reward is not None]
+    mean = sum(usable) / len(rewards) if len(usable) == len(rewards) and usable else math.nan
+    for chat, _ in spoken:
+        chat.join(spoken[0][0])
+        pay_conversation(chat, mean)
+
+
+def pay_conversation(chat: Conversation, reward: Any) -> None:
+    """What a conversation earned; one that is no usable number fails it, and is noted as 0."""
+    chat.reward(EARNED, reward)
+    for turn in chat.turns:
+        turn.note(EARNINGS, as_reward(reward) or 0.0)

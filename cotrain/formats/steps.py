@@ -1,0 +1,138 @@
+r"""Step formats of free text: how a solution is cut into steps, by the name of a format.
+
+::
+
+    tags         <step>3 + 4 = 7</step>                      the inside of each
+    lines        3 + 4 = 7                                   a line each
+    numbered     1. …   2) …   Step 3: …   **Step 4** …      from one number to the next; they count up from 1
+    sentences    Three and four are 7. So it is 7.           up to . ! ? and a space, or the end of the line
+    paragraphs   …                                           a blank line between them, as in PRM800K and ProcessBench
+
+A number out of turn is text of the step it stands in, so that a list inside of a step cuts nothing. What holds no
+letter and no digit, such as a rule or a lone ``\[``, is no step. Each step is a span of the text, without the number
+and the white space around it.
+
+Left out: a guess at where steps that share a sentence end, and nested steps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from cotrain.core.errors import UnknownName
+from cotrain.core.types import Span
+from cotrain.formats.solutions import blocks_of
+
+LINES, NUMBERED = "lines", "numbered"
+STEPS_AS = ("tags", LINES, NUMBERED, "sentences", "paragraphs")
+CLEAR = 0.75  # share of the texts that a way must cut
+_NUMBER = re.compile(
+    r"^[#>*_ \t]{0,12}(?:\(?(?P<bare>\d{1,3})[.)](?=[ \t*_]|$)|step[ \t]{1,4}(?P<said>\d{1,3})\b[ \t]*[:.)–—-]*)"
+    r"(?P<bold>[*_: \t]*)",
+    re.IGNORECASE | re.MULTILINE,
+)
+_LINE, _BLANK = re.compile("\n"), re.compile(r"\n[ \t\r]*\n")
+_END = re.compile(r"(?<=[.!?])[\"')\]*_]*[ \t]+(?=[\"'(\[*_\\$]*[^\W_a-z])")
+_SHORT = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|St|No|vs|etc|approx|Eq|eq|Fig|e\.g|i\.e|cf)\.$")
+_ITEM = re.compile(r"\W*\d{1,3}\.")  # the number of a list
+
+
+def check_steps(kind: str) -> None:
+    """Raises UnknownName for what is no way to cut steps."""
+    if kind not in STEPS_AS:
+        raise UnknownName("way to cut steps", kind, STEPS_AS)
+
+
+def steps_in(text: str, kind: str) -> tuple[Span, ...]:
+    """[K] the steps of a text in order, each a part of it; () where it has none. Raises UnknownName."""
+    check_steps(kind)
+    if kind == "tags":
+        ranges = [(block.start, block.end) for block in blocks_of(text, "step")]
+    elif kind == LINES:
+        ranges = _cut_at(text, _LINE)
+    elif kind == "paragraphs":
+        ranges = _cut_at(text, _BLANK)
+    elif kind == NUMBERED:
+        ranges = _cut_numbered(text)
+    else:
+        ranges = [
+            (start + a, start + b)
+            for start, end in _cut_at(text, _LINE)
+            for a, b in _stretches_between(text[start:end], _sentence_ends(text[start:end]))
+        ]
+    return tuple(span for a, b in ranges if (span := _trim_span(text, a, b)) is not None)
+
+
+def write_steps(steps: Sequence[str], kind: str) -> str:
+    """Lines of text as steps that are written in this way."""
+    if kind == "paragraphs":
+        return "\n\n".join(steps)
+    if kind == NUMBERED:
+        return "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))
+    return "\n".join(f"<step>{step}</step>" if kind == "tags" else step for step in steps)
+
+
+def steps_kind_of(texts: Sequence[str]) -> str:
+    """The way in which these texts are cut into steps: numbered where most number them, paragraphs where those hold
+    several lines, lines where there are several, else sentences."""
+
+    def most_have(kind: str, least: int) -> bool:
+        return bool(texts) and sum(len(steps_in(t, kind)) >= least for t in texts) >= CLEAR * len(texts)
+
+    def count_steps(kind: str) -> int:
+        return sum(len(steps_in(text, kind)) for text in texts)
+
+    if most_have("numbered", 2):
+        return "numbered"
+    if most_have("paragraphs", 3) and count_steps("paragraphs") < count_steps("lines"):
+        return "paragraphs"
+    return "lines" if most_have("lines", 2) or not texts else "sentences"
+
+
+def _cut_numbered(text: str) -> list[tuple[int, int]]:
+    """From each number that continues the count to the next one; numbers alone and "Step" are counted apart, and the
+    way that the first one has holds for all."""
+    marks, way = list[re.Match[str]](), None
+    for match in _NUMBER.finditer(text):
+        if way is None or match[way]:
+            candidate_way = way or ("bare" if match["bare"] else "said")
+            if int(match[candidate_way]) == len(marks) + 1:
+                way = candidate_way
+                marks.append(match)
+    ends = [*(mark.start() for mark in marks[1:]), len(text)]
+    return [(_step_start(mark), end) for mark, end in zip(marks, ends, strict=False)]
+
+
+def _step_start(mark: re.Match[str]) -> int:
+    """Where the step of a number begins; bold that the number alone is in ends with it, other bold is the step's."""
+    inside = mark[0].lstrip("#> \t").startswith(("*", "_"))
+    return mark.end() if inside else mark.start("bold")
+
+
+def _sentence_ends(line: str) -> list[tuple[int, int]]:
+    return [
+        found.span()
+        for found in _END.finditer(line)
+        if not _SHORT.search(line, max(0, found.start() - 8), found.start())
+        and not (found.start() < 8 and _ITEM.fullmatch(line, 0, found.start()))
+    ]
+
+
+def _cut_at(text: str, gap: re.Pattern[str]) -> list[tuple[int, int]]:
+    return _stretches_between(text, [found.span() for found in gap.finditer(text)])
+
+
+def _stretches_between(text: str, gaps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The stretches of a text that these gaps leave."""
+    edges = [0, *(edge for gap in gaps for edge in gap), len(text)]
+    return list(zip(edges[::2], edges[1::2], strict=True))
+
+
+def _trim_span(text: str, start: int, end: int) -> Span | None:
+    """The stretch without white space at its ends; None for one without letters and digits."""
+    inside = text[start:end].strip()
+    if not any(map(str.isalnum, inside)):
+        return None
+    at = text.index(inside[0], start)
+    return Span(start=at, end=at + len(inside), text=inside)

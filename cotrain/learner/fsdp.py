@@ -1,0 +1,239 @@
+"""A model in shards: each rank of a group of processes holds a share of every weight (torch's FSDP2, ``fully_shard``).
+
+A layer's weights are whole only while it computes, forward or backward: they are gathered before it and dropped behind
+it. Embeddings, norms and output layer are gathered once for a pass. What a pass does not go through stays in shards.
+
+    call(work)            ``work()`` with the whole model; every rank calls it equally often, or the others wait
+    deal(count)           which of so many micro-batches run here
+
+Micro-batches are dealt by turns, and each is computed as it would be on one process: log-probabilities have the same
+bits on any number of ranks. Gradients are summed over ranks, never averaged, as the loss is divided by totals of the
+whole update already.
+
+Where one rank has too little memory for a pass, the others wait for it within theirs. So it raises RankShort, with the
+smaller micro-batches that all are to have, which are those of one process; whoever asked the ranks begins all of them
+again with these (``distributed/ranks.py``).
+
+::
+
+    plan of micro-batches ──deal──▶ passes of this rank ──sum──▶ this rank's share of the whole gradient
+                                                                 norm, clip, finite check: of the whole, on every rank
+                                                                 optimiser step on shards
+
+Whatever is decided is decided from sums over all ranks, so that all decide alike. On one rank the bits are those of
+``TorchLearner``; on several, sums over micro-batches are taken in another order, and differ by rounding. Each rank
+gives its rows of what is saved (``share``); what is loaded is whole, so that any number of ranks, one process too, goes
+on from it.
+
+Left out: loading a model in shards (each rank loads all of it, then keeps its share), and tensor parallelism.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from cotrain.algorithms.contract import Sequences
+from cotrain.core.errors import ModelError, RankShort
+from cotrain.core.types import State
+from cotrain.learner.batching import ForwardInput
+from cotrain.learner.learner import MODEL, OPTIMIZER, Gradients, TorchLearner, inner_products
+from cotrain.learner.logprobs import Scorer
+
+Made = TypeVar("Made")
+
+
+class Sharded(nn.Module):
+    """Puts a model into shards, in place: its parameters become DTensors under their old names."""
+
+    def __init__(self, model: nn.Module, mesh: DeviceMesh) -> None:
+        """``model``: whole, on the mesh's kind of device, and the same on every rank. Raises ModelError where there are
+        no layers to be gathered one by one."""
+        super().__init__()
+        self.model, self.mesh = model, mesh
+        layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+        if not layers:
+            raise ModelError(f"{type(model).__name__} has no layers of transformers to be sharded; use --world 1")
+        for module in [*reversed(layers), self]:
+            fully_shard(module, mesh=mesh, reshard_after_forward=True)
+        for module in self.modules():
+            if isinstance(module, FSDPModule):
+                module.set_force_sum_reduction_for_comms(True)  # gloo knows no scaled sum
+                module.set_gradient_divide_factor(1.0)
+
+    @property
+    def rank(self) -> int:
+        return self.mesh.get_rank()
+
+    @property
+    def world(self) -> int:
+        return self.mesh.size()
+
+    def forward(self, work: Callable[[], Any]) -> Any:
+        return work()
+
+    def run_sharded(self, work: Callable[[], Made]) -> Made:
+        """``work()``, which returns tensors, with the whole model."""
+        made: Made = self(work)
+        return made
+
+    def forget_passes(self) -> None:
+        """After calls without a backward pass, in which FSDP would forget what it keeps of each."""
+        assert isinstance(self, FSDPModule)  # ``fully_shard`` has made it one
+        self.reset_iter_state()
+
+    def deal_batches(self, count: int) -> list[tuple[int, bool]]:
+        """Of ``count`` micro-batches those of this rank, and whether they count here: ranks that have one less make
+        the first once more, for nothing, as every rank must make equally many passes."""
+        mine = [turn * self.world + self.rank for turn in range(math.ceil(count / self.world))]
+        return [(place, True) if place < count else (0, False) for place in mine]
+
+    def sum_over_ranks(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum over ranks; the same bits on each."""
+        moved = values.to(self.mesh.device_type)
+        dist.all_reduce(moved, group=self.mesh.get_group())
+        return moved
+
+    def gather_whole(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Each tensor whole, one after the other, on every rank."""
+        for name in sorted(tensors):
+            yield name, whole_tensor(tensors[name])
+
+    def shard_like(self, tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """This rank's shard of a whole tensor, cut as ``like`` is; nothing is sent."""
+        if not isinstance(like, DTensor) or like.shape != tensor.shape:
+            return tensor
+        moved = tensor.to(like.device)
+        return distribute_tensor(moved, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def whole_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """All of a tensor that may lie in shards; every rank must ask."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def local_shard(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's share of it, in the same memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def is_row_sharded(tensor: torch.Tensor) -> bool:
+    """Does each rank hold rows of it, one behind the other? Otherwise each holds all of it."""
+    if not isinstance(tensor, DTensor) or all(placement.is_replicate() for placement in tensor.placements):
+        return False
+    assert tensor.placements == (Shard(0),), tensor.placements  # ``fully_shard`` cuts in no other way
+    return True
+
+
+class ShardedScorer(Scorer):
+    """A scorer over a sharded model. All ranks are asked the same, and answer the same."""
+
+    def __init__(self, model: nn.Module, *, sharded: Sharded, **settings: Any) -> None:
+        """``settings``: of ``Scorer``."""
+        self.sharded = sharded
+        super().__init__(model, **settings)
+
+    def predict(self, rows: ForwardInput, *, entropy: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return self.sharded.run_sharded(partial(super().predict, rows, entropy=entropy))
+
+    def halve_batches(self, sequences: Sequence[Sequences], error: BaseException) -> None:
+        """Raises RankShort as well."""
+        super().halve_batches(sequences, error)
+        raise RankShort(self.sharded.rank, self.sharded.world, self.micro_tokens) from error
+
+    def _find_layers(self) -> None:
+        with self.without_gradient():
+            self.sharded.run_sharded(super()._find_layers)
+
+    @contextmanager
+    def without_gradient(self) -> Iterator[None]:
+        """FSDP forgets what it keeps of each pass for a backward pass."""
+        with torch.no_grad():
+            yield
+        self.sharded.forget_passes()
+
+    def local_batches(self, plan: Sequence[tuple[int, ...]]) -> Iterable[tuple[tuple[int, ...], bool]]:
+        return ((plan[place], counts) for place, counts in self.sharded.deal_batches(len(plan)))
+
+    def complete_logprobs(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Each is set on one rank. Their bits are added: as numbers −0 would be 0."""
+        bits = torch.cat([torch.zeros(0), *results]).view(torch.int32)
+        flat = self.sharded.sum_over_ranks(bits).cpu().view(torch.float32)
+        return [part.clone() for part in flat.split([len(result) for result in results])]
+
+
+class ShardedLearner(TorchLearner):
+    """One policy and its optimiser, in shards."""
+
+    def __init__(self, sharded: Sharded, **settings: Any) -> None:
+        """``settings``: of ``TorchLearner``."""
+        self.sharded = sharded
+        self._most: int | None = None  # tokens of a pass, where a rank has had too little memory for more
+        super().__init__(sharded.model, scorer=partial(ShardedScorer, sharded=sharded), **settings)
+
+    def total_sums(self, sums: dict[str, float]) -> dict[str, float]:
+        names = sorted(sums)
+        values = self.sharded.sum_over_ranks(torch.tensor([sums[name] for name in names], dtype=torch.float64)).tolist()
+        whole = dict(zip(names, values, strict=True))
+        return {name: whole[name] for name in sums}
+
+    def clip_gradients(self, most: float) -> float:
+        gradients = [local_shard(p.grad) for p in self._trained.values() if p.grad is not None]
+        norm = nn.utils.get_total_norm(gradients)
+        if self.sharded.world > 1:
+            norm = self.sharded.sum_over_ranks(norm.square()).sqrt()
+        scale = (most / (norm + 1e-6)).clamp(max=1.0)
+        for gradient in gradients:
+            gradient.mul_(scale)
+        return float(norm)
+
+    def gradient_products(self, sums: Sequence[Gradients]) -> torch.Tensor:
+        stages = [*sums, [p.grad for p in self._trained.values()]]
+        mine = [[None if gradient is None else local_shard(gradient) for gradient in stage] for stage in stages]
+        return self.sharded.sum_over_ranks(inner_products(mine, self.scorer.device))
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Whole, one after the other; every rank must take them all."""
+        return self.sharded.gather_whole(dict(super().weights()))
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Whole on the first rank, in its memory beside the CPU; the others have none."""
+        found = self.sharded.gather_whole(self.held_tensors())
+        return {name: tensor.to("cpu", copy=True) for name, tensor in found if self.sharded.rank == 0}
+
+    def share(self) -> dict[str, torch.Tensor]:
+        """This rank's rows of ``tensors``, beside the CPU; what is not cut is the first rank's. In the order of ranks
+        the rows are the whole tensor."""
+        first = self.sharded.rank == 0
+        found = {name: (local_shard(tensor), is_row_sharded(tensor)) for name, tensor in self.held_tensors().items()}
+        kept = {name: own for name, (own, rows) in found.items() if first or (rows and own.numel())}
+        return {name: own.to("cpu", copy=True) for name, own in kept.items()}
+
+    def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
+        super().load(state, {name: self._rank_part(name, tensor) for name, tensor in tensors.items()})
+        if self._most is not None:
+            self.limit(self._most)
+
+    def limit(self, micro_tokens: int) -> None:
+        """No pass has more tokens from here on, whatever is loaded."""
+        self._most = micro_tokens
+        self.scorer.micro_tokens = min(self.scorer.micro_tokens, micro_tokens)
+
+    def _rank_part(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """This rank's part of a saved tensor."""
+        parameter = name.removeprefix(MODEL)
+        if name.startswith(OPTIMIZER):
+            parameter = name.removeprefix(OPTIMIZER).rpartition(":")[0]
+        like = self._trained.get(parameter)
+        return tensor if like is None else self.sharded.shard_like(tensor, like)

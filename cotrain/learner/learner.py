@@ -1,0 +1,335 @@
+"""A learner on one device: forward, backward, clip, finite check, step.
+
+Each term is cut into micro-batches of its own and divided by its own totals (``collate.py``); gradients add up,
+then one optimiser step is made. A gradient that is not finite changes nothing: neither weights nor moments nor the
+update count. Where memory runs out, the update is made in smaller micro-batches.
+
+Weights are changed in place, so an embedded engine that shares them has them at once. State is a count and named
+tensors; a learner that loaded them goes on bit by bit as the one that saved them would have (same device, same
+thread count). Only trainable weights are saved: those below an adapter are found where they came from.
+
+Learners whose ranks hold shards: ``sharded.py``. Left out: gradient scaling (bfloat16 needs none). On a GPU the split
+of seconds into forward and backward is the time of launching, not of computing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations, combinations_with_replacement, pairwise
+from time import perf_counter
+
+import torch
+from torch import nn
+
+from cotrain.algorithms.contract import Given, LossTerm, PolicyVerbs, Sequences, UpdateReport, with_context
+from cotrain.core.errors import ConfigError, StateError
+from cotrain.core.types import State, take_fields
+from cotrain.learner.batching import PlannedTerm, collate, move_to, plan_update
+from cotrain.learner.logprobs import Scorer
+from cotrain.learner.optim import Optimizer, adamw, load_optimizer_tensors, lr_multiplier, optimizer_tensors
+from cotrain.models.memory import MEMORY_ERRORS, release_gpu_cache
+
+MODEL, OPTIMIZER = "model.", "optimizer."  # prefixes of tensor names
+NON_FINITE = "non-finite"
+MOST_APART = 16  # terms of an update whose gradients are compared: each is a copy of them, and pairs grow by the square
+Gradients = Sequence[torch.Tensor | None]  # of each trained parameter
+
+
+class TorchLearner(PolicyVerbs):
+    """One policy and its optimiser."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        lr: float,
+        optimizer: Callable[..., Optimizer] = adamw,
+        weight_decay: float = 0.0,
+        clip_norm: float | None = 1.0,
+        warmup: int = 0,
+        decay: str = "constant",
+        micro_tokens: int = 16384,
+        autocast: bool = False,
+        recompute: bool = False,
+        head: str = "lm",
+        term_norms: bool | None = None,
+        activate: Callable[[], object] | None = None,
+        scorer: Callable[..., Scorer] = Scorer,
+        restart_every: int = 0,
+        restart_weights: bool = False,
+        offload: bool = False,
+    ) -> None:
+        """
+        Args:
+            model: see ``Scorer``; parameters with ``requires_grad`` are trained, and must be float32 or float64.
+            lr: learning rate after warm-up.
+            optimizer: ``adamw`` of ``models.optim``, or another, called with (model, lr=, weight_decay=).
+            weight_decay: decoupled, on matrices only.
+            clip_norm: the global gradient norm is scaled down to this; None for no clipping.
+            warmup: updates over which the learning rate rises linearly; the first is made at lr / warmup.
+            decay: how the learning rate falls after that, over all planned updates: "constant" (it does not), or a
+                shape of ``models.optim.lr_multiplier``; "wsd" falls over the last fifth.
+            micro_tokens: tokens of one forward and backward pass, padding counted.
+            autocast: bfloat16 arithmetic over float32 weights.
+            recompute: activation checkpointing, see ``Scorer``.
+            head: "lm", "value" or "reward".
+            term_norms: also report the gradient norm of each term alone and the cosine between any two (costs a copy of
+                the gradients for each term but the last); None: when an update has several terms, roles that share
+                weights, and not more than ``MOST_APART``.
+            activate: called before each pass, to select the adapter of this policy on a shared base.
+            scorer: called as ``Scorer``.
+            restart_every: updates of an iteration; the first of each is made, and warmed up, as by a new optimiser.
+            offload: between updates, the moments lie in the machine's own memory and not on the device, and weights of
+                the start always.
+            restart_weights: ``restart`` puts the weights of the start back at its begin.
+
+        Raises ConfigError, ModelError.
+        """
+        if not lr > 0.0 or warmup < 0 or (clip_norm is not None and not clip_norm > 0.0):
+            raise ConfigError(
+                f"learner: lr {lr}, warmup {warmup}, clip_norm {clip_norm}; expected > 0, ≥ 0, > 0 or None"
+            )
+        self._activate = activate or (lambda: None)
+        self._activate()
+        self._trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        narrow = [name for name, p in self._trained.items() if p.dtype not in (torch.float32, torch.float64)]
+        if narrow:
+            raise ConfigError(
+                f"learner: trained weights such as {narrow[0]!r} are {self._trained[narrow[0]].dtype}, in which small "
+                "updates are lost; load the model as float32 and set autocast=True"
+            )
+        self.model, self.head = model, head
+        self.scorer = scorer(model, head=head, micro_tokens=micro_tokens, autocast=autocast, recompute=recompute)
+        self._optimizer = optimizer(model, lr=lr, weight_decay=weight_decay)
+        self._lr, self._warmup, self._decay, self._clip_norm = lr, warmup, decay, clip_norm
+        self._updates = self._restarted = 0  # and after how many the weights were put back last
+        self._renewed = 0  # and after how many the optimiser began anew
+        self._term_norms, self._every, self._offload = term_norms, restart_every, offload
+        kept_on = torch.device("cpu") if offload else self.scorer.device
+        self._start = {name: p.detach().to(kept_on, copy=True) for name, p in self._trained.items() if restart_weights}
+        self._micro_tokens = micro_tokens  # as it was asked for; ``scorer`` has fewer once memory ran out
+
+    @property
+    def version(self) -> int:
+        return self._updates
+
+    def update(self, terms: Sequence[LossTerm]) -> UpdateReport:
+        """One optimiser step on the sum of all terms. Raises ConfigError for an algorithm of the other head.
+
+        Where memory runs out the update begins again with micro-batches of half the size, which later updates keep.
+        Totals come from the whole update, so the gradient is the same but for rounding.
+        """
+        for term in terms:
+            if (wanted := term.algorithm.needs().head) != self.head:
+                raise ConfigError(f"objective {term.name!r} trains a {wanted!r} head, this policy has {self.head!r}")
+        while (report := self._try_update(terms)) is None:
+            release_gpu_cache(self.scorer.device)
+        return report
+
+    def _try_update(self, terms: Sequence[LossTerm]) -> UpdateReport | None:
+        """None where memory ran out; nothing has changed then."""
+        plan = plan_update(terms, micro_tokens=self.scorer.micro_tokens, shared=self.scorer.shared)
+        try:
+            report = self.apply_plan(plan)
+        except MEMORY_ERRORS as error:
+            samples = [[p.term.samples[i] for i in batch] for p in plan for batch in p.batches]
+            pairs = [[(s.prompt_ids, with_context(s.token_ids, s.given)[0]) for s in batch] for batch in samples]
+            self.scorer.halve_batches(pairs, error)
+            return None
+        short, self.scorer.shortages = self.scorer.shortages, 0
+        if short:
+            memory_metrics = {"out_of_memory": float(short), "micro_tokens": float(self.scorer.micro_tokens)}
+            return replace(report, metrics={**report.metrics, **memory_metrics})
+        return report
+
+    def apply_plan(self, plan: Sequence[PlannedTerm]) -> UpdateReport:
+        """The micro-batches of a planned update, then the optimiser step. Totals are taken from the plan alone."""
+        began = perf_counter()
+        if not plan:
+            return UpdateReport(stepped=False, skipped="no samples", metrics={})
+        self._activate()
+        self.model.eval()
+        self._optimizer.zero_grad()
+        metrics: dict[str, float] = {}
+        try:
+            apart = 1 < len(plan) <= MOST_APART if self._term_norms is None else self._term_norms
+            sums: list[Gradients] = []  # the gradients after each term but the last
+            for term_index, planned in enumerate(plan):
+                metrics |= self._run_term(planned)
+                if apart and term_index < len(plan) - 1:
+                    sums.append([None if p.grad is None else p.grad.clone() for p in self._trained.values()])
+            if apart:
+                metrics |= _gradient_metrics([planned.term.name for planned in plan], self.gradient_products(sums))
+            norm = self.clip_gradients(self._clip_norm or math.inf)
+            finite = math.isfinite(norm) and all(math.isfinite(metrics[f"{p.term.name}/loss"]) for p in plan)
+            updates_in_iteration = self._updates - self._renewed
+            updates_in_iteration = updates_in_iteration % self._every if self._every else updates_in_iteration
+            multiplier = min(1.0, (updates_in_iteration + 1) / self._warmup) if self._warmup else 1.0
+            if self._decay != "constant":
+                fraction = 0.2 if self._decay == "wsd" else 1.0
+                multiplier *= lr_multiplier(self._updates, plan[0].term.planned, 0, fraction, self._decay)
+            if finite:
+                if updates_in_iteration == 0 < self._updates:
+                    self._optimizer.clear_moments()
+                if self._offload:
+                    self._optimizer.move_state()
+                self._optimizer.step(multiplier)
+                self._updates += 1
+        finally:
+            self._optimizer.zero_grad()
+            self._rest()
+        metrics |= {
+            "grad_norm": norm,
+            "lr": self._lr * multiplier,
+            "tokens": sum(planned.normaliser.tokens for planned in plan),
+            "seconds": perf_counter() - began,
+        }
+        return UpdateReport(
+            stepped=finite,
+            skipped=None if finite else NON_FINITE,
+            metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
+        )
+
+    # -- what a learner overrides that has only a part of it all
+
+    def total_sums(self, sums: dict[str, float]) -> dict[str, float]:
+        """Sums over all micro-batches of a term, from those over the ones run here."""
+        return sums
+
+    def clip_gradients(self, most: float) -> float:
+        """Scale the gradients down to this global norm; the norm that they had."""
+        return float(nn.utils.clip_grad_norm_(self._trained.values(), most))
+
+    def gradient_products(self, sums: Sequence[Gradients]) -> torch.Tensor:
+        """Inner products of the gradients of all K terms, ``[K, K]`` float64 with zeros below the diagonal.
+
+        ``sums``: the gradients after each term but the last; those after the last one stand in the parameters.
+        """
+        return inner_products([*sums, [p.grad for p in self._trained.values()]], self.scorer.device)
+
+    def renew(self) -> None:
+        """An iteration begins too."""
+        self._optimizer.clear_moments()
+        self._renewed = self._updates
+
+    def restart(self) -> bool:
+        if not self._start or self._updates == self._restarted or (self._updates - self._renewed) % self._every:
+            return False
+        with torch.no_grad():
+            for name, parameter in self._trained.items():
+                parameter.copy_(self._start[name])
+        self._restarted = self._updates
+        return True
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The trained weights as they are, not copied."""
+        return ((name, parameter.detach()) for name, parameter in self._trained.items())
+
+    def logprobs(
+        self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
+    ) -> list[torch.Tensor]:
+        self._activate()
+        return self.scorer.logprobs(sequences, temperature=temperature, given=given)
+
+    def state(self) -> State:
+        fewer = self.scorer.micro_tokens  # kept, so that a resumed run adds in the same order
+        more = {"micro_tokens": fewer} if fewer != self._micro_tokens else {}
+        more |= {"restarted": self._restarted} if self._start else {}
+        more |= {"renewed": self._renewed} if self._renewed else {}
+        return {"updates": self._updates, "optimizer": sorted(optimizer_tensors(self._optimizer, self.model))} | more
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Copies, beside the CPU, of what ``held_tensors`` gives."""
+        return {name: tensor.to("cpu", copy=True) for name, tensor in self.held_tensors().items()}
+
+    def held_tensors(self) -> dict[str, torch.Tensor]:
+        """Trained weights ``model.<parameter>``, moments ``optimizer.<parameter>:<field>``, as they are, not copied."""
+        moments = optimizer_tensors(self._optimizer, self.model).items()
+        return {MODEL + n: p.detach() for n, p in self._trained.items()} | {OPTIMIZER + n: m for n, m in moments}
+
+    def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Exactly what ``state`` and ``tensors`` gave; raises StateError, nothing changed, if it does not fit."""
+        state = {"micro_tokens": self._micro_tokens, "restarted": 0, "renewed": 0, **state}
+        fields = ("updates", "optimizer", "micro_tokens", "restarted", "renewed")
+        updates, moments, micro_tokens, restarted, renewed = take_fields("learner", state, *fields)
+        expected = {MODEL + name for name in self._trained} | {OPTIMIZER + name for name in moments}
+        missing, unknown = sorted(expected - set(tensors)), sorted(set(tensors) - expected)
+        if missing or unknown:
+            mismatch = f"{len(missing)} missing {missing[:2]}, {len(unknown)} unknown {unknown[:2]}"
+            raise StateError(f"tensors of learner do not fit: {mismatch}")
+        for name, parameter in self._trained.items():
+            saved = tensors[MODEL + name]
+            if saved.shape != parameter.shape or saved.dtype != parameter.dtype:
+                raise StateError(
+                    f"tensors of learner do not fit: {name!r} is {saved.dtype} {tuple(saved.shape)}, "
+                    f"expected {parameter.dtype} {tuple(parameter.shape)}"
+                )
+        load_optimizer_tensors(self._optimizer, self.model, {name: tensors[OPTIMIZER + name] for name in moments})
+        self._rest()
+        with torch.no_grad():
+            for name, parameter in self._trained.items():
+                parameter.copy_(tensors[MODEL + name])
+        self._updates, self.scorer.micro_tokens = int(updates), int(micro_tokens)
+        self._restarted, self._renewed = int(restarted), int(renewed)
+
+    def _rest(self) -> None:
+        if self._offload:
+            self._optimizer.move_state(torch.device("cpu"))
+            release_gpu_cache(self.scorer.device)
+
+    def _run_term(self, planned: PlannedTerm) -> dict[str, float]:
+        """Forward and backward of one objective; its metrics under its name."""
+        term, normaliser = planned.term, planned.normaliser
+        entropy = term.algorithm.needs().entropy
+        zero = torch.zeros((), dtype=torch.float64, device=self.scorer.device)  # so that nobody waits before the end
+        sums: dict[str, torch.Tensor] = defaultdict(lambda: zero)
+        forward = backward = 0.0
+        for indices, counts in self.scorer.local_batches(planned.batches):
+            began = perf_counter()
+            rows, batch = collate([term.samples[i] for i in indices], shared=self.scorer.shared)
+            predictions, entropies = self.scorer.predict(move_to(rows, self.scorer.device), entropy=entropy)
+            loss = term.algorithm.loss_of(predictions, entropies, move_to(batch, self.scorer.device), normaliser)
+            middle = perf_counter()
+            (loss.value * (term.weight if counts else 0.0)).backward()
+            means = {name: value.double() / planned.tokens for name, value in loss.sums.items()}
+            for name, value in {"loss": loss.value.detach().double(), **means}.items():
+                sums[name] = sums[name] + (value if counts else 0.0)
+            forward, backward = forward + middle - began, backward + perf_counter() - middle
+        values: list[float] = torch.stack(list(sums.values())).tolist()
+        totals = self.total_sums(dict(zip(sums, values, strict=True)))
+        return {f"{term.name}/{name}": value for name, value in totals.items()} | {
+            f"{term.name}/samples": normaliser.sequences,
+            f"{term.name}/tokens": normaliser.tokens,
+            **({f"{term.name}/flat_tokens": flat} if (flat := normaliser.tokens - planned.tokens) else {}),
+            f"{term.name}/forward_seconds": forward,
+            f"{term.name}/backward_seconds": backward,
+        }
+
+
+def inner_products(stages: Sequence[Gradients], device: torch.device) -> torch.Tensor:
+    """``[K, K]`` float64, upper half, of K gradients that were added up one after the other: ``stages`` are the sums
+    after each."""
+    found = torch.zeros(len(stages), len(stages), dtype=torch.float64, device=device)
+    for sums in zip(*stages, strict=True):  # of one parameter
+        parts = [new if old is None or new is None else new - old for old, new in pairwise([None, *sums])]
+        for (i, one), (j, other) in combinations_with_replacement(enumerate(parts), 2):
+            if one is not None and other is not None:
+                found[i, j] += (one * other).sum(dtype=torch.float64)
+    return found
+
+
+def _gradient_metrics(names: Sequence[str], products: torch.Tensor) -> dict[str, float]:
+    """``{term}/grad_norm`` of each, ``{term}/grad_share`` of their sum, and ``cosine/{term}/{term}`` of each two, from
+    the inner products ``[K, K]`` of their gradients."""
+    norms = products.diagonal().sqrt().tolist()
+    total = sum(norms)
+    found = {f"{name}/grad_norm": norm for name, norm in zip(names, norms, strict=True)}
+    if len(norms) > 1 and total > 0.0:
+        found |= {f"{name}/grad_share": norm / total for name, norm in zip(names, norms, strict=True)}
+    for i, j in combinations(range(len(names)), 2):
+        if norms[i] > 0.0 and norms[j] > 0.0:
+            found[f"cosine/{names[i]}/{names[j]}"] = float(products[i, j]) / (norms[i] * norms[j])
+    return found

@@ -1,0 +1,272 @@
+"""Scoring by a forward pass: log-probabilities and entropies of sampled tokens, or values, with or without gradient.
+
+Sequences with one prompt share it where the model's attention allows that (``collate.py``). The body of the model runs
+over whole rows; the head only over the positions that predict a sampled token, so logits
+of prompts are never made. Logits become float32 after that selection, in slices that are recomputed in the backward
+pass when one slice does not hold them all (a vocabulary of 150,000 and 16,000 tokens would be 10 GB).
+
+A learner and a frozen policy (a reference) score through the same code, so that equal weights give equal numbers.
+
+What a model does to its logits after its head (soft caps, scales) is done to the slices, and held against the model's
+own forward when a scorer is made.
+
+Dropout is off, always: the tokens were sampled without it. Left out: the auxiliary losses by which routers of mixtures
+of experts are balanced in pretraining; they are no part of log π.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from cotrain.algorithms.contract import Given, Sequences, with_context
+from cotrain.core.errors import ConfigError, ModelError
+from cotrain.learner.batching import ForwardInput, batches_of, forward_input_of, move_to
+from cotrain.models.memory import MEMORY_ERRORS, out_of_memory, release_gpu_cache
+from cotrain.models.shared_prefix import can_branch, use_branches
+
+Finish = Callable[[torch.Tensor], torch.Tensor]  # what a model does to logits [n, V] after its output layer
+HEADS = ("lm", "value", "reward")  # "reward" is a value model that is asked once, after the whole prompt
+
+
+class Scorer:
+    """Scores with one model, which others may share and change in place."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        head: str = "lm",
+        micro_tokens: int = 16384,
+        autocast: bool = False,
+        logits_at_once: int = 2**26,
+        recompute: bool = False,
+    ) -> None:
+        """
+        Args:
+            model: "lm": a causal LM of transformers, plain or with adapters; "value": token ids ``[B, L]`` → values
+                ``[B, L]``, such as ``models.heads.ValueModel``.
+            head: "lm", "value" or "reward".
+            micro_tokens: padded tokens of one forward pass.
+            autocast: bfloat16 arithmetic over float32 weights.
+            logits_at_once: numbers in the largest slice of logits.
+            recompute: layers keep their inputs only, and are computed again in the backward pass
+                (``models.recompute``).
+
+        Raises ModelError when the model does something to its logits after its head that is not known here, or cannot
+        recompute.
+        """
+        if head not in HEADS:
+            raise ConfigError(f"head is {head!r}, expected one of {HEADS}")
+        self.model = model.eval()
+        self.head = head
+        self.micro_tokens = micro_tokens
+        self.shortages = 0  # how often memory ran out and a pass was halved
+        self.autocast = autocast
+        self.logits_at_once = logits_at_once
+        self.recompute = recompute
+        if recompute:
+            from cotrain.models.activation_checkpointing import check_recompute
+
+            check_recompute(model)
+        self.shared = head == "lm" and can_branch(model)  # prompts
+        if head == "lm":
+            self._find_layers()
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def predict(self, rows: ForwardInput, *, entropy: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """``[B, T]`` log-probabilities at the rows' temperatures (or values), 0 on padding; and entropies if wanted.
+
+        ``rows`` must be on the model's device. Differentiable unless inside ``torch.no_grad``.
+        """
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.autocast):
+            if self.head != "lm":
+                with self._recompute_activations(self.model):
+                    values = self.model(input_ids=rows.input_ids)
+                flat, flat_entropy = _at_least_float32(values[rows.row, rows.column]), None
+            else:
+                hidden = self._hidden_states(rows)  # [B, L, H]
+                flat, flat_entropy = self._sliced_logprobs(hidden[rows.row, rows.column], rows, entropy)
+        predictions = flat.new_zeros(rows.mask.shape).masked_scatter(rows.mask, flat)
+        if flat_entropy is None:
+            return predictions, None
+        return predictions, flat.new_zeros(rows.mask.shape).masked_scatter(rows.mask, flat_entropy)
+
+    def logprobs(
+        self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
+    ) -> list[torch.Tensor]:
+        """For each (prompt_ids, token_ids): float32 ``[T]`` on the CPU, without gradient, in this order. ``given``:
+        what stands between the tokens of each. Passes that do not fit in memory are halved (``halve_batches``)."""
+        while (found := self._logprobs_of(sequences, temperature, given)) is None:
+            pass
+        return found
+
+    def halve_batches(self, sequences: Sequence[Sequences], error: BaseException) -> None:
+        """After ``error``, for want of memory in one of these passes: let later ones have half of the tokens of the
+        largest. Raises ``error`` where it was another one, ConfigError where each pass is one sequence already."""
+        if not out_of_memory(error):
+            raise error
+        if max(map(len, sequences)) == 1:
+            longest = max(len(p) + len(t) for batch in sequences for p, t in batch)
+            raise ConfigError(
+                f"the memory of {self.device} does not hold one sequence of {longest} tokens; set "
+                "gradient_checkpointing=true for this policy, lower max_tokens, or take a smaller model"
+            ) from error
+        largest = max(sum(len(p) + len(t) for p, t in batch) for batch in sequences if len(batch) > 1)
+        self.micro_tokens = max(1, min(self.micro_tokens, largest) // 2)
+        self.shortages += 1
+
+    def _logprobs_of(
+        self, sequences: Sequences, temperature: float, given: Sequence[Given]
+    ) -> list[torch.Tensor] | None:
+        """None where memory ran out."""
+        between = given or [()] * len(sequences)
+        inputs = [(p, with_context(t, g)[0]) for (p, t), g in zip(sequences, between, strict=True)]
+        plan = batches_of(inputs, micro_tokens=self.micro_tokens, shared=self.shared)
+        results = [torch.zeros(len(token_ids)) for _, token_ids in sequences]
+        self.model.eval()
+        try:
+            with self.without_gradient():
+                for indices, counts in self.local_batches(plan):
+                    batch_sequences, batch_given = [sequences[i] for i in indices], [between[i] for i in indices]
+                    rows = forward_input_of(
+                        batch_sequences, [temperature] * len(batch_sequences), given=batch_given, shared=self.shared
+                    )
+                    predictions = self.predict(move_to(rows, self.device))[0].float().cpu()
+                    for b, i in enumerate(indices if counts else ()):
+                        results[i] = predictions[b, : len(sequences[i][1])].clone()
+        except MEMORY_ERRORS as error:
+            self.halve_batches([[sequences[i] for i in indices] for indices in plan], error)
+        else:
+            return self.complete_logprobs(results)
+        release_gpu_cache(self.device)
+        return None
+
+    # -- what a scorer overrides whose model is in shards
+
+    def without_gradient(self) -> AbstractContextManager[object]:
+        """Around passes that no backward pass follows."""
+        return torch.no_grad()
+
+    def local_batches(self, plan: Sequence[tuple[int, ...]]) -> Iterable[tuple[tuple[int, ...], bool]]:
+        """The batches to run here, and whether each counts."""
+        return ((indices, True) for indices in plan)
+
+    def complete_logprobs(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Those of all batches, from those run here; the others are zeros."""
+        return results
+
+    # -- the forward pass
+
+    def _recompute_activations(self, module: torch.nn.Module) -> AbstractContextManager[None]:
+        if not self.recompute:
+            return nullcontext()
+        from cotrain.models.activation_checkpointing import recompute_layers
+
+        return recompute_layers(module)
+
+    def _hidden_states(self, rows: ForwardInput) -> torch.Tensor:
+        """``[B, L, H]``, or ``[1, L, H]`` of the shared layout."""
+        if rows.branches is None:
+            with self._recompute_activations(self._body):
+                return self._body(input_ids=rows.input_ids, use_cache=False).last_hidden_state
+        with use_branches(self._body), self._recompute_activations(self._body):
+            output = self._body(
+                input_ids=rows.input_ids, position_ids=rows.branches.positions, branches=rows.branches, use_cache=False
+            )
+        return output.last_hidden_state
+
+    def _sliced_logprobs(
+        self, hidden: torch.Tensor, rows: ForwardInput, entropy: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """``[N]`` each, in slices of at most ``logits_at_once`` logits."""
+        size = max(1, self.logits_at_once // self._vocabulary)
+        parts = []
+        for start in range(0, len(hidden), size):
+            piece = slice(start, start + size)
+            temperature = None if rows.temperatures is None else rows.temperatures[piece]
+            arguments = (self._output, self._finish, hidden[piece], rows.targets[piece], temperature, entropy)
+            if len(hidden) > size and torch.is_grad_enabled():
+                parts.append(checkpoint(_slice_logprobs, *arguments, use_reentrant=False))
+            else:
+                parts.append(_slice_logprobs(*arguments))
+        logprobs = torch.cat([part[0] for part in parts])
+        return logprobs, torch.cat([part[1] for part in parts]) if entropy else None
+
+    def _find_layers(self) -> None:
+        """Find body and output layer; the way around the model's own forward must give what the model gives."""
+        model: Any = self.model
+        name = type(model).__name__
+        if not isinstance(model.get_input_embeddings(), nn.Embedding) or model.get_output_embeddings() is None:
+            raise ModelError(f"{name} has no embedding and output layer that can be called; use a causal LM")
+        self._body, self._output = model.get_decoder(), model.get_output_embeddings()
+        self._vocabulary: int = model.get_input_embeddings().num_embeddings
+        ids = torch.arange(min(4, self._vocabulary), device=self.device)[None]
+        with torch.no_grad():
+            model_logits = model(input_ids=ids, use_cache=False).logits
+            hidden = getattr(self._body(input_ids=ids, use_cache=False), "last_hidden_state", None)
+            if hidden is None:
+                raise ModelError(f"{name} does not hand out its last hidden state; use another causal LM")
+            raw = _at_least_float32(self._output(hidden))
+        exact = 1e-2 if model_logits.dtype in (torch.bfloat16, torch.float16) else 1e-5
+        for finish in _possible_finishes(model.config.get_text_config()):
+            own_logits = raw if finish is None else finish(raw)
+            same_shape = own_logits.shape == model_logits.shape
+            near = same_shape and (own_logits - model_logits).abs().max() <= exact * model_logits.abs().max()
+            if near or not bool(model_logits.isfinite().all()):
+                self._finish = finish
+                return
+        raise ModelError(
+            f"{name} changes its logits after its output layer in a way that is not known; expected nothing, "
+            f"final_logit_softcapping, or a scale ({', '.join(SCALES)})"
+        )
+
+
+SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier")  # of Cohere, Granite and HyperCLOVA X, Falcon-H1
+
+
+def _possible_finishes(config: Any) -> Iterator[Finish | None]:
+    """What a model with this configuration may do after its output layer; the model's own forward decides."""
+    scales = [float(value) for name in SCALES if (value := getattr(config, name, None))]
+    cap = getattr(config, "final_logit_softcapping", None)
+    for limit in [float(cap), None] if cap else [None]:  # first what is configured: small logits hardly feel a cap
+        for scale in [*scales, *(1.0 / scale for scale in scales), 1.0]:
+            yield None if limit is None and scale == 1.0 else partial(_scale_and_cap, scale=scale, cap=limit)
+
+
+def _scale_and_cap(logits: torch.Tensor, *, scale: float, cap: float | None) -> torch.Tensor:
+    """scale · logits, then cap · tanh(logits / cap) (Gemma 2, arXiv 2408.00118, section 2)."""
+    logits = logits * scale
+    return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
+def _slice_logprobs(
+    output: nn.Module,
+    finish: Finish | None,
+    hidden: torch.Tensor,
+    targets: torch.Tensor,
+    temperatures: torch.Tensor | None,
+    entropy: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """hidden ``[n, H]``, targets ``[n]`` → log-probabilities ``[n]`` and, if wanted, entropies ``[n]``."""
+    logits = _at_least_float32(output(hidden))  # [n, V]
+    if finish is not None:
+        logits = finish(logits)
+    if temperatures is not None:
+        logits = logits / temperatures[:, None]
+    total = logits.logsumexp(-1)
+    logprobs = logits.gather(-1, targets[:, None]).squeeze(-1) - total
+    return logprobs, total - (logits.softmax(-1) * logits).sum(-1) if entropy else None
+
+
+def _at_least_float32(values: torch.Tensor) -> torch.Tensor:
+    return values if values.dtype == torch.float64 else values.float()

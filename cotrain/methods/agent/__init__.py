@@ -1,1 +1,0 @@
-from cotrain.methods.agent.recipe import agent as agent

@@ -1,1 +1,0 @@
-from cotrain.methods.alphaproof.recipe import alphaproof as alphaproof

@@ -1,1 +1,0 @@
-from cotrain.methods.at_grpo.recipe import at_grpo as at_grpo

@@ -1,1 +1,0 @@
-from cotrain.methods.constitutional.recipe import constitutional as constitutional

@@ -1,1 +1,0 @@
-from cotrain.methods.environment.recipe import environment as environment

@@ -1,1 +1,0 @@
-from cotrain.methods.mae.recipe import mae as mae

@@ -1,1 +1,0 @@
-from cotrain.methods.magrpo.recipe import magrpo as magrpo

@@ -1,1 +1,0 @@
-from cotrain.methods.mars.recipe import mars as mars

@@ -1,1 +1,0 @@
-from cotrain.methods.marti.recipe import marti as marti

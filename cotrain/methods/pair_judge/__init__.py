@@ -1,2 +1,0 @@
-from cotrain.methods.pair_judge.recipe import pair_judge as pair_judge
-from cotrain.methods.pair_judge.rubrics import rubric_judge as rubric_judge

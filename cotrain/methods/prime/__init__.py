@@ -1,1 +1,0 @@
-from cotrain.methods.prime.recipe import prime as prime

@@ -1,1 +1,0 @@
-from cotrain.methods.ssp.recipe import ssp as ssp

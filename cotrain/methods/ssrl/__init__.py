@@ -1,1 +1,0 @@
-from cotrain.methods.ssrl.recipe import ssrl as ssrl

@@ -1,0 +1,289 @@
+"""Sources of training text: an addressed corpus gives for each index the same text or conversation, always.
+
+Procedural text, a text file (paragraphs), rows with a ``text`` or a ``messages`` column. A finite corpus is
+read in epochs, each in its own order; an endless one never repeats. Nothing here knows tokens.
+
+Left out: streaming of files larger than memory and remote data sets; convert them to JSONL shards of moderate size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from cotrain.core.errors import ConfigError, DataError
+from cotrain.core.input_files import MOST_ROW, lines_of_file
+from cotrain.core.seeding import rng_of
+from cotrain.data.columns import BOM, whole_text
+from cotrain.data.malformed_rows import Quarantine, numbered_lines, parse_rows
+from cotrain.data.marks import refuse_marked_message, refuse_marked_row
+from cotrain.data.unread_columns import (
+    columns_note,
+    count_columns,
+    is_system,
+    refuse_lost_parts,
+    system_text,
+    unread_columns,
+)
+from cotrain.data.word_problems.practice import OF_SKILL, SWAPPED, check_practice, solve_practice
+from cotrain.data.word_problems.source import WordProblems
+
+Message = Mapping[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
+Item = str | Sequence[Message]  # running text, or one conversation
+
+
+class TextPart(str):
+    """A stretch of a running text that is longer than a batch."""
+
+    begins: bool  # the text begins with it
+    ends: bool
+
+    def __new__(cls, text: str, *, begins: bool = True, ends: bool = True) -> TextPart:
+        part = super().__new__(cls, text)
+        part.begins, part.ends = begins, ends
+        return part
+
+
+ROWS = (".jsonl", ".parquet", ".csv", ".json")  # and all of them with .gz
+ROLES = ("system", "user", "assistant")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corpus:
+    """Texts or conversations by index."""
+
+    name: str  # for messages and metrics
+    size: int | None  # None: endless, every index is new
+    get: Callable[[int], Item]  # index in [0, size) → the same item, always
+    notes: tuple[str, ...] = ()  # what is to be said of how its file was read
+
+
+def procedural_corpus(name: str, get: Callable[[int], Item]) -> Corpus:
+    """An endless corpus from a function of an index."""
+    return Corpus(name=name, size=None, get=get)
+
+
+def from_items(name: str, items: Sequence[Item]) -> Corpus:
+    """A finite corpus from a list; raises DataError when it is empty."""
+    if not items:
+        raise DataError(f"{name}: no texts in it; expected at least one")
+    return Corpus(name=name, size=len(items), get=items.__getitem__)
+
+
+MOST_DIGESTED, ENDLESS_DIGESTED = 20_000, 16  # items of a corpus, and of an endless one, that its digest is of
+
+
+def digest_of_corpus(corpus: Corpus) -> str:
+    """What tells this corpus from another one: its size, and a hash of its items, or of many of them."""
+    count = ENDLESS_DIGESTED if corpus.size is None else min(corpus.size, MOST_DIGESTED)
+    size = count if corpus.size is None else corpus.size
+    digest = hashlib.blake2b(digest_size=16)
+    for place in range(count):
+        digest.update(repr(corpus.get(place * size // count)).encode(errors="replace"))
+    return f"{'endless' if corpus.size is None else corpus.size}:{digest.hexdigest()}"
+
+
+def text_file(path: str | Path, min_characters: int = 400) -> Corpus:
+    """A UTF-8 text file: paragraphs (parted by empty lines, or lines where there are none), short ones joined until
+    ``min_characters`` are reached."""
+    parts, gap = [paragraph for paragraph in _read_paragraphs(Path(path)) if paragraph], "\n\n"
+    if len(parts) == 1:
+        parts, gap = parts[0].splitlines(), "\n"
+    texts: list[str] = []
+    pending = ""
+    for part in parts:
+        if part:
+            pending = f"{pending}{gap}{part}" if pending else part
+            if len(pending) >= min_characters:
+                texts.append(pending)
+                pending = ""
+    return from_items(str(path), [*texts, pending] if pending else texts)
+
+
+def jsonl_file(path: str | Path, aside: Quarantine | None = None) -> Corpus:
+    """A file of JSON lines (``.gz`` too) or parquet whose every row has a ``text`` string or a ``messages`` list of
+    ``{"role", "content"}``.
+
+    A text in a column ``system`` is the first message. Tools and pictures beside messages are refused, other columns
+    counted in ``notes``. Raises DataError with row (from 1) and column for whatever else is found, or sets such a row
+    ``aside``, at most half of all.
+    """
+    unread: list[tuple[str, ...]] = []
+
+    def read_item(fields: dict[str, Any], place: str) -> Item:
+        item = _parse_item(fields, place)
+        unread.append(_unread_beside(item, fields))
+        return item
+
+    items = parse_rows(numbered_lines(Path(path)), read_item, aside)
+    if aside is not None:
+        aside.check_share(path)
+    return with_column_note(from_items(str(path), items), unread)
+
+
+def with_column_note(corpus: Corpus, unread: Sequence[Sequence[str]]) -> Corpus:
+    """The corpus with a note of the columns that were not read; ``unread``: those of each row."""
+    note = columns_note(count_columns(unread))
+    return replace(corpus, notes=(f"note: {corpus.name}: {note}",)) if note else corpus
+
+
+def _unread_beside(item: Item, fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """The columns of a row that are not in its item: all but its text, or its messages and their system text."""
+    if isinstance(item, str):
+        return unread_columns(fields, ["text"])
+    return tuple(name for name in unread_columns(fields, ["messages"]) if not is_system(name))
+
+
+def corpus_file(path: str | Path, aside: Quarantine | None = None) -> Corpus:
+    """``.jsonl``, ``.csv``, ``.json`` and ``.parquet`` as rows, anything else as text; raises DataError when there is
+    no such file."""
+    rows = str(path).lower().removesuffix(".gz").endswith(ROWS)
+    return jsonl_file(path, aside) if rows else text_file(path)
+
+
+def interleave(parts: Sequence[tuple[Corpus, int]]) -> Corpus:
+    """Mix corpora in fixed proportion: weight w means w items of every sum-of-weights. Finite parts repeat in epochs.
+
+    Item i of the mixture has its own item of its part, so endless parts never repeat. The mixture is endless.
+    """
+    if not parts or any(weight < 1 for _, weight in parts):
+        raise ConfigError("interleave: expected one corpus or more, each with an integer weight of 1 or more")
+    turns = [(number, rank) for number, (_, weight) in enumerate(parts) for rank in range(weight)]
+
+    def get_item(index: int) -> Item:
+        period, place = divmod(index, len(turns))
+        order = list(range(len(turns)))
+        rng_of("interleave", period).shuffle(order)
+        number, rank = turns[order[place]]
+        corpus, weight = parts[number]
+        own = period * weight + rank
+        return corpus.get(own) if corpus.size is None else corpus.get(epoch_index(corpus.size, own, number))
+
+    return Corpus(name="+".join(f"{weight}×{corpus.name}" for corpus, weight in parts), size=None, get=get_item)
+
+
+def split_corpus(corpus: Corpus, validation: int, seed: int = 0) -> tuple[Corpus, Corpus]:
+    """(training, validation) without an item in common; ``validation`` items are held out.
+
+    Of an endless corpus the first ones are held out, of a finite one a draw by ``seed``, at most a tenth of its items
+    and at least one. Raises DataError when the corpus has one item alone.
+    """
+    if corpus.size is None:
+        later = procedural_corpus(corpus.name, lambda index: corpus.get(index + validation))
+        return later, Corpus(name=f"{corpus.name} (validation)", size=validation, get=corpus.get)
+    validation = min(validation, max(1, corpus.size // 10))
+    if corpus.size <= validation:
+        raise DataError(f"{corpus.name}: one item alone, which would have to be held out; bring at least two")
+    order = list(range(corpus.size))
+    rng_of("split", seed).shuffle(order)
+    held_places, kept_places = sorted(order[:validation]), sorted(order[validation:])
+    return (
+        Corpus(name=corpus.name, size=len(kept_places), get=lambda index: corpus.get(kept_places[index])),
+        Corpus(
+            name=f"{corpus.name} (validation)", size=len(held_places), get=lambda index: corpus.get(held_places[index])
+        ),
+    )
+
+
+def repeat_epochs(corpus: Corpus, seed: int) -> Callable[[int], Item]:
+    """index in [0, ∞) → item: a finite corpus is read again and again, in another order each time."""
+    if corpus.size is None:
+        return corpus.get
+    size = corpus.size
+    return lambda index: corpus.get(epoch_index(size, index, seed))
+
+
+def epoch_index(size: int, index: int, seed: int) -> int:
+    """Where the ``index``-th item of repeated, shuffled reading stands in a corpus of ``size`` items."""
+    epoch, place = divmod(index, size)
+    return _epoch_order(size, epoch, seed)[place]
+
+
+@lru_cache(maxsize=8)
+def _epoch_order(size: int, epoch: int, seed: int) -> list[int]:
+    order = list(range(size))
+    rng_of("epoch", seed, epoch).shuffle(order)
+    return order
+
+
+def _read_paragraphs(path: Path) -> Iterator[str]:
+    """What stands between empty lines, without white space at its ends."""
+    lines, size, at = [], 0, 0  # the lines of this paragraph, their bytes, and the bytes in front of this line
+    try:
+        for line in lines_of_file(path):
+            size += len(line)
+            if size > MOST_ROW:
+                raise DataError(f"{path}: a paragraph of more than {MOST_ROW} bytes; part it by empty lines")
+            text = (line.removeprefix(BOM) if at == 0 else line).decode("utf-8")
+            at += len(line)
+            for each in io.StringIO(text, newline=None):  # \r and \r\n are line breaks too
+                if each != "\n":
+                    lines.append(each)
+                    continue
+                yield "".join(lines).strip()
+                lines, size = [], 0
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 at byte {at + error.start}; save the file as UTF-8") from error
+    yield "".join(lines).strip()
+
+
+def _parse_item(fields: dict[str, Any], place: str) -> Item:
+    text, conversation = (fields.get(column) is not None for column in ("text", "messages"))
+    if text and conversation:
+        raise DataError(f"{place}: both 'text' and 'messages'; leave out the column that is not to be learned")
+    refuse_lost_parts(fields, ["text", "messages"], place, whole=True)
+    refuse_marked_row(fields, place)
+    if "text" in fields and not conversation:
+        if not isinstance(fields["text"], str) or not fields["text"]:
+            raise DataError(f"{place}, column 'text': expected a non-empty string, found {fields['text']!r:.40}")
+        return whole_text(fields["text"], f"{place}, column 'text'")
+    if "messages" not in fields:
+        raise DataError(
+            f"{place}: no column 'text' or 'messages'; there are: {', '.join(sorted(fields)) or 'none'}; for questions "
+            "with answers, prompt and completion, or ShareGPT add --role solver"
+        )
+    messages = fields["messages"]
+    if not isinstance(messages, list) or not messages:
+        raise DataError(f"{place}, column 'messages': expected a non-empty list, found {messages!r:.40}")
+    for number, message in enumerate(messages):
+        where = f"{place}, column 'messages[{number}]"
+        if not isinstance(message, dict):
+            raise DataError(f"{where}': expected an object with 'role' and 'content', found {message!r:.40}")
+        if message.get("role") not in ROLES:
+            raise DataError(f"{where}.role': expected one of {', '.join(ROLES)}, found {message.get('role')!r:.40}")
+        if not isinstance(message.get("content"), str):
+            raise DataError(f"{where}.content': expected a string, found {message.get('content')!r:.40}")
+        if message["role"] == "assistant":
+            refuse_marked_message(message, f"{where}'")
+        whole_text(message["content"], f"{where}.content'")
+    if messages[0]["role"] == "assistant":
+        raise DataError(f"{place}, column 'messages': the first message is the assistant's; expected what it answers")
+    if messages[-1]["role"] != "assistant":
+        raise DataError(f"{place}, column 'messages': the last message must be the assistant's, it is what is learned")
+    said = [{"role": message["role"], "content": message["content"]} for message in messages]
+    return _behind_system_text(said, system_text(fields, place), place)
+
+
+def _behind_system_text(said: list[dict[str, str]], system: str, place: str) -> Item:
+    """The messages behind the text of a column ``system``. Raises DataError where they have another one."""
+    first = {"role": "system", "content": system}
+    if not system or said[0] == first:
+        return said
+    if said[0]["role"] == "system":
+        raise DataError(f"{place}: two system texts, in a column and in 'messages'; keep one of them")
+    return [first, *said]
+
+
+def practice_of(source: WordProblems, seed: int, stage: str, rise: int = 0) -> list[tuple[Corpus, int]]:
+    """Conversations that solve word problems and that review solutions, in equal numbers. ``stage`` names the draw, and
+    "mend" reviews other errors than the rest; ``rise``: problems of a kind after which one step more comes, 0 for all
+    lengths from the start."""
+    errors = SWAPPED if stage == "mend" else OF_SKILL
+    solve = procedural_corpus("solve", lambda i: solve_practice(source, stage, seed, i, rise))
+    check = procedural_corpus("check", lambda i: check_practice(source, stage, seed, i, rise, errors))
+    return [(solve, 1), (check, 1)]

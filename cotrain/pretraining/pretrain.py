@@ -1,0 +1,301 @@
+"""Pretraining: next-token prediction on running text, from new weights or from a model that is there already.
+
+    python: pretrain("base", corpus=text_file("book.txt"), tokens=10_000_000)
+
+The result is a plain model directory. Defaults fit the embedded base: 0.9 million parameters on a laptop.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from cotrain.core.errors import ConfigError
+from cotrain.core.verbosity import print_progress
+from cotrain.distributed.local import check_device
+from cotrain.models.from_scratch import new_model, small_config
+from cotrain.models.load import load_model, save_model
+from cotrain.pretraining.corpora import Corpus, Item, digest_of_corpus, interleave, split_corpus
+from cotrain.pretraining.documents import (
+    all_documents,
+    document_reader,
+    examine,
+    in_parts,
+    renderer_at,
+    running_documents,
+)
+from cotrain.pretraining.packing import Document
+from cotrain.pretraining.ranks import ALONE, Ranks
+from cotrain.pretraining.tokenizer import train_tokenizer
+from cotrain.pretraining.trainer import SETTINGS, TrainingOutcome, TrainingPlan, begin_time, read_result, train
+from cotrain.prompts.render import Renderer, generation_config_of
+from cotrain.storage.file_ops import replace_file
+from cotrain.storage.schemas import RESULT
+
+Parts = Sequence[tuple[Corpus, int]]  # corpora with integer weights
+SAMPLE_BEGINS, SAMPLE_TOKENS = 8, 96  # of the text that is shown at the end
+CONTEXT = 1024  # tokens that a new model is made for, where its rows are not longer
+TOKENIZER_SAMPLE = 5_000  # items that a new tokenizer learns from
+
+
+def pretrain(
+    out: str | Path,
+    *,
+    corpus: Corpus | Parts,
+    tokens: int,
+    model: str | os.PathLike[str] | None = None,
+    config: PretrainedConfig | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    vocab_size: int = 640,
+    batch_tokens: int = 8192,
+    length: int = 512,
+    lr: float = 3e-3,
+    warmup: int = 100,
+    decay_fraction: float = 0.5,
+    shape: str = "linear",
+    optimizer: str = "adamw",
+    weight_decay: float = 0.1,
+    validation: int = 256,
+    seed: int = 0,
+    resume: bool = False,
+    save_dtype: torch.dtype | None = None,
+    report: Callable[[dict[str, Any]], None] | None = None,
+    plan: Mapping[str, Any] | None = None,
+    device: str = "cpu",
+    say: Callable[[str], None] = print_progress,
+    ranks: Ranks = ALONE,
+) -> TrainingOutcome:
+    """Train on ``tokens`` tokens of text (padding counted) and write the model to ``out``.
+
+    Args:
+        corpus: text, or several corpora with integer weights: ``[(corpus, 3), (other, 1)]``.
+        model: go on from this directory or Hub name. Without it a new one is made from ``config``
+            (default: ``config_for(tokenizer)`` with a context of ``length`` or more) and ``seed``.
+        tokenizer: of a new model; without it one of ``vocab_size`` is learned from the corpus.
+        batch_tokens, length: tokens of one optimiser step, and of one row of it.
+        validation: items of each corpus held out of training.
+        save_dtype: of the weights written at the end (default: as trained, float32).
+        plan: further fields of ``TrainingPlan`` by name, such as ``{"save_every": 100, "micro": 8}``.
+        device: "cpu", "cuda" or "cuda:1", where it is trained.
+        say: hears what of the corpus is left out, or learned in parts.
+        ranks: of several processes that train together, this one; all are called alike.
+
+    Interrupted (``finished=False``), it has left a checkpoint: call again with ``resume=True``.
+    Raises ConfigError, DataError, ModelError, RunDirectoryError.
+    """
+    parts = weighted_parts(corpus)
+    if model is not None and (config is not None or tokenizer is not None):
+        raise ConfigError("pretrain: model brings its own config and tokenizer; give either model or those")
+    if model is not None:
+        network, tokenizer = load_model(model)
+    else:
+        tokenizer = tokenizer or train_tokenizer(sample_texts(parts), vocab_size)
+        network = new_model(config or config_for(tokenizer, context=max(CONTEXT, length)), seed)
+    move_to_device(network, device)
+    full = make_plan(
+        tokens, batch_tokens, plan, length=length, lr=lr, seed=seed, optimizer=optimizer, weight_decay=weight_decay,
+        warmup=warmup, decay_fraction=decay_fraction, shape=shape,
+    )  # fmt: skip
+    return train_and_save(
+        network, tokenizer, parts, out, full, replies_only=False, validation=validation,
+        start=str(model) if model is not None else "new", resume=resume, save_dtype=save_dtype, report=report, say=say,
+        ranks=ranks,
+    )  # fmt: skip
+
+
+def move_to_device(network: nn.Module, device: str) -> None:
+    """Put a model where it is trained. Raises ConfigError for a device that is not there."""
+    check_device(device)
+    nn.Module.to(network, device)
+
+
+def config_for(tokenizer: PreTrainedTokenizerBase, **sizes: Any) -> PretrainedConfig:
+    """``small_config`` with vocabulary and ids of a tokenizer; ``sizes`` are those of ``small_config``."""
+    names = {"pad_id": tokenizer.pad_token_id, "bos_id": tokenizer.bos_token_id, "eos_id": tokenizer.eos_token_id}
+    return small_config(len(tokenizer), **sizes, **{name: i for name, i in names.items() if i is not None})
+
+
+def step_count(tokens: int, batch_tokens: int, length: int) -> int:
+    """Optimiser steps for so many tokens: each takes as many whole rows as ``batch_tokens`` hold."""
+    return math.ceil(tokens / max(length, batch_tokens // length * length))
+
+
+def make_plan(
+    tokens: int, batch_tokens: int, more: Mapping[str, Any] | None, *, length: int, **fields: Any
+) -> TrainingPlan:
+    """A plan of as many steps and rows as these numbers of tokens need; raises ConfigError for unknown fields."""
+    if batch_tokens < length or tokens < batch_tokens:
+        raise ConfigError(
+            f"length {length}, batch_tokens {batch_tokens}, tokens {tokens}: expected none above the next; lower "
+            "--length or --batch-tokens, or raise --tokens"
+        )
+    rows, steps = batch_tokens // length, step_count(tokens, batch_tokens, length)
+    warmup = min(fields.pop("warmup"), steps // 5)
+    made = TrainingPlan(steps=steps, rows=rows, length=length, warmup=warmup, **fields)
+    unknown = sorted(set(more or {}) - set(TrainingPlan.__dataclass_fields__))
+    if unknown:
+        raise ConfigError(f"plan: no field {unknown[0]!r} (there are: {', '.join(TrainingPlan.__dataclass_fields__)})")
+    return replace(made, **dict(more or {}))
+
+
+def train_and_save(
+    network: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    parts: Parts,
+    out: str | Path,
+    plan: TrainingPlan,
+    *,
+    replies_only: bool,
+    validation: int,
+    start: str,
+    resume: bool,
+    save_dtype: torch.dtype | None,
+    report: Callable[[dict[str, Any]], None] | None,
+    say: Callable[[str], None] = print_progress,
+    taught: Mapping[str, Any] | None = None,
+    about: Mapping[str, Any] | None = None,
+    merge: Callable[[], PreTrainedModel] | None = None,
+    ranks: Ranks = ALONE,
+) -> TrainingOutcome:
+    """Hold out, tokenize, train, write: what pretraining and supervised training have in common. ``taught`` is written
+    into ``result.json`` beside the figures. ``about``: more of what a run must have in common with the one that it goes
+    on with. ``merge`` makes the model that is written; by default it is ``network``."""
+    longest = plan.length if replies_only else plan.rows * plan.length
+    resumed = (Path(out) / SETTINGS).is_file()
+    if not resumed:
+        context = getattr(network.config.get_text_config(), "max_position_embeddings", None)
+        if context is not None and plan.length > context:
+            raise ConfigError(
+                f"length {plan.length}: longer than the context of the model, {context} tokens; lower --length"
+            )
+    about = {"start": start, "held_out": validation, "replies_only": replies_only, **(about or {})}
+    about["texts"] = [digest_of_corpus(corpus) for corpus, _ in parts]  # a training that goes on has the same
+    begun, ends = None, generation_config_of(network)
+    if Renderer(tokenizer, ends).asks_time:  # a training that goes on tells it the same
+        known = begin_time(out)
+        moment = datetime.fromisoformat(known) if known else datetime.now()
+        begun = datetime.fromtimestamp(ranks.as_first(int(moment.timestamp()), network.device))
+        about["begun"] = begun.isoformat(timespec="seconds")
+    batch = plan.rows * plan.length
+    renderer = renderer_at(tokenizer, begun, ends)
+    looked_at = [
+        examine(corpus, renderer, plan.length if replies_only else 0, batch, replies_only) for corpus, _ in parts
+    ]
+    if plan.rows < ranks.world:
+        raise ConfigError(
+            f"a batch of {plan.rows} rows on {ranks.world} ranks: each wants a row; raise --batch-tokens, or lower "
+            "--world"
+        )
+    for seen in looked_at if ranks.is_first else ():
+        for note in seen.notes(longest, batch):
+            say(note)
+    divided = []
+    for (corpus, weight), seen in zip(parts, looked_at, strict=True):
+        kept, held = split_corpus(corpus, validation, plan.seed)
+        if seen.in_parts:
+            kept = in_parts(kept, tokenizer, batch)
+            held = in_parts(held, tokenizer, batch) if held.size else held
+        divided.append((kept, held, weight))
+    mixed = divided[0][0] if len(divided) == 1 else interleave([(kept, weight) for kept, _, weight in divided])
+    held_out = {
+        corpus.name: documents
+        for (corpus, _), (_, held, _) in zip(parts, divided, strict=True)
+        if validation and (documents := all_documents(held, tokenizer, replies_only, longest, begun, ends))
+    }
+    outcome = train(
+        network,
+        document_reader(mixed, tokenizer, plan.seed, replies_only, longest, begun, ends, batch),
+        out,
+        plan,
+        pad_id=0,  # any that the model knows
+        validation=held_out,
+        about={**about, "corpus": mixed.name},
+        resume=resume,
+        finish=lambda: save_model(network if merge is None else merge(), tokenizer, out, save_dtype),
+        report=report,
+        ranks=ranks,
+    )
+    if not outcome.finished or not ranks.is_first:
+        return outcome
+    if math.isnan(outcome.loss):  # it was finished before
+        written = read_result(out)
+        return replace(outcome, **{name: written[name] for name in ("bits_per_byte", "sample") if name in written})
+    if not replies_only:
+        texts = {corpus.name: held for (corpus, _), (_, held, _) in zip(parts, divided, strict=True)}
+        bits = {
+            name: bits_per_byte(texts[name], held_out[name], nats)
+            for name, nats in outcome.validation.items()
+            if isinstance(texts[name].get(0), str)
+        }
+        outcome = replace(outcome, bits_per_byte=bits, sample=sample_text(network, tokenizer, texts))
+    result = {
+        "stage": "sft" if replies_only else "pretrain", "start": start, **(taught or {}),
+        "parameters": sum(parameter.numel() for parameter in network.parameters()), "steps": plan.steps,
+        "tokens": plan.steps * plan.rows * plan.length, "resumed": resumed, "seconds": outcome.seconds,
+        "loss": outcome.loss, "validation": dict(outcome.validation),
+        "bits_per_byte": dict(outcome.bits_per_byte), "sample": outcome.sample,
+        "left_out": {seen.name: seen.left_out for seen in looked_at if seen.left_out},
+        "in_parts": {seen.name: seen.in_parts for seen in looked_at if seen.in_parts},
+    }  # fmt: skip
+    replace_file(Path(out) / RESULT, json.dumps(result, indent=2, ensure_ascii=False).encode())
+    return outcome
+
+
+def bits_per_byte(texts: Corpus, documents: Sequence[Document], nats: float) -> float:
+    """``nats`` per learned token as bits per byte of UTF-8, which models with different tokenizers have in common. The
+    end of each text counts as a token and has no byte."""
+    size = sum(len(str(texts.get(index)).encode()) for index in range(texts.size or 0))
+    learned = sum(sum(document.learn[1:]) for document in documents)
+    return nats * learned / math.log(2) / max(1, size)
+
+
+@torch.no_grad()
+def sample_text(network: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Mapping[str, Corpus]) -> str:
+    """The first tokens of a held-out text, and how the model goes on, at temperature 1 and from one seed."""
+    first = next((item for held in texts.values() if isinstance(item := held.get(0), str)), None)
+    if first is None:
+        return ""
+    (document,) = running_documents([first], tokenizer)
+    ids = torch.tensor([document.ids[:SAMPLE_BEGINS]], device=network.device)
+    limit = getattr(network.config, "max_position_embeddings", None) or SAMPLE_TOKENS
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        found = network.generate(  # type: ignore[operator]
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=min(SAMPLE_TOKENS, max(1, limit - SAMPLE_BEGINS)),
+            do_sample=True,
+            temperature=1.0,
+            pad_token_id=tokenizer.pad_token_id or 0,
+        )
+    return str(tokenizer.decode(found[0], skip_special_tokens=True))
+
+
+def sample_texts(parts: Parts) -> list[str]:
+    """What a new tokenizer learns from: items of every part in proportion to its weight, from past the held-out."""
+    whole = sum(weight for _, weight in parts)
+    texts: list[str] = []
+    for corpus, weight in parts:
+        count = math.ceil(TOKENIZER_SAMPLE * weight / whole)
+        for index in range(count if corpus.size is None else min(count, corpus.size)):
+            texts += _texts_of_item(corpus.get(index))
+    return texts
+
+
+def _texts_of_item(item: Item) -> list[str]:
+    return [item] if isinstance(item, str) else [message["content"] for message in item]
+
+
+def weighted_parts(corpus: Corpus | Parts) -> Parts:
+    """One corpus or several, as several."""
+    return [(corpus, 1)] if isinstance(corpus, Corpus) else list(corpus)

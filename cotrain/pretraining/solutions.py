@@ -1,0 +1,371 @@
+"""Training conversations for a role: its prompt, and a solution in the format in which its answers will be read.
+
+::
+
+    {"question", "answer": "… #### 39"}     {"problem", "solution", "answer"}     {"prompt", "completion"}
+    {"messages": [{"role", "content"}, …]}  {"conversations": [{"from": "human", "value"}, …]}
+
+Rows of JSON lines, of one JSON array, of CSV or of parquet. Of each the problem, the worked text and the answer are
+taken, and written as ``<step>``s and an ``<answer>``, or in the words of another format (``formats/answers.py``). Where
+a row does not say its answer alone, it is looked for in the text: in tags, a box, after ``####`` or "the answer is".
+
+Or the solutions are the model's own: it answers each problem several times, and what is right is kept, word for word
+(rejection sampling: Yuan et al., arXiv 2308.01825; STaR, arXiv 2203.14465, without rationalisation). A verifier's
+conversations are made in ``reviews.py``. Left out: several turns, other roles.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cotrain.config.policies import frozen
+from cotrain.core.errors import DataError
+from cotrain.core.notes import CORRECT, FAILURE
+from cotrain.core.seeding import seed_of
+from cotrain.core.types import Episode, Task
+from cotrain.core.verbosity import Pace
+from cotrain.data.columns import ANY, SPEAKERS, Row, behind_system, field_of, row_of, system_of, without_calculator
+from cotrain.data.files import task_of
+from cotrain.data.malformed_rows import Quarantine, numbered_lines, parse_rows
+from cotrain.data.marks import refuse_marked_message, refuse_marked_row
+from cotrain.data.unread_columns import (
+    columns_note,
+    count_columns,
+    is_system,
+    refuse_lost_parts,
+    system_text,
+    unread_columns,
+)
+from cotrain.distributed.local import LocalBackend
+from cotrain.formats.answers import ENDS, READERS, final_answer, write_answer
+from cotrain.formats.role_prompts import solve_own
+from cotrain.formats.solutions import TAGS, write_solution
+from cotrain.formats.steps import steps_in, steps_kind_of, write_steps
+from cotrain.grading.pool import AnswerGrader
+from cotrain.pretraining.corpora import Corpus, Item, from_items, with_column_note
+from cotrain.prompts.templates import SOLVE_FULL, fill_template
+from cotrain.rollout.common_roles import solver, speaks_short
+from cotrain.rollout.protocols import examine
+from cotrain.rollout.role import Role
+from cotrain.rollout.runner import Executor, Roles, grade_outside
+from cotrain.runs.choose_formats import STEP as LOOK
+from cotrain.runs.choose_formats import SampledText, ask_solver, read_texts, spread_indices
+from cotrain.storage.kept_work import KeptWork
+from cotrain.trainer.policy_store import PolicyStore
+
+LAYOUTS = "question and answer, prompt and completion, messages, or conversations (ShareGPT)"
+CHUNK = 32  # problems that are answered at a time
+T = TypeVar("T")
+
+
+def solver_of(
+    model: str,
+    answer: str | None = None,
+    prompt: str | None = None,
+    max_tokens: int | None = None,
+    steps: str | None = None,
+) -> Role:
+    """The role ``solver`` as a run will have it, with these changes."""
+    role = replace(solver("solver", model, max_tokens=max_tokens), answer=answer or TAGS, steps=steps)
+    if prompt is None and role.is_free_form and role.prompt == SOLVE_FULL:
+        prompt = solve_own(role.answer, steps)
+    return replace(role, prompt=prompt or role.prompt)
+
+
+def gold_solutions(path: str, role: Role, aside: Quarantine | None = None) -> Corpus:
+    """The file's own solutions. Raises DataError with the layouts expected, or sets such a row ``aside``."""
+    rows = read_rows(path, _parse_row, aside)
+    conversations = from_items(path, [_gold_conversation(row, role) for row in rows])
+    return with_column_note(conversations, [row.unread for row in rows])
+
+
+def read_rows(path: str, read: Callable[[dict[str, Any], str], T], aside: Quarantine | None) -> list[T]:
+    """What ``read(row, where)`` makes of each row of a file. Raises DataError of the first row that it refuses, or sets
+    such rows ``aside``."""
+    rows = parse_rows(numbered_lines(Path(path)), read, aside)
+    if aside is not None:
+        aside.check_share(path)
+    return rows
+
+
+def own_solutions(
+    model: str,
+    path: str,
+    role: Role,
+    *,
+    samples: int,
+    device: str = "cpu",
+    seed: int = 0,
+    aside: Quarantine | None = None,
+    say: Callable[[str], None],
+    work: KeptWork | None = None,
+) -> tuple[Corpus, list[dict[str, Any]]]:
+    """What of the model's own solutions is right, ``samples`` tried for each problem, and the same as rows of
+    ``messages``; ``work`` keeps each chunk of problems. Raises DataError where none is."""
+    kept: dict[tuple[str, str], Item] = {}  # a solution that is found twice is learned once
+    solved: set[str] = set()
+    lost = Counter[str]()
+    with open_player(model, path, {"solver": role}, device=device, seed=seed, aside=aside, say=say) as (tasks, player):
+        pace = Pace(samples * len(tasks), "{} answers drawn", say)
+        player.watch = lambda total: pace.add
+        for start, chunk in in_chunks(tasks):
+            make = partial(_solve_chunk, player, role, chunk, step=-1 - start, samples=samples)
+            found = make() if work is None else work.part(f"problems from {start}", make)
+            for task_id, text, conversation in found["right"]:
+                kept[task_id, text] = conversation
+                solved.add(task_id)
+            lost.update(found["lost"])
+            done = min(start + CHUNK, len(tasks))
+            progress = f"{len(kept)} right solutions of {len(solved)} problems"
+            say(f"{done} of {len(tasks)} problems answered: {progress}{lost_suffix(lost)}")
+        count = samples * len(tasks)
+    if len(kept) < 2:
+        raise DataError(
+            f"{path}: of {count} solutions of {model} {len(kept)} are right and can be read{lost_suffix(lost)}; bring "
+            "easier problems, raise --samples, or leave out --from-samples"
+        )
+    items = list(kept.values())
+    return from_items(f"right solutions of {path}", items), [{"messages": item} for item in items]
+
+
+def _solve_chunk(player: Executor, role: Role, chunk: Sequence[Task], *, step: int, samples: int) -> dict[str, Any]:
+    """Right and readable solutions of these problems, each as problem, text and conversation; and how many were lost,
+    by reason."""
+    right, lost = [], Counter[str]()
+    for episode in player.play(_solve_and_examine, chunk, step=step, group_size=samples):
+        lost.update(why_lost(episode))
+        for trace in episode.traces:
+            task = chunk[episode.task]
+            sample = SampledText(task=task, text=trace.text, finish=trace.finish)
+            if CORRECT.of(trace) and read_texts(role, [sample]).readable:
+                right.append((task.id, trace.text, _solver_conversation(role, task.prompt, trace.text)))
+    return {"right": right, "lost": dict(lost)}
+
+
+@contextmanager
+def open_player(
+    model: str,
+    path: str,
+    roles: Mapping[str, Role],
+    *,
+    device: str,
+    seed: int,
+    aside: Quarantine | None,
+    say: Callable[[str], None],
+) -> Iterator[tuple[list[Task], Executor]]:
+    """The problems of a file, and a player of ``roles`` of the policy "solver", which is the model as it stands.
+    Problems are graded outside of this process for as long as the context is open. ``say`` hears which columns of the
+    file are not read."""
+    rows = read_rows(path, _problem_row, aside)
+    if unread := columns_note(count_columns(row.unread for row in rows)):
+        say(f"note: {path}: {unread}")
+    judge, backend = AnswerGrader(), LocalBackend(device)
+    tasks = [task_of(row, f"sft/{i}", judge) for i, row in enumerate(rows)]
+    policies = PolicyStore(backend.open({"solver": frozen(model)}, seed=seed))
+    try:
+        yield (
+            tasks,
+            Executor(backend.engine, policies.renderers, roles, seed_of("samples", seed), grader=grade_outside),
+        )
+    finally:
+        judge.close()
+
+
+def choose_step_format(
+    role: Role,
+    model: str,
+    path: str,
+    *,
+    device: str = "cpu",
+    seed: int = 0,
+    aside: Quarantine | None = None,
+    say: Callable[[str], None],
+) -> Role:
+    """The solver with its solutions cut into steps as the model writes them, as a run cuts them
+    (``runs/choose_formats.py``). It stays as it is where its steps were chosen, its answers are in tags, or the model
+    is one of the package's."""
+    if role.steps is not None or role.answer == TAGS or speaks_short(model):
+        return role
+    own_aside = None if aside is None else Quarantine()
+    roles = {"solver": role}
+    quiet = _keep_quiet  # what is to be said of the file is said when its problems are drawn
+    with open_player(model, path, roles, device=device, seed=seed, aside=own_aside, say=quiet) as (tasks, player):
+        chosen_tasks = [tasks[i] for i in spread_indices(len(tasks))]
+        episodes = player.play(ask_solver, chosen_tasks, step=LOOK, group_size=1)
+    samples = [
+        SampledText(task=chosen_tasks[e.task], text=trace.text, finish=trace.finish)
+        for e in episodes
+        for trace in e.traces
+    ]
+    parsed = read_texts(role, samples).parsed
+    steps = steps_kind_of([one.text for one, found in zip(samples, parsed, strict=True) if found.ok])
+    say(f"steps as {steps}, as most of {len(samples)} answers are written; --steps-as chooses otherwise")
+    return replace(role, steps=steps)
+
+
+def _keep_quiet(text: str) -> None:
+    """Hear a message and pass it over."""
+
+
+def in_chunks(tasks: Sequence[Task]) -> Iterator[tuple[int, Sequence[Task]]]:
+    """``CHUNK`` problems at a time, each with where it starts."""
+    for start in range(0, len(tasks), CHUNK):
+        yield start, tasks[start : start + CHUNK]
+
+
+def why_lost(episode: Episode) -> list[str]:
+    """Why nothing is known of the solution of an episode; [] where it can be read and was graded."""
+    if episode.failure is not None:
+        return [episode.failure]
+    solution = next(trace for trace in episode.traces if trace.role == "solver")
+    return [reason] if (reason := solution.failure or FAILURE.of(solution)) else []
+
+
+def lost_suffix(lost: Mapping[str, int]) -> str:
+    """How many solutions were lost, and the most frequent reason; "" for none."""
+    if not lost:
+        return ""
+    most = max(lost, key=lambda reason: lost[reason])
+    return f"; {sum(lost.values())} could not be read or graded (most often: {most})"
+
+
+async def _solve_and_examine(task: Task, roles: Roles) -> None:
+    await examine(task, roles, await roles.solver(problem=task.prompt))
+
+
+def _solver_conversation(role: Role, problem: str, text: str) -> Item:
+    system = [] if role.system is None else [{"role": "system", "content": role.system}]
+    prompt = fill_template(role.prompt, problem=problem)
+    return [*system, {"role": "user", "content": prompt}, {"role": "assistant", "content": text}]
+
+
+def _gold_conversation(row: WorkedRow, role: Role) -> Item:
+    problem, work, answer = behind_system(row.system, row.problem), row.work, row.answer
+    worked = without_calculator(work)
+    lines, tagged = _lines_of(worked), [" ".join(_lines_of(step.text)) for step in steps_in(worked, "tags")]
+    if not role.is_free_form:
+        text = work if "</answer>" in work else write_solution(tagged or lines or [answer], answer)
+        return _solver_conversation(role, problem, text)
+    if tagged:  # what stands behind them is written anew, where its format can be
+        lines = tagged if role.answer in ENDS else [*tagged, *_lines_of(worked.rpartition("</step>")[2])]
+        work = "\n".join(lines)
+    work = _write_steps_as(role.steps, work, lines)
+    if role.answer == TAGS and "</answer>" in work:
+        return _solver_conversation(role, problem, work)
+    if role.answer not in ENDS or (role.answer != TAGS and READERS[role.answer](work) == answer):
+        return _solver_conversation(role, problem, work)
+    return _solver_conversation(role, problem, f"{work}\n{write_answer(answer, role.answer)}".strip())
+
+
+def _lines_of(text: str) -> list[str]:
+    return [line.strip() for line in text.split("\n") if line.strip()]
+
+
+def _write_steps_as(steps: str | None, work: str, lines: Sequence[str]) -> str:
+    """A worked text whose steps are written in this way, made of its lines where they are not so already."""
+    if steps in (None, "lines", "sentences") or not lines or len(steps_in(work, str(steps))) > 1:
+        return work
+    return write_steps(lines, str(steps))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkedRow:
+    """A problem of a file and the worked text that solves it."""
+
+    problem: str
+    work: str  # without the mark of its answer
+    answer: str
+    system: str = ""  # what is said before the problem
+    unread: tuple[str, ...] = ()  # columns that have a value and were not read
+
+
+def _parse_row(row: dict[str, Any], where: str) -> WorkedRow:
+    """Problem, worked text and answer of a row in any of the layouts above. Raises DataError."""
+    refuse_marked_row(row, where)
+    if "messages" in row or "conversations" in row or "completion" in row:
+        return _parse_reply(row, where)
+    try:
+        found = row_of(row, ANY.question, ANY.answer, where)
+    except DataError as error:
+        raise DataError(f"{error}; expected {LAYOUTS}") from error
+    answer_text = found.answer or ""
+    bare_answer = _answer_in(answer_text) or answer_text  # the column may hold worked text
+    worked = str(row.get("solution") or row.get("answer") or "")
+    work = worked.rpartition("####")[0].strip() if "####" in worked else worked
+    return WorkedRow(
+        problem=found.question,
+        work="" if work.strip() == bare_answer else work,
+        answer=bare_answer,
+        system=found.system,
+        unread=tuple(name for name in found.unread if name != "solution"),
+    )
+
+
+def _parse_reply(row: dict[str, Any], where: str) -> WorkedRow:
+    """A row whose worked text is a reply: in messages, or a completion beside its prompt."""
+    is_dialogue = "messages" in row or "conversations" in row
+    if is_dialogue:
+        column = "messages" if "messages" in row else "conversations"
+        problem, work, system = _one_dialogue(row, column, where)
+        read = [column]
+    else:
+        prompt = "~question" if "instruction" in row else "prompt|question|problem"
+        asked, problem = field_of(row, prompt, where, numbers=False)
+        work = field_of(row, "completion", where, numbers=False)[1]
+        system = system_of(row, asked, where)
+        read = [*asked.split("+"), "completion"]
+    refuse_lost_parts(row, read, where, whole=is_dialogue)
+    answer = _answer_in(work)
+    if answer is None:
+        raise DataError(
+            f"{where}: no answer in {work[-40:]!r}; expected <answer>…</answer>, \\boxed{{…}}, #### or 'The answer "
+            "is …' at its end"
+        )
+    return WorkedRow(
+        problem=problem,
+        work=work.rpartition("####")[0].strip() or work,
+        answer=answer,
+        system=system,
+        unread=tuple(name for name in unread_columns(row, read) if not is_system(name)),
+    )
+
+
+def _answer_in(work: str) -> str | None:
+    return final_answer(work) or READERS["phrase"](work)
+
+
+def _problem_row(row: dict[str, Any], where: str) -> Row:
+    found = _parse_row(row, where)
+    return Row(question=found.problem, answer=found.answer, solution=None, system=found.system, unread=found.unread)
+
+
+def _one_dialogue(row: Mapping[str, Any], name: str, where: str) -> tuple[str, str, str]:
+    """The one question, the one reply and the system text of the conversation in the column ``name``."""
+    turns: dict[str, list[str]] = {"user": [], "assistant": [], "system": []}
+    for turn in row[name] if isinstance(row[name], list) else [None]:
+        who = SPEAKERS.get(str(turn.get("role", turn.get("from")))) if isinstance(turn, dict) else None
+        text = turn.get("content", turn.get("value")) if isinstance(turn, dict) else None
+        if who is None or not isinstance(text, str):
+            raise DataError(
+                f"{where}, field {name!r}: found {turn!r:.60}; expected {{role, content}} or {{from, value}} of user "
+                "and assistant"
+            )
+        if isinstance(turn, dict) and who == "assistant":
+            refuse_marked_message(turn, f"{where}, field {name!r}")
+        turns[who].append(text)
+    counts: Sequence[int] = (len(turns["user"]), len(turns["assistant"]))
+    if counts != (1, 1):
+        raise DataError(
+            f"{where}, field {name!r}: {counts[0]} questions and {counts[1]} replies; a solver's conversation has one "
+            "of each"
+        )
+    beside = system_text(row, where)
+    if len(turns["system"]) > 1 or (turns["system"] and beside and turns["system"] != [beside]):
+        raise DataError(f"{where}, field {name!r}: two system texts; keep one of them")
+    return turns["user"][0], turns["assistant"][0], turns["system"][0] if turns["system"] else beside

@@ -1,0 +1,480 @@
+"""One loop for likelihood training of a causal LM, pretraining and supervised alike: they differ in a mask.
+
+Loss of a step: mean over the learned tokens of the whole batch of −log p(token | what precedes it in its document),
+whatever the number of micro-batches. A batch is a function of one integer, the index of the next document, so a
+checkpoint is weights, optimiser state and two integers, and a resumed run equals an uninterrupted one bit for bit on a
+CPU (with the same number of threads).
+
+Left out: shards of a model that is too large for one device, and evaluation other than the loss on held-out documents.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import PreTrainedModel
+
+from cotrain.core.errors import (
+    ConfigError,
+    CotrainError,
+    ModelError,
+    RunDirectoryError,
+    StateError,
+    UnknownName,
+    first_line,
+)
+from cotrain.core.seeding import seed_of
+from cotrain.core.types import take_fields
+from cotrain.core.verbosity import PACE_SECONDS
+from cotrain.learner.optim import (
+    Optimizer,
+    adamw,
+    has_bfloat16,
+    load_optimizer_tensors,
+    lr_multiplier,
+    optimizer_tensors,
+    trainable_parameters,
+)
+from cotrain.models.attention import IMPLEMENTATION, can_isolate, isolate_documents, takes_mask
+from cotrain.models.memory import out_of_memory
+from cotrain.models.shared_prefix import masks_by_kind
+from cotrain.pretraining.batches import Documents, batches_ahead, pack_all
+from cotrain.pretraining.muon import muon
+from cotrain.pretraining.packing import PADDING, Document, PackedBatch, block_mask, segment_lengths
+from cotrain.pretraining.ranks import ALONE, Ranks
+from cotrain.storage import checkpoints
+from cotrain.storage.file_ops import replace_file
+from cotrain.storage.jsonl import JsonlWriter, truncate_after, try_read_object
+from cotrain.storage.lock import RunLock
+from cotrain.storage.schemas import RESULT
+
+OPTIMIZERS = {"adamw": adamw, "muon": muon}
+FAR = 1e-3  # share of the logits' spread that is rounding
+METRICS, SETTINGS, CHECKPOINTS = "metrics.jsonl", "training.json", "checkpoints"  # in the run's directory
+CHANGEABLE_FIELDS = {"log_every", "save_every", "keep"}  # fields of a plan that may differ when a run is resumed
+
+
+class NonFiniteLoss(CotrainError):
+    """The loss or the gradient's norm is not a number; the weights were not changed by it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingPlan:
+    """How to train."""
+
+    steps: int
+    rows: int  # rows of one batch
+    length: int  # tokens of one row
+    lr: float
+    seed: int = 0
+    optimizer: str = "adamw"  # or "muon"
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.0
+    warmup: int = 0  # steps
+    decay_fraction: float = 1.0  # of all steps, at the end
+    shape: str = "linear"  # of the decay: "linear", "cosine", "wsd"
+    clip: float = 1.0  # largest gradient norm
+    micro: int = 0  # rows of one forward pass; 0: the whole batch at once
+    isolate: bool = True  # documents in one row do not see each other
+    autocast: bool | None = None  # bfloat16 arithmetic; None: where the processor has it
+    log_every: int = 10
+    validate_every: int = 200  # and once at the end; 0: never
+    save_every: int = 500  # and when interrupted; 0: only then
+    keep: int = 2  # checkpoints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingOutcome:
+    """How a run ended."""
+
+    step: int  # steps done, of all calls
+    finished: bool  # False: interrupted, go on with resume=True
+    loss: float  # training loss of the last step, nats per token; NaN when no step was done
+    validation: Mapping[str, float]  # by name, nats per token; empty when none was computed in this call
+    seconds: float  # of this call
+    bits_per_byte: Mapping[str, float] = field(default_factory=dict)  # of the held-out running text, by name
+    sample: str = ""  # how the model goes on from the beginning of a held-out text
+
+
+def train(
+    model: nn.Module,
+    documents: Documents,
+    out: str | Path,
+    plan: TrainingPlan,
+    pad_id: int,
+    validation: Mapping[str, Sequence[Document]] | None = None,
+    about: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    finish: Callable[[], None] | None = None,
+    report: Callable[[dict[str, Any]], None] | None = None,
+    ranks: Ranks = ALONE,
+) -> TrainingOutcome:
+    """Train ``model`` in place; metrics, settings and checkpoints go to ``out``.
+
+    Args:
+        documents: training documents by index, endless.
+        validation: held-out documents by name; their loss is logged as ``validation/name`` (nats per learned token).
+        about: JSON description of model and text, saved with the plan; a run is resumed only with the same.
+        resume: go on from the newest checkpoint in ``out`` (or start, if there is none yet). When the run is finished
+            already, nothing is done and ``model`` stays as it is.
+        finish: called when all steps are done, to write the result; the checkpoints are deleted after it returns.
+        report: called with every metrics line as it is written, and with step and loss of a step that ends more than
+            five seconds after the last one that was told.
+        ranks: which part of each batch is computed here; ``finish`` and ``report`` are the first rank's.
+
+    SIGINT and SIGTERM save a checkpoint after the running step and return with ``finished=False``.
+    Raises RunDirectoryError when ``out`` holds something else or is not to be resumed, NonFiniteLoss, DataError, and
+    ModelError for a model that cannot learn to predict these tokens.
+    """
+    device = next(model.parameters()).device
+    if plan.autocast is None:
+        plan = replace(plan, autocast=has_bfloat16(device))
+    _check_plan(plan)
+    out = Path(out)
+    settings = {"plan": asdict(plan), "about": dict(about or {})}
+    if ranks.is_first:
+        _claim_directory(out, settings, resume)
+        if (out / SETTINGS).is_file() and not (out / CHECKPOINTS).is_dir():
+            return TrainingOutcome(step=plan.steps, finished=True, loss=math.nan, validation={}, seconds=0.0)
+    check_causal(model)
+    optimizer = OPTIMIZERS[plan.optimizer](model, plan.lr, betas=plan.betas, weight_decay=plan.weight_decay)
+    packed_validation = {
+        name: pack_all(items, plan.rows, plan.length, pad_id, device) for name, items in (validation or {}).items()
+    }
+    known = _embedding_count(model)
+    for batch in (one for packed in packed_validation.values() for one in packed):
+        _check_ids(batch, known)
+    began, loss, losses = time.perf_counter(), math.nan, dict[str, float]()
+    with RunLock(out / CHECKPOINTS) if ranks.is_first else nullcontext():
+        if ranks.is_first:
+            replace_file(out / SETTINGS, json.dumps(settings, indent=2).encode())
+        step, cursor = _load_on_each(out, model, optimizer, ranks)
+        saved_step = step
+        model.train()
+        with (
+            JsonlWriter(out / METRICS) if ranks.is_first else nullcontext() as metrics,
+            _catch_signals() as interrupted,
+            isolate_documents(model) if plan.isolate and can_isolate(model) else nullcontext(),
+            batches_ahead(documents, plan.rows, plan.length, pad_id, cursor, plan.steps - step, device) as batches,
+        ):
+            tokens, since = 0, time.perf_counter()
+            last_report = since
+            while step < plan.steps and not ranks.any_of(interrupted.is_set(), device):
+                rate = lr_multiplier(step, plan.steps, plan.warmup, plan.decay_fraction, plan.shape)
+                cursor, batch = next(batches)
+                _check_ids(batch, known)
+                loss, norm = update(model, optimizer, batch, plan, rate, step, ranks)
+                step, tokens = step + 1, tokens + batch.ids.numel()
+                line: dict[str, Any] = {}
+                if _is_due(step, plan.log_every, plan.steps):
+                    now = time.perf_counter()
+                    line = {"step": step, "loss": loss, "norm": norm, "rate": plan.lr * rate, "documents": cursor}
+                    line["learned_tokens"] = int(batch.learn.sum())
+                    line["filled"] = round((batch.segments != PADDING).float().mean().item(), 4)
+                    line["tokens_per_second"] = round(tokens / (now - since))
+                    tokens, since = 0, now
+                if packed_validation and _is_due(step, plan.validate_every, plan.steps):
+                    paused = time.perf_counter()
+                    losses = {name: evaluate(model, packed, plan, ranks) for name, packed in packed_validation.items()}
+                    line |= {"step": step} | {f"validation/{name}": value for name, value in losses.items()}
+                    since += time.perf_counter() - paused
+                if metrics is None:  # another rank writes
+                    continue
+                if line:
+                    metrics.append(line)
+                if report is not None and (line or time.perf_counter() - last_report >= PACE_SECONDS):
+                    report(line or {"step": step, "loss": loss})
+                    last_report = time.perf_counter()
+                if plan.save_every and step % plan.save_every == 0:
+                    metrics.sync()
+                    _save_checkpoint(out, model, optimizer, step, cursor, plan.keep)
+                    saved_step = step
+            if metrics is not None and step > saved_step:
+                metrics.sync()
+                _save_checkpoint(out, model, optimizer, step, cursor, plan.keep)
+        model.eval()
+        if ranks.is_first and step == plan.steps:
+            if finish is not None:
+                finish()
+            _drop_checkpoints(out)
+    seconds = time.perf_counter() - began
+    return TrainingOutcome(step=step, finished=step == plan.steps, loss=loss, validation=losses, seconds=seconds)
+
+
+def update(
+    model: nn.Module,
+    optimizer: Optimizer,
+    batch: PackedBatch,
+    plan: TrainingPlan,
+    rate: float,
+    step: int,
+    ranks: Ranks = ALONE,
+) -> tuple[float, float]:
+    """One optimiser step; returns the mean loss of the learned tokens and the gradient's norm before clipping."""
+    rows = batch.ids.shape[0]
+    micro = plan.micro or rows
+    first, end = ranks.own_rows(rows)
+    learned = batch.learn[:, 1:].sum().clamp(min=1)
+    total = torch.zeros((), device=batch.ids.device)
+    with torch.random.fork_rng():  # dropout, where a model has it, is drawn at this step's address
+        torch.manual_seed(seed_of(plan.seed, "dropout", step))
+        for start in range(first, end, micro):
+            part = batch.select_rows(start, min(start + micro, end))
+            losses = token_losses(model, part, plan.isolate, bool(plan.autocast))
+            loss = (losses * part.learn[:, 1:]).sum() / learned
+            if loss.requires_grad:  # not where no document of these rows has two tokens
+                loss.backward()
+            total += loss.detach()
+    if ranks.world > 1:
+        ranks.sum_gradients(optimizer.parameters())
+        total = total.new_tensor(ranks.sum_of([total.item()], total.device)[0])
+    norm = nn.utils.clip_grad_norm_(list(optimizer.parameters()), plan.clip)
+    if not (math.isfinite(total.item()) and math.isfinite(norm.item())):
+        optimizer.zero_grad()
+        raise NonFiniteLoss(
+            f"step {step + 1}: loss {total.item()}, gradient norm {norm.item()}; the weights are those of step {step}; "
+            "lower lr or lengthen warmup, and look at the documents of this batch"
+        )
+    optimizer.step(rate)
+    optimizer.zero_grad()
+    return total.item(), norm.item()
+
+
+def token_losses(model: nn.Module, batch: PackedBatch, isolate: bool = True, autocast: bool = False) -> torch.Tensor:
+    """Negative log-likelihoods ``[B, L−1]`` in float32: place t is the loss of predicting token t+1, unmasked; 0 where
+    no document goes on, for models whose documents do not run in one row."""
+    rows, length = batch.ids.shape
+    places: dict[str, Any] = {"position_ids": batch.positions}
+    if not isolate:
+        places = {"position_ids": torch.arange(length, device=batch.ids.device).expand(rows, length)}
+    elif isinstance(model, PreTrainedModel) and model.config._attn_implementation == IMPLEMENTATION:
+        places["document_lengths"] = segment_lengths(batch.segments)
+    elif takes_mask(model):
+        assert isinstance(model, PreTrainedModel)
+        mask = block_mask(batch.segments)
+        places["attention_mask"] = masks_by_kind(model.config, mask, batch.positions, batch.positions)
+    else:
+        return _losses_of_documents(model, batch, autocast)
+    return _row_losses(model, batch.ids, autocast, **places)
+
+
+def _row_losses(model: nn.Module, ids: torch.Tensor, autocast: bool, **places: Any) -> torch.Tensor:
+    with torch.autocast(ids.device.type, torch.bfloat16, enabled=autocast):
+        logits = model(input_ids=ids, use_cache=False, **places).logits
+    losses = F.cross_entropy(logits[:, :-1].float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+    return losses.view(ids.shape[0], -1)
+
+
+def _losses_of_documents(model: nn.Module, batch: PackedBatch, autocast: bool) -> torch.Tensor:
+    """As ``token_losses``, each document from the first place of a row on, together with those of about its length.
+
+    No mask of ours knows windows, recurrent layers and biases; of a causal model, whatever follows a document changes
+    nothing in it.
+    """
+    ids, segments = batch.ids.flatten(), batch.segments.flatten().tolist()
+    alike: dict[int, list[tuple[int, int]]] = {}  # (first place, tokens) of documents, at most twice as long as another
+    start = 0
+    for size in segment_lengths(batch.segments):
+        if size > 1 and segments[start] != PADDING:
+            alike.setdefault((size - 1).bit_length(), []).append((start, size))
+        start += size
+    losses = torch.zeros(ids.shape, device=ids.device)
+    for spans in alike.values():
+        starts, sizes = torch.tensor(spans, device=ids.device).T[..., None]
+        offsets = torch.arange(int(sizes.max()), device=ids.device)
+        places = starts + offsets
+        own = (offsets < sizes)[:, 1:]
+        found = _row_losses(model, ids[places.clamp(max=len(ids) - 1)], autocast)
+        losses = losses.index_put((places[:, 1:][own],), found[own])
+    return losses.view(batch.ids.shape)[:, 1:]
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, batches: Sequence[PackedBatch], plan: TrainingPlan, ranks: Ranks = ALONE) -> float:
+    """Mean loss per learned token over all batches; NaN when nothing is to be learned in them."""
+    training = model.training
+    model.eval()
+    total, learned = 0.0, 0
+    for batch in batches[ranks.rank :: ranks.world]:
+        for start in range(0, batch.ids.shape[0], plan.micro or plan.rows):
+            part = batch.select_rows(start, start + (plan.micro or plan.rows))
+            losses = token_losses(model, part, plan.isolate, bool(plan.autocast))
+            total += (losses * part.learn[:, 1:]).sum().item()
+            learned += int(part.learn[:, 1:].sum())
+    model.train(training)
+    whole, counted = ranks.sum_of([total, learned], next(model.parameters()).device)
+    return whole / counted if counted else math.nan
+
+
+@torch.no_grad()
+def check_causal(model: nn.Module) -> None:
+    """Raise ModelError for a model that sees the tokens that it is to predict, as encoders do, or that cannot be asked
+    with tokens alone: the last of a few tokens must change nothing before it."""
+    name, training = type(model).__name__, model.training
+    first = next(model.parameters())
+    ids = torch.tensor([[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 7]], device=first.device) % _embedding_count(model)
+    model.eval()
+    try:
+        one, other = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
+    except (ValueError, TypeError, AttributeError, KeyError, IndexError, RuntimeError) as error:
+        if out_of_memory(error):
+            raise
+        raise ModelError(f"{name} cannot be trained on text alone ({first_line(error)}); use another model") from error
+    finally:
+        model.train(training)
+    if bool((one - other).norm() > FAR * (one - one.mean(-1, keepdim=True)).norm()):
+        raise ModelError(
+            f"{name} sees the tokens that it is to predict; expected a causal language model (of a decoder among "
+            'encoders config.json says "is_decoder": true)'
+        )
+
+
+def _embedding_count(model: nn.Module) -> int:
+    """How many tokens it knows."""
+    assert isinstance(model, PreTrainedModel)
+    embeddings: Any = model.get_input_embeddings()
+    return int(embeddings.weight.shape[0])
+
+
+def _check_ids(batch: PackedBatch, known: int) -> None:
+    """Raise ModelError for a token that the model has no embedding for."""
+    if (largest := int(batch.ids.max())) >= known:
+        raise ModelError(
+            f"the tokenizer gives a text the token {largest}, but the model knows {known} tokens, 0 to {known - 1}; "
+            "save it with as many embeddings (`resize_token_embeddings`), or take the tokenizer that belongs to it"
+        )
+
+
+def _is_due(step: int, every: int, last: int) -> bool:
+    return every > 0 and (step % every == 0 or step == last)
+
+
+def _check_plan(plan: TrainingPlan) -> None:
+    if plan.optimizer not in OPTIMIZERS:
+        raise UnknownName("optimizer", plan.optimizer, OPTIMIZERS)
+    for name, least in (("steps", 1), ("rows", 1), ("length", 2), ("keep", 1), ("micro", 0), ("save_every", 0)):
+        if getattr(plan, name) < least:
+            raise ConfigError(f"training plan: {name} must be {least} or more, found {getattr(plan, name)}")
+    if not (plan.lr > 0 and plan.clip > 0):
+        raise ConfigError(f"training plan: lr and clip must be positive, found {plan.lr} and {plan.clip}")
+    lr_multiplier(0, plan.steps, plan.warmup, plan.decay_fraction, plan.shape)
+
+
+@contextmanager
+def _catch_signals() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set, instead of ending the process; a second signal ends it."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        event.set()
+        signal.signal(number, before[number])
+
+    for number in before:
+        signal.signal(number, on_signal)
+    try:
+        yield event
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def read_result(directory: str | Path) -> dict[str, Any]:
+    """What a finished ``pretrain`` or ``sft`` wrote beside its model; empty where there is nothing to be read."""
+    return try_read_object(Path(directory) / RESULT)
+
+
+def begin_time(out: str | Path) -> str | None:
+    """When the training in a directory was begun, where that is of its settings."""
+    about = try_read_object(Path(out) / SETTINGS).get("about")
+    begun = about.get("begun") if isinstance(about, dict) else None
+    return begun if isinstance(begun, str) else None
+
+
+def _claim_directory(out: Path, settings: dict[str, Any], resume: bool) -> None:
+    """Refuse ``out`` when something else is in it, or a run that is not to be resumed or had other settings."""
+    settings = json.loads(json.dumps(settings))
+    file = out / SETTINGS
+    if not file.is_file():
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise RunDirectoryError(f"{out} exists and is not a training run; choose a new directory")
+        return
+    if not resume:
+        raise RunDirectoryError(f"{out} holds a training run; resume it, or choose another directory")
+    saved_settings = json.loads(file.read_text(encoding="utf-8"))
+    for part, fields in settings.items():
+        saved_fields = saved_settings.get(part, {})
+        for name in sorted((fields.keys() | saved_fields.keys()) - CHANGEABLE_FIELDS):
+            if saved_fields.get(name) != fields.get(name):
+                raise RunDirectoryError(
+                    f"{out} was begun with {part} {name} = {saved_fields.get(name)!r}, now it is {fields.get(name)!r}; "
+                    "resume with the same, or choose another directory"
+                )
+
+
+def _save_checkpoint(out: Path, model: nn.Module, optimizer: Optimizer, step: int, cursor: int, keep: int) -> None:
+    """One checkpoint: weights, optimiser state, two integers; a transaction (``disk.transaction``)."""
+    weights = {name: parameter.detach() for name, parameter in trainable_parameters(model).items()}
+    tensors = {"model": weights, "optimizer": optimizer_tensors(optimizer, model)}
+    checkpoints.save_checkpoint(
+        out / CHECKPOINTS, step, tensors, {"state": {"step": step, "cursor": cursor}}, keep=keep
+    )
+
+
+def _load_on_each(out: Path, model: nn.Module, optimizer: Optimizer, ranks: Ranks) -> tuple[int, int]:
+    """(step, next document) of the newest checkpoint, restored on every rank, and the metrics behind it dropped. The
+    first rank looks first, as it may set a damaged one aside."""
+    device = next(model.parameters()).device
+    if ranks.is_first:
+        step, cursor = _load_checkpoint(out, model, optimizer)
+        truncate_after(out / METRICS, step)
+    ranks.wait(device)
+    if not ranks.is_first:
+        step, cursor = _load_checkpoint(out, model, optimizer)
+    ranks.wait(device)
+    return step, cursor
+
+
+def _load_checkpoint(out: Path, model: nn.Module, optimizer: Optimizer) -> tuple[int, int]:
+    """Restore the newest intact checkpoint into model and optimiser: (step, next document), or zeros without one."""
+    checkpoint = checkpoints.latest_checkpoint(out / CHECKPOINTS)
+    if checkpoint is None:
+        return 0, 0
+    tensors, documents = checkpoint.load()
+    step, cursor = take_fields("training checkpoint", documents["state"], "step", "cursor")
+    parameters = trainable_parameters(model)
+    weights = tensors["model"]
+    if {name: t.shape for name, t in weights.items()} != {name: p.shape for name, p in parameters.items()}:
+        raise StateError(
+            f"{checkpoint.path}: its weights are not those of this model; resume with the model it began with"
+        )
+    load_optimizer_tensors(optimizer, model, tensors["optimizer"])
+    with torch.no_grad():
+        for name, tensor in weights.items():
+            parameters[name].copy_(tensor)
+    return step, cursor
+
+
+def _drop_checkpoints(out: Path) -> None:
+    """The run is finished and its result written: drop the checkpoints, in one rename as far as a reader can see."""
+    trash = out / ".trash"
+    shutil.rmtree(trash, ignore_errors=True)
+    (out / CHECKPOINTS).rename(trash)
+    shutil.rmtree(trash)

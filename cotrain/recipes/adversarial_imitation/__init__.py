@@ -1,0 +1,1 @@
+from cotrain.recipes.adversarial_imitation.recipe import adversarial_imitation as adversarial_imitation

@@ -1,0 +1,1 @@
+from cotrain.recipes.alphaproof.recipe import alphaproof as alphaproof

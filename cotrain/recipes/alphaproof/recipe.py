@@ -1,0 +1,98 @@
+"""AlphaProof in small: search over steps that a program checks, learning what it finds, and practice on one target.
+
+Hubert et al. 2025 (Nature, s41586-025-09833-y). A policy proposes steps, a program lets the right ones pass, and a
+search over them (``recipes/alphaproof/step_search.py``) spends ``budget`` tokens on a problem. The steps of a right
+chain are learned by cross-entropy, as in AlphaZero's loop. Nobody but the program says what is right.
+
+``target=N`` is test-time RL: problem N of the split ``among`` is the only one that counts, and all practice is on
+variants of it: other numbers, and questions from the middle of its chain (``recipes/alphaproof/variants.py``). The test
+split is the target, so the figures at the end are about it alone; it is not among its variants.
+
+``checker`` starts a program of the user's that checks the steps of any problems (``grading/step_checker.py``).
+
+Controls: ``search=False`` samples whole solutions with the same budget of tokens, and learns those that are right in
+every step; ``verdicts="answer"`` searches without a verdict on steps; ``practice=False`` spends the tokens of test-time
+RL on the target itself: with ``search=False`` that is plain sampling, as nothing is learned before it is solved.
+
+Different from AlphaProof: a word problem's arithmetic for Lean, so every goal has one next goal and no product nodes;
+no value network; chains are learned once and not replayed; variants come from a program, not from a language model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from cotrain import (
+    ConfigError,
+    Objective,
+    Phase,
+    Recipe,
+    Sampling,
+    Settings,
+    Sft,
+    Share,
+    alternate,
+    common_roles,
+    measure_solver,
+    recipe,
+    solve,
+)
+from cotrain.core.types import TaskSource
+from cotrain.data.word_problems.source import WordProblems, study_problems
+from cotrain.recipes.alphaproof.step_search import ON_CHAIN, Verdicts, prove
+from cotrain.recipes.alphaproof.variants import Variants
+
+
+@recipe(without=("group_size", "kl"))
+def alphaproof(
+    run: Settings,
+    *,
+    budget: int = 800,  # tokens that a search may sample
+    width: int = 4,  # next steps that are sampled at once
+    search: bool = True,  # over steps; else whole solutions with the same budget
+    verdicts: Verdicts = "steps",  # what the program judges while it is searched
+    target: int | None = None,  # test-time RL on this problem
+    among: str = "ood_length",  # split of the target
+    practice: bool = True,  # on variants of the target; else on itself
+    beginnings: Share = 0.5,  # share of the variants that ask for the middle of its chain
+    checker: str | None = None,  # command of a program that checks steps: "python my_checker.py"
+) -> Recipe:
+    source = study_problems() if run.tasks is None else run.tasks
+    is_words = isinstance(source, WordProblems) and source.modulus is None
+    if not is_words and checker is None:
+        raise ConfigError(
+            f"alphaproof: no program checks the steps of {source.name}; give --checker 'python my_checker.py', or "
+            "--tasks words"
+        )
+    if target is not None and not is_words:
+        raise ConfigError(f"alphaproof: {source.name} has no variants of a target; expected --tasks words")
+    if budget < 1 or width < 1:
+        raise ConfigError(f"alphaproof: budget is {budget} and width {width}; expected at least 1")
+    if target is None and not practice:
+        raise ConfigError("alphaproof: practice=False is about a target; add target=0")
+    if target is not None and target < 0:
+        raise ConfigError(f"alphaproof: target is {target}; expected the place of a problem, counted from 0")
+    tasks: TaskSource = source
+    if target is not None:
+        of = source.describe()["settings"]
+        tasks = Variants(of=of, split=among, index=target, practice=practice, beginnings=beginnings)
+    run, short = replace(run, tasks=tasks), common_roles.speaks_short(run.model)
+    solver = common_roles.solver("generator", run.model)
+    most = solver.sampling.max_tokens if not search else 64 if short else 256  # of a solution, or of a step
+    prover = replace(solver, parse=None, sampling=Sampling(max_tokens=most))
+    play = partial(prove, budget=budget, width=width, search=search, verdicts=verdicts)
+    if checker is not None:
+        from cotrain.grading.step_checker import StepChecker
+
+        play = partial(play, checker=StepChecker(checker))
+    phase = Phase(name="prove", protocol=play, objectives=("generator",), group_size=1)
+    return run.recipe(
+        "alphaproof" + ("" if search else "-samples") + ("" if target is None else "-target"),
+        policies={"generator": run.learner()},
+        roles={"solver": solver, "prover": prover},
+        objectives={"generator": Objective(policy="generator", on="prover", by=Sft(where=ON_CHAIN))},
+        schedule=alternate(phase, ratio=(1,)),
+        evaluate=solve,
+        measures=(measure_solver("solver", 8),),
+    )

@@ -1,0 +1,113 @@
+"""AT-GRPO and Dr. MAS: agents who work in turn, and whose turns are worth what turns of their own kind are compared to.
+
+    at_grpo   Zhao et al. 2025 (Stronger-MAS, arXiv 2510.11062): at each turn ``group_size`` candidates, of which the
+              best goes on; a turn earns α · team + its own; z-scores within (problem, turn, agent)
+    dr_mas    Feng et al. 2026 (arXiv 2602.08847): ``group_size`` trajectories, each paid at its end by the team's
+              answer; z-scores within (problem, agent)
+
+A solver, a verifier and a refiner play (``recipes/at_grpo/turns.py``). ``weights="own"``: the reasoner (solver and
+refiner) and the checker (verifier) are two policies with an optimiser each; "shared": one policy speaks for all; either
+with ``--lora`` trains adapters.
+
+Control: ``group="global"``, all turns of a problem in one group whoever spoke. With mean μ and deviation σ over all,
+and μ_k, σ_k of agent k, its advantages then have the second moment (σ_k² + (μ_k − μ)²) / σ², which is 1 in groups of
+its own: Dr. MAS's account of spikes in the gradient (``tests/recipes/test_at_grpo.py`` works it out).
+
+Different from the authors' code: one team of three roles on word problems; the verifier may end the game (as in
+Dr. MAS's solver–verifier loop). Left out: searching teams, games (Plan-Path, Sokoban), swapped policies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+
+from cotrain import (
+    ConfigError,
+    Objective,
+    Recipe,
+    Settings,
+    Weight,
+    common_roles,
+    grpo,
+    measure_judge,
+    measure_note,
+    measure_solver,
+    recipe,
+    single,
+)
+from cotrain.recipes.at_grpo.turns import EARNED, TEAM, Grouping, check_turns, take_turns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """What the two methods do differently."""
+
+    tree: bool  # sample a group at each turn
+    group: Grouping
+    local: float
+
+
+VARIANTS = {
+    "at_grpo": Variant(tree=True, group="turn", local=1.0),
+    "dr_mas": Variant(tree=False, group="agent", local=0.0),
+}
+
+
+@recipe(model="embedded-roles", kl=0.0)
+def at_grpo(
+    run: Settings,
+    *,
+    variant: Literal["at_grpo", "dr_mas"] = "at_grpo",  # which method
+    group: Grouping | None = None,  # whose turns are compared; by default as the variant has it
+    alpha: Weight = 1.0,  # weight of the team's score in a turn's reward
+    local: float | None = None,  # weight of a turn's own, format or the right verdict; by default as the variant
+    rounds: int = 1,  # reviews of the solution, each with a revision after it
+    weights: Literal["own", "shared"] = "own",  # one policy for each agent, or one for all
+    checker_model: str | None = None,  # begins the checker; by default the reasoner's model
+    checker_lr: float = 2e-4,  # learning rate of a checker with weights of its own
+) -> Recipe:
+    usual = VARIANTS[variant]
+    how = replace(usual, group=group or usual.group, local=usual.local if local is None else local)
+    if rounds < 1 or min(alpha, how.local) < 0.0 or alpha + how.local == 0.0:
+        raise ConfigError(
+            f"at_grpo: rounds is {rounds}, alpha {alpha} and local {how.local}; expected at least 1 review, and "
+            "weights of 0 or more that are not both 0"
+        )
+    shared = weights == "shared"
+    if shared and checker_model is not None:
+        raise ConfigError("at_grpo: checker_model with weights='shared', where one policy speaks for all; leave it out")
+    checker = "reasoner" if shared else "checker"
+    model = checker_model or run.model
+    samples = run.group_size if how.tree else 1
+    pay: Literal["turn", "end"] = "turn" if how.tree else "end"
+    check_turns(samples, rounds, pay)
+    play = partial(take_turns, samples=samples, rounds=rounds, pay=pay, alpha=alpha, local=how.local, group=how.group)
+    policies = {"reasoner": run.learner(), **run.start()}
+    if not shared:
+        policies["checker"] = run.learner(model, lr=checker_lr)
+    both = ("solver", "refiner", "verifier")
+
+    def make_objective(policy: str, *mine: str) -> Objective:
+        others = tuple(role for role in both if role not in mine) if how.group == "global" else ()
+        by = grpo(rewards={EARNED: 1.0}, beside=others, kl=run.pull() if policy == "reasoner" else None)
+        return Objective(policy=policy, on=mine[0], also=(*mine[1:], *others), by=by)
+
+    objectives = {
+        "reasoner": make_objective("reasoner", "solver", "refiner"),
+        "checker": make_objective(checker, "verifier"),
+    }
+    return run.recipe(
+        f"{variant}-{how.group}",
+        policies=policies,
+        roles={
+            "solver": common_roles.solver("reasoner", run.model),
+            "refiner": common_roles.refiner("reasoner", run.model),
+            "verifier": common_roles.verifier(checker, model),
+        },
+        objectives=objectives,
+        schedule=single(play, *objectives, name="team", group_size=1 if how.tree else None),
+        evaluate=partial(take_turns, rounds=rounds),
+        measures=(measure_solver("solver", 8), measure_note("solver", TEAM), measure_judge("verifier")),
+    )

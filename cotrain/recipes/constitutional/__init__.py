@@ -1,0 +1,1 @@
+from cotrain.recipes.constitutional.recipe import constitutional as constitutional

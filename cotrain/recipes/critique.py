@@ -1,0 +1,169 @@
+"""Critique-GRPO: failed answers are criticised and revised, and what a revision gets right is learned without the
+critique.
+
+Zhang et al. 2025 (arXiv 2506.03106). Of each problem a group of solutions is drawn. A critic reviews those that are
+wrong, the generator revises each of them with the review before it, and the first ``join`` revisions that are right
+join the group: as answers to the problem alone. Advantages are r − mean of the group, without a standard deviation; a
+loss is the sum over tokens by a fixed length. Tokens of a revision, which the generator would not have said unasked,
+have neither ratio nor clip but −A · π/(π + ``gamma``), γ = 0.1.
+
+Controls are parameters: ``critic="none"`` is GRPO in everything else the same; "frozen" and "self" (the generator under
+the prompt of a verifier) never learn to criticise, "trained" is paid as in RL Tango for the final verdict, "oracle" is
+the frozen one with the truth in the place of its verdicts. ``refine="all"`` revises right solutions too. ``leak=True``
+is a negative control: the gold answer stands below the critique that the refiner reads, as in the authors' default
+(``simple_gt``), and gains are those of copying it. It is in no other prompt, and otherwise in none.
+
+Different from the authors' code: revisions come on top of the group instead of taking the place of its first answer,
+and where none is right none joins (there the best one does). Left out: textual critiques made with the reference
+solution.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+from cotrain import (
+    AGREEMENT,
+    CORRECT,
+    FORMAT,
+    OUTCOME,
+    REVIEWED,
+    STEP_OK,
+    ConfigError,
+    Note,
+    NotNegative,
+    Objective,
+    Positive,
+    Recipe,
+    Roles,
+    Settings,
+    Task,
+    TrainWithPromptOf,
+    Turn,
+    Weight,
+    attempts,
+    common_roles,
+    dr_grpo,
+    drop_flat_groups,
+    examine,
+    frozen,
+    gives,
+    grpo,
+    measure_judge,
+    measure_solver,
+    recipe,
+    review,
+    reward_review,
+    single,
+    together,
+)
+from cotrain.algorithms.policy_loss import ScoreFunction, Shaped
+from cotrain.formats.role_replies import corrected_review
+
+RESCUED = Note[bool]("rescued", bool, "was a group that nobody solved joined by a right revision")
+
+
+@gives(OUTCOME.to("solver"), OUTCOME.to("refiner"), *REVIEWED)
+async def solve_and_revise(
+    task: Task,
+    roles: Roles,
+    *,
+    samples: Positive = 1,
+    critic: Literal["none", "oracle", "frozen", "trained", "self"] = "none",
+    refine: Literal["failed", "all"] = "failed",
+    join: NotNegative = 1,
+    leak: bool = False,
+) -> None:
+    """``samples`` solutions, critiques and revisions, see above. The reward ``outcome`` is that of the answer; a
+    revision that does not join gets none. The first solution notes whether its group, if nobody solved it, was
+    ``rescued``."""
+    solutions = await attempts(task, roles, samples)
+    for solution in solutions:
+        solution.reward(OUTCOME, float(CORRECT.require(solution)))
+    if critic == "none":
+        return
+    readable = [s for s in solutions if s.parsed.ok]
+    revisable = [s for s in readable if refine == "all" or not CORRECT.require(s)]
+    written = await write_critiques(task, roles, readable if critic == "trained" else revisable, critic)
+    reference = f"\nReference: {task.answer}" if leak else ""
+    revisions = await together(
+        [
+            roles.refiner(
+                group=s.group, parent=s, problem=task.prompt, solution=s.tagged_text, review=written[s.id] + reference
+            )
+            for s in revisable
+        ]
+    )
+    joined = 0
+    for revision in revisions:
+        if await examine(task, roles, revision) and joined < join:
+            revision.reward(OUTCOME, 1.0)
+            joined += 1
+    if solutions and not any(CORRECT.require(s) for s in solutions):
+        solutions[0].note(RESCUED, joined > 0)
+
+
+async def write_critiques(task: Task, roles: Roles, solutions: list[Turn], critic: str) -> dict[str, str]:
+    """By solution: what is said of it. Reviews of all solutions of a problem are compared with each other."""
+    review_turns = await together([review(task, roles, s, group=f"{s.group}/reviews") for s in solutions])
+    for solution, [review_turn] in zip(solutions, review_turns, strict=True):
+        reward_review(review_turn, CORRECT.require(solution))
+    texts = {s.id: review_turn.text for s, [review_turn] in zip(solutions, review_turns, strict=True)}
+    if critic != "oracle":
+        return texts
+    return {s.id: corrected_review(texts[s.id], STEP_OK.of(s) or [], CORRECT.require(s)) for s in solutions}
+
+
+@recipe(model="embedded-roles", kl=0.0)
+def critique(
+    run: Settings,
+    *,
+    critic_lr: float = 2e-4,  # learning rate of the critic
+    entropy: Weight = 0.001,  # weight of the entropy bonus
+    critic: Literal["none", "oracle", "frozen", "trained", "self"] = "frozen",  # who criticises
+    critic_model: str | None = None,  # begins the critic; by default the generator's model
+    refine: Literal["failed", "all"] = "failed",  # which solutions are revised
+    join: int = 1,  # right revisions that join the group
+    gamma: Weight = 0.1,  # γ of the shaped loss
+    leak: bool = False,  # show the refiner the gold answer
+) -> Recipe:
+    if leak and critic == "none":
+        raise ConfigError("critique: leak=True with critic='none', where nobody reads the answer; choose a critic")
+    judge, revises = critic_model or run.model, critic != "none"
+    solver = common_roles.solver("generator", run.model)
+    learn = dr_grpo(
+        rewards={OUTCOME: 1.0},
+        after=(drop_flat_groups, TrainWithPromptOf("solver")),
+        loss=Shaped(gamma, ScoreFunction()),
+        normalise="constant",
+        constant=float(solver.sampling.max_tokens),
+        kl=run.pull(),
+        entropy=entropy,
+    )
+    also = ("refiner",) if revises else ()
+    objectives = {"generator": Objective(policy="generator", on="solver", also=also, by=learn)}
+    policies = {"generator": run.learner(), **run.start()}
+    roles, measures = {"solver": solver}, [measure_solver("solver", 8)]
+    if revises:
+        roles["refiner"] = common_roles.refiner("generator", run.model)
+        roles["verifier"] = common_roles.verifier("generator" if critic == "self" else "critic", judge)
+        measures += [measure_solver("refiner", 1), measure_judge("verifier")]
+    if critic == "trained":
+        criticise = grpo(rewards={AGREEMENT: 1.0, FORMAT: 0.8}, merge=True)
+        objectives["critic"] = Objective(policy="critic", on="verifier", by=criticise)
+        policies["critic"] = run.learner(judge, lr=critic_lr)
+    elif critic in ("frozen", "oracle"):
+        policies["critic"] = frozen(judge)
+    play = partial(solve_and_revise, critic=critic, join=join, leak=leak)
+    return run.recipe(
+        "critique" if revises else "critique-none",
+        policies=policies,
+        roles=roles,
+        objectives=objectives,
+        schedule=single(
+            partial(play, samples=run.group_size, refine=refine), *objectives, name="generator", group_size=1
+        ),
+        evaluate=partial(play, refine="all"),
+        measures=tuple(measures),
+    )

@@ -1,0 +1,54 @@
+"""On-policy distillation: the student writes the answers, and a teacher says how likely it finds each of their tokens.
+
+The student is pulled to the teacher at every token that it sampled itself: the policy gradient of the per-token reverse
+KL divergence, log π(token) − log π_teacher(token), without credit for later tokens (MiniLLM, arXiv 2306.08543; GKD,
+arXiv 2306.13649, with λ = 1; Qwen3, arXiv 2505.09388, §4.5). As a loss that is half of the squared difference of the
+two log-probabilities (``k2``). Every token is taught, so an answer needs no group and no grade: ``outcome=0`` learns
+from problems without answers too (``--labelled answers``).
+
+``outcome=1`` adds GRPO's advantage from the graded answer. Control: ``pull=0`` with ``outcome=1`` is GRPO on the same
+answers. The teacher must have the student's tokens.
+
+Left out: answers of the teacher or of a data set among the student's (GKD's λ < 1), other divergences, and the whole
+distribution of the teacher at each token.
+"""
+
+from __future__ import annotations
+
+from cotrain import (
+    OUTCOME,
+    ConfigError,
+    Kl,
+    Objective,
+    Recipe,
+    Settings,
+    Weight,
+    common_roles,
+    frozen,
+    grpo,
+    recipe,
+    single,
+    solve,
+)
+
+
+@recipe(model="embedded-habits", without=("kl",))
+def distill(
+    run: Settings,
+    *,
+    teacher: str = "embedded-checker",  # the model that is learned from
+    pull: Weight = 1.0,  # weight of the pull towards it
+    outcome: Weight = 0.0,  # weight of the graded answer beside it
+) -> Recipe:
+    if max(pull, outcome) == 0:
+        raise ConfigError("distill: pull and outcome are both 0, so that nothing is learned; raise one")
+    rewards = {OUTCOME: outcome} if outcome else {}
+    by = grpo(rewards=rewards, kl=Kl("teacher", pull, "k2"), after=()) if pull else grpo(rewards=rewards)
+    return run.recipe(
+        "distill" if not outcome else "distill-outcome" if pull else "distill-none",
+        policies={"generator": run.learner(), **({"teacher": frozen(teacher)} if pull else {})},
+        roles={"solver": common_roles.solver("generator", run.model)},
+        objectives={"generator": Objective(policy="generator", on="solver", by=by)},
+        schedule=single(solve, "generator", name="generator", unlabelled=0.0 if outcome else run.unlabelled_share()),
+        evaluate=solve,
+    )

@@ -1,0 +1,83 @@
+"""Somebody else's environment of several agents, with a policy of its own for each: `verifiers` environments.
+
+An environment says who speaks when and who earns what; each of its agents is a seat with a policy that learns from what
+the seat earned (GRPO). ``shared`` has one policy play all seats, as prime-rl trains them. Seats that the environment
+calls untrainable, such as a simulated user, stay as they were.
+
+What a seat earned in the ``group_size`` episodes of a task is compared, though it may have been asked different things
+in them (``compare="seat"``): one value an episode, the mean over its conversations, and all of them learn from it. With
+"prompt" each conversation is compared, with those that began with the same words, so that a seat which is asked
+something new each time learns nothing.
+
+Control: ``learns`` names the seats that learn, and the others stay frozen. Left out: tools, containers, judge models
+(refused by name), the environment's own retries and time limits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cotrain import (
+    ConfigError,
+    Objective,
+    Phase,
+    Positive,
+    Recipe,
+    Role,
+    Sampling,
+    Settings,
+    alternate,
+    frozen,
+    grpo,
+    measure_note,
+    recipe,
+)
+from cotrain.core.errors import UnknownName
+from cotrain.envs.verifiers.multi_agent import Environments
+from cotrain.envs.verifiers.seats import EARNED, EARNINGS, Compare, make_environment_protocol, trainable_seats
+
+
+@recipe(kl=0.0, tasks_per_step=8)
+def environment(
+    run: Settings,
+    *,
+    shared: bool = False,  # one policy for all seats that learn
+    learns: str | None = None,  # seats that learn, with commas between; by default all that may
+    compare: Compare = "seat",  # what a seat earned in an episode, or each conversation with the same first prompt
+    turns: Positive = 16,  # of one conversation of a seat, at most
+    max_tokens: Positive = 512,  # of a turn
+) -> Recipe:
+    source = run.tasks
+    if not isinstance(source, Environments):
+        raise ConfigError(
+            "environment: no environment is named; expected --tasks environment:NAME, a taskset for verifiers with an "
+            "environment of its own, or environment:ENV+TASKSET"
+        )
+    may_learn = trainable_seats(source.environment)
+    learners = [name.strip() for name in learns.split(",")] if learns else [n for n, may in may_learn.items() if may]
+    for name in learners:
+        if name not in may_learn:
+            raise UnknownName(f"seat of {source.name}", name, may_learn)
+    if not learners:
+        raise ConfigError(
+            f"environment: no seat of {source.name} may learn ({', '.join(may_learn)}); name one in learns"
+        )
+    policies: dict[str, Any] = dict(run.start())
+    owners = {name: ("generator" if shared else name) if name in learners else "others" for name in may_learn}
+    policies |= {owner: run.learner() if owner != "others" else frozen(run.model) for owner in owners.values()}
+    sampling = Sampling(max_tokens=max_tokens)
+    by = grpo(rewards={EARNED: 1.0}, kl=run.pull())
+    if shared:
+        objectives = {"generator": Objective(policy="generator", on=learners[0], also=tuple(learners[1:]), by=by)}
+    else:
+        objectives = {name: Objective(policy=name, on=name, by=by) for name in learners}
+    play = make_environment_protocol(source.environment, tuple(may_learn), turns, compare)
+    return run.recipe(
+        "environment-shared" if shared else "environment",
+        policies=policies,
+        roles={name: Role(policy=owner, prompt="{problem}", sampling=sampling) for name, owner in owners.items()},
+        objectives=objectives,
+        schedule=alternate(Phase(name="play", protocol=play, objectives=tuple(objectives)), ratio=(1,)),
+        evaluate=play,
+        measures=tuple(measure_note(name, EARNINGS, low=-float("inf"), high=float("inf")) for name in may_learn),
+    )

@@ -1,0 +1,115 @@
+"""Three policies at once, each by an algorithm of its own: a generator, a verifier and a critic.
+
+    generator   PPO (arXiv 1707.06347): a right answer pays 1, a step ``alpha`` · (2x − 1) / K for the share x of
+                reviews that call it right; advantages from the critic's values (GAE)
+    critic      learns without speaking: regression of the generator's returns
+    verifier    reviews each solution: GRPO on its verdicts, cross-entropy of those that are the truth ("ce"), or DPO of
+                a true verdict against a false one on the same solution ("dpo", arXiv 2305.18290)
+
+All learn from the same episodes (``solve_then_verify``). ``verifier_model`` and ``critic_model`` may be of other sizes
+than the generator; a critic must have its tokenizer.
+
+Controls: ``critic="none"`` is two roles, the generator by GRPO, the outcome weighted 1 − ``alpha``, to be compared at
+equal tokens; ``verifier="frozen"`` never learns; ``alpha=0`` leaves the reviews out of the generator's reward. No paper
+has just this: it is Tango's pair (arXiv 2505.15034) with RISE's critic (arXiv 2505.13445), to show that algorithms mix.
+
+Left out: values for the verifier, class weights where it learns by "ce" or "dpo".
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal
+
+from cotrain import (
+    AGREEMENT,
+    FORMAT,
+    OUTCOME,
+    STEP,
+    ClassBalance,
+    ConfigError,
+    Objective,
+    Policy,
+    Ppo,
+    Recipe,
+    Settings,
+    Sft,
+    ValueRegression,
+    Weight,
+    common_roles,
+    frozen,
+    grpo,
+    measure_solver_and_judge,
+    recipe,
+    single,
+    solve_then_verify,
+)
+from cotrain import critic as value_model
+from cotrain.algorithms.contract import Algorithm
+from cotrain.algorithms.dpo import Preference
+
+
+@recipe(kl=0.0)
+def generator_verifier_critic(
+    run: Settings,
+    *,
+    critic: Literal["trained", "none"] = "trained",  # "none": the generator learns by GRPO
+    verifier: Literal["trained", "frozen"] = "trained",  # does it learn?
+    verifier_by: Literal["grpo", "ce", "dpo"] = "ce",  # from what its verdicts earn
+    verifier_model: str | None = None,  # begins the verifier; by default the generator's model
+    critic_model: str | None = None,  # begins the critic; by default the generator's model
+    verifier_lr: float = 2e-4,  # learning rate of the verifier
+    critic_lr: float = 1e-3,  # learning rate of the critic
+    format_reward: Weight = 0.0,  # weight of a solution that can be read
+    alpha: float = 0.1,  # weight of the step verdicts in the generator's reward
+    lam: float = 0.95,  # λ of the advantages
+    beta: Weight = 0.1,  # β of verifier_by="dpo"
+    reviews: int = 4,  # of a solution
+) -> Recipe:
+    learns, valued = verifier == "trained", critic == "trained"
+    if reviews < (2 if learns and verifier_by != "ce" else 1) or not 0.0 <= alpha <= 1.0:
+        raise ConfigError(
+            f"generator_verifier_critic: reviews is {reviews} and alpha {alpha}; expected at least 1 review, 2 where "
+            "they are compared (grpo, dpo), and a weight in [0, 1]"
+        )
+    if not valued and critic_model is not None:
+        raise ConfigError(
+            "generator_verifier_critic: critic_model with critic='none', which has no critic; leave it out"
+        )
+    judge = verifier_model or run.model
+    paid: dict[Any, Any] = {OUTCOME: 1.0} | ({STEP: alpha} if alpha else {})
+    paid |= {FORMAT: format_reward} if format_reward else {}
+    policies: dict[str, Policy] = {"generator": run.learner(), **run.start()}
+    policies["verifier"] = run.learner(judge, lr=verifier_lr) if learns else frozen(judge)
+    by: Algorithm = Ppo(rewards=paid, lam=lam, kl=run.pull()) if valued else grpo(rewards=paid, kl=run.pull())
+    objectives = {"generator": Objective(policy="generator", on="solver", by=by)}
+    if valued:
+        policies["critic"] = value_model(critic_model or run.model, lr=critic_lr)
+        regression = ValueRegression(rewards=paid, lam=lam)
+        objectives["critic"] = Objective(policy="critic", on="solver", by=regression)
+    if learns:
+        judging: dict[str, Algorithm] = {
+            "grpo": grpo(rewards={AGREEMENT: 1.0, FORMAT: 0.8}, merge=True, balance=ClassBalance()),
+            "ce": Sft(where=AGREEMENT),
+            "dpo": Preference(policy="verifier", reference="judge", better=AGREEMENT, betas=(beta,)),
+        }
+        if verifier_by == "dpo":
+            policies["judge"] = frozen(judge)
+        objectives["verifier"] = Objective(policy="verifier", on="verifier", by=judging[verifier_by])
+    return run.recipe(
+        f"generator_verifier_critic-{verifier_by}" if valued else f"generator_verifier-{verifier_by}",
+        policies=policies,
+        roles={
+            "solver": common_roles.solver("generator", run.model),
+            "verifier": common_roles.verifier("verifier", judge),
+        },
+        objectives=objectives,
+        schedule=single(
+            partial(solve_then_verify, reviews=reviews, step_rewards="verifier" if alpha else "none"),
+            *objectives,
+            name="all",
+        ),
+        evaluate=solve_then_verify,
+        measures=measure_solver_and_judge("verifier"),
+        fixed=run.fixed_roles(),
+    )

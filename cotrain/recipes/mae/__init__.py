@@ -1,0 +1,1 @@
+from cotrain.recipes.mae.recipe import mae as mae

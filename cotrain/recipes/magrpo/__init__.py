@@ -1,0 +1,1 @@
+from cotrain.recipes.magrpo.recipe import magrpo as magrpo

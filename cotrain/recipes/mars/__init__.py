@@ -1,0 +1,1 @@
+from cotrain.recipes.mars.recipe import mars as mars

@@ -1,0 +1,1 @@
+from cotrain.recipes.marti.recipe import marti as marti

@@ -1,0 +1,1 @@
+from cotrain.recipes.prime.recipe import prime as prime

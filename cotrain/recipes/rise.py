@@ -1,0 +1,100 @@
+"""RISE: solving and verifying in one PPO batch, with one set of weights (Liu et al. 2025, arXiv 2505.13445).
+
+The policy solves problems and reviews a share of its own solutions. Both roles are paid on one scale (``score_of``): 1
+for what matches the truth, −0.5 for what does not, −1 for what cannot be read. Both objectives make one optimiser step
+of the policy; one critic learns the returns of both roles, which it tells apart by their prompts. A share of 0.125 is
+that of the released scripts, 128 verification prompts to a batch of 1024 problems.
+
+Control: ``verify_share=0`` is PPO alone, in everything else the same; the verifier is then measured and never trained.
+
+Different from the paper: the verifier says CORRECT or INCORRECT where theirs predicts the score (1, −0.5 or −1), and is
+not shown what cannot be read; the KL penalty stands in the loss and not in the reward; a review may be short (theirs
+earns −1 below 800 characters). Each role's advantages are whitened apart, and each role's loss is normalised apart.
+That of the reviews then weighs ``verify_share``, so that one review counts about as much as one solution, as in the
+paper, where both are one batch.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from cotrain import (
+    JUDGED,
+    Clipped,
+    ConfigError,
+    Objective,
+    Recipe,
+    Roles,
+    Settings,
+    Signal,
+    Task,
+    common_roles,
+    critic,
+    examine,
+    frozen,
+    gives,
+    measure_solver_and_judge,
+    recipe,
+    review,
+    rng_of,
+    single,
+)
+from cotrain.algorithms.ppo import Ppo, ValueRegression
+
+SCORE = Signal("score", meaning="1, -0.5 or -1, see ``score_of``")
+REWARD = {SCORE: 1.0}
+
+
+@gives(SCORE)
+async def solve_and_check(task: Task, roles: Roles, *, share: float = 1.0) -> None:
+    """One solution and, with the chance ``share``, a review of it; both get the reward ``score``. The solution notes
+    whether it was ``judged``. What cannot be read is not reviewed."""
+    solution = await roles.solver(problem=task.prompt)
+    right = await examine(task, roles, solution)
+    if right is None:
+        return
+    solution.reward(SCORE, score_of(solution.parsed.ok, right))
+    judged = solution.parsed.ok and rng_of("judged", task.id, solution.id).random() < share
+    solution.note(JUDGED, judged)
+    for turn in await review(task, roles, solution) if judged else ():
+        turn.reward(SCORE, score_of(turn.parsed.ok, turn.parsed.ok and turn.parsed.final == right))
+
+
+def score_of(readable: bool, right: bool) -> float:
+    """The reward of either role."""
+    return 1.0 if right else -0.5 if readable else -1.0
+
+
+@recipe(kl=0.01)
+def rise(
+    run: Settings,
+    *,
+    verify_share: float = 0.125,  # of the solutions that are reviewed
+    critic_lr: float = 1e-3,  # learning rate of the critic
+    lam: float = 1.0,  # λ of the advantages
+    clip: tuple[float, float] = (0.2, 0.2),  # lower and upper clip of the ratio
+) -> Recipe:
+    if not 0.0 <= verify_share <= 1.0:
+        raise ConfigError(
+            f"rise: verify_share is {verify_share}; expected the share of solutions that are reviewed, in [0, 1]"
+        )
+    learn = Ppo(rewards=REWARD, lam=lam, loss=Clipped(*clip), kl=run.pull())
+    value = ValueRegression(rewards=REWARD, lam=lam)
+    play, objectives = partial(solve_and_check, share=verify_share), {}
+    for name, role, weight in (("generator", "solver", 1.0), ("verifier", "verifier", verify_share)):
+        if weight:
+            objectives[name] = Objective(policy="model", on=role, by=learn, weight=weight)
+            objectives[f"{name}_values"] = Objective(policy="critic", on=role, by=value, weight=weight)
+    return run.recipe(
+        "rise" if verify_share else "rise-ppo",
+        policies={"model": run.learner(), "critic": critic(run.model, lr=critic_lr), "start": frozen(run.model)},
+        roles={
+            "solver": common_roles.solver("model", run.model),
+            "verifier": common_roles.verifier("model", run.model),
+        },
+        objectives=objectives,
+        schedule=single(play, *objectives, name="both" if verify_share else "generator"),
+        evaluate=solve_and_check,
+        measures=measure_solver_and_judge("verifier"),
+        fixed={"solver": "start"},
+    )

@@ -1,0 +1,148 @@
+"""Learning to Self-Verify: one set of weights solves and judges its own answers (Chen et al. 2026, arXiv 2602.07594).
+
+Two objectives on one policy, both GRPO without KL: an answer is paid when it is right, a verdict when it agrees with
+the truth of the answer. In a verification step a group of solutions is sampled for each problem, as many right as wrong
+ones are chosen (``choose_to_review``), and each is reviewed several times; the reviews of one solution are a group. The
+claim: learning to judge improves solving, and learning to solve leaves judging as it was.
+
+Controls are parameters: ``mode="alternate"`` (``ratio`` of generation to verification steps), "joint" (both objectives
+in one optimiser step, from the same solutions), "generate" and "verify" (one of the two alone). ``warmup`` puts
+verification steps first: with "generate", the paper's verifier as initial policy. ``balance=False`` reviews solutions
+whatever their truth. The paper has no ``kl``.
+
+Left out: the buffer of the last five generation steps (here the solutions are fresh, of the weights that judge them);
+its balance over problems, which repeats wrong solutions where there are too few (here each problem has as many right as
+wrong); verdicts that see the final answer alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from random import Random
+from typing import Literal
+
+from cotrain import (
+    AGREEMENT,
+    CORRECT,
+    JUDGED,
+    OUTCOME,
+    REVIEWED,
+    SOLVED,
+    Clipped,
+    ConfigError,
+    Note,
+    Objective,
+    Phase,
+    Positive,
+    Recipe,
+    Roles,
+    Settings,
+    Signal,
+    Task,
+    alternate,
+    common_roles,
+    frozen,
+    gives,
+    grpo,
+    measure_solver_and_judge,
+    recipe,
+    review_all,
+    reward_review,
+    rng_of,
+    solve,
+    solve_then_verify,
+    together,
+)
+
+MIXED = Note[bool]("mixed", bool, "has the problem right and wrong solutions")
+
+
+@gives(*SOLVED, *REVIEWED)
+async def judge_own(
+    task: Task, roles: Roles, *, samples: Positive, reviews: Positive, pairs: Positive = 1, balance: bool = True
+) -> None:
+    """``samples`` solutions, rewarded as by ``solve``; the chosen ones are reviewed ``reviews`` times, rewarded for
+    ``agreement``. Solutions note whether they were ``judged``, and whether their problem was ``mixed``: right and
+    wrong."""
+    solutions = await together([solve(task, roles) for _ in range(samples)])
+    readable = [s for s in solutions if s.parsed.ok and not s.failed]
+    right = [CORRECT.require(s) for s in readable]
+    rng = rng_of("judged", task.id, solutions[0].id)
+    places = choose_to_review([s.parsed.answer for s in readable], right, pairs, rng, balance=balance)
+    judged = [readable[place] for place in places]
+    for solution in solutions:
+        solution.note(JUDGED, solution in judged)
+        solution.note(MIXED, len(set(right)) == 2)
+    review_turns = await review_all(task, roles, judged, n=reviews)
+    for solution, turns in zip(judged, review_turns, strict=True):
+        for turn in turns:
+            reward_review(turn, CORRECT.require(solution))
+
+
+def choose_to_review(
+    answers: Sequence[str], right: Sequence[bool], pairs: int, rng: Random, *, balance: bool = True
+) -> list[int]:
+    """Places of the solutions to review, in order: ``pairs`` right ones and as many wrong ones, fewer of both where
+    either runs short; without ``balance`` 2 · ``pairs`` of all. On each side distinct answers come first, else chance
+    decides."""
+    everything = range(len(answers))
+    sides = [[i for i in everything if right[i] is side] for side in (True, False)] if balance else [list(everything)]
+    count = min(pairs, *map(len, sides)) if balance else 2 * pairs
+    chosen: list[int] = []
+    for side in sides:
+        times: Counter[str] = Counter()
+        rank: dict[int, int] = {}  # how often the same answer came before
+        for place in rng.sample(side, len(side)):
+            rank[place] = times[answers[place]]
+            times[answers[place]] += 1
+        chosen += sorted(rank, key=lambda place: rank[place])[:count]
+    return sorted(chosen)
+
+
+@recipe(steps=120, kl=0.0)
+def self_verify(
+    run: Settings,
+    *,
+    reviews: int = 8,  # of a solution
+    pairs: int = 1,  # of a right and a wrong solution, of each problem
+    mode: Literal["alternate", "joint", "generate", "verify"] = "alternate",  # what is learned when
+    ratio: tuple[int, int] = (5, 1),  # generation and verification steps, in turn
+    warmup: int = 0,  # verification steps before all others
+    balance: bool = True,  # review as many right as wrong solutions
+    clip_high: float = 0.28,  # upper clip of the ratio
+) -> Recipe:
+    modes = {"alternate": (*ratio, 0), "joint": (0, 0, 1), "generate": (1, 0, 0), "verify": (0, 1, 0)}
+    if reviews < 2 or pairs < 1:
+        raise ConfigError(
+            f"self_verify: reviews {reviews} and pairs {pairs}; expected at least 2 reviews of a solution, which are "
+            "compared with each other, and at least 1 pair of solutions a problem"
+        )
+    judging = partial(judge_own, samples=run.group_size, reviews=reviews, pairs=pairs, balance=balance)
+    phases = (
+        Phase(name="generator", protocol=solve, objectives=("generator",)),
+        Phase(name="verifier", protocol=judging, objectives=("verifier",), group_size=1),
+        Phase(name="both", protocol=judging, objectives=("generator", "verifier"), group_size=1),
+    )
+    played = [(p, r) for p, r in zip(phases, modes[mode], strict=True) if r or (p.name == "verifier" and warmup)]
+    due = {name for phase, _ in played for name in phase.objectives}
+
+    def make_objective(on: str, reward: Signal) -> Objective:
+        by = grpo(rewards={reward: 1.0}, loss=Clipped(0.2, clip_high), kl=run.pull())
+        return Objective(policy="model", on=on, by=by)
+
+    objectives = {"generator": make_objective("solver", OUTCOME), "verifier": make_objective("verifier", AGREEMENT)}
+    return run.recipe(
+        "self_verify" if mode == "alternate" else f"self_verify-{mode}",
+        policies={"model": run.learner(), "start": frozen(run.model)},
+        roles={
+            "solver": common_roles.solver("model", run.model),
+            "verifier": common_roles.verifier("model", run.model),
+        },
+        objectives={name: objective for name, objective in objectives.items() if name in due},
+        schedule=alternate(*(p for p, _ in played), ratio=tuple(r for _, r in played), warmup={"verifier": warmup}),
+        evaluate=partial(solve_then_verify, step_rewards="none"),
+        measures=measure_solver_and_judge("verifier"),
+        fixed={"solver": "start"},
+    )

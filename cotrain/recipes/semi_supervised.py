@@ -1,0 +1,171 @@
+"""Reinforcement learning where few problems have labels: who pays for the answers to the others?
+
+``--labelled`` says which training problems have a label (``data/labels.py``). Answers to these are paid the truth.
+Of each batch a share has no labels, and ``rest`` says what pays there:
+
+    none      nothing: whole batches of labelled problems (the control)
+    vote      agreement with the majority of the group (TTRL, Zuo et al. 2025, arXiv 2504.16084)
+    frozen    a verifier that was taught on labelled problems and then stays as it is
+    learning  a verifier that goes on learning on labelled problems, from the present generator's solutions
+    both      agreement with the answer for which the learning verifier's scores sum highest, a weighted vote
+    truth     the truth (the ceiling)
+
+A verifier pays the share of its reviews that call the solution right. It is taught for ``warmup`` steps before the
+generator begins, and where it learns on, in turn with the generator. To teach a frozen one as long, give it a longer
+warm-up: then the two differ by when they are taught, and on whose solutions. Its reward is agreement with the label and
+0.8 for the format, with RL Tango's class weights.
+
+Left out: step verdicts as rewards (see ``tango``), and a share of unlabelled problems that grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Literal
+
+from cotrain import (
+    AGREEMENT,
+    CORRECT,
+    FORMAT,
+    TRUTH,
+    ClassBalance,
+    ConfigError,
+    NotNegative,
+    Objective,
+    Phase,
+    Policy,
+    Positive,
+    Recipe,
+    Roles,
+    Settings,
+    Signal,
+    Task,
+    Turn,
+    alternate,
+    attempts,
+    common_roles,
+    frozen,
+    gives,
+    grpo,
+    judges,
+    measure_solver,
+    measure_solver_and_judge,
+    recipe,
+    review_all,
+    reward_review,
+    solve,
+    solve_then_verify,
+)
+from cotrain.data.labels import check_truth_is_known
+from cotrain.rollout.reviews import mean_verdict
+from cotrain.rollout.votes import agrees_with, elected_turn
+
+PAY = Signal("pay", meaning="what an answer earns: the truth where the problem has a label, else what stands in for it")
+Rest = Literal["none", "vote", "frozen", "learning", "both", "truth"]
+JUDGED: tuple[Rest, ...] = ("frozen", "learning", "both")
+
+
+@gives(PAY.to("solver"))
+async def solve_with_few_labels(task: Task, roles: Roles, *, group: Positive, rest: Rest, reviews: NotNegative) -> None:
+    """``group`` answers to a problem, each paid. An answer of which no review can be read is not learned from."""
+    solutions = await attempts(task, roles, group)
+    pay: list[float | None]
+    if task.labelled or rest == "truth":
+        pay = [float(CORRECT.require(solution)) for solution in solutions]
+    elif rest == "vote":
+        pay = label_agreement(solutions, elected_turn(solutions))
+    else:
+        scores = await score_solutions(task, roles, solutions, reviews)
+        pay = scores if rest != "both" else label_agreement(solutions, heaviest_answer(solutions, scores))
+    for solution, earned in zip(solutions, pay, strict=True):
+        if earned is not None:
+            solution.reward(PAY, earned)
+
+
+async def score_solutions(task: Task, roles: Roles, solutions: Sequence[Turn], reviews: int) -> list[float | None]:
+    """The share of each solution's readable reviews that call it right; 0 for a solution that cannot be read, None
+    where no review can be."""
+    readable = [solution for solution in solutions if solution.parsed.ok]
+    review_turns = await review_all(task, roles, readable, n=reviews)
+    scores = {solution.id: mean_verdict(turns) for solution, turns in zip(readable, review_turns, strict=True)}
+    return [scores.get(solution.id, None if solution.parsed.ok else 0.0) for solution in solutions]
+
+
+def heaviest_answer(solutions: Sequence[Turn], scores: Sequence[float | None]) -> Turn | None:
+    """The first solution of the answer whose scores sum highest; None where no score is above 0."""
+    sums: dict[str, float] = {}
+    for solution, score in zip(solutions, scores, strict=True):
+        if solution.parsed.ok and score:
+            sums[solution.parsed.answer] = sums.get(solution.parsed.answer, 0.0) + score
+    best = max(sums, key=lambda answer: sums[answer], default=None)
+    return next((s for s in solutions if s.parsed.ok and s.parsed.answer == best), None)
+
+
+def label_agreement(solutions: Sequence[Turn], label: Turn | None) -> list[float | None]:
+    """1 for each solution that gives the label's answer, else 0."""
+    return [float(agrees_with(solution, label)) for solution in solutions]
+
+
+@gives(AGREEMENT.to("verifier"), FORMAT.to("verifier"), TRUTH.to("verifier"))
+async def teach_the_verifier(task: Task, roles: Roles, *, group: Positive, reviews: NotNegative) -> None:
+    """The verifier reviews ``group`` answers to a labelled problem."""
+    solutions = [solution for solution in await attempts(task, roles, group) if solution.parsed.ok]
+    for solution, turns in zip(solutions, await review_all(task, roles, solutions, n=reviews), strict=True):
+        for turn in turns:
+            reward_review(turn, CORRECT.require(solution))
+
+
+@recipe(labelled="16")
+def semi_supervised(
+    run: Settings,
+    *,
+    rest: Rest = "learning",  # who pays for answers to problems without labels
+    unlabelled: float = 0.5,  # share of a batch without labels; with rest=none there are none
+    warmup: int = 15,  # steps in which the verifier alone learns
+    reviews: int = 2,  # of a solution
+    verifier_model: str | None = None,  # begins the verifier; by default the generator's model
+    verifier_lr: float = 2e-4,  # learning rate of the verifier
+    judge: judges.Format = "steps",  # the verifier's format
+) -> Recipe:
+    judging, learns = rest in JUDGED, rest in JUDGED and (rest != "frozen" or warmup > 0)
+    if judging and reviews < 2:
+        raise ConfigError(f"semi_supervised: reviews is {reviews}; expected at least 2, which are compared")
+    if rest == "truth":
+        check_truth_is_known(run.problems, run.audits)
+    critic = verifier_model or run.model
+    policies: dict[str, Policy] = {"generator": run.learner(), **run.start()}
+    roles = {"solver": common_roles.solver("generator", run.model)}
+    objectives = {"generator": Objective(policy="generator", on="solver", by=grpo(rewards={PAY: 1.0}, kl=run.pull()))}
+    pay = Phase(
+        name="generator",
+        protocol=partial(solve_with_few_labels, group=run.group_size, rest=rest, reviews=reviews),
+        objectives=("generator",),
+        group_size=1,
+        unlabelled=0.0 if rest == "none" else unlabelled,
+    )
+    teach = Phase(
+        name="verifier",
+        protocol=partial(teach_the_verifier, group=run.group_size, reviews=reviews),
+        objectives=("verifier",),
+        group_size=1,
+    )
+    if judging:
+        policies["verifier"] = run.learner(critic, lr=verifier_lr) if learns else frozen(critic)
+        roles["verifier"] = judges.judge("verifier", critic, judge)
+    if learns:
+        by = grpo(rewards={AGREEMENT: 1.0, FORMAT: 0.8}, merge=True, balance=ClassBalance())
+        objectives["verifier"] = Objective(policy="verifier", on="verifier", by=by)
+        in_turn = (1, 0) if rest == "frozen" else (1, 1)
+        schedule = alternate(pay, teach, ratio=in_turn, warmup={"verifier": warmup})
+    else:
+        schedule = alternate(pay, ratio=(1,))
+    return run.recipe(
+        "semi-supervised" if rest == "learning" else f"semi-supervised-{rest}",
+        policies=policies,
+        roles=roles,
+        objectives=objectives,
+        schedule=schedule,
+        evaluate=solve_then_verify if judging else solve,
+        measures=measure_solver_and_judge("verifier") if judging else (measure_solver("solver", 8),),
+    )

@@ -1,0 +1,1 @@
+from cotrain.recipes.ssp.recipe import ssp as ssp

@@ -1,0 +1,1 @@
+from cotrain.recipes.ssrl.recipe import ssrl as ssrl

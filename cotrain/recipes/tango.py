@@ -1,0 +1,157 @@
+"""RL Tango: a generator and a stepwise generative verifier, trained in turn (arXiv 2505.15034).
+
+The verifier reviews each step of a solution and then the answer. Its reward is 1 if its final verdict is right, plus
+0.8 for the format; it sees no label of a step. Its step verdicts are the generator's second reward, beside the right
+answer; their advantage has the weight α, which decays over the generator's updates.
+
+Controls are parameters: ``verifier="frozen"`` never trains it, ``steps_judged_by="oracle"`` puts the truth in the place
+of its step verdicts (the ceiling; each is flipped with the chance ``oracle_noise``), ``balance=False`` drops the class
+weights, ``simultaneous=True`` trains both from the same episodes. ``judge`` is the verifier's format
+(``rollout/judges.py``).
+
+Different from the authors' settings: the verifier has no KL term (theirs: ``verifier_kl=0.001``), the final verdict of
+a review with the wrong number of steps earns nothing (theirs is paid as soon as it can be read), an unreadable review
+keeps a part of its format reward, and a solution that cannot be read is never reviewed but counts as one wrong step.
+Left out: the bonus for several answers in a generator's format, whose weight is 0 there; ``format_reward`` pays for a
+solution that can be read.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal
+
+from cotrain import (
+    AGREEMENT,
+    BY_NAME,
+    FORMAT,
+    OUTCOME,
+    STEP,
+    ClassBalance,
+    Clipped,
+    ConfigError,
+    Objective,
+    Phase,
+    Recipe,
+    Settings,
+    Signal,
+    Weight,
+    alternate,
+    common_roles,
+    decay,
+    frozen,
+    judges,
+    measure_solver_and_judge,
+    pull_to,
+    recipe,
+    single,
+    solve_then_verify,
+)
+from cotrain.algorithms.functional.aggregate import Combine
+from cotrain.algorithms.samples import Blend, StepScale
+from cotrain.rollout.protocols import StepRewards, check_step_rewards
+
+
+@recipe(steps=160)
+def tango(
+    run: Settings,
+    *,
+    verifier_model: str | None = None,  # begins the verifier; by default the generator's model
+    reviews: int = 8,  # reviews of each solution where the verifier learns
+    warmup: int = 40,  # steps in which the verifier alone learns
+    ratio: tuple[int, int] = (3, 1),  # steps of the generator and of the verifier, in turn
+    verifier_lr: float = 2e-4,  # learning rate of the verifier
+    verifier_kl: float = 0.0,  # weight of the KL term that pulls the verifier to its start
+    format_reward: Weight = 0.0,  # weight of a solution that can be read
+    verifier_format: float = 0.8,  # weight of a review that can be read
+    alpha: float = 0.1,  # weight of the step verdicts, at the start
+    alpha_end: float = 0.001,  # the same weight, at the end
+    blend: Blend = "convex",  # the outcome weighs 1 − α, or "add": 1; "reward": one reward, outcome + α · process
+    step_scale: StepScale = "1/K",  # a step of K is worth ±1/K, or "one": ±1; in blend=reward the mean, or the sum
+    estimator: Literal["grpo", "dr_grpo", "rloo", "reinforce++"] = "grpo",  # advantage estimator of both policies
+    clip_high: float = 0.2,  # upper clip of the ratio
+    verifier: Literal["trained", "frozen"] = "trained",  # frozen: it never learns
+    judge: judges.Format = "steps",  # the verifier's format
+    votes: int = 1,  # reviews whose step verdicts pay the generator
+    combine: Combine = "mean",  # how several reviews become one
+    steps_judged_by: Literal["verifier", "oracle", "nobody"] = "verifier",  # who pays for steps
+    oracle_noise: float = 0.0,  # chance with which the oracle's word on a step is flipped
+    balance: bool = True,  # class weights: reviews of the rarer kind of solution count more
+    simultaneous: bool = False,  # both from the same episodes: reviews // 4 of a solution, no warm-up
+) -> Recipe:
+    if min(reviews, votes) < 1:
+        raise ConfigError(f"tango: reviews is {reviews} and votes {votes}; expected at least 1 review of each solution")
+    verifier_start = verifier_model or run.model
+    is_trained = verifier == "trained"
+    if simultaneous and (not is_trained or votes > 1):
+        raise ConfigError(
+            f"tango: simultaneous with verifier={verifier} and votes={votes}; both learn from the same reviews, so "
+            "leave verifier at trained and votes at 1"
+        )
+    step_rewards: StepRewards = "none" if steps_judged_by == "nobody" else steps_judged_by
+    check_step_rewards(step_rewards, oracle_noise)
+
+    # How the generator learns: from its outcome, and from a verdict on each of its steps.
+    algorithm = BY_NAME[estimator]
+    shared_options = {"step_scale": step_scale, "loss": Clipped(0.2, clip_high)}
+    generator_rewards: dict[Signal, Any] = {OUTCOME: 1.0, STEP: decay(alpha, alpha_end)}
+    if format_reward:
+        generator_rewards[FORMAT] = format_reward
+    learn_to_solve = algorithm(rewards=generator_rewards, kl=run.pull(), blend=blend, **shared_options)
+    objectives = {"generator": Objective(policy="generator", on="solver", by=learn_to_solve)}
+
+    # How the verifier learns: its rewards are added up before the reviews of a solution are compared.
+    if is_trained:
+        verifier_rewards: dict[Signal, Any] = {AGREEMENT: 1.0}
+        if verifier_format:
+            verifier_rewards[FORMAT] = verifier_format
+        learn_to_judge = algorithm(
+            rewards=verifier_rewards,
+            merge=True,
+            balance=ClassBalance() if balance else None,
+            kl=pull_to("verifier_start", verifier_kl),
+            **shared_options,
+        )
+        objectives["verifier"] = Objective(policy="verifier", on="verifier", by=learn_to_judge)
+
+    policies = {"generator": run.learner()}
+    policies["verifier"] = run.learner(verifier_start, lr=verifier_lr) if is_trained else frozen(verifier_start)
+    policies |= run.start()
+    if is_trained and verifier_kl:
+        policies["verifier_start"] = frozen(verifier_start)
+
+    # What is played, and who learns from it.
+    solve_and_review = partial(solve_then_verify, step_rewards=step_rewards, oracle_noise=oracle_noise)
+    paying_reviews = votes if steps_judged_by == "verifier" else 0
+    solving = Phase(
+        name="generator",
+        protocol=partial(solve_and_review, reviews=paying_reviews, combine=combine),
+        objectives=("generator",),
+    )
+    judging = Phase(
+        name="verifier",
+        protocol=partial(solve_then_verify, reviews=reviews, step_rewards="none"),
+        objectives=("verifier",),
+        group_size=1,
+    )
+    if not is_trained:
+        schedule = alternate(solving, ratio=(1,))
+    elif simultaneous:
+        shared_reviews = max(2, reviews // 4)
+        schedule = single(partial(solve_and_review, reviews=shared_reviews, combine=combine), *objectives, name="both")
+    else:
+        schedule = alternate(solving, judging, ratio=ratio, warmup={"verifier": warmup})
+
+    return run.recipe(
+        "tango",
+        policies=policies,
+        roles={
+            "solver": common_roles.solver("generator", run.model),
+            "verifier": judges.judge("verifier", verifier_start, judge),
+        },
+        objectives=objectives,
+        schedule=schedule,
+        evaluate=partial(solve_then_verify, reviews=votes),
+        measures=measure_solver_and_judge("verifier"),
+        fixed=run.fixed_roles(),
+    )

@@ -1,0 +1,144 @@
+"""Curves of several runs in one picture: the mean over seeds and its 95 % band, for each arm, over each cost.
+
+A run is read as what it had spent after each point and what was measured there, held-out figures and figures of
+training alike. Of training at most ``BLOCKS`` points are kept, means of neighbouring steps. Bands need three seeds;
+each is over the range that every seed covers (``pages/compare_table.band``). Differences are paired by seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cotrain.metrics.table import limits_of
+from cotrain.reports.compare_table import (
+    CurvePoint,
+    Runs,
+    SeedRun,
+    difference_bands,
+    in_reading_order,
+    is_main,
+    is_share,
+    label_of,
+    mean_band,
+    parse_metric_name,
+    roles_in,
+)
+from cotrain.reports.curves import Curves
+
+BLOCKS = 60  # points of a run's training
+MOST_METRICS = 60  # of one kind
+SHOWN = ("accuracy", "step_accuracy", "majority_share", "predicted_positive", "base_rate", "entropy", "length",
+         "truncated", "parse_failures", "balanced_accuracy", "step_balanced_accuracy", "true_positive_rate",
+         "true_negative_rate", "precision", "recall", "kl", "zero_spread_groups", "sampler_trainer_diff")  # fmt: skip
+
+
+def held_out_run(curves: Curves) -> SeedRun:
+    """The evaluations of one run."""
+    spent = curves.spent_at_steps([row["step"] for row in curves.held_out])
+    return _seed_run(
+        [({**cost, "step": row["step"] + 1.0}, row) for cost, row in zip(spent, curves.held_out, strict=True)],
+        lambda name: name not in ("step", "tokens") and not name.startswith("updates/"),
+    )
+
+
+def training_run(curves: Curves) -> SeedRun:
+    """The steps of one run, in blocks."""
+    rows, spent = curves.rows, curves.spent_by_row()
+    size = max(1, -(-len(rows) // BLOCKS))
+    points = []
+    for at in range(0, len(rows), size):
+        block = rows[at : at + size]
+        names = {name for row in block for name in row if _is_shown(name)}
+        means = {}
+        for name in names:
+            values = [row[name] for row in block if name in row]
+            means[name] = sum(values) / len(values)
+        points.append((spent[min(at + size, len(rows)) - 1], means))
+    return _seed_run(points, lambda name: True)
+
+
+def _is_shown(name: str) -> bool:
+    who, _, metric = name.partition("/")
+    return name == "gap" or metric in SHOWN or (metric.startswith("reward/") and metric.count("/") == 1 and who != "")
+
+
+def _seed_run(points: Any, wanted: Any) -> SeedRun:
+    curve = tuple(
+        CurvePoint(spent=spent, figures={name: v for name, v in figures.items() if wanted(name)})
+        for spent, figures in points
+    )
+    return SeedRun(curve=curve, before={}, after={}, problems={})
+
+
+def is_training_headline(name: str) -> bool:
+    """Is this one of the figures of training that are shown first: what is earned, and what is true?"""
+    metric = name.partition("/")[2]
+    paid = metric.startswith("reward/") and metric not in ("reward/format", "reward/truth", "reward/label")
+    return name == "gap" or paid or metric in ("accuracy", "balanced_accuracy")
+
+
+def bands_of(runs: Runs, *, differences: bool, first: Callable[[str], bool] = is_main) -> dict[str, Any]:
+    """``{"axes", "metrics": [{"key", "label", "share", "main"}], "curves": {axis: {metric: {arm: {"x", "mean", "low",
+    "high"}}}}, "apart": {axis: {metric: {"reference", "arms": …}}}}``; "low" and "high" are [] without a band."""
+    measured = {
+        key for seeds in runs.values() for run in seeds.values() for point in run.curve for key in point.figures
+    }
+    roles = roles_in(measured)
+    keys = sorted(in_reading_order(measured), key=lambda key: not first(key))[:MOST_METRICS]
+    axes = _shared_axes(runs)
+    curves: dict[str, dict[str, Any]] = {axis: {} for axis in axes}
+    apart: dict[str, dict[str, Any]] = {axis: {} for axis in axes}
+    metrics = []
+    for key in keys:
+        values = [r.figures[key] for s in runs.values() for run in s.values() for r in run.curve if key in r.figures]
+        limits = limits_of(parse_metric_name(key, roles).metric)
+        metrics.append({
+            "key": key, "label": label_of(key, roles), "share": is_share(key, roles, values), "main": first(key),
+        })  # fmt: skip
+        for axis in axes:
+            arm_lines = {}
+            for name, seeds in runs.items():
+                mean, spread = mean_band([run.metric_curve(key, axis) for run in seeds.values()], limits=limits)
+                if mean:
+                    arm_lines[name] = _chart_line(mean, spread)
+            curves[axis][key] = arm_lines
+            if differences and is_main(key):
+                reference, bands = difference_bands(runs, key, axis)
+                lines = {name: _chart_line(mean, spread) for name, (mean, spread) in bands.items() if mean}
+                if lines:
+                    apart[axis][key] = {"reference": reference, "arms": lines}
+    return {"axes": axes, "metrics": metrics, "curves": curves, "apart": apart}
+
+
+def _shared_axes(runs: Runs) -> list[str]:
+    """The costs that every run was measured in."""
+    axis_sets = [set(run.curve[-1].spent) for seeds in runs.values() for run in seeds.values() if run.curve]
+    order = ("batches", "step", "tokens", "flops", "seconds")
+    common = set.intersection(*axis_sets) if axis_sets else set()
+    return [axis for axis in order if axis in common and (axis != "step" or "batches" not in common)] + sorted(
+        axis for axis in common if axis.startswith("updates/")
+    )
+
+
+def _chart_line(mean: Any, spread: Any) -> dict[str, list[float]]:
+    whole = len(spread) == len(mean)
+    return {
+        "x": [_five_digits(x) for x, _ in mean],
+        "mean": [_five_digits(y) for _, y in mean],
+        "low": [_five_digits(low) for _, low, _ in spread] if whole else [],
+        "high": [_five_digits(high) for _, _, high in spread] if whole else [],
+    }
+
+
+def _five_digits(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+def seed_runs_of(curves: Mapping[str, Mapping[Any, Curves]], *, training: bool) -> dict[str, dict[Any, SeedRun]]:
+    """arm → seed → what ``bands_of`` draws."""
+    to_seed_run = training_run if training else held_out_run
+    return {
+        arm: {seed: run for seed, one in seeds.items() if (run := to_seed_run(one)).curve}
+        for arm, seeds in curves.items()
+    }

@@ -1,0 +1,239 @@
+"""A comparison at one glance, as tables of text: what each recipe reached, what that cost, and how it was run.
+
+    headlines   greedy, pass@1, pass@k and the vote of k beside each other, at the start and at the end, and the judge's
+                verdicts
+    costs       batches, tokens, operations and seconds; updates of the leading policy, and the parts of the operations
+    settings    learning rates, warm-up, temperature, batch, and the problems of the test
+    alarms      which fired in how many runs of each recipe (``metrics/alarms.py``)
+    rates       what each arm had on validation problems at each learning rate, and which was taken
+
+Headlines are of the role ``solver`` where there is one; verdicts are balanced accuracy, of ``verifier``, else of the
+first role that judges what the present generator writes. Costs are means over seeds. Seconds are of one thread of
+whatever machine made them, with whatever ran beside: they compare recipes of one comparison and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cotrain.core.statistics import Estimate
+from cotrain.core.verbosity import count_of
+from cotrain.metrics.table import labelled_metric
+from cotrain.reports.compare_reach import find_levels
+from cotrain.reports.compare_table import VERDICTS, Runs, verdict_table
+from cotrain.reports.compare_words import AXES, UNITS, amount_text
+from cotrain.reports.guide import interval_text, number_text
+
+TextTable = tuple[list[str], list[list[str]]]  # head, rows of as many cells; the first names the recipe
+KINDS = (("greedy", "greedy"), ("pass@1", "pass@1"), ("pass@", "pass@{}"), ("majority@", "maj@{}"))  # ending, title
+
+
+def headline_cells(compare: Mapping[str, Any]) -> TextTable:
+    """``start → end (interval)`` of each recipe; a dash where it has nothing; no rows where no recipe has one of
+    these figures."""
+    rows = {(row["metric"], row["recipe"]): row for row in compare.get("table", ()) if row["at"] == "end"}
+    metrics = sorted({metric for metric, _ in rows})
+    columns = [(title, metric) for metric, title in _solver_columns(metrics)]
+    columns += [(title, metric) for title, metric in _judge_columns(metrics)]
+    head = ["recipe", *(title for title, _ in columns)]
+    if not columns:
+        return head, []
+    return head, [
+        [name, *(_start_to_end(rows.get((metric, name))) for _, metric in columns)]
+        for name in _recipes_by_name(compare)
+    ]
+
+
+def _recipes_by_name(compare: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The recipes of compare.json; what is no recipe is left out."""
+    recipes = compare.get("recipes")
+    entries = recipes.items() if isinstance(recipes, Mapping) else ()
+    return {str(name): recipe for name, recipe in entries if isinstance(recipe, Mapping)}
+
+
+def _runs_of_recipe(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [run for run in found.get("seeds", ()) if isinstance(run, Mapping)]
+
+
+def _solver_columns(metrics: Sequence[str]) -> list[tuple[str, str]]:
+    """(figure, title) of the solver's headlines."""
+    plain = [m for m in metrics if m.count("/") == 1]
+    whose = sorted({m.split("/")[0] for m in plain if m.endswith("/pass@1")}, key=lambda role: role != "solver")
+    if not whose:
+        return []
+    metrics_by_name = {m.split("/")[1]: m for m in plain if m.startswith(f"{whose[0]}/")}
+    columns = []
+    for ending, title in KINDS:
+        names = [
+            n
+            for n in metrics_by_name
+            if n == ending or (ending.endswith("@") and n.startswith(ending) and n != "pass@1")
+        ]
+        columns += [(metrics_by_name[name], title.format(name.partition("@")[2])) for name in names]
+    return columns
+
+
+def _judge_columns(metrics: Sequence[str]) -> list[tuple[str, str]]:
+    judges = [m.split("/")[0] for m in metrics if m.count("/") == 1 and m.endswith("/balanced_accuracy")]
+    if not judges:
+        return []
+    judge = min(judges, key=lambda role: role != "verifier")
+    columns = [(f"{judge}: verdicts", f"{judge}/balanced_accuracy")]
+    columns += [(f"{judge}: on steps", f"{judge}/step_balanced_accuracy"), ("called right minus right", "gap")]
+    return [(title, metric) for title, metric in columns if metric in metrics]
+
+
+def _start_to_end(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return "–"
+    before, after = Estimate.from_json(row["before"]), Estimate.from_json(row["after"])
+    known = math.isfinite(before.value) and math.isfinite(after.value)
+    return (f"{number_text(before.value, share=True)} → " if known else "") + estimate_text(after)
+
+
+def estimate_text(found: Estimate, share: bool = True) -> str:
+    """A figure with its interval; a dash where there is none."""
+    if math.isnan(found.value):
+        return "–"
+    spread = f" ({interval_text(found, share=share)})" if math.isfinite(found.low) else ""
+    return f"{number_text(found.value, share=share)}{spread}"
+
+
+def cost_cells(compare: Mapping[str, Any]) -> TextTable:
+    """Four costs, and what the operations went to."""
+    parts = sorted(
+        {
+            part
+            for r in _recipes_by_name(compare).values()
+            for run in _runs_of_recipe(r)
+            for part in run.get("flops", ())
+        }
+    )
+    order = [part for part in ("prefill", "sampling", "scoring", "learning") if part in parts]
+    head = ["recipe", "batches", "updates", "tokens", "FLOPs", *(f"of them {part}" for part in order), "seconds"]
+    rows = []
+    for name, recipe in _recipes_by_name(compare).items():
+        seeds = _runs_of_recipe(recipe)
+        spent = {axis: _known_mean([run.get("spent", {}).get(axis) for run in seeds]) for axis in UNITS}
+        flops_by_part = {part: _known_mean([run.get("flops", {}).get(part) for run in seeds]) for part in order}
+        total_flops = sum(value for value in flops_by_part.values() if math.isfinite(value))
+        shares = [
+            number_text(value / total_flops, share=True) if total_flops else "–" for value in flops_by_part.values()
+        ]
+        updates = _known_mean([run.get("updates") for run in seeds])
+        amounts = {axis: "–" if math.isnan(value) else amount_text(value, axis) for axis, value in spent.items()}
+        updates_text = "–" if math.isnan(updates) else amount_text(updates, "batches")
+        rows.append(
+            [name, amounts["batches"], updates_text, amounts["tokens"], amounts["flops"], *shares, amounts["seconds"]]
+        )
+    return head, rows
+
+
+def _known_mean(values: Sequence[object]) -> float:
+    numbers = [float(value) for value in values if isinstance(value, int | float)]
+    return sum(numbers) / len(numbers) if numbers else math.nan
+
+
+def alarm_cells(compare: Mapping[str, Any]) -> TextTable:
+    """Recipe by recipe, what fired in most runs first; no rows where nothing did."""
+    rows = []
+    for name, recipe in _recipes_by_name(compare).items():
+        seeds = _runs_of_recipe(recipe)
+        steps: dict[tuple[str, str], list[int]] = {}
+        for run in seeds:
+            for alarm in run.get("alarms", ()):
+                steps.setdefault((str(alarm["band"]), str(alarm["key"])), []).append(int(alarm["step"]) + 1)
+        for (band, key), batches in sorted(steps.items(), key=lambda item: -len(item[1])):
+            when = f"{min(batches)} to {max(batches)}" if min(batches) < max(batches) else f"{batches[0]}"
+            rows.append([name, band, key, f"{len(batches)} of {len(seeds)}", when])
+    return ["recipe", "alarm", "figure", "runs", "first after batch"], rows
+
+
+def setting_cells(compare: Mapping[str, Any]) -> TextTable:
+    """How each recipe was run."""
+    head = [
+        "recipe",
+        "learning rate",
+        "warm-up, updates",
+        "temperature",
+        "problems × answers a batch",
+        "test problems a seed",
+    ]
+    rows = []
+    for name, recipe in _recipes_by_name(compare).items():
+        values = recipe.get("settings")
+        if values:
+            batch = f"{values['problems']} × {values['group_size']}"
+            test_text = f"{values['test_problems']}, {count_of(values['evaluation_group_size'], 'answer')} each"
+            texts = [_values_text(values[key]) for key in ("learning_rate", "lr_warmup", "temperature")]
+            rows.append([name, *texts, batch, test_text])
+    return head, rows
+
+
+def _values_text(values: Mapping[str, float]) -> str:
+    """One value where all have the same, else each with its name."""
+    if len(set(values.values())) == 1:
+        return f"{next(iter(values.values())):g}"
+    return ", ".join(f"{name} {value:g}" for name, value in values.items())
+
+
+def rate_cells(compare: Mapping[str, Any]) -> TextTable:
+    """What each recipe had on validation problems at each learning rate; no rows where none was chosen."""
+    rates_json = compare.get("rates") or {}
+    grid = sorted(rates_json.get("grid", ()))
+    head = ["recipe", "figure", *(f"{rate:g}" for rate in grid), "taken"]
+    rows = []
+    for name, arm_rates in rates_json.get("arms", {}).items():
+        scores = {rate: number_text(score, share=True) for rate, score in arm_rates["scores"]}
+        taken = f"{arm_rates['chosen']:g}" + (
+            " (edge of the grid: a wider one may hold a better)" if arm_rates["edge"] else ""
+        )
+        rows.append([name, arm_rates["measure"], *(scores.get(rate, "–") for rate in grid), taken])
+    return head, rows
+
+
+def needed_cells(runs: Runs, budgets: Mapping[str, float]) -> TextTable:
+    """When the mean curve of each recipe first passes a level; no rows where there is none."""
+    rows = []
+    for axis in AXES:
+        for level in find_levels(runs, axis, budgets.get(axis, math.nan)):
+            name = f", {level.name}" if level.name else ""
+            level_text = f"{UNITS[axis]} to {number_text(level.value, share=True)}{name}"
+            rows += [[level_text, r.recipe, r.in_words(), r.difference_in_words()] for r in level.reached]
+    return ["level", "recipe", "needed", "against the reference"], rows
+
+
+def verdict_cells(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, TextTable]]:
+    """(whose verdicts, their figures at the end) of each judge."""
+    found = []
+    for title, recipes in verdict_table(rows).items():
+        metrics = [m for m in VERDICTS if any(m in figures for figures in recipes.values())]
+        lines = [
+            [name, *(estimate_text(figures[m]) if m in figures else "–" for m in metrics)]
+            for name, figures in recipes.items()
+        ]
+        found.append((title, (["recipe", *(labelled_metric(m).label for m in metrics)], lines)))
+    return found
+
+
+def about_sentences(compare: Mapping[str, Any]) -> list[str]:
+    """What a page says of the whole comparison, a sentence each."""
+    equal, budget = compare.get("equal"), compare.get("budget")
+    sentences = []
+    if equal == "updates":
+        sentences.append(
+            f"Every run lasts until its generator has had {count_of(compare['batches'], 'batch')} to learn from."
+        )
+    elif equal == "batches":
+        sentences.append(f"Every run lasts {count_of(compare['batches'], 'batch')}.")
+    elif equal in UNITS and isinstance(budget, int | float):
+        whose = (
+            f", what {compare['dearest']} spends in {count_of(compare['batches'], 'batch')}"
+            if compare.get("dearest")
+            else ""
+        )
+        sentences.append(f"Every run ends when it has spent {amount_text(budget, equal)} {UNITS[equal]}{whose}.")
+    sentences.append("Each seed is tested on problems of its own, the same ones in every recipe.")
+    return sentences

@@ -1,0 +1,157 @@
+"""How much a recipe needs to reach a level: the batches, tokens, FLOPs or seconds at which its mean curve passes it.
+
+Two kinds of levels: what the reference had at the common budget and at its own last evaluation, and a few round
+numbers. A crossing is found by linear interpolation between evaluations. Its spread is that of the single seeds' own
+crossings; a seed that never gets there is counted, not guessed. The difference to the reference is paired by seed and
+given only when every shared seed of both gets there: leaving out the slow ones would flatter.
+
+A noisy curve passes a level earlier than its expectation does, so the figures are for comparing recipes that were
+measured alike, and evaluations should be large and the same for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cotrain.core.statistics import LEAST, Estimate, paired_difference
+from cotrain.core.verbosity import count_of
+from cotrain.reports.compare_table import Runs, curves_of, in_reading_order, mean_band
+from cotrain.reports.compare_words import UNITS, amount_text
+from cotrain.reports.lines import Points, axis_ticks, value_at
+
+ROUND_LEVELS = 4  # about so many round levels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelCrossing:
+    """When one recipe reached one level."""
+
+    recipe: str
+    axis: str
+    at: float | None  # of the mean curve over seeds; None when it never passes the level
+    seeds: Mapping[object, float | None]  # seed → its own crossing
+    end: float  # how far the mean curve goes
+    difference: Estimate | None  # of the crossings, this recipe minus the reference, by seed; None: not all reach
+
+    def in_words(self) -> str:
+        """``31 (24 to 40 over 5 seeds)``, or how far the curve goes without getting there."""
+        crossings = sorted(x for x in self.seeds.values() if x is not None)
+        count = f"{len(crossings)} of {len(self.seeds)} seeds"
+        if self.at is None:
+            return f"not within {amount_text(self.end, self.axis)} ({count})"
+        if len(self.seeds) == 1 or not crossings:
+            return f"{amount_text(self.at, self.axis)} ({count})"
+        seeds_text = f"{count_of(len(crossings), 'seed')}" if len(crossings) == len(self.seeds) else count
+        at, least, most = (amount_text(value, self.axis) for value in (self.at, crossings[0], crossings[-1]))
+        return f"{at} ({least} to {most} over {seeds_text})"
+
+    def difference_in_words(self) -> str:
+        """The difference to the reference in words, "" when there is none."""
+        if self.difference is None:
+            return ""
+        change = self.difference
+        size = f"{'−' if change.value < 0 else '+'}{amount_text(abs(change.value), self.axis)}"
+        if change.n < LEAST:
+            return f"{size}, {change.n} shared {'seed' if change.n == 1 else 'seeds'}: no verdict"
+        low_high = f"{amount_text(change.low, self.axis)} to {amount_text(change.high, self.axis)}"
+        return f"{size} (95\u202f% interval {low_high})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """One level of one metric, and when each recipe reached it."""
+
+    metric: str
+    axis: str  # one of ``AXES``
+    value: float
+    name: str  # whose level it is; "" for a round number
+    reached: tuple[LevelCrossing, ...]  # the reference first
+
+
+def first_crossing(points: Points, level: float) -> float | None:
+    """The first x at which a line is at or above ``level``, by linear interpolation; None when it never is."""
+    previous: tuple[float, float] | None = None
+    for x, y in points:
+        if y >= level:
+            return (
+                x if previous is None else previous[0] + (x - previous[0]) * (level - previous[1]) / (y - previous[1])
+            )
+        previous = (x, y)
+    return None
+
+
+def find_levels(runs: Runs, axis: str, budget: float) -> list[Level]:
+    """Levels of every solver's accuracy, each with the crossings of all recipes that have the metric."""
+    measured = {key for seeds in runs.values() for run in seeds.values() for r in run.curve for key in r.figures}
+    levels_found = []
+    for metric in in_reading_order({key for key in measured if key.count("/") == 1 and key.endswith("/pass@1")}):
+        curves = curves_of(runs, metric, axis)
+        means = {name: mean for name, seeds in curves.items() if (mean := mean_band(list(seeds.values()))[0])}
+        for value, name in _level_values(means, budget, axis):
+            reached = _recipe_crossings({n: curves[n] for n in means}, means, value, axis)
+            levels_found.append(Level(metric=metric, axis=axis, value=value, name=name, reached=reached))
+    return levels_found
+
+
+def levels_json(found: Sequence[Level]) -> list[dict[str, object]]:
+    """The same for compare.json."""
+    return [
+        {
+            "metric": level.metric,
+            "axis": level.axis,
+            "level": level.value,
+            "name": level.name,
+            "reached": [
+                {
+                    "recipe": r.recipe,
+                    "at": r.at,
+                    "seeds": [[seed, x] for seed, x in r.seeds.items()],
+                    "difference": None if r.difference is None else r.difference.to_json(),
+                }
+                for r in level.reached
+            ],
+        }
+        for level in found
+    ]
+
+
+def _level_values(means: Mapping[str, Points], budget: float, axis: str) -> list[tuple[float, str]]:
+    """(value, whose it is): the reference's own, where it has risen at all, then round numbers above every start."""
+    if not means:
+        return []
+    reference, curve = next(iter(means.items()))
+    ends = [(curve[-1][0], curve[-1][1])]
+    if curve[0][0] < budget < ends[0][0]:
+        ends.insert(0, (budget, value_at(curve, budget)))
+    reference_levels = [
+        (y, f"what {reference} has after {amount_text(x, axis)} {UNITS[axis]}") for x, y in ends if y > curve[0][1]
+    ]
+    start, top = max(mean[0][1] for mean in means.values()), max(y for mean in means.values() for _, y in mean)
+    return reference_levels + [(y, "") for y in axis_ticks(start, top, ROUND_LEVELS) if start < y]
+
+
+def _recipe_crossings(
+    curves: Mapping[str, Mapping[object, Points]], means: Mapping[str, Points], level: float, axis: str
+) -> tuple[LevelCrossing, ...]:
+    crossings = {name: {s: first_crossing(c, level) for s, c in seeds.items()} for name, seeds in curves.items()}
+    reference = next(iter(crossings))
+    return tuple(
+        LevelCrossing(
+            recipe=name,
+            axis=axis,
+            at=first_crossing(means[name], level),
+            seeds=found,
+            end=means[name][-1][0],
+            difference=None if name == reference else _crossing_difference(found, crossings[reference]),
+        )
+        for name, found in crossings.items()
+    )
+
+
+def _crossing_difference(own: Mapping[object, float | None], other: Mapping[object, float | None]) -> Estimate | None:
+    pairs = [(x, other[seed]) for seed, x in own.items() if seed in other]
+    complete = [(a, b) for a, b in pairs if a is not None and b is not None]
+    if not pairs or len(complete) < len(pairs):
+        return None
+    return paired_difference([a for a, _ in complete], [b for _, b in complete])

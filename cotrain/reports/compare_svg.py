@@ -1,0 +1,193 @@
+"""The curves of a comparison as SVG files that stand alone: beside ``table.md``, in a repository.
+
+A page of documentation runs no script, so the viewer's charts cannot stand there; these pictures carry their own
+colours and text on a white ground. Left out: anything to point at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cotrain.metrics.table import limits_of
+from cotrain.reports.compare_table import (
+    Runs,
+    SeedRun,
+    difference_bands,
+    in_reading_order,
+    is_share,
+    label_of,
+    mean_band,
+    parse_metric_name,
+    roles_in,
+    strip_folders,
+)
+from cotrain.reports.compare_words import AXES, UNITS
+from cotrain.reports.guide import number_text, points_text
+from cotrain.reports.lines import Points, axis_ticks
+from cotrain.reports.page import escape_attribute
+
+Band = tuple[Points, Sequence[tuple[float, float, float]]]  # (x, mean) and (x, low, high)
+PANELS = ("pass@1", "balanced_accuracy", "step_balanced_accuracy")  # a row of panels for each, where it was measured
+COLOURS = ("#2463b0", "#b4580a", "#0b7d74", "#8a3f8f", "#7a6a12", "#4d6680")  # the light palette of the viewer
+DASHES = ("", "7 4", "2 4")
+WIDTH, HEIGHT = 380, 210  # of the drawing area of a panel, pixels
+ACROSS = 2  # panels beside each other
+LEFT, TOP, GAP, FOOT, LINE = 64, 34, 44, 46, 19  # margins of a panel, and the height of a line of the legend
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """The window of a panel."""
+
+    left: float
+    right: float
+    low: float
+    high: float
+
+    def x(self, value: float) -> float:
+        """Pixels from the left edge."""
+        return WIDTH * (value - self.left) / (self.right - self.left)
+
+    def y(self, value: float) -> float:
+        """Pixels from the upper edge."""
+        return HEIGHT * (self.high - min(max(value, self.low), self.high)) / (self.high - self.low)
+
+
+def curves_svg(runs: Runs) -> str:
+    """Mean and 95 % band over seeds of the main figures, over each cost; "" when no run has a curve."""
+    rows = [
+        (
+            metric,
+            label_of(metric, roles),
+            [{name: _metric_band(seeds, metric, axis) for name, seeds in runs.items()} for axis in AXES],
+        )
+        for metric, roles in _panel_metrics(runs)
+    ]  # fmt: skip
+    return draw_panels("Means over seeds on validation problems with 95 % bands", rows, list(runs), zero=False)
+
+
+def _metric_band(seeds: Mapping[Any, SeedRun], metric: str, axis: str) -> Band:
+    return mean_band(
+        [run.metric_curve(metric, axis) for run in seeds.values()], limits=limits_of(metric.rpartition("/")[2])
+    )
+
+
+def differences_svg(runs: Runs) -> str:
+    """The same curves minus those of the reference, paired by seed; "" when there is nothing to compare."""
+    rows = []
+    for metric, roles in _panel_metrics(runs):
+        bands_by_axis = [difference_bands(runs, metric, axis) for axis in AXES]
+        title = f"{label_of(metric, roles)}, minus {strip_folders(bands_by_axis[0][0])}"
+        if any(mean for _, bands in bands_by_axis for mean, _ in bands.values()):
+            rows.append((metric, title, [bands for _, bands in bands_by_axis]))
+    return draw_panels("Differences in points, paired by seed, with 95 % bands", rows, list(runs), zero=True)
+
+
+def _panel_metrics(runs: Runs) -> list[tuple[str, set[str]]]:
+    measured = {key for seeds in runs.values() for run in seeds.values() for r in run.curve for key in r.figures}
+    roles = roles_in(measured)
+    return [
+        (metric, roles)
+        for metric in in_reading_order(measured)
+        if metric.count("/") == 1 and parse_metric_name(metric, roles).metric in PANELS
+    ]
+
+
+def draw_panels(
+    title: str, rows: Sequence[tuple[str, str, Sequence[Mapping[str, Band]]]], names: Sequence[str], *, zero: bool
+) -> str:
+    measured = {name for _, _, bands in rows for axis in bands for name, (mean, _) in axis.items() if mean}
+    if not measured:
+        return ""
+    drawn_names = [name for name in names if name in measured]
+    head = 26 + LINE * len(drawn_names)
+    down = -(-len(AXES) // ACROSS)  # rows of panels of one metric
+    width, height = ACROSS * (LEFT + WIDTH) + GAP, head + len(rows) * down * (TOP + HEIGHT + FOOT) + 8
+    parts = [f'<text x="12" y="18" class="title">{escape_attribute(title)}</text>']
+    for line, name in enumerate(drawn_names):
+        y = 26 + LINE * line + 10
+        parts.append(f'<path d="M12 {y}H44" {_stroke_attributes(names.index(name))}/>')
+        parts.append(f'<text x="52" y="{y + 4}">{escape_attribute(strip_folders(name), 110)}</text>')
+    for row, (metric, label, bands) in enumerate(rows):
+        for place, axis in enumerate(AXES):
+            below, beside = divmod(place, ACROSS)
+            corner = (
+                LEFT + beside * (WIDTH + LEFT + GAP // 2),
+                head + (row * down + below) * (TOP + HEIGHT + FOOT) + TOP,
+            )
+            parts.append(_draw_panel(corner, label, metric, axis, bands[place], names, zero))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+        f' role="img" font-family="system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif" font-size="12"'
+        f' fill="#1c1d20"><title>{escape_attribute(title)}</title><style>.title{{font-weight:600;font-size:13px}}'
+        ".soft{fill:#5f6168}</style>"
+        f'<rect width="{width}" height="{height}" fill="#fff"/>{"".join(parts)}</svg>\n'
+    )
+
+
+def _draw_panel(
+    corner: tuple[int, int],
+    label: str,
+    metric: str,
+    axis: str,
+    bands: Mapping[str, Band],
+    names: Sequence[str],
+    zero: bool,
+) -> str:
+    left, top = corner
+    ys = [y for mean, spread in bands.values() for y in [*(y for _, y in mean), *(b for _, *s in spread for b in s)]]
+    xs = [x for mean, _ in bands.values() for x, _ in mean]
+    if not xs:
+        return ""
+    share = is_share(metric, {metric.split("/")[0]}, ys)
+    low, high = min([*ys, 0.0] if zero else ys), max([*ys, 0.0] if zero else ys)
+    low, high = (low, high) if zero or not share else (max(low, 0.0), min(high, 1.0))
+    margin = 0.05 * (high - low) or 0.05
+    frame = Frame(
+        left=min(xs), right=max(xs) if max(xs) > min(xs) else min(xs) + 1, low=low - margin, high=high + margin
+    )
+
+    def to_pixels(x: float, y: float) -> str:
+        return f"{left + frame.x(x):.1f} {top + frame.y(y):.1f}"
+
+    unit, scale = _axis_unit(axis, frame.right)
+    parts = [f'<text x="{left}" y="{top - 10}" class="title">{escape_attribute(label, 60)}</text>']
+    for level in axis_ticks(frame.low, frame.high):
+        x, y = to_pixels(frame.left, level).split()
+        colour = "#5f6168" if zero and level == 0 else "#e3e0d8"
+        parts.append(f'<path d="M{x} {y}h{WIDTH}" stroke="{colour}" fill="none"/>')
+        word = points_text(level, share=share) if zero else number_text(level, share=share)
+        parts.append(f'<text x="{left - 6}" y="{float(y) + 4:.1f}" text-anchor="end" class="soft">{word}</text>')
+    for value in axis_ticks(frame.left / scale, frame.right / scale, 5):
+        x = to_pixels(value * scale, frame.low).split()[0]
+        word = number_text(value, share=False)
+        parts.append(f'<text x="{x}" y="{top + HEIGHT + 16}" text-anchor="middle" class="soft">{word}</text>')
+    parts.append(f'<text x="{left + WIDTH}" y="{top + HEIGHT + 32}" text-anchor="end" class="soft">{unit}</text>')
+    for name, (_, spread) in bands.items():
+        i = names.index(name)
+        if len(spread) > 1:
+            edge = [to_pixels(x, b) for x, _, b in spread] + [to_pixels(x, a) for x, a, _ in reversed(spread)]
+            parts.append(f'<path d="M{"L".join(edge)}Z" fill="{COLOURS[i % len(COLOURS)]}" fill-opacity="0.13"/>')
+    for name, (mean, _) in bands.items():
+        if mean:
+            line = "L".join(to_pixels(x, y) for x, y in mean)
+            parts.append(f'<path d="M{line}" {_stroke_attributes(names.index(name))}/>')
+    return "".join(parts)
+
+
+def _stroke_attributes(i: int) -> str:
+    dash = f' stroke-dasharray="{DASHES[i % len(DASHES)]}"' if DASHES[i % len(DASHES)] else ""
+    return f'fill="none" stroke="{COLOURS[i % len(COLOURS)]}" stroke-width="2"{dash}'
+
+
+def _axis_unit(axis: str, largest: float) -> tuple[str, float]:
+    unit = UNITS[axis]
+    if largest >= 1e9:
+        power = 3 * int(math.log10(largest) // 3)
+        return f"1e{power} {unit}", 10.0**power
+    if largest >= 1e6:
+        return f"million {unit}", 1e6
+    return (f"thousand {unit}", 1e3) if largest >= 1e4 else (unit, 1.0)

@@ -1,0 +1,347 @@
+"""The figures of a comparison: every recipe against a reference, at the end and at equal amounts of each cost.
+
+The reference of a figure is the first recipe that has it: the first one of all, except where that has no such role (the
+verifier's figures beside GRPO). At the end figures are those on test problems, whatever each recipe had spent by then,
+and intervals are over seeds and problems; the differences are paired by seed and problem. At equal batches, tokens,
+FLOPs and seconds they are read off the curves on validation problems, by linear interpolation at an amount that every
+run has reached, with intervals over seeds, each of which has validation problems of its own. What is said of a
+difference: ``compare_words``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cotrain.core.statistics import Estimate, mean_interval, over_seeds_and_problems, smallest_significant
+from cotrain.metrics.table import labelled_metric, limits_of, table_rank
+from cotrain.reports.compare_words import AXES, budget_in_words, difference_in_words
+from cotrain.reports.guide import display_order, number_text, parse_estimates, parse_metric_name, split_label
+from cotrain.reports.lines import Points, value_at
+
+GRID = 60  # points at which seeds are averaged
+VERDICTS = (  # what is told of a judging role at the end
+    "balanced_accuracy",
+    "mcc",
+    "step_balanced_accuracy",
+    "precision",
+    "recall",
+    "predicted_positive",
+    "base_rate",
+    "right_verdict_wrong_step",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePoint:
+    """One point of a run's curve."""
+
+    spent: Mapping[str, float]  # by axis, so far
+    figures: Mapping[str, float]  # by metric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedRun:
+    """One run of one recipe."""
+
+    curve: tuple[CurvePoint, ...]  # in the order of the run
+    before: Mapping[str, Estimate]
+    after: Mapping[str, Estimate]
+    problems: Mapping[str, Mapping[str, float]]  # metric → test problem → what it says at the end
+
+    def metric_curve(self, metric: str, axis: str) -> list[tuple[float, float]]:
+        """The curve of one metric over one of ``AXES``."""
+        return sorted((r.spent[axis], r.figures[metric]) for r in self.curve if metric in r.figures and axis in r.spent)
+
+    def value_at_budget(self, metric: str, axis: str, budget: float) -> float | None:
+        """The metric at a budget; None where the curve does not reach."""
+        curve = self.metric_curve(metric, axis)
+        return value_at(curve, budget) if curve and curve[0][0] <= budget <= curve[-1][0] else None
+
+
+Runs = Mapping[str, Mapping[Any, SeedRun]]  # recipe → seed → run
+
+
+def comparison_table(compare: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of compare.json that follows from its runs: ``{"budgets", "table", "lines"}``.
+
+    ``budgets``: the amount of each cost at which curves are read. ``table``: rows ``{"at", "metric", "recipe",
+    "reference", "before", "after", "difference", "seen", "words"}``, where ``at`` is "end" or one of ``AXES``, the
+    figures are means over seeds as ``Estimate.to_json`` writes them, ``difference`` is this recipe minus ``reference``
+    over the seeds that both have (both None for the reference itself), ``seen`` the smallest difference that could have
+    been seen and ``words`` what follows; a recipe without the figure has no row. ``lines``: the same as plain text for
+    a terminal, the headlines at the end only.
+    """
+    runs = runs_of(compare)
+    budgets = budgets_of(runs)
+    rows = [row for at in ("end", *budgets) for row in _table_rows(runs, at, budgets.get(at, math.nan))]
+    return {"budgets": budgets, "table": rows, "lines": _terminal_lines(rows, next(iter(runs), ""))}
+
+
+def with_table(compare: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same with its table, which is made where it is not there yet."""
+    return compare if "table" in compare else {**compare, **comparison_table(compare)}
+
+
+def runs_of(compare: Mapping[str, Any]) -> dict[str, dict[Any, SeedRun]]:
+    """recipe → seed → run, from ``{"recipes": {name: {"seeds": [{"seed", "curve": [{"spent": {axis: amount}, "figures":
+    {metric: value}}, …], "before", "after", "problems"}]}}}``; what does not fit is left out."""
+    recipes = compare.get("recipes")
+    runs: dict[str, dict[Any, SeedRun]] = {}
+    for name, recipe in recipes.items() if isinstance(recipes, Mapping) else ():
+        seeds = recipe.get("seeds", ()) if isinstance(recipe, Mapping) else ()
+        runs[str(name)] = {
+            run.get("seed", i): SeedRun(
+                curve=_parse_curve(run.get("curve")),
+                before=parse_estimates(run.get("before")),
+                after=parse_estimates(run.get("after")),
+                problems=run.get("problems") or {},
+            )
+            for i, run in enumerate(seeds)
+            if isinstance(run, Mapping)
+        }
+    return runs
+
+
+def budgets_of(runs: Runs) -> dict[str, float]:
+    """The largest amount of each cost that every run has reached."""
+    curves = [run.curve for seeds in runs.values() for run in seeds.values()]
+    if not curves or not all(curves):
+        return {}
+    measured = [axis for axis in AXES if all(axis in curve[-1].spent for curve in curves)]
+    return {axis: min(curve[-1].spent[axis] for curve in curves) for axis in measured}
+
+
+def mean_band(
+    curves: Sequence[Points], grid: int = GRID, limits: tuple[float, float] = (-math.inf, math.inf)
+) -> tuple[Points, list[tuple[float, float, float]]]:
+    """Mean and 95 % band over seeds, (x, mean) and (x, low, high), on a grid over the range of x that every curve
+    covers, by linear interpolation. With one curve there is no band. ``limits``: of the figure, for its band."""
+    curves = [curve for curve in curves if curve]
+    if not curves:
+        return [], []
+    left, right = max(c[0][0] for c in curves), min(c[-1][0] for c in curves)
+    measured_xs = sorted({x for c in curves for x, _ in c if left <= x <= right})
+    xs = (
+        measured_xs
+        if len(measured_xs) <= grid
+        else [min(right, left + (right - left) * i / (grid - 1)) for i in range(grid)]
+    )
+    intervals = [(x, mean_interval([value_at(c, x) for c in curves]).clip_to(*limits)) for x in xs]
+    return [(x, e.value) for x, e in intervals], [(x, e.low, e.high) for x, e in intervals if math.isfinite(e.low)]
+
+
+def curves_of(runs: Runs, metric: str, axis: str) -> dict[str, dict[Any, Points]]:
+    """recipe → seed → the curve of a figure over a cost, where there is one."""
+    return {
+        name: {seed: curve for seed, run in seeds.items() if (curve := run.metric_curve(metric, axis))}
+        for name, seeds in runs.items()
+    }
+
+
+def difference_bands(
+    runs: Runs, metric: str, axis: str
+) -> tuple[str, dict[str, tuple[Points, list[tuple[float, float, float]]]]]:
+    """The reference of a figure's curves, and for every other recipe the band of its curves minus the reference's,
+    paired by seed over the range that both cover."""
+    curves = curves_of(runs, metric, axis)
+    measured_names = [name for name in curves if curves[name]]
+    if not measured_names:
+        return "", {}
+    reference = curves[measured_names[0]]
+    return measured_names[0], {
+        name: mean_band(
+            [_subtract_curves(curves[name][seed], reference[seed]) for seed in curves[name] if seed in reference]
+        )
+        for name in measured_names[1:]
+    }
+
+
+def _subtract_curves(one: Points, other: Points) -> Points:
+    left, right = max(one[0][0], other[0][0]), min(one[-1][0], other[-1][0])
+    xs = sorted({x for x, _ in (*one, *other) if left <= x <= right})
+    return [(x, value_at(one, x) - value_at(other, x)) for x in xs]
+
+
+def label_of(metric: str, roles: set[str]) -> str:
+    """``"solver: pass@1, longer problems"``."""
+    part = parse_metric_name(metric, roles)
+    label = labelled_metric(part.metric, [0.5]).label
+    whose = f"{part.who}: {label}" if part.who else label
+    return f"{whose}, {split_label(part.split)}" if part.split else whose
+
+
+def strip_folders(name: str) -> str:
+    """A recipe's name or a setting without the folders of its paths, for files that leave this machine."""
+    return re.sub(r"(?<![^,=:\s\[\"'])[/.~][^,=:\s]*/", "", name)
+
+
+def roles_in(metrics: Sequence[str] | set[str]) -> set[str]:
+    """The roles that figures belong to."""
+    return {key.split("/")[0] for key in metrics if key.count("/") == 1}
+
+
+def in_reading_order(metrics: set[str]) -> list[str]:
+    """Figures by role, then split, then as the guide ranks them."""
+    roles = roles_in(metrics)
+    order = display_order(roles)
+
+    def sort_key(key: str) -> tuple[int, str, str, tuple[int, int, str]]:
+        part = parse_metric_name(key, roles)
+        return (
+            order.index(part.who) if part.who in order else len(order),
+            part.who,
+            part.split,
+            table_rank(part.metric),
+        )
+
+    return sorted(metrics, key=sort_key)
+
+
+def is_main(metric: str) -> bool:
+    """Is this one of the figures whose curves a comparison opens with?"""
+    return metric.count("/") == 1 and metric.endswith(("/greedy", "/pass@1", "/balanced_accuracy"))
+
+
+def is_headline(metric: str) -> bool:
+    """Is this one of the figures that stand beside each other at the end? No one of them alone says what was learned:
+    greedy decoding, one sample, the best of several and their vote move apart."""
+    return is_main(metric) or (metric.count("/") == 1 and metric.split("/")[1].startswith(("pass@", "majority@")))
+
+
+def is_share(metric: str, roles: set[str], values: Sequence[float]) -> bool:
+    """Is this figure shown in per cent? ``values`` settle it for a metric that the guide does not know."""
+    return labelled_metric(parse_metric_name(metric, roles).metric, [v for v in values if math.isfinite(v)]).is_share
+
+
+def verdict_table(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, Estimate]]]:
+    """The judging roles' figures at the end: whose and on which problems → recipe → metric → mean over seeds."""
+    roles = roles_in({row["metric"] for row in rows})
+    recipes_by_role: dict[str, dict[str, dict[str, Estimate]]] = {}
+    for row in rows:
+        part = parse_metric_name(row["metric"], roles)
+        if row["at"] == "end" and part.metric in VERDICTS:
+            whose = f"{part.who}, {split_label(part.split)}" if part.split else part.who
+            figures = recipes_by_role.setdefault(whose, {}).setdefault(row["recipe"], {})
+            figures[part.metric] = Estimate.from_json(row["after"])
+    return recipes_by_role
+
+
+def _table_rows(runs: Runs, at: str, budget: float) -> list[dict[str, Any]]:
+    names = list(runs)
+    measured = {
+        key
+        for seeds in runs.values()
+        for run in seeds.values()
+        for key in (run.after if at == "end" else {k for r in run.curve for k in r.figures})
+    }
+    roles = roles_in(measured)
+    rows = []
+    for metric in in_reading_order(measured):
+        start = {name: _start_values(runs[name], metric, at) for name in names}
+        final = {name: _final_values(runs[name], metric, at, budget) for name in names}
+        reference = next((name for name in names if final[name]), None)
+        values = [v for found in (start, final) for each in found.values() for v in each.values() if math.isfinite(v)]
+        limits = limits_of(metric.rpartition("/")[2], values)
+        for name in names:
+            if not final[name] and not start[name]:
+                continue
+            change, words, smallest = None, "", None
+            if reference not in (None, name):
+                change = over_seeds_and_problems(
+                    _seed_differences(runs[name], runs[reference], final, name, reference, metric, at)
+                )
+                words = difference_in_words(change, parse_metric_name(metric, roles).metric, verdict=at == "end")
+                smallest = least if math.isfinite(least := smallest_significant(change)) else None
+            seed_values = [
+                (value, list(_problem_values(runs[name][seed], metric, at).values()))
+                for seed, value in final[name].items()
+            ]
+            rows.append(
+                {
+                    "at": at,
+                    "metric": metric,
+                    "recipe": name,
+                    "reference": None if change is None else reference,
+                    "before": mean_interval(list(start[name].values())).clip_to(*limits).to_json(),
+                    "after": over_seeds_and_problems(seed_values).clip_to(*limits).to_json(),
+                    "difference": None if change is None else change.to_json(),
+                    "seen": smallest,
+                    "words": words,
+                }
+            )
+    return rows
+
+
+def _seed_differences(
+    own_runs: Mapping[Any, SeedRun],
+    reference_runs: Mapping[Any, SeedRun],
+    final: Mapping[str, Mapping[Any, float]],
+    name: str,
+    reference: str,
+    metric: str,
+    at: str,
+) -> list[tuple[float, list[float]]]:
+    """For each seed that both have: the difference of the figures, and of what each problem says that both have."""
+    differences = []
+    for seed, value in final[name].items():
+        if seed in final[reference]:
+            one, other = _problem_values(own_runs[seed], metric, at), _problem_values(reference_runs[seed], metric, at)
+            problem_differences = [one[problem] - other[problem] for problem in one if problem in other]
+            differences.append((value - final[reference][seed], problem_differences))
+    return differences
+
+
+def _problem_values(run: SeedRun, metric: str, at: str) -> Mapping[str, float]:
+    return run.problems.get(metric, {}) if at == "end" else {}
+
+
+def _start_values(seeds: Mapping[Any, SeedRun], metric: str, at: str) -> dict[Any, float]:
+    if at == "end":
+        return {seed: run.before[metric].value for seed, run in seeds.items() if metric in run.before}
+    return {seed: curve[0][1] for seed, run in seeds.items() if (curve := run.metric_curve(metric, at))}
+
+
+def _final_values(seeds: Mapping[Any, SeedRun], metric: str, at: str, budget: float) -> dict[Any, float]:
+    if at == "end":
+        return {seed: run.after[metric].value for seed, run in seeds.items() if metric in run.after}
+    values = {seed: run.value_at_budget(metric, at, budget) for seed, run in seeds.items()}
+    return {seed: value for seed, value in values.items() if value is not None}
+
+
+def group_by_figure(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Mapping[str, Any]]]]:
+    """The rows of each figure at each budget, with the recipe that the others are compared with."""
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["at"], row["metric"]), []).append(row)
+    return [(next(row["recipe"] for row in group if row["reference"] is None), group) for group in groups.values()]
+
+
+def _terminal_lines(rows: Sequence[Mapping[str, Any]], first: str) -> list[str]:
+    roles = roles_in({row["metric"] for row in rows})
+    lines = []
+    for reference, group in group_by_figure([row for row in rows if row["at"] == "end" and is_headline(row["metric"])]):
+        instead = "" if reference == first else f", against {reference}, the first that has it"
+        lines.append(f"{label_of(group[0]['metric'], roles)}, {budget_in_words('end', {})}{instead}")
+        for row in group:
+            before, after = Estimate.from_json(row["before"]), Estimate.from_json(row["after"])
+            start_and_end = f"{number_text(before.value, share=True):>8s} → {number_text(after.value, share=True):>8s}"
+            lines.append(f"  {row['recipe']:32s} {start_and_end}{'  ' + row['words'] if row['words'] else ''}")
+    return lines
+
+
+def _parse_curve(saved: object) -> tuple[CurvePoint, ...]:
+    points = []
+    for entry in saved if isinstance(saved, list | tuple) else ():
+        if isinstance(entry, Mapping) and isinstance(entry.get("spent"), Mapping):
+            spent = {
+                axis: float(value)
+                for axis, value in entry["spent"].items()
+                if isinstance(value, int | float) and math.isfinite(value)
+            }
+            figures = {name: e.value for name, e in parse_estimates(entry.get("figures")).items()}
+            points.append(CurvePoint(spent=spent, figures=figures))
+    return tuple(points)

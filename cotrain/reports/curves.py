@@ -1,0 +1,348 @@
+"""The rows of ``metrics.jsonl`` as columns that a chart can draw: aligned, finite, and no more points than a screen
+shows.
+
+On the axis "step" a point stands at how many steps were finished, as the console counts: the row of step 0 at 1, an
+evaluation of the start at 0. Each point of a long run is the mean of as many rows as it stands for; alarms are found on
+all rows. A metric of an objective (``generator/generator/loss``) is shown as its policy's. Infinite and missing values
+are None.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections import deque
+from collections.abc import KeysView, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cotrain.metrics.alarms import Alarm, Monitor
+from cotrain.metrics.starved import ENOUGH_PROBLEMS
+from cotrain.metrics.table import labelled_metric
+from cotrain.reports.follow import JsonlReader
+from cotrain.reports.guide import display_order, parse_metric_name, split_key
+
+# -- What each process of a run did, of the keys ``process/{process}/…`` of a row; nothing for a run in one process.
+
+
+PREFIX = "process/"
+TITLES = ("process", "tokens/s", "published", "in", "asleep", "holds")
+FIGURES = ("tokens_per_second", "published_bytes", "publish_seconds", "asleep_seconds")
+UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def processes_of(row: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The figures of each process, by its name."""
+    figures_by_process: dict[str, dict[str, Any]] = {}
+    for key, value in row.items():
+        name, _, figure = key.removeprefix(PREFIX).rpartition("/")
+        if key.startswith(PREFIX) and name:
+            figures_by_process.setdefault(name, {})[figure] = value
+    return figures_by_process
+
+
+def process_cells(name: str, figures: Mapping[str, Any]) -> list[str]:
+    """A line of the live table: as ``TITLES``, "" where there is no figure."""
+    tokens, published, publish_seconds, asleep = (finite_number(figures.get(figure)) for figure in FIGURES)
+    return [
+        name,
+        "" if tokens is None else f"{tokens:.0f}",
+        "" if published is None else size_text(published),
+        "" if publish_seconds is None else f"{publish_seconds:.2f} s",
+        "" if asleep is None else f"{asleep:.1f} s",
+        str(figures.get("policies", "")),
+    ]
+
+
+def size_text(count: float) -> str:
+    """Bytes: ``3.4 MB``."""
+    place = 0
+    while count >= 999.5 and place < len(UNITS) - 1:
+        count, place = count / 1000, place + 1
+    return f"{count:.0f} {UNITS[place]}" if place == 0 or count >= 99.5 else f"{count:.1f} {UNITS[place]}"
+
+
+class ProcessMeans:
+    """Of every figure of every process, over the steps of a run."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, dict[str, float]] = {}
+        self._steps: dict[str, int] = {}
+        self._policies: dict[str, str] = {}
+
+    def add_row(self, row: Mapping[str, Any]) -> None:
+        """A row of ``timings.jsonl``."""
+        for name, figures in processes_of(row).items():
+            self._steps[name] = self._steps.get(name, 0) + 1
+            self._policies[name] = str(figures.get("policies", ""))
+            sums = self._sums.setdefault(name, {})
+            for figure in FIGURES:
+                value = finite_number(figures.get(figure))
+                if value is not None:
+                    sums[figure] = sums.get(figure, 0.0) + value
+
+    def mean_rows(self) -> list[dict[str, Any]]:
+        """One for each process: its name, ``policies``, ``steps``, and the means; no key where there is no figure."""
+        return [
+            {
+                "name": name,
+                "policies": self._policies[name],
+                "steps": steps,
+                **{figure: total / steps for figure, total in self._sums[name].items()},
+            }
+            for name, steps in self._steps.items()
+        ]
+
+
+POINTS = 800  # of a curve
+LARGEST = 1e300  # a larger number is none
+SPENT = ("play", "annotate", "credit", "reference", "update")  # seconds of a step's stages
+AXES = ("step", "tokens")  # keys that always rise
+
+Values = dict[str, float]
+
+
+class Curves:
+    """What has been read of a run's metrics so far."""
+
+    def __init__(self, directory: Path, *, problems: int = ENOUGH_PROBLEMS) -> None:
+        """``problems``: of a step of the run."""
+        self._problems = problems
+        self._metrics = JsonlReader(directory / "metrics.jsonl")
+        self._timings = JsonlReader(directory / "timings.jsonl")
+        self._summary = directory / "summary.json"  # there when the run has ended
+        self._clear()
+
+    def _clear(self) -> None:
+        self.rows: list[Values] = []  # of training steps, by canonical names
+        self.phases: list[str] = []
+        self.held_out: list[Values] = []  # of evaluations, without "eval/"
+        self.last: dict[str, Any] = {}  # the last row of training as it is in the file
+        self._monitor = Monitor(problems=self._problems)
+        self._unwatched: deque[dict[str, Any]] = deque()  # rows that the monitor has not seen
+        self._seconds: dict[int, float] = {}
+        self.processes = ProcessMeans()  # of a step, where the run had several
+        self.names: set[str] = set()
+        self._last_names: KeysView[str] = {}.keys()
+        self._operations: tuple[str, ...] = ()  # of these names, those that count floating-point operations
+        self._flops: list[float] = []  # of each row
+
+    @property
+    def damaged_lines(self) -> int:
+        return self._metrics.damaged
+
+    @property
+    def alarms(self) -> list[Alarm]:
+        """Those of the rows that have been watched."""
+        return self._monitor.alarms
+
+    @property
+    def unwatched_count(self) -> int:
+        """Rows that no band has looked at yet."""
+        return len(self._unwatched)
+
+    def watch_rows(self, rows: int) -> bool:
+        """Look for alarms in so many more rows; False when there are none left."""
+        for _ in range(min(rows, len(self._unwatched))):
+            self._monitor.add_row(self._unwatched.popleft())
+        if not self._unwatched and self._summary.is_file():
+            self._monitor.end_run()
+        return bool(self._unwatched)
+
+    def read_new(self) -> bool:
+        """Read what is new; returns whether there was anything."""
+        new_rows, was_cut = self._metrics.read_new()
+        if was_cut:
+            self._clear()
+            self._timings = JsonlReader(self._timings.path)
+        times, _ = self._timings.read_new()
+        for row in times:
+            if isinstance(step := row.get("step"), int):
+                self._seconds[step] = sum(v for key in SPENT if (v := finite_number(row.get(key))) is not None)
+                self.processes.add_row(row)
+        for row in new_rows:
+            self._add_row(row)
+        return bool(new_rows or was_cut)
+
+    def _add_row(self, row: Mapping[str, Any]) -> None:
+        if finite_number(row.get("step")) is None:
+            return
+        if row.get("kind") == "evaluation":
+            shown = ("eval/", "step", "tokens", "updates/")
+            kept = {key: finite_number(v) for key, v in row.items() if key.startswith(shown)}
+            self.held_out.append({key.removeprefix("eval/"): v for key, v in kept.items() if v is not None})
+            return
+        values: Values = {
+            _CHART_NAMES[key]: value
+            for key, value in row.items()
+            if (value.__class__ is float or value.__class__ is int) and -LARGEST < value < LARGEST
+        }
+        self._unwatched.append(dict(row))
+        if values.keys() != self._last_names:
+            self._last_names = values.keys()
+            self.names |= values.keys()
+            self._operations = tuple(name for name in values if "/flops/" in name)
+        self._flops.append(sum(values[name] for name in self._operations))
+        self.last = dict(row)
+        phase = row.get("phase")
+        self.phases.append(phase if isinstance(phase, str) else "")
+        self.rows.append(values)
+
+    def phase_at(self, step: int) -> str:
+        """The name of a step's phase; "" where it is not known."""
+        at = bisect.bisect_left([row["step"] for row in self.rows], step)
+        return self.phases[at] if at < len(self.rows) and self.rows[at]["step"] == step else ""
+
+    def seconds_of_last(self) -> float | None:
+        """How long the last step took."""
+        return self._seconds.get(int(self.rows[-1]["step"])) if self.rows else None
+
+    def chart_columns(self) -> dict[str, Any]:
+        """Everything that a page draws of training: x axes, series, and at which share of a point's rows each policy
+        was trained."""
+        count, rows, sums = len(self.rows), self.rows, self._running_sums()
+        every = max(1, math.ceil(count / POINTS))
+        spans = [(at, min(count, at + every)) for at in range(0, count, every)]
+        axes = [name for name in AXES if any(name in row for row in rows[:1])]
+        summed = [
+            name for name in ("flops", "seconds", *sorted(self._policy_names("updates/"))) if sums and name in sums[0]
+        ]
+        series = sorted(name for name in self.names if name not in AXES and "/flops/" not in name)
+        policies = display_order(name.removeprefix("trained/") for name in self._policy_names("trained/"))
+        return {
+            "every": every,
+            "rows": count,
+            "axes": {n: _finished_steps(rows, spans) if n == "step" else _span_ends(rows, spans, n) for n in axes}
+            | {n: _span_ends(sums, spans, n) for n in summed},
+            "series": {name: _span_means(rows, spans, name) for name in series},
+            "trained": {policy: _span_means(sums, spans, f"trained/{policy}", 0.0) for policy in policies},
+            "phases": [self.phases[a] for a, _ in spans],
+        }
+
+    def evaluation_columns(self) -> dict[str, Any]:
+        """The held-out figures in the same form."""
+        rows = self.held_out
+        names = sorted({name for row in rows for name in row} - {"step", "tokens"})
+        spans = [(at, at + 1) for at in range(len(rows))]
+        spent = self.spent_at_steps([row["step"] for row in rows]) if rows else []
+        axes: dict[str, Any] = {"step": _finished_steps(rows, spans)} if rows else {}
+        axes |= {name: _span_ends(spent, spans, name) for name in (spent[0] if spent else ()) if name != "batches"}
+        shown = [name for name in names if not name.startswith("updates/")]
+        return {"axes": axes, "series": {name: _span_means(rows, spans, name) for name in shown}}
+
+    def spent_by_row(self) -> list[Values]:
+        """For each row what had been spent after it, by the name of the axis."""
+        found = []
+        for at, (row, sums) in enumerate(zip(self.rows, self._running_sums(), strict=True)):
+            own = {name: value for name, value in sums.items() if not name.startswith("trained/")}
+            found.append({"batches": at + 1.0, **({"tokens": row["tokens"]} if "tokens" in row else {}), **own})
+        return found
+
+    def spent_at_steps(self, steps: Sequence[float]) -> list[Values]:
+        """The same after each of these steps; step −1 is the start."""
+        spent, passed = self.spent_by_row(), [row["step"] for row in self.rows]
+        nothing = dict.fromkeys(spent[0] if spent else ("batches",), 0.0)
+        return [spent[at - 1] if (at := bisect.bisect_right(passed, step)) else nothing for step in steps]
+
+    def _policy_names(self, prefix: str) -> set[str]:
+        own = {name.split("/")[0] for name in self.names if name.count("/") == 1 and name.endswith("/updates")}
+        return {prefix + policy for policy in own}
+
+    def _running_sums(self) -> list[Values]:
+        """For each row what is summed from the first one on: operations, seconds, updates of each policy; and whether
+        it was trained."""
+        flops, spent, sums_by_row = 0.0, 0.0, []
+        updates = dict.fromkeys((p.split("/")[-1] for p in self._policy_names("p/")), 0.0)
+        counted = any(self._flops)
+        for row, operations in zip(self.rows, self._flops, strict=True):
+            sums: Values = {}
+            flops += operations
+            if counted:
+                sums["flops"] = flops
+            if self._seconds:
+                spent += self._seconds.get(int(row["step"]), 0.0)
+                sums["seconds"] = spent
+            for policy, before in updates.items():
+                updates[policy] = max(before, row.get(f"{policy}/updates", before))
+                sums[f"updates/{policy}"] = updates[policy]
+                sums[f"trained/{policy}"] = float(updates[policy] > before)
+            sums_by_row.append(sums)
+        return sums_by_row
+
+
+def _span_means(
+    rows: Sequence[Values], spans: Sequence[tuple[int, int]], name: str, empty: float | None = None
+) -> list[Any]:
+    column = [row.get(name) for row in rows]
+    found: list[float | None] = []
+    for start, end in spans:
+        values = [value for value in column[start:end] if value is not None]
+        found.append(_six_digits(sum(values) / len(values)) if values else empty)
+    return found
+
+
+def _span_ends(rows: Sequence[Values], spans: Sequence[tuple[int, int]], name: str) -> list[float]:
+    """The axis at the last row of each point, never falling."""
+    found, last = [], 0.0
+    for _, end in spans:
+        last = max(last, rows[end - 1].get(name, last))
+        found.append(_six_digits(last))
+    return found
+
+
+def _finished_steps(rows: Sequence[Values], spans: Sequence[tuple[int, int]]) -> list[float]:
+    """How many steps were finished at the last row of each point."""
+    return _span_ends([{"step": row["step"] + 1.0} for row in rows], spans, "step")
+
+
+def _six_digits(value: float) -> float:
+    """Six digits: half the bytes."""
+    return float(f"{value:.6g}")
+
+
+class _ChartNames(dict[str, str]):
+    """Key of a row → its name in a chart: ``generator/generator/loss`` is ``generator/loss``."""
+
+    def __missing__(self, key: str) -> str:
+        who, metric = split_key(key)
+        self[key] = f"{who}/{metric}" if who else metric
+        return self[key]
+
+
+_CHART_NAMES = _ChartNames()
+
+
+def describe_metrics(
+    names: Sequence[str], roles: Sequence[str], values: Mapping[str, Sequence[float | None]]
+) -> dict[str, Any]:
+    """name → how to read it: whose it is, label, unit, direction, ranges, advice."""
+    found = {}
+    for name in names:
+        part = parse_metric_name(name, roles)
+        metric_meaning = labelled_metric(part.metric, [v for v in values.get(name, ()) if v is not None])
+        found[name] = {
+            "who": part.who,
+            "name": part.metric,
+            "split": part.split,
+            "label": metric_meaning.label,
+            "share": metric_meaning.is_share,
+            "unit": metric_meaning.unit,
+            "better": metric_meaning.better,
+            "healthy": _finite_range(metric_meaning.healthy),
+            "tolerable": _finite_range(metric_meaning.tolerable),
+            "advice": metric_meaning.advice,
+            "trend": metric_meaning.trend,
+            "meaning": metric_meaning.meaning,
+            "spoken": not metric_meaning.key.startswith("{policy}"),  # of what a role said, not of a policy's weights
+        }
+    return found
+
+
+def _finite_range(limits: tuple[float, float]) -> list[float | None]:
+    return [limit if math.isfinite(limit) else None for limit in limits]
+
+
+def finite_number(value: Any) -> float | None:
+    """A finite number; None for anything else."""
+    right = (value.__class__ is float or value.__class__ is int) and -LARGEST < value < LARGEST
+    return float(value) if right else None

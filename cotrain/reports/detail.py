@@ -1,0 +1,201 @@
+"""One rollout in full, for the viewer: every trace, its tokens with log-probabilities and mask, its rewards by source.
+
+Token texts come from the tokenizer of the policy that spoke, where its ``tokenizer.json`` is on this machine; else the
+page shades the ids.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from cotrain.core.entropy import from_text, nats_of
+from cotrain.core.notes import PROBLEM
+from cotrain.reports.curves import finite_number
+from cotrain.reports.rollouts import Json, Weights, address_text
+from cotrain.storage.ledger import PLAIN, decode_floats
+
+ASSETS = Path(__file__).resolve().parent.parent / "assets"
+TOKENIZER_FILE = "tokenizer.json"
+
+
+def rollout_detail(
+    episode: Json, models: Mapping[str, str], weights: Weights, objectives: Json | None = None, *, tokens: int = 64
+) -> dict[str, Any]:
+    """The rollout as a page wants it. ``models``: policy → the model it began with; ``objectives``: those of its step's
+    phase, as ``objectives_in_phase`` has them; ``tokens``: of how many traces, the speeches before the reviews, each
+    token is told."""
+    traces = [trace for trace in episode.get("traces", ()) if isinstance(trace, dict)]
+    traces.sort(key=lambda trace: trace.get("parent") is not None)
+    problem = next((t["parsed"][PROBLEM.name] for t in traces if t["parsed"].get(PROBLEM.name)), None)
+    return {
+        "step": episode["step"],
+        "task": episode["task"],
+        "member": episode["member"],
+        "task_id": episode.get("task_id"),
+        "failure": episode.get("failure"),
+        "problem": problem,
+        "traces": [
+            _trace_detail(trace, models, weights, place < tokens) | {"learned": training_status(trace, objectives)}
+            for place, trace in enumerate(traces)
+        ],
+    }
+
+
+def training_status(trace: Json, objectives: Json | None) -> str:
+    """Is this trace in training? "yes", or "no" with the reason. What was learned from has advantages in the
+    ledger."""
+    if trace.get("failure"):
+        return f"no: {trace['failure']}"
+    if runs := [run for runs in trace.get("advantages", {}).values() for run in runs]:
+        return "yes" if any(value for value, _ in runs) else "yes, but its advantage is 0"
+    if objectives is None:
+        return "no: nothing was learned from it"
+    readers = [name for name, objective in objectives.items() if trace.get("role") in _roles_of_objective(objective)]
+    if readers:
+        return f"no: {' and '.join(readers)} took no advantage from it, as from a group whose rewards are all equal"
+    trained = dict.fromkeys(str(objective.get("policy")) for objective in objectives.values())
+    return f"no: this step trained {' and '.join(trained) or 'nothing'} on other turns"
+
+
+def objectives_in_phase(recipe: Json, phase: str) -> dict[str, Json] | None:
+    """The objectives of a phase by name, as ``recipe.json`` has them; None where it does not name the phase."""
+    settings = _nested_mapping(recipe, "settings")
+    phases, objectives = _nested_mapping(settings, "schedule").get("phases"), _nested_mapping(settings, "objectives")
+    for saved_phase in phases if isinstance(phases, list) else ():
+        names = saved_phase.get("objectives") if isinstance(saved_phase, dict) else None
+        if isinstance(names, list) and saved_phase.get("name") == phase:
+            return {name: objectives[name] for name in names if isinstance(objectives.get(name), dict)}
+    return None
+
+
+def _roles_of_objective(objective: Json) -> Sequence[str]:
+    on, also = objective.get("on"), objective.get("also")
+    return [*(on if isinstance(on, list) else [str(on)]), *(also if isinstance(also, list) else [])]
+
+
+def _trace_detail(trace: Json, models: Mapping[str, str], weights: Weights, tokens: bool) -> dict[str, Any]:
+    record = {name: trace.get(name) for name in PLAIN}
+    record |= {"address": address_text(trace), "signals": trace["signals"]}
+    record |= {"prompt_tokens": len(trace["prompt_ids"]), "token_count": len(trace["token_ids"])}
+    record |= {"turns": trace.get("turns") or [], "weights": dict(weights.get(str(trace.get("role")), {}))}
+    if tokens:
+        logprobs = decode_floats(str(trace["logprobs"]))
+        record["logprobs"] = [round(value, 3) if value == value and abs(value) < 1e6 else None for value in logprobs]
+        record["entropies"] = _entropies_in_nats(trace)
+        record["ids"] = trace["token_ids"]
+        record["tokens"] = _token_texts(trace["token_ids"], models.get(str(trace.get("policy")), ""))
+        record["advantages"] = {
+            str(objective): _align_advantages(trace, runs) for objective, runs in trace.get("advantages", {}).items()
+        }
+    return record
+
+
+def _entropies_in_nats(trace: Json) -> list[float] | None:
+    """In nats, of each token; None where the engine did not tell them."""
+    try:
+        levels = from_text(str(trace.get("entropies", "")))
+    except ValueError:
+        return None
+    return [round(nats_of(level), 3) for level in levels] or None
+
+
+def _align_advantages(trace: Json, runs: Sequence[Sequence[float]]) -> list[float | None]:
+    """Advantages of the sampled tokens, runs of equal ones, at their places among all tokens; None for those that were
+    given."""
+    advantages = [value for value, many in runs for _ in range(int(many))]
+    count = len(trace["token_ids"])
+    spans = [(turn[0], turn[1]) for turn in trace.get("turns") or [[0, count]]]
+    sampled = [at for start, end in spans for at in range(start, end)]
+    aligned: list[float | None] = [None] * count
+    for at, value in zip(sampled, advantages, strict=False):
+        aligned[at] = value if abs(value) < 1e30 else None
+    return aligned
+
+
+def _token_texts(ids: Sequence[int], model: str) -> list[str]:
+    tokenizer = _load_tokenizer(model)
+    if tokenizer is None:
+        return [f"#{number}" for number in ids]
+    return [tokenizer.decode([number], skip_special_tokens=False) for number in ids]
+
+
+@lru_cache(maxsize=8)
+def _load_tokenizer(model: str) -> Any | None:
+    """None where the file is not here or cannot be read; nothing is downloaded."""
+    path = _tokenizer_file(model)
+    if path is None:
+        return None
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises bare ones
+        if type(error) is not Exception:
+            raise
+        return None
+
+
+def _tokenizer_file(model: str) -> Path | None:
+    if model.startswith("embedded"):
+        path = ASSETS / model.replace("embedded", "base", 1) / TOKENIZER_FILE
+    else:
+        path = Path(model).expanduser() / TOKENIZER_FILE
+    if path.is_file():
+        return path
+    if not model or model.count("/") > 1 or model.startswith((".", "/", "~")):
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        cached_path = try_to_load_from_cache(model, TOKENIZER_FILE)
+    except ValueError:  # no name of the Hub
+        return None
+    return Path(cached_path) if isinstance(cached_path, str) else None
+
+
+def models_of(recipe: Json) -> dict[str, str]:
+    """policy → model, as ``recipe.json`` says."""
+    policies = _nested_mapping(recipe, "settings", "policies")
+    named = {str(name): entry.get("model") for name, entry in policies.items() if isinstance(entry, dict)}
+    return {name: model for name, model in named.items() if isinstance(model, str)}
+
+
+def reward_weights(recipe: Json) -> dict[str, dict[str, float]]:
+    """role → signal → weight, of the objectives that learn from this role; a weight that changes counts as it
+    begins."""
+    found: dict[str, dict[str, float]] = {}
+    for objective in _nested_mapping(recipe, "settings", "objectives").values():
+        rewards = _nested_mapping(objective, "by", "rewards") if isinstance(objective, dict) else {}
+        for name, weight in rewards.items():
+            value = weight.get("start") if isinstance(weight, dict) else weight
+            if (finite := finite_number(value)) is not None:
+                for role in _roles_of_objective(objective):
+                    found.setdefault(role, {})[str(name)] = finite
+    return found
+
+
+def _nested_mapping(saved: Json, *names: str) -> Json:
+    for name in names:
+        entry = saved.get(name)
+        saved = entry if isinstance(entry, dict) else {}
+    return saved
+
+
+def dump_json(value: Any) -> bytes:
+    """JSON that every browser reads: NaN and infinities in what a model's parser found become words."""
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
+    except ValueError:
+        return json.dumps(_replace_nonfinite(value), separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def _replace_nonfinite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _replace_nonfinite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_replace_nonfinite(entry) for entry in value]
+    return str(value) if isinstance(value, float) and value - value != 0 else value

@@ -1,0 +1,324 @@
+"""``cotrain diff A B``: two runs side by side, in a terminal of 80 columns: settings that differ, code of the user's
+that differs, what was measured at the end, and what both wrote to one problem.
+
+Code is compared as the runs recorded it (``code.json``): between A and B, between the versions with which one run went
+on, and with what stands on the disk now.
+
+The intervals are those of each run, over its problems. They say nothing of another seed: whether one method is better
+than another is a question for ``cotrain compare``. Left out: runs that have not finished have no final figures; their
+settings and rollouts are compared all the same.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import unified_diff
+from itertools import pairwise, zip_longest
+from pathlib import Path
+from typing import Any
+
+from cotrain.cli.flags import Parser
+from cotrain.core.errors import ConfigError
+from cotrain.core.notes import CORRECT, FINAL
+from cotrain.core.own_code import read_code
+from cotrain.core.redact import redact_text
+from cotrain.core.statistics import Estimate
+from cotrain.core.verbosity import escape_terminal
+from cotrain.metrics.table import table_rank
+from cotrain.reports.follow import read_json_object
+from cotrain.reports.guide import parse_estimates
+from cotrain.reports.runs import RunView, open_run, redact_texts
+from cotrain.reports.settings import flatten_settings
+from cotrain.runs.directory import CODE
+from cotrain.storage.schemas import fault_in
+
+WIDE = 80
+SIDE = (WIDE - 3) // 2  # characters of a column
+NOTHING = "–"
+LONGEST = 600  # characters of one text
+BRIEF = 160  # of a setting
+MOST_CODE = 40  # lines of a file's differences
+
+
+def diff(words: Sequence[str]) -> int:
+    """Two runs side by side: settings and code that differ, final figures, and what both wrote to one problem."""
+    parser = Parser(prog="cotrain diff", description=diff.__doc__)
+    parser.add_argument("one", metavar="A", help="a run directory")
+    parser.add_argument("other", metavar="B", help="another")
+    parser.add_argument("--rollout", metavar="STEP:TASK:MEMBER", help="which one (default: the last that both have)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    args = parser.parse_strictly(words)
+    comparison = compare_runs(open_run(Path(args.one)), open_run(Path(args.other)), args.rollout)
+    print(json.dumps(comparison) if args.json else "\n".join(lines_of(comparison)))
+    return 0
+
+
+def compare_runs(one: RunView, other: RunView, rollout: str | None = None) -> dict[str, Any]:
+    """What ``cotrain diff`` shows. Raises ConfigError for a rollout that one of them does not have."""
+    runs = (one, other)
+    return {
+        "runs": [
+            {"directory": str(run.directory), "name": run.recipe.get("name"), "seed": run.recipe.get("seed")}
+            for run in runs
+        ],
+        "settings": [
+            {"setting": name, "a": a, "b": b}
+            for name, a, b in unequal_settings(*(redact_texts(run.recipe.get("settings", {})) for run in runs))
+        ],
+        "code": code_differences(one, other),
+        "figures": _figure_differences(*map(_final_figures, runs)),
+        "rollout": _rollout_pair(one, other, rollout),
+    }
+
+
+def unequal_settings(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Dotted path and both values of every setting that is not the same; None where there is none."""
+    flat_a, flat_b = flatten_settings(a), flatten_settings(b)
+    for name in dict.fromkeys([*flat_a, *flat_b]):
+        if flat_a.get(name) != flat_b.get(name):
+            yield name, flat_a.get(name), flat_b.get(name)
+
+
+# -- code
+
+
+def code_differences(one: RunView, other: RunView) -> list[dict[str, Any]]:
+    """Files of the user's code that differ, each as ``{"between": …, "file": …, "lines": […]}``, the lines as of a
+    unified diff, of which there are none where a text was not kept."""
+    found = _differing_files("A and B", _latest_code(one), _latest_code(other))
+    views = {"A": one} if one.directory == other.directory else {"A": one, "B": other}
+    for letter, run in views.items():
+        versions = _code_versions(run)
+        for (_, before), (step, after) in pairwise(versions):
+            found += _differing_files(f"{letter} before step {step}, and from then on", before, after)
+        if versions:
+            recorded = versions[-1][1]
+            found += _differing_files(f"{letter}, and the disk now", recorded, _code_on_disk(recorded))
+    return found
+
+
+CodeTexts = dict[str, tuple[str, str | None]]  # path → hash, and the text where it was kept
+
+
+def _code_versions(run: RunView) -> list[tuple[int, CodeTexts]]:
+    """The code of a run: from which step, and its files."""
+    if not (run.directory / CODE).is_file():
+        return []
+    record, _ = read_json_object(run.directory / CODE)
+    if fault_in(CODE, record) is not None:
+        return []
+    texts = record["texts"]
+    return [
+        (version["from_step"], {path: (sha, texts.get(sha)) for path, sha in version["files"].items()})
+        for version in record["versions"]
+    ]
+
+
+def _latest_code(run: RunView) -> CodeTexts:
+    versions = _code_versions(run)
+    return versions[-1][1] if versions else {}
+
+
+def _code_on_disk(recorded: CodeTexts) -> CodeTexts:
+    """The same files as they are now; those that are gone are left out."""
+    files = {path: read_code(Path(path)) for path in recorded}
+    return {path: (file.sha256, redact_text(file.text)) for path, file in files.items() if file is not None}
+
+
+def _differing_files(between: str, a: CodeTexts, b: CodeTexts) -> list[dict[str, Any]]:
+    """Files of one path, or of one name in another folder, that do not hold the same; and those that one lacks."""
+    pairs = _paired_by_path(a, b)
+    return [
+        {"between": between, "file": path, "lines": _unified(a.get(path), b.get(other))}
+        for path, other in pairs
+        if (a.get(path) or (None,))[0] != (b.get(other) or (None,))[0]
+    ]
+
+
+def _paired_by_path(a: CodeTexts, b: CodeTexts) -> list[tuple[str, str]]:
+    """Which file of ``b`` each file of ``a`` is held against; a file that only one has is held against nothing."""
+    by_name = {Path(path).name: path for path in b if path not in a}
+    pairs = [(path, path if path in b else by_name.pop(Path(path).name, path)) for path in a]
+    taken = {other for _, other in pairs}
+    return [*pairs, *((path, path) for path in b if path not in taken)]
+
+
+def _unified(a: tuple[str, str | None] | None, b: tuple[str, str | None] | None) -> list[str]:
+    texts = ["" if side is None else side[1] for side in (a, b)]
+    if None in texts:  # too much to be kept
+        return []
+    before, after = (str(text).splitlines() for text in texts)
+    return list(unified_diff(before, after, lineterm="", n=1))[2:]
+
+
+def _code_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not rows:
+        return []
+    lines = ["", "code that differs"]
+    for row in rows:
+        lines += ["", f"{row['between']}:", escape_terminal(row["file"], WIDE)]
+        lines += [f"  {escape_terminal(line, WIDE)}" for line in row["lines"][:MOST_CODE]]
+        if len(row["lines"]) > MOST_CODE:
+            lines.append(f"  … and {len(row['lines']) - MOST_CODE} more lines; see --json")
+    return lines
+
+
+# -- figures
+
+
+def _final_figures(run: RunView) -> dict[str, Estimate]:
+    summary, _ = (
+        read_json_object(run.directory / "summary.json") if (run.directory / "summary.json").is_file() else ({}, "")
+    )
+    return parse_estimates(summary.get("after"))
+
+
+def _figure_differences(a: Mapping[str, Estimate], b: Mapping[str, Estimate]) -> list[dict[str, Any]]:
+    """Every final figure of either, headlines first. ``apart``: the intervals do not touch."""
+    rows = []
+    for key in sorted({*a, *b}, key=lambda key: (table_rank(key), key)):
+        estimate_a, estimate_b = a.get(key), b.get(key)
+        apart = (
+            estimate_a is not None
+            and estimate_b is not None
+            and (estimate_a.low > estimate_b.high or estimate_b.low > estimate_a.high)
+        )
+        rows.append(
+            {
+                "figure": key,
+                "a": estimate_a.to_json() if estimate_a else None,
+                "b": estimate_b.to_json() if estimate_b else None,
+                "apart": apart,
+            }
+        )
+    return rows
+
+
+def _rollout_pair(one: RunView, other: RunView, address: str | None) -> dict[str, Any] | None:
+    """What both wrote at one address; by default of the last step that both recorded with the same problem."""
+    if address is not None:
+        coordinates = _parse_address(address)
+        rollouts = {run.directory: run.rollout(*coordinates) for run in (one, other)}
+        for directory, rollout in rollouts.items():
+            if rollout is None:
+                raise ConfigError(
+                    f"cotrain diff: {directory} has no rollout {escape_terminal(address, 60)}; `cotrain view` "
+                    f"lists them"
+                )
+        return _side_by_side(rollouts[one.directory] or {}, rollouts[other.directory] or {})
+    steps = [{member.step for member in run.rollouts.members()} for run in (one, other)]
+    for step in sorted(steps[0] & steps[1], reverse=True):
+        a, b = (run.rollout(step, 0, 0, tokens=0) for run in (one, other))
+        if a is not None and b is not None and a["problem"] and a["problem"] == b["problem"]:
+            return _side_by_side(a, b)
+    return None
+
+
+def _parse_address(address: str) -> tuple[int, int, int]:
+    parts = address.removeprefix("#r:").split(":")
+    if len(parts) < 3 or not all(part.isascii() and part.isdigit() and len(part) < 12 for part in parts[:3]):
+        raise ConfigError(
+            f"cotrain diff: {escape_terminal(address, 80)} is no rollout; expected STEP:TASK:MEMBER, as 12:3:0"
+        )
+    step, task, member = map(int, parts[:3])
+    return step, task, member
+
+
+def _side_by_side(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "step": a["step"],
+        "task": a["task"],
+        "member": a["member"],
+        "problem": [a["problem"], b["problem"]],
+        "a": [_turn_summary(trace) for trace in a["traces"]],
+        "b": [_turn_summary(trace) for trace in b["traces"]],
+    }
+
+
+def _turn_summary(trace: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "role": trace["role"],
+        "text": trace["text"],
+        "rewards": {name: value for name, value, span in trace["signals"] if span is None},
+        "right": trace["truth"].get(CORRECT.name),
+        "said": trace["parsed"].get(FINAL.name),
+    }
+
+
+# -- printing
+
+
+def lines_of(comparison: Mapping[str, Any]) -> list[str]:
+    """The text, at most 80 columns, without a control character."""
+    names = [
+        f"{letter}: {escape_terminal(run['directory'], 60)}"
+        for letter, run in zip("AB", comparison["runs"], strict=True)
+    ]
+    lines = [*names, "", "settings that differ"]
+    for row in comparison["settings"]:
+        lines += [
+            escape_terminal(row["setting"], WIDE),
+            *_in_two_columns(_setting_text(row["a"]), _setting_text(row["b"])),
+        ]
+    lines += [] if comparison["settings"] else ["none"]
+    lines += _code_lines(comparison["code"])
+    lines += ["", "measured at the end, with 95 % intervals over each run's problems"]
+    width = 30
+    for row in comparison["figures"]:
+        mark = " *" if row["apart"] else ""
+        lines.append(
+            f"{escape_terminal(row['figure'], 60)[:width]:{width}s}"
+            f"{_estimate_text(row['a']):>24s}{_estimate_text(row['b']):>24s}{mark}"
+        )
+    if comparison["figures"]:
+        lines += ["*: the intervals do not touch; another seed may differ by more than they say"]
+    else:
+        lines += ["nothing: neither run is finished"]
+    return [line[:WIDE].rstrip() for line in [*lines, "", *_rollout_lines(comparison["rollout"])]]
+
+
+def _rollout_lines(rollout: Mapping[str, Any] | None) -> list[str]:
+    if rollout is None:
+        return ["no rollout that both runs have of one problem"]
+    lines = [f"rollout {rollout['step']}:{rollout['task']}:{rollout['member']}"]
+    same = rollout["problem"][0] == rollout["problem"][1]
+    problems = rollout["problem"][:1] if same else rollout["problem"]
+    for problem in problems:
+        lines += textwrap.wrap(escape_terminal(problem or NOTHING, LONGEST), WIDE)
+    for a, b in zip_longest(rollout["a"], rollout["b"]):
+        lines += ["", *_in_two_columns(_turn_head(a), _turn_head(b)), *_in_two_columns(_turn_text(a), _turn_text(b))]
+    return lines
+
+
+def _turn_head(turn: Mapping[str, Any] | None) -> str:
+    if turn is None:
+        return NOTHING
+    truth = {True: ", right", False: ", wrong"}.get(turn["right"], "")
+    verdict = {True: ", says CORRECT", False: ", says INCORRECT"}.get(turn["said"], "")
+    rewards = "".join(f", {escape_terminal(name, 20)} {value:g}" for name, value in turn["rewards"].items())
+    return f"[{escape_terminal(turn['role'], 20)}{verdict or truth}{rewards}]"
+
+
+def _turn_text(turn: Mapping[str, Any] | None) -> str:
+    return "" if turn is None else escape_terminal(turn["text"], LONGEST)
+
+
+def _in_two_columns(a: str, b: str) -> list[str]:
+    """Two texts side by side."""
+    left, right = (textwrap.wrap(text, SIDE, break_on_hyphens=False) for text in (a, b))
+    return [f"{x:{SIDE}s} │ {y}" for x, y in zip_longest(left, right, fillvalue="")]
+
+
+def _setting_text(value: Any) -> str:
+    return NOTHING if value is None else escape_terminal(json.dumps(value, ensure_ascii=False), BRIEF)
+
+
+def _estimate_text(saved: Mapping[str, Any] | None) -> str:
+    if saved is None:
+        return NOTHING
+    if saved["low"] is None or saved["high"] is None or not math.isfinite(saved["value"] or 0.0):
+        return NOTHING if saved["value"] is None else f"{saved['value']:.3f}"
+    return f"{saved['value']:.3f} [{saved['low']:.3f}, {saved['high']:.3f}]"

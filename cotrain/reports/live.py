@@ -1,0 +1,273 @@
+"""Output of a running run: a table that renews itself on a terminal, one plain line a step anywhere else.
+
+Log files and pipes never see a control code, and no text from a model or a file reaches a terminal before its control
+characters have been made visible (an escape sequence in a rollout could otherwise rewrite the screen or the clipboard).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from rich import live as rich_live
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from cotrain.core.verbosity import clock_text, escape_terminal, shows_notes, shows_progress
+from cotrain.metrics.metric import FIRST
+from cotrain.metrics.steps import budget_share, flops_of
+from cotrain.metrics.table import is_headline, labelled_metric, table_rank
+from cotrain.reports.curves import TITLES, process_cells, processes_of
+from cotrain.reports.guide import display_order, number_text
+
+SPARKS = "▁▂▃▄▅▆▇█"
+REMEMBERED_STEPS = 24  # steps over which the time left is estimated
+TREND = 12  # bars of a spark line: the table fits 80 columns
+COLUMNS = ("accuracy", "balanced_accuracy")
+LEARNING_FIGURES = {  # of what objectives report: how well what pays others, or teaches by pairs, does its part
+    "process/pair_accuracy": ("answers in order by process rewards", True),
+    "pair_accuracy": ("pairs in order", True),
+    "margin": ("margin", False),
+    "explained_variance": ("explained variance", False),
+}
+
+
+def ends_of(recipe: Any) -> dict[str, Any]:
+    """What ends a run of this recipe."""
+    return {"steps": recipe.max_steps} | {name: getattr(recipe, name) for name in ("tokens", "flops", "seconds")}
+
+
+class LiveTable:
+    """Shows rows of metrics as they come. Use as a context: leaving it restores the terminal whatever happened."""
+
+    def __init__(
+        self,
+        ends: Mapping[str, Any],  # what ends the run: "steps", and "tokens", "flops" and "seconds" where given
+        *,
+        spent: Mapping[str, float] | None = None,  # before, by a run that goes on
+        console: Console | None = None,
+    ) -> None:
+        self._ends, self._spent = ends, dict(spent or {})
+        budget = any(ends.get(name) for name in ("tokens", "flops", "seconds"))
+        self._total = None if budget else int(ends["steps"])  # of steps, where they end the run
+        self._console = console or Console(highlight=False, force_terminal=sys.stdout.isatty())
+        self._display: rich_live.Live | None = None
+        self._seconds: deque[float] = deque(maxlen=REMEMBERED_STEPS)
+        self._last = time.monotonic()
+        self._row: dict[str, Any] = {}
+        self._history: dict[str, deque[float]] = {}
+        self._held_out = ""  # what the last evaluation found
+
+    def __enter__(self) -> LiveTable:
+        self._last = time.monotonic()
+        if shows_progress() and self._console.is_terminal and not self._console.is_dumb_terminal:
+            self._display = rich_live.Live(
+                Text("starting …", style="dim"), console=self._console, refresh_per_second=4, vertical_overflow="crop"
+            )
+            self._display.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        display, self._display = self._display, None
+        if display is not None:
+            display.stop()
+
+    def update(self, row: Mapping[str, Any]) -> None:
+        """Show one row of metrics.jsonl (or the row with "seconds" and rates that the run hands out)."""
+        if row.get("kind") == "evaluation":
+            self._held_out = _evaluation_line(row)
+            self._print_line(self._held_out, quiet=True)
+            return
+        now = time.monotonic()
+        self._seconds.append(_number_or_none(row.get("seconds")) or now - self._last)
+        self._last = now
+        self._row = dict(row)
+        self._add_spent(row)
+        for role in speaking_roles(row):
+            for key in (*_reward_keys(row, role), *(f"{role}/{c}" for c in COLUMNS)):
+                value = _number_or_none(row.get(key))
+                if value is not None:
+                    self._history.setdefault(key, deque(maxlen=REMEMBERED_STEPS)).append(value)
+        if self._display is None:
+            self._print_line(step_line(row, self._total, self._seconds[-1], self._seconds_left()), quiet=False)
+        else:
+            self._display.update(self._draw_table())
+
+    def message(self, text: str) -> None:
+        """Say one thing above the table, or as a line of its own."""
+        self._print_line(escape_terminal(text), quiet=False, note=True)
+
+    def _print_line(self, line: str, *, quiet: bool, note: bool = False) -> None:
+        if not (shows_notes() if note else shows_progress()):
+            return
+        self._console.print(Text(line, style="dim" if quiet and self._console.is_terminal else ""), soft_wrap=True)
+
+    def _add_spent(self, row: Mapping[str, Any]) -> None:
+        spent = self._spent
+        spent["batches"] = (_number_or_none(row.get("step")) or 0.0) + 1.0
+        spent["tokens"] = _number_or_none(row.get("tokens")) or 0.0
+        spent["flops"] = spent.get("flops", 0.0) + flops_of(row)
+        spent["seconds"] = spent.get("seconds", 0.0) + self._seconds[-1]
+
+    def _seconds_left(self) -> float | None:
+        share = budget_share(self._ends, self._spent)
+        if not share:
+            return None
+        steps = self._spent["batches"] * (1.0 - share) / share
+        return steps * sum(self._seconds) / len(self._seconds)
+
+    def _draw_table(self) -> Group:
+        row = self._row
+        done = int(_number_or_none(row.get("step")) or 0) + 1
+        share = budget_share(self._ends, self._spent)
+        pace = f"{_progress_bar(share)}  {self._seconds[-1]:.1f} s a step, {time_text(self._seconds_left())} left"
+        head = Text.assemble(
+            (f" {_step_text(done, self._total)} ", "bold reverse"),
+            f"  {escape_terminal(row.get('phase', ''), 24)}  ",
+            (pace, "dim"),
+        )
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for title in ("role", "reward", "right", "bal. acc.", "tokens/s", "trend"):
+            table.add_column(title, justify="left" if title in ("role", "reward", "trend") else "right", no_wrap=True)
+        for role in speaking_roles(row):
+            rewards = ", ".join(
+                f"{k.rsplit('/', 1)[1]} {_reward_with_share(row, k)}" for k in _reward_keys(row, role)[:2]
+            )
+            trend_keys = (*(f"{role}/{c}" for c in reversed(COLUMNS)), *_reward_keys(row, role))
+            trend = next((self._history[key] for key in trend_keys if key in self._history), ())
+            shares = [_share_text(row.get(f"{role}/{c}")) for c in COLUMNS]
+            rate, bars = token_rate(row, role, self._seconds[-1]), spark_line(tuple(trend)[-TREND:])
+            table.add_row(*(Text(escape_terminal(cell, 60)) for cell in (role, rewards, *shares, rate, bars)))
+        learning_lines = [Text("; ".join(learning_texts(row)), style="dim")] if learning_texts(row) else []
+        return Group(head, table, *learning_lines, *_process_tables(row), Text(self._held_out, style="dim"))
+
+
+def _process_tables(row: Mapping[str, Any]) -> list[Table]:
+    """A line for each process, where a run has processes of its own."""
+    figures_by_process = processes_of(row)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in TITLES:
+        table.add_column(title, justify="left" if title in ("process", "holds") else "right", no_wrap=True)
+    for name, figures in figures_by_process.items():
+        table.add_row(*(Text(escape_terminal(cell, 60), style="dim") for cell in process_cells(name, figures)))
+    return [table] if figures_by_process else []
+
+
+def speaking_roles(row: Mapping[str, Any]) -> list[str]:
+    """Who spoke at this step: the prefixes that have a length, tokens or an accuracy."""
+    endings = ("/length", "/accuracy", "/balanced_accuracy")
+    return display_order(key.split("/")[0] for key in row if key.count("/") == 1 and key.endswith(endings))
+
+
+def learning_texts(row: Mapping[str, Any]) -> list[str]:
+    """``critic: explained variance 0.31``: a text for each objective, or policy, that reports one of
+    ``LEARNING_FIGURES``."""
+    texts: dict[str, list[str]] = {}
+    for key in row:
+        name, _, rest = key.partition("/")
+        label, is_share = LEARNING_FIGURES.get(rest, ("", False))
+        is_accuracy = rest.count("/") == 1 and rest.endswith("/accuracy")
+        if is_accuracy and _number_or_none(row.get(f"{name}/updates")) is not None:
+            label, is_share = "right by its own scores", True  # of an implicit reward model
+        if label and _number_or_none(row[key]) is not None:
+            texts.setdefault(name, []).append(f"{label} {(_share_text if is_share else _plain_text)(row[key])}")
+    return [escape_terminal(f"{name}: {', '.join(figures)}", 120) for name, figures in texts.items()]
+
+
+def _step_text(done: int, total: int | None) -> str:
+    return f"step {done}" + ("" if total is None else f"/{total}")
+
+
+def step_line(row: Mapping[str, Any], total: int | None, seconds: float, left: float | None) -> str:
+    """One line of plain text for one step, safe for any terminal."""
+    parts = [
+        _step_text(int(_number_or_none(row.get("step")) or 0) + 1, total),
+        escape_terminal(row.get("phase", ""), 24),
+    ]
+    for role in speaking_roles(row):
+        own = [f"{key.rsplit('/', 1)[1]} {_reward_with_share(row, key)}" for key in _reward_keys(row, role)]
+        shares = {column: _share_text(row.get(f"{role}/{column}")) for column in COLUMNS}
+        own += [f"{column.replace('_', ' ')} {share}" for column, share in shares.items() if share]
+        own += [f"{r} tokens/s" for r in [token_rate(row, role, seconds)] if r]
+        parts.append(escape_terminal(f"{role}: {', '.join(own)}", 200))
+    parts += learning_texts(row)
+    if _number_or_none(row.get("gap")) is not None:
+        parts.append(f"gap {_plain_text(row['gap'])}")
+    parts.append(f"{seconds:.1f} s")
+    if left is not None and left > 0.0:  # behind the last step only the end is measured
+        parts.append(f"{time_text(left)} left")
+    return " | ".join(part for part in parts if part)
+
+
+def token_rate(row: Mapping[str, Any], role: str, seconds: float) -> str:
+    """Tokens a second of a role, "" when it is not known, and of one that gives a score and no text."""
+    if _number_or_none(row.get(f"{role}/score")) is not None:
+        return ""
+    value = _number_or_none(row.get(f"{role}/tokens_per_second"))
+    tokens = _number_or_none(row.get(f"{role}/tokens"))
+    if value is None and tokens is not None and seconds > 0:
+        value = tokens / seconds
+    return "" if value is None else f"{value:.0f}"
+
+
+def spark_line(values: tuple[float, ...]) -> str:
+    """The last values as bars between their least and greatest."""
+    if not values:
+        return ""
+    low, high = min(values), max(values)
+    scale = (len(SPARKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(SPARKS[round((v - low) * scale)] for v in values)
+
+
+def time_text(seconds: float | None) -> str:
+    """``75`` as ``1:15``, hours as ``2:03:10``, an unknown time as ``?``."""
+    return "?" if seconds is None else clock_text(seconds)
+
+
+def _evaluation_line(row: Mapping[str, Any]) -> str:
+    """The headlines of every role side by side: ``solver pass@1 50.0 %, greedy accuracy 48.0 %, …; verifier …``."""
+    roles: dict[str, list[str]] = {}
+    for key in row:
+        prefix, role, name = (*key.split("/"), "", "")[:3]
+        if prefix == "eval" and key.count("/") == 2 and is_headline(name, FIRST):
+            roles.setdefault(role, []).append(name)
+    role_texts = []
+    for role in display_order(roles):
+        shares = {name: _share_text(row[f"eval/{role}/{name}"]) for name in sorted(roles[role], key=table_rank)}
+        role_texts.append(f"{role} " + ", ".join(f"{labelled_metric(n).label} {share}" for n, share in shares.items()))
+    done = int(_number_or_none(row.get("step")) or 0) + 1
+    return escape_terminal(f"held-out problems after step {done}: {'; '.join(role_texts) or 'measured'}", 400)
+
+
+def _reward_keys(row: Mapping[str, Any], role: str) -> list[str]:
+    keys = (k for k in row if k.startswith(f"{role}/reward/") and k.count("/") == 2 and not k.endswith("/truth"))
+    return [key for key in keys if _number_or_none(row[key]) is not None]
+
+
+def _reward_with_share(row: Mapping[str, Any], key: str) -> str:
+    """A mean reward, and of how many where others were given none."""
+    share = _share_text(row.get(f"{key}/given"))
+    return _plain_text(row[key]) + (f" for {share} of them" if share else "")
+
+
+def _progress_bar(share: float, width: int = 20) -> str:
+    full = int(width * share + 1e-9)
+    return "█" * full + "░" * (width - full)
+
+
+def _share_text(value: object) -> str:
+    found = _number_or_none(value)
+    return "" if found is None else number_text(found, share=True)
+
+
+def _plain_text(value: object) -> str:
+    found = _number_or_none(value)
+    return "" if found is None else f"{found:.2f}"
+
+
+def _number_or_none(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,362 @@
+"""The index of a run's rollouts: one short row each, so that a hundred thousand can be filtered and sorted in a page.
+
+The ledger is entered step by step through its own offsets, the latest step first; pages show what has been read so far.
+A row is of one *speech*: what was paid as one and judges no other one, whatever number of training sequences it has.
+What its judges said is told by the majority of the reviews that can be read: a solution is a false positive when most
+of them call it right and it is wrong. What is counted of each step besides is in ``counts.py``.
+
+Left out: a search of the solutions' whole texts; problems and answers are in the rows.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cotrain.core.errors import CotrainError
+from cotrain.core.input_files import open_regular
+from cotrain.core.notes import ANSWER, CALLS, CORRECT, FAILURE, FINAL, FIRST_WRONG, PROBLEM, STEP_OK
+from cotrain.reports.counts import (
+    BINS,
+    COUNTS,
+    RolloutCounts,
+    bool_or_none,
+    finds_first_error,
+    first_error_reason,
+    review_probability,
+    step_verdict_pairs,
+    sum_rollout_counts,
+    vote_agreement,
+)
+from cotrain.reports.curves import finite_number
+from cotrain.storage.ledger import ODD, Ledger, Member, unpack_member
+from cotrain.storage.schemas import fault_in
+
+FIELDS = (
+    "step", "task", "member", "role", "call", "right", "said", "yes", "readable", "reviews", "flags", "reward",
+    "tokens", "version",
+    "problem", "answer", "signals", "error", "vote", "score",
+)  # fmt: skip
+UNREAD, REVIEW_UNREAD, TRUNCATED, TOOL_FAILED, LEFT_OUT, UNSOUND = 1, 2, 4, 8, 16, 32
+STEP_BELIEVED, STEP_DOUBTED, FIRST_FOUND, FIRST_MISSED = 64, 128, 256, 512  # by at least one review
+FINE = ("ok", "no output")  # what a call of a tool may end in
+SHORT = 180  # characters of a problem and of an answer in a row
+NOT_PAID = ("truth", "label")  # signals that name a class
+Json = Mapping[str, Any]
+Weights = Mapping[str, Mapping[str, float]]  # role → signal → what the recipe weighs it with
+
+
+class Rollouts:
+    """Rows and counts, as far as they have been read. Any thread may ask while another one reads."""
+
+    def __init__(self, directory: Path, weights: Weights) -> None:
+        self.ledger = Ledger(directory / "episodes")
+        self._weights = weights
+        self._lock = threading.Lock()
+        self._clear()
+
+    def _clear(self) -> None:
+        self.rows: list[list[Any]] = []
+        self.problems: list[str] = []
+        self.roles: list[str] = []
+        self.signals: list[str] = []
+        self._places: dict[tuple[str, str], int] = {}  # (kind, text) → its place in the lists above
+        self.errors: list[str] = []
+        self._counts: dict[int, RolloutCounts] = {}  # by step
+        self._read: dict[int, Member] = {}
+        self.damaged: list[int] = []
+        self.odd = 0  # episodes that are JSON of another shape
+        self.episodes = 0
+        self.generation = 0
+        self._extent: tuple[int, int | None, int] | None = None  # of the ledger when its steps were listed
+        self._due: list[Member] = []  # steps that have not been read, the latest last
+
+    def read_some(self) -> bool:
+        """Read the latest step that has not been read; False when there is none."""
+        self._list_steps()
+        with self._lock:
+            while self._due and self._due[-1].step in self._read:  # asked for by name meanwhile
+                self._due.pop()
+            due = self._due.pop() if self._due else None
+        if due is not None:
+            self._read_member(due)
+        return due is not None
+
+    def _list_steps(self) -> None:
+        """List the steps of the ledger where it has others than before: for ten thousand that takes 15 ms."""
+        try:
+            extent = self.ledger.extent()
+        except CotrainError:
+            return
+        if extent == self._extent:
+            return
+        members = self.members()
+        with self._lock:
+            members_by_step = {member.step: member for member in members}
+            if any(members_by_step.get(step) != member for step, member in self._read.items()):
+                generation = self.generation + 1
+                self._clear()  # a resumed run has cut its ledger back
+                self.generation = generation
+            self._due = [member for member in members if member.step not in self._read]
+            self._extent = extent
+
+    def load_steps(self, steps: Sequence[int]) -> None:
+        """Read these steps."""
+        members = {member.step: member for member in self.members()}
+        for step in steps:
+            if step in members and step not in self._read:
+                self._read_member(members[step])
+
+    def _read_member(self, member: Member) -> None:
+        try:
+            episodes, odd = read_episodes(self.ledger.path, member)
+        except (OSError, ValueError, zlib.error):
+            episodes, odd = [], 0
+            self.damaged.append(member.step)
+        with self._lock:
+            self._read[member.step] = member
+            counts = self._counts.setdefault(member.step, RolloutCounts())
+            first = len(self.rows)
+            for episode in episodes:
+                try:
+                    self._add_episode(episode, counts)
+                except (ValueError, *ODD):  # of what a protocol noted, which has any shape
+                    odd += 1
+                else:
+                    self.episodes += 1
+            self.odd += odd
+            _count_groups(self.rows[first:], self.roles, counts)
+
+    def members(self) -> tuple[Member, ...]:
+        """The index of the ledger; none when it cannot be read."""
+        try:
+            return self.ledger.members()
+        except CotrainError:
+            return ()
+
+    def step_count(self) -> int:
+        """How many steps the ledger has; 0 when it cannot be read."""
+        try:
+            return self.ledger.extent()[0]
+        except CotrainError:
+            return 0
+
+    def rows_page(self, start: int, limit: int) -> dict[str, Any]:
+        """Rows in the order in which they were read, from ``start`` on, and how far the reading is."""
+        steps = self.step_count()
+        with self._lock:
+            return {
+                "fields": FIELDS,
+                "generation": self.generation,
+                "rows": self.rows[start : start + limit],
+                "all": len(self.rows),
+                "problems": self.problems,
+                "roles": self.roles,
+                "signals": self.signals,
+                "errors": self.errors,
+                "read": len(self._read),
+                "steps": steps,
+                "damaged": self.damaged[:20],
+            }
+
+    def known_rows(self) -> tuple[list[list[Any]], list[str], int]:
+        """The rows that have been read, the problems that they name, and of how many steps they are."""
+        with self._lock:
+            return list(self.rows), list(self.problems), len(self._read)
+
+    def read_step_count(self) -> int:
+        """How many steps have been read."""
+        with self._lock:
+            return len(self._read)
+
+    def judge_counts(self, windows: int = 60) -> dict[str, Any]:
+        """``judges``: judge → windows of steps with its counts, in order of steps; ``more``: windows of everything
+        else."""
+        with self._lock:
+            steps = sorted(self._counts)
+            every = max(1, -(-len(steps) // windows))
+            judges: dict[str, list[dict[str, Any]]] = {}
+            more = []
+            for at in range(0, len(steps), every):
+                window_counts = [self._counts[step] for step in steps[at : at + every]]
+                window = {"from": steps[at], "to": steps[min(at + every, len(steps)) - 1]}
+                for role in sorted({key[1] for one in window_counts for key in one.sums if key[0] == "judges"}):
+                    counts = [one.sums["judges", role] for one in window_counts if ("judges", role) in one.sums]
+                    total = [sum(column) for column in zip(*counts, strict=True)]
+                    bins = [total[len(COUNTS) + 3 * b : len(COUNTS) + 3 * b + 3] for b in range(BINS)]
+                    judges.setdefault(role, []).append(
+                        {**window, **dict(zip(COUNTS, total, strict=False)), "bins": bins}
+                    )
+                more.append({**window, **sum_rollout_counts(window_counts)})
+            return {"judges": judges, "more": more}
+
+    def find_episode(self, step: int, task: int, member: int) -> Json | None:
+        """An episode as the ledger has it; None where there is none."""
+        ledger_member = next((m for m in self.members() if m.step == step), None)
+        try:
+            episodes = read_episodes(self.ledger.path, ledger_member)[0] if ledger_member else []
+            return next((e for e in episodes if (e.get("task"), e.get("member")) == (task, member)), None)
+        except (OSError, ValueError, zlib.error):
+            return None
+
+    def _intern_text(self, kind: str, text: str) -> int:
+        texts: list[str] = getattr(self, kind)
+        if (kind, text) not in self._places:
+            self._places[kind, text] = len(texts)
+            texts.append(text)
+        return self._places[kind, text]
+
+    def _add_episode(self, episode: Json, counts: RolloutCounts) -> None:
+        """Rows and counts of one episode; none of either where it raises."""
+        traces = join_trajectories(episode["traces"])
+        rows, reviewed = [], []
+        for speech in traces:
+            if speech.get("parent") is None:
+                address = address_text(speech)
+                reviews = [t for t in traces if t.get("parent") == address]
+                rows.append(self._speech_row(episode, speech, reviews))
+                reviewed.append((speech, reviews, first_error_reason(speech)))
+        self.rows += rows
+        for speech, reviews, kind in reviewed:
+            for review in reviews:
+                counts.count_review(speech, review, kind)
+            verdicts = [v for review in reviews if (v := bool_or_none(FINAL.name, review["parsed"])) is not None]
+            if len(verdicts) > 1:
+                counts.count_pair("one review", "another", verdicts[0], verdicts[1])
+
+    def _speech_row(self, episode: Json, speech: Json, reviews: Sequence[Json]) -> list[Any]:
+        step, task, member, role, *call = speech["address"]
+        finals = [bool_or_none(FINAL.name, review["parsed"]) for review in reviews]
+        readable = [final for final in finals if final is not None]
+        yes = sum(readable)
+        verdict = None if 2 * yes == len(readable) else 2 * yes > len(readable)
+        parsed, truth = speech["parsed"], speech["truth"]
+        right = bool_or_none(CORRECT.name, truth)
+        rewards = mean_rewards(speech)
+        weights = self._weights.get(role)
+        total = sum(v * (weights.get(n, 0.0) if weights else n not in NOT_PAID) for n, v in rewards.items())
+        signals = [[self._intern_text("signals", n), round(v, 4)] for n, v in rewards.items()]
+        answer, kind = parsed.get(ANSWER.name), first_error_reason(speech)
+        probabilities = [p for review in reviews if (p := review_probability(review)) is not None]
+        score = sum(probabilities) / len(probabilities) if probabilities else yes / len(readable) if readable else None
+        return [
+            step, task, member, self._intern_text("roles", str(role)), ".".join(map(str, call)),
+            None if right is None else int(right), None if verdict is None else int(verdict), yes, len(readable),
+            len(reviews),
+            _row_flags(episode, speech, reviews, right), round(total, 4), len(speech["token_ids"]), speech["version"],
+            self._intern_text("problems", str(parsed.get(PROBLEM.name) or episode.get("task_id", ""))[:SHORT]),
+            None if answer is None else str(answer)[:SHORT], signals,
+            None if kind is None else self._intern_text("errors", kind), None,
+            None if score is None else round(score, 4),
+        ]  # fmt: skip
+
+
+def read_episodes(path: Path, member: Member) -> tuple[list[Json], int]:
+    """The episodes of one step as JSON, and how many are left out as they have another shape. Raises OSError,
+    ValueError and zlib.error for a damaged step."""
+    with open_regular(path) as file:
+        file.seek(member.start)
+        packed = file.read(member.bytes)
+    episodes, lines = [], unpack_member(packed).split(b"\n")[:-1]
+    for line in lines:
+        try:
+            episode = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if fault_in("an episode", episode) is None:
+            episodes.append(episode)
+    return episodes, len(lines) - len(episodes)
+
+
+def address_text(trace: Json) -> str:
+    """``0:3:1:solver:2``, as ``str`` of an ``Address``."""
+    first, call = trace["address"][:4], trace["address"][4:]
+    return ":".join(map(str, [*first, ".".join(map(str, call))]))
+
+
+def join_trajectories(traces: Sequence[Json]) -> Sequence[Json]:
+    """One for each trajectory, as ``metrics/heldout.py: trajectories_in`` has them: a reward of the whole counts once,
+    and what was shown and noted last stands."""
+    if not any(trace.get("trajectory") for trace in traces):
+        return traces
+    parts: dict[str, list[Json]] = {}
+    names: dict[str, str] = {}
+    for trace in traces:
+        address = address_text(trace)
+        names[address] = str(trace.get("trajectory") or address)
+        parts.setdefault(names[address], []).append(trace)
+    joined = map(_join_speech, parts.values())
+    return [{**one, "parent": names.get(str(one.get("parent")), one.get("parent"))} for one in joined]
+
+
+def _join_speech(parts: Sequence[Json]) -> Json:
+    if len(parts) == 1:
+        return parts[0]
+    signals: list[Any] = []
+    for part in parts:
+        known = {name for name, _, tokens in signals if tokens is None}
+        signals += [signal for signal in part["signals"] if signal[2] is not None or signal[0] not in known]
+    return {
+        **parts[0],
+        "signals": signals,
+        "token_ids": [token for part in parts for token in part["token_ids"]],
+        "parsed": {name: value for part in parts for name, value in part["parsed"].items()},
+        "truth": {name: value for part in parts for name, value in part["truth"].items()},
+        "finish": parts[-1]["finish"],
+        "failure": next((part["failure"] for part in parts if part.get("failure")), None),
+    }
+
+
+def mean_rewards(trace: Json) -> dict[str, float]:
+    """signal → its value, of one for spans its mean."""
+    values_by_signal: dict[str, list[float]] = {}
+    for name, value, _ in trace["signals"]:
+        if (finite := finite_number(value)) is not None:
+            values_by_signal.setdefault(str(name), []).append(finite)
+    return {name: sum(values) / len(values) for name, values in values_by_signal.items()}
+
+
+def _count_groups(rows: Sequence[list[Any]], roles: Sequence[str], counts: RolloutCounts) -> None:
+    """The votes of each group of one step, written into its rows, and what is counted of groups."""
+    column = {name: at for at, name in enumerate(FIELDS)}
+    task, role, answer, right, said, vote, score = (
+        column[name] for name in ("task", "role", "answer", "right", "said", "vote", "score")
+    )
+    groups: dict[tuple[int, int], list[list[Any]]] = {}
+    for row in rows:
+        groups.setdefault((row[task], row[role]), []).append(row)
+    for (_, speaker), group in groups.items():
+        counts.count_group(
+            roles[speaker], [(row[score], None if row[right] is None else bool(row[right])) for row in group]
+        )
+        for row, agrees in zip(group, vote_agreement([row[answer] for row in group]), strict=True):
+            row[vote] = None if agrees is None else int(agrees)
+            calls = {"reviews": row[said], "rule": row[right], "vote": row[vote]}
+            verdicts = {name: None if value is None else bool(value) for name, value in calls.items()}
+            for one, other in (("reviews", "rule"), ("reviews", "vote"), ("vote", "rule")):
+                counts.count_pair(one, other, verdicts[one], verdicts[other])
+
+
+def _row_flags(episode: Json, speech: Json, reviews: Sequence[Json], right: bool | None) -> int:
+    parsed, traces = speech["parsed"], (speech, *reviews)
+    calls = parsed.get(CALLS.name)
+    ok = speech["truth"].get(STEP_OK.name)
+    unsound = right is True and (speech["truth"].get(FIRST_WRONG.name) is not None or False in (ok or ()))
+    steps = [pair for review in reviews for pair in step_verdict_pairs(speech, review)]
+    first = [finds_first_error(speech, review) for review in reviews]
+    return sum((
+        UNREAD * (parsed.get(FAILURE.name) is not None),
+        REVIEW_UNREAD * any(bool_or_none(FINAL.name, review["parsed"]) is None for review in reviews),
+        TRUNCATED * any(trace["finish"] == "length" for trace in traces),
+        TOOL_FAILED * (isinstance(calls, list) and any(call not in FINE for call in calls)),
+        LEFT_OUT * bool(episode.get("failure") or any(trace["failure"] for trace in traces)),
+        UNSOUND * unsound,
+        STEP_BELIEVED * ((False, True) in steps),
+        STEP_DOUBTED * ((True, False) in steps),
+        FIRST_FOUND * (True in first),
+        FIRST_MISSED * (False in first),
+    ))  # fmt: skip

@@ -1,0 +1,274 @@
+"""One run as the documents that a page asks for: overview, verifier, rollouts, one rollout."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cotrain.core.errors import CotrainError, RunDirectoryError
+from cotrain.core.redact import redact_text
+from cotrain.core.statistics import Estimate, independent_difference
+from cotrain.metrics.alarms import BANDS, applicable_bands, with_examples
+from cotrain.metrics.starved import ENOUGH_PROBLEMS
+from cotrain.metrics.table import is_headline, limits_of, table_rank
+from cotrain.reports import guide
+from cotrain.reports.curves import Curves, describe_metrics
+from cotrain.reports.detail import models_of, objectives_in_phase, reward_weights, rollout_detail
+from cotrain.reports.follow import RECIPE, STOPPED, read_json_object
+from cotrain.reports.guide import display_order, parse_estimates
+from cotrain.reports.rollouts import Json, Rollouts
+from cotrain.storage.ledger import ODD
+from cotrain.storage.schemas import refuse_other_path
+
+MOST_ALARMS = 40
+LATELY = 10  # points that "at the end" is the mean of
+OTHER_RESULTS = ("attack", "xplay", "reviewed")  # NAME.json, written by other commands
+
+
+def _problems_of(recipe: Mapping[str, Any]) -> int:
+    """How many problems a step of the run has, as ``recipe.json`` says."""
+    settings = recipe.get("settings")
+    problems = settings.get("tasks_per_step") if isinstance(settings, Mapping) else None
+    return problems if isinstance(problems, int) else ENOUGH_PROBLEMS
+
+
+class RunView:
+    """A run directory, read as far as it goes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.recipe, self._recipe_note = read_json_object(directory / RECIPE)
+        self.models, self.weights = models_of(self.recipe), reward_weights(self.recipe)
+        self.curves = Curves(directory, problems=_problems_of(self.recipe))
+        self.rollouts = Rollouts(directory, self.weights)
+        self._lock = threading.Lock()
+        self.stopped = ""  # why nothing more of it is read in the background
+        self._examples: dict[tuple[str, str, int], list[str]] = {}
+
+    def watch_all(self) -> None:
+        """Read all rows and look for alarms in them."""
+        with self._lock:
+            self.curves.read_new()
+            self.curves.watch_rows(len(self.curves.rows))
+
+    def stamp(self) -> list[int]:
+        """Changes when there is something new to draw."""
+        with self._lock:
+            self.curves.read_new()
+        ended = (self.directory / "summary.json").is_file()
+        rollouts, watched = self.rollouts, self.curves.unwatched_count == 0
+        return [
+            len(self.curves.rows),
+            len(self.curves.held_out),
+            len(rollouts.rows),
+            rollouts.generation,
+            rollouts.episodes + rollouts.odd,
+            int(watched),
+            int(ended),
+            sum(_modified_time(self.directory / f"{name}.json") for name in OTHER_RESULTS),
+            _modified_time(self.directory / STOPPED),
+        ]
+
+    def watch_rows(self, rows: int = 200) -> bool:
+        """Look for alarms in some more rows; False when all have been looked at."""
+        with self._lock:
+            return self.curves.watch_rows(rows)
+
+    def overview(self) -> dict[str, Any]:
+        """All but rollouts."""
+        with self._lock:
+            self.curves.read_new()
+            return self._build_overview()
+
+    def _build_overview(self) -> dict[str, Any]:
+        provenance, _ = read_json_object(self.directory / "provenance.json")
+        ended = (self.directory / "summary.json").is_file()
+        summary, summary_note = read_json_object(self.directory / "summary.json") if ended else ({}, "")
+        before, _ = read_json_object(self.directory / "before.json")
+        stopped, _ = read_json_object(self.directory / STOPPED)
+        notes = [note for note in (self._recipe_note, summary_note) if note]
+        if stopped and not ended:
+            stop_reason = str(stopped.get("error"))
+            if not stop_reason.startswith("stopped"):
+                stop_reason = f"stopped after step {stopped.get('steps')}: {stop_reason}"
+            notes.insert(0, stop_reason)
+        if self.curves.damaged_lines:
+            lines = "1 line" if self.curves.damaged_lines == 1 else f"{self.curves.damaged_lines} lines"
+            notes.append(f"metrics.jsonl: left out {lines} that cannot be read")
+        if odd := self.rollouts.odd:
+            notes.append(f"ledger: left out {'1 episode' if odd == 1 else f'{odd} episodes'} of another shape")
+        if self.stopped:
+            notes.append(f"reading this run stopped: {self.stopped}")
+        columns, evaluations = self.curves.chart_columns(), self.curves.evaluation_columns()
+        roles = display_order({name.split("/")[0] for name in self.curves.names if name.endswith("/length")})
+        values = {**columns["series"], **evaluations["series"]}
+        bands = applicable_bands(self.curves.last.keys()) if self.curves.last else []
+        measured = figure_rows(parse_estimates(summary.get("before", before)), summary, roles)
+        return {
+            "said": describe_run(self.recipe, columns, measured, describe_pay(columns["series"], roles, self.weights)),
+            "run": {
+                "name": str(self.recipe.get("name") or self.directory.name),
+                "directory": self.directory.name,
+                "description": str(self.recipe.get("description") or ""),
+                "seed": self.recipe.get("seed"),
+                "planned": self.recipe.get("steps"),
+                "ended": bool(summary),
+                "stopped": bool(stopped) and not ended,
+                "settings": redact_texts(self.recipe.get("settings", {})),
+                "arguments": redact_texts((self.recipe.get("origin") or {}).get("arguments", {})),
+                "provenance": redact_texts(provenance),
+            },
+            "notes": notes,
+            "roles": roles,
+            "alarms": self._alarm_rows(),
+            "unwatched": self.curves.unwatched_count,
+            "bands": {"all": len(BANDS), "watched": [band.name for band in bands]},
+            "training": columns,
+            "evaluations": evaluations,
+            "processes": self.curves.processes.mean_rows(),
+            "metrics": describe_metrics(list(values), roles, values),
+            "figures": measured,
+        }
+
+    def _alarm_rows(self) -> list[dict[str, Any]]:
+        rows = []
+        for alarm in self.curves.alarms[:MOST_ALARMS]:
+            key = (alarm.band, alarm.key, alarm.step)
+            if key not in self._examples:
+                example_alarm = with_examples(alarm, self.rollouts.ledger.read)
+                self._examples[key] = list(example_alarm.examples)
+            rows.append({**alarm.to_json(), "examples": self._examples[key]})
+        return rows
+
+    def verifier_document(self) -> dict[str, Any]:
+        """What is counted of rollouts, and what `cotrain attack` and `cotrain xplay` found, where they were run."""
+        other_results = {
+            name: redact_texts(read_json_object(self.directory / f"{name}.json")[0]) or None for name in OTHER_RESULTS
+        }
+        return {**self.rollouts.judge_counts(), **other_results}
+
+    def rollout(self, step: int, task: int, member: int, *, tokens: int = 64) -> dict[str, Any] | None:
+        """One rollout; None where there is none."""
+        episode = self.rollouts.find_episode(step, task, member)
+        if episode is None:
+            return None
+        with self._lock:
+            self.curves.read_new()
+            objectives = objectives_in_phase(self.recipe, self.curves.phase_at(step))
+        try:
+            return rollout_detail(episode, self.models, self.weights, objectives, tokens=tokens)
+        except (ValueError, *ODD):  # of what is read for this one rollout alone
+            return None
+
+
+def _modified_time(path: Path) -> int:
+    """When a file was written; 0 where there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def figure_rows(before: dict[str, Estimate], summary: Json, roles: Sequence[str]) -> list[dict[str, Any]]:
+    """Held-out figures before and after training, in the order of the table, headlines first."""
+    after, paired = parse_estimates(summary.get("after")), parse_estimates(summary.get("change"))
+    rows = []
+    for key in {**before, **after}:
+        name = guide.parse_metric_name(key, roles)
+        values = [e[key].value for e in (before, after) if key in e]
+        if name.metric.endswith("_undefined") and not any(values):
+            continue  # nothing is undefined
+        low, high = limits_of(name.metric)
+        change = paired.get(key)
+        if change is None and key in before and key in after:
+            change = independent_difference(after[key], before[key]).clip_to(low - high, high - low)
+        rows.append({
+            "key": key,
+            "headline": is_headline(name.metric) and not name.split,
+            "before": before[key].to_json() if key in before else None,
+            "after": after[key].to_json() if key in after else None,
+            "change": change.to_json() if change else None,
+            **describe_metrics([key], roles, {key: values})[key],
+        })  # fmt: skip
+    order = display_order(str(entry["who"]) for entry in rows)
+    rows.sort(key=lambda e: (order.index(e["who"]), not e["headline"], e["split"], table_rank(e["name"])))
+    return rows
+
+
+def describe_run(recipe: Json, columns: Json, measured: Sequence[Mapping[str, Any]], paid: str) -> str:
+    """What a run was and what came of it: its recipe's first sentence; who was trained, start → end with the interval
+    of the change, and what was paid beside what is true."""
+    about = " ".join(str(recipe.get("description") or "").partition("\n\n")[0].replace("``", "").split())
+    first = about.partition(". ")[0].rstrip(".:")
+    trained = " and ".join(policy for policy, values in columns["trained"].items() if any(values))
+    steps = f"{columns['rows']} step{'' if columns['rows'] == 1 else 's'}"
+    training = f"{steps} of training {trained}" if trained else steps if columns["rows"] else ""
+    changes = "; ".join(describe_changes(measured))
+    results = "; ".join(part for part in (changes and f"on held-out problems {changes}", paid) if part)
+    return " ".join(f"{part}." for part in (first, ": ".join(filter(None, (training, results)))) if part)
+
+
+def describe_changes(measured: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Start → end on held-out problems of each role's first headline, with the interval of the change."""
+    by_role: dict[str, str] = {}
+    for figure in measured:
+        complete = figure["headline"] and figure["before"] and figure["after"] and figure["change"]
+        if complete and figure["who"] and figure["who"] not in by_role:
+            share, change = figure["share"], Estimate.from_json(figure["change"])
+            start, end = (
+                guide.number_text(Estimate.from_json(figure[at]).value, share=share) for at in ("before", "after")
+            )
+            size = (
+                "no change shown" if change.includes(0.0) else f"{guide.points_text(change.value, share=share)} points"
+            )
+            size = size if share else size.removesuffix(" points")
+            bounds = guide.difference_interval(change, share=share).removesuffix(" points")
+            by_role[figure["who"]] = f"{figure['who']} {figure['label']} {start} → {end} ({size}, 95\u202f%: {bounds})"
+    return list(by_role.values())
+
+
+def describe_pay(
+    series: Mapping[str, Sequence[float | None]], roles: Sequence[str], weights: Mapping[str, Mapping[str, float]]
+) -> str:
+    """What is paid beside what is true, over the last points: what judges call right; without a judge the reward that
+    weighs most. "" where neither is known."""
+    judges, paid = [], []
+    for role in roles:
+        words = f"the {role} calls {{}} of solutions right, {{}} are"
+        judges.append((f"{role}/predicted_positive", f"{role}/base_rate", words))
+        role_weights = {name: weight for name, weight in weights.get(role, {}).items() if name != "format"}
+        if role_weights:
+            most = max(role_weights, key=lambda name: role_weights[name])
+            words = f"the {role}'s {most} reward is {{}}, {{}} of its answers are right"
+            paid.append((f"{role}/reward/{most}", f"{role}/accuracy", words))
+    for candidates in (judges, paid):
+        sentences = []
+        for paid_key, truth_key, words in candidates:
+            points = zip(series.get(paid_key, ()), series.get(truth_key, ()), strict=False)
+            pairs = [(a, b) for a, b in points if a is not None and b is not None][-LATELY:]
+            if pairs:
+                means = [sum(column) / len(pairs) for column in zip(*pairs, strict=True)]
+                sentences.append(words.format(*(guide.number_text(mean, share=0.0 <= mean <= 1.0) for mean in means)))
+        if sentences:
+            return f"at the end {', '.join(sentences)}"
+    return ""
+
+
+def open_run(directory: Path) -> RunView:
+    """Raises RunDirectoryError for what is no run directory, or cannot be read."""
+    refuse_other_path(directory)
+    try:
+        return RunView(directory)
+    except CotrainError as error:
+        raise RunDirectoryError(str(error)) from error
+
+
+def redact_texts(value: Any) -> Any:
+    """As others may see it: every text without paths of the home directory and without keys."""
+    if isinstance(value, str):
+        return redact_text(value)
+    if isinstance(value, Mapping):
+        return {key: redact_texts(inside) for key, inside in value.items()}
+    return [redact_texts(inside) for inside in value] if isinstance(value, list) else value

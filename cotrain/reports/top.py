@@ -1,0 +1,157 @@
+"""``cotrain top RUN``: a run at a glance in a terminal of 80 columns and 24 lines, over ssh too.
+
+It reads the files that the run writes, so it can be left and started at any time. Left out: memory of the device, which
+no file holds.
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from cotrain.cli.flags import Parser
+from cotrain.core.verbosity import escape_terminal
+from cotrain.metrics.steps import budget_share
+from cotrain.reports.curves import finite_number as finite
+from cotrain.reports.follow import STOPPED
+from cotrain.reports.guide import number_text
+from cotrain.reports.live import spark_line, speaking_roles, time_text
+from cotrain.reports.runs import RunView, open_run
+
+PAUSE = 1.0  # seconds between looks
+TREND = 16  # bars of a spark line
+ROLES, ALARMS = 6, 3  # shown
+COLUMNS, LINES = 80, 24
+
+
+def top(words: Sequence[str]) -> int:
+    """Follow a run in a terminal: rewards, truth, speed and alarms. Ctrl-C leaves; the run goes on."""
+    parser = Parser(prog="cotrain top", description=top.__doc__)
+    parser.add_argument("directory", metavar="DIR", help="a run directory")
+    parser.add_argument("--once", action="store_true", help="print what there is and leave")
+    parser.add_argument("--json", action="store_true", help="the same as JSON, for scripts")
+    args = parser.parse_strictly(words)
+    run = open_run(Path(args.directory))
+    if args.json:
+        print(json.dumps(snapshot(run)))
+        return 0
+    console = Console(highlight=False)
+    if args.once or not console.is_terminal:
+        console.print(draw_screen(snapshot(run), console.width))
+        return 0
+    try:
+        screen = draw_screen(snapshot(run), console.width)
+        with Live(screen, console=console, screen=True, auto_refresh=False) as display:
+            while True:
+                time.sleep(PAUSE)
+                display.update(draw_screen(snapshot(run), console.width), refresh=True)
+    except KeyboardInterrupt:
+        return 0
+
+
+def snapshot(run: RunView) -> dict[str, Any]:
+    """What the screen shows, as JSON."""
+    run.watch_all()
+    ended = (run.directory / "summary.json").is_file()
+    curves = run.curves
+    row = curves.last
+    seconds = curves.seconds_of_last()
+    roles = [_role_row(role, row, curves.rows, seconds) for role in speaking_roles(row)]
+    ends, spent = run.recipe.get("settings", {}) | {"steps": run.recipe.get("steps")}, curves.spent_by_row()
+    return {
+        "run": str(run.recipe.get("name") or run.directory.name),
+        "directory": run.directory.name,
+        "step": len(curves.rows),
+        "planned": run.recipe.get("steps"),
+        "share_spent": budget_share(ends, spent[-1]) if spent else 0.0,
+        "phase": curves.phases[-1] if curves.phases else "",
+        "ended": ended,
+        "stopped": not ended and (run.directory / STOPPED).is_file(),
+        "tokens": finite(row.get("tokens")),
+        "seconds_a_step": seconds,
+        "gap": finite(row.get("gap")),
+        "roles": roles,
+        "alarms": [alarm.to_json() for alarm in curves.alarms],
+    }
+
+
+def _role_row(
+    role: str, row: Mapping[str, Any], rows: Sequence[Mapping[str, float]], seconds: float | None
+) -> dict[str, Any]:
+    rewards = {
+        key.split("/")[2]: [r[key] for r in rows[-TREND:] if key in r]
+        for key in row
+        if key.startswith(f"{role}/reward/") and key.count("/") == 2 and not key.endswith(("/truth", "/label"))
+    }
+    truth = f"{role}/accuracy" if f"{role}/accuracy" in row else f"{role}/balanced_accuracy"
+    tokens = finite(row.get(f"{role}/tokens"))
+    return {
+        "role": role,
+        "rewards": rewards,
+        "truth": truth.split("/")[1],
+        "right": [r[truth] for r in rows[-TREND:] if truth in r],
+        "length": finite(row.get(f"{role}/length")),
+        "tokens_per_second": tokens / seconds if tokens and seconds else None,
+    }
+
+
+def _alarm_lines(alarms: Sequence[Mapping[str, Any]], width: int, room: int) -> list[Text]:
+    """The last alarms with their advice, as many as have room in so many lines: the latest always, and whole."""
+    lines: list[str] = []
+    for alarm in reversed(alarms[-ALARMS:]):
+        text = f"! {escape_terminal(alarm['band'])} since step {alarm['step'] + 1}: {escape_terminal(alarm['advice'])}"
+        wrapped = textwrap.wrap(text, width, subsequent_indent="  ")
+        if lines and len(lines) + len(wrapped) > room:
+            break
+        lines = [*wrapped, *lines]
+    return [Text(line, style="bold red") for line in lines]
+
+
+def draw_screen(shown: Mapping[str, Any], width: int = COLUMNS) -> Group:
+    """24 lines of 80 columns, more where an alarm needs them; in fewer, down to 40, the figures alone, and lines that
+    are wrapped."""
+    width, wide = min(width, COLUMNS), width >= COLUMNS
+    state = (
+        "ended"
+        if shown["ended"]
+        else "stopped by an error"
+        if shown["stopped"]
+        else f"phase {escape_terminal(shown['phase'], 20)}"
+    )
+    time_left = ""
+    share = shown["share_spent"]
+    if not shown["ended"] and share and shown["seconds_a_step"]:
+        time_left = f"  {time_text(shown['step'] * (1.0 - share) / share * shown['seconds_a_step'])} left"
+    head = f"{escape_terminal(shown['run'], 24)}  step {shown['step']}, {share:.0%} done  {state}{time_left}"
+    facts = [f"{number_text(shown['tokens'], share=False)} tokens" if shown["tokens"] else ""]
+    facts.append(f"{shown['seconds_a_step']:.1f} s a step" if shown["seconds_a_step"] else "")
+    facts.append(f"called right minus right {shown['gap']:+.2f}" if shown["gap"] is not None else "")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), width=COLUMNS if wide else None)
+    titles = ("role", "what", "now", f"last {TREND}", "")[: None if wide else 3]
+    for title in titles:
+        table.add_column(title, justify="right" if title == "now" else "left", no_wrap=True)
+    for role in shown["roles"][:ROLES]:
+        speed = f"{role['tokens_per_second']:.0f} tokens/s" if role["tokens_per_second"] else ""
+        length = f"{role['length']:.0f} tokens a turn" if role["length"] else ""
+        lines = [(f"truth: {role['truth'].replace('_', ' ')}", role["right"])]
+        lines += list(role["rewards"].items())[:2]
+        for place, (name, values) in enumerate(lines):
+            now = f"{values[-1]:.3f}" if values else "–"
+            beside = (length, speed, "")[place]
+            cells = (role["role"] if not place else "", name, now, spark_line(tuple(values)), beside)
+            table.add_row(*(Text(escape_terminal(cell, 26), overflow="crop") for cell in cells[: len(titles)]))
+    room = LINES - 3 - sum(1 + min(2, len(role["rewards"])) for role in shown["roles"][:ROLES])  # heads, titles, roles
+    alarm_lines = _alarm_lines(shown["alarms"], width, room) or [Text("no alarm", style="green")]
+    heads = [Text(head, style="bold"), Text(" · ".join(f for f in facts if f))]
+    for line in heads if wide else ():
+        line.truncate(width)
+    return Group(*heads, table, *alarm_lines)

@@ -1,0 +1,67 @@
+"""What training itself looked like, run beside run: reward against truth, and how one-sided the judge was.
+
+Held-out curves (``compare_svg``) say who is better; these say why. A method that pays its generator by a judge is
+fooled where the reward rises and the accuracy beside it does not. Values are of the problems of each step, averaged
+over ``WINDOW`` steps that have them; bands are over seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cotrain.reports.compare_svg import draw_panels
+from cotrain.reports.compare_table import label_of, mean_band
+from cotrain.reports.compare_words import AXES
+from cotrain.reports.lines import Points
+from cotrain.runs.figures import costs_of
+from cotrain.storage.jsonl import read_jsonl
+
+WINDOW = 4  # training steps that one point is the mean of
+SHOWN = (  # of any role; "gap" besides
+    "accuracy",
+    "reward/step",
+    "reward/proxy",
+    "reward/vote",
+    "majority_share",
+    "process/pair_accuracy",
+    "pair_accuracy",
+    "predicted_positive",
+    "base_rate",
+)
+
+
+def training_svg(runs: Mapping[str, Sequence[Path]], metrics: Sequence[str] = ()) -> str:
+    """Panels for each metric, over each cost; "" when nothing was measured.
+
+    Args:
+        runs: recipe → directories of its runs, one a seed.
+        metrics: keys of metrics.jsonl (default: those of ``SHOWN`` that any run has, and the gap).
+    """
+    rows = {name: [_training_rows(folder) for folder in folders] for name, folders in runs.items()}
+    keys = {key for seeds in rows.values() for steps in seeds for row in steps for key in row}
+    shown_keys = list(metrics) or [k for k in sorted(keys) if k == "gap" or k.partition("/")[2] in SHOWN]
+    roles = {key.split("/")[0] for key in keys if key.endswith("/traces")}
+    panels = []
+    for metric in shown_keys:
+        bands_by_axis = [
+            {name: mean_band([_block_means(s, metric, axis) for s in seeds]) for name, seeds in rows.items()}
+            for axis in AXES
+        ]
+        if any(mean for axis in bands_by_axis for mean, _ in axis.values()):
+            panels.append((metric, label_of(metric, roles), bands_by_axis))
+    return draw_panels("Steps of training, means over seeds with 95 % bands", panels, list(runs), zero=False)
+
+
+def _training_rows(folder: Path) -> list[dict[str, Any]]:
+    """The steps of a run, each with what had been spent after it."""
+    steps = (row for row in read_jsonl(folder / "metrics.jsonl") if "kind" not in row)
+    return [row | spent for row, spent in zip(steps, costs_of(folder)[1:], strict=True)]
+
+
+def _block_means(rows: Iterable[Mapping[str, Any]], metric: str, axis: str) -> Points:
+    measured = [(float(row[axis]), float(row[metric])) for row in rows if isinstance(row.get(metric), int | float)]
+    blocks = [measured[i : i + WINDOW] for i in range(0, len(measured), WINDOW)]
+    means = [(sum(x for x, _ in b) / len(b), sum(y for _, y in b) / len(b)) for b in blocks]
+    return [(x, y) for i, (x, y) in enumerate(means) if i == 0 or x > means[i - 1][0]]

@@ -1,0 +1,119 @@
+"""``cotrain why RUN ROLLOUT``: the rewards of one rollout and their sources, its text, what was parsed, and whether it
+is learned from.
+
+Everything a model wrote is shown without a single control character.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cotrain.cli.flags import Parser
+from cotrain.config.names import POLICY
+from cotrain.core.errors import ConfigError
+from cotrain.core.verbosity import escape_terminal
+from cotrain.reports.runs import RunView, open_run
+
+INDENT = "    "
+
+
+def why(words: Sequence[str]) -> int:
+    """Which reward of a rollout came from what: raw output, what was read, the truth, and whether it is learned
+    from."""
+    parser = Parser(prog="cotrain why", description=why.__doc__)
+    parser.add_argument("directory", metavar="DIR", help="a run directory")
+    parser.add_argument(
+        "rollout", metavar="STEP:TASK:MEMBER", help="or more of an address: 12:3:0:verifier:1, with a role or a policy"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, with every token")
+    args = parser.parse_strictly(words)
+    rollout, role = _find_rollout(open_run(Path(args.directory)), args.rollout)
+    if args.json:
+        print(json.dumps(rollout))
+        return 0
+    print("\n".join(explain_rollout(rollout, role)))
+    return 0
+
+
+def _find_rollout(run: RunView, address: str) -> tuple[dict[str, Any], str]:
+    """The rollout, and the rest of the address. Raises ConfigError."""
+    parts = address.removeprefix("#r:").split(":")
+    if len(parts) < 3 or not all(part.isascii() and part.isdigit() and len(part) < 12 for part in parts[:3]):
+        raise ConfigError(
+            f"cotrain why: {escape_terminal(address, 80)} is no rollout; expected STEP:TASK:MEMBER, as 12:3:0, from "
+            "`cotrain view`"
+        )
+    step, task, member = map(int, parts[:3])
+    rollout = run.rollout(step, task, member)
+    if rollout is None:
+        steps = [one.step for one in run.rollouts.members()]
+        recorded = (
+            f"the addresses of its ledger begin with {steps[0]} to {steps[-1]}" if steps else "its ledger is empty"
+        )
+        raise ConfigError(f"cotrain why: {run.directory} has no rollout {step}:{task}:{member}; {recorded}")
+    return rollout, ":".join(parts[3:])
+
+
+def explain_rollout(rollout: dict[str, Any], address_end: str = "") -> list[str]:
+    """The lines for one rollout; of one trace alone where ``address_end`` ends an address that it has."""
+    address = f"{rollout['step']}:{rollout['task']}:{rollout['member']}"
+    lines = [f"rollout {address}, of step {rollout['step'] + 1}, task {escape_terminal(rollout['task_id'], 80)}"]
+    if rollout["failure"]:
+        lines.append(f"broke off: {escape_terminal(rollout['failure'], 200)}")
+    if rollout["problem"]:
+        lines.append(f"problem: {escape_terminal(rollout['problem'], 2000)}")
+    speaker, _, call = address_end.removeprefix(POLICY).partition(":")
+    chosen = [trace for trace in rollout["traces"] if address_end and trace["address"].endswith(f":{address_end}")]
+    chosen = chosen or [
+        trace
+        for trace in rollout["traces"]
+        if speaker in (trace["role"], trace["policy"]) and (not call or trace["address"].endswith(f":{call}"))
+    ]
+    for trace in chosen or rollout["traces"]:
+        lines += ["", *_trace_lines(trace)]
+    return lines
+
+
+def _trace_lines(trace: dict[str, Any]) -> list[str]:
+    judged = f", judges {escape_terminal(trace['parent'], 80)}" if trace["parent"] else ""
+    role, policy = (escape_terminal(trace[key], 60) for key in ("role", "policy"))
+    lines = [f"{escape_terminal(trace['address'], 80)}  {role} ({policy}, version {trace['version']}){judged}"]
+    for name, value, span in trace["signals"]:
+        weight = f" × {trace['weights'][name]:g}" if name in trace["weights"] else " × 0" if trace["weights"] else ""
+        where = f" for tokens {span[0]} to {span[1]}" if span else ""
+        lines.append(f"{INDENT}reward {escape_terminal(name, 60)} {value:g}{weight}{where}")
+    sampled = sum(end - start for start, end, _ in trace["turns"]) if trace["turns"] else trace["token_count"]
+    masked = trace["token_count"] - sampled
+    ended = escape_terminal(trace["finish"], 60)
+    if entropies := _sampled_values(trace, trace.get("entropies") or []):
+        mean, largest_at = sum(entropies) / len(entropies), max(range(len(entropies)), key=entropies.__getitem__)
+        lines.append(
+            f"{INDENT}entropy of a token: mean {mean:.3g} nats, most {entropies[largest_at]:.3g} at sampled token "
+            f"{largest_at}"
+        )
+    for objective, values in trace.get("advantages", {}).items():
+        known_values = [value for value in values if value is not None]
+        if known_values:
+            span = (
+                f"{min(known_values):g}"
+                if min(known_values) == max(known_values)
+                else f"{min(known_values):g} to {max(known_values):g}"
+            )
+            lines.append(f"{INDENT}advantage of {escape_terminal(objective, 60)}: {span}")
+    lines += [
+        f"{INDENT}learned from: {escape_terminal(trace['learned'], 300)}",
+        f"{INDENT}{sampled} tokens sampled, {masked} given and masked, ended by {ended}",
+        f"{INDENT}written: {escape_terminal(trace['text'])}",
+        f"{INDENT}read: {escape_terminal(json.dumps(trace['parsed'], ensure_ascii=False))}",
+        f"{INDENT}truth: {escape_terminal(json.dumps(trace['truth'], ensure_ascii=False))}",
+    ]
+    return lines
+
+
+def _sampled_values(trace: dict[str, Any], values: Sequence[float]) -> list[float]:
+    """The values of the sampled tokens alone."""
+    spans = [(turn[0], turn[1]) for turn in trace["turns"] or [[0, len(values)]]]
+    return [value for start, end in spans for value in values[start:end]]

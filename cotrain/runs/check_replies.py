@@ -1,0 +1,60 @@
+"""Replies of a file that cannot be said in a model's tokens, found before a run begins.
+
+A prompt of some models ends with a thought: open, so that a reply has to close it, or empty, so that a reply must not
+begin another. A reply that does otherwise cannot follow its prompt (``prompts/render.py``). It is refused here, or with
+``--lenient`` set aside, as ``cotrain sft`` does. Left out: replies that somebody writes while the run goes on.
+"""
+
+from __future__ import annotations
+
+from cotrain.config.policies import Program
+from cotrain.core.errors import ModelError
+from cotrain.core.types import has_split
+from cotrain.data.preferences import Chats, ChatTask, messages_of
+from cotrain.prompts.chat_template import Message
+from cotrain.prompts.render import Renderer
+from cotrain.trainer.trainer import CoTrainer
+
+SPLITS = ("train", "validation", "test")
+
+
+def set_unsayable_aside(trainer: CoTrainer) -> None:
+    """Set the rows aside whose replies cannot follow their prompts, in the tokens of whoever learns them. Raises
+    DataError where the data are not read leniently."""
+    tasks = trainer.recipe.tasks
+    if not isinstance(tasks, Chats):
+        return
+    reasons: dict[tuple[str, int], str] = {}
+    for renderer in _renderers_of_given_replies(trainer):
+        for split in SPLITS:
+            for index in range((tasks.size(split) if has_split(tasks, split) else None) or 0):
+                task = tasks.get(split, index)
+                assert isinstance(task, ChatTask)
+                if reason := _why_unsayable(task, renderer):
+                    reasons[split, index] = reason
+    tasks.set_aside(reasons)
+
+
+def _renderers_of_given_replies(trainer: CoTrainer) -> list[Renderer]:
+    """Of the programs that say a file's replies in a model's tokens, where its prompts end with a thought."""
+    found = []
+    for role in trainer.recipe.roles.values():
+        spec = trainer.recipe.policies[role.policy]
+        renderer = trainer.policies.renderers.get(role.policy)
+        speaks_in_tokens = isinstance(spec, Program) and spec.tokens_of is not None
+        if speaks_in_tokens and isinstance(renderer, Renderer) and renderer.ends_prompts_with_thoughts:
+            found.append(renderer)
+    return found
+
+
+def _why_unsayable(task: ChatTask, renderer: Renderer) -> str | None:
+    """Why one of a task's replies cannot follow its prompt; None where all can."""
+    messages = messages_of(task) or [Message("user", task.prompt)]
+    for reply in (task.solution, task.rejected):
+        if reply is None:
+            continue
+        try:
+            renderer.check_reply(reply, messages)
+        except ModelError as error:
+            return str(error)
+    return None

@@ -1,0 +1,742 @@
+"""How a real model's solutions and reviews are asked for and read, chosen before a run begins: by name, or by a look at
+a few texts of the model itself.
+
+``--answer``, ``--steps-as`` and ``--prompt`` become settings of the role ``solver``, ``--verdict`` and
+``--verifier-prompt`` of the role ``verifier``, as ``--set`` has them, so that they stand in recipe.json and a resumed
+run has them without asking again. With "auto" the model answers ``PROBED`` training problems: first as the recipe asks,
+in tags; where fewer than ``ENOUGH_READ`` of the answers can be read, in words of its own, asked for "The answer is …";
+at last with the bare problem. The first way of asking in which a format reads so many is taken, else the best one, if
+it reads half. How many rounds there may be and what they cost is said before the first. A trial (``--smoke``) asks
+``TRIED`` problems, and goes on whatever can be read. Formats that find a number anywhere ("last-number") are never
+chosen by themselves. Solutions in words are cut into steps as most of the answers are written. A verifier reviews the
+solutions that could be read: in tags, in words, in boxes. A format that is named is shown on the same texts, and not
+refused.
+
+A model directory that was taught a role keeps how the role is asked and read (``common_roles.taught_roles``). Of what
+nobody says otherwise that is the default, and it is told.
+
+Left out: methods that go on from the beginnings of solutions, judges of other formats (``rollout/judges.py``) and those
+that judge reviews, which read tags alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from cotrain.cli.foreign_flags import max_tokens_flag
+from cotrain.config.override import changed_settings, is_given, override, role_settings
+from cotrain.config.policies import Program
+from cotrain.config.recipe import Recipe
+from cotrain.core.errors import ConfigError
+from cotrain.core.seeding import make_nonce, seed_of
+from cotrain.core.types import UNLABELLED, ParseFailure, Task
+from cotrain.core.verbosity import Pace, clock_text, count_of
+from cotrain.distributed.local import LocalBackend
+from cotrain.formats.answers import ENDS, check_answer
+from cotrain.formats.free_verdicts import BOXED, FORMS, WORDS, check_verdict
+from cotrain.formats.role_prompts import REVIEW, REVIEW_FULL, REVIEW_OWN, SOLVE_BARE, SOLVE_OWN, ask_own, solve_own
+from cotrain.formats.solutions import TAGS, Solution, parse_solution, write_solution
+from cotrain.formats.steps import check_steps, steps_kind_of
+from cotrain.inference.contract import ContextLimitedEngine
+from cotrain.prompts.render import Renderer
+from cotrain.prompts.templates import IN_TAGS, SOLVE, SOLVE_FULL, fields_of
+from cotrain.rollout.common_roles import how_taught, speaks_short, taught_roles
+from cotrain.rollout.judges import guarded_fields
+from cotrain.rollout.role import Role
+from cotrain.rollout.runner import Executor, Roles, grade_outside
+from cotrain.trainer.async_rollouts import StoppableEngine
+from cotrain.trainer.policy_store import PolicyStore
+
+AUTO = "auto"
+PROBED = 8  # problems
+TRIED = 2  # of a trial
+ENOUGH_READ = 6  # texts of PROBED that must be read for a way to be taken at once
+STEP = -3  # the step in the addresses of these texts
+CHOSEN = ("boxed", "hash", "phrase")  # formats of answers that "auto" may take, the strictest first
+FREE = (WORDS, BOXED)  # forms of reviews that it may take, beside tags
+MORE = 16  # tokens that a limit must be able to grow by for that to be worth a word
+SHOWN = 110  # characters of the end of a text
+VERIFIER_FIELDS = frozenset({"problem", "solution", "count", "nonce"})  # marks of a verifier's prompt
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerFormat:
+    """How a solver and a verifier are asked and read, as the user says it. None: as the recipe has it, or of a model
+    that is not one of the package's own as it writes by itself ("auto")."""
+
+    answer: str | None = None  # a format, a pattern, or "auto"
+    prompt: str | None = None  # the solver's template
+    steps_as: str | None = None  # how solutions are cut into steps
+    verdict: str | None = None  # a form, a pattern, or "auto"
+    verifier_prompt: str | None = None  # the verifier's template
+
+    @property
+    def of_answers(self) -> bool:
+        """Whether it says anything of the solver."""
+        return (self.answer, self.prompt, self.steps_as) != (None, None, None)
+
+    @property
+    def of_reviews(self) -> bool:
+        """Whether it says anything of the verifier."""
+        return (self.verdict, self.verifier_prompt) != (None, None)
+
+
+DEFAULT_FORMAT = AnswerFormat()  # nothing is said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledText:
+    """One answer, or one review, of the model."""
+
+    task: Task
+    text: str
+    finish: str  # "stop" or "length"; "too long" where the prompt did not fit
+    solution: Solution | None = None  # what a review is of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What is read of the texts to one way of asking."""
+
+    role: Role  # as it is asked and read
+    said: Sequence[SampledText]
+    parsed: Sequence[Any]  # of each text what its reader made of it, ``ok`` or not
+    unanswered: Sequence[str] = ()  # why, of each problem that the model was not asked
+    room: int | None = None  # tokens by which all answers could be longer in the model's context; None: nobody knows
+
+    @property
+    def readable(self) -> int:
+        return sum(one.ok for one in self.parsed)
+
+
+def read_texts(role: Role, said: Sequence[SampledText]) -> Reading:
+    """What the reader of a role makes of these texts. An answer that was cut off has none."""
+    parsed = [
+        ParseFailure(reason="cut off")
+        if one.solution is None and one.finish != "stop"
+        else role.parse_reply(one.text, {"count": len(one.solution.steps) if one.solution else 0})
+        for one in said
+    ]
+    return Reading(role=role, said=said, parsed=parsed)
+
+
+def choose_format_settings(
+    recipe: Recipe, answer_format: AnswerFormat, *, device: str, say: Say, look: bool = True, trial: bool = False
+) -> list[str]:
+    """Settings of solver and verifier, and of all that are asked as they are. ``look``: False asks no model. ``trial``:
+    a short look, which refuses nothing."""
+    settings: list[str] = []
+    reading = None
+    answer_format = as_taught(recipe, answer_format, say)
+    if not look and answer_format.answer in (None, AUTO):
+        own = replace(answer_format, answer=None).of_answers
+        answer_format = replace(answer_format, answer=TAGS if own else None)
+    if look or answer_format.answer is not None:
+        settings, reading = choose_answer_settings(
+            recipe, answer_format, device=device, say=say, look=look, trial=trial
+        )
+    answered = override(recipe, settings)
+    return settings + choose_verdict_settings(
+        answered, answer_format, answer_reading=reading, device=device, say=say, look=look, trial=trial
+    )
+
+
+# -- what a model was taught
+
+
+def as_taught(recipe: Recipe, answer_format: AnswerFormat, say: Say) -> AnswerFormat:
+    """The same, and what it leaves open of solver and verifier as their models were taught it; ``say`` hears of it."""
+    answer_format = _solver_as_taught(recipe, answer_format, say)
+    return _verifier_as_taught(recipe, answer_format, say)
+
+
+def _solver_as_taught(recipe: Recipe, answer_format: AnswerFormat, say: Say) -> AnswerFormat:
+    role = recipe.roles.get("solver")
+    if role is None or role.parse is not parse_solution or answer_format.answer is not None:
+        return answer_format
+    if any(is_given(recipe, f"roles.solver.{field}") for field in ("answer", "prompt", "steps")):
+        return answer_format
+    model = _taught_directory(recipe, role)
+    how = _texts_of(taught_roles(model).get("solver"))
+    if not how or (is_package_model(recipe, role) and how == _texts_of(how_taught(role))):
+        return answer_format
+    answer, steps = how.get("answer", TAGS), how.get("steps_as")
+    if (answer, steps or TAGS) != (TAGS, TAGS) and _tied_to_tags(recipe):
+        say(f"note: {model} was taught to answer as {answer!r}; recipe {recipe.name!r} reads answers in tags alone")
+        return answer_format
+    in_steps = f", its steps as {steps}" if steps else ""
+    say(
+        f"note: {model} was taught to answer as {answer!r}{in_steps}, and is asked and read so; --answer, --steps-as "
+        "and --prompt choose otherwise"
+    )
+    return replace(
+        answer_format,
+        answer=answer,
+        steps_as=answer_format.steps_as or steps,
+        prompt=answer_format.prompt or how.get("prompt"),
+    )
+
+
+def _verifier_as_taught(recipe: Recipe, answer_format: AnswerFormat, say: Say) -> AnswerFormat:
+    role = recipe.roles.get("verifier")
+    if role is None or not reviews_steps(recipe) or answer_format.verdict is not None:
+        return answer_format
+    if any(is_given(recipe, f"roles.verifier.{field}") for field in ("verdict", "prompt")):
+        return answer_format
+    model = _taught_directory(recipe, role)
+    how = _texts_of(taught_roles(model).get("verifier"))
+    if not how or (is_package_model(recipe, role) and how == _texts_of(how_taught(role))):
+        return answer_format
+    verdict = how.get("verdict", TAGS)
+    if how.get("form", "steps") != "steps":
+        say(f"note: {model} was taught verdicts of the form {how['form']!r}, which this recipe does not ask for")
+        return answer_format
+    if verdict != TAGS and _reader_of_reviews(recipe) is not None:
+        say(f"note: {model} was taught verdicts as {verdict!r}; recipe {recipe.name!r} reads them in tags alone")
+        return answer_format
+    say(
+        f"note: {model} was taught verdicts as {verdict!r}, and is asked and read so; --verdict and --verifier-prompt "
+        "choose otherwise"
+    )
+    return replace(answer_format, verdict=verdict, verifier_prompt=answer_format.verifier_prompt or how.get("prompt"))
+
+
+def _taught_directory(recipe: Recipe, role: Role) -> str:
+    """Where the model of a role lies, or its adapter."""
+    spec = recipe.policies[role.policy]
+    return spec.lora.path if spec.lora is not None and spec.lora.path is not None else spec.model
+
+
+def _texts_of(how: Mapping[str, Any] | None) -> dict[str, str]:
+    """The fields that say something."""
+    return {name: value for name, value in (how or {}).items() if isinstance(value, str)}
+
+
+def _reader_of_reviews(recipe: Recipe) -> str | None:
+    """The role that is shown what the verifier wrote."""
+    return next((name for name, one in recipe.roles.items() if "review" in fields_of(one.prompt)), None)
+
+
+# -- solvers
+
+
+def choose_answer_settings(
+    recipe: Recipe,
+    answer_format: AnswerFormat,
+    *,
+    device: str,
+    say: Say,
+    tasks: Sequence[Task] = (),
+    look: bool = True,
+    trial: bool = False,
+) -> tuple[list[str], Reading | None]:
+    """Settings of the role ``solver`` ("roles.solver.answer=…") and of all that are asked as it is, such as a teacher
+    and the start, [] where all stays as the recipe has it; and the answers that were looked at.
+
+    ``tasks``: what the model is asked, by default training problems. ``look``: False asks no model where the format is
+    named; ``trial``: it asks few problems and refuses nothing for what it reads. Raises ConfigError where the recipe
+    has no such role, where the prompt does not name the problem, and where "auto" cannot read most answers.
+    """
+    answer, prompt, steps = answer_format.answer, answer_format.prompt, answer_format.steps_as
+    role = recipe.roles.get("solver")
+    if role is None or role.parse is not parse_solution:
+        if answer in (None, AUTO, TAGS) and prompt is None and steps is None:
+            return [], None
+        raise ConfigError(
+            f"recipe {recipe.name!r} has no role 'solver' of plain solutions; leave out --answer, --steps-as, --prompt"
+        )
+    _check_answer_flags(recipe, answer, prompt, steps)
+    named = None if answer == AUTO else answer
+    fixed = prompt is not None or is_given(recipe, "roles.solver.prompt")
+    if named is not None and prompt is None and role.prompt == SOLVE_FULL and (named, steps or TAGS) != (TAGS, TAGS):
+        prompt = solve_own(named, steps)
+    alike = [name for name, one in recipe.roles.items() if one.parse is role.parse and asks_plainly(one)]
+    settings = role_settings(alike, prompt=prompt, answer=named, steps=steps)
+    if named is not None or steps is not None:
+        settings += _other_role_settings(recipe, named or role.answer, steps)
+    known_format = is_package_model(recipe, role) or _tied_to_tags(recipe)
+    looks = answer == AUTO or (not known_format and (look if named else not is_given(recipe, "roles.solver.answer")))
+    if not looks:
+        return settings, None
+    probed = override(recipe, settings).roles["solver"]
+    reading = probe_answers(
+        recipe,
+        probed,
+        tasks or probe_tasks(recipe, TRIED if trial else PROBED),
+        fixed=fixed,
+        named=named,
+        device=device,
+        say=say,
+        trial=trial,
+    )
+    settings += changed_settings(alike, probed, reading.role, ("prompt", "answer", "steps"))
+    return [*settings, *_other_role_settings(recipe, reading.role.answer, reading.role.steps)], reading
+
+
+def _other_role_settings(recipe: Recipe, answer: str, steps: str | None) -> list[str]:
+    """Settings of roles that are shown more than the problem, such as a refiner, and write solutions too: in the same
+    form."""
+    own = (answer, steps or TAGS) != (TAGS, TAGS)
+    asks = {n: ask_own(r.prompt, answer, steps) for n, r in recipe.roles.items() if own and _asks_for_tags(r)}
+    return [s for n, prompt in asks.items() for s in role_settings([n], prompt=prompt, answer=answer, steps=steps)]
+
+
+def _asks_for_tags(role: Role) -> bool:
+    return role.parse is parse_solution and not asks_plainly(role) and IN_TAGS in role.prompt
+
+
+def asks_plainly(role: Role) -> bool:
+    """Whether it is told the problem and nothing else."""
+    return fields_of(role.prompt) == {"problem"}
+
+
+def _check_answer_flags(recipe: Recipe, answer: str | None, prompt: str | None, steps: str | None) -> None:
+    if prompt is not None and fields_of(prompt) != {"problem"}:
+        marks = ", ".join(sorted(fields_of(prompt))) or "none"
+        raise ConfigError(f"--prompt: expected a text with the one mark {{problem}}, found the marks {marks}")
+    if steps is not None:
+        check_steps(steps)
+    if answer is not None and answer != AUTO:
+        check_answer(answer)
+    for name, role in recipe.roles.items():
+        spoken = isinstance(recipe.policies[role.policy], Program) and role.parse is parse_solution
+        if answer not in (None, AUTO, *ENDS) and (_asks_for_tags(role) or (spoken and asks_plainly(role))):
+            raise ConfigError(
+                f"--answer {answer}: recipe {recipe.name!r} has solutions written in the role {name!r} too, and a "
+                f"pattern does not say how; expected one of {', '.join(ENDS)}"
+            )
+    others = [f"--answer {answer}"] if answer not in (None, AUTO, TAGS) else []
+    others += [f"--steps-as {steps}"] if steps not in (None, TAGS) else []
+    if others and _tied_to_tags(recipe):
+        raise ConfigError(
+            f"recipe {recipe.name!r} reads its solver's answers in tags alone; leave out {' and '.join(others)}, or "
+            "teach the model the tags first: `cotrain sft --role solver`"
+        )
+
+
+def _tied_to_tags(recipe: Recipe) -> bool:
+    """Whether solutions are gone on with from their beginnings, or graded in another way than by their answer."""
+    asks = {SOLVE, SOLVE_FULL, recipe.roles["solver"].prompt}
+    begins = any(role.prompt in asks and role.parse is not parse_solution for role in recipe.roles.values())
+    return begins or recipe.tasks.describe().get("kind") in ("programs", "verifiers", "openenv")
+
+
+def probe_answers(
+    recipe: Recipe,
+    role: Role,
+    tasks: Sequence[Task],
+    *,
+    fixed: bool = False,
+    named: str | None = None,
+    device: str,
+    say: Say,
+    trial: bool = False,
+) -> Reading:
+    """Ask the model itself, and choose. ``fixed``: with the prompt that the role has and no other. ``named``: the
+    format that it is read in, chosen already. Solutions are cut as the role says, else as they are written. Raises
+    ConfigError where most answers cannot be read, no format is named, and it is no ``trial``."""
+    prompts = [role.prompt] if fixed or named else [role.prompt, SOLVE_OWN["phrase"], SOLVE_BARE]
+    rounds = Rounds(len(prompts), len(tasks) * role.sampling.max_tokens, say)
+    say(
+        f"asking {recipe.policies[role.policy].model} {count_of(len(tasks), 'problem')}, to see how it answers "
+        f"({rounds.plan}) …"
+    )
+    player = player_factory(recipe, {role.policy}, what="answers", device=device, say=say)
+
+    def readings() -> Iterator[list[Reading]]:
+        for prompt in prompts:
+            executor = player({"solver": replace(role, prompt=prompt)})
+            episodes = executor.play(ask_solver, tasks, step=STEP, group_size=1)
+            traces = [(tasks[e.task], trace) for e in episodes for trace in e.traces]
+            said = [SampledText(task=task, text=trace.text, finish=trace.finish) for task, trace in traces]
+            why = [
+                executor.set_aside.get(e.task_id) or e.failure or "nothing was said" for e in episodes if not e.traces
+            ]
+            longest = max((len(trace.prompt_ids) + role.sampling.max_tokens for _, trace in traces), default=None)
+            context = _context_of(recipe, role, executor)
+            room = None if context is None or longest is None else context - longest
+            forms = [named] if named else (TAGS, *CHOSEN) if fixed else (TAGS,) if prompt == role.prompt else CHOSEN
+            asked = [read_texts(replace(role, prompt=prompt, answer=form), said) for form in forms]
+            yield [replace(one, unanswered=why, room=room) for one in asked]
+
+    best = _first_clear(readings(), len(tasks), rounds)
+    if role.steps is None and best.role.answer != TAGS:
+        steps = steps_kind_of([one.text for one, found in zip(best.said, best.parsed, strict=True) if found.ok])
+        best = replace(best, role=replace(best.role, steps=steps))
+        best = replace(best, parsed=read_texts(best.role, best.said).parsed)
+    renderer = player({}).renderers[role.policy]
+    base = isinstance(renderer, Renderer) and not renderer.tokenizer.chat_template
+    _report_choice(
+        best,
+        answer_lines(best),
+        lambda: answers_refusal(best, base=base),
+        refuses=named is None and not trial,
+        say=say,
+    )
+    return best
+
+
+def answer_lines(reading: Reading) -> list[str]:
+    """The answers, each with what was read, and the choice in one line."""
+    lines, right, role = [], 0, reading.role
+    for one, found in zip(reading.said, reading.parsed, strict=True):
+        what = f"→ {found.answer}" if found.ok else "cut off" if one.finish != "stop" else "unreadable"
+        grade = one.task.grade(found.tagged or one.text).value if found.ok else None
+        right += grade is True
+        known = "" if grade is None else ", right" if grade else ", wrong"
+        lines.append(f"  …{_end_of(one.text)!r} {what}{known}")
+    counts = [len(found.steps) for found in reading.parsed if found.ok]
+    cut = f"; steps as {role.steps}, {sum(counts) / len(counts):.1f} of an answer" if counts and role.steps else ""
+    asked = "as the recipe asks" if role.prompt == SOLVE_FULL else f"asked {role.prompt!r}"
+    lines.append(
+        f"answers: {role.answer} reads {reading.readable} of {len(reading.said) + len(reading.unanswered)} "
+        f"({right} right), {asked}{cut}; --answer, --steps-as and --prompt choose otherwise"
+    )
+    return lines
+
+
+def answers_refusal(reading: Reading, *, base: bool = False) -> str:
+    """Why the model cannot be trained as it is, and what would help. ``base``: it has no chat template."""
+    total, cut, left = len(reading.said), sum(one.finish != "stop" for one in reading.said), reading.unanswered
+    limit = max_tokens_flag("solver")
+    teach = "`cotrain sft --role solver`"
+    note = "; it has no chat template, so it is a base model: take its instruct version, or teach it so" if base else ""
+    if left and len(left) >= total:
+        todo = f": {limit}" if "max_tokens" in left[0] else ""
+        return f"{len(left)} of {len(left) + total} problems got no answer: {left[0]}{todo}"
+    if not total:
+        return "no problem was there to be answered; give --data with training problems"
+    if 2 * cut >= total:
+        full = reading.room is not None and reading.room < MORE
+        todo = ", and the model's context holds no longer ones; " if full else f"; raise their limit with {limit}, or "
+        return f"{cut} of {total} answers were cut off before they ended{todo}teach the model to end: {teach}{note}"
+    unread = [one.text for one, found in zip(reading.said, reading.parsed, strict=True) if not found.ok]
+    return (
+        f"{len(unread)} of {total} answers cannot be read: …{_end_of(unread[0], 60)!r}; try --answer last-number, a "
+        f"--prompt FILE of your own, or {teach} first{note}"
+    )
+
+
+# -- verifiers
+
+
+def reviews_steps(recipe: Recipe) -> bool:
+    """Whether the recipe has a role "verifier" whose verdicts can be read in another form."""
+    role = recipe.roles.get("verifier")
+    return role is not None and bool(role.words)
+
+
+def choose_verdict_settings(
+    recipe: Recipe,
+    answer_format: AnswerFormat,
+    *,
+    answer_reading: Reading | None = None,
+    device: str,
+    say: Say,
+    look: bool = True,
+    trial: bool = False,
+) -> list[str]:
+    """Settings of the role ``verifier`` ("roles.verifier.verdict=…") and of all that judge as it does; [] where all
+    stays as the recipe has it.
+
+    ``answer_reading``: answers of the solver that were drawn already. ``look``: False asks no model; ``trial``: it
+    refuses nothing for what it reads. Raises ConfigError where the recipe has no such role, for a prompt without
+    problem and solution, and where "auto" cannot read half of the reviews.
+    """
+    verdict, prompt, role = answer_format.verdict, answer_format.verifier_prompt, recipe.roles.get("verifier")
+    if role is None or not reviews_steps(recipe):
+        if verdict in (None, AUTO, TAGS) and prompt is None:
+            return []
+        raise ConfigError(
+            f"recipe {recipe.name!r} has no role 'verifier' that reviews steps; leave out --verdict, --verifier-prompt"
+        )
+    reader = _reader_of_reviews(recipe)
+    free = FREE if reader is None else ()  # what another role is shown stays in tags
+    _check_verdict_flags(recipe, role, verdict, prompt, reader)
+    named = None if verdict == AUTO else verdict
+    fixed = prompt is not None or is_given(recipe, "roles.verifier.prompt")
+    if named in REVIEW_OWN and not fixed and role.prompt in (REVIEW, REVIEW_FULL):
+        prompt = REVIEW_OWN[str(named)]
+    alike = [name for name, one in recipe.roles.items() if one.parse is role.parse and one.words]
+    settings = role_settings(alike, prompt=prompt, verdict=named)
+    is_chosen = verdict is None and is_given(recipe, "roles.verifier.verdict")
+    if not look or is_chosen or is_package_model(recipe, role):
+        return settings
+    probed = override(recipe, settings).roles["verifier"]
+    ways = [replace(probed, verdict=named or TAGS)]
+    if named is None:
+        ways += [replace(probed, verdict=f, prompt=probed.prompt if fixed else REVIEW_OWN[f]) for f in free]
+    best = _probe_reviews(
+        recipe,
+        ways,
+        free,
+        answer_reading,
+        named=named is not None,
+        fixed=fixed,
+        device=device,
+        say=say,
+        trial=trial,
+    )
+    return settings if best is None else settings + changed_settings(alike, probed, best.role, ("prompt", "verdict"))
+
+
+def _check_verdict_flags(
+    recipe: Recipe, role: Role, verdict: str | None, prompt: str | None, reader: str | None
+) -> None:
+    """``reader``: the role that is shown what the verifier wrote."""
+    marks = None if prompt is None else fields_of(prompt)
+    if marks is not None and not {"problem", "solution"} <= marks <= VERIFIER_FIELDS:
+        raise ConfigError(
+            "--verifier-prompt: expected the marks {problem} and {solution}, and at most {count} and {nonce}, found "
+            f"{', '.join(sorted(marks)) or 'none'}"
+        )
+    if verdict is None or verdict in (AUTO, TAGS):
+        return
+    check_verdict(verdict)
+    if verdict not in FORMS and prompt is None and role.prompt in (REVIEW, REVIEW_FULL):
+        raise ConfigError(
+            f"--verdict {verdict}: nothing asks for it; add --verifier-prompt FILE with {{problem}}, {{solution}}"
+        )
+    if reader is not None:
+        raise ConfigError(
+            f"recipe {recipe.name!r} shows reviews to its role {reader!r}, which reads them in tags; leave out "
+            f"--verdict {verdict}"
+        )
+
+
+def _probe_reviews(
+    recipe: Recipe,
+    ways: Sequence[Role],
+    free: Sequence[str],
+    answer_reading: Reading | None,
+    *,
+    named: bool,
+    fixed: bool,
+    device: str,
+    say: Say,
+    trial: bool,
+) -> Reading | None:
+    """Ask the model itself for reviews, in each of these ways until one can be read; None where there is no solution to
+    review. ``fixed``: they differ in how the same reviews are read. ``free``: forms beside tags that a verifier of this
+    recipe may write. Raises ConfigError where most cannot be read, no form is named, and it is no ``trial``."""
+    solver = recipe.roles.get("solver")
+    policies = {ways[0].policy} | ({solver.policy} if solver is not None and answer_reading is None else set())
+    player = player_factory(recipe, policies, what="texts", device=device, say=say)
+    if answer_reading is None and solver is not None and asks_plainly(solver):
+        problems = probe_tasks(recipe, TRIED if trial else PROBED)
+        episodes = player({"solver": solver}).play(ask_solver, problems, step=STEP, group_size=1)
+        texts = [SampledText(task=problems[e.task], text=t.text, finish="stop") for e in episodes for t in e.traces]
+        answer_reading = read_texts(solver, texts)
+    pairs = zip(answer_reading.said, answer_reading.parsed, strict=True) if answer_reading else ()
+    solved = [(one.task, solution) for one, solution in pairs if isinstance(solution, Solution)]
+    if not solved:
+        say("note: no solution of the solver could be read, so no review was looked at")
+        return None
+    limit = max(way.sampling.max_tokens for way in ways)
+    rounds = Rounds(1 if fixed else len(ways), len(solved) * limit, say)
+    say(
+        f"asking {recipe.policies[ways[0].policy].model} for {count_of(len(solved), 'review')}, to see how it judges "
+        f"({rounds.plan}) …"
+    )
+    ask = partial(_ask_review, given={task.id: solution for task, solution in solved})
+    tasks = [task for task, _ in solved]
+
+    def readings() -> Iterator[list[Reading]]:
+        said: list[SampledText] = []
+        for role in ways:
+            if not (fixed and said):
+                said = []
+                for episode in player({"verifier": role}).play(ask, tasks, step=STEP, group_size=1):
+                    task, solution = solved[episode.task]
+                    trace = next(iter(episode.traces), None)
+                    text, finish = ("", "too long") if trace is None else (trace.text, trace.finish)
+                    said.append(SampledText(task=task, text=text, finish=finish, solution=solution))
+            yield [read_texts(role, said)]
+
+    best = _first_clear(readings(), len(solved), rounds)
+    others = [form for form in free if form not in [role.verdict for role in ways]]
+    all_the_same = "" if named or trial else "; --verdict tags goes on all the same"
+    _report_choice(
+        best,
+        review_lines(best),
+        lambda: reviews_refusal(best, others=others) + all_the_same,
+        refuses=not named and not trial,
+        say=say,
+    )
+    return best
+
+
+async def _ask_review(task: Task, roles: Roles, *, given: Mapping[str, Solution]) -> None:
+    text = _tagged_text(given[task.id])
+    guarded = "nonce" in roles.verifier.fields
+    fields: dict[str, Any] = {"solution": text}
+    if guarded:
+        fields = {**guarded_fields(make_nonce(0, task.id), solution=text)}
+    await roles.verifier(problem=task.prompt, count=len(given[task.id].steps), **fields)
+
+
+def _tagged_text(solution: Solution) -> str:
+    return solution.tagged or write_solution([step.text for step in solution.steps], solution.answer)
+
+
+def review_lines(reading: Reading) -> list[str]:
+    """The reviews, each with what was read, and the choice in one line."""
+    lines, agreeing, role = [], 0, reading.role
+    for one, found in zip(reading.said, reading.parsed, strict=True):
+        if not found.ok:
+            why = {"length": "cut off", "too long": "the prompt does not fit"}.get(one.finish, found.reason)
+            lines.append(f"  …{_end_of(one.text)!r} unreadable: {why}")
+            continue
+        truth = None if one.solution is None else one.task.grade(_tagged_text(one.solution)).value
+        agreeing += truth is not None and found.final is truth
+        word = {True: "right", False: "wrong", None: "no verdict"}[found.final]
+        known = "not graded" if truth is None else f"in truth {'right' if truth else 'wrong'}"
+        steps = f", steps {' '.join('✓' if ok else '✗' for ok in found.steps)}" if found.steps else ""
+        lines.append(f"  …{_end_of(one.text)!r} → {word}{steps}; {known}")
+    asked = "as the recipe asks" if role.prompt in (REVIEW, REVIEW_FULL) else "asked in words of its own"
+    lines.append(
+        f"verdicts: {role.verdict} reads {reading.readable} of {len(reading.said)} reviews ({agreeing} agree with the "
+        f"truth), {asked}; --verdict and --verifier-prompt choose otherwise"
+    )
+    return lines
+
+
+def reviews_refusal(reading: Reading, *, others: Sequence[str]) -> str:
+    """Why the verifier cannot be used as it is, and what would help. ``others``: forms that are worth a try."""
+    total = len(reading.said)
+    unread = [(one, found) for one, found in zip(reading.said, reading.parsed, strict=True) if not found.ok]
+    finishes = Counter(one.finish for one, _ in unread)
+    limit, teach = max_tokens_flag("verifier"), "or teach it: `cotrain sft --role verifier`"
+    if 2 * finishes["too long"] >= total:
+        return (
+            f"{finishes['too long']} of {total} prompts do not fit the context together with their review; lower "
+            f"{limit}, or shorten --verifier-prompt"
+        )
+    if 2 * finishes["length"] >= total:
+        return (
+            f"{finishes['length']} of {total} reviews were cut off before their verdict; raise their limit with "
+            f"{limit}, {teach}"
+        )
+    (most, _), *_ = Counter(found.reason for _, found in unread).most_common()
+    other = f"--verdict {others[0]}, " if others else ""
+    return (
+        f"{len(unread)} of {total} reviews cannot be read (most often: {most}): …{_end_of(unread[0][0].text, 60)!r}; "
+        f"try {other}a --verifier-prompt FILE of your own, {teach}"
+    )
+
+
+# -- a look at a model
+
+
+def is_package_model(recipe: Recipe, role: Role) -> bool:
+    """Whether a model of the package plays this role, or a program. A server's model is none: nobody here taught it."""
+    spec = recipe.policies[role.policy]
+    if spec.outside:
+        return False
+    return not spec.head or speaks_short(spec.model)
+
+
+def probe_tasks(recipe: Recipe, most: int = PROBED) -> list[Task]:
+    """So many training problems at most, spread over the split where it ends."""
+    split = "train" if recipe.tasks.size("train") != 0 else UNLABELLED
+    size = recipe.tasks.size(split)
+    return [recipe.tasks.get(split, i) for i in (range(most) if size is None else spread_indices(size, most))]
+
+
+def spread_indices(size: int, most: int = PROBED) -> list[int]:
+    """At most ``most`` of so many, spread over them."""
+    count = min(most, size)
+    return [i * size // count for i in range(count)]
+
+
+async def ask_solver(task: Task, roles: Roles) -> None:
+    """The solver answers, and nobody grades it."""
+    await roles.solver(problem=task.prompt)
+
+
+def player_factory(
+    recipe: Recipe, policies: Iterable[str], *, what: str, device: str, say: Say
+) -> Callable[[Mapping[str, Role]], Executor]:
+    """Who plays roles of these policies, as they begin. ``what``: the texts that progress counts, "answers"."""
+    backend = LocalBackend(device)
+    store = PolicyStore(backend.open({n: recipe.policies[n] for n in sorted(policies)}, seed=recipe.seed))
+    seed = seed_of("probe", recipe.seed)
+
+    def make_player(roles: Mapping[str, Role]) -> Executor:
+        return Executor(
+            StoppableEngine(backend.engine, lambda: 0),
+            store.renderers,
+            roles,
+            seed,
+            grader=grade_outside,
+            watch=lambda total: Pace(total, f"  {{}} {what}", say).add,
+        )
+
+    return make_player
+
+
+def _context_of(recipe: Recipe, role: Role, executor: Executor) -> int | None:
+    """Tokens of prompt and answer that the model of a role takes; None where another server has it."""
+    if not recipe.policies[role.policy].speaks or not isinstance(executor.engine, ContextLimitedEngine):
+        return None
+    return executor.engine.context(role.policy)
+
+
+class Rounds:
+    """The rounds of a look: what they may cost is said before the first, how they went before each further one."""
+
+    def __init__(self, most: int, tokens: int, say: Say) -> None:
+        """``most``: rounds that there may be; ``tokens``: that one of them may sample."""
+        self.most, self._tokens, self._say = most, tokens, say
+        self._done, self._begun = 0, time.monotonic()
+
+    @property
+    def plan(self) -> str:
+        """What the look may cost."""
+        tokens = f"at most {self._tokens:,} tokens"
+        return tokens if self.most == 1 else f"up to {self.most} rounds, each of {tokens}"
+
+    def next_round(self, readable: int, asked: int) -> None:
+        """A round is over in which so many texts could be read, and there is another one."""
+        self._done += 1
+        seconds, self._begun = time.monotonic() - self._begun, time.monotonic()
+        self._say(
+            f"  round {self._done} of {self.most} took {clock_text(seconds)}: {readable} of {asked} can be read; "
+            "asking in other words …"
+        )
+
+
+def _first_clear(tries: Iterable[Sequence[Reading]], asked: int, rounds: Rounds) -> Reading:
+    """The best reading of the first way of asking in which enough of what was asked is read, none behind it drawn; else
+    the one that reads most, of equals the first."""
+    best: list[Reading] = []
+    for readings in tries:
+        best.append(max(readings, key=lambda reading: reading.readable))
+        if best[-1].readable * PROBED >= ENOUGH_READ * asked:
+            break
+        if len(best) < rounds.most:
+            rounds.next_round(best[-1].readable, asked)
+    return max(best, key=lambda reading: reading.readable)
+
+
+def _report_choice(best: Reading, lines: Iterable[str], why: Callable[[], str], *, refuses: bool, say: Say) -> None:
+    """Say what was chosen, and where not half of it can be read, ``why``: as a ConfigError where that ``refuses`` the
+    run, else as a note."""
+    for line in lines:
+        say(line)
+    if best.said and 2 * best.readable >= len(best.said):
+        return
+    if refuses:
+        raise ConfigError(why())
+    say(f"note: {why()}")
+
+
+def _end_of(text: str, shown: int = SHOWN) -> str:
+    return " ".join(text.split())[-shown:]

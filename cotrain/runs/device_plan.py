@@ -1,0 +1,248 @@
+"""``--dry-run --device cuda --memory 24GiB --memory 80GiB``: a plan for GPUs that are not here.
+
+The sums are those of ``estimate.py``, for each device with the policies that it holds. First the run is tried as it was
+asked for, then with fewer answers at a time, and then with what costs more: activation checkpointing, policies that
+take turns, adapters on one frozen base, and that base in 4 bits. The first plan that fits is the one that is told.
+
+Policies that share a base stay together; otherwise each may go to any device, and they are dealt out so that the
+fullest device is as empty as it can be. A tenth of each device is left to CUDA itself and to what its allocator keeps.
+Devices are taken to know bfloat16, as NVIDIA's do since 2020. Left out: what devices say to each other, and the
+machine's own memory, of which a plan only says what lies there.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from typing import Any
+
+from cotrain.config.policies import Learning, Weights, adapter
+from cotrain.config.recipe import Recipe
+from cotrain.core.errors import ConfigError
+from cotrain.runs.memory_plan import ROW_CHOICES, USABLE_SHARE, RunEstimate, bytes_text, parts_text
+
+RANK = 16  # of adapters that a plan tries
+DEALS = 20_000  # ways to deal policies out to devices that are looked at; of more the largest go first
+CHECKPOINTING, OFFLOAD, ADAPTERS, FOUR_BITS = "checkpointing", "offload", "adapters", "4 bits"
+MEASURES = (  # what a plan takes, the cheapest first
+    (),
+    (CHECKPOINTING,),
+    (OFFLOAD,),
+    (OFFLOAD, CHECKPOINTING),
+    (ADAPTERS,),
+    (ADAPTERS, CHECKPOINTING),
+    (ADAPTERS, FOUR_BITS),
+    (ADAPTERS, FOUR_BITS, CHECKPOINTING),
+    (ADAPTERS, FOUR_BITS, OFFLOAD, CHECKPOINTING),
+)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])(i?)B", re.IGNORECASE)
+_POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
+
+
+def memory_size(text: str) -> float:
+    """Bytes of "24GiB", "80 GB" or "512MiB". Raises ConfigError."""
+    found = _SIZE.fullmatch(text.strip())
+    size = float(found[1]) * (1024 if found[3] else 1000) ** _POWERS[found[2].upper()] if found else 0.0
+    if size <= 0:
+        raise ConfigError(f"--memory {text!r}: expected the memory of one device, such as 24GiB or 80GB")
+    return size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceLoad:
+    """What one device would hold. Sizes in bytes."""
+
+    name: str
+    size: float
+    policies: tuple[str, ...]
+    parts: Mapping[str, float]
+
+    @property
+    def total(self) -> float:
+        return sum(self.parts.values())
+
+    @property
+    def share(self) -> float:
+        """Of what may be used."""
+        return self.total / (USABLE_SHARE * self.size)
+
+    def load_line(self) -> str:
+        """For people."""
+        verdict = "fits" if self.share <= 1 else f"does not fit into {bytes_text(USABLE_SHARE * self.size)}"
+        if not self.policies:
+            return f"{self.name}, {bytes_text(self.size)}: holds nothing"
+        return f"{self.name}, {bytes_text(self.size)}: {', '.join(self.policies)}: {parts_text(self.parts)}: {verdict}"
+
+    def to_json(self) -> dict[str, Any]:
+        parts = {name: round(size) for name, size in self.parts.items()}
+        return {"device": self.name, "size": round(self.size), "policies": list(self.policies), "memory": parts}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicePlan:
+    """A run on these devices."""
+
+    measures: tuple[str, ...]  # beyond what was asked for
+    rows: int | None  # answers at a time, where fewer than asked for
+    estimate: RunEstimate
+    loads: tuple[DeviceLoad, ...]
+
+    @property
+    def fits(self) -> bool:
+        return self.fullest.share <= 1
+
+    @property
+    def fullest(self) -> DeviceLoad:
+        return max(self.loads, key=lambda load: load.share)
+
+    def flags(self) -> list[str]:
+        """What to type for it."""
+        policies = self.estimate.recipe.policies
+        flags = [f"--lora {RANK}"] if ADAPTERS in self.measures else []
+        flags += ["--load-in-4bit"] if FOUR_BITS in self.measures else []
+        flags += ["--offload"] if OFFLOAD in self.measures else []
+        if CHECKPOINTING in self.measures:
+            learning = [name for name, spec in policies.items() if isinstance(spec, Learning)]
+            flags += [f"--set policies.{name}.gradient_checkpointing=true" for name in learning]
+        if self.rows is not None:
+            flags += [
+                f"--set policies.{name}.rows={self.rows}"
+                for name, spec in policies.items()
+                if isinstance(spec, Weights) and name in self.estimate.answering and spec.rows == self.rows
+            ]
+        if self.loads[1:] and _has_devices():
+            flags += [f"--set policies.{name}.device={load.name}" for load in self.loads for name in load.policies]
+        return flags
+
+
+def _has_devices() -> bool:
+    """Whether a policy says on which device it lies."""
+    return any(field.name == "device" for field in fields(Weights))
+
+
+def plan_devices(estimate: RunEstimate, sizes: Sequence[float]) -> tuple[DevicePlan, DevicePlan]:
+    """The run as it was asked for, and the first plan that fits; where none does, the one that comes nearest.
+
+    ``estimate``: of the run on a GPU; ``sizes``: of the devices, in bytes.
+    """
+    asked, nearest = None, None
+    for measures, rows, changed in _variants(estimate.recipe):
+        tried = replace(estimate, recipe=changed, device="cuda")
+        plan = DevicePlan(measures=measures, rows=rows, estimate=tried, loads=_best_loads(tried, sizes))
+        asked = asked or plan
+        if plan.fits:
+            return asked, plan
+        if nearest is None or plan.fullest.share < nearest.fullest.share:
+            nearest = plan
+    assert asked is not None and nearest is not None  # the first variant is the run as it is
+    return asked, nearest
+
+
+def plan_lines(asked: DevicePlan, plan: DevicePlan) -> list[str]:
+    """For people."""
+    lines = [f"plan for {len(plan.loads)} device{'s' if plan.loads[1:] else ''} that need not be here:"]
+    if asked is not plan:
+        lines.append(f"as asked {asked.fullest.load_line()}")
+    if not plan.fits:
+        lines.append("nothing that is known here makes it fit; nearest comes " + (" ".join(plan.flags()) or "this"))
+    else:
+        lines.append(f"it fits {'with ' + ' '.join(plan.flags()) if plan.flags() else 'as asked'}")
+    lines += [load.load_line() for load in plan.loads]
+    if resting := plan.estimate.resting_bytes():
+        lines.append(f"beside them {bytes_text(resting)} of the machine's own memory, for who rests and for moments")
+    return lines
+
+
+def plan_json(asked: DevicePlan, plan: DevicePlan) -> dict[str, Any]:
+    return {
+        "fits_as_asked": asked.fits,
+        "fits": plan.fits,
+        "flags": plan.flags(),
+        "measures": list(plan.measures),
+        "devices": [load.to_json() for load in plan.loads],
+    }
+
+
+def _variants(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], int | None, Recipe]]:
+    """The recipe with each of ``MEASURES`` that changes it, and with fewer and fewer rows."""
+    seen: list[Mapping[str, Any]] = []
+    for measures in MEASURES:
+        policies: dict[str, Any] = dict(recipe.policies)
+        taken = []
+        for measure in measures:
+            changed = {name: _with_measure(spec, measure) for name, spec in policies.items()}
+            if changed != policies:
+                taken.append(measure)
+            policies = changed
+        if policies in seen:
+            continue
+        seen.append(policies)
+        for rows in (None, *ROW_CHOICES):
+            fewer = policies if rows is None else {name: _with_rows(spec, rows) for name, spec in policies.items()}
+            if rows is None or fewer != policies:
+                yield tuple(taken), rows, replace(recipe, policies=fewer)
+
+
+def _with_measure(spec: Any, measure: str) -> Any:
+    """A policy with one measure; as it is where that is not for it."""
+    if not isinstance(spec, Weights):
+        return spec
+    if measure == OFFLOAD:
+        return replace(spec, offload=True)
+    if measure == CHECKPOINTING:
+        return replace(spec, gradient_checkpointing=True) if isinstance(spec, Learning) else spec
+    if measure == FOUR_BITS:
+        return replace(spec, load_in_4bit=True) if spec.kind in ("adapter", "frozen") else spec
+    if spec.kind != "trainable":
+        return spec
+    same = {name: getattr(spec, name) for name in ("rows", "micro_tokens", "autocast", "offload")}
+    return adapter(spec.model, rank=RANK, alpha=2 * RANK, **same)
+
+
+def _with_rows(spec: Any, rows: int) -> Any:
+    return replace(spec, rows=rows) if isinstance(spec, Weights) and spec.speaks and spec.rows > rows else spec
+
+
+def _best_loads(estimate: RunEstimate, sizes: Sequence[float]) -> tuple[DeviceLoad, ...]:
+    """The policies dealt out so that the fullest device is as empty as it can be."""
+    together = list(_units(estimate.recipe))
+    if len(sizes) ** len(together) <= DEALS:
+        deals = product(range(len(sizes)), repeat=len(together))
+        return min((_loads_of(estimate, sizes, together, deal) for deal in deals), key=_fullest_share)
+    order = sorted(range(len(together)), key=lambda unit: -sum(estimate.policy_memory(together[unit]).values()))
+    deal: dict[int, int] = {}
+    for unit in order:
+        placed = [together[one] for one in deal]
+        options = [(*deal.values(), device) for device in range(len(sizes))]
+        loads = [_loads_of(estimate, sizes, [*placed, together[unit]], option) for option in options]
+        deal[unit] = min(range(len(sizes)), key=lambda device: _fullest_share(loads[device]))
+    return _loads_of(estimate, sizes, [together[unit] for unit in deal], tuple(deal.values()))
+
+
+def _fullest_share(loads: Sequence[DeviceLoad]) -> tuple[float, float]:
+    """Of equally good ones that with the fewest bytes in all."""
+    return max(load.share for load in loads), math.fsum(load.total for load in loads)
+
+
+def _units(recipe: Recipe) -> Iterator[tuple[str, ...]]:
+    """Policies that stay together, as they share a base."""
+    bases: dict[str, list[str]] = {}
+    for name, spec in recipe.policies.items():
+        if isinstance(spec, Weights):
+            bases.setdefault(spec.model if spec.shares_base else f"alone: {name}", []).append(name)
+    yield from map(tuple, bases.values())
+
+
+def _loads_of(
+    estimate: RunEstimate, sizes: Sequence[float], units: Sequence[tuple[str, ...]], deal: Sequence[int]
+) -> tuple[DeviceLoad, ...]:
+    """What each device holds where unit i lies on device ``deal[i]``."""
+    loads = []
+    for device, size in enumerate(sizes):
+        names = tuple(name for unit, where in zip(units, deal, strict=True) if where == device for name in unit)
+        parts = {part: size for part, size in estimate.policy_memory(names).items() if size} if names else {}
+        loads.append(DeviceLoad(name=f"cuda:{device}", size=size, policies=names, parts=parts))
+    return tuple(loads)

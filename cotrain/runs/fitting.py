@@ -1,0 +1,159 @@
+"""What of a run fits: problems into the model's context, weights that are laid out for decoding into the memory, and
+models to the engine.
+
+Problems whose prompt leaves no room in the model's context for an answer are found and set aside.
+
+Such an episode fails with the reason "prompt too long" (``rollout/runner.py``); here they are named. Of a finite
+source the prompts of roles that are shown the problem alone are looked at before the first step, as many as a moment's
+time allows. Of prompts that hold what other roles say nobody knows the length beforehand, but a bound: what these may
+sample. Left out: texts of others under further names than ``OTHERS_FIELDS``, as a search's findings.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from cotrain.cli.foreign_flags import max_tokens_flag
+from cotrain.config.large_model_defaults import PACKED_FROM, are_small
+from cotrain.config.policies import Weights
+from cotrain.config.recipe import Recipe
+from cotrain.core.errors import TooLong
+from cotrain.core.types import UNLABELLED, has_split
+from cotrain.inference.contract import ContextLimitedEngine
+from cotrain.models.load import report_model_errors
+from cotrain.models.sizes import parameter_count
+from cotrain.prompts.chat_template import Message
+from cotrain.prompts.templates import OTHERS_FIELDS, fields_of, fill_template
+from cotrain.rollout.common_roles import speaks_short
+from cotrain.rollout.role import Role
+from cotrain.trainer.trainer import CoTrainer
+
+SECONDS = 3.0  # for looking
+NAMED = 3  # problems in a line
+LOOKED_AT = 64  # problems whose length stands for that of all
+TRIED_PARAMETERS = 150_000_000  # of a model that a dry run loads to see whether it can be sampled from
+
+
+def too_long_notes(trainer: CoTrainer) -> Iterator[str]:
+    """A line for each split and role of which problems do not fit; none for an engine that does not say what fits.
+    Raises TooLong where no problem for training does."""
+    until, engine = time.monotonic() + SECONDS, trainer.engine
+    if not isinstance(engine, ContextLimitedEngine):
+        return
+    tasks, roles = trainer.recipe.tasks, trainer.recipe.roles
+    contexts = {  # of roles that are shown the problem alone: not of programs, nor of somebody else's models
+        name: engine.context(role.policy)
+        for name, role in roles.items()
+        if fields_of(role.prompt) == {"problem"}
+        if _has_context(trainer, role)
+    }
+    for split in dict.fromkeys(["train", UNLABELLED, "test", "validation", *trainer.recipe.evaluation.splits]):
+        size, looked = (tasks.size(split) if has_split(tasks, split) else None) or 0, 0
+        misfits: dict[str, dict[str, int]] = {name: {} for name in contexts}  # role → problem → tokens of its prompt
+        while looked < size and time.monotonic() < until:
+            task = tasks.get(split, looked)
+            looked += 1
+            for name, context in contexts.items():
+                length = _prompt_length(trainer, name, task.prompt)
+                if length + roles[name].sampling.max_tokens > context:
+                    misfits[name][task.id] = length
+        for name, lengths in misfits.items():
+            if not lengths:
+                continue
+            named = ", ".join(list(lengths)[:NAMED]) + (", …" if len(lengths) > NAMED else "")
+            line = (
+                f"{len(lengths)} of {looked} problems of {split} do not fit role {name!r}: prompts of up to "
+                f"{max(lengths.values())} tokens and max_tokens {roles[name].sampling.max_tokens} exceed the context "
+                f"of {contexts[name]} ({named})"
+            )
+            if split == "train" and len(lengths) == size:
+                raise TooLong(f"{line}; lower it with {max_tokens_flag(name)}, or take a model with a longer context")
+            yield f"note: {line}; they are set aside"
+
+
+def crowded_notes(trainer: CoTrainer) -> Iterator[str]:
+    """A line for each role whose context may not hold what it is shown of others: the longest problem, what they may
+    sample, and its own answer."""
+    engine = trainer.engine
+    if not isinstance(engine, ContextLimitedEngine):
+        return
+    tasks, roles = trainer.recipe.tasks, trainer.recipe.roles
+    models = {name: role for name, role in roles.items() if _has_context(trainer, role)}
+    size = tasks.size("train")
+    count = LOOKED_AT if size is None else min(size, LOOKED_AT)
+    problems = [tasks.get("train", index).prompt for index in range(count)]
+    for name, role in models.items():
+        shown = sorted(fields_of(role.prompt) & OTHERS_FIELDS)
+        if not shown or not problems:
+            continue
+        asked = max(_prompt_length(trainer, name, problem) for problem in problems)
+        writers = {field: _longest_writer(field, name, models) for field in shown}
+        texts = {field: models[writer].sampling.max_tokens for field, writer in writers.items()}
+        most, context = role.sampling.max_tokens, engine.context(role.policy)
+        if asked + sum(texts.values()) + most > context:
+            listed = ", ".join(f"a {field} of up to {tokens}" for field, tokens in texts.items())
+            yield (
+                f"note: role {name!r} may not be able to read all that it is shown: a prompt of up to {asked} tokens, "
+                f"{listed}, and max_tokens {most} exceed its context of {context}; what does not fit is left out, and "
+                f"counted as {name}/failed; lower --set roles.{writers[shown[0]]}.sampling.max_tokens=N, or take a "
+                "model with a longer context"
+            )
+
+
+def _has_context(trainer: CoTrainer, role: Role) -> bool:
+    """Whether a role is played by a model of this run: programs have no context, and that of a server is unknown."""
+    return role.policy in trainer.policies.renderers and bool(trainer.policies[role.policy].spec.head)
+
+
+def _longest_writer(field: str, reader: str, models: Mapping[str, Role]) -> str:
+    """Whose text may be the longest that a role is shown under this name: a review is written by whoever is shown a
+    solution, and a solution by whoever is not. ``models``: the roles that are no programs, whose texts are given."""
+    writers = {
+        name: role.sampling.max_tokens
+        for name, role in models.items()
+        if name != reader and bool(fields_of(role.prompt) & OTHERS_FIELDS) == (field == "review")
+    }
+    return max(writers, key=lambda name: writers[name], default=reader)
+
+
+def check_decoding(recipe: Recipe) -> None:
+    """Raise ModelError where the engine of this process cannot sample from a model that a policy speaks with: of small
+    ones that are here by trying, as the run does, of others as far as their configuration tells."""
+    from transformers import AutoConfig
+
+    from cotrain.inference.scheduler import Scheduler, model_limits
+    from cotrain.models.load import load_model, resolve_model
+
+    for name, spec in recipe.policies.items():
+        if not isinstance(spec, Weights) or not spec.speaks or spec.trust_remote_code or speaks_short(spec.model):
+            continue
+        directory = resolve_model(spec.model)
+        if not isinstance(directory, Path):
+            continue  # it would have to be fetched first
+        with report_model_errors(f"model {spec.model!r}", "config.json "):
+            config: Any = AutoConfig.from_pretrained(directory)
+        model_limits(name, config)
+        size = parameter_count(spec.model)
+        if size is not None and size <= TRIED_PARAMETERS:
+            Scheduler(name, load_model(spec.model)[0], max_rows=2, autocast=None)
+
+
+def _prompt_length(trainer: CoTrainer, name: str, problem: str) -> int:
+    """Tokens of a role's prompt with this problem, and nothing in its other fields."""
+    role = trainer.recipe.roles[name]
+    said = [] if role.system is None else [Message("system", role.system)]
+    fields = {field: problem if field == "problem" else "" for field in fields_of(role.prompt)}
+    said.append(Message("user", fill_template(role.prompt, **fields)))
+    return len(trainer.policies.renderers[role.policy].render(said))
+
+
+def with_packing(recipe: Recipe, backend: Mapping[str, Any]) -> tuple[Recipe, list[str]]:
+    """``choose_packing``, where a model is not small: nothing is measured for the others."""
+    if are_small((s.model for s in recipe.policies.values() if s.speaks), unknown=True, least=PACKED_FROM):
+        return recipe, []
+    from cotrain.runs.memory_plan import choose_packing
+
+    return choose_packing(recipe, backend)

@@ -1,0 +1,590 @@
+"""The memory and disk that a run will need: an estimate for ``--dry-run``, and to refuse what cannot be.
+
+Models are opened as far as that costs nothing: config.json, the headers of the safetensors files, the tokenizer; data
+as far as a run looks at once. The parts are sums of sizes:
+
+::
+
+    weights      parameters × 4 bytes (2 in bfloat16, 0.56 of linear layers in 4 bits), once for policies that share
+                 them; as much again where they are laid out for decoding (``inference/packed_weights.py``), half as
+                 much where they are copied in bfloat16 for it (``inference/half_precision.py``)
+    optimiser    two moments of each trained parameter, and while an update is made its gradient
+    cache        keys and values: rows × longest answer × 3/2, and prompts (``inference/kv_cache.py``)
+    activations  what the backward pass of ``micro_tokens`` tokens reads, about 10 · hidden + 4 · inner + 4 · key widths
+    a layer
+    logits       of the sampler, rows × vocabulary; of the learner at most 2²⁶ at once, three times
+    checkpoints  weights and moments of each policy that changes, for two of them and the one that is being written
+
+With ``offload``, of the policies that take turns on a GPU the largest counts, with its cache, and moments are there for
+the optimiser's step alone; and of ``--backend ray``, by the same sums, of each process:
+
+::
+
+    the command   its program; a checkpoint on its way to the disk, where the learners are one process
+    learners      weights, moments, and what an update needs; of N ranks each its share, and one whole model as it
+                  is read
+    engine        copies of the weights that are asked, keys and values, logits; with vLLM ``cache_mb``
+    Ray           its own six processes, and weights on their way, in its object store
+
+A run is refused whose weights and optimisers alone exceed all memory there is, since these cannot be smaller, and one
+by Ray whose processes do. Fewer answers are decoded at a time (``policies.NAME.rows``) where a run then fits and the
+user did not choose. Left out: the ledger, whose size nobody knows before; processes that grade; what an allocator
+keeps; what the object store writes to the disk. How near this comes stands in docs/memory.md.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cotrain.cli.foreign_flags import max_tokens_flag
+from cotrain.config.large_model_defaults import PACKED_FROM, are_small
+from cotrain.config.override import override
+from cotrain.config.policies import FollowerPolicy, Learning, Weights
+from cotrain.config.recipe import Recipe, check_problems
+from cotrain.core.errors import ConfigError, DataError, UserError
+from cotrain.core.types import UNLABELLED, Task, has_split
+from cotrain.core.verbosity import count_of
+from cotrain.distributed.device_memory import Memory, memory_of
+from cotrain.models.sizes import ModelSize, matrices_of, model_size, weight_shapes
+from cotrain.prompts.templates import fields_of, fill_template
+from cotrain.rollout.role import Role
+from cotrain.runs.choose_formats import asks_plainly, probe_tasks
+
+if TYPE_CHECKING:
+    from cotrain.distributed.cluster_file import Cluster
+    from cotrain.distributed.placement import EnginePlacement
+    from cotrain.distributed.ray_nodes import Machine
+
+LOGITS_SLICE = 2**26  # logits of the learner at once
+CHECKPOINTS_HELD = 3  # two that are kept, and one that is being written
+FLOAT_BYTES = 4
+MEGABYTE = 2**20
+RAY = 320.0 * MEGABYTE  # bytes of Ray's own processes: measured, shared pages counted once
+PROGRAM = "the program itself"
+ROW_CHOICES = (128, 64, 32, 16, 8)  # answers at a time
+USABLE_SHARE = 0.9  # of what is available
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessMemory:
+    """What one of several processes holds. Sizes in bytes."""
+
+    what: str  # as messages name it
+    memory: Mapping[str, float]  # part → bytes, on its device
+    beside: Mapping[str, float]  # part → bytes, of its machine's own memory
+    gpus: float = 0.0  # that Ray gives it
+
+    def memory_line(self, device: str) -> str:
+        """For people."""
+        if device == "cpu":
+            return f"memory of {self.what}, estimated: {parts_text({**self.memory, **self.beside})}"
+        beside = bytes_text(sum(self.beside.values()))
+        return f"memory of {self.what}, estimated: {parts_text(self.memory)} on {device}, {beside} of its machine's"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "what": self.what,
+            "gpus": self.gpus,
+            "memory": _rounded_parts(self.memory),
+            "beside": _rounded_parts(self.beside),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEstimate:
+    """What was seen of models and data, and its sums. Sizes in bytes."""
+
+    recipe: Recipe
+    device: str
+    shapes: Mapping[str, ModelSize]  # name of a model → what its files say
+    prompts: Mapping[str, int]  # role → tokens of the longest prompt, with what other roles may write in it
+    program: float  # what this process holds, with its libraries
+    processes: tuple[ProcessMemory, ...] = ()  # of --backend ray, which then hold all of it
+
+    @property
+    def memory(self) -> dict[str, float]:
+        """Part → bytes, of one process that does it all."""
+        parts = self.policy_memory(self.recipe.policies)
+        return parts | ({PROGRAM: self.program} if self.device == "cpu" else {})
+
+    @property
+    def answering(self) -> set[str]:
+        """Policies that are asked for answers, in training or when the run is measured."""
+        return {role.policy for role in self.recipe.roles.values()} | set(self.recipe.evaluation.fixed.values())
+
+    @property
+    def total_memory(self) -> float:
+        return sum(self.memory.values())
+
+    @property
+    def checkpoint(self) -> float:
+        """One."""
+        size = 0.0
+        for spec in self.recipe.policies.values():
+            if isinstance(spec, Learning):
+                size += 3 * FLOAT_BYTES * _trained_parameters(spec, self.shapes[spec.model])
+            elif isinstance(spec, FollowerPolicy):
+                size += FLOAT_BYTES * self.shapes[spec.model].parameters * getattr(spec, "keep", 1)
+        return size
+
+    def summary_lines(self) -> list[str]:
+        """For people."""
+        tasks = self.recipe.tasks
+        sizes = {split: tasks.size(split) for split in ("train", "validation", "test")}
+        counts = ", ".join(f"{'no end of' if n is None else f'{n:,}'} {split}" for split, n in sizes.items())
+        lines = [f"problems: {tasks.name} ({counts}{self._unlabelled_text()})"]
+        for name, spec in self.recipe.policies.items():
+            shape = self.shapes.get(spec.model)
+            size = f", {shape.parameters:,} parameters" if shape else ""
+            lines.append(f"policy {name}: {spec.kind}, {spec.model}{size}")
+        lines += [f"role {name}: prompts of up to {length} tokens" for name, length in self.prompts.items()]
+        lines += [process.memory_line(self.device) for process in self.processes]
+        if not self.processes:
+            lines.append(f"memory on {self.device}, estimated: {parts_text(self.memory)}")
+        disk, one = bytes_text(CHECKPOINTS_HELD * self.checkpoint), bytes_text(self.checkpoint)
+        lines += filter(None, [self._offload_line()])
+        return [*lines, f"disk, estimated: {disk} for checkpoints of {one} each"]
+
+    def _unlabelled_text(self) -> str:
+        """How many problems have no label, and whether they are trained on; "" where all have one."""
+        tasks = self.recipe.tasks
+        size = tasks.size(UNLABELLED) if has_split(tasks, UNLABELLED) else 0
+        if size == 0:
+            return ""
+        shares = sorted({phase.unlabelled for phase in self.recipe.schedule.phases if phase.unlabelled})
+        of_steps = " and ".join(f"{share:.0%}" for share in shares)
+        used = f"{of_steps} of the problems of a step" if shares else "this method does not train on them"
+        return f"; {'no end of' if size is None else f'{size:,}'} unlabelled: {used}"
+
+    def with_offload(self, wanted: bool) -> RunEstimate:
+        """The same where all policies take turns, or none; on a GPU, if this is a CPU."""
+        names = [name for name, spec in self.recipe.policies.items() if isinstance(spec, Weights)]
+        recipe = override(self.recipe, [f"policies.{name}.offload={str(wanted).lower()}" for name in names])
+        return replace(self, recipe=recipe).on_gpu()
+
+    def on_gpu(self) -> RunEstimate:
+        """The same on a GPU, if this is a CPU."""
+        if self.device != "cpu":
+            return self
+        return replace(self, recipe=_with_arithmetic(self.recipe, "cuda", here=False), device="cuda")
+
+    def _offload_line(self) -> str | None:
+        """Who rests, and what memory of a GPU that saves; None where neither is a question."""
+        resting = [n for n, spec in self.recipe.policies.items() if isinstance(spec, Weights) and spec.offload]
+        if self.processes or not (resting or self.device != "cpu"):
+            return None
+        asked = self.on_gpu() if resting else self.with_offload(True)
+        less, most = (bytes_text(one.total_memory) for one in (asked, self.with_offload(False)))
+        who = f"{', '.join(resting)} rest while others compute" if resting else "nobody rests; --offload lets them"
+        where = "nothing rests on a CPU; on a GPU " if self.device == "cpu" else ""
+        beside = bytes_text(asked.resting_bytes())
+        return f"offload: {where}{who}: at most {less}, without it {most}, and {beside} beside it"
+
+    def resting_bytes(self) -> float:
+        """Bytes of what may lie in the machine's own memory: weights, moments, pools of policies with ``offload``."""
+        sizes: dict[tuple[Any, ...], float] = {}
+        for name, spec in self.recipe.policies.items():
+            if isinstance(spec, Weights) and spec.offload:
+                shape = self.shapes[spec.model]
+                copies = 1 + getattr(spec, "keep", 0)
+                sizes[spec.model, "" if spec.shares_base else name] = _weight_bytes(spec, shape) * copies
+                if isinstance(spec, Learning):
+                    sizes[name, "moments"] = 2 * FLOAT_BYTES * _trained_parameters(spec, shape)
+        return sum(sizes.values())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "device": self.device,
+            "memory": _rounded_parts(self.memory) | {"total": round(self.total_memory)},
+            **({"processes": [process.to_json() for process in self.processes]} if self.processes else {}),
+            "checkpoint": round(self.checkpoint),
+        }
+
+    def policy_memory(
+        self, names: Iterable[str], *, learns: bool = True, samples: bool = True, world: int = 1
+    ) -> dict[str, float]:
+        """Bytes of what some of the policies hold in one process, by part. ``learns``: with what an update needs, else
+        copies that are asked alone; ``samples``: with what the engine needs; ``world``: ranks that hold the learners in
+        shards, of which this is one (each reads whole models before it keeps its share)."""
+        weights: dict[tuple[Any, ...], float] = {}
+        packed: dict[tuple[Any, ...], float] = {}
+        narrow: dict[tuple[Any, ...], float] = {}  # copies in half precision
+        caches: dict[tuple[Any, ...], float] = {}
+        parts_of: dict[str, list[tuple[Any, ...]]] = {}
+        staying: set[tuple[Any, ...]] = set()  # parts of policies that take no turns
+        moments = update = logits = 0.0
+        for name in names:
+            spec = self.recipe.policies[name]
+            if not isinstance(spec, Weights):
+                continue
+            shape = self.shapes[spec.model]
+            each = _weight_bytes(spec, shape)
+            follows, turns = isinstance(spec, FollowerPolicy), spec.offload and self.device != "cpu"
+            pooled = follows and learns and not turns
+            copies, share = getattr(spec, "keep", 1) + 1 if pooled else 1, 1 if follows else world
+            base = (spec.model, "" if spec.shares_base else name, each)
+            own_parts: list[tuple[Any, ...]] = [base]
+            weights[base] = each * copies / share
+            if isinstance(spec, Learning):
+                trained = _trained_parameters(spec, shape)
+                if spec.lora is not None:
+                    own_parts.append((spec.model, name, "adapter"))
+                    weights[own_parts[1]] = float(trained * FLOAT_BYTES) / share
+                own, each_pass = 2 * FLOAT_BYTES * trained / world, _activation_bytes(spec, shape)
+                if turns:  # back on the device when activations are gone
+                    own, each_pass = 0.0, max(each_pass, own)
+                moments += own
+                update = max(update, FLOAT_BYTES * trained / world + each_pass)
+            if world > 1:
+                update = max(update, each)
+            if spec.speaks:
+                used, heads = self._cache_bytes(name, spec, shape)
+                caches[base], logits = caches.get(base, 0.0) + used, max(logits, heads)
+                if spec.pack_weights:
+                    packed[base] = float(FLOAT_BYTES * shape.parameters)
+                if spec.autocast and spec.dtype == "float32" and name in self.answering:
+                    inside = 0 if spec.load_in_4bit else shape.linear
+                    narrow[base] = 2.0 * (inside + shape.vocabulary * shape.hidden)  # of layers, and of the last one
+            parts_of[name] = own_parts
+            staying |= set() if turns else set(own_parts)
+
+        def held_at_once(sizes: Mapping[tuple[Any, ...], float]) -> float:
+            in_turn = [sum(sizes.get(p, 0.0) for p in own if p not in staying) for own in parts_of.values()]
+            return sum(size for part, size in sizes.items() if part in staying) + max(in_turn, default=0.0)
+
+        parts = {"weights": held_at_once(weights)}
+        if learns:
+            parts["optimiser"] = moments
+        if samples:
+            parts |= {"packed weights": sum(packed.values())} if packed else {}
+            parts |= {"copies of weights in bfloat16": held_at_once(narrow)} if narrow else {}
+            parts |= {"cache": held_at_once(caches), "logits of the sampler": logits}
+        if learns:
+            parts["gradients, activations and logits of an update"] = update
+        return parts
+
+    def _cache_bytes(self, policy: str, spec: Weights, shape: ModelSize) -> tuple[float, float]:
+        """Bytes of keys and values, and of the logits of one decode step, at the widest play of a policy."""
+        recipe, held_out, size = self.recipe, self.recipe.evaluation, self.recipe.tasks.size("test")
+        plays = [
+            (p.tasks or recipe.tasks_per_step, p.group_size or recipe.group_size, p.options)
+            for p in recipe.schedule.phases
+        ]
+        held_out_tasks = held_out.tasks if size is None else min(size, held_out.tasks)
+        plays.append((held_out_tasks, held_out.group_size, held_out.options))
+        column = 2 * shape.layers * shape.keys * (2 if spec.autocast else FLOAT_BYTES)
+        keys_values = heads = 0.0
+        for name, role in recipe.roles.items():
+            for tasks, members, options in plays if role.policy == policy else ():
+                numbers = [v for v in options.values() if isinstance(v, int) and not isinstance(v, bool)]
+                calls = 1 if asks_plainly(role) else max([1, *numbers])
+                rows = min(spec.rows, tasks * members * calls)
+                shared = min(8, members if asks_plainly(role) else calls)
+                allocated = 1 << max(4, math.ceil(math.log2(rows)))
+                columns = allocated * role.sampling.max_tokens * 1.5 + rows / shared * self.prompts[name]
+                keys_values = max(keys_values, columns * column)
+                heads = max(heads, 2.0 * FLOAT_BYTES * rows * shape.vocabulary)
+        return keys_values, heads
+
+
+def estimate_run(recipe: Recipe, *, device: str, here: bool = True) -> RunEstimate:
+    """Open models and data. ``here``: on this machine, which then has what 4 bits need. Raises ModelError, DataError as
+    the run would."""
+    check_problems(recipe)
+    if device.startswith("cuda"):
+        recipe = _with_arithmetic(recipe, device, here=here)
+    shapes: dict[str, ModelSize] = {}
+    for spec in recipe.policies.values():
+        if isinstance(spec, Weights) and spec.model not in shapes:
+            shapes[spec.model] = model_size(spec.model, trust_remote_code=spec.trust_remote_code)
+            if spec.load_in_4bit and here:
+                from cotrain.models.quantize import check_quantizer
+
+                check_quantizer(f"model {spec.model!r}")
+    tasks, prompts = probe_tasks(recipe), {}
+    for name, role in recipe.roles.items():
+        shape = shapes.get(recipe.policies[role.policy].model)
+        if shape is None:
+            continue
+        prompts[name] = length = _longest_prompt(recipe, role, shape, tasks)
+        if asks_plainly(role) and length + role.sampling.max_tokens > shape.context:
+            raise DataError(
+                f"role {name!r}: a prompt of {length} tokens and max_tokens {role.sampling.max_tokens} exceed the "
+                f"context of {shape.context} of its model; lower it with {max_tokens_flag(name)}, or "
+                "take a model with a longer context"
+            )
+    return RunEstimate(recipe=recipe, device=device, shapes=shapes, prompts=prompts, program=resident_bytes())
+
+
+def _with_arithmetic(recipe: Recipe, device: str, *, here: bool) -> Recipe:
+    """The recipe with the arithmetic that a GPU decides on; one that is not here knows bfloat16, as all new ones do."""
+    import torch
+
+    from cotrain.learner.optim import has_bfloat16
+
+    narrow = not here or not torch.cuda.is_available() or has_bfloat16(torch.device(device))
+    policies = {name: spec.with_device_defaults(autocast=narrow) for name, spec in recipe.policies.items()}
+    return replace(recipe, policies=policies)
+
+
+def _longest_prompt(recipe: Recipe, role: Role, shape: ModelSize, tasks: Sequence[Task]) -> int:
+    """Tokens of the longest prompt of a role; what other roles write into it counts as long as they may write."""
+    fields = fields_of(role.prompt)
+    others = [one.sampling.max_tokens for one in recipe.roles.values() if asks_plainly(one)]
+    others_tokens = max(others, default=role.sampling.max_tokens) * len(fields - {"problem", "question", "count"})
+    texts = [
+        fill_template(role.prompt, **{name: task.prompt if name in ("problem", "question") else "" for name in fields})
+        for task in tasks
+    ]
+    return max((len(shape.tokenizer(text)["input_ids"]) + shape.around for text in texts), default=0) + others_tokens
+
+
+def _weight_bytes(spec: Weights, shape: ModelSize) -> float:
+    """Bytes of a model as it is loaded."""
+    each = 2.0 if spec.dtype == "bfloat16" else float(FLOAT_BYTES)
+    if not spec.load_in_4bit:
+        return shape.parameters * each
+    from cotrain.models.quantize import BYTES
+
+    return (shape.parameters - shape.linear) * each + shape.linear * BYTES
+
+
+def _trained_parameters(spec: Learning, shape: ModelSize) -> int:
+    return shape.parameters if spec.lora is None else shape.linear_sides * spec.lora.rank
+
+
+def _activation_bytes(spec: Learning, shape: ModelSize) -> float:
+    """Bytes of what a backward pass reads, and of its logits."""
+    each = 2 if spec.autocast else FLOAT_BYTES
+    layer = shape.hidden if spec.gradient_checkpointing else 10 * shape.hidden + 4 * shape.inner + 4 * shape.keys
+    logits = 3 * FLOAT_BYTES * min(LOGITS_SLICE, spec.micro_tokens * shape.vocabulary) if spec.head == "lm" else 0
+    return float(shape.layers * spec.micro_tokens * layer * each + logits)
+
+
+def resident_bytes() -> float:
+    """Bytes that this process holds now, with its libraries; the most it has held where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        return float(pages * os.sysconf("SC_PAGE_SIZE"))
+    except OSError:
+        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return float(used if sys.platform == "darwin" else used * 1024)
+
+
+def bytes_text(count: float) -> str:
+    """Bytes for people."""
+    if count >= 2**30:
+        return f"{count / 2**30:.2f} GiB"
+    return f"{count / MEGABYTE:.0f} MiB" if count >= MEGABYTE else f"{count / 1024:.0f} KiB"
+
+
+def parts_text(parts: Mapping[str, float]) -> str:
+    listed = ", ".join(f"{name} {bytes_text(value)}" for name, value in parts.items())
+    return f"{bytes_text(sum(parts.values()))} ({listed})"
+
+
+def _rounded_parts(parts: Mapping[str, float]) -> dict[str, int]:
+    return {name: round(value) for name, value in parts.items()}
+
+
+# -- one process, and the memory of this machine
+
+
+def fit_to_memory(recipe: Recipe, device: str, memory: Memory | None = None) -> tuple[Recipe, list[str]]:
+    """The recipe with as many rows as fit, and what is to be said of that. ``memory``: by default the machine's. Raises
+    ConfigError for a run that certainly does not fit; whatever else is wrong with models and data the run says."""
+    try:
+        estimate = estimate_run(recipe, device=device)
+    except UserError:
+        return recipe, []
+    if (memory := memory or memory_of(device)) is None:
+        return recipe, []
+    parts, available = estimate.memory, bytes_text(memory.available)
+    if (least := parts["weights"] + parts["optimiser"]) > memory.total:
+        turns = "" if device == "cpu" else "let policies take turns with --offload, "
+        base = "" if _trains_adapters(recipe) else "train adapters on one frozen base with --lora 16, "
+        raise ConfigError(
+            f"weights and optimisers alone take {bytes_text(least)}, and {device} has {bytes_text(memory.total)}; "
+            f"{base}{turns}{'or ' if base or turns else ''}take a smaller model"
+        )
+    usable = USABLE_SHARE * memory.available
+    for rows in ROW_CHOICES if estimate.total_memory > usable else ():
+        fewer = override(recipe, _row_settings(recipe, rows))
+        if replace(estimate, recipe=fewer).total_memory <= usable:
+            note = f"note: at most {count_of(rows, 'answer')} at a time, as {available} are available; "
+            return fewer, [f"{note}--set policies.NAME.rows=N chooses otherwise"]
+    if estimate.total_memory <= memory.available:
+        return recipe, []
+    most = max(parts, key=lambda name: parts[name])
+    advice = _memory_advice(most, adapts=_trains_adapters(recipe))
+    return recipe, [
+        f"note: this run is estimated to take {bytes_text(estimate.total_memory)}, and {available} are available on "
+        f"{device}; most of it is {most}: {advice}",
+        *_fitting_settings(estimate, memory.available),
+    ]
+
+
+def _fitting_settings(estimate: RunEstimate, available: float) -> Iterator[str]:
+    """A line that says which settings let a run fit, the cheapest first; none where neither does."""
+    trained = [name for name, spec in estimate.recipe.policies.items() if isinstance(spec, Learning)]
+    again = [f"policies.{name}.gradient_checkpointing=true" for name in trained]
+    moved = [] if estimate.device == "cpu" else [(["--offload"], estimate.with_offload(True))]
+    for settings, (flags, plan) in [*product([[]], moved), *product([again], [([], estimate), *moved])]:
+        total = replace(plan, recipe=override(plan.recipe, settings)).total_memory
+        if total <= available:
+            yield f"note: it fits with {' '.join([*flags, *(f'--set {one}' for one in settings)])}: {bytes_text(total)}"
+            return
+
+
+def _row_settings(recipe: Recipe, rows: int) -> list[str]:
+    """Settings of policies that speak, have more rows, and whose rows the user did not choose."""
+    chosen = {one.partition("=")[0] for one in (recipe.origin.settings if recipe.origin else ())}
+    speaking = {name: spec for name, spec in recipe.policies.items() if isinstance(spec, Weights) and spec.speaks}
+    paths = {f"policies.{name}.rows": spec.rows for name, spec in speaking.items()}
+    return [f"{path}={rows}" for path, has in paths.items() if has > rows and path not in chosen]
+
+
+def _trains_adapters(recipe: Recipe) -> bool:
+    """Whether ``--lora`` was given, or every policy that learns is an adapter already."""
+    if recipe.origin is not None and recipe.origin.arguments.get("lora"):
+        return True
+    return all(spec.lora is not None for spec in recipe.policies.values() if isinstance(spec, Learning))
+
+
+def _memory_advice(part: str, *, adapts: bool) -> str:
+    """The flags that make a part smaller. ``adapts``: adapters are trained already."""
+    if part == "packed weights":
+        return "--set policies.NAME.pack_weights=false"
+    if part in ("weights", "optimiser"):
+        return "take a smaller model" if adapts else "--lora 16 trains adapters on one base, or take a smaller model"
+    if part.startswith("gradients"):
+        smaller = "--set policies.NAME.micro_tokens=512 or --set policies.NAME.gradient_checkpointing=true"
+        return smaller if adapts else f"--lora 16, {smaller}"
+    if part == PROGRAM:
+        return "end other programs, or take a machine with more memory"
+    return (
+        "fewer answers at a time with --set policies.NAME.rows=8, shorter ones with --set "
+        "roles.NAME.sampling.max_tokens=N, or --set policies.NAME.autocast=true"
+    )
+
+
+def choose_packing(
+    recipe: Recipe, backend: Mapping[str, Any], memory: Memory | None = None, gain: float | None = None
+) -> tuple[Recipe, list[str]]:
+    """The recipe with ``pack_weights`` of each policy that answers through the embedded engine on a CPU, where nobody
+    chose it and its model is not small, with as many rows as then fit; and what is to be said of that. ``backend``: as
+    it describes itself; ``memory``, ``gain``: by default the machine's, and what a short probe finds."""
+    from cotrain.inference.packed_weights import LEAST_GAIN, can_pack, measure_gain
+
+    if backend["device"] != "cpu" or backend.get("engine") == "vllm" or not can_pack():
+        return recipe, []
+    names: dict[str, list[str]] = {}  # of policies, by their model
+    for name in dict.fromkeys(role.policy for role in recipe.roles.values()):
+        spec = recipe.policies[name]
+        if not isinstance(spec, Weights) or not spec.speaks or spec.dtype != "float32" or spec.autocast:
+            continue
+        if spec.pack_weights is None and not are_small([spec.model], unknown=True, least=PACKED_FROM):
+            names.setdefault(spec.model, []).append(name)
+    notes: list[str] = []
+    for model in sorted(names):
+        packed, plain = (
+            override(recipe, [f"policies.{n}.pack_weights={v}" for n in names[model]]) for v in ("true", "false")
+        )
+        try:
+            estimate = estimate_run(packed, device="cpu")
+            fitting, said = fit_to_memory(packed, "cpu", memory)
+        except UserError:  # whoever opens it says what is wrong
+            return recipe, notes
+        room, most = memory or memory_of("cpu"), replace(estimate, recipe=fitting).total_memory
+        more = estimate.total_memory - replace(estimate, recipe=plain).total_memory
+        found = gain or measure_gain(matrices_of(weight_shapes(model) or []))
+        fits = room is None or most <= room.available
+        chosen = fits and found >= LEAST_GAIN
+        recipe = fitting if chosen else plain
+        notes.append(
+            f"note: weights of {model} are {'' if chosen else 'not '}laid out for decoding: products are {found:.2f} "
+            f"times as fast so by a short probe, for {bytes_text(more)} more memory"
+            f"{'' if fits else ', more than there is'}; "
+            f"--set policies.NAME.pack_weights={str(not chosen).lower()} chooses otherwise"
+        )
+        notes += said if chosen else []
+    return recipe, notes
+
+
+# -- several processes, and the memory of their machines
+
+
+def with_processes(
+    estimate: RunEstimate, cluster: Cluster, places: Sequence[EnginePlacement], world: int
+) -> RunEstimate:
+    """The same with what each process of ``--backend ray`` holds. ``places``: the engines of the run; ``world``: its
+    ranks."""
+    policies, program, saved = estimate.recipe.policies, {PROGRAM: estimate.program}, estimate.checkpoint
+    changing = [s for s in policies.values() if not s.is_constant and s.model in estimate.shapes]
+    published = max((4.0 * estimate.shapes[spec.model].parameters for spec in changing), default=0.0)
+    store = min(float(cluster.object_store_mb * MEGABYTE), published + saved)
+    command = program | ({"a checkpoint": saved} if world == 1 else {})
+    processes = [ProcessMemory(what="the command", memory={}, beside=command)]
+    learning = [name for name, spec in policies.items() if spec.head]
+    parts = estimate.policy_memory(learning, samples=False, world=world)
+    gpus = cluster.gpus.get("RankHost" if world > 1 else "LearnerHost", 0.0)
+    for rank in range(world):
+        what = "the learners" if world == 1 else f"the learners (rank {rank} of {world})"
+        processes.append(ProcessMemory(what=what, memory=parts, beside=program, gpus=gpus))
+    for place in places:
+        asked = [name for name in place.policies if policies[name].head]
+        parts, kind = estimate.policy_memory(asked, learns=False), place.host.__name__
+        if kind == "VllmHost":
+            parts["cache"] = float(cluster.vllm.cache_mb * MEGABYTE)
+        gpus = cluster.gpus.get(kind, 0.0)
+        processes.append(ProcessMemory(what=place.what, memory=parts, beside=program, gpus=gpus))
+    processes.append(ProcessMemory(what="Ray", memory={}, beside={"its own processes": RAY, "its object store": store}))
+    return replace(estimate, processes=tuple(processes))
+
+
+def check_memory(processes: Sequence[ProcessMemory], machines: Sequence[Machine], device: str, where: str) -> None:
+    """Raise ConfigError, one line, where the processes need more than the machines have: one of them more than the
+    largest machine, or all of them more than all machines, whoever uses it now. ``machines``: those that may run them,
+    the command's if it is the only one; ``where``: as messages name them."""
+    on_gpu = device.startswith("cuda")
+    needs = {p.what: sum(p.beside.values()) + (0.0 if on_gpu else sum(p.memory.values())) for p in processes}
+    sizes = [float(machine["memory"]) for machine in machines if "error" not in machine]
+    _refuse_too_large(needs, sizes, "memory", where)
+    cards = [float(size) for machine in machines for _, size in machine.get("gpus", ()) if on_gpu]
+    needs = {p.what: sum(p.memory.values()) for p in processes if p.memory}
+    _refuse_too_large(needs, cards, "GPU memory", where)
+
+
+def _refuse_too_large(needs: Mapping[str, float], sizes: Sequence[float], kind: str, where: str) -> None:
+    """``sizes``: of what there is; nothing is refused where nobody knows."""
+    if not sizes:
+        return
+    largest, most, whole = max(needs, key=lambda what: needs[what]), max(sizes), sum(sizes)
+    todo = "take smaller models or --lora N, lower micro_tokens, rows or max_tokens, or see --dry-run"
+    if needs[largest] > most:
+        raise ConfigError(
+            f"{kind} of {largest}: about {bytes_text(needs[largest])}, and {where} has {bytes_text(most)}; {todo}"
+        )
+    if sum(needs.values()) > whole:
+        raise ConfigError(
+            f"{kind} of all processes: about {parts_text(needs)}, and {where} has {bytes_text(whole)}; {todo}"
+        )
+
+
+def object_store_note(processes: Sequence[ProcessMemory], cluster: Cluster) -> str | None:
+    """Where weights do not fit into the object store that Ray begins with here: it writes them to the disk then."""
+    moved = max(process.memory.get("weights", 0.0) for process in processes)
+    if cluster.address is not None or moved <= cluster.object_store_mb * MEGABYTE:
+        return None
+    return (
+        f"note: weights of up to {bytes_text(moved)} pass through an object store of {cluster.object_store_mb} MB, and "
+        "Ray writes to the disk what does not fit; raise object_store_mb in the --cluster file"
+    )

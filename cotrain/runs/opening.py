@@ -1,0 +1,147 @@
+"""Open a run or a model, to be asked or measured: its recipe, its models as a checkpoint has them, and figures of
+these."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cotrain.config.override import override
+from cotrain.config.recipe import Recipe
+from cotrain.core.errors import RunDirectoryError, UnknownName
+from cotrain.core.verbosity import print_progress
+from cotrain.distributed.local import LocalBackend
+from cotrain.metrics.heldout import measure_pass_at_k
+from cotrain.metrics.table import table_rank
+from cotrain.models.load import EMBEDDED_RATER
+from cotrain.rollout.common_roles import EMBEDDED, speaks_short, verifier
+from cotrain.runs import manifest
+from cotrain.runs.changes import recipe_to_measure
+from cotrain.runs.directory import RunDirectory, estimates_json
+from cotrain.runs.fitting import with_packing
+from cotrain.storage.kept_work import claim_place
+from cotrain.trainer.trainer import CoTrainer
+
+if TYPE_CHECKING:
+    from cotrain.runs.choose_formats import AnswerFormat
+
+
+def recipe_of(where: Path | str, *, judging: bool = False) -> Recipe:
+    """The recipe of a run directory, or for a model (a directory, a name of the Hub, an embedded one) a recipe in which
+    it is the solver, ``judging``: and the verifier. Raises RunDirectoryError for what is neither."""
+    if not is_model(where):
+        return recipe_to_measure(where)
+    from cotrain.recipes.grpo import grpo
+
+    model = str(where)
+    recipe = grpo(model=model, kl=0.0)
+    roles = dict(recipe.roles) | ({"verifier": verifier("generator", model)} if judging else {})
+    return replace(recipe, name=Path(model).name, roles=roles)
+
+
+def open_trainer(
+    where: Path | str, answer_format: AnswerFormat | None = None, *, device: str = "auto", tool: str | None = None
+) -> CoTrainer:
+    """``load_trainer``, asked and read as ``answer_format`` says, without a look at how the models answer: by default
+    as the run has it; a model as it was taught, else one that is not the package's own for "The answer is …". ``tool``:
+    of whoever writes solutions; None: as the run has it."""
+    from cotrain.runs.choose_formats import DEFAULT_FORMAT, as_taught, choose_answer_settings, choose_verdict_settings
+
+    recipe, answer_format = recipe_of(where), answer_format or DEFAULT_FORMAT
+    if is_model(where):
+        answer_format = as_taught(recipe, answer_format, print_progress)
+    if answer_format.answer is None and is_model(where) and not speaks_short(str(where)):
+        answer_format = replace(answer_format, answer="phrase")
+    if answer_format.of_answers:
+        own_answer = recipe.roles["solver"].answer if "solver" in recipe.roles else None
+        named = replace(answer_format, answer=answer_format.answer or own_answer)
+        recipe = override(recipe, choose_answer_settings(recipe, named, device=device, say=print, look=False)[0])
+    recipe = override(recipe, choose_verdict_settings(recipe, answer_format, device=device, say=print, look=False))
+    if tool is not None:
+        from cotrain.rollout.token_calls import with_tool
+
+        recipe = replace(recipe, roles=with_tool(recipe.roles, tool))
+    return load_trainer(where, recipe=recipe, device=device)
+
+
+def is_model(where: Path | str) -> bool:
+    """Whether this is a model: a directory with a config.json and without a run, an embedded name, or a name of the
+    Hub."""
+    folder = Path(where)
+    if folder.is_dir():
+        return os.path.lexists(folder / "config.json") and not (folder / "recipe.json").is_file()
+    from cotrain.models.names import is_hub_model
+
+    return str(where) in (*EMBEDDED, EMBEDDED_RATER) or (is_hub_model(str(where)) and not folder.parent.is_dir())
+
+
+def load_trainer(
+    directory: Path | str, *, recipe: Recipe | None = None, step: int | None = None, device: str = "auto"
+) -> CoTrainer:
+    """The models of a run as its latest valid checkpoint has them (the start, when there is none yet), or a model as it
+    is. ``recipe``: what ``recipe_of`` said, where something of it was changed; ``step``: after so many steps, 0 for the
+    start. Raises RunDirectoryError where a file of the run is not as the run wrote it, and for a step without a
+    checkpoint."""
+    recipe = recipe or recipe_of(directory)
+    if is_model(directory) or step == 0:
+        saved = None
+    else:
+        folder = RunDirectory.open(directory)
+        saved = manifest.newest_checkpoint(folder) if step is None else manifest.checkpoint_at(folder, step)
+    if not is_model(directory):
+        from cotrain.runs.changes import refuse_lost
+
+        refuse_lost(recipe.policies, directory)
+    backend = LocalBackend(device)
+    if is_model(directory):
+        recipe, _ = with_packing(recipe, backend.describe())
+    trainer = CoTrainer(recipe, backend=backend)
+    if not is_model(directory):
+        trainer.policies.begin_at(RunDirectory.open(directory).begin_time)
+    if saved is not None:
+        tensors, documents = saved.load()
+        trainer.load(documents["state"], tensors)
+    return trainer
+
+
+def evaluate(
+    directory: Path | str,
+    *,
+    split: str = "test",
+    tasks: int | None = None,
+    samples: int | None = None,
+    solver: str = "solver",
+    step: int | None = None,
+    device: str = "auto",
+) -> dict[str, Any]:
+    """Figures of a run's latest checkpoint on a held-out split; also written to ``eval-SPLIT.json`` in the directory.
+
+    ``samples``: episodes of each problem, and then pass@k of role ``solver`` for k = 1, 2, 4, … up to as many;
+    ``step``: the checkpoint after so many steps, 0 for the start. The file's name has both. Raises UnknownName for a
+    role that answers nothing, RunDirectoryError for a step without a checkpoint."""
+    folder = RunDirectory.open(directory)
+    claim_place(folder.path)
+    trainer = load_trainer(directory, step=step, device=device)
+    if split == "train":
+        raise RunDirectoryError("the training split is never evaluated on; choose validation, test or an ood split")
+    if samples is not None and solver not in trainer.recipe.roles:
+        raise UnknownName("role", solver, trainer.recipe.roles)
+    figures, played = trainer.evaluate(split, tasks or trainer.recipe.evaluation.tasks, group_size=samples)
+    name = f"eval-{split}" if step is None else f"eval-{split}-step-{step}"
+    if samples is not None:
+        answering = sorted(key.split("/")[0] for key in figures if key.endswith("/pass@1"))
+        if solver not in answering:
+            raise UnknownName("role that answers problems", solver, answering)
+        figures, name = figures | measure_pass_at_k(solver, samples)(played), f"{name}-{samples}-samples"
+        figures = {key: figures[key] for key in sorted(figures, key=figure_rank)}
+    result = {"split": split, "step": trainer.finished, "figures": estimates_json(figures)}
+    folder.write(f"{name}.json", result)
+    return result
+
+
+def figure_rank(key: str) -> tuple[str, tuple[int, int, str]]:
+    """Figures by whose they are, then as the table of metrics has them."""
+    owner, _, name = key.rpartition("/")
+    return owner, table_rank(name)

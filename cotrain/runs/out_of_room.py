@@ -1,0 +1,97 @@
+"""A run that is short of memory or disk: it works in smaller parts, or waits for room and writes again.
+
+Whatever a run writes leaves what was there before when the disk refuses it (``cotrain.storage``), so it can be written
+again. ``DiskRetry`` tries again until there is room, for an hour; then the run ends with the error, and can be resumed.
+What ran out of memory was computed again in smaller parts where it happened (``inference/scheduler.py``,
+``learner/logprobs.py``, ``learner/learner.py``) and is told from the row of metrics.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+from cotrain.core.types import State, take_fields
+from cotrain.core.verbosity import count_of
+from cotrain.inference.contract import Engine, MemoryLimitedEngine
+from cotrain.runs.log import Observer
+from cotrain.storage.file_ops import DiskError
+from cotrain.trainer.failures import Interrupted
+from cotrain.trainer.policy_store import MEMORY_SUFFIX, PolicyStore
+
+MICRO_SUFFIX = "/micro_tokens"
+PAUSE_S = 5.0  # between two tries
+PATIENCE_S = 3600.0  # of waiting for room
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class DiskRetry:
+    """Does what writes, again and again while the disk is full."""
+
+    def __init__(self, stopping: Callable[[], int], observer: Observer) -> None:
+        """``stopping``: the number of the signal that asks the run to stop, 0 while none does."""
+        self._stopping, self._observer = stopping, observer
+
+    def __call__(self, write: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
+        """What ``write`` returns. Raises DiskError where another thing is wrong, or the disk stays full;
+        Interrupted."""
+        began: float | None = None
+        while True:
+            try:
+                made = write(*arguments, **named)
+            except DiskError as error:
+                if not error.full or (began is not None and time.monotonic() - began > PATIENCE_S):
+                    raise
+                if began is None:
+                    began = time.monotonic()
+                    self._observer.message(
+                        f"paused: {error}; the run goes on by itself when there is room (Ctrl-C ends it)"
+                    )
+            else:
+                if began is not None:
+                    self._observer.message(
+                        f"there is room again after {time.monotonic() - began:.0f} s; the run goes on"
+                    )
+                return made
+            time.sleep(PAUSE_S)
+            if signal := self._stopping():
+                raise Interrupted(signal)
+
+
+def memory_notes(row: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each policy whose memory ran out in a step."""
+    for key, count in row.items():
+        if key.endswith(MEMORY_SUFFIX):
+            policy = key.removesuffix(MEMORY_SUFFIX)
+            tokens = row.get(policy + MICRO_SUFFIX)
+            todo = "" if tokens is None else f"; to begin so, set policies.{policy}.micro_tokens={tokens:.0f}"
+            yield (
+                f"note: step {row['step'] + 1}: memory ran out {count_of(round(count), 'time')} for policy {policy!r}; "
+                f"it was computed again in parts of half the size{todo}"
+            )
+
+
+# -- What is done at a time since memory ran out, for a checkpoint: a resumed run sums in the order of one in peace.
+
+
+LIMITS = "limits"  # a checkpoint's document
+
+
+def memory_limits(policies: PolicyStore, engine: Engine) -> dict[str, State]:
+    """The document ``LIMITS``, of policies for which memory has run out; none where it never has."""
+    scoring = {handle.name: found for handle in policies if (found := handle.scoring_limit()) is not None}
+    sampling = engine.limits() if isinstance(engine, MemoryLimitedEngine) else {}
+    return {LIMITS: {"scoring": scoring, "sampling": sampling}} if scoring or sampling else {}
+
+
+def restore_limits(policies: PolicyStore, engine: Engine, documents: Mapping[str, Any]) -> None:
+    """Go back to what a checkpoint's documents say. Raises StateError."""
+    scoring, sampling = take_fields(
+        "limits", documents.get(LIMITS, {"scoring": {}, "sampling": {}}), "scoring", "sampling"
+    )
+    for handle in policies:
+        handle.set_scoring_limit(scoring.get(handle.name))
+    if isinstance(engine, MemoryLimitedEngine):
+        engine.set_limits(sampling)

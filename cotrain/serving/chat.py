@@ -1,0 +1,232 @@
+"""``cotrain chat``: type a problem, see the generator's steps and the verifier's verdict on each; or talk with a model
+that no run has and that was not taught to solve.
+
+Control characters of model text are made visible before they reach the terminal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from cotrain.algorithms.functional.aggregate import majority, mean
+from cotrain.core.errors import ConfigError, TooLong, UserError
+from cotrain.core.notes import ANSWER, FAILURE, FINAL, SCORE, STEPS, VERDICTS
+from cotrain.core.seeding import Address
+from cotrain.core.types import Completion, Grade, Sampling, StepVerdicts, Task, Trace
+from cotrain.core.verbosity import escape_terminal as visible
+from cotrain.inference.contract import Request
+from cotrain.metrics.heldout import trajectories_in
+from cotrain.models.load import load_model
+from cotrain.pretraining.trainer import read_result
+from cotrain.prompts.chat_template import Message
+from cotrain.prompts.render import Renderer, generation_config_of
+from cotrain.rollout.common_roles import speaks_short, taught_roles
+from cotrain.rollout.role import Role
+from cotrain.rollout.runner import Executor
+from cotrain.rollout.token_calls import answer_with_tool, find_tool, marks_of
+from cotrain.runs import opening
+from cotrain.runs.choose_formats import DEFAULT_FORMAT, AnswerFormat
+from cotrain.trainer.trainer import CoTrainer
+
+CHAT_STEP = -2  # the step in the addresses of chat episodes
+REPLY_TOKENS = 256  # of one reply in a conversation
+EXAMPLE = 0  # index of the validation problem that is shown as an example
+
+
+class UnknownAnswerGrader:
+    """A judge for problems whose answer nobody knows."""
+
+    def grade(self, task: Task, text: str) -> Grade:
+        return Grade(value=False, reason=None)
+
+    def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
+        return None
+
+
+def run_chat(
+    directory: Path | str,
+    *,
+    temperature: float = 0.0,
+    read_line: Callable[[str], str] = input,
+    once: str | None = None,
+    answer_format: AnswerFormat = DEFAULT_FORMAT,
+    device: str = "cpu",
+    tool: str | None = None,
+) -> int:
+    """Read problems until the input ends; an empty line takes the example. ``once``: answer this problem and return.
+    ``answer_format``: the solver and the verifier are asked and read so. A model that was taught to solve by
+    ``cotrain sft --role solver`` is asked as it was taught; any other model holds a conversation, unless
+    ``answer_format`` says something. ``tool``: answers calls between control tokens (``rollout/token_calls.py``); None:
+    as the run has it."""
+    if once is not None and not once.strip():
+        raise ConfigError("cotrain chat: the problem of --once is empty; expected its text in quotes")
+    says_nothing = answer_format == DEFAULT_FORMAT and opening.is_model(directory)
+    if says_nothing and not speaks_short(str(directory)) and not _solves_problems(directory):
+        talk = Conversation(directory, temperature, device, tool)
+        hold_chat(talk.reply_lines, f"{directory}. Type something; Ctrl-D to leave.", read_line, once)
+        return 0
+    trainer = opening.open_trainer(directory, answer_format, device=device, tool=tool)
+    recipe = trainer.recipe
+    if "solver" not in recipe.roles:
+        raise ConfigError(
+            f"{directory}: recipe {recipe.name!r} has no role 'solver' to talk to; it has {sorted(recipe.roles)}"
+        )
+    roles = {
+        name: replace(role, sampling=replace(role.sampling, temperature=temperature))
+        for name, role in recipe.roles.items()
+    }
+    executor = trainer.make_executor(recipe.seed, roles=roles)
+    heading = (
+        f"{recipe.name} after step {trainer.finished}. Type a problem; empty line for an example, Ctrl-D to leave."
+    )
+    example = recipe.tasks.get("validation", EXAMPLE).prompt
+    hold_chat(partial(problem_lines, trainer, executor), heading, read_line, once, example)
+    return 0
+
+
+def _solves_problems(directory: Path | str) -> bool:
+    """Whether a model was taught to solve, and nothing else after that."""
+    last = read_result(directory)  # none where a run exported it
+    return "solver" in taught_roles(directory) and (not last or last.get("role") == "solver")
+
+
+def hold_chat(
+    answer_lines: Callable[[str, int], list[str]],
+    heading: str,
+    read_line: Callable[[str], str],
+    once: str | None,
+    example: str = "",
+) -> None:
+    """Print ``answer_lines(text, turn)`` of each line that is read; ``once``: of this text alone."""
+    if once is not None:
+        print("\n".join(answer_lines(_without_surrogates(once.strip()), 0)))
+        return
+    print(heading)
+    turn = 0
+    while True:
+        try:
+            text = _without_surrogates(read_line("\n> ").strip())
+        except (EOFError, KeyboardInterrupt):
+            print()
+            return
+        if not text:
+            text = example
+            print(visible(text))
+        try:
+            print("\n".join(answer_lines(text, turn) if text else []))
+        except UserError as error:  # such as a problem that is too long; the next one may do
+            print(visible(f"({error})"))
+        sys.stdout.flush()
+        turn += 1
+
+
+def _without_surrogates(text: str) -> str:
+    """What was typed, with U+FFFD for bytes that are no UTF-8, which Python reads as surrogates no tokenizer takes."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+class Conversation:
+    """A conversation with a model in its own chat template, without a role of a run."""
+
+    def __init__(self, model: Path | str, temperature: float, device: str, tool: str | None = None) -> None:
+        self.model, tokenizer = load_model(model)
+        nn.Module.to(self.model, device)
+        self.renderer = Renderer(tokenizer, generation_config_of(self.model))
+        self.temperature = temperature
+        self.messages: list[Message] = []
+        sampling = Sampling(max_tokens=REPLY_TOKENS, temperature=temperature)
+        self.role = Role(policy="model", prompt="{text}", sampling=sampling)
+        if tool is not None:
+            self.role = replace(self.role, tool=find_tool(tool))
+            marks_of(self.renderer, "chat")  # refuses a model that cannot call it
+
+    def reply_lines(self, text: str, turn: int) -> list[str]:
+        """What the model says to ``text``, line by line. Raises TooLong where the conversation fills the context; the
+        message is then left out of it."""
+        messages = [*self.messages, Message("user", text)]
+        prompt = self.renderer.render(messages)
+        context = getattr(self.model.config, "max_position_embeddings", None) or len(prompt) + REPLY_TOKENS
+        if len(prompt) >= context:
+            raise TooLong(
+                f"the conversation has {len(prompt)} tokens, and the context of the model {context}; start anew"
+            )
+        request = Request(
+            policy="model",
+            prompt_ids=prompt,
+            sampling=replace(self.role.sampling, max_tokens=min(REPLY_TOKENS, context - len(prompt))),
+            stop_ids=self.renderer.stop_ids,
+            seed=turn,
+            address=Address(step=CHAT_STEP, task=turn, member=0, role="chat", call=0),
+        )
+        reply = self.renderer.decode(asyncio.run(self._answer(request)).token_ids)
+        self.messages = [*messages, Message("assistant", reply)]
+        return [visible(line) for line in reply.splitlines() or [""]]
+
+    async def _answer(self, request: Request) -> Completion:
+        if self.role.tool is None:
+            return await self._generate(request)
+        return await answer_with_tool(self._generate, request, self.role, self.renderer, lambda address: request.seed)
+
+    async def _generate(self, request: Request) -> Completion:
+        ids = torch.tensor([request.prompt_ids], device=self.model.device)
+        sampling: dict[str, Any] = {"do_sample": self.temperature > 0, "temperature": self.temperature or None}
+        with torch.random.fork_rng(), torch.no_grad():
+            torch.manual_seed(request.seed)
+            found = self.model.generate(  # type: ignore[operator]
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=request.sampling.max_tokens,
+                eos_token_id=list(request.stop_ids),
+                pad_token_id=request.stop_ids[0],
+                **sampling,
+            )
+        said = tuple(found[0, len(request.prompt_ids) :].tolist())
+        finish = "stop" if said and said[-1] in request.stop_ids else "length"
+        return Completion(token_ids=said, logprobs=(0.0,) * len(said), finish=finish, policy="model", version=0)
+
+
+def problem_lines(trainer: CoTrainer, executor: Executor, problem: str, turn: int) -> list[str]:
+    """The lines to show for one problem. Raises UserError where nothing was answered, as to one that is too long."""
+    task = Task(
+        id=f"chat/{turn}", prompt=problem, answer=None, solution=None, difficulty=0.0, grader=UnknownAnswerGrader()
+    )
+    evaluation = trainer.recipe.evaluation
+    (episode,) = executor.play(evaluation.protocol, [task], step=CHAT_STEP - turn, group_size=1)
+    trajectories = trajectories_in(episode)
+    solution = next((t for t in trajectories if t.role == "solver"), None)
+    if solution is None:
+        why = executor.set_aside.get(task.id) or episode.failure or "the solver was not asked"
+        raise UserError(f"no answer: {visible(why)}")
+    reviews = [t for t in trajectories if t.parent == str(solution.address)]
+    steps = STEPS.of(solution)
+    if not steps:
+        return [visible(solution.text), f"(not in the stepwise format: {FAILURE.of(solution)})"]
+    review_verdicts = [said for r in reviews if (said := VERDICTS.of(r))]
+    lines = []
+    for index, (_, _, text) in enumerate(steps):
+        mark = {1.0: "✓", 0.0: "✗", None: "?" if review_verdicts else " "}[
+            majority([verdicts[index] for verdicts in review_verdicts])
+        ]
+        lines.append(f"  {mark} {index + 1}. {visible(text.strip())}")
+    lines.append(f"    answer: {visible(str(ANSWER.of(solution)))}")
+    return lines + ([f"    verifier: {_verdict_text(reviews)}"] if reviews else [])
+
+
+def _verdict_text(reviews: Sequence[Trace]) -> str:
+    """What the reviews of one solution come to."""
+    finals = [said for r in reviews if (said := FINAL.of(r)) is not None]
+    if not finals:
+        return f"no verdict ({FAILURE.of(reviews[0])})"
+    verdict = {1.0: "CORRECT", 0.0: "INCORRECT", None: "undecided"}[majority(finals)]
+    votes = f" ({int(sum(finals))} of {len(reviews)} reviews say CORRECT)" if len(reviews) > 1 else ""
+    score = mean([given for r in reviews if (given := SCORE.of(r)) is not None])
+    return verdict + votes + (f", probability of CORRECT {score:.2f}" if score is not None else "")

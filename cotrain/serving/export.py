@@ -1,0 +1,273 @@
+"""``cotrain export``: one policy of a run as a model directory, with a model card that says how it was trained.
+
+A language model becomes a directory that ``transformers`` loads, a reward model one for its
+``AutoModelForSequenceClassification``, an adapter one that ``peft`` loads on its base, or, merged into its base, one
+that ``transformers`` loads. A model of nanochat also goes back there: a directory that nanochat's own loader reads.
+
+The card takes its figures from the run's own summary and says against whom they were earned: a verifier's precision
+means little without the generator that it was measured on. Left out: critics, which value every token and are no use
+without their policy.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cotrain import __version__
+from cotrain.config.names import policy_named
+from cotrain.config.policies import Weights
+from cotrain.config.recipe import Recipe
+from cotrain.core.errors import ConfigError, ModelError, RunDirectoryError, UnknownName
+from cotrain.core.types import take_fields
+from cotrain.core.verbosity import count_of
+from cotrain.distributed.local import LocalBackend
+from cotrain.distributed.policy_handles import ModelHandle, PolicyHandle
+from cotrain.models.names import hub_name_of
+from cotrain.rollout.common_roles import how_taught, keep_taught_roles, mark_short_prompts, speaks_short
+from cotrain.runs import manifest, opening
+from cotrain.runs.changes import refuse_foreign_code, refuse_lost, update_model_path
+from cotrain.runs.directory import RunDirectory
+from cotrain.storage import checkpoints
+from cotrain.storage.file_ops import filled_directory, replace_file
+from cotrain.storage.io_progress import MegabytePace, Say, WatchedFiles, directory_bytes, watch_growth
+from cotrain.storage.kept_work import claim_place
+from cotrain.storage.tensor_files import split_part_name
+from cotrain.trainer.trainer import STATE_FIELDS
+
+CARD = "README.md"
+TRANSFORMERS, NANOCHAT = FORMATS = ("transformers", "nanochat")
+ATTACK = "attack.json"  # written by ``cotrain attack``
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedPolicy:
+    """One policy of a run, as the run's latest valid checkpoint has it."""
+
+    recipe: Recipe
+    handle: PolicyHandle  # of this policy alone: no other model is loaded, and no other file of tensors is decoded
+    finished: int  # steps
+    tokens: int  # sampled in training, of all roles
+    updates: Mapping[str, int]  # of every trained policy
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of its weights, about."""
+        weights = self.handle.model.parameters() if isinstance(self.handle, ModelHandle) else ()
+        return sum(one.numel() * one.element_size() for one in weights)
+
+
+def export_policy(
+    directory: Path | str,
+    role: str,
+    out: Path | str,
+    *,
+    merged: bool = False,
+    to: str = TRANSFORMERS,
+    model: str | None = None,
+    say: Say = lambda text: None,
+) -> Path:
+    """Write the weights of the policy that plays ``role`` (or is called so) to the new directory ``out``; ``merged``:
+    those of an adapter within its base. ``to``: whose format, one of ``FORMATS``; an adapter goes to nanochat within
+    its base. ``model``: where a model of the run was moved to (``runs/model_paths.py``). ``say``: what is told of
+    reading and writing that takes long.
+
+    Raises RunDirectoryError when ``out`` is not empty, ConfigError for an unknown role or format, a policy that is a
+    program or a critic, or one without an adapter that is to be ``merged``; ModelError for a model that nanochat does
+    not have.
+    """
+    if to not in FORMATS:
+        raise UnknownName("format", to, FORMATS)
+    target = Path(out)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise RunDirectoryError(f"{target} is not an empty directory; choose another --out")
+    claim_place(target.parent)
+    if model is not None:
+        refuse_foreign_code(directory)  # before anything of the run is changed
+        update_model_path(directory, model)
+    recipe = opening.recipe_of(directory)
+    policy = policy_named(recipe, role)
+    spec = recipe.policies[policy]
+    if not (spec.speaks or spec.scores):
+        raise ConfigError(
+            f"policy {policy!r} of {directory} is of kind {spec.kind!r}; only language models and reward models are "
+            "exported"
+        )
+    if merged and spec.lora is None:
+        raise ConfigError(
+            f"policy {policy!r} of {directory} is no adapter, so nothing is to be merged; leave --merged out"
+        )
+    if to == NANOCHAT and spec.scores:
+        raise ConfigError(f"policy {policy!r} of {directory} is a reward model; nanochat has none, leave --to out")
+    exported = load_policy(directory, recipe, policy, say=say)
+    if to == NANOCHAT:
+        _export_to_nanochat(exported, target, merged=spec.lora is not None, policy=policy)
+        replace_file(target / CARD, model_card(exported, policy, RunDirectory(directory), merged=merged).encode())
+        return target
+    with filled_directory(target), watch_growth(target, exported.weight_bytes, f"{target}: {{}} MB written", say):
+        exported.handle.save(target, merged=merged)
+    if speaks_short(spec.model):
+        mark_short_prompts(target)
+    own_roles = {name: role for name, role in recipe.roles.items() if role.policy == policy}
+    keep_taught_roles(target, {name: how for name, role in own_roles.items() if (how := how_taught(role)) is not None})
+    replace_file(target / CARD, model_card(exported, policy, RunDirectory(directory), merged=merged).encode())
+    return target
+
+
+def _export_to_nanochat(exported: ExportedPolicy, target: Path, *, merged: bool, policy: str) -> None:
+    """Write a policy as a base directory of nanochat."""
+    from cotrain.models.nanochat import write_base_directory
+
+    with tempfile.TemporaryDirectory(prefix="cotrain-export-") as folder, filled_directory(target):
+        exported.handle.save(Path(folder), merged=merged)
+        stage = "chatrl" if exported.finished else "chatsft"
+        try:
+            write_base_directory(Path(folder), target, stage=stage, step=exported.finished)
+        except ModelError as error:
+            raise ModelError(f"policy {policy!r} cannot go to nanochat: {error}") from error
+
+
+def load_policy(directory: Path | str, recipe: Recipe, policy: str, *, say: Say = lambda text: None) -> ExportedPolicy:
+    """Load one policy of a run, and what is counted of the others. Raises StateError for a checkpoint that does not
+    fit."""
+    refuse_lost({policy: recipe.policies[policy]}, directory)
+    (handle,) = LocalBackend().open({policy: recipe.policies[policy]}, seed=recipe.seed).values()
+    run = RunDirectory(directory)
+    saved_steps = checkpoints.checkpoint_steps(run.checkpoints)
+    newest = run.checkpoints / checkpoints.step_name(saved_steps[-1]) if saved_steps else None
+    policy_files = [file for file in newest.iterdir() if split_part_name(file.name)[0] == policy] if newest else []
+    total = (directory_bytes(newest) if newest else 0) + sum(file.stat().st_size for file in policy_files)
+    files = WatchedFiles(
+        MegabytePace(total, f"checkpoint of step {saved_steps[-1] if saved_steps else 0}: {{}} MB read", say).add
+    )
+    saved = manifest.newest_checkpoint(run, files=files)
+    if saved is None:
+        return ExportedPolicy(recipe=recipe, handle=handle, finished=0, tokens=0, updates={})
+    tensors, documents = saved.load(only=[policy], files=files)
+    finished, tokens, _, states, _ = take_fields("run", documents["state"], *STATE_FIELDS)
+    if handle.changes:
+        handle.load(states[policy], tensors[policy])
+    updates = {name: state["updates"] for name, state in states.items() if recipe.policies[name].trained}
+    return ExportedPolicy(recipe=recipe, handle=handle, finished=int(finished), tokens=int(tokens), updates=updates)
+
+
+def model_card(exported: ExportedPolicy, policy: str, run: RunDirectory, *, merged: bool = False) -> str:
+    """The model card, in the format of the Hub: YAML in front, then prose and tables."""
+    recipe, spec = exported.recipe, exported.recipe.policies[policy]
+    summary: Mapping[str, Any] = run.read("summary.json") or {}
+    own_roles = [name for name, role in recipe.roles.items() if role.policy == policy]
+    adapter = spec.lora is not None and not merged
+    scores = spec.scores
+    what = "A LoRA adapter" if adapter else "A LoRA adapter within its base" if merged else "A causal language model"
+    what = "A reward model (one score for a whole text)" if scores else what
+    use = "text-classification" if scores else "text-generation"
+    front = ["---", f"library_name: {'peft' if adapter else 'transformers'}", f"pipeline_tag: {use}"]
+    base_name = hub_name_of(spec.model) if isinstance(spec, Weights) else None
+    front += [f"base_model: {base_name}"] if base_name else []
+    front += ["tags:", "- cotrain", f"- {json.dumps(recipe.name)}", "---"]
+    as_known = (
+        f" (its config.json calls it `{base_name}`)" if base_name and not spec.model.startswith(base_name) else ""
+    )
+    origin = recipe.origin
+    arguments = json.dumps(dict(origin.arguments), ensure_ascii=False) if origin else "a recipe built in Python"
+    lines = [
+        *front,
+        "",
+        f"# {policy} of {recipe.name}",
+        "",
+        f"{what}, begun as `{spec.model}`{as_known}, {spec.kind}, after "
+        f"{count_of(exported.updates.get(policy, 0), 'update')} of its own in {exported.finished} of "
+        f"{count_of(recipe.steps, 'step')} and "
+        f"{exported.tokens:,} sampled tokens of all roles. Written by cotrain {__version__}.",
+        "",
+        "## What it was trained with, and against",
+        "",
+        "| policy | kind | begun as | updates | plays |",
+        "|---|---|---|---|---|",
+    ]
+    for name, other in recipe.policies.items():
+        roles = ", ".join(r for r, role in recipe.roles.items() if role.policy == name) or "–"
+        name_cell = f"**{name}**" if name == policy else name
+        lines.append(f"| {name_cell} | {other.kind} | `{other.model}` | {exported.updates.get(name, 0)} | {roles} |")
+    lines += [
+        "",
+        f"Problems: `{json.dumps(recipe.tasks.describe(), ensure_ascii=False)}`, seed {recipe.seed}.",
+        f"Recipe: `{origin.target if origin else recipe.name}` with `{arguments}`.",
+        "",
+        "## Measured on held-out problems",
+        "",
+    ]
+    lines += (
+        _figures_table(summary, own_roles) if summary else ["The run is not finished; nothing was measured at its end."]
+    )
+    lines += _attack_section(run, own_roles)
+    alarms = summary.get("alarms") or []
+    lines += ["", "## Known weaknesses", ""]
+    quiet = "No alarm of the run's health checks fired." if summary else "Alarms are summed up at the end of the run."
+    lines += [f"- {_alarm_text(alarm)}" for alarm in alarms] or [f"- {quiet}"]
+    lines += [
+        "- A verifier's figures hold for solutions of the generator that it was trained with; on those of other models "
+        "they may differ. `gap` is how much more often it says CORRECT than is true.",
+        "",
+        "## How to ask it",
+        "",
+    ]
+    for name in own_roles:
+        system = recipe.roles[name].system
+        lines += [f"As `{name}`, one user message{' after the system message ' + repr(system) if system else ''}:"]
+        lines += ["", "```", recipe.roles[name].prompt, "```", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _figures_table(summary: Mapping[str, Any], roles: list[str]) -> list[str]:
+    """Before and after of this policy's roles, then of the others, with 95 % intervals."""
+    before, after = summary["before"], summary["after"]
+    keys = sorted(after, key=lambda key: (key.split("/")[0] not in roles, key))
+    rows = [
+        f"| {key} | {_estimate_text(before.get(key))} | {_estimate_text(after[key])} | {after[key]['n']} |"
+        for key in keys
+    ]
+    return ["| figure | before | after | n |", "|---|---|---|---|", *rows]
+
+
+def _attack_section(run: RunDirectory, roles: list[str]) -> list[str]:
+    """What ``cotrain attack`` found of one of these roles, where it was asked."""
+    attack: Any = run.read(ATTACK)
+    if not attack or attack.get("role") not in roles:
+        return []
+    rows = [("unchanged", attack["ordinary"]), *((one["family"], one) for one in attack["families"])]
+    return [
+        "",
+        "## Wrong solutions that try to fool it",
+        "",
+        f"Share that it called CORRECT as `{attack['role']}` after step {attack['step']}, of wrong solutions of "
+        f"`{attack['solutions_of']}` with one of {attack['corpus']['strings']} strings in them, by family; unchanged "
+        "is the same solutions without. Right answers with broken reasoning pass where it calls every step CORRECT.",
+        "",
+        "| family | false-positive rate | n |",
+        "|---|---|---|",
+        *(
+            f"| {name} | {_estimate_text(row['false_positive_rate'])} | {row['asked'] - row['refused']} |"
+            for name, row in rows
+        ),
+    ]
+
+
+def _estimate_text(estimate: Mapping[str, Any] | None) -> str:
+    if estimate is None or estimate["value"] is None:
+        return "–"
+    return f"{estimate['value']:.3f} [{estimate['low']:.3f}, {estimate['high']:.3f}]"
+
+
+def _alarm_text(alarm: Any) -> str:
+    """One line of an alarm as the summary holds it."""
+    try:
+        until = " " if alarm["last"] == alarm["step"] else f" to {alarm['last'] + 1} "
+        read = f"{alarm['key']}: {alarm['reading']}; healthy: {alarm['healthy']}"
+        return f"{alarm['band']}, after step {alarm['step'] + 1}{until}({read}). {alarm['advice']}"
+    except (KeyError, TypeError):
+        return json.dumps(alarm)

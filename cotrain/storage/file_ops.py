@@ -1,0 +1,270 @@
+"""File operations as one small object, so that a test can make the n-th of them fail.
+
+Everything under ``cotrain.storage`` that changes the disk goes through a ``Files``. The one here does the real thing; a
+test hands in a subclass that kills the process, answers "no space left" or writes half a block at operation n, for
+every n (the method by which SQLite is tested). Handles are unbuffered: one ``write`` is one system call, and what it
+returns may be less than what it was given.
+
+Left out: buffering and any portability beyond POSIX (directories must be openable and fsync-able).
+"""
+
+from __future__ import annotations
+
+import errno as codes
+import hashlib
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+from cotrain.core.errors import UserError
+from cotrain.core.input_files import open_regular
+
+BLOCK = 1 << 22  # bytes written or read at a time
+FULL = (codes.ENOSPC, codes.EDQUOT)
+
+
+class DiskError(UserError, OSError):
+    """The disk refused. ``full`` says whether room is what is missing, so that a caller can wait and try again."""
+
+    def __init__(self, message: str, errno: int | None = None) -> None:
+        super().__init__(message)
+        self.errno = errno
+
+    def __reduce__(self) -> tuple[type[DiskError], tuple[str, int | None]]:
+        return (type(self), (str(self), self.errno))
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    @property
+    def full(self) -> bool:
+        return self.errno in FULL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileDigest:
+    """What a file should contain."""
+
+    bytes: int
+    sha256: str  # hexadecimal
+
+
+def digest_of(payload: bytes) -> FileDigest:
+    return FileDigest(bytes=len(payload), sha256=hashlib.sha256(payload).hexdigest())
+
+
+def digest_of_prefix(path: Path, limit: int) -> FileDigest:
+    """Size and hash of the first ``limit`` bytes of a file, or of all of it where it has fewer. Raises OSError."""
+    growing = GrowingFileHash(path)
+    growing.hash_up_to(limit)
+    return growing.current_digest()
+
+
+def lost_file_error(path: Path) -> DiskError:
+    """Of a file that a run rests on."""
+    return DiskError(
+        f"{path} was removed, cut or replaced while the run wrote it, and what it held is gone; put it back and "
+        "resume, or start anew"
+    )
+
+
+def is_at(handle: int, path: Path) -> bool:
+    """Is the open file the one of this name?"""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def filled_directory(target: Path) -> Iterator[None]:
+    """Make a directory, new or empty, that libraries write into; where they fail it is left empty."""
+    target.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        for one in target.iterdir():
+            shutil.rmtree(one) if one.is_dir() else one.unlink()
+        raise
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+
+
+class GrowingFileHash:
+    """The hash of a file that is only ever appended to: each call reads what is new."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._size, self._digest = path, 0, hashlib.sha256()
+
+    def digest_all(self) -> FileDigest:
+        """All of the file as it is now; a missing one is empty. Raises DiskError where it has become shorter, else
+        OSError."""
+        current_size = self._path.stat().st_size if self._path.exists() else 0
+        if current_size < self._size:
+            raise lost_file_error(self._path)
+        if current_size:
+            self.hash_up_to()
+        return self.current_digest()
+
+    def current_digest(self) -> FileDigest:
+        return FileDigest(bytes=self._size, sha256=self._digest.hexdigest())
+
+    def hash_up_to(self, limit: int | None = None) -> None:
+        """Go on to byte ``limit``, or to the end. Raises OSError."""
+        with open_regular(self._path) as file:
+            file.seek(self._size)
+            while block := file.read(BLOCK if limit is None else min(BLOCK, limit - self._size)):
+                self._digest.update(block)
+                self._size += len(block)
+
+
+class Files:
+    """The real file system. Every method raises OSError as the system does."""
+
+    def open(self, path: Path, mode: str) -> FileIO:
+        """``mode`` is one of Python's binary modes, such as "rb", "wb", "ab" or "r+b". What is no regular file is
+        refused: to open a pipe is to wait for whoever is at its other end."""
+        file = FileIO(path, mode.replace("b", ""), opener=_open_at_once)
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            file.close()
+            raise OSError(codes.EINVAL, "not a regular file", str(path))
+        return file
+
+    def close(self, file: FileIO) -> None:
+        file.close()
+
+    def write(self, file: FileIO, block: bytes | memoryview) -> int:
+        """Returns how many bytes were taken, which may be fewer than there are."""
+        return file.write(block)
+
+    def read(self, file: FileIO, size: int) -> bytes:
+        """Returns at most ``size`` bytes, none at the end of the file."""
+        return file.read(size)
+
+    def truncate(self, file: FileIO, size: int) -> None:
+        file.truncate(size)
+
+    def fsync(self, file: FileIO) -> None:
+        os.fsync(file.fileno())
+
+    def sync_directory(self, path: Path) -> None:
+        """Make the names in a directory durable: files created in it, renamed into it or removed from it."""
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def rename(self, old: Path, new: Path) -> None:
+        os.replace(old, new)
+
+    def mkdir(self, path: Path) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def listdir(self, path: Path) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, or a directory with all that is in it."""
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+
+    def free(self, path: Path) -> int:
+        """Bytes that this user may still write on the file system of ``path``."""
+        return shutil.disk_usage(path).free
+
+
+REAL_FILES = Files()
+
+
+def write_all(files: Files, file: FileIO, payload: bytes | memoryview) -> None:
+    """Write every byte, whatever each system call takes. A call that takes nothing counts as a full disk."""
+    rest = memoryview(payload)
+    while rest:
+        count = files.write(file, rest[:BLOCK])
+        if not count:
+            raise OSError(codes.ENOSPC, "nothing was written")
+        rest = rest[count:]
+
+
+@contextmanager
+def open_file(files: Files, path: Path, mode: str) -> Iterator[FileIO]:
+    """An open file that is closed through ``files``, so that an error on closing is not lost."""
+    file = files.open(path, mode)
+    try:
+        yield file
+    except BaseException:
+        with suppress(OSError):  # the first error is the one to report
+            file.close()
+        raise
+    files.close(file)
+
+
+def read_blocks(files: Files, path: Path) -> Iterator[bytes]:
+    """The content of a file, block by block."""
+    with open_file(files, path, "rb") as file:
+        while block := files.read(file, BLOCK):
+            yield block
+
+
+def make_directory(files: Files, path: Path) -> None:
+    """Create a directory and what is missing above it, durably."""
+    missing = [place for place in (path, *path.parents) if not place.exists()]
+    files.mkdir(path)
+    for place in reversed(missing):
+        files.sync_directory(place.parent)
+
+
+def write_file(files: Files, path: Path, payload: bytes) -> FileDigest:
+    """Write a new file, hash it on the way, and fsync it. Its name is durable only after ``sync_directory``."""
+    digest = hashlib.sha256()
+    rest = memoryview(payload)
+    with open_file(files, path, "wb") as file:
+        for start in range(0, len(rest), BLOCK):
+            block = rest[start : start + BLOCK]
+            digest.update(block)
+            write_all(files, file, block)
+        files.fsync(file)
+    return FileDigest(bytes=len(payload), sha256=digest.hexdigest())
+
+
+def replace_file(path: Path, payload: bytes, *, files: Files = REAL_FILES) -> None:
+    """Give ``path`` a new content so that it is the old one or the new one at any moment, never a part.
+
+    Raises DiskError; the old content is then untouched.
+    """
+    staging = path.with_name(f".{path.name}.staging")
+    with report_disk_errors(f"write {path}"):
+        make_directory(files, path.parent)
+        try:
+            write_file(files, staging, payload)
+            files.rename(staging, path)
+        except OSError:
+            with suppress(OSError):
+                files.remove(staging)
+            raise
+        files.sync_directory(path.parent)
+
+
+@contextmanager
+def report_disk_errors(
+    what: str, lost_text: Callable[[], str] = lambda: "what was there before is untouched"
+) -> Iterator[None]:
+    """Turn an OSError into a DiskError of one line: what failed, why, what of it is lost, what to do."""
+    try:
+        yield
+    except DiskError:
+        raise
+    except OSError as error:
+        why = "disk full" if error.errno in FULL else (error.strerror or str(error))
+        todo = "free some space" if error.errno in FULL else "check the disk and its permissions"
+        raise DiskError(f"cannot {what}: {why}; {lost_text()}; {todo} and try again", error.errno) from error

@@ -1,0 +1,126 @@
+"""What a long command has found so far: kept beside its output while it works, and taken up by the same command again.
+
+::
+
+    .NAME.DIGEST.partial    beside the output NAME; the digest is that of what the work depends on
+        {"settings": …}     first row
+        {"key": "chunk 0", "value": …}    one row for each part that is done
+
+The file is made before the work begins, so that a place that takes nothing is said at once, and is removed when the
+output is there. Work of other settings has another file and stays as it is. A part is written in one piece and synced:
+after a kill at most the part in progress is made again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from cotrain.core.errors import ConfigError
+from cotrain.storage.file_ops import REAL_FILES, make_directory, report_disk_errors
+from cotrain.storage.jsonl import JsonlWriter, read_jsonl
+
+FIRST, KEY, VALUE = "settings", "key", "value"
+
+
+class KeptWork:
+    """The parts of one piece of work."""
+
+    def __init__(self, target: Path, settings: Mapping[str, Any]) -> None:
+        """``settings``: as JSON, all that the parts depend on. Raises DiskError for a place that cannot be written to,
+        ConfigError where the same work goes on already."""
+        told = json.loads(json.dumps(settings, sort_keys=True, default=str))
+        digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
+        self.path = target.with_name(f".{target.name}.{digest}.partial")
+        self._writer = JsonlWriter(self.path)
+        self._lock = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.close()
+            raise ConfigError(f"{target} is being written by the same command already; wait for it") from None
+        rows = read_jsonl(self.path)
+        self._parts: dict[str, Any] = {row[KEY]: row[VALUE] for row in rows[1:] if KEY in row and VALUE in row}
+        self.found = len(self._parts)  # parts of an earlier try
+        if not rows:
+            self._append({FIRST: told})
+
+    def part(self, key: str, make: Callable[[], Any]) -> Any:
+        """The value of a part, as JSON gives it back: what an earlier try found, else what ``make`` returns."""
+        if key not in self._parts:
+            self._append({KEY: key, VALUE: make()})
+            self._parts[key] = json.loads(json.dumps(self._last))
+        return self._parts[key]
+
+    def within(self, name: str) -> KeptPart:
+        """The same, with a name before each key."""
+        return KeptPart(self, name)
+
+    def finish(self) -> None:
+        """The output is there: what was kept for it goes."""
+        self.close()
+        with suppress(FileNotFoundError):
+            self.path.unlink()
+
+    def close(self) -> None:
+        """Keep what there is."""
+        self._writer.close()
+        handle, self._lock = self._lock, -1
+        if handle >= 0:
+            os.close(handle)
+
+    def _append(self, row: Mapping[str, Any]) -> None:
+        self._writer.append(row)
+        self._writer.sync()
+        self._last = row.get(VALUE)
+
+
+class KeptPart:
+    """Parts of one piece of work that have a name in common."""
+
+    def __init__(self, work: KeptWork, name: str) -> None:
+        self._work, self._name = work, name
+
+    def part(self, key: str, make: Callable[[], Any]) -> Any:
+        """As of ``KeptWork``."""
+        return self._work.part(f"{self._name}: {key}", make)
+
+
+@contextmanager
+def kept_work(target: Path, settings: Mapping[str, Any], say: Callable[[str], None]) -> Iterator[KeptWork]:
+    """Inside of the block parts are kept; after it, if it ends well, the output is there and they go. ``say`` hears
+    where there are some of an earlier try."""
+    work = KeptWork(target, settings)
+    if work.found:
+        say(f"going on with what an earlier try has left in {work.path}")
+    try:
+        yield work
+    except BaseException:
+        work.close()
+        raise
+    work.finish()
+
+
+def claim_place(folder: Path) -> None:
+    """Make a directory, where it is not there, and see whether a file can be written in it: before long work whose
+    result is to go there. Raises DiskError."""
+    with report_disk_errors(f"write into {folder}", lambda: "nothing was begun"):
+        make_directory(REAL_FILES, folder)
+        probe = folder / f".write-test-{os.getpid()}"
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        probe.unlink()
+
+
+def stamp_of(model: str) -> list[list[Any]]:
+    """What tells a model's directory, or a file, from what it was before, without reading it: names, sizes and times;
+    empty for a name of the Hub or of the package."""
+    place = Path(model).expanduser()
+    inside = sorted(path for path in place.iterdir() if path.is_file()) if place.is_dir() else []
+    files = [place] if place.is_file() else inside
+    return [[path.name, (status := path.stat()).st_size, status.st_mtime_ns] for path in files]

@@ -1,0 +1,107 @@
+"""One process at a time in a run directory: an advisory file lock, which the kernel releases when its holder dies.
+
+``flock`` belongs to the open file, so a killed run leaves no stale lock and nothing has to be cleaned up by hand. A
+forked child inherits open files and would keep the lock alive after its parent's death; it therefore closes its copy
+at once. The process number and the time written into the file are for the error message only.
+
+Who removes the file still holds it, and who locks it looks whether it is still the one of that name: so a run that was
+refused leaves nothing behind, and no two processes ever hold two files of one name.
+
+Left out: locking between machines (a network file system may or may not honour flock), and systems without fcntl.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from pathlib import Path
+
+from cotrain.core.errors import RunDirectoryError
+from cotrain.storage.file_ops import is_at
+
+NAME = ".lock"
+PATIENCE = 0.5  # seconds that a holder is given to write who it is
+
+
+class RunLock:
+    """Holds a run directory from construction to ``release`` (or the end of a ``with`` block, or of the process).
+
+    Raises RunDirectoryError when another process, or another lock of this one, holds it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._handle: int | None = None
+        while (handle := self._try_lock()) is None:  # its last holder removed the file
+            pass
+        self._handle = handle
+        _HELD.add(self)
+
+    def _try_lock(self) -> int | None:
+        import fcntl
+
+        directory, path = self.directory, self.directory / NAME
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise RunDirectoryError(
+                f"cannot use run directory {directory}: {error.strerror}; choose another one or check its permissions"
+            ) from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not is_at(handle, path):
+                os.close(handle)
+                return None
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"{os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode(), 0)
+        except BlockingIOError as error:
+            holder = _read_holder(handle)
+            os.close(handle)
+            raise RunDirectoryError(
+                f"run directory {directory} is in use by process {holder}; wait for it, stop it, or choose another "
+                "directory"
+            ) from error
+        except OSError as error:
+            os.close(handle)
+            raise RunDirectoryError(
+                f"cannot lock run directory {directory}: {error.strerror}; choose another one or check its disk"
+            ) from error
+        return handle
+
+    def release(self) -> None:
+        """Let go. The file stays."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            os.close(handle)
+
+    def remove(self) -> None:
+        """Remove the file and let go."""
+        (self.directory / NAME).unlink(missing_ok=True)
+        self.release()
+
+    def __enter__(self) -> RunLock:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+
+def _read_holder(handle: int) -> str:
+    """Who wrote into the file that it holds it: "1234 since 2026-01-31 12:00:00"."""
+    deadline = time.monotonic() + PATIENCE
+    while not (content := os.pread(handle, 64, 0)).endswith(b"\n") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return content.decode("ascii", "replace").strip() or "unknown"
+
+
+_HELD: weakref.WeakSet[RunLock] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    for lock in list(_HELD):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

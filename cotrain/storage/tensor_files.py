@@ -1,0 +1,131 @@
+"""A checkpoint's tensors in one file, or in several that processes of a sharded run write side by side.
+
+::
+
+    policy.safetensors                     all rows of every tensor: one part
+    policy.1-of-3.safetensors              the first rows of each, and whole what is not cut
+    policy.2-of-3.safetensors              the next ones
+    policy.3-of-3.safetensors
+
+A tensor that lies in several parts is cut by rows (along its first axis), in the order of the parts: put behind one
+another they are the tensor, whatever number of processes wrote them. A part without rows of it has no such tensor. So
+one part is the case of one process, and nothing tells where a part begins but the parts before it.
+
+torch's ``distributed.checkpoint`` was left out: its metadata is a pickle, or an index without hashes, and staging,
+fsync, hash and rename would be ours all the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from cotrain.storage.file_ops import REAL_FILES, FileDigest, Files, write_file
+
+if TYPE_CHECKING:
+    import torch
+
+    Tensors = Mapping[str, torch.Tensor]
+
+SUFFIX = ".safetensors"
+_PART = re.compile(r"(?P<stem>.+)\.(?P<part>[1-9]\d*)-of-(?P<parts>[1-9]\d*)")
+
+
+class TensorParts(Protocol):
+    """Tensors that several processes hold a share of."""
+
+    @property
+    def bytes(self) -> int:
+        """Of all shares."""
+        ...
+
+    @property
+    def finite(self) -> bool:
+        """Is every number of every share?"""
+        ...
+
+    def write(self, folder: Path, stem: str) -> Mapping[str, FileDigest]:
+        """Each process writes its part into ``folder``; name → what the file should contain. Raises OSError when no
+        process writes any more, and ProcessLost."""
+        ...
+
+
+def part_name(stem: str, part: int, parts: int) -> str:
+    """The file of a part, counted from 1."""
+    return f"{stem}{SUFFIX}" if parts == 1 else f"{stem}.{part}-of-{parts}{SUFFIX}"
+
+
+def split_part_name(name: str) -> tuple[str, int, int]:
+    """Stem, part and number of parts of a file."""
+    stem = name.removesuffix(SUFFIX)
+    match = _PART.fullmatch(stem)
+    return (match["stem"], int(match["part"]), int(match["parts"])) if match else (stem, 1, 1)
+
+
+def write_part(
+    folder: Path, stem: str, tensors: Tensors, *, part: int = 1, parts: int = 1, files: Files = REAL_FILES
+) -> dict[str, FileDigest]:
+    """Write and fsync one part. Raises OSError."""
+    name = part_name(stem, part, parts)
+    return {name: write_file(files, folder / name, _encode_tensors(tensors))}
+
+
+def write_group(folder: Path, stem: str, group: Tensors | TensorParts, files: Files) -> Mapping[str, FileDigest]:
+    """Write tensors that lie here as one part, others in theirs. Raises OSError, ProcessLost."""
+    return write_part(folder, stem, group, files=files) if isinstance(group, Mapping) else group.write(folder, stem)
+
+
+def parts_problem(names: Iterable[str]) -> str | None:
+    """What is wrong with the parts among these files; None where each group has all of its own and no others."""
+    parts_by_stem: dict[str, list[tuple[int, int]]] = {}
+    for name in names:
+        stem, part, parts = split_part_name(name)
+        parts_by_stem.setdefault(stem, []).append((parts, part))
+    for stem, present in parts_by_stem.items():
+        count = max(present)[0]
+        for part in range(1, count + 1):
+            if (count, part) not in present:
+                return f"no {part_name(stem, part, count)}"
+        if len(present) > count:
+            parts, part = min(present)
+            return f"{part_name(stem, part, parts)} beside {count} parts"
+    return None
+
+
+def join_parts(parts: Mapping[int, Tensors]) -> dict[str, torch.Tensor]:
+    """The whole tensors, from those of each part."""
+    import torch
+
+    rows: dict[str, list[torch.Tensor]] = {}
+    for part in sorted(parts):
+        for name, tensor in parts[part].items():
+            rows.setdefault(name, []).append(tensor)
+    return {name: found[0] if len(found) == 1 else torch.cat(found) for name, found in rows.items()}
+
+
+def tensor_bytes(group: Tensors | TensorParts) -> int:
+    """In bytes."""
+    return sum(tensor.nbytes for tensor in group.values()) if isinstance(group, Mapping) else group.bytes
+
+
+def is_finite(group: Tensors | TensorParts) -> bool:
+    """Is every number of it?"""
+    if isinstance(group, Mapping):
+        return all(bool(tensor.isfinite().all()) for tensor in group.values())
+    return group.finite
+
+
+def _encode_tensors(group: Tensors) -> bytes:
+    import safetensors.torch
+
+    seen: set[int] = set()
+    dense: dict[str, torch.Tensor] = {}
+    for name, tensor in group.items():
+        copy = tensor.detach().to("cpu").contiguous()
+        if copy.untyped_storage().data_ptr() in seen:  # tied or views of one buffer: the format wants each on its own
+            copy = copy.clone()
+        seen.add(copy.untyped_storage().data_ptr())
+        dense[name] = copy
+    return safetensors.torch.save(dense)

@@ -1,0 +1,121 @@
+"""Evaluation: the same protocol, played on held-out problems without learning from it.
+
+One play at the roles' own temperature gives pass@k, votes, best-of-n and the verifier's figures; one greedy play, all
+roles at temperature 0 and one episode a problem, gives greedy accuracy and the judges' greedy balanced accuracy (on
+greedy solutions). The training split is never used: curves come from "validation", the before and after of a run from
+"test" and, where the source has them, from out-of-distribution splits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from cotrain.config.evaluation import Evaluation
+from cotrain.core.errors import ConfigError
+from cotrain.core.seeding import seed_of
+from cotrain.core.statistics import Estimate
+from cotrain.core.types import TOO_LONG, Episode, Task
+from cotrain.metrics.clusters import Share, defined_figures, make_figure
+from cotrain.metrics.heldout import trajectories_in
+from cotrain.rollout.runner import Executor
+from cotrain.trainer.checks import refuse_idleness, refuse_unmarked_answers, refuse_unmeasured
+
+GREEDY_NAMES = {
+    "pass@1": "greedy",
+    "balanced_accuracy": "greedy_balanced_accuracy",
+    "pair_accuracy": "greedy_pair_accuracy",
+    "step_balanced_accuracy": "greedy_step_balanced_accuracy",
+}  # figure → its name in the greedy play
+EVALUATION_STEP = -1  # the step in the addresses of evaluation episodes
+
+
+def measure_protocol(
+    evaluation: Evaluation,
+    executor: Executor,
+    tasks: Sequence[Task],
+    *,
+    split: str,
+    group_size: int,
+    greedy: bool = True,
+) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
+    """Play and measure. Returns the figures and the sampled episodes they were taken from. Episodes that broke off are
+    left out and counted. Raises TooManyFailures where most of them did, TooLong where no problem fits, ConfigError for
+    a protocol that asks nobody, or notes of no answer whether it is right."""
+
+    def play_held_out(player: Executor, members: int) -> tuple[Episode, ...]:
+        protocol, where = evaluation.protocol, f"held-out problems of {split}"
+        episodes = player.play(protocol, tasks, step=EVALUATION_STEP, split=split, group_size=members)
+        refuse_unmeasured(where, episodes, player.set_aside)
+        refuse_idleness(where, protocol, episodes, "measured")
+        for why, count in Counter(map(_break_of, episodes)).items():
+            if why:
+                first = next(episode.task_id for episode in episodes if episode.failure == why)
+                executor.set_aside.setdefault(first, f"{count} of {len(episodes)} episodes on {where} broke off: {why}")
+        return episodes
+
+    played = play_held_out(executor, group_size)
+    found: dict[str, Estimate] = {}
+    for measure in evaluation.measures:
+        figures = measure(played)
+        for key in figures.keys() & found.keys():
+            one, other = found[key].value, figures[key].value
+            if not math.isclose(one, other, abs_tol=1e-9):
+                hint = "leave one out, or give it another name, as in measure_judge('second', gap='second/gap')"
+                raise ConfigError(f"evaluation: two measures give {key!r}, {one:.3f} and {other:.3f}; {hint}")
+        found |= figures
+    refuse_unmarked_answers(f"held-out problems of {split}", played, found)
+    found |= broken_off_share(played) | failed_shares(played)
+    if greedy and evaluation.greedy:
+        single = play_held_out(executor.greedy_copy(), 1)
+        for measure in evaluation.measures:
+            found |= greedy_names(measure(single))
+    return found, played
+
+
+def broken_off_share(episodes: Sequence[Episode]) -> dict[str, Estimate]:
+    """``broken_off``: the share of episodes that the protocol broke off, which all other figures leave out; nothing
+    where there is none."""
+    if not any(map(_break_of, episodes)):
+        return {}
+    counts: dict[int, dict[str, float]] = {}
+    for episode in episodes:
+        row = counts.setdefault(episode.task, {"broken": 0.0, "all": 0.0})
+        row["broken"] += bool(_break_of(episode))
+        row["all"] += 1.0
+    return defined_figures({"broken_off": make_figure(counts, Share("broken", "all"), len(episodes))})
+
+
+def failed_shares(episodes: Sequence[Episode]) -> dict[str, Estimate]:
+    """``{role}/failed``: the share of what a role said, each trajectory once, that failed in an episode that did not
+    break off; nothing for a role of which nothing failed."""
+    counts: dict[str, dict[int, dict[str, float]]] = {}
+    for episode in episodes:
+        for trajectory in trajectories_in(episode):
+            row = counts.setdefault(trajectory.role, {}).setdefault(episode.task, {"failed": 0.0, "all": 0.0})
+            row["failed"] += float(trajectory.failure is not None and episode.failure is None)
+            row["all"] += 1.0
+    return defined_figures(
+        {
+            f"{role}/failed": make_figure(tasks, Share("failed", "all"), sum(row["all"] for row in tasks.values()))
+            for role, tasks in sorted(counts.items())
+            if any(row["failed"] for row in tasks.values())
+        }
+    )
+
+
+def _break_of(episode: Episode) -> str:
+    """Why the protocol broke off; "" where it did not, and where its problem was too long."""
+    return "" if episode.failure in (None, TOO_LONG) else str(episode.failure)
+
+
+def greedy_names(figures: Mapping[str, Estimate]) -> dict[str, Estimate]:
+    """Those figures of a greedy play that are kept, under their names there."""
+    split = ((*key.partition("/"), value) for key, value in figures.items())
+    return {f"{role}/{GREEDY_NAMES[name]}": value for role, _, name, value in split if name in GREEDY_NAMES}
+
+
+def evaluation_seed(seed: int) -> int:
+    """Seed of the evaluation's draws: the same before and after, and apart from every training draw."""
+    return seed_of("evaluation", seed)

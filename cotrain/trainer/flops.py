@@ -1,0 +1,139 @@
+"""The price of a step: floating-point operations by policy and part, the same on every machine, and seconds by stage.
+
+With M the weights that a token is multiplied with, L layers and A = heads · head size::
+
+    forward     2·M a token            + 4·L·A for each (query, key) pair: QKᵀ and the weighted values
+    learning    forward, 2·M a token for the gradients of activations, 2·M a token for those of weights that are
+                trained:
+                6·M a token            + 12·L·A a pair        (4·M where an adapter is trained on a fixed base)
+
+The table of input embeddings is looked up and multiplies nothing. The output layer counts where something is predicted:
+after a prompt and at sampled tokens, never inside of a prompt. (Kaplan et al. 2020, arXiv 2001.08361, section 2.1, has
+the forward pass; the backward pass is twice as dear.)
+
+    prefill     prompts of the roles that speak          sampling    the tokens that they drew
+    scoring     references, critics, reward models and whoever else is asked about given tokens
+    learning    forward and backward of what was trained
+
+A prompt that several answers of one step share counts once in each part, as engine and learner compute it. Everything
+is counted from what was said, so the figures do not depend on batches, padding or device. Left out: evaluations,
+optimiser steps, activations that are computed again to save memory, and that some layers do less (windows, experts that
+rest).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cotrain.algorithms.contract import LossTerm, with_context
+from cotrain.core.types import FAILED, Episode
+from cotrain.distributed.contract import ProcessStats, process_metrics
+from cotrain.distributed.policy_handles import ComputeShape
+from cotrain.learner.batching import computed_samples
+from cotrain.trainer.policy_store import PolicyStore
+
+PARTS = ("prefill", "sampling", "scoring", "learning")
+Sequences = Sequence[tuple[tuple[int, ...], tuple[int, ...]]]  # (prompt [P], sampled tokens [T])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenWork:
+    """What went through a model."""
+
+    tokens: int
+    predicted: int  # places from which something was predicted
+    pairs: int  # (query, key) pairs under the causal mask
+
+
+def prefill_work(prompts: Iterable[tuple[int, ...]]) -> TokenWork:
+    """Each distinct prompt once: P tokens, of which the last predicts."""
+    lengths = [len(prompt) for prompt in set(prompts)]
+    return TokenWork(tokens=sum(lengths), predicted=len(lengths), pairs=sum(p * (p + 1) // 2 for p in lengths))
+
+
+def decoding_work(lengths: Iterable[tuple[int, int]]) -> TokenWork:
+    """(P, T): the first token is predicted by the prompt, so T − 1 go through the model, the i-th after P + i − 1
+    others."""
+    known = list(lengths)
+    steps = sum(t - 1 for _, t in known)
+    return TokenWork(tokens=steps, predicted=steps, pairs=sum((t - 1) * p + t * (t - 1) // 2 for p, t in known))
+
+
+def sequence_work(sequences: Sequences) -> TokenWork:
+    """Prompts and answers that are all known: each distinct prompt once, and every answer token is predicted."""
+    start, rest = prefill_work(p for p, _ in sequences), decoding_work((len(p), len(t)) for p, t in sequences)
+    predicted = sum(len(t) for _, t in sequences)
+    return TokenWork(tokens=start.tokens + rest.tokens, predicted=predicted, pairs=start.pairs + rest.pairs)
+
+
+def forward_flops(shape: ComputeShape, work: TokenWork) -> int:
+    """Operations of a forward pass."""
+    return 2 * (shape.body * work.tokens + shape.head * work.predicted) + shape.pair * work.pairs
+
+
+def learning_flops(shape: ComputeShape, work: TokenWork) -> int:
+    """Operations of a forward and a backward pass."""
+    weights = shape.body * work.tokens + shape.head * work.predicted
+    share = shape.trained / (shape.body + shape.head)
+    return 4 * weights + round(2 * weights * share) + 3 * shape.pair * work.pairs
+
+
+class FlopsMeter:
+    """Adds up what one step costs."""
+
+    def __init__(self, policies: PolicyStore) -> None:
+        self._shapes = {handle.name: shape for handle in policies if (shape := handle.shape()) is not None}
+        self._scoring = {handle.name for handle in policies if handle.spec.scores}
+        self._spent: Counter[tuple[str, str]] = Counter()
+
+    def count_play(self, episodes: Sequence[Episode]) -> None:
+        """What the roles were asked and said. A reward model that plays a role is asked and says nothing."""
+        traces = [t for e in episodes for t in e.traces if t.finish != FAILED]
+        for name in sorted({t.policy for t in traces} & set(self._shapes)):
+            policy_traces = [t for t in traces if t.policy == name]
+            prompt_part = "scoring" if name in self._scoring else "prefill"
+            self._spent[name, prompt_part] += forward_flops(
+                self._shapes[name], prefill_work(t.prompt_ids for t in policy_traces)
+            )
+            sampling_work = decoding_work((len(t.prompt_ids), len(t.token_ids)) for t in policy_traces if t.token_ids)
+            self._spent[name, "sampling"] += forward_flops(self._shapes[name], sampling_work)
+
+    def count_scoring(self, policy: str, sequences: Sequences) -> None:
+        """Tokens of others that a policy was asked about."""
+        self._spent[policy, "scoring"] += forward_flops(self._shapes[policy], sequence_work(sequences))
+
+    def count_learning(self, policy: str, term: LossTerm) -> None:
+        """What a policy was trained on."""
+        samples = [term.samples[i] for i in computed_samples(term)] if term.samples else []
+        work = sequence_work([(s.prompt_ids, with_context(s.token_ids, s.given)[0]) for s in samples])
+        self._spent[policy, "learning"] += learning_flops(self._shapes[policy], work)
+
+    def take_row(self) -> dict[str, int]:
+        """``{policy}/flops/{part}`` since the last call."""
+        spent, self._spent = self._spent, Counter()
+        return {f"{name}/flops/{part}": count for (name, part), count in sorted(spent.items()) if count}
+
+
+# -- Wall seconds of a step, by what was done and by who did it.
+
+
+class StageClock:
+    """Wall seconds by stage."""
+
+    def __init__(self, work: Callable[[], Mapping[str, ProcessStats]]) -> None:
+        """``work``: what each process has done so far."""
+        self._work, self._before = work, work()
+        self.laps: dict[str, float] = {}
+        self._since = time.perf_counter()
+
+    def end_stage(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.laps[stage] = self.laps.get(stage, 0.0) + now - self._since
+        self._since = now
+
+    def process_metrics(self) -> dict[str, float | str]:
+        """What each process did in this time, up to the last lap."""
+        return process_metrics(self._before, self._work(), sum(self.laps.values()))

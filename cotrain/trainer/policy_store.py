@@ -1,0 +1,126 @@
+"""The policies of a run by name, and what of them goes into a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cotrain.config.policies import Learning
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.types import State, take_fields
+from cotrain.distributed.policy_handles import SCORING_SHORT, PolicyHandle
+from cotrain.prompts.render import Renderer, Rendering
+from cotrain.storage.tensor_files import TensorParts, is_finite
+from cotrain.trainer.failures import NotFinite
+
+MEMORY_SUFFIX = "/out_of_memory"  # behind a policy's name: the key of how often its memory ran out in a step
+
+
+class PolicyStore:
+    """All policies of one run, by name."""
+
+    def __init__(self, handles: Mapping[str, PolicyHandle]) -> None:
+        self._handles = dict(handles)
+
+    def __getitem__(self, name: str) -> PolicyHandle:
+        if name not in self._handles:
+            raise UnknownName("policy", name, self._handles)
+        return self._handles[name]
+
+    def __iter__(self) -> Iterator[PolicyHandle]:
+        return iter(self._handles.values())
+
+    @property
+    def renderers(self) -> dict[str, Rendering]:
+        """Of the policies that are asked."""
+        return {h.name: h.renderer for h in self if h.renderer is not None}
+
+    @property
+    def update_counts(self) -> dict[str, int]:
+        """Optimiser steps, of the policies that are trained."""
+        return {h.name: h.version for h in self if h.spec.trained}
+
+    def begin_at(self, moment: datetime | None) -> None:
+        """Chat templates that ask for the time are told this one, the beginning of the run."""
+        for renderer in self.renderers.values():
+            if moment is not None and isinstance(renderer, Renderer):
+                renderer.set_time(moment)
+
+    def report_to(self, tell: Callable[[str], None]) -> None:
+        """What servers of policies say goes there from now on."""
+        for handle in self:
+            handle.tell = tell
+
+    def followers_of(self, policy: str) -> list[PolicyHandle]:
+        """Those that change after an update of this one."""
+        return [h for h in self if h.spec.source_policy == policy]
+
+    def restart_policies(self, anew: Iterable[str] = ()) -> list[str]:
+        """Before a step is played: policies of ``anew`` get a new optimiser, and those whose iteration is over begin
+        the next one with the weights of their start; who did the latter."""
+        for name in anew:
+            self[name].renew()
+        asked = [h for h in self if isinstance(h.spec, Learning) and h.spec.restart_weights]
+        return [handle.name for handle in asked if handle.restart()]
+
+    def served_versions(self) -> dict[str, int]:
+        """Of every policy that changes and is asked: what the engine is told."""
+        return {h.name: h.version for h in self if h.changes and h.renderer is not None}
+
+    def outside_counts(self) -> dict[str, float]:
+        """What the policies count that answer from outside: ``{policy}/remote/answers`` and so on."""
+        counts = [(key, value) for handle in self for key, value in handle.counts().items()]
+        return {key: value for key, value in counts if not key.endswith(SCORING_SHORT)}
+
+    def scoring_short(self) -> dict[str, float]:
+        """How often memory ran out while a policy scored, by its key in a row; a learner reports its own."""
+        counts = [(handle.name, handle.counts()) for handle in self]
+        return {name + MEMORY_SUFFIX: own.get(f"{name}/{SCORING_SHORT}", 0.0) for name, own in counts}
+
+    def refuse_foreign(self, objective: str, speaker: str, others: Iterable[str]) -> None:
+        """Raise ConfigError if one of these policies does not read the tokens that ``speaker`` samples."""
+        speaker_handle = self[speaker]
+        for name in others:
+            other = self[name]
+            if other.renderer is not None and vocabulary_of(other.renderer) != vocabulary_of(speaker_handle.renderer):
+                raise ConfigError(
+                    f"objective {objective!r}: policy {name!r} ({other.spec.model}) has another tokenizer than "
+                    f"{speaker!r} ({speaker_handle.spec.model}), whose tokens it is to score; use models with one "
+                    f"tokenizer"
+                )
+
+    def state(self) -> State:
+        return {h.name: h.state() for h in self if h.changes}
+
+    def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
+        """Weights and optimiser moments of every policy that changes, by policy."""
+        return {h.name: h.tensors() for h in self if h.changes}
+
+    def checkpoint_parts(self) -> dict[str, Mapping[str, torch.Tensor] | TensorParts]:
+        """The same for a checkpoint, or who writes it. Raises NotFinite for weights that no run can go on with."""
+        parts = {h.name: h.checkpoint_tensors() for h in self if h.changes}
+        for policy, group in parts.items():
+            if not is_finite(group):
+                raise NotFinite(f"policy {policy!r} has weights that are not finite")
+        return parts
+
+    def check_folder(self, folder: Path) -> None:
+        """Raise ConfigError where checkpoints cannot be written there."""
+        for handle in self:
+            handle.check_folder(folder)
+
+    def load(self, state: Mapping[str, Any], tensors: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+        changing = [h for h in self if h.changes]
+        take_fields("policies", state, *(h.name for h in changing))
+        take_fields("tensors of policies", tensors, *(h.name for h in changing))
+        for handle in changing:
+            handle.load(state[handle.name], tensors[handle.name])
+
+
+def vocabulary_of(renderer: Rendering | None) -> dict[str, int] | None:
+    """Token → id; None for a renderer of bytes."""
+    return renderer.tokenizer.get_vocab() if isinstance(renderer, Renderer) else None

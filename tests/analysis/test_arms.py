@@ -1,0 +1,37 @@
+"""Arms as they are written, and what is said of those that cannot be run."""
+
+import pytest
+
+from cotrain.analysis.comparison.arms import distinct_arms, make_arm, parse_arm, shown_settings
+from cotrain.core.errors import ConfigError
+from cotrain.recipes.alphaproof.recipe import alphaproof
+
+
+def test_an_arm_is_a_recipe_with_parameters():
+    arm = parse_arm("tango:verifier=frozen,alpha=0.5,balance=false")
+    assert arm.target == "tango"
+    assert arm.arguments["verifier"] == "frozen" and arm.arguments["alpha"] == 0.5 and arm.arguments["balance"] is False
+    assert "--no-balance" in arm.flags()
+    assert parse_arm("spiral:game=mine.py:RACE,pool=2").arguments == {"game": "mine.py:RACE", "pool": 2}
+    assert parse_arm("tango:ratio=[2,1],alpha=0.5").arguments == {"ratio": (2, 1), "alpha": 0.5}
+    mine = parse_arm("my/file.py:mine:lr=0.1")
+    assert (mine.target, dict(mine.arguments)) == ("my/file.py:mine", {"lr": 0.1})
+    with pytest.raises(ConfigError, match="not parameter=value"):
+        parse_arm("tango:frozen")
+
+
+def test_what_a_comparison_sets_no_arm_sets():
+    for name in ("seed=3", "steps=4", "evaluate_every=5", "evaluation_tasks=6"):
+        with pytest.raises(ConfigError, match="is the same for every arm"):
+            parse_arm(f"grpo:{name}")
+    with pytest.raises(ConfigError, match="two arms would share a directory"):
+        distinct_arms([make_arm("a b", "grpo", {}), make_arm("a:b", "grpo", {"kl": 0.0})])
+    with pytest.raises(ConfigError, match="is no name of a directory"):
+        distinct_arms([make_arm("..", "grpo", {})])
+    with pytest.raises(ConfigError, match="named twice"):
+        distinct_arms([parse_arm("grpo:kl=0.0"), make_arm("mine", "grpo", {"kl": 0.0})])
+
+
+def test_a_page_says_how_many_test_problems_there_are():
+    assert shown_settings(alphaproof(target=2, among="test", evaluation_tasks=64))["test_problems"] == 1
+    assert shown_settings(alphaproof(evaluation_tasks=64))["test_problems"] == 64

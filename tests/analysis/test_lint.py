@@ -1,0 +1,263 @@
+"""``cotrain check data``: every kind of fault is found where it is, and nothing else."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cotrain.analysis.check_data import check_file, command, question_key
+from cotrain.cli.main import main
+from cotrain.core.errors import DataError
+from cotrain.data.columns import words_in
+from cotrain.data.files import split_of
+from cotrain.data.unread_columns import plain_spelling
+
+LONG = "A farmer has nine fields and sows each of them with two sacks of wheat in spring; how many sacks?"
+
+
+def write(path, *rows):
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return path
+
+
+def found(report):
+    return {f.kind: list(f.where) for f in report.findings}
+
+
+@pytest.mark.whole
+def test_each_fault_is_found_where_it_is(tmp_path):
+    file = write(
+        tmp_path / "a.jsonl",
+        {"question": "One?", "answer": "1"},
+        '{"question": "Two?", "answer" "2"}',
+        {"question": "Three?", "anwser": "3"},
+        {"question": "Four?", "answer": " "},
+        "",
+        {"question": "  one", "answer": "1.0"},
+        {"question": "One?", "answer": "2"},
+        {"question": "Five?", "answer": "\\frac{"},
+        {"question": "Six?", "answer": "\\frac13"},
+        {"question": "six", "answer": "\\frac{1}{3}"},
+        {"question": "What is 3+4?", "answer": "7"},
+        {"question": "What is 3-4?", "answer": "-1"},
+    )
+    report = check_file(file, workers=1)
+    assert found(report) == {
+        "malformed": [
+            "row 2, column 31: broken JSON (Expecting ':' delimiter); expected one object on one line",
+            "row 3: no field 'answer'; did you mean 'anwser'? (there are: 'question', 'anwser'); name the column, as "
+            "in --answer-column 'anwser'",
+            "row 4, field 'answer': expected text, found a blank string",
+        ],
+        "duplicate": [
+            "row 6 asks what row 1 asks",
+            "row 7 asks what row 1 asks, word for word",
+            "row 10 asks what row 9 asks",
+        ],
+        "two answers": ["rows 1 and 7: '1', '2'"],
+        "answer: gold not readable": ["row 8: '\\\\frac{'"],
+    }
+    assert (report.rows, report.count_rows("error"), report.count_rows("warning")) == (11, 3, 5)
+    assert report.lengths == {"min": 1, "median": 1, "p95": 3, "max": 3}
+    assert report.histogram == {"1-1": 6, "2-3": 2}
+
+
+def test_overlap_with_another_file(tmp_path):
+    mine = write(
+        tmp_path / "train.jsonl",
+        {"problem": LONG.upper().replace(";", " –"), "answer": 1},
+        {"problem": "In the hills " + LONG, "answer": 1},
+        {"problem": "A farmer has nine fields.", "answer": 1},
+    )
+    theirs = write(
+        tmp_path / "test.jsonl", {"question": "Why?", "answer": 2}, "{broken", {"question": LONG, "answer": 1}
+    )
+    report = check_file(mine, [theirs])
+    assert found(report) == {
+        "overlap": ["row 1 asks what its row 3 asks"],
+        "13-gram": ["row 2 and its row 3: a farmer has nine fields and sows each of them with two sacks"],
+    }
+    assert [f.level for f in report.findings] == ["error", "warning"]
+    assert check_file(theirs).count_rows("error") == 1  # its own broken row
+    with pytest.raises(DataError, match=r"no row can be read; the first: .*row 1, column 2"):
+        check_file(mine, [write(tmp_path / "bad.jsonl", "{broken")])
+
+
+def test_what_is_the_same_question():
+    assert question_key("What is $3 + 4$?") == question_key("what is 3+4") != question_key("What is 3-4?")
+    assert (
+        question_key(LONG)
+        == question_key(LONG.replace(" ", "  ").replace(";", ","))
+        != question_key(LONG.replace("nine", "ten"))
+    )
+    assert question_key(LONG + " $12^{th}$") == question_key(LONG + " $12$th")
+
+
+def test_processbench_files(tmp_path):
+    row = {"id": "a", "problem": "P", "steps": ["s"], "label": 0}
+    file = write(tmp_path / "gsm8k.jsonl", row, row | {"label": 1}, row | {"problem": "p."})
+    assert found(check_file(file)) == {
+        "malformed": ["row 2, field 'label': expected −1 … 0, found 1"],
+        "duplicate": ["row 3 asks what row 1 asks"],
+    }
+
+
+def test_the_command(tmp_path, capsys):
+    good = write(tmp_path / "good.jsonl", {"question": "Q", "answer": "1"})
+    assert main(["check", "data", str(good)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "0 errors, 0 warnings"
+    repeats = write(tmp_path / "repeats.jsonl", *[{"Body": "B", "Question": "Q", "Answer": "1"}] * 9)
+    assert main(["check", "data", str(repeats)]) == 0  # warnings alone
+    out = capsys.readouterr().out
+    assert "warning: duplicate: 8 rows: the question was asked before" in out and "    … and 3 more" in out
+    assert main(["check", "data", str(repeats), "--against", str(repeats), "--json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert (said["errors"], said["warnings"], len(said["findings"][1]["where"])) == (9, 8, 9)
+    assert main(["check", "data", str(repeats), "--schema", "svamp"]) == 0
+    assert main(["check", "data", str(repeats), "--schema", "gsm8k"]) == 1
+    capsys.readouterr()
+    for words, message in (
+        (["check"], "say what to check"),
+        (["check", "data", str(tmp_path / "goof.jsonl")], "did you mean 'good.jsonl'"),
+        (["check", "data", str(good), "--schema", "gsm"], "did you mean"),
+        (["check", "data", str(write(tmp_path / "none.jsonl"))], "no rows"),
+    ):
+        assert main(words) == 2
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert message in line
+
+
+def test_a_file_with_too_few_rows_for_a_run_says_so(tmp_path, capsys):
+    few = write(tmp_path / "few.jsonl", *[{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in (0, 2)])
+    assert main(["check", "data", str(few)]) == 0
+    assert "by itself refused by a run, since no row falls to " in capsys.readouterr().out
+    enough = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(60)]
+    assert main(["check", "data", str(write(tmp_path / "enough.jsonl", *enough))]) == 0
+    assert "by itself" not in capsys.readouterr().out
+
+
+def test_long_questions_differ_by_their_operations_and_not_by_their_typesetting():
+    words = "Find the sum over all positive integers of the following expression in lowest terms: "
+    assert question_key(words + r"$\frac{2n - 1}{n}$") != question_key(words + r"$\frac{2n + 1}{n}$")
+    assert question_key(words + "$x-y$") == question_key(words + "$ x − y $") != question_key(words + "$x+y$")
+    assert question_key("A well-known " + words + "$3 \\cdot y=2$") == question_key(
+        "a well known " + words + "3 \\cdot y = 2"
+    )
+    assert question_key(r"What is $88 \div (4 \div 2)$?") != question_key(r"What is $88 \div 4 \div 2$?")
+
+
+def test_one_problem_with_two_solutions_is_no_duplicate(tmp_path):
+    row = {"problem": "Why?", "steps": ["so", "thus"], "label": 1}
+    file = write(tmp_path / "a.jsonl", row, row | {"steps": ["hence", "thus"]}, row)
+    assert found(check_file(file)) == {"duplicate": ["row 3 asks what row 1 asks, word for word"]}
+
+
+def test_worked_texts_are_read_as_a_solver_would_be(tmp_path, capsys):
+    rows = [
+        {"question": "What is 3 and 4?", "answer": "3 + 4 = 7\n#### 7"},
+        {"question": "What is 3 and 5?", "solution": "It is #### 9", "answer": "8"},
+        {"question": "What is 3 and 6?", "solution": "It is 9.", "answer": "9"},
+        {"question": "What is 3 and 7?", "answer": "10"},
+    ]
+    file = tmp_path / "data.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert command(["data", str(file), "--answer", "hash"]) == 0
+    out = capsys.readouterr().out
+    assert "--answer hash: 3 worked texts: 2 are read, 1 of them as the gold answer" in out
+    assert "row 3: no answer" in out and "row 2: '9', gold '8'" in out
+    assert command(["data", str(file), "--answer", "last-number", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["read"] == {"answer": "last-number", "texts": 3, "read": 3, "right": 2}
+
+
+def test_a_fault_that_all_rows_have_is_said_once(tmp_path, capsys):
+    """Also of one row with a fault of its own, and what is counted is counted as one would say it."""
+    file = tmp_path / "rows.csv"
+    file.write_text("ask,gold\n" + "1+1?,2\n" * 40)
+    assert main(["check", "data", str(file)]) == 1
+    said = capsys.readouterr().out
+    assert said.count("no field 'question'") == 1 and "(and 39 other rows)" in said
+    file.write_text("question,answer\n1+1?,2\n1+2?,3\n1+3?,4\n1+4?,5\n1+5?,\n")
+    assert main(["check", "data", str(file)]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "1 error, 0 warnings"
+
+
+def test_a_directory_in_place_of_a_file(tmp_path, capsys):
+    (tmp_path / "rows.jsonl").mkdir()
+    assert main(["check", "data", str(tmp_path / "rows.jsonl")]) == 2
+    assert "rows.jsonl: a directory; expected a file of JSON lines" in capsys.readouterr().err
+
+
+def test_an_empty_file_names_columns_as_one_would(tmp_path, capsys):
+    (tmp_path / "rows.csv").write_text("")
+    assert main(["run", "grpo", "--data", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "run")]) == 2
+    assert "CSV with a header with the fields 'question' and 'answer'" in capsys.readouterr().err
+
+
+HALF = [{"question": f"What is {n} and {n}?"} | ({"answer": str(2 * n)} if n % 5 == 0 else {}) for n in range(40)]
+
+
+def test_a_half_answered_file_is_a_layout_and_no_fault(tmp_path, capsys):
+    file = write(tmp_path / "half.jsonl", *HALF)
+    assert command(["data", str(file)]) == 0
+    said = capsys.readouterr().out
+    assert "malformed" not in said and "--labelled answers" in said
+    assert command(["data", str(file), "--labelled", "answers"]) == 0
+    said = capsys.readouterr().out
+    assert "no answer" not in said and "32 unlabelled" in said and said.endswith("0 errors, 0 warnings\n")
+
+
+def test_problems_without_any_answer_need_those_of_another_file(tmp_path, capsys):
+    file = write(tmp_path / "bare.jsonl", *({"question": f"What is {n} and {n}?"} for n in range(40)))
+    assert command(["data", str(file)]) == 1
+    assert "no field 'answer'" in capsys.readouterr().out
+    assert command(["data", str(file), "--labelled", "solved.jsonl"]) == 0
+    said = capsys.readouterr().out
+    assert "answer from none" in said and "40 unlabelled" in said
+
+
+def test_columns_that_a_run_does_not_read_are_counted(tmp_path, capsys):
+    rows = [{"question": f"Q{n}?", "answer": str(n), "level": "hard", "hint": "" if n else "x"} for n in range(30)]
+    file = write(tmp_path / "a.jsonl", *rows)
+    assert command(["data", str(file)]) == 0
+    assert "columns not read: level (30 rows), hint (1 row)" in capsys.readouterr().out
+    assert command(["data", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["unread"] == {"level": 30, "hint": 1}
+
+
+def test_tasks_of_code_are_known_and_their_faults_found(tmp_path, capsys):
+    tests = ["assert f(1) == 1"]
+    rows = [{"task_id": n, "prompt": f"Write f, {n}.", "code": "def f(x): ...", "test_list": tests} for n in range(30)]
+    file = write(tmp_path / "code.jsonl", *rows)
+    assert command(["data", str(file)]) == 0
+    said = capsys.readouterr().out
+    train = sum(split_of(row["prompt"]) == "train" for row in rows)
+    assert f"a run reads them with --tasks mbpp; {train} train" in said
+    bad = write(tmp_path / "bad.jsonl", *rows, {**rows[0], "test_list": []}, {**rows[1], "images": ["a.png"]}, rows[2])
+    assert command(["data", str(bad), "--against", str(file)]) == 1
+    said = capsys.readouterr().out
+    assert "row 31, field 'test_list': expected at least one test" in said and "field 'images'" in said
+    assert "row 33 asks what row 3 asks" in said and "overlap: 31 rows" in said
+
+
+HINDI = ("राम के पास {} हैं और श्याम के पास उससे दो अधिक हैं, दोनों के पास कुल मिलाकर कितने हैं?", ("माला", "मेले", "मूली"))
+TAMIL = ("{} என்றால் என்ன?", ("கல்", "கால்", "கீல்"))
+
+
+@pytest.mark.parametrize("asked", [HINDI, TAMIL], ids=["hindi", "tamil"])
+def test_questions_that_differ_by_vowel_signs_are_two(asked, tmp_path):
+    sentence, words = asked
+    questions = [sentence.format(word) for word in words]
+    assert len({question_key(question) for question in questions}) == 3
+    rows = [{"question": question, "answer": str(n)} for n, question in enumerate(questions)]
+    assert "duplicate" not in found(check_file(write(tmp_path / "a.jsonl", *rows)))
+    again = write(tmp_path / "b.jsonl", rows[0], {"question": rows[0]["question"].replace("?", " ?"), "answer": "0"})
+    assert found(check_file(again))["duplicate"] == ["row 2 asks what row 1 asks"]
+
+
+def test_a_word_keeps_its_vowel_signs():
+    assert words_in("कितने हैं? x_1") == ("कितने", "हैं", "x", "1")
+
+
+def test_columns_that_differ_by_vowel_signs_are_two():
+    assert plain_spelling("माला 1") == "माला1" != plain_spelling("मेले 1")

@@ -1,0 +1,397 @@
+"""Studies: what a file must say, what git says of it, gates that hold and that do not, and going on. Runs are made, not
+trained; one whole study is."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from cotrain.analysis.comparison.compare import claim_directory
+from cotrain.analysis.comparison.forecast import phase_counts, run_length
+from cotrain.analysis.comparison.runs import run_command
+from cotrain.analysis.comparison.study import run_count_lines, run_study
+from cotrain.analysis.comparison.study_file import FOLDER, Study, git_status, read_study, shipped_studies, study_path
+from cotrain.cli.main import main
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.reports.study_words import study_markdown
+from tests.analysis.made_runs import made_run
+from tests.helpers import TINY
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+from domains import program_rows
+
+GYM = find_spec("reasoning_gym") is not None
+WITHOUT_GATE = {
+    "self-play-spin",
+    "second-view",
+    "judged-again",
+    "judge-errors",
+    "judge-errors-longer",
+    "distillation",
+}  # nothing to run first
+STUDIES = sorted(shipped_studies().values())
+FILE = """
+hypothesis = "Oracle steps help."
+measure = "solver/greedy"
+model = "{tiny}"
+seeds = 3
+equal = "batches"
+batches = 4
+settings = ["evaluation.tasks=16"]
+out = "{out}"
+
+[arms.outcome]
+recipe = "grpo"
+[arms.oracle]
+recipe = "grpo"
+steps_judged_by = "oracle"
+alpha = 0.5
+
+[parts."2 steps"]
+operations = [2, 2]
+[parts."3 steps"]
+operations = [3, 3]
+settings = ["group_size=4"]
+
+[gate]
+part = "3 steps"
+arm = "oracle"
+minus = "outcome"
+at_least = 0.1
+"""
+AFTER = {"2 steps": {"outcome": 0.5, "oracle": 0.5}, "3 steps": {"outcome": 0.3, "oracle": 0.5}}
+
+
+def written(folder: Path, text: str = FILE) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "mine.toml"
+    path.write_text(text.format(out=folder / "out", tiny=TINY))
+    return path
+
+
+def as_if_run(study: Study, after: dict[str, dict[str, float]] = AFTER) -> None:
+    alarms = {
+        "outcome": [],
+        "oracle": [{"band": b, "key": f"solver/{b}", "step": s} for b, s in (("a|b", 7), ("gap", 2), ("rare", 0))],
+    }
+    """Every run of the study, finished, in a folder that the study has begun."""
+    (study.out).mkdir(exist_ok=True)
+    for name, plan in study.parts.items():
+        claim_directory(plan, list(plan.arms))
+        for arm, figure in after[name].items():
+            for seed in range(plan.seeds):
+                figures = {"solver/greedy": figure + 0.01 * seed * (arm == "oracle"), "solver/pass@1": 0.4}
+                made_run(plan.out / arm / f"seed-{seed}", figures, alarms=alarms[arm][: 3 - seed])
+
+
+def begun(study: Study) -> None:
+    """As a study leaves its folder that was killed right after it began."""
+    with pytest.raises(RuntimeError, match="killed"):
+        run_study(study, say=killed)
+
+
+def killed(line: str) -> None:
+    raise RuntimeError("killed")
+
+
+def test_a_file_says_what_each_part_compares(tmp_path):
+    study = read_study(written(tmp_path))
+    two, three = study.parts.values()
+    assert [arm.label for arm in two.arms] == ["outcome", "oracle"] and two.measure == study.measure == "solver/greedy"
+    assert two.arms[1].arguments == {"model": TINY, "steps_judged_by": "oracle", "alpha": 0.5}
+    assert (two.operations, three.operations) == ((2, 2), (3, 3)) and two.out == tmp_path / "out" / "2-steps"
+    assert three.settings == ("evaluation.tasks=16", "group_size=4") and two.settings == ("evaluation.tasks=16",)
+    assert run_count_lines(study)[1].startswith("2 steps: 2 arms × 3 seeds = 6 runs, in ")
+    alone = written(tmp_path / "alone", FILE.split("[parts")[0])
+    assert list(read_study(alone).parts) == ["all"] and read_study(alone).gate is None
+
+
+@pytest.mark.parametrize(
+    ("was", "is_", "says"),
+    [
+        ('hypothesis = "Oracle steps help."', "", "hypothesis is missing"),
+        ("seeds = 3", "seed = 3", "did you mean 'seeds'"),
+        ("seeds = 3", 'seeds = "3"', "seeds is '3'; expected a whole number"),
+        ("seeds = 3", "seeds = ", "expected TOML"),
+        ('recipe = "grpo"', 'recipes = "grpo"', "arm 'outcome' has no recipe"),
+        ("alpha = 0.5", "seed = 5", "is the same for every arm"),
+        ("operations = [2, 2]", "operation = [2, 2]", "did you mean 'operations'"),
+        ('arm = "oracle"', 'arm = "oracel"', "did you mean 'oracle'"),
+        ('part = "3 steps"', 'part = "4 steps"', "part of the gate"),
+        ("at_least = 0.1", "", "the gate has no limit"),
+        ("at_least = 0.1", 'at_least = 0.1\nat = "gain"', "leave out minus"),
+        ("at_least = 0.1", "at_least = 0.1\nseeds = 4", "expected 1 to 3"),
+        ("at_least = 0.1", "at_least = 0.1\nseeds = 0", "expected 1 to 3"),
+        ('equal = "batches"', 'equal = "time"', "cost to be made equal"),
+        ('[parts."2 steps"]', '[parts.".."]', "cannot be directories of parts"),
+        ('[parts."2 steps"]', '[parts."3-steps"]', "'3-steps' and '3 steps' cannot be directories"),
+    ],
+)
+def test_what_a_file_gets_wrong_is_said_in_one_line(tmp_path, was, is_, says):
+    assert was in FILE
+    with pytest.raises((ConfigError, UnknownName), match=says):
+        read_study(written(tmp_path, FILE.replace(was, is_, 1)))
+
+
+def test_git_says_whether_it_was_written_down_before(tmp_path):
+    path = written(tmp_path)
+    assert not git_status(path)["committed"] and "no git repository" in git_status(path)["words"]
+
+    def git(*words: str) -> None:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b.example", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *who, "-C", str(tmp_path), *words], check=True, capture_output=True)
+
+    git("init", "-q")
+    assert git_status(path)["words"] == "git says that it was never committed"
+    git("add", "mine.toml")
+    assert not git_status(path)["committed"]
+    git("commit", "-qm", "the study")
+    said = git_status(path)
+    assert (
+        said["committed"] and said["commit"][:12] in said["words"] and "unchanged when the study began" in said["words"]
+    )
+    (tmp_path / "kept").mkdir()
+    git("mv", "mine.toml", "kept/mine.toml")
+    git("commit", "-qm", "moved as it was")
+    path = tmp_path / "kept" / "mine.toml"
+    assert git_status(path) == said
+    git("checkout", "-qb", "other")
+    (tmp_path / "other.txt").write_text("as work goes on elsewhere")
+    git("add", "other.txt")
+    git("commit", "-qm", "elsewhere")
+    git("checkout", "-q", "-")
+    git("merge", "-q", "--no-ff", "--no-commit", "other")
+    git("mv", "kept/mine.toml", "kept/again.toml")
+    git("commit", "-qm", "a merge that moves it")
+    path = tmp_path / "kept" / "again.toml"
+    assert git_status(path) == said
+    first = path.read_text()
+    path.write_text(first + "\n# another thought\n")
+    assert not git_status(path)["committed"] and "changed since commit" in git_status(path)["words"]
+    git("commit", "-qam", "another thought")
+    assert git_status(path)["committed"]
+    path.write_text(first)  # back to what was written first, when the results are there
+    assert not git_status(path)["committed"]
+
+
+@pytest.mark.whole
+def test_a_gate_that_holds_lets_the_rest_be_run(tmp_path):
+    study = read_study(written(tmp_path))
+    begun(study)
+    as_if_run(study)
+    held = run_study(study, say=lambda line: None)
+    assert held["gate"]["holds"] and held["gate"]["value"] == pytest.approx(0.21)
+    assert list(held["parts"]) == ["2 steps", "3 steps"]
+    assert held["parts"]["3 steps"]["arms"]["oracle"]["words"].startswith("better by 21.0 points")
+    page, table = ((study.out / name).read_text() for name in ("report.html", "table.md"))
+    for text in (page, table):
+        assert study.sha256 in text and "NOT written down before it ran" in text and "the gate holds" in text
+    assert '"name":"2 steps"' in page and (study.out / "3-steps" / "report.html").is_file()
+    assert "| 3 steps | 25.0" in table and "| 2 steps | oracle | outcome |" in table
+
+
+@pytest.mark.whole
+def test_alarms_of_single_runs_are_told_of_their_recipe(tmp_path):
+    study = read_study(written(tmp_path))
+    begun(study)
+    as_if_run(study)
+    lines = run_study(study, say=lambda line: None)["lines"]
+    assert lines.count("  alarms in most runs of oracle: a|b, gap") == 2  # in each part
+    assert not any("of outcome" in line for line in lines)
+    assert "## At the start and at the end" in (study.out / "2-steps" / "table.md").read_text()
+    row = "oracle | a\\|b | solver/a\\|b | 3 of 3 | 8 |"
+    assert f"| 2 steps | {row}" in (study.out / "table.md").read_text()
+    assert f"| {row}" in (study.out / "2-steps" / "table.md").read_text()
+    for page in (study.out, study.out / "2-steps"):
+        assert '"3 of 3","8"' in (page / "report.html").read_text()
+    held = json.loads((study.out / "study.json").read_text())
+    held["parts"]["2 steps"].pop("alarms")  # as an earlier version wrote it
+    assert "| 2 steps | oracle | gap" not in study_markdown(held) and "| 3 steps | oracle | gap" in study_markdown(held)
+
+
+def test_a_gate_that_does_not_hold_ends_the_study_with_its_figure(tmp_path, capsys):
+    path = written(tmp_path)
+    study = read_study(path)
+    begun(study)
+    as_if_run(study, AFTER | {"3 steps": {"outcome": 0.5, "oracle": 0.55}})
+    assert main(["study", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "found 0.060 (95 % interval" in out and "the gate does not hold, so the rest is not run" in out
+    held = json.loads((study.out / "study.json").read_text())
+    assert held["gate"]["holds"] is False and held["parts"] == {}
+    assert "the gate does not hold" in (study.out / "report.html").read_text()
+    assert not (study.out / "2-steps" / "report.html").exists()
+
+
+@pytest.mark.whole
+def test_a_gate_may_look_at_one_arm_and_at_the_start(tmp_path):
+    gate = '[gate]\narm = "outcome"\nmeasure = "solver/pass@1"\nat = "{at}"\nat_least = 0.2\nat_most = 0.3\n'
+    for at, holds in (("start", True), ("end", False)):  # 0.25 and 0.4
+        study = read_study(written(tmp_path / at, FILE.split("[gate]")[0] + gate.replace("{at}", at)))
+        begun(study)
+        as_if_run(study)
+        assert run_study(study, say=lambda line: None)["gate"]["holds"] is holds
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("least", "holds"), [(0.1, True), (0.2, False)])
+def test_a_gate_may_ask_for_a_gain_on_one_seed(tmp_path, least, holds):
+    gate = f'[gate]\narm = "outcome"\nmeasure = "solver/pass@1"\nat = "gain"\nseeds = 1\nat_least = {least}\n'
+    study = read_study(written(tmp_path, FILE.split("[gate]")[0] + gate))
+    begun(study)
+    as_if_run(study)  # 0.25 before, 0.4 after
+    held = run_study(study, say=lambda line: None)["gate"]
+    assert held["holds"] is holds and held["value"] == pytest.approx(0.15)
+    assert "outcome, solver/pass@1 gain over the start of '2 steps': at least" in held["found"]
+    assert "over 1 seed" in held["found"]
+
+
+def test_an_arm_may_have_settings_of_its_own(tmp_path):
+    own = FILE.replace("alpha = 0.5\n", 'alpha = 0.5\nsettings = ["roles.solver.sampling.max_tokens=7"]\n')
+    plan = read_study(written(tmp_path, own)).parts["2 steps"]
+    recipes = plan.make_recipes(plan.arms)
+    limits = {label: recipe.roles["solver"].sampling.max_tokens for label, recipe in recipes.items()}
+    assert limits["oracle"] == 7 != limits["outcome"]
+    words = run_command(plan.arms[1], tmp_path / "new", seed=0, ends={"steps": 4}, evaluate_every=0, settings=(),
+                        device="cpu", tasks=None, data=None, operations=None, lenient=False)  # fmt: skip
+    assert "--set=roles.solver.sampling.max_tokens=7" in words
+    for wrong, says in (('["seed=3"]', "seed is the same for every arm"), ('"a=1"', 'list of "dotted.path=value"')):
+        with pytest.raises(ConfigError, match=says):
+            read_study(written(tmp_path, FILE.replace("alpha = 0.5", f"settings = {wrong}")))
+
+
+def test_a_file_that_has_changed_is_not_gone_on_with(tmp_path):
+    path = written(tmp_path)
+    begun(read_study(path))
+    path.write_text(path.read_text().replace("at_least = 0.1", "at_least = 0.0"))
+    with pytest.raises(ConfigError, match="has changed since the study"):
+        run_study(read_study(path), say=lambda line: None)
+    other = written(tmp_path / "other")
+    (tmp_path / "other" / "out").mkdir()
+    (tmp_path / "other" / "out" / "thesis.txt").write_text("do not lose me")
+    with pytest.raises(ConfigError, match="something else than this study"):
+        run_study(read_study(other), say=lambda line: None)
+
+
+@pytest.fixture
+def prepared(tmp_path, monkeypatch):
+    """A folder in which what studies want made first has been made."""
+    (tmp_path / "runs" / "domains").mkdir(parents=True)
+    rows = "".join(json.dumps(row) + "\n" for row in program_rows(300))
+    (tmp_path / "runs" / "domains" / "programs.jsonl").write_text(rows)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_the_studies_of_the_documentation_can_be_run(path, capsys, prepared):
+    study = read_study(path)
+    if "gym" in str([plan.tasks for plan in study.parts.values()]) and not GYM:
+        assert main(["study", path.stem, "--dry-run"]) == 2
+        assert "pip install 'cotrain[gym]'" in capsys.readouterr().err
+        return
+    assert main(["study", path.stem, "--dry-run"]) == 0
+    assert (study.gate is None) == (path.stem in WITHOUT_GATE) and all(plan.seeds >= 5 for plan in study.parts.values())
+    assert str(study.out) == f"runs/studies/{path.stem}" and f"in runs/studies/{path.stem}" in capsys.readouterr().out
+
+
+def test_arms_that_are_measured_otherwise_are_refused_before_anything_runs(tmp_path, capsys):
+    """The dry run says it too, not the first part after an hour of gates."""
+    text = shipped_studies()["judges"].read_text(encoding="utf-8")
+    file = written(tmp_path, text.replace('"evaluation.group_size=4",', ""))
+    assert main(["study", str(file), "--dry-run"]) == 2
+    assert "expected the same" in capsys.readouterr().err
+
+
+def test_there_are_studies():
+    assert {path.stem for path in STUDIES} >= {"ceiling", "noisy-oracle", "judged", "views"}
+
+
+def test_a_study_that_ships_is_found_by_its_name_and_any_other_by_its_path(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert study_path("ceiling") == FOLDER / "ceiling.toml" == shipped_studies()["ceiling"]
+    assert main(["study", "ceiling", "--dry-run"]) == 0
+    assert "ceiling/4-steps" in capsys.readouterr().out
+    assert main(["study", "cieling"]) == 2
+    assert "unknown study 'cieling'; did you mean 'ceiling'? (there are: " in capsys.readouterr().err
+    assert main(["study", "docs/ceiling.toml"]) == 2
+    assert "comes with cotrain: cotrain study ceiling" in capsys.readouterr().err
+    assert main(["study", "mine.toml"]) == 2 and "mine.toml: no such file" in capsys.readouterr().err
+    mine = written(tmp_path)
+    assert study_path("mine.toml").resolve() == mine
+    written(tmp_path).rename("ceiling")
+    assert study_path("ceiling") == Path("ceiling"), "a file that is there is meant by its name"
+
+
+def test_studies_are_in_the_package_that_is_installed():
+    project = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    ships = project["tool"]["setuptools"]["package-data"]["cotrain"]
+    assert FOLDER.parent.name == "cotrain" and f"{FOLDER.name}/*.toml" in ships
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_every_objective_of_every_arm_learns_within_the_batches(path, prepared):
+    for plan in read_study(path).parts.values():
+        if not GYM and str(plan.tasks).startswith("gym:"):
+            plan = replace(plan, tasks=None)  # the schedule is the same
+        for label, recipe in plan.make_recipes(plan.arms).items():
+            played, cycle = phase_counts(plan, recipe), set(recipe.schedule.cycle)
+            for name in recipe.objectives:
+                assert recipe.schedule.planned_batches([name], run_length(plan, recipe)), (label, name)
+            assert cycle <= set(played), f"{label}: of {cycle} only {played} is played"
+
+
+def test_a_study_whose_batches_are_all_warm_up_is_refused_before_it_runs(tmp_path, capsys):
+    arms = '[arms.all]\nrecipe = "tango"\nwarmup = 4\n[arms.none]\nrecipe = "tango"\nwarmup = 0\n'
+    path = written(tmp_path, FILE.split("[arms")[0] + arms)
+    assert main(["study", str(path), "--dry-run"]) == 2
+    assert "arm 'all': objective 'generator' is due at none of the 4 steps" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="shorten the warm-up of 4 steps"):
+        run_study(read_study(path), say=lambda line: None)
+    assert not [*(tmp_path / "out").rglob("recipe.json")]
+
+
+@pytest.mark.whole
+def test_a_study_that_is_killed_goes_on(tmp_path):
+    text = FILE.replace("seeds = 3", "seeds = 1").replace("batches = 4", "batches = 2\nevaluate_every = 0")
+    text = (
+        text.replace("at_least = 0.1", "at_least = -1.0").split('[parts."3 steps"]')[0]
+        + '[gate]\narm = "oracle"\nat_least = 0.0\n'
+    )
+    small = (
+        '["tasks.max_value=20","evaluation.tasks=1","evaluation.group_size=2","evaluation.splits=[]",'
+        '"tasks_per_step=2","group_size=3"]'
+    )
+    path = written(tmp_path, text.replace('["evaluation.tasks=16"]', small))
+    command = [sys.executable, "-m", "cotrain.cli.main", "study", str(path), "--workers", "1"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    first = tmp_path / "out" / "2-steps" / "oracle" / "seed-0"
+    while not (first / "summary.json").exists() and process.poll() is None:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=600) == 143
+    made = (first / "summary.json").stat().st_mtime_ns
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (first / "summary.json").stat().st_mtime_ns == made and "the gate holds" in done.stdout
+    assert list(json.loads((tmp_path / "out" / "study.json").read_text())["parts"]) == ["2 steps"]
+
+
+@pytest.mark.whole
+def test_a_long_hypothesis_is_told_in_full(tmp_path):
+    study = read_study(written(tmp_path))
+    begun(study)
+    as_if_run(study)
+    said = study_markdown(run_study(study, say=lambda line: None) | {"hypothesis": "Steps help. " * 100})
+    assert said.startswith("# mine\n\nExpected: Steps help. ") and said.count("Steps help.") == 100

@@ -1,0 +1,57 @@
+"""How far the runs of a comparison are is said from their files."""
+
+import json
+import sys
+
+import pytest
+
+from cotrain.analysis.comparison.waves import alarms_suffix, progress_line, run_jobs, share_done
+from cotrain.core.errors import UserError
+from cotrain.distributed.device_memory import PARALLEL_RUNS
+
+
+def test_the_line_has_total_and_time_left():
+    line = progress_line([1.0, 0.5, 0.0, 0.0], [0.5, 0.0, 0.0, 0.0], 60.0)
+    assert line == "[    60 s] 1 of 4 runs are done, 38% of all steps, 2:30 left"
+    assert progress_line([0.0], [0.0], 30.0) == "[    30 s] 0 of 1 runs are done, 0% of all steps"
+
+
+def test_a_run_tells_its_share_by_what_ends_it(tmp_path):
+    assert share_done(tmp_path) == 0.0
+    (tmp_path / "recipe.json").write_text(json.dumps({"steps": 10}))
+    rows = [json.dumps({"step": step, "tokens": 100 * step}) for step in range(5)]
+    (tmp_path / "timings.jsonl").write_text("")
+    (tmp_path / "metrics.jsonl").write_text("\n".join([*rows, '{"st']))
+    assert share_done(tmp_path) == 0.5
+    ends = {"steps": 1_000_000, "settings": {"steps": 1_000_000, "tokens": 500, "flops": None}}
+    (tmp_path / "recipe.json").write_text(json.dumps(ends))
+    assert share_done(tmp_path) == 0.8
+    (tmp_path / "summary.json").write_text("{}")
+    assert share_done(tmp_path) == 1.0
+
+
+def test_a_run_that_is_done_tells_its_alarms_each_once(tmp_path):
+    fired = [{"band": name, "key": key} for name, key in (("gap", "gap"), ("cut off", "a/truncated"), ("gap", "other"))]
+    summary = json.dumps({"alarms": fired})
+    write = f"import pathlib; pathlib.Path('summary.json').write_text({summary!r})"
+    (tmp_path / "arm" / "seed-0").mkdir(parents=True)
+    lines = []
+    code = f"import os; os.chdir({str(tmp_path / 'arm' / 'seed-0')!r}); {write}"
+    run_jobs([(tmp_path / "arm" / "seed-0", [sys.executable, "-c", code, "run"])], 1, lines.append)
+    assert lines[-1].endswith("s] arm seed-0 is done, 0 to go; alarms: gap, cut off")
+    assert alarms_suffix(tmp_path) == ""
+    for text in ("{}", '{"alarms": []}', '{"alarms": 3}', "[]", "{"):
+        (tmp_path / "summary.json").write_text(text)
+        assert alarms_suffix(tmp_path) == ""
+
+
+def test_runs_know_how_many_share_the_machine_and_one_that_is_killed_is_called_so(tmp_path):
+    def job(name, code):
+        return tmp_path / "arm" / name, [sys.executable, "-c", f"import os; {code}", "run"]
+
+    note = "open({!r}, 'w').write(os.environ[{!r}])"
+    places = [tmp_path / name for name in ("a", "b", "c")]
+    run_jobs([job(place.name, note.format(str(place), PARALLEL_RUNS)) for place in places], 2, lambda line: None)
+    assert [place.read_text() for place in places] == ["2", "2", "2"]
+    with pytest.raises(UserError, match="killed, as runs are when memory runs out"):
+        run_jobs([job("d", "os.kill(os.getpid(), 9)")], 1, lambda line: None)

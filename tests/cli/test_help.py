@@ -1,0 +1,92 @@
+"""Every flag and every argument of every command says what it is for."""
+
+import argparse
+import re
+
+import pytest
+
+from cotrain.cli import main
+from cotrain.cli.flags import Parser
+from cotrain.recipes import NAMES as SHIPPED
+
+FURTHER = {"check": ["data"], "convert": [], "run": ["grpo"], "train": ["grpo"]}  # words that stand before the flags
+
+
+class Made(Exception):
+    """The parser of a command is made; nothing more is to be done."""
+
+
+def known(capsys):
+    assert main.main(["no-such-command"]) == 2
+    return re.findall(r"there are: (.*)\)", capsys.readouterr().err)[0].split(", ")
+
+
+def parser_of(monkeypatch, words):
+    def stop(parser, words, *_):
+        raise Made(parser)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Parser, "parse_strictly", stop)
+        patch.setattr(Parser, "own_names", stop)
+        with pytest.raises(Made) as made:
+            main.main(words)
+    return made.value.args[0]
+
+
+@pytest.mark.whole
+def test_every_flag_of_every_command_has_help(monkeypatch, capsys):
+    commands = [[name, *FURTHER.get(name, [])] for name in known(capsys)] + [["run", name] for name in SHIPPED]
+    assert len(commands) > 35
+    for words in commands:
+        parser = parser_of(monkeypatch, words)
+        for action in parser._actions:
+            if action.help is not argparse.SUPPRESS:
+                said = re.sub(r"\(default: .*?\)", "", action.help or "").strip()
+                assert len(said) > 2, (words, action.option_strings or action.dest)
+        assert parser.format_help()
+
+
+def test_a_parameter_with_the_name_of_a_flag_is_refused_in_one_line(tmp_path, capsys):
+    for name in ("data", "out", "config", "log_level"):
+        file = tmp_path / f"own_{name}.py"
+        file.write_text(
+            "from cotrain import Recipe, Settings, recipe\n\n"
+            f"@recipe\ndef mine(run: Settings, *, {name}: str = 'x') -> Recipe:\n    raise AssertionError\n"
+        )
+        assert main.main(["run", f"{file}:mine", "--out", str(tmp_path / "run")]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        flag = f"--{name.replace('_', '-')}"
+        assert f"parameter {name!r} has the name of a flag of the command, {flag}; rename it, for instance" in line
+
+
+def test_the_level_of_what_is_said_is_a_flag_of_all(capsys):
+    assert main.main(["list", "--log-level", "wraning"]) == 2
+    assert "unknown level 'wraning'; did you mean 'warning'?" in capsys.readouterr().err
+    assert main.main(["resume", "nowhere", "--log-level", "debug"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+    assert main.main(["resume", "nowhere"]) == 2  # the level is of one command alone
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_help_keeps_the_lists_of_a_docstring():
+    about = "\n".join(
+        [
+            "Who pays.",
+            "",
+            "    none      nothing: whole batches of problems that have a label, the control of all the others here",
+            "    learning  a verifier",
+            "              that goes on",
+            "",
+            "- one",
+            "- two, which",
+            "  goes on",
+            "",
+            "1. first",
+            "2. second",
+        ]
+    )
+    lines = Parser(prog="x", description=about).format_help().splitlines()
+    shown = "\n".join(lines)
+    assert "\n    none      nothing: whole batches" in shown and "\n              " in shown
+    assert "\n    learning  a verifier that goes on\n" in shown
+    assert "\n- one\n- two, which goes on\n" in shown and "\n1. first\n2. second\n" in shown

@@ -1,0 +1,50 @@
+"""The first line of a run says who learns when, how often, and how steps are paid."""
+
+import pytest
+
+from cotrain.cli.main import main
+from cotrain.cli.plan_line import plan_lines
+from cotrain.recipes.grpo import grpo
+from cotrain.recipes.tango import tango
+
+TURNS = "plan: 40 × verifier, then in turn 3 × generator (Ng), 1 × verifier (Nv); "
+UPDATES = "updates in 160 steps: generator 90, verifier 70; "
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        (
+            {"blend": "reward"},
+            f"{TURNS}{UPDATES}generator: r = outcome + α · mean(step), α 0.1 → 0.001 (decay)",
+        ),
+        (
+            {"blend": "reward", "step_scale": "one", "alpha": 0.5, "alpha_end": 0.5, "format_reward": 0.1},
+            f"{TURNS}{UPDATES}generator: r = outcome + 0.1 · format + α · sum(step), α 0.5",
+        ),
+        ({}, f"{TURNS}{UPDATES}generator: A = (1 − α) · A(outcome) + α · A(step), α 0.1 → 0.001 (decay)"),
+        (
+            {"blend": "add", "simultaneous": True, "steps": 4},
+            "plan: every step generator and verifier; updates in 4 steps: generator 4, verifier 4; "
+            "generator: A = A(outcome) + α · A(step), α 0.1 → 0.001 (decay)",
+        ),
+    ],
+    ids=["reward", "sum", "convex", "at once"],
+)
+def test_the_plan_of_a_run(settings, line):
+    assert plan_lines(tango(**settings)) == [line]
+
+
+def test_one_policy_that_is_paid_for_answers_has_no_plan_to_tell():
+    assert plan_lines(grpo()) == []
+
+
+@pytest.mark.whole
+def test_it_is_the_first_line_of_a_run(tmp_path, capsys):
+    words = ["run", "tango", "--smoke", "--blend", "reward", "--threads", "1", "--out", str(tmp_path / "run")]
+    assert main(words) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith(
+        "plan: 1 × verifier, then in turn 1 × generator (Ng), 1 × verifier (Nv); updates in 3 steps"
+    )
+    assert "r = outcome + α · mean(step)" in first

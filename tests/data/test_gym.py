@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from cotrain.core.errors import ConfigError, UnknownName, UserError
+from cotrain.core.types import Grade
+from cotrain.data.files import split_of
+from cotrain.envs.reasoning_gym import BLOCK, GymTasks
+
+
+def test_without_reasoning_gym_the_error_says_what_to_install(monkeypatch):
+    for module in ("reasoning_gym", "reasoning_gym.dataset", "reasoning_gym.factory"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(UserError, match=r"pip install 'cotrain\[gym\]'"):
+        GymTasks("chain_sum")
+
+
+@pytest.fixture(scope="module")
+def sums() -> GymTasks:
+    pytest.importorskip("reasoning_gym")
+    return GymTasks("chain_sum", settings={"min_terms": 3, "max_terms": 4})
+
+
+def test_tasks_are_addressable_and_splits_do_not_overlap(sums):
+    seen = {split: [sums.get(split, i) for i in range(60)] for split in ("train", "validation", "test")}
+    for split, tasks in seen.items():
+        assert all(split_of(task.prompt) == split for task in tasks)
+        assert len({task.prompt for task in tasks}) > 55
+        assert [sums.get(split, i) for i in reversed(range(60))] == tasks[::-1]
+    far = sums.get("train", 7 * BLOCK + 3)
+    assert far.id == f"gym:chain_sum/train/{7 * BLOCK + 3}" and far not in seen["train"]
+    assert sums.size("train") is None
+
+
+def test_grades(sums):
+    task = sums.get("train", 0)
+    assert task.grade(f"<answer>{task.answer}</answer>") == Grade(value=True)
+    assert task.grade(f"\\boxed{{{task.answer}.0}}") == Grade(value=True)
+    assert task.grade(f"<answer>{int(task.answer) + 1}</answer>") == Grade(value=False)
+    assert task.grade(f"<answer>{task.answer} or 3</answer>") == Grade(value=False)
+    assert task.grade(task.answer) == Grade(value=False)
+    assert task.grade_steps(("a",)) is None
+
+
+def test_a_description_builds_the_same_source(sums):
+    description = json.loads(json.dumps(sums.describe()))
+    again = GymTasks(**description["settings"])
+    assert again.describe() == description and again.get("test", 5) == sums.get("test", 5)
+
+
+def test_what_is_refused(sums):
+    with pytest.raises(UnknownName, match="did you mean 'chain_sum'"):
+        GymTasks("chainsum")
+    with pytest.raises(ConfigError, match="only its own scorer"):
+        GymTasks("countdown")
+    with pytest.raises(ConfigError, match="refuses the settings"):
+        GymTasks("chain_sum", settings={"min_trems": 3})
+    with pytest.raises(ConfigError, match="refuses the settings"):
+        GymTasks("chain_sum", settings={"min_terms": -3})
+    with pytest.raises(ConfigError, match="size"):
+        GymTasks("chain_sum", size=0)
+    with pytest.raises(IndexError):
+        GymTasks("chain_sum", size=5).get("train", 5)
+    with pytest.raises(UnknownName):
+        sums.get("dev", 0)

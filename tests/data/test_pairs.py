@@ -1,0 +1,232 @@
+"""Preferences in the layouts that people have, one pair out of each; and what is said of rows that are none."""
+
+import csv
+import gzip
+import json
+import sys
+import types
+
+import pytest
+
+from cotrain.core.errors import ConfigError, DataError, RowError
+from cotrain.data.files import split_of
+from cotrain.data.preferences import Chats, ChatTask, Pairs, messages_of, read_chat, read_pair
+from cotrain.data.sources import from_description, problem_source, task_source
+from cotrain.prompts.chat_template import Message
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def assistant(text):
+    return {"role": "assistant", "content": text}
+
+
+def plain(count, **more):
+    return [{"prompt": f"Q{n}", "chosen": f"good {n}", "rejected": f"bad {n}", **more} for n in range(count)]
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+FIRST = [user("Hi"), assistant("Hello."), user("And?")]
+TEXTS = {"prompt": "Sky?", "chosen": "Blue.", "rejected": "Green."}
+SAID = [user("Sky?")], "Sky?", "Blue.", "Green."
+LONG = FIRST, "user: Hi\n\nassistant: Hello.\n\nuser: And?", "Yes", "No"
+ULTRA = {  # UltraFeedback-binarized: a prompt of text beside whole conversations
+    **{"prompt": "Sky?", "prompt_id": "1", "messages": [user("Sky?"), assistant("Blue.")]},
+    **{"chosen": [user("Sky?"), assistant("Blue.")], "rejected": [user("Sky?"), assistant("Green.")]},
+    **{"score_chosen": 8.5, "score_rejected": 7.0},
+}
+HUMAN = "\n\nHuman: Hi\n\nAssistant: Hello.\n\nHuman: And?\n\nAssistant:"
+LAYOUTS = {
+    "texts": (TEXTS, ([], *SAID[1:])),
+    "texts, a question": ({"question": "Sky?", "chosen": "Blue.", "rejected": "Green."}, ([], *SAID[1:])),
+    "a system text": ({**TEXTS, "system": "Be short."}, (
+        [{"role": "system", "content": "Be short."}, user("Sky?")], "system: Be short.\n\nuser: Sky?", *SAID[2:])),
+    "messages": ({"prompt": [user("Sky?")], "chosen": [assistant("Blue.")], "rejected": [assistant("Green.")]}, SAID),
+    "messages, a prompt of text": ({**TEXTS, "chosen": [assistant("Blue.")], "rejected": [assistant("Green.")]}, (
+        [], *SAID[1:])),
+    "messages of several turns": (
+        {"prompt": FIRST, "chosen": [assistant("Yes")], "rejected": [assistant("No")]}, LONG),
+    "replies of text to messages": ({"prompt": FIRST, "chosen": "Yes", "rejected": "No"}, LONG),
+    "one message each": ({"prompt": FIRST, "chosen": assistant("Yes"), "rejected": assistant("No")}, LONG),
+    "whole conversations": (
+        {"chosen": [*FIRST, assistant("Yes")], "rejected": [*FIRST, assistant("No")]}, LONG),
+    "whole conversations beside their prompt": (
+        {"prompt": FIRST, "chosen": [*FIRST, assistant("Yes")], "rejected": [*FIRST, assistant("No")]}, LONG),
+    "ShareGPT": (
+        {"prompt": [{"from": "human", "value": "Sky?"}], "chosen": {"from": "gpt", "value": "Blue."},
+         "rejected": {"from": "gpt", "value": "Green."}}, SAID),
+    "UltraFeedback": (ULTRA, SAID),
+    "HH-RLHF": ({"chosen": f"{HUMAN} Yes", "rejected": f"{HUMAN} No"}, LONG),
+    "HH-RLHF, the prompt apart": ({"prompt": HUMAN, "chosen": "Yes", "rejected": "No"}, LONG),
+    "an empty reply": ({**TEXTS, "rejected": ""}, ([], "Sky?", "Blue.", "")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layout_is_read_as_it_is(layout):
+    row, (messages, question, wanted, unwanted) = LAYOUTS[layout]
+    found = read_pair(row, "here")
+    assert [{"role": m.role, "content": m.content} for m in found.messages] == messages
+    assert (found.question, found.solution, found.rejected) == (question, wanted, unwanted)
+
+
+REFUSED = {
+    "no field 'rejected'; did you mean 'reject'": {"prompt": "Q", "chosen": "a", "reject": "b"},
+    "no field 'chosen' .there are: 'question', 'answer'.; expected 'prompt'": {"question": "Q", "answer": "1"},
+    "no prompt; expected it in the field 'prompt'": {"chosen": "a", "rejected": "b"},
+    "chosen and rejected are a text and messages; expected two of one kind": {
+        **TEXTS, "rejected": [user("Sky?"), assistant("Green.")]},
+    "field 'chosen': found a number; expected a text, or a list": {**TEXTS, "chosen": 3},
+    "field 'chosen': found a list; expected a text": {**TEXTS, "chosen": []},
+    r"field 'rejected': found .'role': 'tool'": {
+        "prompt": FIRST, "chosen": [assistant("a")], "rejected": [{"role": "tool", "content": "b"}]},
+    "field 'chosen': a list of messages written as text": {**TEXTS, "chosen": str([assistant("a")])},
+    "field 'prompt': expected text, found a blank string": {**TEXTS, "prompt": " "},
+    "field 'chosen': behind the prompt stands user, assistant; expected one message of the assistant": {
+        "chosen": [user("Q"), assistant("a")], "rejected": [user("Other"), assistant("b")]},
+    "field 'rejected': behind the prompt stands nothing": {
+        "prompt": FIRST, "chosen": [*FIRST, assistant("a")], "rejected": FIRST},
+    "the prompt ends with a message of the assistant": {
+        "prompt": FIRST[:2], "chosen": [assistant("a")], "rejected": [assistant("b")]},
+    "half of a surrogate pair": {**TEXTS, "rejected": [assistant("\ud800")], "chosen": [assistant("a")]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_another_row_is_refused_in_one_line_with_its_place(why, tmp_path):
+    path = write(tmp_path / "a.jsonl", [*plain(30), REFUSED[why]])
+    with pytest.raises(RowError, match=rf"a\.jsonl, row 31.*{why}") as error:
+        Pairs(path)
+    assert "\n" not in str(error.value)
+    source = Pairs(path, lenient=True)
+    assert source.quarantine.read == 30 and len(source.quarantine.refused) == 1
+
+
+def test_formats_of_files(tmp_path):
+    rows = plain(40)
+    files = [write(tmp_path / "a.jsonl", rows), tmp_path / "a.json", tmp_path / "a.csv", tmp_path / "a.jsonl.gz"]
+    files[1].write_text(json.dumps(rows))
+    with files[2].open("w", newline="") as stream:
+        table = csv.DictWriter(stream, list(rows[0]))
+        table.writeheader()
+        table.writerows(rows)
+    files[3].write_bytes(gzip.compress(files[0].read_bytes()))
+    sources = [Pairs(file) for file in files]
+    assert len({source.describe()["settings"]["digest"] for source in sources}) == 1
+    first = sources[0].get("test", 0)
+    assert isinstance(first, ChatTask) and messages_of(first) == [] and first.answer is None
+    assert (first.solution, first.rejected) == (f"good {first.prompt[1:]}", f"bad {first.prompt[1:]}")
+
+
+def test_a_prompt_lies_in_one_split_whatever_replies_it_has(tmp_path):
+    rows = [{**row, "rejected": f"worse {i}"} for row in plain(40) for i in range(3)]
+    source = Pairs(write(tmp_path / "a.jsonl", rows))
+    prompts = {s: {source.get(s, i).prompt for i in range(source.size(s))} for s in ("train", "validation", "test")}
+    assert sum(map(len, prompts.values())) == 40 and sum(map(source.size, prompts)) == 120
+    assert all(split_of(prompt) == split for split, those in prompts.items() for prompt in those)
+
+
+def test_equal_replies_are_left_out_and_counted(tmp_path):
+    rows = plain(30)
+    rows[4]["chosen"] = rows[4]["rejected"]
+    path = write(tmp_path / "a.jsonl", [*rows, {**ULTRA, "chosen": ULTRA["rejected"]}])
+    source = Pairs(path)
+    assert sum(map(source.size, ("train", "validation", "test"))) == 29
+    [note] = source.notes
+    assert note == (f"note: 2 pairs are left out, as chosen and rejected are equal; the first: {path}, row 5")
+    assert Pairs(write(tmp_path / "b.jsonl", rows[:4] + rows[5:])).notes == []
+    with pytest.raises(DataError, match=r"c\.jsonl: in all 3 rows chosen and rejected are equal"):
+        Pairs(write(tmp_path / "c.jsonl", [{**row, "chosen": row["rejected"]} for row in plain(3)]))
+
+
+def test_changed_replies_are_other_data(tmp_path):
+    path = write(tmp_path / "a.jsonl", plain(30))
+    described = Pairs(path).describe()
+    assert from_description(described).describe() == described
+    write(path, [{**row, "rejected": "other"} for row in plain(30)])
+    with pytest.raises(DataError, match="its rows have changed"):
+        from_description(described)
+
+
+def test_how_the_command_line_names_them(tmp_path):
+    path = str(write(tmp_path / "a.jsonl", [*plain(30), {}]))
+    lenient = task_source("pairs", path, lenient=True)
+    assert isinstance(lenient, Pairs) and from_description(lenient.describe()).describe() == lenient.describe()
+    write(tmp_path / "a.jsonl", plain(30))
+    assert problem_source(f"pairs:{path}", None).describe() == problem_source("pairs", path).describe()
+    for spec, data in (("pairs", None), (f"pairs:{path}", path)):
+        with pytest.raises(
+            ConfigError, match="expected one file, as --tasks pairs:FILE or as --tasks pairs --data FIL"
+        ):
+            task_source(spec, data)
+    with pytest.raises(DataError, match=r"the layout is chosen and rejected; .*to learn preferences: `cotrain run dpo"):
+        problem_source(None, path)
+
+
+def test_a_directory_and_the_splits_of_preferences_on_the_hub(tmp_path, monkeypatch):
+    write(tmp_path / "train.jsonl", plain(30))
+    write(tmp_path / "test.jsonl", plain(3))
+    source = Pairs(tmp_path)
+    assert (source.size("test"), source.left_out) == (3, 3)
+    splits = {"train_prefs": plain(30), "test_prefs": [ULTRA], "train_sft": [{"messages": []}], "test_gen": [{}]}
+    fake = types.SimpleNamespace(load_dataset=lambda name, config: splits)
+    monkeypatch.setitem(sys.modules, "datasets", fake)
+    found = Pairs("me/binarized")
+    assert (found.size("test"), messages_of(found.get("test", 0))) == (1, [Message("user", "Sky?")])
+
+
+def test_nothing_can_be_graded_by_them(tmp_path):
+    source = Pairs(write(tmp_path / "a.jsonl", plain(30)))
+    with pytest.raises(ConfigError, match="no answers by which others could be graded; learn from it by dpo or reward"):
+        source.get("train", 0).grade("Q")
+
+
+CHATS = {
+    "messages": ({"messages": [*FIRST, assistant("Yes")]}, (FIRST, "Yes")),
+    "ShareGPT": (
+        {"conversations": [{"from": "human", "value": "Sky?"}, {"from": "gpt", "value": "Blue."}]},
+        ([user("Sky?")], "Blue."),
+    ),
+    "prompt and completion": ({"prompt": "Sky?", "completion": "Blue."}, ([], "Blue.")),
+    "the same as messages": (
+        {"prompt": [user("Sky?")], "completion": [assistant("Blue.")]}, ([user("Sky?")], "Blue.")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", CHATS)
+def test_a_conversation_is_what_is_said_and_its_last_reply(layout):
+    row, (before, reply) = CHATS[layout]
+    found = read_chat(row, "here")
+    assert [{"role": m.role, "content": m.content} for m in found.messages] == before
+    assert (found.solution, found.rejected) == (reply, None)
+
+
+@pytest.mark.parametrize(
+    "row, said",
+    [
+        ({"question": "Q", "answer": "A"}, "fields 'question', 'answer'; expected 'messages' or 'conversations'"),
+        ({"messages": FIRST}, "field 'messages': behind the prompt stands user; expected one message of the assistant"),
+        ({"messages": [assistant("Yes")]}, "no prompt"),
+        ({"messages": "Sky?"}, "field 'messages': found a text; expected a list of messages"),
+    ],
+)
+def test_what_is_no_conversation_says_so(row, said):
+    with pytest.raises(DataError, match=f"here.*{said}"):
+        read_chat(row, "here")
+
+
+def test_a_file_of_conversations_is_a_task_source(tmp_path):
+    path = write(tmp_path / "chat.jsonl", [{"prompt": f"Q{n}", "completion": f"A {n}"} for n in range(30)])
+    source = task_source("chats", str(path))
+    assert isinstance(source, Chats) and source.notes == [] and source.size("train") > source.size("test") > 0
+    again = from_description(source.describe())
+    task = again.get("train", 0)
+    assert isinstance(task, ChatTask) and task.prompt[1:] == task.solution.removeprefix("A ")
+    with pytest.raises(ConfigError, match="no answers by which others could be graded; learn from it by spin"):
+        source.grade(task, "A")

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cotrain.core.errors import ConfigError, StateError, UnknownName
+from cotrain.data.sources import from_description, task_source
+
+
+def test_sources_by_name(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"question": f"Q{n}", "answer": "#### 4"}) + "\n" for n in range(30)))
+    assert task_source("words").name == "words"
+    assert task_source("gsm8k", str(path)).name == "gsm8k"
+    assert task_source("jsonl", str(path)).name == "jsonl"
+
+
+def test_wrong_names_and_data():
+    with pytest.raises(ConfigError, match="add --data FILE"):
+        task_source("gsm8k")
+    with pytest.raises(ConfigError, match="leave out --data x"):
+        task_source("words", "x")
+    with pytest.raises(UnknownName, match="did you mean 'gsm8k'"):
+        task_source("gsm8", "x")
+    with pytest.raises(UnknownName, match="gym:NAME"):
+        task_source("gym")
+
+
+def test_settings_of_reasoning_gym_in_the_name():
+    pytest.importorskip("reasoning_gym")
+    source = task_source("gym:chain_sum:max_terms=2,max_digits=1")
+    assert source.describe()["settings"]["settings"] == {"max_terms": 2, "max_digits": 1}
+    assert from_description(source.describe()).get("test", 3) == source.get("test", 3)
+    assert all(len(source.get("train", index).prompt.split("problem: ")[1]) <= len("9 - 9 =") for index in range(20))
+    with pytest.raises(ConfigError, match=r"refuses the settings \{'max_trems': 2\}"):
+        task_source("gym:chain_sum:max_trems=2")
+
+
+@pytest.mark.parametrize("spec", ["max_terms", "max_terms=", "=2", "max_terms=2,", "max_terms=2,min_terms"])
+def test_settings_that_are_none(spec):
+    with pytest.raises(ConfigError, match="expected SETTING=VALUE"):
+        task_source(f"gym:chain_sum:{spec}")
+    with pytest.raises(ConfigError, match="max_terms is given twice"):
+        task_source("gym:chain_sum:max_terms=2,max_terms=3")
+
+
+@pytest.mark.parametrize("spec", ["words", "jsonl"])
+def test_descriptions_build_the_same_source(tmp_path, spec):
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"question": f"Q{n}", "answer": "#### 4"}) + "\n" for n in range(30)))
+    source = task_source(spec, str(path) if spec == "jsonl" else None)
+    description = json.loads(json.dumps(source.describe()))
+    again = from_description(description)
+    assert again.describe() == description
+    assert [again.get("train", i).prompt for i in range(5)] == [source.get("train", i).prompt for i in range(5)]
+
+
+def test_descriptions_that_do_not_fit():
+    with pytest.raises(StateError, match="missing \\['settings'\\]"):
+        from_description({"kind": "words"})
+    with pytest.raises(StateError, match="do not fit"):
+        from_description({"kind": "words", "settings": {"colour": 3}})
+    with pytest.raises(UnknownName, match="did you mean 'words'"):
+        from_description({"kind": "wodrs", "settings": {}})

@@ -1,0 +1,153 @@
+"""Corrupted solutions: the errors asked for, judged by the oracle, and consistent after the error."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from cotrain.core.errors import ConfigError
+from cotrain.core.seeding import rng_of
+from cotrain.data.word_problems import WordProblems
+from cotrain.data.word_problems.corrupt import (
+    Habits,
+    clean_attempt,
+    slipped_number,
+    triggered_habits,
+    with_errors,
+    with_habits,
+)
+from cotrain.data.word_problems.oracle import grade_steps, parse_step
+from cotrain.data.word_problems.problem import Fact, Problem, assemble_problem
+from cotrain.formats.solutions import Solution, tagged_solution
+
+SOURCE = WordProblems()
+PROBLEMS = [SOURCE.problem("train", i) for i in range(400)]
+NONE = Habits(random=0.0, systematic=0.0)
+
+
+def small(family: str = "plain") -> Problem:
+    facts = (
+        Fact(target="apples", kind="given", right=17),
+        Fact(target="pears", kind="minus", left="apples", right=4),
+        Fact(target="plums", kind="sum", left="pears", right="apples"),
+    )
+    return assemble_problem(facts, "plums", family=family)
+
+
+def test_without_errors_it_is_the_exact_solution():
+    for i, problem in enumerate(PROBLEMS[:50]):
+        attempt = with_habits(problem, NONE, rng_of(i))
+        assert attempt == clean_attempt(problem)
+        assert attempt.text == problem.solution
+        assert grade_steps(problem, attempt.steps) == attempt.judgement
+
+
+def test_the_habits_by_hand():
+    always = Habits(random=0.0, systematic=1.0)
+    wrong = with_habits(small(), always, rng_of(0))
+    assert wrong.steps == (
+        " pears= apples+4=17+4=21 pears",
+        " plums= pears+ apples=21+17=38 plums",
+    )  # 1 + 7 carries nothing
+    assert wrong.judgement.reasons == ("relation", "") and wrong.answer == "38"
+    other = with_habits(small("survey"), always, rng_of(0))
+    assert other.steps == (
+        " pears= apples-4=17-4=13 pears",
+        " plums= pears+ apples=13+17=20 plums",
+    )  # 30 without its carry
+    assert other.judgement.reasons == ("", "arithmetic") and other.answer == "20"
+
+
+def test_triggers():
+    plus = Fact(target="a", kind="plus", left="b", right=4)
+    assert triggered_habits(small(), plus, 16, 4) == ("carry",)
+    assert triggered_habits(small(), plus, 15, 4) == ()
+    assert triggered_habits(small(), plus, -6, 4) == ()
+    minus = Fact(target="a", kind="minus", left="b", right=4)
+    assert triggered_habits(small(), minus, 16, 4) == ("fewer",)
+    assert triggered_habits(small("number"), minus, 16, 4) == ()
+
+
+@pytest.mark.whole
+def test_corrupted_solutions_parse_and_their_answer_is_the_last_result():
+    habits = Habits(random=0.5)
+    for i, problem in enumerate(PROBLEMS):
+        attempt = with_habits(problem, habits, rng_of("habits", i))
+        parsed = tagged_solution(attempt.text)
+        assert isinstance(parsed, Solution) and parsed.format_score == 1.0
+        assert tuple(span.text for span in parsed.steps) == attempt.steps
+        steps = [parse_step(step) for step in attempt.steps]
+        assert None not in steps and str(steps[-1].result) == attempt.answer
+        assert grade_steps(problem, attempt.steps) == attempt.judgement
+
+
+def test_after_the_error_everything_is_consistent():
+    slips = Habits(premise=0.0, relation=0.0, structure=0.0, systematic=0.0)
+    for i, problem in enumerate(PROBLEMS):
+        attempt = with_errors(problem, 1, slips, rng_of("one", i))
+        assert sorted(attempt.judgement.reasons) == [""] * (len(attempt.steps) - 1) + ["arithmetic"]
+
+
+@pytest.mark.whole
+def test_each_kind_of_error_gets_its_reason():
+    for share, reason in (("premise", "premise"), ("relation", "relation")):
+        habits = Habits(**{"systematic": 0.0, "premise": 0.0, "relation": 0.0, "structure": 0.0} | {share: 1.0})
+        seen = Counter(
+            r for i, p in enumerate(PROBLEMS) for r in with_errors(p, 1, habits, rng_of(i)).judgement.reasons
+        )
+        assert set(seen) <= {"", reason, "arithmetic"}  # a slip where the kind would change nothing
+        assert seen[reason] > 10 * seen["arithmetic"]
+    structure = Habits(systematic=0.0, premise=0.0, relation=0.0, structure=1.0)
+    seen = Counter(r for i, p in enumerate(PROBLEMS) for r in with_errors(p, 1, structure, rng_of(i)).judgement.reasons)
+    assert {"unneeded", "repeated", "premise"} <= set(seen)
+
+
+def test_errors_always_leave_the_solution_wrong():
+    for i, problem in enumerate(PROBLEMS):
+        attempt = with_errors(problem, 1 + i % 2, Habits(), rng_of("wrong", i))
+        assert not all(attempt.judgement.ok) or attempt.answer != str(problem.answer)
+    single = small()
+    assert all(not all(with_errors(single, 5, Habits(), rng_of(i)).judgement.ok) for i in range(50))
+
+
+@pytest.mark.whole
+def test_some_wrong_solutions_have_the_right_answer():
+    problems = [WordProblems(cancel=1.0, operations=(5, 6)).problem("train", i) for i in range(300)]
+    attempts = [with_errors(p, 1, Habits(systematic=0.0), rng_of(i)) for i, p in enumerate(problems)]
+    lucky = sum(a.answer == str(p.answer) for a, p in zip(attempts, problems, strict=True))
+    assert lucky >= 20
+
+
+def test_solver_is_right_between_a_quarter_and_a_half_of_the_time():
+    right = sum(
+        with_habits(p, Habits(), rng_of("rate", i)).answer == str(p.answer) for i, p in enumerate(PROBLEMS)
+    ) / len(PROBLEMS)
+    assert 0.25 < right < 0.5
+
+
+def test_modular_errors_stay_in_range():
+    source = WordProblems(modulus=10)
+    for i in range(150):
+        problem = source.problem("train", i)
+        attempt = with_errors(problem, 2, Habits(), rng_of(i))
+        results = [parse_step(step).result for step in attempt.steps]
+        assert all(0 <= result < 10 for result in results)
+
+
+@pytest.mark.parametrize("value", [0, 7, 10, 42, 100, -15])
+def test_a_slip_is_near_and_never_nothing(value: int):
+    slips = {slipped_number(value, rng_of(value, i)) for i in range(200)}
+    assert value not in slips
+    assert {value + 1, value + 2, value + 10} <= slips
+    assert value <= 0 or value - 1 in slips
+    assert value < 0 or min(slips) >= 0
+    swapped = {42: 24, -15: -51}.get(value)
+    assert swapped is None or swapped in slips
+
+
+def test_habits_are_checked():
+    with pytest.raises(ConfigError, match="at most 1"):
+        Habits(premise=0.7, relation=0.7)
+    with pytest.raises(ConfigError, match="probabilities"):
+        Habits(random=1.5)

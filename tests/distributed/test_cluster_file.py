@@ -1,0 +1,167 @@
+"""What a cluster file may say, and what is said of one that is wrong: one line, before anything is loaded."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from cotrain.cli.main import main
+from cotrain.config.policies import trainable
+from cotrain.core.errors import ConfigError
+from cotrain.distributed.cluster_file import Cluster, check_world, read_cluster_file, with_gpu_check
+from cotrain.distributed.placement import VllmPlacement
+from cotrain.inference.vllm import VllmSettings
+from tests.helpers import TINY
+
+WHOLE = """
+address = "10.0.0.1:6379"
+cpus = 8
+object_store_mb = 4096
+deadline_seconds = 90
+
+[learner]
+gpus = 1
+
+[engine]
+replicas = 3
+gpus = 0.5
+python = "/env/bin/python"
+cache_mb = 512
+context = 4096
+"""
+
+
+def written(tmp_path, text):
+    path = tmp_path / "cluster.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_whole_file(tmp_path):
+    expected = Cluster(
+        address="10.0.0.1:6379",
+        cpus=8,
+        object_store_mb=4096,
+        deadline=90.0,
+        replicas=3,
+        gpus={"LearnerHost": 1.0, "RankHost": 1.0, "EngineHost": 0.5, "VllmHost": 0.5},
+        pythons={"VllmHost": "/env/bin/python"},
+        vllm=VllmSettings(cache_mb=512, context=4096, rows=256),
+    )
+    assert read_cluster_file(written(tmp_path, WHOLE)) == expected
+    assert read_cluster_file("local").address is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("adress = 'auto'", "unknown key 'adress'; did you mean 'address'?"),
+        ("[engine]\ngpu = 1", "unknown key 'gpu'; did you mean 'gpus'?"),
+        ("cpus = 0", "cpus is 0, expected a whole number of at least 1"),
+        ("cpus = true", "cpus is True, expected a whole number"),
+        ("deadline_seconds = 'long'", "deadline_seconds is 'long', expected a number of at least 1"),
+        ("object_store_mb = 10", "object_store_mb is 10, expected a whole number of at least 80"),
+        ("address = 4", "address is 4, expected a text"),
+        ("[engine]\npython = 3", "engine.python is 3, expected a text"),
+        ("[engine]\nreplicas = 0", "engine.replicas is 0, expected a whole number of at least 1"),
+        ("[engine]\nreplicas = 1.5", "engine.replicas is 1.5, expected a whole number of at least 1"),
+        ("[engine]\nrows = 0.5", "engine.rows is 0.5, expected a whole number of at least 1"),
+        ("[engine]\ncontext = 0", "engine.context is 0, expected a whole number of at least 1"),
+        ("engine = 1", r"engine is 1, expected a table \[engine\]"),
+        ("[learner", "not TOML "),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line(text, said, tmp_path):
+    with pytest.raises(ConfigError, match=said) as told:
+        read_cluster_file(written(tmp_path, text))
+    assert "\n" not in str(told.value)
+
+
+def test_a_wrong_cluster_file_ends_the_command_before_anything_is_written(tmp_path, capsys):
+    out = tmp_path / "run"
+    flags = ["--backend", "ray", "--cluster", written(tmp_path, "nodes = 3"), "--out", str(out)]
+    assert main(["run", "grpo", *flags]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert main(["run", "grpo", "--cluster", "local", "--out", str(out)]) == 2
+    assert "--cluster goes with --backend ray" in capsys.readouterr().err
+    assert main(["run", "grpo", "--backend", "ray", "--cluster", str(tmp_path / "no.toml"), "--out", str(out)]) == 2
+    assert "no such file or directory" in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("cluster", "device", "world", "said"),
+    [
+        (Cluster(cpus=2), "cpu", 3, "--world 3: there are 2 CPUs here for as many ranks; give --world 2 or fewer"),
+        (Cluster(cpus=8), "cuda", 2, "each rank needs a GPU of its own, and the --cluster file gives it 0"),
+        (
+            Cluster(cpus=8, gpus={"RankHost": 1.0, "EngineHost": 1.0}),
+            "cuda",
+            2,
+            "learners and engine want 3 GPUs, and there are 2 here",
+        ),
+        (
+            Cluster(cpus=2, replicas=3),
+            "cpu",
+            1,
+            "engine.replicas is 3 in the --cluster file, and there are 2 CPUs here",
+        ),
+        (
+            Cluster(cpus=8, gpus={"LearnerHost": 1.0, "EngineHost": 0.5}, replicas=3),
+            "cuda",
+            1,
+            "learners and engine want 2.5 GPUs, and there are 2 here; give fewer ranks or engines",
+        ),
+    ],
+)
+def test_more_ranks_or_replicas_than_there_is_room_for_are_refused(cluster, device, world, said, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ConfigError, match=said) as told:
+        check_world(cluster, device, world)
+    assert "\n" not in str(told.value)
+
+
+def test_as_many_ranks_as_there_is_room_for_are_not(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    check_world(Cluster(cpus=2), "cpu", 2)
+    check_world(Cluster(cpus=1), "cpu", 1)
+    check_world(Cluster(cpus=1, address="10.0.0.1:6379"), "cpu", 9)
+    check_world(Cluster(cpus=8, gpus={"RankHost": 1.0, "EngineHost": 1.0}), "cuda", 2)
+    check_world(Cluster(cpus=8, gpus={"RankHost": 1.0, "EngineHost": 1.0}, replicas=3), "cuda", 1)
+    check_world(Cluster(cpus=1, replicas=4), "cuda", 1)  # they share what there is
+    check_world(Cluster(cpus=1, replicas=9, address="10.0.0.1:6379"), "cpu", 1)
+
+
+def test_replicas_of_every_engine_of_vllm_are_counted(monkeypatch):
+    """Two models are two engines, each with two processes."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    policies = {n: trainable(TINY).with_device_defaults(autocast=False) for n in ("generator", "verifier")}
+    cluster = Cluster(cpus=8, gpus={"LearnerHost": 1.0, "VllmHost": 1.0}, replicas=2)
+    with pytest.raises(ConfigError, match="learners and engine want 5 GPUs, and there are 4 here"):
+        with_gpu_check(cluster, 1, VllmPlacement())(policies, 0, "cuda", 1)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 5)
+    assert len(with_gpu_check(cluster, 1, VllmPlacement())(policies, 0, "cuda", 1)) == 2
+    elsewhere = replace(cluster, address="10.0.0.1:6379", replicas=9)
+    assert len(with_gpu_check(elsewhere, 1, VllmPlacement())(policies, 0, "cuda", 1)) == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--world", "2"], "--world goes with --backend ray"),
+        (["--backend", "ray", "--world", "0"], "--world"),
+        (["--backend", "ray", "--world", "999"], "--world 999: there are"),
+        (["--backend", "ray", "--cluster", "[engine]\nreplicas = 0"], "engine.replicas is 0, expected a whole number"),
+        (
+            ["--backend", "ray", "--cluster", "cpus = 2\n[engine]\nreplicas = 3"],
+            "engine.replicas is 3 in the --cluster file, and there",
+        ),
+    ],
+)
+def test_a_wrong_number_ends_the_command_before_anything_is_written(flags, said, tmp_path, capsys):
+    out = tmp_path / "run"
+    flags = [written(tmp_path, flag) if "=" in flag else flag for flag in flags]
+    assert main(["run", "grpo", "--device", "cpu", *flags, "--out", str(out)]) == 2
+    told = capsys.readouterr().err
+    assert said in told and told.count("\n") == 1
+    assert not out.exists()

@@ -1,0 +1,79 @@
+"""Another Python for vLLM: what is missing there is said in one line, before anything is loaded."""
+
+import json
+import stat
+import sys
+
+import pytest
+
+from cotrain.cli.main import main
+from cotrain.distributed.ray_nodes import inspect_python, python_problem
+
+HERE = inspect_python(sys.executable)
+
+
+def python(tmp_path, **changes):
+    """A Python that says what this one says, with changes; None takes something out."""
+    told = {"vllm": "0.32.0", **HERE, **changes}
+    told = {name: value for name, value in told.items() if value is not None and name != "asked"}
+    path = tmp_path / "python"
+    path.write_text(f"#!/bin/sh\necho '{json.dumps(told)}'\n")
+    path.chmod(path.stat().st_mode | stat.S_IEXEC)
+    return str(path)
+
+
+def refused(tmp_path, capsys, asked, *flags):
+    """What the command says of a cluster file with this Python."""
+    cluster = tmp_path / "cluster.toml"
+    cluster.write_text(f"[engine]\npython = {asked!r}\n")
+    flags = ["--backend", "ray", "--engine", "vllm", "--cluster", str(cluster), "--out", str(tmp_path / "run"), *flags]
+    assert main(["run", "grpo", *flags]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and not (tmp_path / "run").exists()
+    return said
+
+
+def test_what_a_python_has():
+    assert HERE["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert {"cotrain", "code", "ray", "torch", "transformers"} <= set(HERE)
+    assert python_problem({**HERE, "vllm": "0.32.0"}, HERE) is None
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"vllm": None}, "vLLM is not installed there; "),
+        ({"ray": None}, "ray is not installed there; "),
+        ({"cotrain": None, "code": None}, "cotrain is not installed there; "),
+        ({"python": "3.7.1"}, "Python 3.7.1 there and "),
+        ({"ray": "2.1.0"}, "Ray 2.1.0 there and "),
+        ({"cotrain": "0.0.1", "code": "1"}, "of another version; install this one there too"),
+        ({"code": "1"}, "of the same version, with other files; install this one there too"),
+    ],
+)
+def test_what_is_missing_or_differs_is_one_line(changes, said, tmp_path, capsys):
+    assert said in refused(tmp_path, capsys, python(tmp_path, **changes))
+
+
+@pytest.mark.whole
+def test_no_python_is_one_line(tmp_path, capsys):
+    assert "no such file or directory; name the Python" in refused(tmp_path, capsys, str(tmp_path / "none"))
+    silent = tmp_path / "silent"
+    silent.write_text("#!/bin/sh\necho oh no >&2; exit 3\n")
+    silent.chmod(0o700)
+    assert "no Python (oh no)" in refused(tmp_path, capsys, str(silent))
+
+
+@pytest.mark.whole
+def test_heads_that_vllm_does_not_run_on_a_cpu_are_one_line(tmp_path, capsys):
+    """The tiny model of the tests has heads of 16 numbers."""
+    from tests.helpers import TINY
+
+    said = refused(tmp_path, capsys, python(tmp_path), "--model", TINY, "--device", "cpu")
+    assert "attention heads of size 16" in said and "--engine embedded" in said
+
+
+def test_vllm_wants_ray(tmp_path, capsys):
+    assert main(["run", "grpo", "--engine", "vllm", "--out", str(tmp_path / "run")]) == 2
+    assert "--engine vllm goes with --backend ray" in capsys.readouterr().err

@@ -1,0 +1,142 @@
+import json
+from collections import Counter
+
+import pytest
+
+from cotrain.core.errors import ConfigError, DataError
+from cotrain.data.malformed_rows import Quarantine
+from cotrain.pretraining.corpora import (
+    corpus_file,
+    from_items,
+    interleave,
+    jsonl_file,
+    procedural_corpus,
+    repeat_epochs,
+    split_corpus,
+    text_file,
+)
+
+
+def everything(corpus):
+    return [corpus.get(i) for i in range(corpus.size)]
+
+
+def test_paragraphs_of_a_text_file(tmp_path):
+    (tmp_path / "a.txt").write_text("one\n\n\n\ntwo two\n\nthree\nthree\n\n", encoding="utf-8")
+    assert everything(text_file(tmp_path / "a.txt", min_characters=8)) == ["one\n\ntwo two", "three\nthree"]
+    assert everything(corpus_file(tmp_path / "a.txt")) == ["one\n\ntwo two\n\nthree\nthree"]
+
+
+def test_lines_are_the_parts_of_a_text_without_empty_lines(tmp_path):
+    (tmp_path / "a.txt").write_text("one\ntwo two\r\nthree\n")
+    assert everything(text_file(tmp_path / "a.txt", min_characters=8)) == ["one\ntwo two", "three"]
+
+
+def test_rows_of_a_jsonl_file(tmp_path):
+    turns = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "\u2028a"}]
+    rows = [json.dumps({"text": "t"}), "", json.dumps({"messages": turns, "id": 3}, ensure_ascii=False)]
+    (tmp_path / "a.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    assert everything(corpus_file(tmp_path / "a.jsonl")) == ["t", turns]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "row 2, column 2: broken JSON"),
+        ("[1]", "row 2: expected an object such as .*, found a list"),
+        ('{"txt": "a"}', "row 2: no column 'text' or 'messages'; there are: txt"),
+        ('{"text": 3}', "row 2, column 'text': expected a non-empty string, found 3"),
+        ('{"text": "a\\ud800"}', "row 2, column 'text', character 2: half of a surrogate pair"),
+        ('{"text": "a", "text": "b"}', "field 'text' twice"),
+        ('{"text": ""}', "row 2, column 'text': expected a non-empty string, found ''"),
+        ('{"messages": []}', "row 2, column 'messages': expected a non-empty list"),
+        ('{"messages": ["x"]}', "row 2, column 'messages\\[0\\]': expected an object"),
+        ('{"messages": [{"role": "bot", "content": "x"}]}', "'messages\\[0\\].role': expected one of system, user"),
+        ('{"messages": [{"role": "user"}]}', "'messages\\[0\\].content': expected a string, found None"),
+        ('{"messages": [{"role": "user", "content": "x"}]}', "the last message must be the assistant's"),
+        ('{"messages": [{"role": "assistant", "content": "x"}]}', "the first message is the assistant's"),
+        ('{"text": "a", "messages": [{"role": "user", "content": "x"}]}', "both 'text' and 'messages'"),
+        ('{"messages": [{"role": "user", "content": "x"}], "tools": [{"name": "f"}]}', "field 'tools'"),
+        ('{"text": null}', "column 'text': expected a non-empty string, found None"),
+        (
+            '{"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]}',
+            "0\\]', 'tool_calls': .* would be lost",
+        ),
+        ('{"messages": [{"role": "assistant", "content": "x", "reasoning": "y"}]}', "'reasoning': 'y' would be lost"),
+        ('{"messages": [{"role": "assistant", "content": "x", "weight": 0}]}', "weight': 0 would be lost"),
+        ('{"messages": [{"role": "assistant", "content": "x", "train": false}]}', "train': False would be lost"),
+    ],
+)
+def test_bad_rows_say_where(tmp_path, line, words):
+    (tmp_path / "a.jsonl").write_text('{"text": "fine"}\n' + line + "\n")
+    with pytest.raises(DataError, match=words) as caught:
+        jsonl_file(tmp_path / "a.jsonl")
+    assert "a.jsonl, row 2" in str(caught.value)
+
+
+def test_columns_without_a_value_say_nothing(tmp_path):
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    full = [{**turn, "weight": 1.0, "train": True, "tool_calls": [], "reasoning": "", "name": None} for turn in turns]
+    full[0]["train"] = False  # of what is never learned
+    rows = [{"text": None, "messages": full, "tools": None}, {"text": "c", "messages": None}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert everything(jsonl_file(tmp_path / "a.jsonl")) == [turns, "c"]
+
+
+def test_rows_are_set_aside_when_asked(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{\n{"text": 3}\n{"text": "two"}\n')
+    aside = Quarantine()
+    assert everything(corpus_file(tmp_path / "a.jsonl", aside)) == ["one", "two"]
+    assert (aside.read, [one.row for one in aside.refused]) == (2, ["{", '{"text": 3}'])
+    (tmp_path / "b.jsonl").write_text('{"text": "one"}\n{\n{"text": 3}\n')
+    with pytest.raises(DataError, match="2 of 3 rows cannot be read, and at most half may be left out"):
+        corpus_file(tmp_path / "b.jsonl", Quarantine())
+
+
+def test_files_that_are_not_there_or_not_text(tmp_path):
+    with pytest.raises(DataError, match="no such file"):
+        corpus_file(tmp_path / "nothing.txt")
+    (tmp_path / "a.txt").write_bytes(b"ab\xff")
+    with pytest.raises(DataError, match="not UTF-8 at byte 2"):
+        corpus_file(tmp_path / "a.txt")
+    (tmp_path / "b.txt").write_text("\n\n  \n")
+    with pytest.raises(DataError, match="no texts in it"):
+        corpus_file(tmp_path / "b.txt")
+
+
+def test_epochs_read_everything_once_in_another_order():
+    items = [str(i) for i in range(20)]
+    read = repeat_epochs(from_items("a", items), seed=1)
+    first, second = [read(i) for i in range(20)], [read(i) for i in range(20, 40)]
+    assert sorted(first) == sorted(second) == sorted(items) and first != second
+    assert [read(i) for i in (25, 3, 25)] == [second[5], first[3], second[5]], "addressed, not drawn"
+    assert [repeat_epochs(from_items("a", items), seed=2)(i) for i in range(20)] != first
+
+
+def test_interleaving_keeps_the_proportion_and_repeats_nothing():
+    a, b = procedural_corpus("a", lambda i: f"a{i}"), from_items("b", ["x", "y", "z"])
+    mixed = interleave([(a, 3), (b, 1)])
+    assert mixed.size is None and mixed.name == "3×a+1×b"
+    for period in range(5):
+        kinds = Counter(mixed.get(4 * period + i)[0] in "xyz" for i in range(4))
+        assert kinds == {False: 3, True: 1}
+    drawn = Counter(mixed.get(i) for i in range(4 * 6))
+    assert {name for name in drawn if name[0] == "a"} == {f"a{i}" for i in range(18)}
+    assert [drawn[name] for name in "xyz"] == [2, 2, 2], "two whole epochs of the finite part"
+    with pytest.raises(ConfigError, match="integer weight of 1 or more"):
+        interleave([(a, 0)])
+
+
+@pytest.mark.parametrize(("size", "count"), [(None, 10), (300, 10), (30, 3), (2, 1)])
+def test_held_out_items_are_in_no_training_batch(size, count):
+    whole = procedural_corpus("a", str) if size is None else from_items("a", [str(i) for i in range(size)])
+    kept, held = split_corpus(whole, 10, seed=4)
+    training = {kept.get(i) for i in range(kept.size or 100)}
+    validation = set(everything(held))
+    assert len(validation) == count and not training & validation  # of few items a tenth
+    assert size is None or training | validation == {str(i) for i in range(size)}
+
+
+def test_one_item_alone_cannot_be_split():
+    with pytest.raises(DataError, match="one item alone"):
+        split_corpus(from_items("a", ["0"]), 30)

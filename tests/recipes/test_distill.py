@@ -1,0 +1,44 @@
+"""A student that is pulled to its teacher, token by token; with and without the graded answer."""
+
+import pytest
+import torch
+
+from cotrain.core.errors import ConfigError
+from cotrain.recipes.distill import distill
+from cotrain.recipes.grpo import grpo
+from cotrain.trainer.trainer import CoTrainer
+from tests.helpers import EASY, TINY
+
+SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 3, "evaluation_tasks": 1, "lr": 1e-2}
+
+
+def play(recipe, steps):
+    torch.set_num_threads(1)
+    trainer = CoTrainer(recipe)
+    rows = [trainer.step().row for _ in range(steps)]
+    weights = trainer.policies.tensors()["generator"]
+    trainer.close()
+    return rows, weights
+
+
+@pytest.mark.whole
+def test_the_student_nears_its_teacher_without_a_group_or_a_grade():
+    bases = {"model": "embedded-habits", "teacher": "embedded-checker", "lr": 4e-4}
+    rows, _ = play(distill(**{**SMALL, **bases, "tasks_per_step": 12, "group_size": 1, "steps": 16}), 16)
+    assert all(row["generator/credit/samples"] == 12 and "generator/zero_spread_groups" not in row for row in rows)
+    distances = [row["generator/generator/kl"] for row in rows]
+    assert distances[0] > 1.0 and sum(distances[-4:]) < 0.5 * sum(distances[:4]), distances
+
+
+@pytest.mark.whole
+def test_without_the_pull_it_is_grpo():
+    arguments = {"group_size": 4, "steps": 2, **SMALL}
+    _, alone = play(distill(teacher=TINY, pull=0.0, outcome=1.0, **arguments), 2)
+    _, usual = play(grpo(kl=0.0, **arguments), 2)
+    assert alone.keys() == usual.keys() and all(torch.equal(alone[name], usual[name]) for name in alone)
+
+
+@pytest.mark.parametrize(("pull", "outcome"), [(0.0, 0.0), (-1.0, 1.0)])
+def test_weights_that_teach_nothing_are_refused(pull, outcome):
+    with pytest.raises(ConfigError, match=r"both 0|of at least 0"):
+        distill(teacher=TINY, pull=pull, outcome=outcome, **SMALL)

@@ -1,0 +1,367 @@
+"""Votes, labels, vetoes and who is paid by whom: every reward by hand, on solutions and reviews that are dictated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pytest
+
+from cotrain.config.policies import frozen
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.types import Completion, Grade, Sampling, Task
+from cotrain.data.word_problems.source import WordProblems
+from cotrain.recipes.co_rewarding import co_rewarding, exchange_votes, learn_from_own_vote, learn_from_teacher
+from cotrain.recipes.coverrl import coverrl, is_vetoed, parse_revision, review_anchors, vote_then_verify
+from cotrain.recipes.judged import judged, solve_to_be_believed
+from cotrain.recipes.ttrl import ttrl, vote
+from cotrain.rollout import judges
+from cotrain.rollout.common_roles import parse_review, parse_solution
+from cotrain.rollout.role import Role
+from cotrain.rollout.runner import Executor
+from cotrain.rollout.votes import elected_turn, rarest_turn
+from tests.helpers import CharRenderer
+
+
+class Exact:
+    def grade(self, task, text):
+        return Grade(value=text.endswith(f"<answer>{task.answer}</answer>"))
+
+    def grade_steps(self, task, steps):
+        return None
+
+
+@dataclass
+class Dictated:
+    """Says to the n-th call of each role what stands there."""
+
+    said: dict[str, list[str]]
+
+    async def sample(self, request):
+        text = self.said[request.address.role][request.address.call]
+        ids = (*CharRenderer().encode(text), 0)
+        return Completion(token_ids=ids, logprobs=(0.0,) * len(ids), finish="stop", policy="a", version=0)
+
+    def advance(self):
+        return False
+
+
+def solved(*answers):
+    """Solutions of two steps; "" for one that cannot be read."""
+    return [f"<step>a</step><step>b</step><answer>{a}</answer>" if a else "what?" for a in answers]
+
+
+RIGHT = "<step>CORRECT</step><step>CORRECT</step><final>CORRECT</final>"
+WRONG = "<step>CORRECT</step><step>INCORRECT</step><final>INCORRECT</final>"
+SOLVER = Role(policy="a", prompt="{problem}=", sampling=Sampling(max_tokens=999), parse=parse_solution)
+ROLES = {
+    "solver": SOLVER,
+    "rephrased": SOLVER,
+    "teacher": SOLVER,
+    "verifier": replace(SOLVER, prompt="{solution}?", parse=parse_review),
+    "refiner": replace(SOLVER, parse=parse_revision),
+}
+
+
+SCORED = replace(SOLVER, prompt="{solution}?", parse=judges.scoring_judge("a", "m").parse)
+
+
+def play(protocol, gold, *, said, roles=None, **options):
+    """The traces by role, in order of their calls; without a ``gold`` answer nobody knows the truth."""
+    task = Task(id="t/0", prompt="P", answer=gold, solution=None, difficulty=0, grader=Exact(), paraphrases=("Q",))
+    task = replace(task, gradable=gold is not None)
+    executor = Executor(Dictated(said), {"a": CharRenderer()}, ROLES | (roles or {}), 0)
+    (episode,) = executor.play(partial(protocol, **options), [task], step=0, group_size=1)
+    assert episode.failure is None, episode.failure
+    return {role: [t for t in episode.traces if t.role == role] for role in ROLES}
+
+
+def paid(traces, name):
+    return [next((s.value for s in t.signals if s.name == name), None) for t in traces]
+
+
+def noted(traces, name):
+    return [t.truth.get(name) for t in traces]
+
+
+def asked(trace):
+    return CharRenderer().decode(trace.prompt_ids)
+
+
+def turns(*answers):
+    found = []
+
+    async def protocol(task, roles):
+        found.extend(await roles.solver.many(len(answers), problem="P"))
+
+    play(protocol, "0", said={"solver": solved(*answers)})
+    return found
+
+
+def test_the_first_of_the_most_and_of_the_least_frequent_answers():
+    spoken = turns("", "5", "7", "4", "7", "5", "3")
+    assert elected_turn(spoken) is spoken[1]  # 5 and 7 have two votes each, and 5 came first
+    assert rarest_turn(spoken, "5") is spoken[3]  # 4 and 3 have one each
+    assert elected_turn(turns("", "")) is None and elected_turn([]) is None
+    assert rarest_turn(turns("5", "", "5"), "5") is None
+
+
+def test_ttrl_pays_the_majority_and_trains_on_the_first_of_the_voters():
+    said = {"solver": solved("5", "7", "", "7", "5", "7")}
+    solver = play(vote, "5", said=said, votes=6, trained=4)["solver"]
+    assert paid(solver, "vote") == [0.0, 1.0, 0.0, 1.0, None, None]
+    assert noted(solver, "label_right") == [False] * 6
+    assert noted(solver, "reward_right") == [
+        False,
+        False,
+        True,
+        False,
+        None,
+        None,
+    ]  # what cannot be read is wrong to both
+    assert {t.group for t in solver} == {"0:solver"}
+    solver = play(vote, "5", said=said, votes=6, trained=4, labels="truth")["solver"]
+    assert paid(solver, "outcome") == [1.0, 0.0, 0.0, 0.0, None, None]
+    assert paid(solver, "vote") == [None] * 6 and noted(solver, "label_right") == [False] * 6
+    solver = play(vote, "7", said=said, votes=6, trained=6)["solver"]
+    assert noted(solver, "label_right") == noted(solver, "reward_right") == [True] * 6
+    solver = play(vote, "5", said={"solver": solved("", "")}, votes=2, trained=2)["solver"]
+    assert paid(solver, "vote") == [0.0, 0.0] and noted(solver, "reward_right") == [True, True]
+
+
+def test_votes_pay_the_same_where_nobody_knows_the_truth():
+    said = {role: solved("5", "7", "", "7") for role in ("solver", "rephrased", "teacher")}
+    for protocol, options in (
+        (vote, {"votes": 4, "trained": 4}),
+        (exchange_votes, {"samples": 4}),
+        (learn_from_teacher, {"samples": 4, "rephrase": False}),
+        (learn_from_own_vote, {"samples": 4}),
+    ):
+        known, unknown = (play(protocol, gold, said=said, **options) for gold in ("7", None))
+        assert paid(unknown["solver"], "vote") == paid(known["solver"], "vote") == [0.0, 1.0, 0.0, 1.0]
+        assert all(known["solver"][0].truth) and not any(t.truth for of_role in unknown.values() for t in of_role)
+        assert not any(t.failure for t in unknown["solver"])
+
+
+def test_either_view_is_paid_by_the_vote_of_the_other():
+    said = {"solver": solved("5", "5", "7"), "rephrased": solved("7", "5", "7")}
+    traces = play(exchange_votes, "7", said=said, samples=3)
+    assert paid(traces["solver"], "vote") == [0.0, 0.0, 1.0]  # 7 is the vote of the paraphrase
+    assert paid(traces["rephrased"], "vote") == [0.0, 1.0, 0.0]
+    assert (
+        noted(traces["solver"], "label_right") == [True] * 3
+        and noted(traces["rephrased"], "label_right") == [False] * 3
+    )
+    assert {asked(t) for t in traces["solver"]} == {"P="} and {asked(t) for t in traces["rephrased"]} == {"Q="}
+    assert {t.group for t in traces["rephrased"]} == {"0:rephrased"}
+    assert {t.parsed["problem"] for t in traces["rephrased"]} == {"Q"}
+
+
+@pytest.mark.parametrize(("rephrase", "problem"), [(False, "P="), (True, "Q=")])
+def test_the_teacher_votes_and_is_not_paid(rephrase, problem):
+    said = {"solver": solved("5", "5", "7"), "teacher": solved("7", "", "7")}
+    traces = play(learn_from_teacher, "5", said=said, samples=3, rephrase=rephrase)
+    assert paid(traces["solver"], "vote") == [0.0, 0.0, 1.0]
+    assert noted(traces["solver"], "reward_right") == [False] * 3
+    assert {asked(t) for t in traces["teacher"]} == {problem} and {asked(t) for t in traces["solver"]} == {"P="}
+    assert not any(t.signals for t in traces["teacher"])
+    alone = play(learn_from_own_vote, "5", said=said, samples=3)["solver"]
+    assert paid(alone, "vote") == [1.0, 1.0, 0.0] and noted(alone, "label_right") == [True] * 3
+
+
+def reviewed(reviews, gold="7", answers=("7", "5", "7", "7", "5", "4"), **options):
+    """Two reviews of either anchor; revisions continue after what was kept."""
+    said = {
+        "solver": solved(*answers),
+        "verifier": reviews,
+        "refiner": ["<step>c</step><answer>7</answer>", "no", "<step>c</step><answer>5</answer>", "no"],
+    }
+    how = {"votes": len(answers), "trained": 4, "reviews": 2, "revisions": 2}
+    return play(vote_then_verify, gold, said=said, **how | options)
+
+
+def test_coverrl_pays_each_role_for_agreeing_with_the_label():
+    traces = reviewed([RIGHT, RIGHT, WRONG, RIGHT])
+    assert paid(traces["solver"], "agreement") == [1.0, 0.0, 1.0, 1.0, None, None]
+    assert paid(traces["solver"], "format") == [1.0] * 4 + [None] * 2
+    solver, reviews = [str(t.address) for t in traces["solver"]], traces["verifier"]
+    assert [t.parent for t in reviews] == [solver[0], solver[2], solver[5], solver[5]]  # 4 is rarer than 5
+    assert [t.group for t in reviews] == ["0:solver/7"] * 2 + ["0:solver/4"] * 2
+    assert paid(reviews, "agreement") == [1.0, 1.0, 1.0, 0.0] and paid(reviews, "format") == [1.0] * 4
+    assert noted(reviews, "correct") == [True, True, False, False]
+    first, second = traces["refiner"]  # after the one verdict "wrong"
+    assert {t.group for t in (first, second)} == {str(reviews[2].address)} == {t.parent for t in (first, second)}
+    assert asked(first) == "P=<step>a</step>" == asked(second)
+    assert first.parsed["answer"] == "7" and second.parsed["failure"] == "no answer"
+    assert paid([first, second], "agreement") == [1.0, 0.0] and paid([first, second], "format") == [1.0, 0.0]
+    assert noted([first, second], "correct") == [True, False]
+    assert noted(traces["solver"], "vetoed") == [False] * 6
+    assert (
+        noted(traces["solver"], "kept_label_right") == [True] * 6
+        and noted(traces["solver"], "veto_right") == [None] * 6
+    )
+
+
+def test_a_vetoed_problem_teaches_nobody():
+    traces = reviewed([RIGHT, WRONG, WRONG, RIGHT])  # one to one on the elected answer
+    assert not traces["refiner"] and not any(t.signals for role in traces.values() for t in role)
+    assert noted(traces["solver"], "vetoed") == [True] * 6 and noted(traces["solver"], "veto_right") == [False] * 6
+    assert noted(reviewed([WRONG, WRONG, RIGHT, RIGHT], gold="5")["solver"], "veto_right") == [True] * 6
+    kept = reviewed([RIGHT, WRONG, WRONG, RIGHT], veto=False)
+    assert paid(kept["verifier"], "agreement") == [1.0, 0.0, 1.0, 0.0] and len(kept["refiner"]) == 4
+    assert [t.group for t in kept["refiner"]] == [str(kept["verifier"][i].address) for i in (1, 1, 2, 2)]
+
+
+def test_an_unread_review_is_no_verdict():
+    traces = reviewed([RIGHT, "INCORRECT?", "wrong", RIGHT])
+    assert noted(traces["solver"], "vetoed") == [False] * 6  # one to none
+    assert paid(traces["verifier"], "agreement") == [1.0, 0.0, 0.0, 0.0] and not traces["refiner"]
+    assert paid(traces["verifier"], "format") == [1.0, 0.0, 0.0, 1.0]
+
+
+def test_coverrl_pays_the_same_where_nobody_knows_the_truth():
+    for verdicts in ([RIGHT, RIGHT, WRONG, RIGHT], [RIGHT, WRONG, WRONG, RIGHT]):
+        known, unknown = reviewed(verdicts), reviewed(verdicts, gold=None)
+        for role, traces in unknown.items():
+            assert [t.signals for t in traces] == [t.signals for t in known[role]]
+            assert not any(t.failure for t in traces)
+            assert set().union(*(t.truth for t in traces), ()) <= {"vetoed"}
+    assert coverrl(labelled="4").schedule.phases[0].unlabelled == 1.0
+
+
+def test_without_balance_the_first_solutions_are_reviewed_as_they_come():
+    traces = reviewed([RIGHT, RIGHT, RIGHT, RIGHT], balanced=False)
+    assert [t.group for t in traces["verifier"]] == [f"0:solver/{a}" for a in "7577"]
+    assert paid(traces["verifier"], "agreement") == [1.0, 0.0, 1.0, 1.0]
+
+
+def test_what_is_reviewed():
+    def chosen(*answers, **how):
+        spoken = turns(*answers)
+        return [(spoken.index(t), copies) for t, copies in review_anchors(spoken, elected_turn(spoken), 2, **how)]
+
+    assert chosen("7", "", "7", "7", "5") == [(0, 1), (2, 1), (4, 2)]
+    assert chosen("7", "7", "7") == [] == chosen("7", "", "7")  # no rival that can be read
+    assert chosen("7", "5") == []  # one review has no other to be compared with
+    assert chosen("5", "7", "", "4", "3", "7", balanced=False) == []  # one 7 among the first four that can be read
+    assert chosen("7", "7", "", "7", "7", "5", balanced=False) == [(0, 1), (1, 1), (3, 1), (4, 1)]
+
+
+def test_a_tie_is_a_veto_and_silence_is_none():
+    assert is_vetoed([True, False]) and is_vetoed([False]) and is_vetoed([True, False, False])
+    assert not is_vetoed([True, True, False]) and not is_vetoed([True]) and not is_vetoed([])
+
+
+def test_revisions_are_shown_the_review_or_what_it_left():
+    embedded = coverrl().roles["refiner"].prompt
+    assert embedded == coverrl().roles["solver"].prompt
+    assert "{review}" in coverrl(model="some/chat-model").roles["refiner"].prompt
+    assert coverrl(model="some/chat-model", regenerate="prefix").roles["refiner"].prompt != embedded
+
+
+@pytest.mark.parametrize(
+    ("build", "arguments", "said"),
+    [
+        (ttrl, {"votes": 4}, "raise votes"),
+        (ttrl, {"labels": "votes"}, "did you mean 'vote'"),
+        (co_rewarding, {"variant": "IV"}, "variant of co_rewarding"),
+        (co_rewarding, {"teacher": "emma"}, "did you mean 'ema'"),
+        (co_rewarding, {"variant": "I", "teacher": "ema"}, "variant I with teacher 'ema'"),
+        (co_rewarding, {"variant": "III", "teacher": "none"}, "variant III with teacher 'none'"),
+        (co_rewarding, {"variant": "I", "tasks": WordProblems(families=("plain",))}, "has no paraphrase"),
+        (co_rewarding, {"rate": 2.0}, "must be in"),
+        (coverrl, {"votes": 4}, "no more in group_size than votes"),
+        (coverrl, {"revisions": 1}, "at least 2"),
+        (coverrl, {"regenerate": "revise"}, "regenerate of coverrl"),
+        (coverrl, {"regenerate": "review"}, "use regenerate='prefix'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(build, arguments, said):
+    with pytest.raises((ConfigError, UnknownName), match=said) as error:
+        build(**arguments)
+    assert "\n" not in str(error.value)
+
+
+def test_who_labels_and_who_is_pulled_where():
+    taught_by = co_rewarding().policies
+    assert (taught_by["teacher"].rate, taught_by["teacher"].rate_end) == (0.01, 1e-5)
+    assert co_rewarding().objectives["generator"].by.kl.reference == "teacher"
+    assert co_rewarding(teacher="frozen").policies["teacher"] == frozen("embedded")
+    assert set(co_rewarding(teacher="none").policies) == {"generator", "start"}
+    first = co_rewarding(variant="I")
+    assert set(first.objectives) == {"generator", "rephrased"} and "teacher" not in first.policies
+    assert first.objectives["rephrased"].by.kl.reference == "start"
+    assert co_rewarding(variant="III").schedule.phases[0].options["rephrase"]
+    assert not co_rewarding(tasks=WordProblems(families=("plain",))).schedule.phases[0].options["rephrase"]
+
+
+async def _unparaphrased(task, roles):
+    await exchange_votes(replace(task, paraphrases=()), roles, samples=1)
+
+
+def test_a_task_without_paraphrase_ends_the_play():
+    with pytest.raises(ConfigError, match="task t/0 has no paraphrase"):
+        play(_unparaphrased, "5", said={})
+
+
+def test_after_a_shown_review_the_solution_is_written_anew():
+    first, second = reviewed([RIGHT, RIGHT, WRONG, RIGHT], regenerate="review")["refiner"]
+    assert asked(first) == "P=" and first.parsed == {"kept": "", "answer": "7"}
+    assert paid([first, second], "agreement") == [1.0, 0.0]
+
+
+def test_no_reward_depends_on_the_truth():
+    said = {"solver": solved("5", "5", "7"), "rephrased": solved("7", "5", "7"), "teacher": solved("7", "", "7")}
+
+    def rewards(gold):
+        played = [
+            play(vote, gold, said=said, votes=3, trained=2),
+            play(exchange_votes, gold, said=said, samples=3),
+            play(learn_from_teacher, gold, said=said, samples=3, rephrase=True),
+            reviewed([RIGHT, RIGHT, WRONG, WRONG], gold=gold),
+            reviewed([RIGHT, WRONG, WRONG, RIGHT], gold=gold),
+        ]
+        return [[t.signals for traces in by_role.values() for t in traces] for by_role in played]
+
+    assert rewards("5") == rewards("7") == rewards("0")
+
+
+def test_a_solution_earns_the_share_of_readable_reviews_that_call_it_right():
+    said = {"solver": solved("5"), "verifier": [RIGHT, WRONG, "what?", RIGHT]}
+    found = play(solve_to_be_believed, "7", said=said, reviews=4)
+    assert paid(found["solver"], "believed") == [2 / 3]  # believed, and wrong
+    assert paid(found["solver"], "outcome") == [0.0]
+    assert paid(found["verifier"], "agreement") == [0.0, 1.0, 0.0, 0.0]
+
+
+def test_a_judge_who_calls_a_solution_half_right_pays_half():
+    """The scores of DeepSeekMath-V2 are 0, 0.5 and 1."""
+    said = {"solver": solved("5"), "verifier": [f"So so. <score>{score}</score>" for score in ("0.5", "1", "0.5", "?")]}
+    found = play(solve_to_be_believed, "5", said=said, roles={"verifier": SCORED}, reviews=4)
+    assert paid(found["solver"], "believed") == [2 / 3]
+    assert paid(found["verifier"], "agreement") == [0.0, 1.0, 0.0, 0.0]
+
+
+def test_what_no_review_can_be_read_of_earns_nothing_and_what_cannot_be_read_earns_0():
+    found = play(solve_to_be_believed, "7", said={"solver": solved("7"), "verifier": ["?", "?"]}, reviews=2)
+    assert paid(found["solver"], "believed") == [None]
+    found = play(solve_to_be_believed, "7", said={"solver": solved(""), "verifier": []}, reviews=2)
+    assert paid(found["solver"], "believed") == [0.0] and not found["verifier"]
+
+
+def test_a_frozen_judge_learns_in_its_warmup_alone():
+    assert judged(verifier="frozen", warmup=0).policies["verifier"].kind == "frozen"
+    made = judged(verifier="frozen", warmup=3)
+    assert [made.schedule.phase_at(step).objectives for step in range(5)] == [("verifier",)] * 3 + [("generator",)] * 2
+    made = judged(warmup=1, pay="truth")
+    assert made.schedule.phase_at(1).objectives == ("generator", "verifier")
+    with pytest.raises(ConfigError, match="reviews is 1"):
+        judged(reviews=1)
+
+
+def test_judge_and_judged_learn_in_turn_where_a_ratio_says_so():
+    made = judged(ratio=(2, 1), warmup=1)
+    learning = [made.schedule.phase_at(step).objectives for step in range(7)]
+    assert learning == [("verifier",)] + 2 * [("generator",), ("generator",), ("verifier",)]
+    with pytest.raises(ConfigError, match="and verifier=frozen"):
+        judged(ratio=(1, 1), verifier="frozen")

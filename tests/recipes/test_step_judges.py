@@ -1,0 +1,231 @@
+"""The rewards of stepwiser, genprm and gar by hand, and what they refuse."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, replace
+
+import pytest
+
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.types import Completion, Sampling
+from cotrain.data.word_problems.source import WordProblems
+from cotrain.inference.replay import ReplayEngine
+from cotrain.recipes.gar import gan_reward, gar
+from cotrain.recipes.genprm import genprm
+from cotrain.recipes.stepwiser import stepwiser
+from cotrain.rollout.common_roles import verifier
+from cotrain.rollout.runner import Executor
+from cotrain.trainer.trainer import CoTrainer
+from tests.helpers import EASY, TINY
+
+SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 3, "group_size": 4, "steps": 1}
+
+
+def test_the_gan_part_asks_only_of_steps_that_differ():
+    said = (True, False, True)
+    assert gan_reward(said, [True, True, True], real=True) == pytest.approx(2 / 3)
+    assert gan_reward(said, [True, True, True], real=False) == pytest.approx(1 / 3)
+    assert gan_reward(said, [False, True, False], real=False) == 1.0
+    assert gan_reward(said, [False, False, False], real=False) == 0.5  # a copy: nothing to tell apart
+
+
+def signals(trace):
+    return {signal.name: signal.value for signal in trace.signals}
+
+
+@pytest.mark.whole
+def test_gar_pays_what_its_page_says():
+    for episode in CoTrainer(gar(**SMALL)).step().episodes:
+        traces = {str(t.address): t for t in episode.traces}
+        reference = next(t for t in episode.traces if t.role == "reference")
+        known = {text for _, _, text in reference.parsed["steps"]}
+        differing = 0
+        for trace in (t for t in traces.values() if t.role == "solver"):
+            mine = [t for t in traces.values() if t.role == "verifier" and t.parent == str(trace.address)]
+            readable = [t.parsed["steps"] for t in mine if "steps" in t.parsed]
+            paid = signals(trace)
+            assert paid["match"] == trace.truth["correct"]
+            if "answer" not in trace.parsed:
+                assert paid["slices"] == 0.0 and not mine
+                continue
+            assert paid.get("slices") == (
+                pytest.approx(sum(sum(s) / len(s) for s in readable) / len(readable)) if readable else None
+            )
+            new = [text not in known for _, _, text in trace.parsed["steps"]]
+            differing += any(new)
+            for review in (t for t in mine if "steps" in t.parsed):
+                wrong = [not said for said, counts in zip(review.parsed["steps"], new, strict=True) if counts]
+                outcome = [v == trace.truth["correct"] for v in (*review.parsed["steps"], review.parsed["final"])]
+                assert signals(review)["gan"] == pytest.approx(sum(wrong) / len(wrong) if wrong else 0.5)
+                assert signals(review)["agreement"] == pytest.approx(sum(outcome) / len(outcome))
+        real = [t for t in traces.values() if t.parent == str(reference.address)]
+        assert len(real) == 4 * differing
+        for review in (t for t in real if "steps" in t.parsed):
+            said = review.parsed["steps"]
+            assert signals(review)["gan"] == pytest.approx(sum(said) / len(said))
+
+
+@pytest.mark.whole
+def test_stepwiser_pays_for_as_many_right_as_wrong_steps():
+    judged = 0
+    for episode in CoTrainer(stepwiser(**SMALL, labels="oracle")).step().episodes:
+        solutions = {str(t.address): t for t in episode.traces if t.role == "solver"}
+        reviews = [t for t in episode.traces if t.role == "verifier"]
+        counted = []
+        for name, solution in solutions.items():
+            mine = [t for t in reviews if t.parent == name]
+            if not mine:
+                continue
+            labels, drawn = solution.parsed["labels"], mine[0].parsed["counted"]
+            assert labels == [*solution.truth["step_ok"], solution.truth["correct"]]
+            counted += [labels[k] for k in drawn]
+            for review in mine:
+                said = (*review.parsed["steps"], review.parsed["final"]) if "final" in review.parsed else ()
+                share = sum(said[k] == labels[k] for k in drawn) / len(drawn) if said else 0.0
+                assert signals(review) == {"match": pytest.approx(share)}
+        assert 2 * sum(counted) == len(counted)
+        judged += bool(counted)
+        assert bool(counted) <= (len({t.truth["correct"] for t in solutions.values()}) == 2)
+    assert judged
+
+
+@pytest.mark.whole
+def test_stepwiser_without_labels_pays_for_the_verdict_on_the_answer_alone():
+    episodes = CoTrainer(stepwiser(**SMALL, labels="answer")).step().episodes
+    traces = {str(t.address): t for episode in episodes for t in episode.traces}
+    reviews = [t for t in traces.values() if t.role == "verifier" and "final" in t.parsed]
+    assert reviews and not any(t.role == "completer" for t in traces.values())
+    for review in reviews:
+        correct = traces[review.parent].truth["correct"]
+        assert signals(review) == {"match": float(review.parsed["final"] == correct)}
+
+
+@pytest.mark.whole
+def test_genprm_keeps_only_agreeing_reviews_that_pass_the_filter():
+    count, trainer = 0, CoTrainer(genprm(**SMALL, rollouts=3, reviews=3))
+    for episode in [e for _ in range(3) for e in trainer.step().episodes]:
+        solutions = {str(t.address): t for t in episode.traces if t.role == "solver"}
+        judged = [t for t in solutions.values() if "labelled" in t.truth]
+        assert sum(t.truth["correct"] for t in judged) * 2 == len(judged)
+        for review in (t for t in episode.traces if t.role == "verifier"):
+            parent = solutions[review.parent]
+            whole = (*review.parsed.get("steps", ()), review.parsed.get("final")) == tuple(parent.parsed["labels"])
+            assert signals(review)["kept"] == float(whole and parent.truth["consensus"])
+            count += 1
+    assert count
+
+
+@pytest.mark.parametrize(
+    ("build", "arguments", "match"),
+    [
+        (stepwiser, {"labels": "Abs-Q"}, "absolute"),
+        (stepwiser, {"generator": "thawed"}, "frozen"),
+        (genprm, {"labels": "hard"}, "ratio"),
+        (gar, {"critic": "online"}, "trained"),
+    ],
+)
+def test_names_are_checked(build, arguments, match):
+    with pytest.raises(UnknownName, match=match):
+        build(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("build", "arguments"),
+    [
+        (stepwiser, {"reviews": 1}),
+        (stepwiser, {"rollouts": 0}),
+        (genprm, {"group_size": 1}),
+        (gar, {"group_size": 1}),
+        (gar, {"reviews": 1}),
+    ],
+)
+def test_sizes_are_checked(build, arguments):
+    with pytest.raises(ConfigError, match=f"{next(iter(arguments))} is"):
+        build(**arguments)
+
+
+def test_programs_are_run_for_chat_models_alone():
+    for model, judge in (("embedded", "steps"), ("embedded", "genprm"), (TINY, "genprm"), ("some/chat-model", "steps")):
+        with pytest.raises(
+            ConfigError, match="genprm: tool 'python' runs the programs of judge='genprm' by a chat model"
+        ):
+            genprm(model=model, judge=judge, tool="python")
+    with pytest.raises(ConfigError, match=r"knows only the formats of rollout/common_roles\.py"):
+        genprm(judge="genprm")
+    made = {tool: genprm(verifier_model="some/chat-model", judge="genprm", tool=tool) for tool in ("none", "python")}
+    for tool, recipe in made.items():
+        [phase] = recipe.schedule.phases
+        assert phase.options["tool"] == recipe.evaluation.options["tool"] == tool
+        assert ("it is run as soon as" in recipe.roles["verifier"].prompt) == (tool == "python")
+    assert "{count}" in made["python"].roles["verifier"].prompt
+    assert genprm().roles["verifier"] == verifier("verifier", "embedded")
+
+
+class Dictated:
+    """The engine of a run, but for the verifier: it writes a program, then that every step is right."""
+
+    def __init__(self, engine, renderer):
+        self.engine, self.renderer = engine, renderer
+        self.advance, self.publish, self.counts = engine.advance, engine.publish, engine.counts
+
+    async def sample(self, request):
+        if request.policy != "verifier":
+            return await self.engine.sample(request)
+        prompt = self.renderer.decode(request.prompt_ids)
+        count = int(prompt.rpartition("COUNT")[2].partition("!")[0])
+        right = r"<output>\boxed{Yes}</output>"
+        ids = self.renderer.encode("<analyze>a</analyze><verify>print(2 * 3)</verify>")
+        if "\n6\n</ran id=" in prompt:
+            said = right + f"<analyze>b</analyze>{right}" * (count - 1)
+            ids = (*self.renderer.encode(said), self.renderer.stop_ids[0])
+        return Completion(token_ids=ids, logprobs=(-0.1,) * len(ids), finish="stop", policy="verifier", version=0)
+
+
+@pytest.mark.whole
+def test_a_run_learns_what_a_verifier_wrote_around_its_programs(tmp_path):
+    chat = shutil.copytree(TINY, tmp_path / "chat", ignore=shutil.ignore_patterns("cotrain.json"))
+    options = {"labels": "oracle", "balance": False, "consensus": False, "reviews": 2}
+    made = genprm(**SMALL, **options, verifier_model=str(chat), judge="genprm", tool="python")
+    short = replace(
+        made.roles["verifier"], prompt="{problem}{solution}{nonce}COUNT{count}!", sampling=Sampling(max_tokens=256)
+    )
+    trainer = CoTrainer(replace(made, roles={**made.roles, "verifier": short}))
+    renderer = trainer.executor.renderers["verifier"]
+    trainer.executor.engine = Dictated(trainer.executor.engine, renderer)
+    outcome = trainer.step()
+    reviews = [t for e in outcome.episodes for t in e.traces if t.role == "verifier"]
+    assert len(reviews) == outcome.row["verifier/call/ok"] > 0
+    for review in reviews:
+        first, last = (review.token_ids[turn.start : turn.end] for turn in review.turns)
+        assert renderer.decode(first) == "<analyze>a</analyze><verify>print(2 * 3)</verify>"
+        assert renderer.decode(last).startswith("<output>") and "final" in review.parsed
+        assert review.text.count("print(2 * 3)") == review.text.count("\n6\n") == 1
+    kept = [t for t in reviews if signals(t)["kept"] == 1.0]
+    assert outcome.row["verifier/updates"] == 1 and 0 < len(kept) < len(reviews)
+    assert outcome.row["verifier/verifier/tokens"] == sum(t.sampled_count for t in kept)
+    traces = [t for e in outcome.episodes for t in e.traces]
+    engine = ReplayEngine(traces)
+    again = Executor(engine, trainer.executor.renderers, trainer.recipe.roles, trainer.executor.seed)
+    [phase] = made.schedule.phases
+    tasks = [EASY.get(*e.task_id.split("/")[1:2], int(e.task_id.rpartition("/")[2])) for e in outcome.episodes]
+    assert again.play(phase.protocol, tasks, step=outcome.episodes[0].step, group_size=1) == outcome.episodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unworked(WordProblems):
+    def get(self, split, index):
+        return replace(WordProblems.get(self, split, index), solution=None)
+
+
+def test_gar_refuses_tasks_without_worked_solutions():
+    with pytest.raises(ConfigError, match="no worked solution"):
+        gar(tasks=Unworked())
+    assert gar(tasks=Unworked(), critic="frozen").name == "gar-frozen"
+
+
+def test_a_frozen_generator_has_no_pull():
+    with pytest.raises(ConfigError, match=r"kl is 0\.2.*generator=trained"):
+        stepwiser(kl=0.2)
+    assert stepwiser(kl=0.2, generator="trained").objectives["generator"].by.kl.coefficient == 0.2
+    assert "start" not in stepwiser().policies and stepwiser(kl=0.0)

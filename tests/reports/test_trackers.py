@@ -1,0 +1,303 @@
+"""Trackers mirror the rows of a run, and none that refuses, raises, hangs or is slow stops or slows it."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+
+import pytest
+
+from cotrain.cli.main import main
+from cotrain.runs.trackers import SentRows, Sink, TrackingObserver, numbers_of
+from tests.helpers import TINY
+
+ROWS = [
+    {"step": -1, "kind": "evaluation", "eval/a": 0.25},
+    *({"step": i, "phase": "p", "x/y": i / 4} for i in range(6)),
+]
+
+
+class Told:
+    """An observer that keeps what it was told."""
+
+    def __init__(self):
+        self.messages, self.rows = [], []
+
+    def message(self, text):
+        self.messages.append(text)
+
+    def update(self, row):
+        self.rows.append(row)
+
+
+def mirrored(tmp_path, trackers, rows=ROWS, **options):
+    """Hand rows to trackers; what was said, the seconds that the rows took, and those of the end. ``kept``: what is to
+    be full before the end."""
+    told, kept = Told(), options.pop("kept", ROWS)
+    options = {"patience": 30.0, "about": {"recipe": "tango", "seed": 0}} | options
+    with TrackingObserver(told, tmp_path, trackers, **options) as mirrors:
+        begun = time.perf_counter()
+        for row in rows:
+            mirrors.update(row)
+        ran = time.perf_counter() - begun
+        while len(kept) < len(rows) and time.perf_counter() - begun < 60:
+            time.sleep(0.002)
+        begun = time.perf_counter()
+    assert told.rows == list(rows)
+    return mirrors, told.messages, ran, time.perf_counter() - begun
+
+
+def keeper(kept, closed=None):
+    def open_(about):
+        return Sink(
+            lambda numbers, step: kept.append((step, numbers)), lambda: None if closed is None else closed.append(about)
+        )
+
+    return open_
+
+
+def test_every_row_gets_there_in_order(tmp_path):
+    kept = []
+    _, messages, _, _ = mirrored(tmp_path, {"good": keeper(kept)}, patience=30)
+    assert kept == [(-1, {"eval/a": 0.25}), *((i, {"x/y": i / 4}) for i in range(6))] and messages == []
+
+
+def test_only_finite_numbers_are_sent():
+    row = {"step": 3, "phase": "x", "a": 1, "b": float("nan"), "c": float("inf"), "d": None, "e": True, "f": 0.5}
+    assert numbers_of(row) == {"a": 1.0, "e": 1.0, "f": 0.5}
+
+
+def test_one_that_cannot_be_opened_costs_one_line(tmp_path):
+    def refuses(about):
+        raise ConnectionError("no network\nand a long story")
+
+    mirrors, messages, _, _ = mirrored(tmp_path, {"bad": refuses})
+    assert mirrors.mirrors[0].dropped_rows == len(ROWS)
+    assert "no network" in messages[-1] and f"{len(ROWS)} of {len(ROWS)} rows" in messages[-1]
+    assert len(messages) <= 2 and all("\n" not in line for line in messages)
+
+
+@pytest.mark.parametrize("error", [ValueError("boom"), SystemExit(3), KeyboardInterrupt()])
+def test_one_that_raises_loses_its_row_alone(tmp_path, error):
+    kept = []
+
+    def write(numbers, step):
+        if step == 2:
+            raise error
+        kept.append(step)
+
+    _, messages, _, _ = mirrored(tmp_path, {"bad": lambda about: Sink(write, lambda: None)}, patience=30)
+    assert kept == [-1, 0, 1, 3, 4, 5] and f"1 of {len(ROWS)} rows" in messages[-1]
+
+
+def test_one_that_raises_at_its_end_is_told(tmp_path):
+    def close():
+        raise OSError("disk full")
+
+    _, messages, _, _ = mirrored(tmp_path, {"bad": lambda about: Sink(lambda n, s: None, close)}, patience=30)
+    assert messages == [
+        f"tracker bad: 0 of {len(ROWS)} rows did not get there (could not be closed (OSError: disk full))"
+    ]
+
+
+@pytest.mark.parametrize("place", ["open", "write", "close"])
+def test_one_that_hangs_is_left_behind(tmp_path, place):
+    forever, kept = threading.Event(), []
+
+    def hang(*_):
+        forever.wait()
+
+    def open_(about):
+        if place == "open":
+            hang()
+        return Sink(hang if place == "write" else lambda n, s: None, hang if place == "close" else lambda: None)
+
+    _, messages, ran, ended = mirrored(tmp_path, {"hangs": open_, "good": keeper(kept)}, patience=0.3, kept=kept)
+    forever.set()
+    assert ran < 2 and ended < 10  # 0.5 ms of work, 0.3 s of patience; the rest is a loaded machine
+    assert len(kept) == len(ROWS)  # the other one is not held up
+    assert len(messages) == 1 and "hangs" in messages[0] and "left behind" in messages[0]
+
+
+def test_a_slow_one_fills_its_queue_and_drops_rows(tmp_path):
+    kept, go = [], threading.Event()
+
+    def write(numbers, step):
+        go.wait()
+        kept.append(step)
+
+    rows = [{"step": i, "a": 1.0} for i in range(200)]
+    told = Told()
+    with TrackingObserver(
+        told, tmp_path, {"slow": lambda about: Sink(write, lambda: None)}, capacity=5, patience=30
+    ) as mirrors:
+        for row in rows:
+            mirrors.update(row)
+        warned = list(told.messages)
+        go.set()
+    assert len(warned) == 1 and "5 rows behind" in warned[0] and "metrics.jsonl has every row" in warned[0]
+    assert 5 <= len(kept) <= 6 and mirrors.mirrors[0].dropped_rows == 200 - len(kept)
+    assert told.messages[1:] == [f"tracker slow: {200 - len(kept)} of 200 rows did not get there (it is 5 rows behind)"]
+
+
+def test_a_run_is_told_no_more_than_its_name_and_goes_on_under_its_id(tmp_path):
+    seen = []
+    for rows in (ROWS[:3], ROWS[3:]):
+        mirrored(tmp_path, {"good": keeper([], seen)}, rows, patience=30)
+    first, second = seen
+    assert first.id == second.id == json.loads((tmp_path / "trackers.json").read_text())["id"]
+    assert (first.first, second.first) == (-1, 2) and dict(first.config) == {"recipe": "tango", "seed": 0}
+    mirrored(tmp_path / "none", {}, rows=())
+    assert not (tmp_path / "none").exists()
+
+
+def scalars(folder):
+    """What TensorBoard shows of a folder: (step, value) by key."""
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    events = reader.EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    events.Reload()
+    return {key: [(e.step, e.value) for e in events.Scalars(key)] for key in events.Tags()["scalars"]}
+
+
+def test_event_files_read_back_as_the_rows_also_after_a_resume(tmp_path):
+    pytest.importorskip("tensorboard")
+    for rows in (ROWS, ROWS[4:]):  # interrupted after step 5, with a checkpoint of step 2
+        assert mirrored(tmp_path, ["tensorboard"], rows, patience=300)[1] == []
+    assert scalars(tmp_path / "tensorboard") == {"eval/a": [(-1, 0.25)], "x/y": [(i, i / 4) for i in range(6)]}
+
+
+AGAIN = [{"step": i, "phase": "p", "x/y": 10.0 + i} for i in range(3, 8)]  # steps done again, with other values
+REPLACED = [*((i, i / 4) for i in range(3)), *((i, 10.0 + i) for i in range(3, 8))]
+
+
+@pytest.mark.parametrize("parts", [[[*ROWS], AGAIN], [[*ROWS, *AGAIN]]])
+def test_event_files_have_the_last_value_of_a_step_that_is_done_again(tmp_path, parts):
+    """In another command, after a resume; and in one, which went back to a checkpoint."""
+    pytest.importorskip("tensorboard")
+    for rows in parts:
+        assert mirrored(tmp_path, ["tensorboard"], rows, patience=300)[1] == []
+    assert scalars(tmp_path / "tensorboard")["x/y"] == REPLACED
+
+
+def test_an_evaluation_behind_a_step_replaces_nothing_of_it(tmp_path):
+    """A run was killed between a step and the evaluation behind it."""
+    pytest.importorskip("tensorboard")
+    evaluation = {"step": 5, "kind": "evaluation", "eval/a": 0.5}
+    for rows in (ROWS, [evaluation]):
+        assert mirrored(tmp_path, ["tensorboard"], rows, patience=300)[1] == []
+    found = scalars(tmp_path / "tensorboard")
+    assert found["x/y"][-1] == (5, 1.25) and found["eval/a"] == [(-1, 0.25), (5, 0.5)]
+
+
+@pytest.mark.whole
+def test_trackio_has_the_last_value_of_a_step_that_is_done_again(tmp_path, monkeypatch):
+    pytest.importorskip("trackio")
+    code = (
+        "import sys; sys.path[:0] = ['.', 'tests/pages']\n"
+        "from test_trackers import AGAIN, ROWS, mirrored\nfrom pathlib import Path\n"
+        "out = Path(sys.argv[1])\n"
+        "for rows in ((ROWS, AGAIN) if out.name == 'parts' else ([*ROWS, *AGAIN],)):\n"
+        "    assert mirrored(out, ['trackio'], rows, patience=300)[1] == []\n"
+    )
+    for name in ("parts", "one"):
+        (tmp_path / name).mkdir()
+        environment = {**os.environ, "TRACKIO_DIR": str(tmp_path / "store"), "HOME": str(tmp_path)}
+        subprocess.run([sys.executable, "-c", code, str(tmp_path / name)], check=True, env=environment, timeout=300)
+        identity = json.loads((tmp_path / name / "trackers.json").read_text())["id"]
+        with closing(sqlite3.connect(next((tmp_path / "store").glob("*.db")))) as database:
+            query = "select step, metrics from metrics where run_name = ? and step >= 0 order by step"
+            found = [(step, json.loads(kept)["x/y"]) for step, kept in database.execute(query, (f"tango-{identity}",))]
+        assert found == REPLACED
+
+
+@pytest.mark.parametrize("parts", [[[*ROWS], AGAIN], [[*ROWS, *AGAIN]]])
+def test_what_keeps_what_it_was_sent_first_is_not_sent_it_again_and_that_is_told(tmp_path, parts):
+    kept, said = [], []
+
+    def open_(about):
+        sent = SentRows(tmp_path / "sent.json")
+        return Sink(lambda numbers, step: kept.append((step, numbers.get("x/y"))), lambda: None, keeps_first=sent)
+
+    for rows in parts:
+        said += mirrored(tmp_path, {"first": open_}, rows, kept=[0] * len(rows))[1]
+    assert kept == [(-1, None), *((i, i / 4) for i in range(6)), (6, 16.0), (7, 17.0)]
+    assert said == [
+        "tracker first: step 4 was sent before, and what was sent first is kept there; it and all up to step 6 are "
+        "left out"
+    ]
+
+
+def wandb_records(content, kind):
+    """LevelDB's log: checksum, length, kind; all in the first block of 32 KiB."""
+    at = 7
+    while at + 7 <= len(content):
+        size = int.from_bytes(content[at + 4 : at + 6], "little")
+        record = kind()
+        record.ParseFromString(content[at + 7 : at + 7 + size])
+        at += 7 + size
+        yield record
+
+
+@pytest.mark.whole
+def test_wandb_offline_holds_rows_and_nothing_of_the_machine(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    from wandb.proto import wandb_internal_pb2
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("CANARY", "canary-of-the-environment")
+    monkeypatch.setattr("sys.argv", ["/home/alice/canary-program.py", "--token", "canary-token"])
+    assert mirrored(tmp_path, ["wandb"], patience=300)[1] == []
+    (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    assert json.loads((tmp_path / "wandb" / "sent.json").read_text()) == {"step": 5, "evaluated": False}
+    content = b""
+    for _ in range(200):  # wandb's own process writes it, and may be behind
+        content, found, ended = file.read_bytes(), [], False
+        for record in wandb_records(content, wandb_internal_pb2.Record):
+            ended = ended or record.HasField("exit")
+            if record.HasField("history"):
+                items = {i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in record.history.item}
+                assert items["_step"] == items["step"] + 1  # by which parts of a resumed run are put together
+                found.append({k: v for k, v in items.items() if not k.startswith("_")})
+        if ended:
+            break
+        time.sleep(0.1)
+    assert found == [{**numbers_of(row), "step": row["step"]} for row in ROWS]
+    assert not [word for word in ("canary", str(tmp_path)) if word.encode() in content]
+
+
+@pytest.mark.whole
+def test_a_run_with_a_tracker_that_fails_is_the_same_run(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("tensorboard")
+
+    def broken(about):
+        raise RuntimeError("no server")
+
+    monkeypatch.setattr("cotrain.runs.trackers.TRACKERS", {"tensorboard": broken})
+    sizes = "--steps 1 --tasks-per-step 1 --group-size 2 --evaluation-tasks 1"
+    words = ["run", "grpo", "--model", TINY, *sizes.split()]
+    for setting in ("evaluation.splits=[]", "evaluation.group_size=1", "roles.solver.sampling.max_tokens=8"):
+        words += ["--set", setting]
+    assert main([*words, "--out", str(tmp_path / "a"), "--tracker", "tensorboard", "--threads", "1"]) == 0
+    said = capsys.readouterr().out.replace("\n", " ")
+    assert "tracker tensorboard: could not be opened" in said
+    assert said.index(f"watch it in a browser: cotrain view {tmp_path / 'a'}") < said.index("step 1")
+    monkeypatch.undo()
+    assert main([*words, "--out", str(tmp_path / "b"), "--tracker", "tensorboard", "--threads", "1"]) == 0
+    rows = (tmp_path / "b" / "metrics.jsonl").read_text()
+    assert (tmp_path / "a" / "metrics.jsonl").read_text() == rows
+    shown = scalars(tmp_path / "b" / "tensorboard")
+    for row in map(json.loads, rows.splitlines()):
+        for key, value in numbers_of(row).items():
+            assert dict(shown[key])[row["step"]] == pytest.approx(value, rel=1e-6)
+
+
+def test_bad_names_are_one_line(tmp_path, capsys, monkeypatch):
+    assert main(["run", "grpo", "--out", str(tmp_path / "x"), "--tracker", "wandbb"]) == 2
+    assert "did you mean 'wandb'" in capsys.readouterr().err
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["run", "grpo", "--out", str(tmp_path / "x"), "--tracker", "trackio"]) == 2
+    assert "pip install 'cotrain[trackio]'" in capsys.readouterr().err and not (tmp_path / "x").exists()

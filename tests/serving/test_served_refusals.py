@@ -1,0 +1,175 @@
+"""``cotrain serve``: what is refused, and what it survives."""
+
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from served_asks import HERE, ask, body
+from starlette.testclient import TestClient
+
+from cotrain.cli.main import main
+from cotrain.core.errors import ConfigError
+from cotrain.serving.app import host_of, make_application, open_listener
+from cotrain.serving.models import StreamedReply
+
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+def called(**said):
+    """A conversation in which the assistant has called a tool."""
+    assistant = {"role": "assistant", "content": "4", **said}
+    return {"messages": [{"role": "user", "content": "2 + 2?"}, assistant, {"role": "user", "content": "And?"}]}
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    "path, change, param, message",
+    [
+        ("chat/completions", {"model": "slover"}, "model", "did you mean 'solver'"),
+        ("chat/completions", {"model": "verifier"}, "model", "fields problem, solution"),
+        ("chat/completions", {"model": None}, "model", "model is missing"),
+        ("chat/completions", {"messages": []}, "messages", "at least one"),
+        ("chat/completions", {"messages": [{"role": "tool", "content": ""}]}, "messages", "role is 'tool'"),
+        ("chat/completions", {"messages": [{"role": "user", "content": 3}]}, "messages", "content is 3"),
+        ("chat/completions", called(tool_calls=[CALL]), "messages", "messages[1]: tool_calls is"),
+        ("chat/completions", called(content=None, tool_calls=[CALL]), "messages", "messages[1]: tool_calls is"),
+        ("chat/completions", called(function_call=CALL["function"]), "messages", "messages[1]: function_call is"),
+        ("chat/completions", {"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "not implemented"),
+        ("chat/completions", {"messages": [{"role": "assistant", "content": ""}]}, "messages", "last message"),
+        ("chat/completions", {"temprature": 1}, "temprature", "did you mean 'temperature'"),
+        ("chat/completions", {"temperature": -1}, "temperature", "from 0 to 100"),
+        ("chat/completions", {"temperature": True}, "temperature", "from 0 to 100"),
+        ("chat/completions", {"top_p": 0}, "top_p", "above 0"),
+        ("chat/completions", {"max_tokens": 5000}, "max_tokens", "more than the context of 1024"),
+        ("chat/completions", {"n": 0}, "n", "from 1 to 128"),
+        ("chat/completions", {"stop": [""]}, "stop", "none empty"),
+        ("chat/completions", {"frequency_penalty": 0.5}, "frequency_penalty", "not implemented"),
+        ("chat/completions", {"top_logprobs": 2}, "top_logprobs", "without logprobs"),
+        ("chat/completions", {"stream": True, "logprobs": True}, "stream", "do not go with stream"),
+        ("completions", {"prompt": ""}, "prompt", "none empty"),
+        ("completions", {"prompt": [1, "a"]}, "prompt", "none empty"),
+        ("completions", {"prompt": [1, 10**9]}, "prompt", "token 1000000000 is outside of the vocabulary"),
+        ("completions", {"prompt": [-1, 4]}, "prompt", "token -1 is outside of the vocabulary"),
+        ("completions", {"prompt": "a", "max_tokens": 0}, "max_tokens", "from 1"),
+        ("verify", {"solution": "x"}, "problem", "problem is missing"),
+        ("verify", {"problem": "x", "solution": "x", "steps": []}, "solution", "either solution"),
+        ("verify", {"problem": "x", "solution": "x", "model": "solver"}, "model", "roles that do: verifier"),
+    ],
+)
+def test_bad_requests_name_the_parameter(client, task, path, change, param, message):
+    start = {"chat/completions": body(task), "completions": {"model": "policy/start"}, "verify": {}}[path]
+    answer = client.post(f"/v1/{path}", json={**start, **change})
+    error = answer.json()["error"]
+    assert answer.status_code == (404 if "did you mean 'solver'" in message else 400)
+    assert message in error["message"] and error["param"] == param and error["type"] == "invalid_request_error"
+
+
+def test_too_long_and_too_many(client, task, monkeypatch):
+    long = client.post("/v1/verify", json={"problem": "word " * 900, "solution": task.solution})
+    assert long.status_code == 400 and long.json()["error"]["code"] == "context_length_exceeded"
+    monkeypatch.setattr("cotrain.serving.models.MAX_OPEN", 1)
+    for path, asked in (
+        ("chat/completions", body(task, n=2)),
+        ("verify", {"problem": task.prompt, "solution": task.solution, "n": 2}),
+    ):
+        answer = client.post(f"/v1/{path}", json=asked)
+        error = answer.json()["error"]
+        assert (
+            answer.status_code == 429 and error["type"] == "rate_limit_error" and "ask again later" in error["message"]
+        )
+
+
+def test_bad_bodies_and_routes(client):
+    head = {"content-type": "application/json"}
+    for content in (b"{", b"[1]", b"\xff", b"[" * 100_000, b'{"model": "\\ud800"}'):
+        assert client.post("/v1/chat/completions", content=content, headers=head).status_code == 400
+    assert client.post("/v1/verify", content=b" " * (5 * 2**20), headers=head).status_code == 413
+    posted = client.post("/v1/verify", content=b"{}", headers={"content-type": "text/plain"})
+    assert posted.status_code == 400 and "expected application/json" in posted.json()["error"]["message"]
+    assert client.get("/v1/verify").status_code == 405 and "error" in client.get("/nowhere").json()
+
+
+def test_foreign_hosts_are_refused(served, client):
+    refused = client.get("/v1/models", headers={"host": "evil.example:8000"})
+    assert refused.status_code == 400 and "not a name of this server" in refused.json()["error"]["message"]
+    for name in ("localhost:8000", "127.0.0.1", "[::1]:8000", "LOCALHOST"):
+        assert client.get("/health", headers={"host": name}).status_code == 200
+    for name in ("[::1].evil", "[::1]evil:80", "[::1]:80:80", "localhost:evil", "localhost:80:80", "localhost:80@evil"):
+        assert client.get("/health", headers={"host": name}).status_code == 400
+    wide = TestClient(make_application(served, ("0.0.0.0", "box.lan")), base_url=HERE)
+    for name, status in (("10.0.0.7:80", 200), ("box.lan", 200), ("evil.example", 400), ("", 400)):
+        assert wide.get("/health", headers={"host": name}).status_code == status
+    assert host_of([]) == host_of(["a", "b"]) == "" and host_of(["[::1]:5"]) == "::1"
+
+
+def test_a_broken_engine_fails_the_open_requests_and_goes_on(client, served, task, monkeypatch):
+    scheduler = served.trainer.engine.engine._schedulers["generator"]
+    monkeypatch.setattr(scheduler, "_decode_step", lambda: (_ for _ in ()).throw(FloatingPointError("not numbers")))
+    answer = client.post("/v1/chat/completions", json=body(task))
+    assert answer.status_code == 500 and "not numbers" in answer.json()["error"]["message"]
+    streamed = client.post("/v1/chat/completions", json=body(task, stream=True)).text
+    assert "server_error" in streamed and "[DONE]" not in streamed
+    monkeypatch.undo()
+    monkeypatch.setattr(StreamedReply, "read_new_text", lambda *_, **__: {}["odd"])
+    streamed = client.post("/v1/chat/completions", json=body(task, stream=True, max_tokens=2)).text
+    assert "KeyError: 'odd'" in streamed and "server_error" in streamed and "[DONE]" not in streamed
+    monkeypatch.undo()
+    assert ask(client, "chat/completions", **body(task, max_tokens=2))["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    "cold", [{"temperature": 1e-40}, {"temperature": 5e-324}, {"temperature": 1e-38}, {"top_p": 1e-320}]
+)
+def test_a_request_near_zero_is_answered_and_harms_no_other(client, task, cold):
+    asked = [body(task, max_tokens=40, seed=1, n=4), body(task, max_tokens=5, **cold)]
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(lambda one: client.post("/v1/chat/completions", json=one), asked))
+    assert [answer.status_code for answer in both] == [200, 200]
+    if "temperature" in cold:
+        greedy = client.post("/v1/chat/completions", json=asked[1] | {"temperature": 0}).json()
+        assert both[1].json()["choices"] == greedy["choices"]
+
+
+def test_an_engine_that_stays_broken_waits_for_the_next_request(client, served, task, monkeypatch):
+    steps = []
+
+    def step():
+        steps.append(time.perf_counter())
+        raise FloatingPointError("still not numbers")
+
+    monkeypatch.setattr(served.trainer.engine, "step", step)
+    assert client.post("/v1/chat/completions", json=body(task)).status_code == 500
+    until, before = time.monotonic() + 20, -1
+    while before < len(steps) <= 5 and time.monotonic() < until:  # a last step may be under way
+        before = len(steps)
+        time.sleep(0.05)
+    assert len(steps) == before <= 5
+    monkeypatch.undo()
+    assert ask(client, "chat/completions", **body(task, max_tokens=1))["usage"]["completion_tokens"] == 1
+
+
+def test_the_command_says_in_one_line_what_is_wrong(capsys, monkeypatch, tmp_path):
+    with open_listener("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", str(tmp_path), "--port", str(port)]) == 2
+        assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
+    assert main(["serve", str(tmp_path), "--port", "0"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    with pytest.raises(ConfigError, match="expected 0"):
+        open_listener("127.0.0.1", 10**6)
+    monkeypatch.delitem(sys.modules, "cotrain.serving.app")
+    monkeypatch.delitem(sys.modules, "cotrain.rollout.http_server")
+    monkeypatch.delattr("cotrain.serving.app", raising=False)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert main(["serve", str(tmp_path)]) == 2
+    assert "pip install 'cotrain[serve]'" in capsys.readouterr().err
+
+
+@pytest.mark.whole
+def test_a_message_with_no_calls_in_it_is_answered(client, task):
+    """As clients send back what they were answered."""
+    change = called(tool_calls=[], function_call=None, audio=None, refusal=None)
+    answer = client.post("/v1/chat/completions", json={**body(task), **change, "tools": [], "tool_choice": "none"})
+    assert answer.status_code == 200

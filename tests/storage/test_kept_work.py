@@ -1,0 +1,98 @@
+"""Long work keeps its parts beside the output, and goes on with them after a kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from cotrain.core.errors import ConfigError
+from cotrain.storage.file_ops import DiskError
+from cotrain.storage.kept_work import KeptWork, claim_place, kept_work, stamp_of
+
+SETTINGS = {"model": "m", "tries": 4}
+
+
+def partial_files(folder):
+    return [path.name for path in folder.iterdir() if path.name.endswith(".partial")]
+
+
+def test_parts_of_an_earlier_try_are_not_made_again(tmp_path):
+    made, told = [], []
+
+    def make(value):
+        made.append(value)
+        return [value, None, 0.1, {"a": (1, 2)}]
+
+    with pytest.raises(KeyboardInterrupt), kept_work(tmp_path / "out.json", SETTINGS, told.append) as work:
+        first = work.part("one", lambda: make(1))
+        raise KeyboardInterrupt
+    with kept_work(tmp_path / "out.json", SETTINGS, told.append) as work:
+        assert work.part("one", lambda: make(1)) == first == [1, None, 0.1, {"a": [1, 2]}]
+        assert work.within("two").part("one", lambda: make(2))[0] == 2
+    assert made == [1, 2] and len(told) == 1 and "earlier try" in told[0]
+    assert partial_files(tmp_path) == []
+
+
+def test_work_of_other_settings_is_left_as_it_is(tmp_path):
+    first = KeptWork(tmp_path / "out.json", SETTINGS)
+    first.part("one", lambda: 1)
+    first.close()
+    with kept_work(tmp_path / "out.json", SETTINGS | {"tries": 5}, print) as other:
+        assert other.part("one", lambda: 2) == 2
+    with kept_work(tmp_path / "out.json", SETTINGS, print) as work:
+        assert work.part("one", lambda: 3) == 1
+
+
+def test_the_same_work_at_once_is_refused(tmp_path):
+    first = KeptWork(tmp_path / "out.json", SETTINGS)
+    with pytest.raises(ConfigError, match="already"):
+        KeptWork(tmp_path / "out.json", SETTINGS)
+    first.finish()
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from cotrain.storage.kept_work import KeptWork
+work = KeptWork(Path(sys.argv[1]), {"a": 1})
+for i in range(10_000):
+    work.part(str(i), lambda: "x" * 5000)
+    print(i, flush=True)
+"""
+
+
+@pytest.mark.whole
+def test_a_kill_loses_at_most_the_part_in_progress(tmp_path):
+    child = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path / "out")], stdout=subprocess.PIPE)
+    for _ in range(20):
+        last = int(child.stdout.readline())
+    time.sleep(0.01)
+    os.kill(child.pid, signal.SIGKILL)
+    child.communicate()
+    work = KeptWork(tmp_path / "out", {"a": 1})
+    assert work.found > last
+    work.finish()
+
+
+def test_a_place_that_takes_nothing_is_said_at_once(tmp_path):
+    claim_place(tmp_path / "new" / "folder")
+    assert list((tmp_path / "new" / "folder").iterdir()) == []
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(DiskError, match=r"nothing was begun|untouched"):
+            claim_place(place)
+    with pytest.raises(DiskError):
+        claim_place(type(tmp_path)("/proc/none"))
+
+
+def test_a_model_that_was_trained_on_is_another_one(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "weights").write_text("a")
+    before = stamp_of(str(tmp_path / "model"))
+    (tmp_path / "model" / "weights").write_text("ab")
+    assert before != stamp_of(str(tmp_path / "model")) and stamp_of("owner/name") == []
