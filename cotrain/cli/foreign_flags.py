@@ -52,12 +52,6 @@ WRITTEN = {  # as others call it → what is written for it, with its value
     "max-grad-norm": "--set=policies.generator.clip_norm={}",
     "weight-decay": "--set=policies.generator.weight_decay={}",
 }
-SOLVER_LIMIT = "--max-tokens N"  # what advice names, where the role is the solver
-
-
-def max_tokens_flag(role: str) -> str:
-    """The flag by which the tokens of a role's answers are limited."""
-    return SOLVER_LIMIT if role == "solver" else f"--set roles.{role}.sampling.max_tokens=N"
 
 
 SWITCHES = {"mask-truncated-completions": "mask-truncated"}  # as others call it, where true or false may follow → ours

@@ -235,12 +235,6 @@ def _eval_parser() -> Parser:
     return parser
 
 
-def check(argv: Sequence[str]) -> int:
-    from cotrain.analysis.check_data import command
-
-    return command(argv)
-
-
 def report(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="cotrain report",

@@ -53,10 +53,10 @@ from nothing
 
 `cotrain COMMAND --help` lists the flags of each; all take --log-level."""
 
-RUNS = ("run", "trainer", "dpo", "reward")
+RUNS = ("run", "train", "dpo", "reward")
 LENIENT = (*RUNS, "compare", "sft", "pretrain", "tokenizer")  # commands that can leave rows out
 LONG = (*RUNS, "resume", "demo", "compare", "study", "pretrain", "sft")
-AS_JSON = (*LONG, "paraphrase", "list", "doctor", "serving.export")  # what they say on the way goes to stderr
+AS_JSON = (*LONG, "paraphrase", "list", "doctor", "export")  # what they say on the way goes to stderr
 OUTSIDE = {  # what a disk or its owner refuses, and no bug of ours
     errno.EACCES,
     errno.EPERM,
@@ -73,33 +73,33 @@ COMMANDS = {  # command → where its function is, which is imported when it is 
     "demo": "cli.resume:demo",
     "list": "cli.inspect_runs:list_recipes",
     "run": "cli.run:run",
-    "trainer": "cli.run:run",  # as others call it
+    "train": "cli.run:run",  # as others call it
     "dpo": "cli.pretraining:dpo",
     "reward": "cli.pretraining:reward",
     "resume": "cli.resume:resume",
     "eval": "cli.inspect_runs:evaluate",
-    "check": "cli.inspect_runs:check",
+    "check": "cli.check:check",
     "compare": "cli.compare:compare",
     "study": "cli.compare:study",
     "report": "cli.inspect_runs:report",
     "view": "cli.view:view",
-    "top": "reports.top:top",
-    "why": "reports.why:why",
-    "diff": "reports.diff:diff",
+    "top": "cli.top:top",
+    "why": "cli.why:why",
+    "diff": "cli.diff:diff",
     "attack": "cli.attack:attack",
     "xplay": "cli.attack:xplay",
-    "serving.chat": "cli.inspect_runs:chat",
-    "serving": "cli.serve:serve",
-    "serving.export": "cli.inspect_runs:export",
-    "serving.push": "serving.push:command",
-    "convert": "models.nanochat:command",
+    "chat": "cli.inspect_runs:chat",
+    "serve": "cli.serve:serve",
+    "export": "cli.inspect_runs:export",
+    "push": "cli.push:push",
+    "convert": "cli.convert:convert",
     "doctor": "cli.inspect_runs:doctor",
     "tokenizer": "cli.pretraining:tokenizer",
     "pretrain": "cli.pretraining:pretrain",
     "sft": "cli.pretraining:sft",
     "paraphrase": "cli.pretraining:paraphrase",
 }
-LOUD = ("attack", "xplay", "serving.push", "convert")  # their libraries are told to be quiet before they are imported
+LOUD = ("attack", "xplay", "push", "convert")  # their libraries are told to be quiet before they are imported
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -21,6 +21,12 @@ if TYPE_CHECKING:  # torch, which `cotrain why` does without
     from cotrain.rollout.role import Role
 
 POLICY = "policy/"
+SOLVER_LIMIT = "--max-tokens N"  # what advice names, where the role is the solver
+
+
+def max_tokens_flag(role: str) -> str:
+    """The flag by which the tokens of a role's answers are limited."""
+    return SOLVER_LIMIT if role == "solver" else f"--set roles.{role}.sampling.max_tokens=N"
 
 
 def policy_named(recipe: Recipe, name: str, flag: str = "--role") -> str:

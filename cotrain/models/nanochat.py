@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,6 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from cotrain.cli.flags import Parser, add_count
 from cotrain.core.errors import DataError, ModelError, RunDirectoryError
 from cotrain.models.load import load_model, save_model
 from cotrain.models.nanochat_gpt import SMEAR_GATE, VALUE_GATE, NanoChatGPTConfig
@@ -75,19 +74,6 @@ CHAT_TEMPLATE = (
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{- '<|assistant_start|>' -}}{%- endif -%}"
 )
-
-
-def command(words: Sequence[str]) -> int:
-    """``cotrain convert``."""
-    parser = Parser(prog="cotrain convert", description="A checkpoint of another project as a plain model directory.")
-    parser.add_argument("format", choices=["nanochat"], help="nanochat")
-    parser.add_argument("directory", metavar="DIR", help="with model_*.pt and meta_*.json")
-    parser.add_argument("--out", required=True, metavar="MODEL", help="a new directory")
-    parser.add_argument("--tokenizer", metavar="DIR", help="with tokenizer.pkl or tokenizer.json (default: looked for)")
-    add_count(parser, "--step", "which checkpoint (default: the last)", least=0)
-    args = parser.parse_strictly(words)
-    print(f"written to {convert(args.directory, args.out, tokenizer=args.tokenizer, step=args.step)}")
-    return 0
 
 
 def convert(

@@ -20,7 +20,6 @@ from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
-from cotrain.cli.flags import Parser
 from cotrain.core.errors import ConfigError
 from cotrain.core.notes import CORRECT, FINAL
 from cotrain.core.own_code import read_code
@@ -30,7 +29,7 @@ from cotrain.core.verbosity import escape_terminal
 from cotrain.metrics.table import table_rank
 from cotrain.reports.follow import read_json_object
 from cotrain.reports.guide import parse_estimates
-from cotrain.reports.runs import RunView, open_run, redact_texts
+from cotrain.reports.runs import RunView, redact_texts
 from cotrain.reports.settings import flatten_settings
 from cotrain.runs.directory import CODE
 from cotrain.storage.schemas import fault_in
@@ -41,19 +40,6 @@ NOTHING = "–"
 LONGEST = 600  # characters of one text
 BRIEF = 160  # of a setting
 MOST_CODE = 40  # lines of a file's differences
-
-
-def diff(words: Sequence[str]) -> int:
-    """Two runs side by side: settings and code that differ, final figures, and what both wrote to one problem."""
-    parser = Parser(prog="cotrain diff", description=diff.__doc__)
-    parser.add_argument("one", metavar="A", help="a run directory")
-    parser.add_argument("other", metavar="B", help="another")
-    parser.add_argument("--rollout", metavar="STEP:TASK:MEMBER", help="which one (default: the last that both have)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    args = parser.parse_strictly(words)
-    comparison = compare_runs(open_run(Path(args.one)), open_run(Path(args.other)), args.rollout)
-    print(json.dumps(comparison) if args.json else "\n".join(lines_of(comparison)))
-    return 0
 
 
 def compare_runs(one: RunView, other: RunView, rollout: str | None = None) -> dict[str, Any]:

@@ -6,56 +6,25 @@ no file holds.
 
 from __future__ import annotations
 
-import json
 import textwrap
-import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from cotrain.cli.flags import Parser
 from cotrain.core.verbosity import escape_terminal
 from cotrain.metrics.steps import budget_share
 from cotrain.reports.curves import finite_number as finite
 from cotrain.reports.follow import STOPPED
 from cotrain.reports.guide import number_text
 from cotrain.reports.live import spark_line, speaking_roles, time_text
-from cotrain.reports.runs import RunView, open_run
+from cotrain.reports.runs import RunView
 
-PAUSE = 1.0  # seconds between looks
 TREND = 16  # bars of a spark line
 ROLES, ALARMS = 6, 3  # shown
 COLUMNS, LINES = 80, 24
-
-
-def top(words: Sequence[str]) -> int:
-    """Follow a run in a terminal: rewards, truth, speed and alarms. Ctrl-C leaves; the run goes on."""
-    parser = Parser(prog="cotrain top", description=top.__doc__)
-    parser.add_argument("directory", metavar="DIR", help="a run directory")
-    parser.add_argument("--once", action="store_true", help="print what there is and leave")
-    parser.add_argument("--json", action="store_true", help="the same as JSON, for scripts")
-    args = parser.parse_strictly(words)
-    run = open_run(Path(args.directory))
-    if args.json:
-        print(json.dumps(snapshot(run)))
-        return 0
-    console = Console(highlight=False)
-    if args.once or not console.is_terminal:
-        console.print(draw_screen(snapshot(run), console.width))
-        return 0
-    try:
-        screen = draw_screen(snapshot(run), console.width)
-        with Live(screen, console=console, screen=True, auto_refresh=False) as display:
-            while True:
-                time.sleep(PAUSE)
-                display.update(draw_screen(snapshot(run), console.width), refresh=True)
-    except KeyboardInterrupt:
-        return 0
 
 
 def snapshot(run: RunView) -> dict[str, Any]:

@@ -8,37 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from cotrain.cli.flags import Parser
 from cotrain.config.names import POLICY
 from cotrain.core.errors import ConfigError
 from cotrain.core.verbosity import escape_terminal
-from cotrain.reports.runs import RunView, open_run
+from cotrain.reports.runs import RunView
 
 INDENT = "    "
 
 
-def why(words: Sequence[str]) -> int:
-    """Which reward of a rollout came from what: raw output, what was read, the truth, and whether it is learned
-    from."""
-    parser = Parser(prog="cotrain why", description=why.__doc__)
-    parser.add_argument("directory", metavar="DIR", help="a run directory")
-    parser.add_argument(
-        "rollout", metavar="STEP:TASK:MEMBER", help="or more of an address: 12:3:0:verifier:1, with a role or a policy"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON, with every token")
-    args = parser.parse_strictly(words)
-    rollout, role = _find_rollout(open_run(Path(args.directory)), args.rollout)
-    if args.json:
-        print(json.dumps(rollout))
-        return 0
-    print("\n".join(explain_rollout(rollout, role)))
-    return 0
-
-
-def _find_rollout(run: RunView, address: str) -> tuple[dict[str, Any], str]:
+def find_rollout(run: RunView, address: str) -> tuple[dict[str, Any], str]:
     """The rollout, and the rest of the address. Raises ConfigError."""
     parts = address.removeprefix("#r:").split(":")
     if len(parts) < 3 or not all(part.isascii() and part.isdigit() and len(part) < 12 for part in parts[:3]):

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from cotrain.cli.foreign_flags import max_tokens_flag
+from cotrain.config.names import max_tokens_flag
 from cotrain.config.override import changed_settings, is_given, override, role_settings
 from cotrain.config.policies import Program
 from cotrain.config.recipe import Recipe

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cotrain.cli.foreign_flags import max_tokens_flag
 from cotrain.config.large_model_defaults import PACKED_FROM, are_small
+from cotrain.config.names import max_tokens_flag
 from cotrain.config.policies import Weights
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import TooLong

@@ -44,8 +44,8 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cotrain.cli.foreign_flags import max_tokens_flag
 from cotrain.config.large_model_defaults import PACKED_FROM, are_small
+from cotrain.config.names import max_tokens_flag
 from cotrain.config.override import override
 from cotrain.config.policies import FollowerPolicy, Learning, Weights
 from cotrain.config.recipe import Recipe, check_problems

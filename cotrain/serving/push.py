@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from huggingface_hub import HfApi, get_token
 
-from cotrain.cli.flags import Parser, add_trust_flag
 from cotrain.core.errors import ConfigError
-from cotrain.core.verbosity import print_progress
 from cotrain.runs.directory import RunDirectory
 from cotrain.serving.export import export_policy
 from cotrain.storage.io_progress import Say
@@ -30,24 +27,6 @@ class Hub(Protocol):
     def repo_info(self, repo_id: str) -> Any: ...
 
     def upload_folder(self, *, repo_id: str, folder_path: Path, commit_message: str) -> Any: ...
-
-
-def command(words: Sequence[str]) -> int:
-    """``cotrain push``."""
-    parser = Parser(prog="cotrain push", description="Export a policy of a run to the Hugging Face Hub.")
-    parser.add_argument("directory", metavar="RUN", help="a run directory")
-    parser.add_argument("--role", required=True, help="a role or a policy: solver, generator, policy/start …")
-    parser.add_argument(
-        "--repo", required=True, metavar="OWNER/NAME", help="the repository of the Hub, made where there is none"
-    )
-    parser.add_argument("--private", action="store_true", help="only you can see it")
-    add_trust_flag(parser)
-    arguments = parser.parse_strictly(words)
-    place = push_policy(
-        arguments.directory, arguments.role, arguments.repo, private=arguments.private, say=print_progress
-    )
-    print(f"pushed to {place}")
-    return 0
 
 
 def push_policy(

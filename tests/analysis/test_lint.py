@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from cotrain.analysis.check_data import check_file, command, question_key
+from cotrain.analysis.check_data import check_file, question_key
+from cotrain.cli.check import check as command
 from cotrain.cli.main import main
 from cotrain.core.errors import DataError
 from cotrain.data.columns import words_in

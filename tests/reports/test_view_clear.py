@@ -13,6 +13,7 @@ from browser import Browser, needs_browser
 from fake_run import episode, write, write_fake_run
 from rich.text import Text
 
+from cotrain.cli.why import why
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Trace
 from cotrain.reports.compared_runs import folder_row
@@ -21,7 +22,6 @@ from cotrain.reports.places import find_places
 from cotrain.reports.run_report import write_report
 from cotrain.reports.runs import RunView, describe_pay
 from cotrain.reports.top import draw_screen, snapshot
-from cotrain.reports.why import why
 from cotrain.storage.ledger import Ledger
 
 GAP = "\u202f"

@@ -9,9 +9,10 @@ import pytest
 from fake_run import write_fake_run
 from test_view_page import poisoned_run
 
+from cotrain.cli.diff import diff
 from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.core.verbosity import is_hidden
-from cotrain.reports.diff import compare_runs, diff, lines_of, unequal_settings
+from cotrain.reports.diff import compare_runs, lines_of, unequal_settings
 from cotrain.reports.runs import open_run
 from cotrain.reports.settings import value_text
 

@@ -11,11 +11,12 @@ from fake_run import write_fake_run
 from rich.console import Console
 from test_view_page import poisoned_run
 
+from cotrain.cli.top import top
+from cotrain.cli.why import why
 from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.core.verbosity import is_hidden
 from cotrain.reports.runs import RunView
-from cotrain.reports.top import draw_screen, snapshot, top
-from cotrain.reports.why import why
+from cotrain.reports.top import draw_screen, snapshot
 
 POISON = ["\x1b]52;c;aGk=\x07\x1b[2J\u202etxet"] * 300
 

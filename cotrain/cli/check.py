@@ -1,0 +1,72 @@
+"""``cotrain check data``: what is wrong with a file of questions and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from cotrain.analysis.check_data import check_file
+from cotrain.cli.flags import Parser
+from cotrain.core.errors import ConfigError
+from cotrain.core.verbosity import json_text, print_lines, print_progress
+from cotrain.data.columns import ANY, schema_of
+from cotrain.data.labels import allows_unanswered
+from cotrain.formats.answers import check_answer
+from cotrain.storage.kept_work import claim_place
+
+
+def _say_nothing(text: str) -> None: ...
+
+
+def check(argv: Sequence[str]) -> int:
+    """``cotrain check data FILE``: 1 where there are errors, else 0."""
+    if argv[:1] in (["-h"], ["--help"]):
+        argv = ["data", "--help"]
+    if argv[:1] != ["data"]:
+        raise ConfigError("cotrain check: say what to check, as in `cotrain check data FILE`")
+    parser = Parser(prog="cotrain check data", description="Find what is wrong with a file of questions and answers.")
+    parser.add_argument(
+        "file", metavar="FILE", help="JSON lines, one JSON array, CSV with a header, each .gz or plain, or parquet"
+    )
+    parser.add_argument("--against", nargs="+", default=[], metavar="FILE", help="files that must not share questions")
+    parser.add_argument("--schema", help="a benchmark, such as svamp, where the columns cannot be guessed")
+    parser.add_argument("--question-column", metavar="NAME", help="with the question, where its name is no usual one")
+    parser.add_argument("--answer-column", metavar="NAME", help="with the answer, where its name is no usual one")
+    parser.add_argument(
+        "--labelled",
+        metavar="WHICH",
+        help="as of cotrain run: rows may have no answer, where those that have one are the labelled ones (answers) or "
+        "another file holds them",
+    )
+    parser.add_argument("--quarantine", metavar="FILE", help="write the malformed rows there, each with its reason")
+    parser.add_argument(
+        "--answer", metavar="FORMAT", help="read its worked texts so: tags, boxed, hash, phrase, last-number …"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    arguments = parser.parse_strictly(argv[1:])
+    if arguments.answer is not None:
+        check_answer(arguments.answer)
+    if arguments.quarantine is not None and Path(arguments.quarantine).exists():
+        raise ConfigError(f"--quarantine {arguments.quarantine}: it is there already; name a new file")
+    if arguments.quarantine is not None:
+        claim_place(Path(arguments.quarantine).parent)
+    schema = ANY if arguments.schema is None else schema_of(arguments.schema)
+    schema = replace(
+        schema, question=arguments.question_column or schema.question, answer=arguments.answer_column or schema.answer
+    )
+    report = check_file(
+        arguments.file,
+        arguments.against,
+        schema=schema,
+        answer=arguments.answer,
+        labelled=arguments.labelled is not None and allows_unanswered(arguments.labelled),
+        say=_say_nothing if arguments.json else print_progress,
+    )
+    if arguments.quarantine is not None:
+        report.aside.write(arguments.quarantine)
+    if arguments.json:
+        print(json_text(report.json()))
+    else:
+        print_lines(report.report_lines())
+    return 1 if report.count_rows("error") else 0

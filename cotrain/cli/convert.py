@@ -1,0 +1,21 @@
+"""``cotrain convert``: a checkpoint of another project as a plain model directory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cotrain.cli.flags import Parser, add_count
+from cotrain.models import nanochat
+
+
+def convert(words: Sequence[str]) -> int:
+    """``cotrain convert``."""
+    parser = Parser(prog="cotrain convert", description="A checkpoint of another project as a plain model directory.")
+    parser.add_argument("format", choices=["nanochat"], help="nanochat")
+    parser.add_argument("directory", metavar="DIR", help="with model_*.pt and meta_*.json")
+    parser.add_argument("--out", required=True, metavar="MODEL", help="a new directory")
+    parser.add_argument("--tokenizer", metavar="DIR", help="with tokenizer.pkl or tokenizer.json (default: looked for)")
+    add_count(parser, "--step", "which checkpoint (default: the last)", least=0)
+    args = parser.parse_strictly(words)
+    print(f"written to {nanochat.convert(args.directory, args.out, tokenizer=args.tokenizer, step=args.step)}")
+    return 0
