@@ -24,7 +24,7 @@ CLOCK = time.CLOCK_MONOTONIC  # one for all processes
 
 def stop_at_first_token(began: float, words: list[str]) -> None:
     """The command line, beside a thread that ends the process when an engine has counted a sampled token."""
-    from cotrain.cli import main
+    from cotrain.cli.main import main
     from cotrain.inference.local import EmbeddedEngine
 
     make = EmbeddedEngine.__init__

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.config.recipe import Recipe
-from cotrain.config.registry import recipe_names
 from cotrain.core.errors import ConfigError, CotrainError
 from cotrain.distributed.contract import Backend
+from cotrain.recipes import RECIPES
 from cotrain.reports.run_report import write_report
 from cotrain.runs import manifest
 from cotrain.runs import run as loop
@@ -88,13 +88,13 @@ def _refuse_other_than_recipe(recipe: Any) -> None:
     name = (recipe if isinstance(recipe, str) else getattr(recipe, "__name__", "")).rpartition(".")[2]
     algorithm = getattr(recipe, "func", type(recipe)).__name__ == "PolicyGradient"  # ``cotrain.grpo``, or what it makes
     advice = (
-        f"from cotrain.recipes import {name}, and pass {name}(steps=100)"
-        if name in recipe_names()
-        else "an algorithm is given to an objective; the recipe is cotrain.recipes.grpo, as in grpo(steps=100)"
+        f"from {RECIPES[name].partition(':')[0]} import {name}, and pass {name}(steps=100)"
+        if name in RECIPES
+        else "an algorithm is given to an objective; the recipe is cotrain.recipes.grpo.grpo, as in grpo(steps=100)"
         if algorithm
         else f"call the function, as in {name}(steps=100)"
         if callable(recipe) and name
-        else "pass what a recipe function returns, such as cotrain.recipes.grpo(steps=100)"
+        else "pass what a recipe function returns, such as cotrain.recipes.grpo.grpo(steps=100)"
     )
     raise ConfigError(f"cotrain.run takes a Recipe, and {recipe!r} is none: {advice}")
 

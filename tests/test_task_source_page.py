@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from cotrain.cli import main
+from cotrain.cli.main import main
 from tests.helpers import TINY
 from tests.runs.test_run import digest
 from tests.test_docs_pages import ROOT, blocks

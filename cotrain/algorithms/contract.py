@@ -2,7 +2,7 @@
 
 An *algorithm* knows mathematics: which signals it reads, how they become per-token credit, and what its loss is. It is
 synchronous, keeps no state and touches neither an engine nor a model. A *policy* answers ``PolicyVerbs``, wherever its
-model is. A *learner* (``torch_learner.py``) answers those of one policy with its weights and its optimiser: it packs
+model is. A *learner* (``learner/learner.py``) answers those of one policy with its weights and its optimiser: it packs
 samples, runs forward and backward, and asks the algorithm for the loss of each micro-batch.
 
 Several objectives may train one policy: their terms are summed into one optimiser step, each normalised by its own
@@ -31,7 +31,7 @@ from cotrain.core.types import Reward, State, Trace, take_fields
 #     spoken   │ a b <stop>               c <stop> │      signal on [3, 5), and ((3, (<tool>, 42)),) was given
 #
 # Credit, losses and all their totals run over the spoken tokens alone, so no algorithm can put weight on a given one;
-# only the forward pass sees both (``collate.py``).
+# only the forward pass sees both (``learner/batching.py``).
 
 
 Given = tuple[tuple[int, tuple[int, ...]], ...]  # (k, ids): ids before the k-th sampled token, k ≥ 1, rising
@@ -234,8 +234,8 @@ class UpdateReport:
 
 class PolicyVerbs:
     """What is asked of a policy where its model is: each verb stands here once, and once where it is done
-    (``torch_learner.py``, ``distributed/policy_handles.py``, ``config/followers.py``). Whoever stands between forwards
-    ``VERBS`` by name. Here are the answers of a policy that never changes."""
+    (``learner/learner.py``, ``distributed/policy_handles.py``, ``config/followers.py``). Whoever stands between
+    forwards ``VERBS`` by name. Here are the answers of a policy that never changes."""
 
     @property
     def version(self) -> int:

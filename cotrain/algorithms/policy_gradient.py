@@ -1,5 +1,5 @@
 """Policy gradient from rewards: GRPO and its relatives, which differ in the functions that are passed
-(``algorithms.py``); class balance and the usual estimators.
+(``grpo.py``); class balance and the usual estimators.
 
 Every signal of ``rewards`` is a channel. Its values are compared (``baseline``, ``advantage``), stand on the last token
 of the answer or span, and are summed towards the front: A(t) = Σ_{k: end_k ≥ t} z_k, so an outcome reaches every token
@@ -196,7 +196,8 @@ class RunningMean:
         return centred, after
 
 
-# -- what is done to samples before their rewards are compared, or once their advantages are known (and ``after.py``)
+# -- what is done to samples before their rewards are compared, or once their advantages are known (and
+# ``advantage_edits.py``)
 
 After = Callable[[Sequence[Sample]], tuple[list[Sample], dict[str, int]]]
 

@@ -208,7 +208,7 @@ def policy_loss(
 
     Metrics: "clip_fraction", "ratio", "sampler_trainer_diff" (|log π_sampler − log π|), "sampler_trainer_kl" (k3 of the
     two), "surprisal" (−log π, whose mean on policy estimates the entropy), "kl" and "entropy" where they are computed,
-    and "mismatch_masked" where samples have bounds (``losses.py``).
+    and "mismatch_masked" where samples have bounds (``policy_loss.py``).
     """
     mask = batch.mask
 

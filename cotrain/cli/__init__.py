@@ -1,1 +1,1 @@
-"""The commands of ``cotrain/cli/main.py``, by what they do: ``running.py`` makes runs, ``reading.py`` reads them."""
+"""The commands of ``cotrain/cli/main.py``, by what they do: ``run.py`` makes runs, ``inspect_runs.py`` reads them."""

@@ -14,12 +14,12 @@ be the messages of a conversation with one question of a user, as TRL has them. 
 thought, what stands in ``<answer>…</answer>``, else N of ``#### N``, as GSM8K has it, else that of the last
 ``\boxed{N}``.
 
-Every malformed row is an error with its file, row and column; ``reading.py`` has whole files. A column ``paraphrase``,
-a string or a list of strings, puts the same question in other words. A system text, in a column of its own or in the
-prompt's messages, is said before the question. Other columns are refused or counted (``columns.py``). Parquet files
-have the same rows (``parquet.py``). So have ``.csv`` files with a header, and ``.json`` files of one array; all but
-parquet may end in ``.gz``, and capitals in an ending are as small letters.
-Left out: tolerances and units.
+Every malformed row is an error with its file, row and column; ``malformed_rows.py`` has whole files. A column
+``paraphrase``, a string or a list of strings, puts the same question in other words. A system text, in a column of its
+own or in the prompt's messages, is said before the question. Other columns are refused or counted
+(``unread_columns.py``). Parquet files have the same rows (``parquet.py``). So have ``.csv`` files with a header, and
+``.json`` files of one array; all but parquet may end in ``.gz``, and capitals in an ending are as small letters. Left
+out: tolerances and units.
 """
 
 from __future__ import annotations

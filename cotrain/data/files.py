@@ -2,8 +2,8 @@
 
 Accepted rows: ``{"question": …, "answer": …}`` under their usual names, such as ``Prompt`` and ``Ground Truth`` or
 TRL's ``prompt`` of messages and ``solution``, and GSM8K's, whose answer is worked text that ends in ``#### N``. Columns
-of other names are given as ``question=`` and ``answer=``; ``rows.py`` has those of public benchmarks and the format's
-details. What else a row holds is asked with the question, refused, or counted (``columns.py``).
+of other names are given as ``question=`` and ``answer=``; ``columns.py`` has those of public benchmarks and the
+format's details. What else a row holds is asked with the question, refused, or counted (``unread_columns.py``).
 
 One file is cut into splits by a hash of each question: 80 % train, 10 % validation, 10 % test. So a split never depends
 on the order of rows, rows added later move nothing, and a question that occurs twice lies in one split. A directory
@@ -49,7 +49,7 @@ T = TypeVar("T")
 class JsonlTasks:
     """A task source over a file, a directory of files or a data set of the Hub, read and checked whole when built.
 
-    ``question``, ``answer``: columns, see ``rows.py``. ``left_out``: training rows dropped because they ask a
+    ``question``, ``answer``: columns, see ``columns.py``. ``left_out``: training rows dropped because they ask a
     validation or test question. ``digest`` (from ``describe``) makes changed data an error. ``lenient`` sets malformed
     rows aside, in ``quarantine``, where else the first one is an error. ``unanswered``: rows may lack an answer; these
     are the split "unlabelled", and rows of all other splits have one. Raises DataError, see ``read_rows``.

@@ -80,7 +80,8 @@ class RowReader(NamedTuple):
 
 
 def row_reader(question: str, answer: str, unanswered: bool = False) -> RowReader:
-    """Questions and answers in these columns, see ``rows.py``; ``unanswered``: rows without an answer are allowed."""
+    """Questions and answers in these columns, see ``columns.py``; ``unanswered``: rows without an answer are
+    allowed."""
     fields = f"{plain_name(question)!r} and {plain_name(answer)!r}"
     return RowReader(lambda row, where: row_of(row, question, answer, where, unanswered), fields)
 

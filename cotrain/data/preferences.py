@@ -15,8 +15,8 @@ r"""Conversations from a file: a prompt and the reply that is wanted, and of pre
 A prompt of one text is a problem, which a role asks as it asks any other; messages are sent as they stand. An ``input``
 beside an ``instruction`` is the second half of the question (Alpaca), and a text in ``system`` the first message. A
 prompt that the replies repeat is asked once. Tools, images and other columns that the question needs are refused, those
-that nobody reads counted (``columns.py``). Files, splits and digests are those of ``jsonl.py``: a prompt lies in one
-split, whatever replies it has. A pair of two equal replies prefers none; such are left out and counted.
+that nobody reads counted (``unread_columns.py``). Files, splits and digests are those of ``files.py``: a prompt lies in
+one split, whatever replies it has. A pair of two equal replies prefers none; such are left out and counted.
 
 Left out: several replies to one prompt after which conversations go on, tools, images, rows without a prompt.
 """

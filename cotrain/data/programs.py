@@ -16,10 +16,10 @@ could have its failures left out by waiting.
 
 MBPP itself keeps its published splits (train 601-974, validation 511-600, test 11-510; 1-10 are for prompts and left
 out). It is known by its name on the Hub, by all of its numbers, or by what single numbers are about (``PUBLISHED``);
-tasks of one's own in the same layout may be numbered in any way. They, and all else, are cut as in ``jsonl.py``: by a
+tasks of one's own in the same layout may be numbered in any way. They, and all else, are cut as in ``files.py``: by a
 hash of the question, or, of a directory or data set with train and test, as these are. Columns that are not read are
-refused or counted (``columns.py``). Left out: input and output tests, languages other than Python, MBPP's challenge
-tests.
+refused or counted (``unread_columns.py``). Left out: input and output tests, languages other than Python, MBPP's
+challenge tests.
 """
 
 from __future__ import annotations

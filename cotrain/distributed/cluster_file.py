@@ -137,7 +137,7 @@ def _own_learners(table: _Table) -> OwnLearners:
 
 def check_world(cluster: Cluster, device: str, world: int) -> None:
     """Raise ConfigError, one line, for more ranks of learners, replicas of an engine or GPUs than this machine has.
-    Left out: what a Ray that runs already has to give, which it is asked when it is joined (``on_ray.py``)."""
+    Left out: what a Ray that runs already has to give, which it is asked when it is joined (``ray_processes.py``)."""
     if world > 1 and cluster.address is None and world > cluster.cpus:
         raise ConfigError(
             f"--world {world}: there are {cluster.cpus} CPUs here for as many ranks; give --world {cluster.cpus} or "

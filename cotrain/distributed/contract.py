@@ -1,7 +1,8 @@
-"""The Backend contract: who runs the policies of a run, and where. That of its processes: ``hosted_policies.py``.
+"""The Backend contract: who runs the policies of a run, and where. That of its processes: ``remote_policies.py``.
 
-A recipe says *which* policies there are. A backend turns each into a handle (``handles.py``), makes the engine that
-they speak through, and tells that engine when weights have changed. The trainer knows handles and nothing below them.
+A recipe says *which* policies there are. A backend turns each into a handle (``policy_handles.py``), makes the engine
+that they speak through, and tells that engine when weights have changed. The trainer knows handles and nothing below
+them.
 
 ::
 

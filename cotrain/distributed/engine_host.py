@@ -1,5 +1,5 @@
 """An engine in a process of its own, the embedded one or vLLM's, for requests that come from another process
-(``hosted_engines.py``). Knows no Ray: ``on_ray.py`` makes it an actor.
+(``remote_engines.py``). Knows no Ray: ``ray_processes.py`` makes it an actor.
 
 ``advance`` is the engine's own, with the requests that were made since the last call and what has finished. Requests
 enter in the order in which they were made there, and the engine forms a batch only when all of them have entered: so

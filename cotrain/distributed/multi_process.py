@@ -3,7 +3,7 @@
 ::
 
     run ──ask──▶ learners   update, logprobs, state …             weights ─┐ from process to process
-     └──ask──▶ engine       advance: requests in, answers out   ◀──────────┘ (or several: ``places.py``)
+     └──ask──▶ engine       advance: requests in, answers out   ◀──────────┘ (or several: ``placement.py``)
 
 A policy may have learners of its own, one process or several ranks: then it is updated beside the others.
 
@@ -14,7 +14,7 @@ A process that is lost takes what it held with it:
                where they are several ranks (``ranks.py``) or processes, the loss of one is the loss of all
 
 Either gives the bits of an undisturbed run. Who begins processes and carries what is said is a ``Launcher``:
-``on_ray.py``.
+``ray_processes.py``.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 ::
 
-    handle.update(terms) ──pack──▶ LearnerHost.update("generator", …) ──▶ the handle of one process (``handles.py``)
-                         ◀─unpack── (its answer, the version of its weights then)
+    handle.update(terms) ──pack──▶ LearnerHost.update("generator", …) ──▶ the handle of one process
+                         (``policy_handles.py``) ◀─unpack── (its answer, the version of its weights then)
 
 Neither side writes a verb down: both forward what ``learn.contract.PolicyVerbs`` has. Tensors cross as numpy arrays,
 which Ray's store hands on without a copy (torch tensors are pickled: six times as slow for 500 MB), policies as their
-names. Knows no Ray: ``on_ray.py`` makes the host an actor.
+names. Knows no Ray: ``ray_processes.py`` makes the host an actor.
 """
 
 from __future__ import annotations

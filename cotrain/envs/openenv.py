@@ -7,8 +7,8 @@ answer is right where the reward reaches ``right_at``. Which fields these are is
 only, else they are named in the address: ``openenv:http://HOST:PORT?prompt=question&action=answer``.
 
 The seed of a task is a hash of (address, split, index, attempt); a prompt that a hash puts into another split is drawn
-again, as in ``gym.py``. The server must repeat itself for a seed, which is tried once when the source is built. It runs
-wherever it was started; nothing of it runs here.
+again, as in ``reasoning_gym.py``. The server must repeat itself for a seed, which is tried once when the source is
+built. It runs wherever it was started; nothing of it runs here.
 
 Left out: environments of several steps (those that are not done after one answer give no grade), tools, starting
 servers.

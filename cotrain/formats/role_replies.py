@@ -1,4 +1,4 @@
-r"""Reading what roles beside the solver wrote; solutions themselves are read in ``parsers.py``.
+r"""Reading what roles beside the solver wrote; solutions themselves are read in ``solutions.py``.
 
 ::
 

@@ -1,4 +1,4 @@
-r"""Reading what roles wrote: solutions in steps, and answers; ``role_parsers.py`` reads reviews and what further roles
+r"""Reading what roles wrote: solutions in steps, and answers; ``role_replies.py`` reads reviews and what further roles
 write.
 
 ::

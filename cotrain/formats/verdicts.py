@@ -19,7 +19,7 @@ text that is read. Left out: GenPRM's forced beginnings of each part, and its so
 which engines would have to return the probability of a token that was not sampled; and the bare ``\boxed{}`` score of
 DeepSeekMath-V2.
 
-Format scores as in ``parsers.py``: 1 − 0.8 for what is missing − 0.4 for stray text. A refusal scores 0, so that
+Format scores as in ``solutions.py``: 1 − 0.8 for what is missing − 0.4 for stray text. A refusal scores 0, so that
 declining never pays.
 """
 

@@ -1,7 +1,7 @@
 """A key-value cache for rows that decode together, and the attention that reads it: prompts once for several rows, each
 row's own tokens in columns.
 
-A *tile* holds one prompt for up to eight rows; ``cache.py`` reads it once for all of them. Prompts end at the last
+A *tile* holds one prompt for up to eight rows; ``kv_cache.py`` reads it once for all of them. Prompts end at the last
 column of their storage.
 
 Own tokens: all rows write at one shared *cursor*, so a decode step stores its keys with one copy into a view and reads

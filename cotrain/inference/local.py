@@ -1,6 +1,6 @@
 """The embedded engine: continuous batching in this process, with the very modules that the learners update.
 
-One scheduler per policy (``scheduler.py``) over one key-value cache (``cache.py``). ``advance`` lets the schedulers
+One scheduler per policy (``scheduler.py``) over one key-value cache (``kv_cache.py``). ``advance`` lets the schedulers
 take turns, one decode step or one admission each, until a row has finished. Weights are shared in place, so publishing
 them is a number, and memory holds each model once.
 
@@ -10,7 +10,7 @@ digits.
 
 Each policy's model is on one device; those of two policies may be on two. Left out, as a model that fits one device
 beside its optimiser does not need them: paged memory, speculative decoding, a model on several devices. Prompts are
-shared only within one admission; what goes on is a conversation (``kept.py``), until new weights.
+shared only within one admission; what goes on is a conversation (``prefix_cache.py``), until new weights.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ class EmbeddedEngine:
             max_rows: rows that one policy decodes at a time, of all or by policy.
             autocast: dtype of matrix products and of the cache, e.g. ``torch.bfloat16``, for all policies or by policy;
                 None, or no entry, computes in the weights' own.
-            pack_weights: policies that decode with weights in another layout (``packed.py``), where they compute in
-                float32 on a CPU. A model that cannot has a warning.
-            static: decode in steps of fixed shape (``graphs.py``); None: on a GPU. A model that cannot falls back to
-                the other way with a warning.
+            pack_weights: policies that decode with weights in another layout (``packed_weights.py``), where they
+                compute in float32 on a CPU. A model that cannot has a warning.
+            static: decode in steps of fixed shape (``cuda_graphs.py``); None: on a GPU. A model that cannot falls back
+                to the other way with a warning.
             residence: by policy, where its model takes turns on its device with others; ``activate`` moves them.
             recorded: on a GPU, record such steps as CUDA graphs; False is there to compare with.
 

@@ -3,7 +3,7 @@
 Reviews of the eight solutions to one problem begin alike: the problem is half of each prompt. Where the model's
 attention can be replaced (``models.shared_prefix``), prompts that begin alike are computed as one beginning and their
 endings, without padding; elsewhere each on its own, in rows padded on the left. Of a conversation that goes on
-(``kept.py``) only what is new.
+(``prefix_cache.py``) only what is new.
 """
 
 from __future__ import annotations

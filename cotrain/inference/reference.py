@@ -1,7 +1,7 @@
 """The slow engine: one request at a time, the whole sequence through the model for every token, no cache.
 
 It defines what the embedded engine must return, and is meant for tests and for doubt. Prompt and sampled tokens go
-through the model without mask or padding; uniforms and draws are those of ``rows.py``, with the same seeds.
+through the model without mask or padding; uniforms and draws are those of ``decode_batch.py``, with the same seeds.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@
              └─── columns of the view ──┘   a view of some lines and columns is all that a decode step looks at
 
 What a decode step does depends on tensors alone (tokens, positions) once lines and columns of its view are chosen, so
-it can be recorded (``graphs.py``). Lines that no row has stand at position 0 and are computed for nothing.
+it can be recorded (``cuda_graphs.py``). Lines that no row has stand at position 0 and are computed for nothing.
 
-Left out: sharing of prompts, which ``cache.py`` has: each row holds its own prompt. Memory is lines × columns.
+Left out: sharing of prompts, which ``kv_cache.py`` has: each row holds its own prompt. Memory is lines × columns.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ The prefix cache is also emptied whenever nothing runs: what is in it then follo
 and a play that is made again after a loss gives the same bits.
 
 Draws come from vLLM's own generator, one for each request, seeded with the request's seed; they are not those of
-``rows.py``. Left out: chunked prefill (a seeded request crashes under it on a CPU), vLLM's asynchronous
+``decode_batch.py``. Left out: chunked prefill (a seeded request crashes under it on a CPU), vLLM's asynchronous
 scheduling, several devices, and answers that are read while they grow (``ServingEngine``).
 
 vLLM is imported when an engine is made, and never more than one in a process: two would share state.

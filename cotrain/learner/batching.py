@@ -8,8 +8,8 @@
 Sequences are sorted by length, longest first, so that neighbours waste little padding and the most expensive
 micro-batch comes first (a batch that does not fit in memory fails at once). The plan depends on lengths and equality of
 prompts alone and is the same every time; since totals come from the whole update, it changes the result by rounding
-only. What was given between sampled tokens (``contract.py``) is an input like any other, from which nothing is
-read. The last sampled token is never an input, as nothing is predicted after it: a sequence has P + T − 1 tokens.
+only. What was given between sampled tokens (``algorithms/contract.py``) is an input like any other, from which nothing
+is read. The last sampled token is never an input, as nothing is predicted after it: a sequence has P + T − 1 tokens.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ class PlannedTerm:
 def plan_update(terms: Sequence[LossTerm], *, micro_tokens: int, shared: bool) -> tuple[PlannedTerm, ...]:
     """The terms that have samples, in their order, with totals and micro-batches of at most ``micro_tokens``.
 
-    ``shared``: samples with one prompt share it in a forward pass (``collate.py``).
+    ``shared``: samples with one prompt share it in a forward pass (``batching.py``).
     """
     planned = []
     for term in terms:

@@ -1,6 +1,6 @@
 """A learner on one device: forward, backward, clip, finite check, step.
 
-Each term is cut into micro-batches of its own and divided by its own totals (``collate.py``); gradients add up,
+Each term is cut into micro-batches of its own and divided by its own totals (``batching.py``); gradients add up,
 then one optimiser step is made. A gradient that is not finite changes nothing: neither weights nor moments nor the
 update count. Where memory runs out, the update is made in smaller micro-batches.
 
@@ -8,7 +8,7 @@ Weights are changed in place, so an embedded engine that shares them has them at
 tensors; a learner that loaded them goes on bit by bit as the one that saved them would have (same device, same
 thread count). Only trainable weights are saved: those below an adapter are found where they came from.
 
-Learners whose ranks hold shards: ``sharded.py``. Left out: gradient scaling (bfloat16 needs none). On a GPU the split
+Learners whose ranks hold shards: ``fsdp.py``. Left out: gradient scaling (bfloat16 needs none). On a GPU the split
 of seconds into forward and backward is the time of launching, not of computing.
 """
 

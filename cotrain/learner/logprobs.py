@@ -1,6 +1,6 @@
 """Scoring by a forward pass: log-probabilities and entropies of sampled tokens, or values, with or without gradient.
 
-Sequences with one prompt share it where the model's attention allows that (``collate.py``). The body of the model runs
+Sequences with one prompt share it where the model's attention allows that (``batching.py``). The body of the model runs
 over whole rows; the head only over the positions that predict a sampled token, so logits
 of prompts are never made. Logits become float32 after that selection, in slices that are recomputed in the backward
 pass when one slice does not hold them all (a vocabulary of 150,000 and 16,000 tokens would be 10 GB).

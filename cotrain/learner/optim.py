@@ -1,4 +1,4 @@
-"""Optimisers as named state: AdamW (arXiv 1711.05101), with one schedule. Muon: ``muon.py``.
+"""Optimisers as named state: AdamW (arXiv 1711.05101), with one schedule. Muon: ``pretraining/muon.py``.
 
 ``Optimizer`` joins the torch optimisers that share a model's parameters and names every state tensor after its
 parameter, so that a checkpoint is a flat dictionary of tensors: safetensors, no pickle, and it still fits after

@@ -121,7 +121,7 @@ def load_model(
         dtype: of the weights in memory, whatever they are stored in.
         attn_implementation: "eager", "flash_attention_2" …; None: "sdpa", or "eager" where a model has no other.
         trust_remote_code: run Python files that come with the model. They may do anything that you may.
-        load_in_4bit: linear layers but the output layer in 4 bits (``four_bits.py``).
+        load_in_4bit: linear layers but the output layer in 4 bits (``quantize.py``).
 
     Raises ModelError, which says what is missing: directory, config.json, safetensors weights, tokenizer, network.
     """

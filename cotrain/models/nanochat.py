@@ -3,7 +3,7 @@ export --to nanochat``.
 
 nanochat writes ``model_000123.pt`` and ``meta_000123.json`` side by side, and ``tokenizer/tokenizer.pkl``, a pickled
 ``tiktoken.Encoding``, beside the folder of checkpoints. Neither pickle can run code: ``torch.load`` reads the weights
-with ``weights_only``, ``encoding.py`` the tokenizer.
+with ``weights_only``, ``tiktoken_encoding.py`` the tokenizer.
 
 Two architectures are read, and told apart by their weights: that of nanochat's first months, which is transformers' own
 ``NanoChat``, and that of March 2026 and later, with smear gates, which is our ``NanoChatGPT`` (``nanochat_gpt.py``).

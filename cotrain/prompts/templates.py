@@ -1,8 +1,8 @@
 """Templates of prompts, the plain substitution that fills them, and how a solver is asked.
 
 Two sets: short ones for the embedded base, which knows its tasks by heart, and ``*_FULL`` ones that explain the tags to
-any chat model. Templates are strings with ``{field}`` marks. How further roles are asked is in ``role_prompts.py``;
-what a single method asks stands with the method.
+any chat model. Templates are strings with ``{field}`` marks. How further roles are asked is in
+``formats/role_prompts.py``; what a single method asks stands with the method.
 
 ``fill_template`` reads a template once, from left to right, and never looks at the values: a solution that contains
 ``{problem}`` or a lone brace is copied as it stands. Left out on purpose: ``str.format`` (its fields can reach into

@@ -3,7 +3,7 @@
 Models that think are asked in one of three ways. Some prompts leave the thought to the model. Some end with its opening
 (``<think>``, DeepSeek-R1 and Qwen3-Thinking), so that the model begins inside of it. Some hold an empty thought
 (``<think></think>``, Qwen3 with thoughts switched off) or the end of one alone (``</think>``, DeepSeek-V3.1), so that
-it has none. Reading thoughts back is the work of ``parsers.py``.
+it has none. Reading thoughts back is the work of ``formats/solutions.py``.
 """
 
 from __future__ import annotations

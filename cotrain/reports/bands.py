@@ -2,7 +2,7 @@
 
 A run is read as what it had spent after each point and what was measured there, held-out figures and figures of
 training alike. Of training at most ``BLOCKS`` points are kept, means of neighbouring steps. Bands need three seeds;
-each is over the range that every seed covers (``pages/compare_table.band``). Differences are paired by seed.
+each is over the range that every seed covers (``reports/compare_table.band``). Differences are paired by seed.
 """
 
 from __future__ import annotations

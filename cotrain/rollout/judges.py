@@ -13,8 +13,8 @@ not know which one it plays with. Fields of the prompts, besides ``problem`` and
 ``count`` (steps for ``genprm``, responses for ``grm``), and ``reference`` where the role was made with one.
 ``comparison_fields`` has those of a pair in every format.
 
-Programs inside of a GenPRM review are run by ``python_tool.py``, where the protocol asks for it. Left out: several
-judgements of one candidate are the protocol's ``roles.judge.many(n, …)``, their aggregate is
+Programs inside of a GenPRM review are run by ``rollout/tools/python.py``, where the protocol asks for it. Left out:
+several judgements of one candidate are the protocol's ``roles.judge.many(n, …)``, their aggregate is
 ``algorithms/functional/aggregate.py``.
 """
 

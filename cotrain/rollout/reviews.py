@@ -48,8 +48,8 @@ async def review_all(
     task: Task, roles: Roles, solutions: Sequence[Turn], *, n: int = 1, tool: str = "none"
 ) -> list[list[Turn]]:
     """``n`` judgements of each solution by the role ``verifier``, as ``review`` has them; ``tool`` "python" runs the
-    programs in them while they are written (``calls.py``, for roles of ``judges.genprm``) and gives the last turn of
-    each, parsed with all of it."""
+    programs in them while they are written (``rollout/tools/calls.py``, for roles of ``judges.genprm``) and gives the
+    last turn of each, parsed with all of it."""
     if tool not in TOOLS:
         raise UnknownName("tool", tool, TOOLS)
     solution_fields = [fields_for(task, roles, roles.verifier, s, s.tagged_text) for s in solutions]

@@ -4,7 +4,7 @@
 
 What is between the bars is given: no loss, no credit (``Trace.mask``). To a protocol the turn is one answer like any
 other, with the output in its text; so every recipe takes a tool, by the setting ``tool``. Longer conversations and
-other notations have ``calls.py``.
+other notations have ``rollout/tools/calls.py``.
 
 A tool is ``calculator`` (below), or a function of one's own, which may be async: what the model wrote → what it is
 shown, None where nothing is to be said. What it raises is counted by its name, and the model goes on without an

@@ -1,7 +1,7 @@
 """``--dry-run --device cuda --memory 24GiB --memory 80GiB``: a plan for GPUs that are not here.
 
-The sums are those of ``estimate.py``, for each device with the policies that it holds. First the run is tried as it was
-asked for, then with fewer answers at a time, and then with what costs more: activation checkpointing, policies that
+The sums are those of ``memory_plan.py``, for each device with the policies that it holds. First the run is tried as it
+was asked for, then with fewer answers at a time, and then with what costs more: activation checkpointing, policies that
 take turns, adapters on one frozen base, and that base in 4 bits. The first plan that fits is the one that is told.
 
 Policies that share a base stay together; otherwise each may go to any device, and they are dealt out so that the

@@ -6,7 +6,7 @@
     quarantine.jsonl  malformed rows that were left out, with --lenient
     provenance.json   versions, machine, threads, hashes of the starting weights
     code.json         the user's own code that made the run: hashes and texts (``code_record.py``)
-    seal.json         size and hash of the files that are written once (``seal.py``)
+    seal.json         size and hash of the files that are written once (``manifest.py``)
     metrics.jsonl     one row a step, and evaluation rows; the same bytes whether or not the run was interrupted
     stopped.json      what ended a run before its time; gone when it goes on
     run.log           messages with their time: notes, alarms, resumptions

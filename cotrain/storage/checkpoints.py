@@ -11,8 +11,8 @@ verifies or it does not, and one that does not is never loaded. Nothing is pickl
 Retention lists what is there instead of computing what should be, so that leftovers of killed saves cannot pile up.
 What is to go is renamed first: a folder half deleted is never mistaken for a damaged checkpoint.
 
-Processes that hold shares of a policy write its parts themselves (``parts.py``), into the same staging folder; their
-hashes come from the writers and are held against what is read back here.
+Processes that hold shares of a policy write its parts themselves (``tensor_files.py``), into the same staging folder;
+their hashes come from the writers and are held against what is read back here.
 
 Left out: writing in the background, and telling a bad disk from a forger (hashes are not signatures).
 """

@@ -20,7 +20,7 @@ A backend of one process has one set of weights: there the play is made first an
 time and has the same bits.
 
 Without a lag a play waits for the update before it, but for what needs none of its policies: where they are on other
-devices or processes than those that learn, it begins beside the update (``held_play.py``), and the bits stay.
+devices or processes than those that learn, it begins beside the update (``overlapped_rollout.py``), and the bits stay.
 """
 
 from __future__ import annotations
@@ -164,8 +164,8 @@ class PlayPipeline:
     @contextmanager
     def play_early(self, step: int, held: Collection[str] | None) -> Iterator[Callable[[Callable[[], None]], None]]:
         """Around an update and the publishing of its weights: play ``step``, the next one, beside it, without a step of
-        the policies that are ``held`` before the weights are published (``held_play.py``); None: not before its time.
-        Gives what publishing is handed to."""
+        the policies that are ``held`` before the weights are published (``overlapped_rollout.py``); None: not before
+        its time. Gives what publishing is handed to."""
         if held is None:
             yield lambda publish: publish()
             return

@@ -94,7 +94,7 @@ class CoTrainer:
         Args:
             backend: who runs the policies; None: this process, on its CPU.
             wrap: puts something around the engine (a test's random latency, a recorder).
-            lag: K plays step t + K beside the update of step t (``lag.py``).
+            lag: K plays step t + K beside the update of step t (``async_rollouts.py``).
         """
         check_lag(recipe, lag)
         self.recipe = recipe

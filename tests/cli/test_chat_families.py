@@ -15,7 +15,7 @@ from cotrain.cli.main import main
 from cotrain.runs import opening
 from cotrain.serving.app import make_application
 from cotrain.serving.models import ServedRun
-from tests.text.chat_templates import renderer_of
+from tests.formats.chat_templates import renderer_of
 
 pytestmark = pytest.mark.whole
 FAMILIES = {  # template, configuration, the token that ends a turn

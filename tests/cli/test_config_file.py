@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from cotrain.cli import main
 from cotrain.cli.config_file import config_words
+from cotrain.cli.main import main
 from cotrain.cli.run import parser_of
 from cotrain.config.registry import find_recipe
 from cotrain.core.errors import ConfigError

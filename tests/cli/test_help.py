@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from cotrain.cli import main
 from cotrain.cli.flags import Parser
+from cotrain.cli.main import main
 from cotrain.recipes import NAMES as SHIPPED
 
 FURTHER = {"check": ["data"], "convert": [], "run": ["grpo"], "train": ["grpo"]}  # words that stand before the flags

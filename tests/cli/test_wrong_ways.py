@@ -262,7 +262,7 @@ def test_the_plan_of_a_study_as_json(place, capsys):
 
 FULL_DISK = """
 import resource, signal, sys
-from cotrain.cli import main
+from cotrain.cli.main import main
 import torch, transformers  # before the disk is full
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
@@ -287,7 +287,7 @@ def test_a_trial_of_a_recipe_that_cannot_be_without_its_problems(tmp_path, capsy
     (tmp_path / "mine.py").write_text(
         "from dataclasses import replace\n"
         "from cotrain import ConfigError, Recipe, Settings, recipe\n"
-        "from cotrain.recipes import grpo\n\n"
+        "from cotrain.recipes.grpo import grpo\n\n"
         "@recipe(steps=3)\n"
         "def mine(run: Settings) -> Recipe:\n"
         "    if run.tasks is None or run.tasks.describe()['kind'] != 'jsonl':\n"

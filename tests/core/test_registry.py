@@ -58,10 +58,10 @@ riddle_grpo = riddle_package.parts:riddle_grpo
 no_recipe = riddle_package.parts:count_words
 lost = riddle_package.parts:gone
 
-[cotrain.data]
+[cotrain.tasks]
 riddles = riddle_package.parts:Riddles
 
-[cotrain.cli.main]
+[cotrain.commands]
 count = riddle_package.parts:count_words
 """
 

@@ -22,7 +22,7 @@ from cotrain.models.from_scratch import new_model
 from cotrain.models.heads import ValueModel
 from cotrain.models.nanochat_gpt import NanoChatGPTConfig
 from tests.helpers import TINY
-from tests.learn.learn_makers import random_samples, tiny_model
+from tests.learner.learn_makers import random_samples, tiny_model
 
 GRPO = grpo(rewards={OUTCOME: 1.0}, kl=Kl("start", 0.05), entropy=0.01, loss=Clipped(0.2, 0.28))
 PLAIN = grpo(rewards={OUTCOME: 1.0}, loss=ScoreFunction())  # where samples are far from what the model would say

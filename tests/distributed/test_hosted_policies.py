@@ -22,7 +22,7 @@ from cotrain.learner.fsdp import ShardedLearner
 from cotrain.learner.learner import TorchLearner
 from tests.distributed.processes import Here
 from tests.helpers import TINY
-from tests.learn.learn_makers import random_samples
+from tests.learner.learn_makers import random_samples
 
 POLICIES = {
     "generator": trainable(TINY, lr=1e-3),

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from cotrain.cli import main
+from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.core.errors import ConfigError
 from cotrain.distributed.multi_process import ENGINE, LEARNERS, MultiProcessBackend

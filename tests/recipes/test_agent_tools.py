@@ -15,8 +15,8 @@ from cotrain.recipes.agent import SEQUENCES, make_agent_protocol
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import Executor
 from cotrain.rollout.tools.calls import SYNTAXES, ToolRenderer, find_syntax, read_calls
+from tests.formats.chat_templates import DESCRIBED, LLAMA_3_1_TOOLS, QWEN_2_5, QWEN_2_5_TOOLS, end_of, renderer_of
 from tests.helpers import TINY, letter_tasks
-from tests.text.chat_templates import DESCRIBED, LLAMA_3_1_TOOLS, QWEN_2_5, QWEN_2_5_TOOLS, end_of, renderer_of
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")

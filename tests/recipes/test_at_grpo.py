@@ -15,7 +15,7 @@ from cotrain.rollout.role import Role
 from cotrain.rollout.runner import Executor
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
-from tests.learn.learn_makers import sampled
+from tests.learner.learn_makers import sampled
 
 TASK = EASY.get("train", 0)
 RIGHT = f"<step>x</step><answer>{TASK.answer}</answer>"

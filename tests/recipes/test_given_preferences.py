@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from cotrain.cli import main
+from cotrain.cli.main import main
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Episode
 from cotrain.data.files import JsonlTasks

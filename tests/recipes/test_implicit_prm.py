@@ -12,7 +12,7 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.learner.batching import collate
 from cotrain.recipes.prime.implicit_prm import ImplicitPrm, Prime, PrimeValues
 from cotrain.recipes.prime.recipe import prime
-from tests.learn.learn_makers import credit, sampled
+from tests.learner.learn_makers import credit, sampled
 
 
 def answer(outcome, prm, start, call=0, group="g", values=None):

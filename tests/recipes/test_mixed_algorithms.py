@@ -18,7 +18,7 @@ from cotrain.rollout.role import Role
 from cotrain.rollout.runner import Executor
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
-from tests.learn.learn_makers import sampled
+from tests.learner.learn_makers import sampled
 
 TASK = EASY.get("train", 0)
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 2}

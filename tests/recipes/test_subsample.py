@@ -9,7 +9,7 @@ from cotrain.algorithms.policy_gradient import drop_flat_groups
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.signals import OUTCOME
 from cotrain.recipes.mars.subsample import Subsample, draw_indices
-from tests.learn.learn_makers import advantages, credit, outcomes, sampled
+from tests.learner.learn_makers import advantages, credit, outcomes, sampled
 
 KEYS = [f"0:0:{i}:digester:0" for i in range(6)]
 

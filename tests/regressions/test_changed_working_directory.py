@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from cotrain.cli import main
+from cotrain.cli.main import main
 from tests.helpers import TINY
 
 ELSEWHERE = """

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import cotrain
-from cotrain.cli import main
+from cotrain.cli.main import main
 from cotrain.core import trust
 from cotrain.core.errors import RunDirectoryError
 from cotrain.runs.directory import RunDirectory

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import cotrain
-from cotrain.cli import main
+from cotrain.cli.main import main
 from cotrain.core.errors import RunDirectoryError
 from cotrain.runs.directory import CODE, RunDirectory
 from tests.helpers import TINY

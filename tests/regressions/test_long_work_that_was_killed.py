@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cotrain.cli import main
+from cotrain.cli.main import main
 from cotrain.core.types import Sampling
 from cotrain.data.columns import ANY
 from cotrain.pretraining import paraphrases

@@ -10,7 +10,7 @@ import zlib
 
 import pytest
 
-from cotrain.cli import main
+from cotrain.cli.main import main
 from cotrain.core.errors import StateError
 from cotrain.core.input_files import open_regular, read_regular
 from cotrain.reports.places import find_places

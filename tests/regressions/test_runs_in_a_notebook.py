@@ -96,9 +96,9 @@ def test_what_interrupts_a_cell_ends_its_play():
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("grpo", r"'grpo' is none: from cotrain.recipes import grpo, and pass grpo\(steps=100\)"),
-        (grpo, "from cotrain.recipes import grpo, and pass grpo"),
-        (sys.modules[grpo.__module__], "from cotrain.recipes import grpo, and pass grpo"),
+        ("grpo", r"'grpo' is none: from cotrain.recipes.grpo import grpo, and pass grpo\(steps=100\)"),
+        (grpo, "from cotrain.recipes.grpo import grpo, and pass grpo"),
+        (sys.modules[grpo.__module__], "from cotrain.recipes.grpo import grpo, and pass grpo"),
         (cotrain.grpo, "the recipe is cotrain.recipes.grpo"),
         (cotrain.rloo(rewards={cotrain.OUTCOME: 1.0}), "the recipe is cotrain.recipes.grpo"),
         (brief, r"call the function, as in brief\(steps=100\)"),

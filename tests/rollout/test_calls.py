@@ -15,9 +15,9 @@ from cotrain.rollout.runner import Executor
 from cotrain.rollout.tools import calls
 from cotrain.rollout.tools.calls import CALLS, HERMES, ToolError, use_tools
 from cotrain.storage.ledger import trace_from_json, trace_to_json
+from tests.formats.chat_templates import end_of, renderer_of
 from tests.helpers import CharRenderer, letter_tasks
 from tests.rollout.scripted import Scripted
-from tests.text.chat_templates import end_of, renderer_of
 
 
 async def calculator(expression):

@@ -19,8 +19,8 @@ from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.rollout.event_loop import pausing_engine, together
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import Executor
+from tests.formats.chat_templates import renderer_of
 from tests.helpers import CharRenderer, RandomLatency, letter_tasks, spoken, tiny_model
-from tests.text.chat_templates import renderer_of
 
 TURN, ROOT, LEAF = Signal("turn"), Signal("root"), Signal("leaf")
 PART, ACROSS, INSIDE = (Signal(name, per="span") for name in ("span", "across", "inside"))

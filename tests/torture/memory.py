@@ -36,7 +36,7 @@ from cotrain.learner.logprobs import Scorer
 from tests.helpers import answers, mixed_requests
 from tests.helpers import tiny_model as speaking_model
 from tests.inference.test_rows_begin_again import short
-from tests.learn.test_smaller_batches import ERRORS, GRPO, Short, random_samples, terms, tiny_model, weights
+from tests.learner.test_smaller_batches import ERRORS, GRPO, Short, random_samples, terms, tiny_model, weights
 
 KINDS = ("forward", "backward", "scoring", "sampling")
 ROOM = (400, 250, 150)  # MB that a real case may allocate beyond what it has at the start

@@ -3,10 +3,10 @@
 
 A taskset is an installed package. Its prompts become tasks, and its ``@reward`` methods grade: an answer is right where
 the weighted sum of rewards reaches ``right_at``. The methods are the package's own code and may take for ever, so they
-run in processes that can be killed (``verifiers_worker.py``). Those processes keep others' code apart from training and
+run in processes that can be killed (``worker.py``). Those processes keep others' code apart from training and
 are no security boundary: install what you trust.
 
-Tasks are read once, as many as ``limit``, and cut into splits by a hash of the prompt, as in ``jsonl.py``.
+Tasks are read once, as many as ``limit``, and cut into splits by a hash of the prompt, as in ``data/files.py``.
 
 Left out, and refused by name: tasks with tools, a container, a runtime or judge models; tasks that open with anything
 but text. Environments of several agents are played by the method ``environment``.

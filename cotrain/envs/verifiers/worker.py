@@ -1,4 +1,4 @@
-"""Grading by the rewards of a ``verifiers`` taskset: loaded by ``grade_worker.py``, for ``verifiers_env.py``.
+"""Grading by the rewards of a ``verifiers`` taskset: loaded by ``grade_worker.py``, for ``taskset.py``.
 
 The taskset is loaded a second time, in the process that grades, and tasks are found by their position in it. An answer
 is laid before the rewards as a finished conversation of prompt and answer.

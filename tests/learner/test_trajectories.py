@@ -13,7 +13,7 @@ from cotrain.algorithms.samples import place_rewards
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import FORMAT, OUTCOME, STEP, TRUTH, Signal
 from cotrain.recipes.prime.implicit_prm import Prime
-from tests.learn.learn_makers import advantages, credit, credit_and_state, sampled
+from tests.learner.learn_makers import advantages, credit, credit_and_state, sampled
 
 TURN = Signal("turn")
 

@@ -18,8 +18,8 @@ from jinja2 import TemplateError
 
 from cotrain.prompts.chat_template import Message
 from cotrain.prompts.decoding import sampled_after
-from tests.text.chat_templates import renderer_of
-from tests.text.test_sequence import HOSTILE, texts
+from tests.formats.chat_templates import renderer_of
+from tests.formats.test_sequence import HOSTILE, texts
 
 
 def folder_of_templates():

@@ -9,7 +9,7 @@ from cotrain.core.errors import ModelError
 from cotrain.prompts.chat_template import Message
 from cotrain.prompts.render import Renderer
 from cotrain.prompts.thoughts import begins_with_thought, empty_thought_at_end, open_thought_of
-from tests.text.chat_templates import QWEN_3, QWEN_3_THINKING, renderer_of
+from tests.formats.chat_templates import QWEN_3, QWEN_3_THINKING, renderer_of
 
 TURN = "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{%- endfor %}"
 PLAIN_OPEN = TURN + "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n<think>\n' }}{%- endif %}"
