@@ -23,7 +23,7 @@ import pytest
 
 from cotrain.analysis.comparison.arms import parse_arm
 from cotrain.cli.flags import Parser
-from cotrain.cli.main import main
+from cotrain.cli import main
 from cotrain.config.override import override
 from cotrain.config.registry import find_recipe
 from cotrain.recipes import NAMES as SHIPPED

@@ -170,7 +170,7 @@ class BaseEngineHost:
         self._news.set()
 
     async def _wait_for_answer(self) -> None:
-        """Until something has been answered. The engine advances whenever everything waits (``idle_loop.py``)."""
+        """Until something has been answered. The engine advances whenever everything waits (``event_loop.py``)."""
         await self._news.wait()
 
     def _run_loop(self, work: Any) -> None:

@@ -12,7 +12,7 @@ speak JSON lines: ``{"id", "gold", "answer", "deadline_s"}`` in, ``{"id", "value
 answers that are programs are run by ``program_server.py``.
 
 What compares is a ``Judging``, named as ``module:function`` that loads it: ``mathematics.py``, environments of
-verifiers in ``verifiers_worker.py``.
+verifiers in ``envs/verifiers/worker.py``.
 
 Left out: forks on Windows, where the pool kills the whole process.
 
