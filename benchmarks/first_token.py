@@ -40,7 +40,7 @@ def stop_at_first_token(began: float, words: list[str]) -> None:
         threading.Thread(target=watch, args=[self], daemon=True).start()
 
     EmbeddedEngine.__init__ = watched  # type: ignore[method-assign]
-    sys.exit(main.main(words))
+    sys.exit(main(words))
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ import pytest
 
 from cotrain.analysis.comparison.arms import parse_arm
 from cotrain.cli.flags import Parser
-from cotrain.cli import main
+from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.config.registry import find_recipe
 from cotrain.recipes import NAMES as SHIPPED
@@ -94,7 +94,7 @@ def parse(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(Parser, "parse_strictly", stop)
             try:
-                code = main.main(words)
+                code = main(words)
             except Parsed as parsed:
                 return parsed.args
         assert code == 0, words  # --help and --version print and return
@@ -158,7 +158,7 @@ def test_the_quickstart_can_be_measured_and_talked_to(small, capsys):
     done = [words for page, words in COMMANDS if page == "quickstart" and "runs/small" in words]
     assert {words[0] for words in done} == {"eval", "chat", "report"}
     for words in done:
-        assert main.main(words) == 0, words
+        assert main(words) == 0, words
     out = capsys.readouterr().out
     assert "split validation, after step 2" in out
     assert "    answer: " in out or "(not in the stepwise format" in out
@@ -189,7 +189,7 @@ def test_commands_parse(page, parse, capsys):
     assert mine or page in ("concepts", "other-frameworks")
     for words in mine:
         if words[:1] == ["run"] and not any(mark in word for mark in FETCHED for word in words):
-            code = main.main([*words, "--dry-run"] if "--out" in words else [*words, "--out", "x", "--dry-run"])
+            code = main([*words, "--dry-run"] if "--out" in words else [*words, "--out", "x", "--dry-run"])
             said = capsys.readouterr().err
             hub = code == 2 and any(word.startswith("Qwen/") for word in words)  # no network: the flags are right
             away = hub and "check the name and the network" in said
@@ -234,7 +234,7 @@ def test_links_lead_somewhere():
 
 def known_commands(capsys) -> set[str]:
     """The subcommands, as the message about an unknown one lists them."""
-    assert main.main(["no-such-command"]) == 2
+    assert main(["no-such-command"]) == 2
     return set(re.findall(r"there are: (.*)\)", capsys.readouterr().err)[0].split(", "))
 
 
@@ -271,7 +271,7 @@ def test_cheap_commands_run(capsys):
         ["doctor"],
         ["check", "data", "data.jsonl", "--against", "test.jsonl", "--json"],
     ):
-        assert main.main(words) == 0, words
+        assert main(words) == 0, words
     out = capsys.readouterr().out
     assert all(name in out for name in SHIPPED)
     checked = json.loads(out[out.rindex('{\n  "path"') :])
@@ -281,12 +281,12 @@ def test_cheap_commands_run(capsys):
 def test_check_data_finds_what_the_page_says(capsys):
     row = QUESTION.format(100, 104)
     Path("bad.jsonl").write_text(row + row + '{"question": "1+1?", "answer" "2"}\n')
-    assert main.main(["check", "data", "bad.jsonl", "--against", "test.jsonl"]) == 1
+    assert main(["check", "data", "bad.jsonl", "--against", "test.jsonl"]) == 1
     out = capsys.readouterr().out
     assert "malformed: 1 row" in out and "overlap: 2 rows" in out and "duplicate: 1 row" in out
     rows = [json.loads(line) for line in blocks("your-model-and-data", "json")[0].splitlines()]
     Path("shown.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert main.main(["check", "data", "shown.jsonl"]) == 0
+    assert main(["check", "data", "shown.jsonl"]) == 0
     assert "3 rows" in capsys.readouterr().out
 
 

@@ -47,7 +47,7 @@ def test_a_run_on_the_pages_source_goes_on_where_it_was_killed(tmp_path, monkeyp
     folder = tmp_path / "killed" / "runs" / "short"
     assert not (folder / "summary.json").exists()
     monkeypatch.chdir(tmp_path)  # the file is found from anywhere
-    assert main.main(["resume", str(folder)]) == 0, capsys.readouterr().err
+    assert main(["resume", str(folder)]) == 0, capsys.readouterr().err
     assert digest(folder) == digest(tmp_path / "whole" / "runs" / "short")
 
 
@@ -56,9 +56,9 @@ def test_a_source_can_be_named_on_the_command_line(tmp_path, monkeypatch, capsys
     (tmp_path / "reversals.py").write_text(blocks("new-task-source", "python")[0])
     monkeypatch.chdir(tmp_path)
     words = ["run", "grpo", "--out", "x", "--dry-run", "--json", "--tasks"]
-    assert main.main([*words, "reversals.py:Reversals"]) == 0
+    assert main([*words, "reversals.py:Reversals"]) == 0
     assert '"letters": 5' in capsys.readouterr().out
-    assert main.main([*words, "reversals.py:Reversal"]) == 2
+    assert main([*words, "reversals.py:Reversal"]) == 2
     assert "unknown class 'Reversal'; did you mean 'Reversals'?" in capsys.readouterr().err
-    assert main.main([*words, "gone.py:Reversals"]) == 2
+    assert main([*words, "gone.py:Reversals"]) == 2
     assert "there is no file gone.py" in capsys.readouterr().err

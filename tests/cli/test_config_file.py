@@ -31,12 +31,12 @@ SET = ["--set", "roles.solver.sampling.max_tokens=40", "--set", 'roles.solver.pr
 
 
 def dry(capsys, *words):
-    assert main.main(["run", *words, "--dry-run"]) == 0, capsys.readouterr().err
+    assert main(["run", *words, "--dry-run"]) == 0, capsys.readouterr().err
     return capsys.readouterr().out
 
 
 def fails(capsys, *words):
-    assert main.main(["run", *map(str, words), "--dry-run"]) == 2
+    assert main(["run", *map(str, words), "--dry-run"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     return line
 

@@ -17,7 +17,7 @@ class Made(Exception):
 
 
 def known(capsys):
-    assert main.main(["no-such-command"]) == 2
+    assert main(["no-such-command"]) == 2
     return re.findall(r"there are: (.*)\)", capsys.readouterr().err)[0].split(", ")
 
 
@@ -29,7 +29,7 @@ def parser_of(monkeypatch, words):
         patch.setattr(Parser, "parse_strictly", stop)
         patch.setattr(Parser, "own_names", stop)
         with pytest.raises(Made) as made:
-            main.main(words)
+            main(words)
     return made.value.args[0]
 
 
@@ -53,18 +53,18 @@ def test_a_parameter_with_the_name_of_a_flag_is_refused_in_one_line(tmp_path, ca
             "from cotrain import Recipe, Settings, recipe\n\n"
             f"@recipe\ndef mine(run: Settings, *, {name}: str = 'x') -> Recipe:\n    raise AssertionError\n"
         )
-        assert main.main(["run", f"{file}:mine", "--out", str(tmp_path / "run")]) == 2
+        assert main(["run", f"{file}:mine", "--out", str(tmp_path / "run")]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         flag = f"--{name.replace('_', '-')}"
         assert f"parameter {name!r} has the name of a flag of the command, {flag}; rename it, for instance" in line
 
 
 def test_the_level_of_what_is_said_is_a_flag_of_all(capsys):
-    assert main.main(["list", "--log-level", "wraning"]) == 2
+    assert main(["list", "--log-level", "wraning"]) == 2
     assert "unknown level 'wraning'; did you mean 'warning'?" in capsys.readouterr().err
-    assert main.main(["resume", "nowhere", "--log-level", "debug"]) == 2
+    assert main(["resume", "nowhere", "--log-level", "debug"]) == 2
     assert "Traceback" in capsys.readouterr().err
-    assert main.main(["resume", "nowhere"]) == 2  # the level is of one command alone
+    assert main(["resume", "nowhere"]) == 2  # the level is of one command alone
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 

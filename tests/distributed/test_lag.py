@@ -308,7 +308,7 @@ def test_a_reward_of_ones_own_is_learned_two_updates_late(tmp_path):
     (tmp_path / "mine.py").write_text("def paid(task, answer, right):\n    return float(sum(map(ord, answer.text)))\n")
     brief = ["--model", TINY, "--steps=4", "--tasks-per-step=2", "--group-size=2", "--evaluation-tasks=1", "--kl=0"]
     words = [*brief, "--max-tokens=6", "--lag=2", "--out", str(tmp_path / "run")]
-    assert main.main(["run", "grpo", "--reward", f"{tmp_path / 'mine.py'}:paid", *words]) == 0
+    assert main(["run", "grpo", "--reward", f"{tmp_path / 'mine.py'}:paid", *words]) == 0
     with Ledger(tmp_path / "run" / "episodes") as ledger:
         said = [{t.version for e in ledger.read(step) for t in e.traces} for step in range(4)]
     assert said == [{0}, {0}, {0}, {1}]

@@ -163,7 +163,7 @@ def test_from_a_file_to_a_policy_and_a_judge_that_rl_begins_with(tmp_path, monke
     flags = ["--model", TINY, "--steps", "3", "--tasks-per-step", "4", "--threads", "1", "--data", "pairs.jsonl"]
     for command in (["dpo"], ["run", "reward"], ["reward"]):
         out = command[-1] + str(len(command))
-        assert main.main([*command, *flags, "--out", out]) == 0
+        assert main([*command, *flags, "--out", out]) == 0
         printed = capsys.readouterr().out
         assert "note: 1 pair is left out, as chosen and rejected are equal; the first: " in printed
         assert "pairs.jsonl, row 4\n" in printed
@@ -171,18 +171,18 @@ def test_from_a_file_to_a_policy_and_a_judge_that_rl_begins_with(tmp_path, monke
         figure = summary["after"][f"{'generator' if 'dpo' in command else 'rm'}/pair_accuracy"]
         assert figure["n"] > 2 and math.isfinite(figure["value"])
     assert (tmp_path / "reward1/metrics.jsonl").read_text() == (tmp_path / "reward2/metrics.jsonl").read_text()
-    assert main.main(["dpo", *flags, "--dry-run"]) == 0
+    assert main(["dpo", *flags, "--dry-run"]) == 0
     assert 'tasks = "pairs"' in capsys.readouterr().out
-    assert main.main(["export", "dpo1", "--role", "generator", "--out", "policy"]) == 0
-    assert main.main(["export", "reward1", "--role", "rater", "--out", "judge"]) == 0
+    assert main(["export", "dpo1", "--role", "generator", "--out", "policy"]) == 0
+    assert main(["export", "reward1", "--role", "rater", "--out", "judge"]) == 0
     short = ["--smoke", "--threads", "1", "--kl", "0"]
-    assert main.main(["run", "grpo", "--model", "policy", *short, "--out", "rl"]) == 0
+    assert main(["run", "grpo", "--model", "policy", *short, "--out", "rl"]) == 0
     judged = ["--model", "policy", "--rm-model", "judge", "--no-reference", *short]
-    assert main.main(["run", "cooper", *judged, "--out", "judged"]) == 0
+    assert main(["run", "cooper", *judged, "--out", "judged"]) == 0
     assert "rater/true_negative_rate" in json.loads((tmp_path / "judged/summary.json").read_text())["before"]
-    assert main.main(["dpo", "--data", "none.jsonl", "--out", "x"]) == 2
+    assert main(["dpo", "--data", "none.jsonl", "--out", "x"]) == 2
     write(tmp_path / "bad.jsonl", [*rows, {"prompt": "Q", "chosen": "a"}])
-    assert main.main(["dpo", "--data", "bad.jsonl", "--out", "x"]) == 2
+    assert main(["dpo", "--data", "bad.jsonl", "--out", "x"]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert "bad.jsonl, row 61: no field 'rejected'" in error and error.endswith("set such rows aside with --lenient")
 

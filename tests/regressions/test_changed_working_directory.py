@@ -35,12 +35,12 @@ def here(tmp_path, monkeypatch):
 
 @pytest.mark.whole
 def test_a_run_with_a_relative_out_stays_in_its_directory(here):
-    assert main.main(["run", "grpo", "--reward", "reward.py:paid", *SMALL, "--out", "run"]) == 0
+    assert main(["run", "grpo", "--reward", "reward.py:paid", *SMALL, "--out", "run"]) == 0
     assert (here / "run" / "report.html").is_file() and (here / "run" / "summary.json").is_file()
     os.chdir(here)  # the user's shell is where it was
-    assert main.main(["resume", "run", "--steps", "3"]) == 0
+    assert main(["resume", "run", "--steps", "3"]) == 0
     os.chdir(here)
-    assert main.main(["eval", "run", "--problems", "1"]) == 0
+    assert main(["eval", "run", "--problems", "1"]) == 0
     assert (here / "run" / "eval-test.json").is_file()
     assert sorted(path.name for path in here.iterdir() if path.name != "__pycache__") == ["reward.py", "run"]
 

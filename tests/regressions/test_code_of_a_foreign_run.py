@@ -54,7 +54,7 @@ def theirs(tmp_path_factory):
     held = os.environ["XDG_CONFIG_HOME"]
     os.environ["XDG_CONFIG_HOME"] = str(home / "their config")
     try:
-        assert main.main(["run", f"{method}:mine", "--out", str(folder), *SMALL]) == 0
+        assert main(["run", f"{method}:mine", "--out", str(folder), *SMALL]) == 0
     finally:
         os.environ["XDG_CONFIG_HOME"] = held
     (home / "ran").unlink()
@@ -103,7 +103,7 @@ COMMANDS = [
 def test_no_command_runs_it_unasked(command, run, tmp_path, capsys):
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     words = [{"RUN": str(run), "MODEL": str(tmp_path / "model")}.get(word, word) for word in command]
-    assert main.main(words) == 2
+    assert main(words) == 2
     said = capsys.readouterr().err.strip()
     assert str(run.parent / "method.py") in said and "--trust-code" in said and "\n" not in said
     assert not ran(run) and {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
@@ -112,25 +112,25 @@ def test_no_command_runs_it_unasked(command, run, tmp_path, capsys):
 @pytest.mark.whole
 @pytest.mark.parametrize("command", [["report", "RUN"], ["top", "RUN", "--json"], ["diff", "RUN", "RUN"]])
 def test_reading_needs_no_code(command, run, capsys):
-    assert main.main([str(run) if word == "RUN" else word for word in command]) == 0
+    assert main([str(run) if word == "RUN" else word for word in command]) == 0
     assert not ran(run)
 
 
 @pytest.mark.whole
 def test_consent_is_remembered_by_what_the_file_holds(run, capsys):
     ask = ["eval", str(run), "--problems", "1"]
-    assert main.main([*ask, "--trust-code"]) == 0 and ran(run)
-    assert main.main(ask) == 0
+    assert main([*ask, "--trust-code"]) == 0 and ran(run)
+    assert main(ask) == 0
     method = run.parent / "method.py"
     method.write_text(METHOD + "\n# changed\n")
-    assert main.main(ask) == 2 and "--trust-code" in capsys.readouterr().err
+    assert main(ask) == 2 and "--trust-code" in capsys.readouterr().err
 
 
 def test_one_consent_is_for_one_command(run):
-    assert main.main(["top", str(run), "--json"]) == 0
+    assert main(["top", str(run), "--json"]) == 0
     with pytest.raises(SystemExit):
-        main.main(["eval", "--trust-code", "--help"])
-    assert main.main(["eval", str(run), "--problems", "1"]) == 2 and not ran(run)
+        main(["eval", "--trust-code", "--help"])
+    assert main(["eval", str(run), "--problems", "1"]) == 2 and not ran(run)
 
 
 @pytest.mark.whole
@@ -145,29 +145,29 @@ def test_from_python_too(run):
 @pytest.mark.whole
 def test_a_run_begun_here_is_trusted(run, tmp_path):
     out = str(tmp_path / "mine")
-    assert main.main(["run", f"{run.parent / 'method.py'}:mine", "--out", out, *SMALL]) == 0
-    assert main.main(["eval", out, "--problems", "1"]) == 0
-    assert main.main(["eval", str(run), "--problems", "1"]) == 0  # the same file
+    assert main(["run", f"{run.parent / 'method.py'}:mine", "--out", out, *SMALL]) == 0
+    assert main(["eval", out, "--problems", "1"]) == 0
+    assert main(["eval", str(run), "--problems", "1"]) == 0  # the same file
 
 
 @pytest.mark.whole
 def test_an_edited_method_of_a_run_begun_here_is_trusted_where_it_was_begun(run, tmp_path, monkeypatch, capsys):
     method, out = tmp_path / "mine.py", tmp_path / "mine"
     method.write_text(METHOD)
-    assert main.main(["run", f"{method}:mine", "--out", str(out), *SMALL]) == 0
+    assert main(["run", f"{method}:mine", "--out", str(out), *SMALL]) == 0
     method.write_text(METHOD + "# edited\n")
-    assert main.main(["eval", str(out), "--problems", "1"]) == 0
+    assert main(["eval", str(out), "--problems", "1"]) == 0
     monkeypatch.setattr(trust, "_NAMED", set())  # as of another process
-    assert main.main(["eval", str(out), "--problems", "1"]) == 0
+    assert main(["eval", str(out), "--problems", "1"]) == 0
     shutil.move(out, tmp_path / "moved")
     method.write_text(METHOD + "# edited once more\n")
-    assert main.main(["eval", str(tmp_path / "moved"), "--problems", "1"]) == 2
+    assert main(["eval", str(tmp_path / "moved"), "--problems", "1"]) == 2
     shutil.copytree(run, out)  # another run in its place that names the same file
     named(out, f"{method}:mine")
     (out / "provenance.json").write_text((out / "provenance.json").read_text() + " ")
     directory = RunDirectory(out)
     directory.write_sealed({"provenance.json": json.loads((out / "provenance.json").read_text()) | {"python": "other"}})
-    assert main.main(["eval", str(out), "--problems", "1"]) == 2
+    assert main(["eval", str(out), "--problems", "1"]) == 2
     assert str(method) in capsys.readouterr().err
 
 
@@ -176,7 +176,7 @@ def test_a_relative_path_names_no_file_of_the_current_directory(run, monkeypatch
     named(run, "method.py:mine")
     monkeypatch.chdir(run.parent)
     for more in ([], ["--trust-code"]):
-        assert main.main(["eval", str(run), "--problems", "1", *more]) == 2
+        assert main(["eval", str(run), "--problems", "1", *more]) == 2
         assert "names the Python file 'method.py' by a relative path" in capsys.readouterr().err
     assert not ran(run)
 
@@ -202,7 +202,7 @@ def test_a_task_source_a_module_and_a_sandbox_are_code_too(run, tmp_path, monkey
         {"tasks": {"kind": "programs", "settings": {"suite": "mbpp", "path": "none", "sandbox": "package.inner:run"}}},
     ):
         change(run, lambda origin, tasks=tasks: origin.update(target="grpo") or origin["arguments"].update(tasks=tasks))
-        assert main.main(["eval", str(run), "--problems", "1"]) == 2
+        assert main(["eval", str(run), "--problems", "1"]) == 2
         said = capsys.readouterr().err
         if "sandbox" not in json.dumps(tasks):
             assert "inner" in said and "--trust-code" in said
@@ -214,11 +214,11 @@ def test_python_that_comes_with_a_model_is_code_too(tmp_path, monkeypatch, capsy
     out = tmp_path / "run"
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "their config"))
     more = ["--kl", "0", "--steps", "1", "--set", "policies.generator.trust_remote_code=true"]
-    assert main.main(["run", "grpo", "--out", str(out), *SMALL, *more]) == 0
-    assert main.main(["eval", str(out), "--problems", "1"]) == 0
+    assert main(["run", "grpo", "--out", str(out), *SMALL, *more]) == 0
+    assert main(["eval", str(out), "--problems", "1"]) == 0
     capsys.readouterr()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    assert main.main(["eval", str(out), "--problems", "1"]) == 2
+    assert main(["eval", str(out), "--problems", "1"]) == 2
     said = capsys.readouterr().err
     assert "Python files of the model" in said and "--trust-code" in said
 
@@ -228,8 +228,8 @@ def test_a_home_that_cannot_be_written_to_asks_again(run, tmp_path, monkeypatch)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
     ask = ["eval", str(run), "--problems", "1"]
-    assert main.main([*ask, "--trust-code"]) == 0
-    assert main.main(ask) == 2
+    assert main([*ask, "--trust-code"]) == 0
+    assert main(ask) == 2
 
 
 def test_the_file_of_what_is_trusted_is_this_user_s(run):

@@ -30,7 +30,7 @@ def begun(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(__import__("sys").modules, "weights", raising=False)
     out = tmp_path / "run"
-    assert main.main(["run", "grpo", "--reward", f"{tmp_path / 'reward.py'}:paid", *SMALL, "--out", str(out)]) == 0
+    assert main(["run", "grpo", "--reward", f"{tmp_path / 'reward.py'}:paid", *SMALL, "--out", str(out)]) == 0
     return out
 
 
@@ -49,22 +49,22 @@ def test_a_module_beside_the_reward_is_noticed_shown_and_recorded(begun, capsys)
     (home / "weights.py").write_text("SIGN = -1\n")
     before = contents(begun)
     capsys.readouterr()
-    assert main.main(["resume", str(begun), "--steps", "2"]) == 2
+    assert main(["resume", str(begun), "--steps", "2"]) == 2
     said = capsys.readouterr().err.strip()
     assert f"{home / 'weights.py'} has changed" in said and "--changed-code" in said and "\n" not in said
     assert "reward.py" not in said and contents(begun) == before
 
-    assert main.main(["diff", str(begun), str(begun)]) == 0
+    assert main(["diff", str(begun), str(begun)]) == 0
     shown = capsys.readouterr().out
     assert "A, and the disk now" in shown and "-SIGN = 1" in shown and "+SIGN = -1" in shown
 
-    assert main.main(["resume", str(begun), "--steps", "2", "--changed-code"]) == 0
+    assert main(["resume", str(begun), "--steps", "2", "--changed-code"]) == 0
     assert "from step 1 on with other code" in (begun / "run.log").read_text()
     assert [version["from_step"] for version in json.loads((begun / CODE).read_text())["versions"]] == [0, 1]
-    assert main.main(["diff", str(begun), str(begun)]) == 0
+    assert main(["diff", str(begun), str(begun)]) == 0
     shown = capsys.readouterr().out
     assert "A before step 1, and from then on" in shown and "the disk now" not in shown
-    assert main.main(["resume", str(begun), "--steps", "3"]) == 0  # what was said yes to is the run's code now
+    assert main(["resume", str(begun), "--steps", "3"]) == 0  # what was said yes to is the run's code now
 
 
 @pytest.mark.whole
@@ -79,8 +79,8 @@ def test_from_python_too(begun):
 @pytest.mark.whole
 def test_a_finished_run_that_is_asked_again_says_what_it_said_before(begun, capsys):
     (begun.parent / "reward.py").write_text(REWARD + "\n# another\n")
-    assert main.main(["resume", str(begun)]) == 0
-    assert main.main(["eval", str(begun), "--problems", "1"]) == 0
+    assert main(["resume", str(begun)]) == 0
+    assert main(["eval", str(begun), "--problems", "1"]) == 0
     assert f"{begun.parent / 'reward.py'} has changed" in capsys.readouterr().err
 
 
@@ -103,8 +103,8 @@ def test_a_comparison_refuses_to_mix_two_codes(tmp_path, capsys):
     words = ["compare", f"grpo:reward={tmp_path / 'reward.py'}:paid", "--batches", "1", "--out", str(tmp_path / "c")]
     words += ["--set", "evaluation.tasks=1", "--set", "evaluation.splits=[]", "--set", "tasks_per_step=2"]
     words += ["--set", "group_size=2", "--evaluate-every", "0", "--workers", "1"]
-    assert main.main([*words, "--seeds", "1"]) == 0
+    assert main([*words, "--seeds", "1"]) == 0
     (tmp_path / "reward.py").write_text("def paid(task, answer, correct):\n    return -1.0\n")
-    assert main.main([*words, "--seeds", "2"]) == 2
+    assert main([*words, "--seeds", "2"]) == 2
     assert f"{tmp_path / 'reward.py'} has changed" in capsys.readouterr().err
     assert not list((tmp_path / "c").rglob("seed-1/recipe.json"))

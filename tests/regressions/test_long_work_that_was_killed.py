@@ -44,12 +44,12 @@ def run_and_kill(words, folder, name, rows):
 def test_an_attack_goes_on_where_it_was_killed(tmp_path, capsys):
     words = ["attack", "embedded", "--problems", "8", "--each", "2", "--threads", "1"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert main.main([*words, "--out", str(whole)]) == 0
+    assert main([*words, "--out", str(whole)]) == 0
     for rows in (2, 4):
         assert run_and_kill([*words, "--out", str(broken)], broken, "attack.json", rows) == -signal.SIGKILL
         assert not (broken / "attack.json").exists()
     capsys.readouterr()
-    assert main.main([*words, "--out", str(broken)]) == 0
+    assert main([*words, "--out", str(broken)]) == 0
     assert "earlier try" in capsys.readouterr().out
     assert json.loads((broken / "attack.json").read_text()) == json.loads((whole / "attack.json").read_text())
     assert [path.name for path in broken.iterdir()] == ["attack.json"]
@@ -105,7 +105,7 @@ def test_a_place_that_takes_no_output_is_said_before_the_work(words, tmp_path, c
     began = time.process_time()
     place = str(tmp_path / "a-file")
     known = {"DATA": str(tmp_path / "data.jsonl")}
-    assert main.main([known.get(word, word.replace("PLACE", place)) for word in words]) == 2
+    assert main([known.get(word, word.replace("PLACE", place)) for word in words]) == 2
     said = capsys.readouterr().err
     assert place in said and len(said.strip().splitlines()) == 1
     assert time.process_time() - began < 20.0

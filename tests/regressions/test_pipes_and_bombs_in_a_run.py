@@ -30,7 +30,7 @@ FILES = [
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "a"
-    assert main.main(["run", "grpo", *SMALL, "--out", str(out)]) == 0
+    assert main(["run", "grpo", *SMALL, "--out", str(out)]) == 0
     return out
 
 
@@ -73,7 +73,7 @@ def test_a_pipe_keeps_no_other_run_and_no_command(file, runs, capsys):
             document = within(60, lambda name=name: viewer.answer([str(names.index(name)), "overview"], {}))
             assert name == "a" or isinstance(document, dict), document
     for words in (["why", "a", "0:0:0"], ["report", "a"], ["top", "a", "--once"], ["resume", "a", "--steps", "2"]):
-        code = within(120, lambda words=words: main.main([str(runs / w) if w == "a" else w for w in words]))
+        code = within(120, lambda words=words: main([str(runs / w) if w == "a" else w for w in words]))
         assert code in (0, 1, 2), code
     assert "Traceback" not in capsys.readouterr().err
 
