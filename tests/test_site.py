@@ -1,5 +1,6 @@
 """The front page and the site: short, whole, and every public name in the API reference."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -21,6 +22,17 @@ def pages_of(entries):
         elif isinstance(entry, dict):
             for value in entry.values():
                 yield from pages_of([value] if isinstance(value, str) else value)
+
+
+def test_tables_of_results_are_data_and_are_rendered_as_they_were_written(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS))
+    from result_tables import parse_tables, render_tables
+
+    files = sorted(DOCS.rglob("tables.json"))
+    assert len(files) > 50 and not list(DOCS.rglob("table.md"))
+    for file in files:
+        blocks = json.loads(file.read_text(encoding="utf-8"))
+        assert parse_tables(render_tables(blocks)) == blocks, file
 
 
 def test_the_front_page_is_read_in_four_minutes():
