@@ -69,6 +69,7 @@ ADVICE = {  # as others call it → what to do instead; the first of the flags n
         "--steps": "a run is counted in steps: --steps N, of --tasks-per-step problems each",
         "--tokens": "training is counted in tokens: --tokens N",
     },
+    "steps": {"--tokens": "training is counted in tokens: --tokens N, and a step has --batch-tokens of them"},
     "loss-type": {
         "--estimator": "how answers are compared is --estimator, as in --estimator dr_grpo; over what the loss is a "
         "mean is --set objectives.generator.by.normalise=…"
@@ -93,6 +94,7 @@ ALIKE = {  # further spellings of what is advised
     **dict.fromkeys(("per-device-train-batch-size", "per-device-eval-batch-size", "train-batch", "bs"), "batch-size"),
     **dict.fromkeys(("num-epochs", "num-train-epochs", "max-epochs"), "epochs"),
     **dict.fromkeys(("model-args", "model-name", "model-name-or-path", "pretrained", "model-path"), "model"),
+    **dict.fromkeys(("max-steps", "num-steps", "num-train-steps", "train-steps", "total-steps"), "steps"),
     "resume": "resume-from-checkpoint",
     "log-steps": "logging-steps",
 }

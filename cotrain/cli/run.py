@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import inspect
 import shlex
-import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
@@ -293,8 +292,7 @@ def run_watched(
     from cotrain.cli.plan_line import plan_lines
     from cotrain.reports.live import LiveTable, ends_of
     from cotrain.runs.figures import latest_costs
-    from cotrain.runs.run import Interrupted
-    from cotrain.trainer.failures import Diverged
+    from cotrain.trainer.failures import Diverged, Stopped
 
     about = {"recipe": recipe.name, "seed": recipe.seed, "steps": recipe.max_steps}
     try:
@@ -313,8 +311,8 @@ def run_watched(
             for line in [*plan_lines(recipe), *notes]:
                 live.message(line)
             outcome = work(SaysFirst(address, watch))
-    except Interrupted as stopped:
-        return 128 + (stopped.signal or signal.SIGINT)
+    except Stopped as stopped:
+        return stopped.exit_code
     except Diverged as error:
         print_error(error)
         return 1

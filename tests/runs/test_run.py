@@ -373,7 +373,7 @@ def test_a_curve_measures_the_judge_on_what_never_changes(whole):
     assert len(measured) == 3  # at the start, after three steps and at the end
     for row in measured:
         assert any(key.startswith("eval/verifier/fixed/true_") for key in row)
-        assert not any(key.startswith("eval/solver/fixed/") or key.endswith("/fixed/f1") for key in row)
+        assert not any(key.startswith("eval/solver/fixed/") or key.endswith("/fixed/error_f1") for key in row)
 
 
 def test_timings_hold_the_seconds_of_each_policy(whole):
