@@ -65,7 +65,7 @@ FILES = (  # of a run that never finished a step; the first one goes last
     *EARLY_FILES, "before.json", "before_counts.json", "metrics.jsonl", "timings.jsonl", STOPPED, "trackers.json",
     "report.html", RECIPE_FILE,
 )  # fmt: skip
-FOLDERS = ("checkpoints", "episodes", "tensorboard", "trackers")
+FOLDERS = ("checkpoints", "episodes", "tensorboard")
 
 
 class RunDirectory:

@@ -9,8 +9,8 @@ Every finite number of a row is sent under its own key at its own step, and seco
 steps, and nothing else: no environment, no command, no paths, no code, no console. ``trackers.json`` in the run
 directory holds the id under which ``cotrain resume`` goes on.
 
-A step may be done again, after a resume or where a run goes back to a checkpoint. A tracker keeps what it was sent
-first; what comes again is left out there, and the first of it is told. ``trackers/NAME.json`` holds how far it is.
+A step may be done again, after a resume or where a run goes back to a checkpoint. TensorBoard and trackio then have the
+last values of it. wandb keeps what it was sent first, so that what comes again is left out there, which is told.
 
 Left out: texts, figures and weights; the report and the ledger have them.
 """
@@ -21,11 +21,13 @@ import importlib.util
 import json
 import math
 import queue
+import sqlite3
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,18 +52,21 @@ class TrackedRun:
     id: str  # of the tracker's run, the same after a resume
     name: str
     config: Mapping[str, str | int]
+    first: int  # step of the first row to come: what is there from it on is replaced
 
 
 Moment = tuple[int, bool]  # of a row: its step, and whether it is of the evaluation behind that step
 BEFORE_ALL: Moment = (-2, False)
 
 
-@dataclass(frozen=True, slots=True)
 class Sink:
-    """Where rows go. Both are only called by the tracker's own thread."""
+    """Where rows go. ``write`` and ``close`` are only called by the tracker's own thread."""
 
-    write: Callable[[Numbers, int], None]  # of a step
-    close: Callable[[], None]
+    def __init__(
+        self, write: Callable[[Numbers, int], None], close: Callable[[], None], *, keeps_first: SentRows | None = None
+    ) -> None:
+        """``keeps_first``: of a tracker that cannot replace what it was sent, what that was."""
+        self.write, self.close, self.keeps_first = write, close, keeps_first
 
 
 class SentRows:
@@ -75,7 +80,6 @@ class SentRows:
     def note(self, moment: Moment) -> None:
         """It was sent."""
         self.last = moment
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.write_text(json.dumps({"step": moment[0], "evaluated": moment[1]}) + "\n")
 
 
@@ -83,10 +87,11 @@ OpenTracker = Callable[[TrackedRun], Sink]
 
 
 def open_tensorboard(about: TrackedRun) -> Sink:
-    """Event files in RUN/tensorboard."""
+    """Event files in RUN/tensorboard. What an interrupted run wrote beyond its checkpoint is purged by TensorBoard."""
     from torch.utils.tensorboard import SummaryWriter
 
-    writer = SummaryWriter(str(about.directory / "tensorboard"), flush_secs=10)
+    purge = about.first if about.first > 0 else None
+    writer = SummaryWriter(str(about.directory / "tensorboard"), purge_step=purge, flush_secs=10)
 
     def write(numbers: Numbers, step: int) -> None:
         for key, value in numbers.items():
@@ -114,15 +119,32 @@ def open_wandb(about: TrackedRun) -> Sink:
         settings=library.Settings(**quiet),
     )
     run.define_metric("*", step_metric="step")
-    return Sink(lambda numbers, step: run.log({**numbers, "step": step}, step=step + 1), run.finish)
+    return Sink(
+        lambda numbers, step: run.log({**numbers, "step": step}, step=step + 1),
+        run.finish,
+        keeps_first=SentRows(about.directory / "wandb" / "sent.json"),
+    )
 
 
 def open_trackio(about: TrackedRun) -> Sink:
-    """A run of trackio in its own local store; see TRACKIO_DIR and its documentation for a Space."""
+    """A run of trackio in its own local store; see TRACKIO_DIR and its documentation for a Space. What an interrupted
+    run wrote beyond its checkpoint is removed from that store."""
     import trackio as library
 
-    library.init(project="cotrain", name=f"{about.name}-{about.id}", config=dict(about.config), resume="allow")
+    name = f"{about.name}-{about.id}"
+    _remove_from_trackio(name, about.first)
+    library.init(project="cotrain", name=name, config=dict(about.config), resume="allow")
     return Sink(lambda numbers, step: library.log(numbers, step=step), library.finish)
+
+
+def _remove_from_trackio(name: str, first: int) -> None:
+    """Remove the rows of a run from ``first`` on from trackio's store, where it has any."""
+    from trackio.sqlite_storage import SQLiteStorage
+
+    path = SQLiteStorage.get_project_db_path("cotrain")
+    if path.is_file():
+        with closing(sqlite3.connect(path, timeout=30.0)) as database, database:
+            database.execute("DELETE FROM metrics WHERE run_name = ? AND step >= ?", (name, first))
 
 
 TRACKERS: dict[str, OpenTracker] = {"tensorboard": open_tensorboard, "wandb": open_wandb, "trackio": open_trackio}
@@ -170,13 +192,13 @@ class TrackingObserver:
     def update(self, row: Mapping[str, Any]) -> None:
         self._observer.update(row)
         if self._open and not self.mirrors:  # not before: now there is a run directory, and something to say
-            self._start_mirrors()
+            self._start_mirrors(_replaced_from(row))
         for mirror in self.mirrors:
             mirror.put_row(row)
             if warning := mirror.warning():
                 self._observer.message(warning)
 
-    def _start_mirrors(self) -> None:
+    def _start_mirrors(self, first: int) -> None:
         identity = try_read_object(self._directory / NOTES).get("id") or uuid.uuid4().hex[:12]
         notes = {"id": identity, "trackers": list(self._open)}
         replace_file(self._directory / NOTES, (json.dumps(notes) + "\n").encode())
@@ -185,6 +207,7 @@ class TrackingObserver:
             id=str(identity),
             name=str(self._config.get("recipe", "run")),
             config=self._config,
+            first=first,
         )
         self.mirrors = [TrackerThread(name, open_, about, self._capacity) for name, open_ in self._open.items()]
 
@@ -256,7 +279,7 @@ class TrackerThread:
         except BaseException as error:  # noqa: BLE001 - whatever a tracker raises stays in its thread
             self._note_problem("could not be opened", error)
             return
-        sent = SentRows(about.directory / "trackers" / f"{self.name}.json")
+        last = BEFORE_ALL if sink.keeps_first is None else sink.keeps_first.last
         while True:
             try:
                 row = self._rows.get(timeout=0.05)
@@ -265,12 +288,17 @@ class TrackerThread:
                     break
                 continue
             moment = _moment_of(row)
-            if moment <= sent.last:
-                self._leave_out(moment, sent.last)
+            if moment <= last and sink.keeps_first is not None:
+                self._leave_out(moment, last)
                 continue
             try:
+                if moment <= last:
+                    sink.close()
+                    sink = open_(replace(about, first=_replaced_from(row)))
                 sink.write(numbers_of(row), int(row["step"]))
-                sent.note(moment)
+                last = moment
+                if sink.keeps_first is not None:
+                    sink.keeps_first.note(moment)
                 self.written += 1
             except BaseException as error:  # noqa: BLE001 - as above; the next row may get there
                 self._note_problem("refused a row", error)
@@ -295,6 +323,12 @@ class TrackerThread:
 
 def _moment_of(row: Mapping[str, Any]) -> Moment:
     return int(row["step"]), row.get("kind") == "evaluation"
+
+
+def _replaced_from(row: Mapping[str, Any]) -> int:
+    """The first step whose rows are replaced by this one and those behind it: an evaluation stands behind its step."""
+    step, evaluated = _moment_of(row)
+    return step + 1 if evaluated and step >= 0 else step
 
 
 def numbers_of(row: Mapping[str, Any]) -> Numbers:

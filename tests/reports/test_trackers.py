@@ -12,7 +12,7 @@ from contextlib import closing
 import pytest
 
 from cotrain.cli.main import main
-from cotrain.runs.trackers import Sink, TrackingObserver, numbers_of
+from cotrain.runs.trackers import SentRows, Sink, TrackingObserver, numbers_of
 from tests.helpers import TINY
 
 ROWS = [
@@ -150,7 +150,7 @@ def test_a_run_is_told_no_more_than_its_name_and_goes_on_under_its_id(tmp_path):
         mirrored(tmp_path, {"good": keeper([], seen)}, rows, patience=30)
     first, second = seen
     assert first.id == second.id == json.loads((tmp_path / "trackers.json").read_text())["id"]
-    assert dict(first.config) == {"recipe": "tango", "seed": 0}
+    assert (first.first, second.first) == (-1, 2) and dict(first.config) == {"recipe": "tango", "seed": 0}
     mirrored(tmp_path / "none", {}, rows=())
     assert not (tmp_path / "none").exists()
 
@@ -165,28 +165,22 @@ def scalars(folder):
 
 def test_event_files_read_back_as_the_rows_also_after_a_resume(tmp_path):
     pytest.importorskip("tensorboard")
-    said = [mirrored(tmp_path, ["tensorboard"], rows, patience=300)[1] for rows in (ROWS, ROWS[4:])]
-    assert said == [[], [TOLD.format("tensorboard")]]  # interrupted after step 5, with a checkpoint of step 2
+    for rows in (ROWS, ROWS[4:]):  # interrupted after step 5, with a checkpoint of step 2
+        assert mirrored(tmp_path, ["tensorboard"], rows, patience=300)[1] == []
     assert scalars(tmp_path / "tensorboard") == {"eval/a": [(-1, 0.25)], "x/y": [(i, i / 4) for i in range(6)]}
 
 
 AGAIN = [{"step": i, "phase": "p", "x/y": 10.0 + i} for i in range(3, 8)]  # steps done again, with other values
-KEPT = [*((i, i / 4) for i in range(6)), (6, 16.0), (7, 17.0)]
-TOLD = "tracker {}: step 4 was sent before, and what was sent first is kept there; it and all up to step 6 are left out"
+REPLACED = [*((i, i / 4) for i in range(3)), *((i, 10.0 + i) for i in range(3, 8))]
 
 
 @pytest.mark.parametrize("parts", [[[*ROWS], AGAIN], [[*ROWS, *AGAIN]]])
-def test_a_step_that_is_done_again_is_not_sent_again_and_that_is_told(tmp_path, parts):
+def test_event_files_have_the_last_value_of_a_step_that_is_done_again(tmp_path, parts):
     """In another command, after a resume; and in one, which went back to a checkpoint."""
-    kept, said = [], []
-
-    def open_(about):
-        return Sink(lambda numbers, step: kept.append((step, numbers.get("x/y"))), lambda: None)
-
+    pytest.importorskip("tensorboard")
     for rows in parts:
-        said += mirrored(tmp_path, {"first": open_}, rows, kept=[0] * len(rows))[1]
-    assert kept == [(-1, None), *KEPT]
-    assert said == [TOLD.format("first")]
+        assert mirrored(tmp_path, ["tensorboard"], rows, patience=300)[1] == []
+    assert scalars(tmp_path / "tensorboard")["x/y"] == REPLACED
 
 
 def test_an_evaluation_behind_a_step_replaces_nothing_of_it(tmp_path):
@@ -200,23 +194,41 @@ def test_an_evaluation_behind_a_step_replaces_nothing_of_it(tmp_path):
 
 
 @pytest.mark.whole
-def test_trackio_has_the_first_value_of_a_step_that_is_done_again(tmp_path):
+def test_trackio_has_the_last_value_of_a_step_that_is_done_again(tmp_path, monkeypatch):
     pytest.importorskip("trackio")
     code = (
         "import sys; sys.path[:0] = ['.', 'tests/pages']\n"
         "from test_trackers import AGAIN, ROWS, mirrored\nfrom pathlib import Path\n"
-        "for rows in (ROWS, AGAIN):\n"
-        "    mirrored(Path(sys.argv[1]), ['trackio'], rows, patience=300)\n"
+        "out = Path(sys.argv[1])\n"
+        "for rows in ((ROWS, AGAIN) if out.name == 'parts' else ([*ROWS, *AGAIN],)):\n"
+        "    assert mirrored(out, ['trackio'], rows, patience=300)[1] == []\n"
     )
-    out = tmp_path / "run"
-    out.mkdir()
-    environment = {**os.environ, "TRACKIO_DIR": str(tmp_path / "store"), "HOME": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", code, str(out)], check=True, env=environment, timeout=300)
-    identity = json.loads((out / "trackers.json").read_text())["id"]
-    with closing(sqlite3.connect(next((tmp_path / "store").glob("*.db")))) as database:
-        query = "select step, metrics from metrics where run_name = ? and step >= 0 order by step"
-        found = [(step, json.loads(kept)["x/y"]) for step, kept in database.execute(query, (f"tango-{identity}",))]
-    assert found == KEPT
+    for name in ("parts", "one"):
+        (tmp_path / name).mkdir()
+        environment = {**os.environ, "TRACKIO_DIR": str(tmp_path / "store"), "HOME": str(tmp_path)}
+        subprocess.run([sys.executable, "-c", code, str(tmp_path / name)], check=True, env=environment, timeout=300)
+        identity = json.loads((tmp_path / name / "trackers.json").read_text())["id"]
+        with closing(sqlite3.connect(next((tmp_path / "store").glob("*.db")))) as database:
+            query = "select step, metrics from metrics where run_name = ? and step >= 0 order by step"
+            found = [(step, json.loads(kept)["x/y"]) for step, kept in database.execute(query, (f"tango-{identity}",))]
+        assert found == REPLACED
+
+
+@pytest.mark.parametrize("parts", [[[*ROWS], AGAIN], [[*ROWS, *AGAIN]]])
+def test_what_keeps_what_it_was_sent_first_is_not_sent_it_again_and_that_is_told(tmp_path, parts):
+    kept, said = [], []
+
+    def open_(about):
+        sent = SentRows(tmp_path / "sent.json")
+        return Sink(lambda numbers, step: kept.append((step, numbers.get("x/y"))), lambda: None, keeps_first=sent)
+
+    for rows in parts:
+        said += mirrored(tmp_path, {"first": open_}, rows, kept=[0] * len(rows))[1]
+    assert kept == [(-1, None), *((i, i / 4) for i in range(6)), (6, 16.0), (7, 17.0)]
+    assert said == [
+        "tracker first: step 4 was sent before, and what was sent first is kept there; it and all up to step 6 are "
+        "left out"
+    ]
 
 
 def wandb_records(content, kind):
@@ -240,7 +252,7 @@ def test_wandb_offline_holds_rows_and_nothing_of_the_machine(tmp_path, monkeypat
     monkeypatch.setattr("sys.argv", ["/home/alice/canary-program.py", "--token", "canary-token"])
     assert mirrored(tmp_path, ["wandb"], patience=300)[1] == []
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    assert json.loads((tmp_path / "trackers" / "wandb.json").read_text()) == {"step": 5, "evaluated": False}
+    assert json.loads((tmp_path / "wandb" / "sent.json").read_text()) == {"step": 5, "evaluated": False}
     content = b""
     for _ in range(200):  # wandb's own process writes it, and may be behind
         content, found, ended = file.read_bytes(), [], False
