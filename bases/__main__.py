@@ -71,11 +71,11 @@ def main(argv: Sequence[str]) -> int:
     if taught_on and (given.noisy or given.settle or given.size != "1M" or given.tokens is not None):
         parser.error(f"{taught_on[0]} has one size and length, no --noisy and no --settle; leave them out")
     set_threads(given.threads)
-    import cotrain
     from bases import base as stage
     from bases import habits, noisy, proposing
+    from cotrain.core.shipped import BESIDE, OWN
 
-    out, assets = Path(given.out), Path(cotrain.__file__).parent / "assets"
+    out = Path(given.out)
     say = functools.partial(print, flush=True)
     if given.noisy:
         past = noisy.NoisySettings(seed=given.seed)
@@ -103,9 +103,9 @@ def main(argv: Sequence[str]) -> int:
         return 130
     if given.install:
         if given.noisy:
-            noisy.install_noisy(out, assets)
+            noisy.install_noisy(out, OWN, BESIDE)
         else:
-            stage.install_base(out, assets, *made["models"])
+            stage.install_base(out, BESIDE, *made["models"])
     print(f"models: {', '.join(f'{out}/{name}' for name in made['models'])}")
     return 0
 

@@ -30,6 +30,7 @@ from bases.roles_corpus import refine_conversation
 from bases.taught_on import Lesson, teach_on
 from bases.words_corpus import solver_conversation
 from cotrain.core.seeding import rng_of
+from cotrain.core.shipped import EMBEDDED_GAMES, EMBEDDED_HABITS
 from cotrain.core.types import ParseFailure, Task
 from cotrain.data.word_problems.corrupt import Attempt, Habits, clean_attempt, with_errors, with_habits
 from cotrain.data.word_problems.practice import check_practice
@@ -40,7 +41,6 @@ from cotrain.data.word_problems.source import WordProblems, study_problems
 from cotrain.data.word_problems.wording import EVERY, NOUNS, fact_sentence
 from cotrain.formats.role_prompts import PLAN
 from cotrain.formats.solutions import tagged_solution, write_solution
-from cotrain.models.load import EMBEDDED_GAMES, EMBEDDED_HABITS
 from cotrain.pretraining.corpora import Corpus, procedural_corpus
 from cotrain.prompts.templates import SOLVE, fill_template
 from cotrain.recipes.constitutional.principles import CRITICISE as CRITICISE_UNDER

@@ -11,7 +11,6 @@ from cotrain.core.errors import ConfigError, CotrainError
 from cotrain.distributed.contract import Backend
 from cotrain.recipes import RECIPES
 from cotrain.reports.run_report import write_report
-from cotrain.runs import manifest
 from cotrain.runs.directory import STOPPED, RunDirectory
 from cotrain.runs.figures import latest_costs
 from cotrain.runs.log import Observer
@@ -156,17 +155,6 @@ def trust_code(directory: Path | str) -> None:
 def report(directory: Path | str) -> Path:
     """Write ``report.html`` of a run, comparison or study anew, from files that are as a run wrote them, and return its
     path; of a folder of stages, such as pretraining, tuning and a run, ``report.md``."""
-    from cotrain.reports.comparison_report import rewrite_page
-    from cotrain.reports.stages_report import write_stages_page
+    from cotrain.reports import any_report
 
-    directory = Path(directory).expanduser()
-    comparison_page = rewrite_page(directory)
-    if comparison_page is not None:
-        return comparison_page
-    stages_page = write_stages_page(directory)
-    if stages_page is not None:
-        return stages_page
-    folder = RunDirectory.open(directory)
-    manifest.verify_files(folder)
-    manifest.newest_checkpoint(folder)
-    return write_report(folder.path)
+    return any_report.write_any_page(directory)

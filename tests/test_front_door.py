@@ -227,7 +227,7 @@ def test_every_command_with_figures_gives_them_as_json(words, tmp_path, capfd):
         case "list":
             (grpo,) = [one for one in found["recipes"] if one["name"] == "grpo"]
             assert grpo["parameters"]["estimator"] == "grpo" and found["settings"]["group_size"] == 8
-            assert found["recipes"][0] == grpo and grpo["question"] == "where to begin: answers are known"
+            assert found["recipes"][1] == grpo and grpo["question"] == "begin here"
             assert {one["name"] for one in found["recipes"]} >= set(RECIPES)
         case "doctor":
             assert found["missing"] == [] and found["packages"]["torch"] and found["cores"] > 0

@@ -1,14 +1,17 @@
 """What is imported: by the package itself, by a command, and by a run."""
 
 import ast
+import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import cotrain
+from cotrain.cli.main import COMMANDS
 from cotrain.recipes import RECIPES, grpo
 
 ROOT = Path(cotrain.__file__).parent
@@ -17,6 +20,18 @@ RUN = (
     *("run", "grpo", "--steps", "1", "--kl", "0", "--tasks-per-step", "2", "--group-size", "2", "--threads", "1"),
     *("--evaluation-tasks", "2", "--set", "evaluation.splits=[]"),
 )
+OF_A_RUN = {  # command that reads a run → what else it wants
+    "attack": [],
+    "chat": [],
+    "eval": [],
+    "export": ["--role", "solver", "--out", "model"],
+    "push": ["--role", "solver", "--repo", "owner/name"],
+    "report": [],
+    "resume": [],
+    "serve": [],
+    "why": ["0:0:0:solver:0"],
+    "xplay": [],
+}
 SAY = """
 import sys
 from cotrain.cli.main import main
@@ -49,6 +64,76 @@ def test_a_run_of_grpo_imports_what_it_needs(tmp_path):
 
 def test_help_imports_next_to_nothing():
     assert len(imported_by("--help")) <= 12
+
+
+HEAVY = ("torch", "transformers", "numpy", "sympy", "huggingface_hub", "tokenizers", "httpx2", "jinja2", "ray")
+SAY_HEAVY = """
+import io, json, sys
+from contextlib import redirect_stderr, redirect_stdout
+from cotrain.cli.main import main
+heavy, found = json.loads(sys.argv[1]), {}
+for words in json.loads(sys.argv[2]):
+    with redirect_stdout(io.StringIO()) as said, redirect_stderr(said):
+        try:
+            code = main(words)
+        except SystemExit as left:
+            code = left.code
+    found[" ".join(words)] = [code, [name for name in heavy if name in sys.modules], said.getvalue()]
+print(json.dumps(found))
+"""
+
+
+def outcome_of(command_lines: Sequence[Sequence[str]]) -> dict[str, tuple[int, list[str], str]]:
+    """Command line → its exit code, the heavy libraries that are loaded after it, and what it said; all in one new
+    process, one after the other."""
+    words = [sys.executable, "-c", SAY_HEAVY, json.dumps(HEAVY), json.dumps(command_lines)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    found: dict[str, tuple[int, list[str], str]] = json.loads(done.stdout)
+    return found
+
+
+def test_help_of_every_command_loads_no_library():
+    helps = [[name, "--help"] for name in COMMANDS]
+    recipes = [["run", name, "--help"] for name in RECIPES]
+    for line, (code, loaded, said) in outcome_of([*helps, *recipes, ["list"]]).items():
+        assert not loaded, f"cotrain {line} imports {loaded}"
+        assert code in (0, None) and said, line
+
+
+def test_refusals_load_no_library(tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "note.txt").touch()
+    out = ["--out", str(tmp_path / "new")]
+    lines = [[name, "--no-such-flag"] for name in COMMANDS]
+    lines += [[name, "no-such-place", *more] for name, more in OF_A_RUN.items()]
+    lines += [
+        ["run", "grpo"],
+        ["run", "grpo", "--steps", "many", *out],
+        ["run", "grpo", "--set", "no.such=1", *out],
+        ["run", "tango", "--verifier", "nobody", *out],
+        ["run", "grpo", "--out", str(tmp_path / "full")],
+        ["no-such-command"],
+    ]
+    for line, (code, loaded, said) in outcome_of(lines).items():
+        assert not loaded, f"cotrain {line} imports {loaded}"
+        assert code == 2 and said.count("\n") == 1, f"{line}: {said}"
+
+
+def test_a_command_that_loads_libraries_says_so_first(tmp_path):
+    line = ["eval", str(tmp_path / "nothing-of-mine"), "--suite", "gsm8k"]
+    (tmp_path / "nothing-of-mine").mkdir()
+    ((code, loaded, said),) = outcome_of([line]).values()
+    assert code == 2 and "torch" in loaded
+    assert said.startswith("loading torch and transformers …\n")
+
+
+def test_late_modules_are_the_modules():
+    from cotrain.algorithms.functional.late_torch import torch
+    from cotrain.core.late import np
+
+    assert torch.nn is sys.modules["torch"].nn and np.asarray is sys.modules["numpy"].asarray
+    with pytest.raises(AttributeError, match="no attribute 'tensr'"):
+        _ = torch.tensr
 
 
 def test_importing_the_package_loads_no_torch():

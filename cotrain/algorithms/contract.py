@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Protocol
 
-import torch
-
+from cotrain.algorithms.functional.late_torch import torch
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import Signal
 from cotrain.core.types import Reward, State, Trace, take_fields

@@ -15,9 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-import torch
-
 from cotrain.algorithms.functional.credit import pool_moments, whiten
+from cotrain.algorithms.functional.late_torch import torch
 from cotrain.algorithms.policy_gradient import (
     Clipped,
     Kl,

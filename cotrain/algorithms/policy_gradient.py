@@ -42,11 +42,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import torch
-
 from cotrain.algorithms.class_balance import ClassBalance
 from cotrain.algorithms.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
 from cotrain.algorithms.functional.credit import group_mean_std, leave_one_out, pool_is_flat, reward_to_go
+from cotrain.algorithms.functional.late_torch import torch
 from cotrain.algorithms.functional.policy_losses import ESTIMATORS, clipped_ratio_loss, kl_estimate, token_log_ratio
 from cotrain.algorithms.functional.policy_losses import Estimator as KlEstimator
 from cotrain.algorithms.functional.reductions import NORMALISES, Normalise, masked_sum, reduce_loss
@@ -94,7 +93,7 @@ from cotrain.core.types import State
 
 __all__ = ["Estimator", "RunningMean", "leave_one_out", "mean_baseline", "z_score"]
 
-Estimator = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # values [N], pools [N] → advantages [N]
+Estimator = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]  # values [N], pools [N] → advantages [N]
 
 
 def z_score(values: torch.Tensor, pools: torch.Tensor) -> torch.Tensor:
@@ -290,7 +289,7 @@ class PolicyLoss:
 # -- The algorithm: from rewards to advantages; its loss is ``policy_loss``.
 
 
-OverBatch = Callable[[torch.Tensor], torch.Tensor]  # [N] → [N], N tokens of the whole batch
+OverBatch = Callable[["torch.Tensor"], "torch.Tensor"]  # [N] → [N], N tokens of the whole batch
 MERGED = "merged"  # name of the channel that holds a sum of rewards
 
 

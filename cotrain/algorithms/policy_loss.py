@@ -13,9 +13,8 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-import torch
-
 from cotrain.algorithms.contract import MicroBatch, Sample
+from cotrain.algorithms.functional.late_torch import torch
 from cotrain.algorithms.functional.policy_losses import (
     clipped_ratio_loss,
     kl_estimate,
@@ -27,8 +26,8 @@ from cotrain.algorithms.functional.policy_losses import (
 )
 from cotrain.core.errors import ConfigError
 
-Observed = dict[str, torch.Tensor]  # [B, T] each, for the metrics: "clip_fraction", "ratio", "sampler_trainer_diff"
-TokenLoss = Callable[[torch.Tensor, MicroBatch], tuple[torch.Tensor, Observed]]  # log π [B, T], batch → loss [B, T]
+Observed = dict[str, "torch.Tensor"]  # [B, T] each, for the metrics: "clip_fraction", "ratio", "sampler_trainer_diff"
+TokenLoss = Callable[["torch.Tensor", MicroBatch], tuple["torch.Tensor", Observed]]  # log π [B, T], batch → loss [B, T]
 
 
 def ratio_metrics(

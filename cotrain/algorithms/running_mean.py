@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from cotrain.algorithms.functional.credit import ema_baseline
+from cotrain.algorithms.functional.late_torch import torch
 from cotrain.core.errors import ConfigError
 
 Baselines = Mapping[str, float]  # "role/channel" → running mean

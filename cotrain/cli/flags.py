@@ -15,7 +15,7 @@ import re
 import shutil
 import textwrap
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -87,7 +87,10 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **options: Any) -> None:
         options.setdefault("allow_abbrev", False)
         options.setdefault("formatter_class", Help)
+        options["add_help"] = False
         super().__init__(*args, **options)
+        self._shown_first: frozenset[str] | None = None  # flags that ``--help`` shows; None: all
+        self.add_argument("-h", "--help", action=_HelpAction, help="show this message and exit")
         self.add_argument(
             "--log-level",
             type=_log_level,
@@ -95,6 +98,28 @@ class Parser(argparse.ArgumentParser):
             help="debug (with what libraries say, and where an error came from), info, warning (without progress), "
             "error (default: info)",
         )
+
+    def show_first(self, names: Collection[str]) -> None:
+        """Let ``--help`` show these flags, and say that ``--help all`` shows the others too."""
+        self._shown_first = frozenset(names)
+        (action,) = (action for action in self._actions if isinstance(action, _HelpAction))
+        action.nargs, action.metavar = "?", "all"
+        action.help = "show this message, or with `all` every flag, and exit"
+
+    def short_help(self) -> str:
+        """The help with the flags of ``show_first`` alone."""
+        if self._shown_first is None:
+            return self.format_help()
+        hidden = [action for action in self._actions if action.dest not in (*self._shown_first, "help")]
+        texts = [action.help for action in hidden]
+        try:
+            for action in hidden:
+                action.help = argparse.SUPPRESS
+            shown = self.format_help()
+        finally:
+            for action, text in zip(hidden, texts, strict=True):
+                action.help = text
+        return f"{shown}\n{len(hidden)} more flags: `{self.prog} --help all`\n"
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{self.prog}: {message}; see `{self.prog} --help`")
@@ -140,6 +165,22 @@ class Parser(argparse.ArgumentParser):
             if place.is_symlink() and not place.exists():
                 what = f"{place} is a symbolic link to {os.readlink(place)}, which is not there"
                 self.error(f"argument --out: {what}; make it, or choose another")
+
+
+class _HelpAction(argparse.Action):
+    """``--help``, and ``--help all`` of a command with more flags than one reads at once."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, space: argparse.Namespace, value: Any, option: str | None = None
+    ) -> NoReturn:
+        assert isinstance(parser, Parser)
+        if value not in ([], None, "all"):
+            parser.error(f"argument --help: expected nothing or `all`, found {value!r}")
+        print(parser.format_help() if value == "all" else parser.short_help(), end="")
+        parser.exit()
 
 
 PLACES = ("out", "record", "quarantine", "directory", "directories", "one", "other")  # flags that name a place

@@ -19,7 +19,7 @@ Train several language models together with reinforcement learning.
 first
   cotrain demo                     co-train a generator and a verifier, here, in
                                    five minutes; writes runs/demo/report.html
-  cotrain list                     the recipes and their parameters
+  cotrain list                     the recipes, by what they are for
   cotrain doctor                   what is installed and what a run would use
 train
   cotrain run RECIPE --out DIR     a name of the list, or path/to/file.py:function
@@ -238,18 +238,12 @@ def diff_command(argv: Sequence[str]) -> int:
 
 
 def attack_command(argv: Sequence[str]) -> int:
-    from cotrain.cli.common import quiet_libraries
-
-    quiet_libraries()  # before its libraries are imported
     from cotrain.cli.attack import attack
 
     return attack(argv)
 
 
 def xplay_command(argv: Sequence[str]) -> int:
-    from cotrain.cli.common import quiet_libraries
-
-    quiet_libraries()  # before its libraries are imported
     from cotrain.cli.attack import xplay
 
     return xplay(argv)
@@ -274,18 +268,12 @@ def export_command(argv: Sequence[str]) -> int:
 
 
 def push_command(argv: Sequence[str]) -> int:
-    from cotrain.cli.common import quiet_libraries
-
-    quiet_libraries()  # before its libraries are imported
     from cotrain.cli.push import push
 
     return push(argv)
 
 
 def convert_command(argv: Sequence[str]) -> int:
-    from cotrain.cli.common import quiet_libraries
-
-    quiet_libraries()  # before its libraries are imported
     from cotrain.cli.convert import convert
 
     return convert(argv)

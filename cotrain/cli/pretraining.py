@@ -18,6 +18,7 @@ from cotrain.cli.common import (
     add_json_flag,
     add_threads_flag,
     device_of,
+    load_libraries,
     prompt_of,
     set_threads,
 )
@@ -103,7 +104,7 @@ def _report_to(arguments: Any, stage: str, ranks: Ranks) -> Iterator[Callable[[A
         yield lambda row: None
         return
     from cotrain.pretraining.pretrain import step_count
-    from cotrain.runs.trackers import TrackingObserver, check_trackers
+    from cotrain.reports.trackers import TrackingObserver, check_trackers
 
     steps = step_count(arguments.tokens, arguments.batch_tokens, arguments.length)
     printer = StepPrinter(steps)
@@ -169,6 +170,7 @@ def _set_up_machine(arguments: Any, ranks: Ranks | None = None) -> None:
     world = getattr(arguments, "world", None) or 1
     if world > 1 and arguments.threads is None:
         arguments.threads = max(1, usable_cores() // world)
+    load_libraries()
     set_threads(arguments.threads)
     device = device_of(arguments.device, here=world == 1)
     if world > 1 and device.startswith("cuda"):
@@ -186,6 +188,7 @@ def tokenizer(argv: Sequence[str]) -> int:
     arguments = parser.parse_strictly(argv)
     refuse_used(arguments.out)
     claim_place(Path(arguments.out).parent)
+    load_libraries()
     from cotrain.pretraining.pretrain import sample_texts
     from cotrain.pretraining.tokenizer import train_tokenizer
 

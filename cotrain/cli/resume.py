@@ -15,13 +15,13 @@ from cotrain.cli.common import (
     add_view_flag,
     backend_of,
     device_of,
-    quiet_libraries,
+    load_libraries,
     set_threads,
 )
 from cotrain.cli.flags import Parser, add_changed_code_flag, add_count, add_trust_flag
 from cotrain.cli.run import cluster_notes_of, exit_code_of, print_outcome, watched_run
 from cotrain.core.errors import ConfigError
-from cotrain.runs.changes import rebuild_recipe, refuse_foreign_code
+from cotrain.storage.schemas import refuse_other_path
 
 
 def resume(argv: Sequence[str]) -> int:
@@ -38,11 +38,12 @@ def resume(argv: Sequence[str]) -> int:
     add_view_flag(parser)
     add_json_flag(parser)
     arguments = parser.parse_strictly(argv)
+    refuse_other_path(Path(arguments.directory))
+    load_libraries()
+    from cotrain import api
+    from cotrain.runs.changes import rebuild_recipe, refuse_foreign_code
     from cotrain.runs.code_record import refuse_changed_code
     from cotrain.runs.directory import RunDirectory, refuse_other_lag
-
-    quiet_libraries()
-    from cotrain import api
 
     refuse_foreign_code(arguments.directory)  # before anything of the run is changed
     goes_on = arguments.steps is not None or not RunDirectory.open(arguments.directory).summary.exists()
@@ -57,7 +58,7 @@ def resume(argv: Sequence[str]) -> int:
         from cotrain.runs.changes import lengthen_run
 
         lengthen_run(arguments.directory, arguments.steps)
-    from cotrain.runs.trackers import trackers_of_run
+    from cotrain.reports.trackers import rollouts_of_run, trackers_of_run
     from cotrain.trainer.failures import Diverged, Stopped
 
     notes: list[str] = []
@@ -78,11 +79,15 @@ def resume(argv: Sequence[str]) -> int:
             )
     device = device_of(arguments.device, here=backend is None)
     with cluster_notes_of(backend, recipe) as cluster_notes:
-        trackers = trackers_of_run(arguments.directory)
         notes += cluster_notes
         try:
             with watched_run(
-                recipe, out=arguments.directory, trackers=trackers, notes=notes, view=arguments.view
+                recipe,
+                out=arguments.directory,
+                trackers=trackers_of_run(arguments.directory),
+                tracker_rollouts=rollouts_of_run(arguments.directory),
+                notes=notes,
+                view=arguments.view,
             ) as observer:
                 outcome = api.resume(
                     arguments.directory,
@@ -110,10 +115,11 @@ def demo(argv: Sequence[str]) -> int:
     add_view_flag(parser)
     add_json_flag(parser)
     arguments = parser.parse_strictly(argv)
+    load_libraries()
     set_threads(None)
-    quiet_libraries()
     from cotrain import api
     from cotrain.recipes.tango import demo as build
+    from cotrain.runs.changes import rebuild_recipe
     from cotrain.runs.directory import RunDirectory
     from cotrain.trainer.failures import Diverged, Stopped
 

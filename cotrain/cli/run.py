@@ -20,7 +20,7 @@ from cotrain.cli.common import (
     backend_of,
     device_of,
     figure_text,
-    quiet_libraries,
+    load_libraries,
     set_threads,
     with_answer_formats,
 )
@@ -71,19 +71,23 @@ def run(argv: Sequence[str]) -> int:
     typed = typed_flags(words, parser)
     if parsed.out is None and not parsed.dry_run:
         parser.error("the following arguments are required: --out")
-    set_threads(parsed.threads)
-    quiet_libraries()
-    from cotrain import api
     from cotrain.config.large_model_defaults import are_small, size_notes
     from cotrain.config.override import override
     from cotrain.config.recipe import check_due
     from cotrain.runs.directory import RunDirectory
-    from cotrain.trainer.async_rollouts import IN_TURN, check_lag
     from cotrain.trainer.failures import Diverged, Stopped
 
     arguments = {name: value for name, value in parsed_values(parsed, names).items() if name in typed}
     base_recipe = _make_recipe(build, target, parsed, arguments)
     recipe = override(base_recipe, parsed.set)
+    if not parsed.dry_run:
+        RunDirectory(parsed.out).refuse_used()  # before a model is asked
+        check_due(recipe)
+    load_libraries()
+    set_threads(parsed.threads)
+    from cotrain import api
+    from cotrain.trainer.async_rollouts import IN_TURN, check_lag
+
     check_lag(recipe, parsed.lag)
     elsewhere = _planned_elsewhere(parsed)
     backend = backend_of(parsed)
@@ -92,9 +96,6 @@ def run(argv: Sequence[str]) -> int:
         for name in names:
             value = origin.arguments.get(name, getattr(parsed, name))
             setattr(parsed, name, value.get("function") or value.get("object") if isinstance(value, dict) else value)
-    if not parsed.dry_run:
-        RunDirectory(parsed.out).refuse_used()  # before a model is asked
-        check_due(recipe)
     notes = [smoke_note(recipe)] if parsed.smoke else []
     notes += getattr(recipe.tasks, "notes", [])
     notes += size_notes(base_recipe.origin, parsed.set, typed)
@@ -120,14 +121,21 @@ def run(argv: Sequence[str]) -> int:
 
         notes = [*plan_lines(recipe), *notes]
         return dry_run(recipe, parsed, backend, config_lines(target, parser, parsed), notes)
+    trackers = _checked_trackers(parsed.tracker)
     with cluster_notes_of(backend, recipe) as cluster_notes:
         recipe = with_answer_formats(recipe, parsed)
         notes += cluster_notes
         if parsed.lag and backend is None:
             notes.append(IN_TURN)
-        trackers = _checked_trackers(parsed.tracker)
         try:
-            with watched_run(recipe, out=parsed.out, trackers=trackers, notes=notes, view=parsed.view) as observer:
+            with watched_run(
+                recipe,
+                out=parsed.out,
+                trackers=trackers,
+                tracker_rollouts=parsed.tracker_rollouts,
+                notes=notes,
+                view=parsed.view,
+            ) as observer:
                 outcome = api.run(
                     recipe,
                     parsed.out,
@@ -178,7 +186,7 @@ def cluster_notes_of(backend: MultiProcessBackend | None, recipe: Recipe) -> Abs
 def _checked_trackers(names: Sequence[str]) -> tuple[str, ...]:
     if not names:
         return ()
-    from cotrain.runs.trackers import check_trackers
+    from cotrain.reports.trackers import check_trackers
 
     return check_trackers(names)
 
@@ -253,6 +261,13 @@ def parser_of(target: str, build: RecipeFunction) -> tuple[Parser, list[str]]:
     add_lag_flag(run_group)
     add_threads_flag(run_group)
     run_group.add_argument("--tracker", action="append", default=[], metavar="NAME", help="tensorboard, wandb, trackio")
+    add_count(
+        run_group,
+        "--tracker-rollouts",
+        "rollouts of every tenth step that a tracker is sent, with texts and verdicts; 0: figures alone (default: 2)",
+        least=0,
+        default=2,
+    )
     data.add_argument("--tasks", metavar="SOURCE", help="words (the default), gym:NAME, jsonl, or a benchmark: gsm8k …")
     data.add_argument(
         "--data",
@@ -270,7 +285,25 @@ def parser_of(target: str, build: RecipeFunction) -> tuple[Parser, list[str]]:
     names = add_parameters(its_own, build.name, build.own(), about=comments_of(build.build))
     settings = {name: argument for name, argument in build.settings().items() if name != "tasks"}
     names += add_parameters(common, build.name, settings, about=comments_of(Settings))
+    parser.show_first([*FIRST, *_first_parameters(build)])
     return parser, names
+
+
+FIRST = (  # flags that `--help` shows of every recipe
+    *("model", "steps", "seed", "tasks_per_step", "group_size", "lr", "lora", "kl"),
+    *("tasks", "data", "out", "smoke", "dry_run", "view", "device", "set"),
+)
+SHOWN = 30  # flags that `--help` shows, the recipe's own among them
+
+
+def _first_parameters(build: RecipeFunction) -> list[str]:
+    """The recipe's own parameters that `--help` shows: what is done, by whom and how often, before how much it weighs.
+    A weight is a number with a fraction; a learning rate is none."""
+    own = build.own()
+    listed = list(own)
+    weights = [name for name in listed if isinstance(own[name].default, float) and not name.endswith("lr")]
+    chosen = [*(name for name in listed if name not in weights), *weights][: SHOWN - len(FIRST)]
+    return [name for name in listed if name in chosen]
 
 
 class SaysFirst:
@@ -298,6 +331,7 @@ def watched_run(
     *,
     out: str,
     trackers: Sequence[str] = (),
+    tracker_rollouts: int = 0,
     notes: Sequence[str] = (),
     view: bool = False,
 ) -> Iterator[Observer]:
@@ -312,9 +346,12 @@ def watched_run(
         live = stack.enter_context(LiveTable(ends_of(recipe), spent=latest_costs(Path(out))))
         observer: Observer = live
         if trackers:
-            from cotrain.runs.trackers import TrackingObserver
+            from cotrain.reports.trackers import TrackingObserver, rollouts_note
 
-            observer = stack.enter_context(TrackingObserver(live, out, trackers, about=about))
+            observer = stack.enter_context(
+                TrackingObserver(live, out, trackers, about=about, rollouts=tracker_rollouts)
+            )
+            notes = [*notes, *rollouts_note(trackers, tracker_rollouts)]
         address = f"watch it in a browser: cotrain view {shlex.quote(out)}"
         if view:
             from cotrain.cli.view import serve_beside

@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cotrain.config.policies import is_address
+from cotrain.core.shipped import EMBEDDED
 
 if TYPE_CHECKING:
     from cotrain.config.recipe import Origin
@@ -121,8 +122,6 @@ def are_small(models: Iterable[str], *, unknown: bool = False, least: int = LARG
 
 
 def _known_size(model: str) -> int | None:
-    from cotrain.rollout.common_roles import EMBEDDED  # no model library for those that ship
-
     if model in EMBEDDED or model.startswith("embedded"):
         return 0
     from cotrain.models.sizes import parameter_count

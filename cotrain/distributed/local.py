@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from cotrain.models.adapters import AdapterBase
     from cotrain.models.offload import Residence
 
-DEVICE_KINDS = ("cpu", "cuda")  # of devices that are taken
+DEVICE_KINDS = ("cpu", "cuda", "mps")  # of devices that are taken
 MakeEngine = Callable[[Mapping[str, ModelHandle], str], Engine]  # (who is asked, by policy; device) → the engine
 
 
@@ -354,10 +354,12 @@ def check_device(name: str, flag: str = "--device") -> None:
     except RuntimeError:
         kind, index = "", 0
     if kind not in DEVICE_KINDS:
-        raise ConfigError(f"{flag} {name!r}: expected auto, cpu, cuda or cuda:N")
+        raise ConfigError(f"{flag} {name!r}: expected auto, cpu, cuda, cuda:N or mps")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             f"{flag} {name!r}: torch {torch.__version__} sees no GPU here; use cpu, or see `cotrain doctor`"
         )
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError(f"{flag} {name!r}: torch {torch.__version__} sees no GPU of Apple's here; use cpu")
     if kind == "cuda" and index >= torch.cuda.device_count():
         raise ConfigError(f"{flag} {name!r}: there are {torch.cuda.device_count()} GPUs here, counted from cuda:0")

@@ -5,7 +5,7 @@ its own, with the recipe in ``recipe.py``. A user's own method is the same kind 
 """
 
 QUESTIONS = {
-    "where to begin: answers are known": ("grpo", "tango", "demo"),
+    "begin here": ("demo", "grpo", "tango"),
     "no answer is known, or few are": ("ttrl", "co_rewarding", "semi_supervised", "judged", "self_rewarding"),
     "a reward for each step": ("prime", "stepwiser", "genprm", "critique"),
     "a judge of whole answers, or of pairs": ("reward", "cooper", "pair_judge", "gram"),

@@ -12,7 +12,7 @@ from typing import Any
 
 from cotrain.config.policies import Policy, Weights, model_names
 from cotrain.config.recipe import Recipe, check_due, check_problems
-from cotrain.models.load import is_embedded
+from cotrain.core.shipped import is_embedded
 from cotrain.runs.directory import recipe_json, weights_hash
 
 

@@ -28,10 +28,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-import torch
-
 from cotrain.algorithms.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
 from cotrain.algorithms.functional.credit import group_mean_std, leave_one_out, reward_to_go, whiten
+from cotrain.algorithms.functional.late_torch import torch
 from cotrain.algorithms.functional.likelihood import outcome_cross_entropy
 from cotrain.algorithms.functional.reductions import masked_sum
 from cotrain.algorithms.functional.values import gae

@@ -6,13 +6,15 @@ while ``metrics.jsonl`` has them all. The thread is a daemon and is waited for a
 
 Every finite number of a row is sent under its own key at its own step, and seconds and tokens a second with them, which
 ``metrics.jsonl`` leaves out because they depend on the clock. Beside the rows go the recipe's name, its seed and its
-steps, and nothing else: no environment, no command, no paths, no code, no console. ``trackers.json`` in the run
-directory holds the id under which ``cotrain resume`` goes on.
+steps. Nothing else is told of the machine: no environment, no command, no paths, no code, no console.
+``trackers.json`` in the run directory holds the id under which ``cotrain resume`` goes on.
 
 A step may be done again, after a resume or where a run goes back to a checkpoint. TensorBoard and trackio then have the
 last values of it. wandb keeps what it was sent first, so that what comes again is left out there, which is told.
 
-Left out: texts, figures and weights; the report and the ledger have them.
+A few rollouts are sent too, with their texts and verdicts (``tracked_rollouts.py``): traces in trackio, tables in
+wandb, text in TensorBoard. ``--tracker-rollouts 0`` sends none. Left out: all others, figures and weights; the report
+and the ledger have them.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.verbosity import count_of
+from cotrain.reports.tracked_rollouts import EVERY, TrackedRollout, is_sampled, sampled_rollouts
 from cotrain.runs.log import Observer
 from cotrain.storage.file_ops import replace_file
 from cotrain.storage.jsonl import try_read_object
@@ -53,6 +56,7 @@ class TrackedRun:
     name: str
     config: Mapping[str, str | int]
     first: int  # step of the first row to come: what is there from it on is replaced
+    rollouts: int = 0  # of every tenth step that the tracker is sent
 
 
 Moment = tuple[int, bool]  # of a row: its step, and whether it is of the evaluation behind that step
@@ -63,10 +67,17 @@ class Sink:
     """Where rows go. ``write`` and ``close`` are only called by the tracker's own thread."""
 
     def __init__(
-        self, write: Callable[[Numbers, int], None], close: Callable[[], None], *, keeps_first: SentRows | None = None
+        self,
+        write: Callable[[Numbers, int], None],
+        close: Callable[[], None],
+        *,
+        write_rollouts: Callable[[Sequence[TrackedRollout], int], None] | None = None,
+        keeps_first: SentRows | None = None,
     ) -> None:
-        """``keeps_first``: of a tracker that cannot replace what it was sent, what that was."""
+        """``write_rollouts``: of a tracker that shows texts. ``keeps_first``: of a tracker that cannot replace what it
+        was sent, what that was."""
         self.write, self.close, self.keeps_first = write, close, keeps_first
+        self.write_rollouts = write_rollouts
 
 
 class SentRows:
@@ -97,7 +108,11 @@ def open_tensorboard(about: TrackedRun) -> Sink:
         for key, value in numbers.items():
             writer.add_scalar(key, value, step)
 
-    return Sink(write, writer.close)
+    def write_rollouts(rollouts: Sequence[TrackedRollout], step: int) -> None:
+        for place, rollout in enumerate(rollouts, 1):
+            writer.add_text(f"rollouts/{place}", rollout.markdown(), step)
+
+    return Sink(write, writer.close, write_rollouts=write_rollouts)
 
 
 def open_wandb(about: TrackedRun) -> Sink:
@@ -119,9 +134,16 @@ def open_wandb(about: TrackedRun) -> Sink:
         settings=library.Settings(**quiet),
     )
     run.define_metric("*", step_metric="step")
+
+    def write_rollouts(rollouts: Sequence[TrackedRollout], step: int) -> None:
+        columns: list[str | int] = ["rollout", "truth", "verdicts", "rewards", "text"]
+        rows = [[r.address, r.truth, r.verdicts, r.rewards, r.markdown()] for r in rollouts]
+        run.log({"rollouts": library.Table(columns=columns, data=rows)}, step=step + 1)
+
     return Sink(
         lambda numbers, step: run.log({**numbers, "step": step}, step=step + 1),
         run.finish,
+        write_rollouts=write_rollouts,
         keeps_first=SentRows(about.directory / "wandb" / "sent.json"),
     )
 
@@ -134,7 +156,30 @@ def open_trackio(about: TrackedRun) -> Sink:
     name = f"{about.name}-{about.id}"
     _remove_from_trackio(name, about.first)
     library.init(project="cotrain", name=name, config=dict(about.config), resume="allow")
-    return Sink(lambda numbers, step: library.log(numbers, step=step), library.finish)
+
+    def write_rollouts(rollouts: Sequence[TrackedRollout], step: int) -> None:
+        traces = {f"rollouts/{place}": library.Trace(*_trace_of(r)) for place, r in enumerate(rollouts, 1)}
+        library.log(traces, step=step)
+
+    return Sink(
+        lambda numbers, step: library.log(numbers, step=step),
+        library.finish,
+        write_rollouts=write_rollouts if hasattr(library, "Trace") else None,  # which older versions do not have
+    )
+
+
+def _trace_of(rollout: TrackedRollout) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The messages and the metadata of a rollout, as trackio has them."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": rollout.problem}]
+    for turn in rollout.turns:
+        messages.append({"role": "assistant", "name": turn.role, "content": f"{turn.role}: {turn.text}"})
+    metadata = {
+        "rollout": rollout.address,
+        "truth": rollout.truth,
+        "verdicts": rollout.verdicts,
+        "rewards": rollout.rewards,
+    }
+    return messages, metadata
 
 
 def _remove_from_trackio(name: str, first: int) -> None:
@@ -144,7 +189,10 @@ def _remove_from_trackio(name: str, first: int) -> None:
     path = SQLiteStorage.get_project_db_path("cotrain")
     if path.is_file():
         with closing(sqlite3.connect(path, timeout=30.0)) as database, database:
-            database.execute("DELETE FROM metrics WHERE run_name = ? AND step >= ?", (name, first))
+            there = {table for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            for table in ("metrics", "traces"):
+                if table in there:
+                    database.execute(f"DELETE FROM {table} WHERE run_name = ? AND step >= ?", (name, first))
 
 
 TRACKERS: dict[str, OpenTracker] = {"tensorboard": open_tensorboard, "wandb": open_wandb, "trackio": open_trackio}
@@ -166,6 +214,22 @@ def trackers_of_run(directory: Path | str) -> tuple[str, ...]:
     return tuple(name for name in TRACKERS if isinstance(names, list) and name in names)
 
 
+def rollouts_of_run(directory: Path | str) -> int:
+    """How many rollouts of every tenth step the trackers of a run are sent."""
+    rollouts = try_read_object(Path(directory) / NOTES).get("rollouts")
+    return rollouts if isinstance(rollouts, int) else 0
+
+
+def rollouts_note(trackers: Sequence[str], rollouts: int) -> list[str]:
+    """What is said before texts are sent anywhere."""
+    if not trackers or not rollouts:
+        return []
+    return [
+        f"note: {' and '.join(trackers)} will be sent {count_of(rollouts, 'rollout')} of every {EVERY}th step, with "
+        "texts and verdicts; --tracker-rollouts 0 sends figures alone"
+    ]
+
+
 class TrackingObserver:
     """An observer that also hands every row to trackers. Use as a context: leaving it waits for them, a little."""
 
@@ -176,14 +240,16 @@ class TrackingObserver:
         trackers: Sequence[str] | Mapping[str, OpenTracker],
         *,
         about: Mapping[str, str | int] | None = None,
+        rollouts: int = 0,
         capacity: int = CAPACITY,
         patience: float = PATIENCE,
     ) -> None:
         """``trackers``: names, or functions by name; ``about``: recipe, seed and steps, as they are told to a
-        tracker."""
+        tracker; ``rollouts``: of every tenth step that are sent."""
         self._observer, self._directory = observer, Path(directory)
         self._open = trackers if isinstance(trackers, Mapping) else {name: TRACKERS[name] for name in trackers}
         self._config, self._capacity, self._patience = dict(about or {}), capacity, patience
+        self._rollouts = rollouts
         self.mirrors: list[TrackerThread] = []
 
     def message(self, text: str) -> None:
@@ -200,7 +266,7 @@ class TrackingObserver:
 
     def _start_mirrors(self, first: int) -> None:
         identity = try_read_object(self._directory / NOTES).get("id") or uuid.uuid4().hex[:12]
-        notes = {"id": identity, "trackers": list(self._open)}
+        notes = {"id": identity, "trackers": list(self._open), "rollouts": self._rollouts}
         replace_file(self._directory / NOTES, (json.dumps(notes) + "\n").encode())
         about = TrackedRun(
             directory=self._directory,
@@ -208,6 +274,7 @@ class TrackingObserver:
             name=str(self._config.get("recipe", "run")),
             config=self._config,
             first=first,
+            rollouts=self._rollouts,
         )
         self.mirrors = [TrackerThread(name, open_, about, self._capacity) for name, open_ in self._open.items()]
 
@@ -300,12 +367,22 @@ class TrackerThread:
                 if sink.keeps_first is not None:
                     sink.keeps_first.note(moment)
                 self.written += 1
+                self._write_rollouts(sink, about, moment)
             except BaseException as error:  # noqa: BLE001 - as above; the next row may get there
                 self._note_problem("refused a row", error)
         try:
             sink.close()
         except BaseException as error:  # noqa: BLE001 - as above
             self._note_problem("could not be closed", error)
+
+    def _write_rollouts(self, sink: Sink, about: TrackedRun, moment: Moment) -> None:
+        """Send rollouts of the step, where it is one of those whose rollouts are sent. Raises what the tracker does."""
+        step, is_evaluation = moment
+        if sink.write_rollouts is None or is_evaluation or not (about.rollouts and is_sampled(step)):
+            return
+        rollouts = sampled_rollouts(about.directory, step, about.rollouts)
+        if rollouts:
+            sink.write_rollouts(rollouts, step)
 
     def _leave_out(self, moment: Moment, last: Moment) -> None:
         """A row that was sent before."""
