@@ -36,7 +36,7 @@ def run(
     newest checkpoints stay, and those of steps that ``keep_every`` divides. ``backend``: who runs the policies; None:
     this process, on ``device`` ("auto": cuda where there is one, else cpu). ``observer``: who is told of steps and
     alarms; None: standard output, as the command has it. ``lag``: K plays step t + K beside the update of step t
-    (docs/cluster-layouts.md)."""
+    (docs/cluster.md)."""
     _refuse_other_than_recipe(recipe)
     out = Path(out).expanduser().absolute()
     begin = partial(loop.start_run, recipe, out, checkpoint_every=checkpoint_every, keep_every=keep_every, lag=lag)
