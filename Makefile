@@ -22,8 +22,8 @@ $(VENV)/.ready: pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	touch $@
 
-$(VENV)/.ready-dev: $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+$(VENV)/.ready-dev: $(VENV)/.ready zoo/pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -e zoo
 	touch $@
 
 demo: setup
@@ -79,8 +79,8 @@ torture: setup-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture.everything
 
 check: setup-dev
-	$(BIN)/ruff check cotrain tests benchmarks bases reference
-	$(BIN)/ruff format --check cotrain tests benchmarks bases reference
+	$(BIN)/ruff check cotrain tests benchmarks bases reference zoo
+	$(BIN)/ruff format --check cotrain tests benchmarks bases reference zoo
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tests/check_names.py

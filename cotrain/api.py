@@ -19,6 +19,7 @@ from cotrain.runs.directory import STOPPED, RunDirectory
 from cotrain.runs.figures import latest_costs
 from cotrain.runs.log import Observer
 from cotrain.runs.run import Interrupted, Outcome
+from cotrain.trainer.failures import Stopped
 
 
 def run(
@@ -36,15 +37,20 @@ def run(
     newest checkpoints stay, and those of steps that ``keep_every`` divides. ``backend``: who runs the policies; None:
     this process, on ``device`` ("auto": cuda where there is one, else cpu). ``observer``: who is told of steps and
     alarms; None: standard output, as the command has it. ``lag``: K plays step t + K beside the update of step t
-    (docs/cluster.md)."""
+    (docs/cluster.md).
+
+    On SIGINT, SIGTERM or SIGHUP it saves what it has and raises ``Stopped``, which is a SystemExit."""
     _refuse_other_than_recipe(recipe)
     out = Path(out).expanduser().absolute()
     begin = partial(loop.start_run, recipe, out, checkpoint_every=checkpoint_every, keep_every=keep_every, lag=lag)
     try:
         with _observer_for(recipe, observer) as watch:
             outcome = begin(device=device, backend=backend, observer=watch)
-    except Exception as error:
-        _report_stopped(out, error)
+    except Interrupted as stopped:
+        _report_stopped(out)
+        raise Stopped(stopped.signal) from None
+    except Exception:
+        _report_stopped_by_itself(out)
         raise
     write_report(out)
     return outcome
@@ -75,8 +81,11 @@ def resume(
             outcome = loop.resume_run(
                 run_recipe, directory, device=device, backend=backend, observer=watch, changed_code=changed_code
             )
-    except Exception as error:
-        _report_stopped(directory, error)
+    except Interrupted as stopped:
+        _report_stopped(directory)
+        raise Stopped(stopped.signal) from None
+    except Exception:
+        _report_stopped_by_itself(directory)
         raise
     write_report(directory)
     return outcome
@@ -113,12 +122,16 @@ def _observer_for(
         yield live
 
 
-def _report_stopped(directory: Path, error: Exception) -> None:
-    """The report of a run that was asked to stop, or that something stopped; nothing of a directory that it never
-    began to work in."""
-    if isinstance(error, Interrupted) or (directory / STOPPED).is_file():
-        with suppress(CotrainError):  # as on a full disk: the first error is the one to tell
-            write_report(directory)
+def _report_stopped(directory: Path) -> None:
+    """Write the report of a run that did not come to its end."""
+    with suppress(CotrainError):  # as on a full disk: the first error is the one to tell
+        write_report(directory)
+
+
+def _report_stopped_by_itself(directory: Path) -> None:
+    """The report of a run that something stopped; nothing of a directory that it never began to work in."""
+    if (directory / STOPPED).is_file():
+        _report_stopped(directory)
 
 
 def trust_code(directory: Path | str) -> None:

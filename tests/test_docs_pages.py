@@ -292,7 +292,7 @@ def test_check_data_finds_what_the_page_says(capsys):
 
 SOURCES = {
     str(path.relative_to(ROOT))
-    for folder in ("cotrain", "tests", "benchmarks", "bases", "examples", "reference")
+    for folder in ("cotrain", "tests", "benchmarks", "bases", "docs", "examples", "reference", "zoo")
     for path in (ROOT / folder).rglob("*.py")
 }
 NAMED = re.compile(r"`((?:[\w-]+/)*[\w-]+\.py)(?:: ([\w.]+))?`")

@@ -31,10 +31,11 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import DataError
-from cotrain.core.types import UNLABELLED, ParseFailure
+from cotrain.core.types import UNLABELLED, ParseFailure, has_split
 from cotrain.core.verbosity import Pace
-from cotrain.data.columns import ANY, Schema, format_of, normal_question, row_of, words_in
-from cotrain.data.files import SPLITS, split_of
+from cotrain.data.columns import ANY, DATA_ENDINGS, Schema, format_of, normal_question, row_of, words_in
+from cotrain.data.files import SPLITS, JsonlTasks, split_of
+from cotrain.data.labels import allows_unanswered, with_labels
 from cotrain.data.malformed_rows import Quarantine, numbered_lines, parse_rows
 from cotrain.data.processbench import solution_of_row
 from cotrain.data.programs import ROW_READERS
@@ -90,20 +91,27 @@ class LintReport:
     seen: dict[str, Any] = field(default_factory=dict)  # what a run would see: columns, splits, the first problem
     code: dict[str, Any] = field(default_factory=dict)  # of tasks of code: the --tasks of a run, and their splits
     unread: dict[str, int] = field(default_factory=dict)  # column that is not read → rows that have it
+    labelled: LintReport | None = None  # of the file of solved problems that --labelled names
     aside: Quarantine = field(default_factory=Quarantine)  # the malformed rows themselves
 
     def count_rows(self, level: str) -> int:
         """Rows with findings of this level, a row once for each finding."""
-        return sum(len(f.where) for f in self.findings if f.level == level)
+        own = sum(len(f.where) for f in self.findings if f.level == level)
+        return own if self.labelled is None else own + self.labelled.count_rows(level)
 
     def json(self) -> dict[str, Any]:
-        plain = {name: value for name, value in asdict(self).items() if name != "aside"}
+        plain = {name: value for name, value in asdict(self).items() if name not in ("aside", "labelled")}
+        if self.labelled is not None:
+            plain["labelled"] = self.labelled.json()
         return {**plain, "errors": self.count_rows("error"), "warnings": self.count_rows("warning")}
 
     def report_lines(self) -> list[str]:
         out = [f"{self.path}: {_count_text(self.rows, 'row')}"]
         for finding in self.findings:
             out += finding.report_lines()
+        if self.labelled is not None:
+            out.append(f"--labelled {self.labelled.path}: {_count_text(self.labelled.rows, 'row')}")
+            out += [line for finding in self.labelled.findings for line in finding.report_lines()]
         if self.seen:
             splits = ", ".join(f"{count} {split}" for split, count in self.seen["splits"].items())
             question, answer = (_quoted_columns(self.seen[name]) for name in ("question", "answer"))
@@ -157,18 +165,19 @@ def check_file(
     workers: int = WORKERS,
     deadline_s: float = DEADLINE_S,
     answer: str | None = None,
-    labelled: bool = False,
+    labelled: str | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> LintReport:
     """Check one file of JSON lines, a JSON array, CSV or parquet, of questions and answers, of tasks of code with unit
     tests (MBPP's and HumanEval's layouts) or of ProcessBench.
 
-    ``answer``: how worked texts are read. ``labelled``: rows without an answer are problems without a label.
+    ``answer``: how worked texts are read. ``labelled``: as ``--labelled`` of a run: which problems have a label, and
+    whether rows may lack an answer. A file that it names is checked too, and its problems are counted.
     ``say`` hears of what takes long. Raises DataError where a file is missing, unreadable or empty; every other fault
     is a finding.
     """
     questions, aside = _read_questions(Path(path), schema, unanswered=True)
-    if not labelled:
+    if labelled is None or not allows_unanswered(labelled):
         questions, aside, unanswered = _part_unanswered(questions, aside, path, schema)
     else:
         unanswered = []
@@ -198,7 +207,8 @@ def check_file(
         lengths=lengths,
         histogram=histogram,
         read=answer_counts,
-        seen=_view_of_run(questions, labelled or bool(unanswered)),
+        labelled=_check_labelled_file(labelled, workers, deadline_s),
+        seen=_view_of_run(questions, bool(unanswered)) | _view_of_labels(path, schema, labelled),
         code=_code_of_run(questions),
         unread=count_columns(question.unread for question in questions),
         aside=aside,
@@ -280,6 +290,29 @@ def _view_of_run(questions: Sequence[_Question], labelled: bool) -> dict[str, An
         "first_question": first.shown,
         "first_answer": first.answer,
     }
+
+
+def _view_of_labels(path: str | Path, schema: Schema, labelled: str | None) -> dict[str, Any]:
+    """The splits that ``cotrain run --data FILE --labelled WHICH`` makes, by the sources of a run; {} without
+    ``--labelled``, or where rows are malformed, which is a finding. Raises ConfigError as a run does."""
+    if labelled is None:
+        return {}
+    unanswered = allows_unanswered(labelled)
+    try:
+        targets = JsonlTasks(path, schema.question, schema.answer, lenient=True, unanswered=unanswered)
+        source = with_labels(targets, labelled, seed=0)
+    except DataError:
+        return {}
+    sizes = {split: source.size(split) for split in (*SPLITS, UNLABELLED) if has_split(source, split)}
+    splits = {split: "no end of" if size is None else size for split, size in sizes.items()}
+    return {"splits": splits, "needed": ["test"]}
+
+
+def _check_labelled_file(labelled: str | None, workers: int, deadline_s: float) -> LintReport | None:
+    """What is wrong with the file of solved problems that ``--labelled`` names; None where it names none."""
+    if labelled is None or not labelled.lower().endswith(DATA_ENDINGS):
+        return None
+    return check_file(labelled, workers=workers, deadline_s=deadline_s)
 
 
 def _code_of_run(questions: Sequence[_Question]) -> dict[str, Any]:

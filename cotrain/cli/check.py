@@ -11,7 +11,6 @@ from cotrain.cli.flags import Parser
 from cotrain.core.errors import ConfigError
 from cotrain.core.verbosity import json_text, print_lines, print_progress
 from cotrain.data.columns import ANY, schema_of
-from cotrain.data.labels import allows_unanswered
 from cotrain.formats.answers import check_answer
 from cotrain.storage.kept_work import claim_place
 
@@ -60,7 +59,7 @@ def check(argv: Sequence[str]) -> int:
         arguments.against,
         schema=schema,
         answer=arguments.answer,
-        labelled=arguments.labelled is not None and allows_unanswered(arguments.labelled),
+        labelled=arguments.labelled,
         say=_say_nothing if arguments.json else print_progress,
     )
     if arguments.quarantine is not None:

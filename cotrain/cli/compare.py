@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -147,13 +146,12 @@ def study(argv: Sequence[str]) -> int:
 
 def _run_and_print(work: Callable[[], dict[str, Any]], out: Path) -> int:
     """Do the work, print its lines and where the page is; the code of an interruption where it was interrupted."""
-    from cotrain.runs.run import Interrupted
+    from cotrain.trainer.failures import Stopped
 
     try:
         result = work()
-    except Interrupted as stopped:
-        print("stopped; nothing is lost. Go on with the same command")
-        return 128 + (stopped.signal or signal.SIGINT)
+    except Stopped as stopped:
+        return stopped.exit_code
     tell_result(result)
     print_lines(result["lines"])
     print(f"report: {out / 'report.html'}")

@@ -100,9 +100,9 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{self.prog}: {message}; see `{self.prog} --help`")
 
     def own_names(self, words: Sequence[str]) -> list[str]:
-        """The words with flags of other programs in the names of this command. Raises ConfigError."""
+        """The words with flags of other programs in the names of this command."""
         known = {flag for action in self._actions for flag in action.option_strings}
-        if all(word.partition("=")[0] in known for word in words if word.startswith("--") or word == "-o"):
+        if all(word.partition("=")[0] in known for word in words if word.startswith("--")):
             return list(words)
         from cotrain.cli.foreign_flags import rename_flags
 

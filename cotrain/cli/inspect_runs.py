@@ -35,18 +35,25 @@ def list_recipes(argv: Sequence[str]) -> int:
     add_json_flag(parser)
     parser.parse_strictly(argv, lambda word, _: f"`cotrain run {word} --help` lists what a recipe takes")
     from cotrain.config.registry import find_recipe, recipe_names
-    from cotrain.config.run_config import Settings
+    from cotrain.config.run_config import Settings, description_of
+    from cotrain.recipes import QUESTIONS
 
+    question_of = {name: question for question, names in QUESTIONS.items() for name in names}
     usual = Settings().values()
     width = max(60, min(100, shutil.get_terminal_size().columns)) - 2
     listed = []
+    heading = None
     for name in recipe_names():
+        question = question_of.get(name, "of installed packages")
+        if question != heading:
+            heading = question
+            print(f"# {heading}\n")
         try:
             build = find_recipe(name)
         except ConfigError as error:  # of an installed package
             print_lines([textwrap.fill(str(error), width, subsequent_indent="    "), ""])
             continue
-        paragraph = " ".join((inspect.getdoc(inspect.getmodule(build)) or "").partition("\n\n")[0].split())
+        paragraph = " ".join(description_of(build.recipe).partition("\n\n")[0].split())  # type: ignore[attr-defined]
         about = re.split(r"(?<=\.)(?<!\bal\.)(?<!\bDr\.) (?=[A-Z`])", paragraph)[0]  # its first sentence
         print(textwrap.fill(f"{name}  {about}", width, subsequent_indent="    "))
         own_parameters = [
@@ -55,11 +62,19 @@ def list_recipes(argv: Sequence[str]) -> int:
             if p.name != "tasks" and p.default not in (None, usual.get(p.name, p.empty))
         ]
         print(_wrap_words([_flag_text(p) for p in own_parameters], width), end="\n\n")
-        listed.append({"name": name, "about": about, "parameters": {p.name: p.default for p in own_parameters}})
+        listed.append(
+            {
+                "name": name,
+                "question": question,
+                "about": about,
+                "parameters": {p.name: p.default for p in own_parameters},
+            }
+        )
     tell_result({"recipes": listed, "settings": {name: value for name, value in usual.items() if value is not None}})
     print("every recipe, where it does not say otherwise")
     settings = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value) for name, value in usual.items()]
     print(_wrap_words([_flag_text(p) for p in settings if p.default is not None], width), end="\n\n")
+    print("begin with `cotrain run grpo --out DIR`, and `tango` where a verifier shall learn beside it")
     print("`cotrain run RECIPE --help` says more of one; `cotrain run RECIPE --out DIR` runs it")
     return 0
 

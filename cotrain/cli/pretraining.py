@@ -23,7 +23,14 @@ from cotrain.cli.common import (
 )
 from cotrain.cli.flags import Parser, add_count, real_number
 from cotrain.core.errors import ConfigError, RunDirectoryError
-from cotrain.core.verbosity import escape_terminal, print_progress, tell_result
+from cotrain.core.verbosity import (
+    QUIET_SECONDS,
+    clock_text,
+    escape_terminal,
+    print_progress,
+    remind_of,
+    tell_result,
+)
 from cotrain.data.malformed_rows import Quarantine
 from cotrain.storage.file_ops import filled_directory, replace_file
 from cotrain.storage.jsonl import encode_row
@@ -98,9 +105,9 @@ def _report_to(arguments: Any, stage: str, ranks: Ranks) -> Iterator[Callable[[A
     from cotrain.runs.trackers import TrackingObserver, check_trackers
 
     steps = step_count(arguments.tokens, arguments.batch_tokens, arguments.length)
-    show = progress_printer(steps)
+    printer = StepPrinter(steps)
     about: dict[str, str | int] = {"recipe": stage, "seed": arguments.seed, "steps": steps}
-    terminal = SimpleNamespace(message=print_progress, update=show)
+    terminal = SimpleNamespace(message=print_progress, update=printer.show_row)
     with TrackingObserver(terminal, arguments.out, check_trackers(arguments.tracker), about=about) as watch:
         yield watch.update
 
@@ -530,24 +537,40 @@ def reward(argv: Sequence[str]) -> int:
     return run(["reward", *argv])
 
 
-def progress_printer(steps: int) -> Callable[[dict[str, Any]], None]:
-    """Prints a row with how many steps there are, and from the second row on the time that is left."""
-    first: list[tuple[int, float]] = []
+class StepPrinter:
+    """Prints rows of a training with how many steps there are, and from the second row on the time that is left; and
+    once a minute that a step goes on."""
 
-    def show_row(row: dict[str, Any]) -> None:
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._first: tuple[int, float] | None = None  # the first row's step, and when it came
+        self._last = self._said = time.monotonic()  # when the last row came, and the last line was printed
+        self._step: int | None = None
+        remind_of(self)
+
+    def show_row(self, row: dict[str, Any]) -> None:
+        """Print one row."""
         now, step = time.monotonic(), int(row["step"])
-        first[:] = first or [(step, now)]
-        begun, since = first[0]
-        left = (
-            f"  {_duration_text((now - since) / (step - begun) * (steps - step))} left" if begun < step < steps else ""
-        )
-        shown = {**row, "step": f"{step} of {steps}"}
+        self._first = self._first or (step, now)
+        self._last, self._said, self._step = now, now, step
+        begun, since = self._first
+        left = ""
+        if begun < step < self._steps:
+            left = f"  {_duration_text((now - since) / (step - begun) * (self._steps - step))} left"
+        shown = {**row, "step": f"{step} of {self._steps}"}
         print(
             "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items()) + left,
             flush=True,
         )
 
-    return show_row
+    def remind(self) -> None:
+        """Say that what is under way goes on, where nothing was said for a minute."""
+        now = time.monotonic()
+        if now - self._said < QUIET_SECONDS:
+            return
+        self._said = now
+        what = "the first step" if self._step is None else f"what follows step {self._step} of {self._steps}"
+        print_progress(f"{what} goes on, after {clock_text(now - self._last)}")
 
 
 def _duration_text(seconds: float) -> str:

@@ -110,7 +110,7 @@ def demo(argv: Sequence[str]) -> int:
     set_threads(None)
     quiet_libraries()
     from cotrain import api
-    from cotrain.recipes.demo import demo as build
+    from cotrain.recipes.tango import demo as build
     from cotrain.runs.directory import RunDirectory
 
     if (Path(arguments.out) / "recipe.json").is_file():

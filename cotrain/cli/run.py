@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import inspect
 import shlex
-import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
@@ -29,9 +28,9 @@ from cotrain.cli.common import (
 from cotrain.cli.flags import Parser, add_count, add_parameters, comments_of, parsed_values, typed_flags, whole_number
 from cotrain.config.registry import find_recipe, make_recipe, recipe_names
 from cotrain.core.errors import ConfigError
+from cotrain.core.registry import RECIPES, ZOO
 from cotrain.core.verbosity import count_of, print_error, tell_result
 from cotrain.metrics.table import is_headline, table_rank
-from cotrain.recipes import READ_AS
 
 if TYPE_CHECKING:
     from cotrain.config.recipe import Recipe
@@ -148,7 +147,8 @@ def _planned_elsewhere(parsed: argparse.Namespace) -> bool:
 def _variant_meant(target: str, value: str) -> str:
     """Which recipe was meant by a flag that ``target`` does not have: ``debate --game solve`` is `debate_solve`."""
     variant = f"{target}_{value}"
-    return f"that is the recipe `{variant}`: `cotrain run {variant}`" if variant in recipe_names() else ""
+    known = variant in recipe_names() or variant in ZOO[RECIPES]
+    return f"that is the recipe `{variant}`: `cotrain run {variant}`" if known else ""
 
 
 def cluster_notes_of(backend: Any, recipe: Any) -> AbstractContextManager[list[str]]:
@@ -192,7 +192,7 @@ def _make_recipe(
         )
     from cotrain.data.sources import problem_source, with_columns
 
-    kind = parsed.tasks or (READ_AS.get(target) if parsed.data else None)
+    kind = parsed.tasks or (getattr(build, "reads", None) if parsed.data else None)
     parsed.tasks = with_columns(kind, parsed.question_column, parsed.answer_column)
     source = problem_source(parsed.tasks, parsed.data, parsed.operations, parsed.lenient, arguments.get("labelled"))
     return make_recipe(target, {**arguments, "tasks": source})
@@ -239,9 +239,7 @@ def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]
     add_lag_flag(run_group)
     add_threads_flag(run_group)
     run_group.add_argument("--tracker", action="append", default=[], metavar="NAME", help="tensorboard, wandb, trackio")
-    data.add_argument(
-        "--tasks", metavar="SOURCE", help="words (the default), games:NAME, gym:NAME, jsonl, or a benchmark: gsm8k …"
-    )
+    data.add_argument("--tasks", metavar="SOURCE", help="words (the default), gym:NAME, jsonl, or a benchmark: gsm8k …")
     data.add_argument(
         "--data",
         metavar="FILE",
@@ -293,8 +291,7 @@ def run_watched(
     from cotrain.cli.plan_line import plan_lines
     from cotrain.reports.live import LiveTable, ends_of
     from cotrain.runs.figures import latest_costs
-    from cotrain.runs.run import Interrupted
-    from cotrain.trainer.failures import Diverged
+    from cotrain.trainer.failures import Diverged, Stopped
 
     about = {"recipe": recipe.name, "seed": recipe.seed, "steps": recipe.max_steps}
     try:
@@ -313,8 +310,8 @@ def run_watched(
             for line in [*plan_lines(recipe), *notes]:
                 live.message(line)
             outcome = work(SaysFirst(address, watch))
-    except Interrupted as stopped:
-        return 128 + (stopped.signal or signal.SIGINT)
+    except Stopped as stopped:
+        return stopped.exit_code
     except Diverged as error:
         print_error(error)
         return 1

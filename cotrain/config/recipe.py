@@ -367,15 +367,28 @@ def check_problems(recipe: Recipe) -> None:
 
 def _why_empty(tasks: TaskSource, split: str) -> str:
     """What to do about a split without a problem."""
-    if split != "train" and tasks.size("train") == 0 and has_split(tasks, UNLABELLED):
-        return (
-            "no problem has an answer, so nothing can be measured; bring a hundred or more solved ones in a file of "
-            "their own, with --labelled FILE"
-        )
+    from cotrain.data.labels import Unanswered
+
+    if isinstance(tasks, Unanswered):
+        return _why_unanswered(split)
     instead = ", or take a method such as ttrl" if split == "train" else ""
     return (
         f"no problem with an answer is left for {split}; bring more rows (a file is cut by a hash of each question "
         f"into 80 % train, 10 % validation and 10 % test) or a directory with train.jsonl and test.jsonl{instead}"
+    )
+
+
+def _why_unanswered(split: str) -> str:
+    """The same where no problem at all has an answer."""
+    if split == "train":
+        return (
+            "no problem has an answer, and this method is paid by answers; bring solved problems in a file of their "
+            "own, with --labelled FILE, or take a method that a judge or a vote pays, such as ttrl, or judged with "
+            "--verifier frozen --warmup 0"
+        )
+    return (
+        f"no problem has an answer, and none of them is left for {split}; bring more rows (a tenth of them, by a hash, "
+        f"is {split}), or solved problems in a file of their own, with --labelled FILE"
     )
 
 

@@ -204,20 +204,23 @@ SETTING_NAMES = tuple(field.name for field in dataclasses.fields(Settings))
 @overload
 def recipe(build: Build, /) -> Build: ...
 @overload
-def recipe(*, without: tuple[str, ...] = (), **defaults: Any) -> Callable[[Build], Build]: ...
-def recipe(build: Build | None = None, /, *, without: tuple[str, ...] = (), **defaults: Any) -> Any:
+def recipe(*, without: tuple[str, ...] = (), reads: str = "jsonl", **defaults: Any) -> Callable[[Build], Build]: ...
+def recipe(
+    build: Build | None = None, /, *, without: tuple[str, ...] = (), reads: str = "jsonl", **defaults: Any
+) -> Any:
     """Decorate a function of ``Settings`` and the method's own parameters that returns a Recipe.
 
-    ``defaults``: of settings, where the method has others. ``without``: settings that it does not take. Arguments are
-    held against the annotations before the function is called (``core/arguments.py``). Raises ConfigError and
-    UnknownName, one line each.
+    ``defaults``: of settings, where the method has others. ``without``: settings that it does not take. ``reads``: the
+    kind of tasks that ``--data FILE`` holds where ``--tasks`` does not say it. Arguments are held against the
+    annotations before the function is called (``core/arguments.py``). Raises ConfigError and UnknownName, one line
+    each.
     """
     if build is None:
-        return functools.partial(_wrap_recipe, without=without, defaults=defaults)
-    return _wrap_recipe(build, without=(), defaults={})
+        return functools.partial(_wrap_recipe, without=without, reads=reads, defaults=defaults)
+    return _wrap_recipe(build, without=(), reads=reads, defaults={})
 
 
-def _wrap_recipe(build: Build, *, without: tuple[str, ...], defaults: Mapping[str, Any]) -> Build:
+def _wrap_recipe(build: Build, *, without: tuple[str, ...], reads: str, defaults: Mapping[str, Any]) -> Build:
     signature, hints = _call_signature(build, without, defaults)
 
     def build_recipe(arguments: dict[str, Any], *, anew: bool) -> Recipe:
@@ -257,6 +260,7 @@ def _wrap_recipe(build: Build, *, without: tuple[str, ...], defaults: Mapping[st
     make_recipe.__signature__ = signature  # type: ignore[attr-defined]  # what flags, help and errors are made of
     make_recipe.__annotations__ = hints
     make_recipe.recipe = build  # type: ignore[attr-defined]  # marks the function as a recipe
+    make_recipe.reads = reads  # type: ignore[attr-defined]
     # as a run was begun: no default depends on the size of the model
     make_recipe.again = remake_recipe  # type: ignore[attr-defined]
     return make_recipe

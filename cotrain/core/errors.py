@@ -6,7 +6,7 @@ traceback. Each also subclasses the standard error that fits, so that library us
 
 from __future__ import annotations
 
-import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -106,7 +106,7 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0].strip()
 
 
-SHOWN = 32  # names that a message lists before it only counts them
+SHOWN = 100  # names that a message lists before it only counts them
 
 
 def unknown_message(kind: str, name: str, known: Iterable[str]) -> str:
@@ -119,7 +119,46 @@ def unknown_message(kind: str, name: str, known: Iterable[str]) -> str:
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """The name that was probably meant, whatever its case; None when nothing is near."""
+    """The name that was probably meant, whatever its case; None when nothing is near.
+
+    Near is a name with at most two typing errors, then one that the given name shortens: its beginning (``temp`` of
+    ``temperature``), or some of its words (``size`` of ``group-size``); then one with more typing errors. There is at
+    most one error for each three letters."""
+    given = str(name).casefold()
     names = {known_name.casefold(): known_name for known_name in known}
-    near = difflib.get_close_matches(str(name).casefold(), names, n=1, cutoff=0.5)
-    return names[near[0]] if near else None
+    allowed = max(1, (len(given) + 1) // 3)
+    distances = {known_name: _typing_errors(given, known_name) for known_name in names}
+    mistyped = [known_name for known_name, errors in distances.items() if errors <= allowed]
+    shortened = [known_name for known_name in names if _shortens(given, known_name)]
+    close = [known_name for known_name in mistyped if distances[known_name] <= 2]
+    near = close or shortened or mistyped
+    return names[min(near, key=lambda known_name: (distances[known_name], known_name))] if near else None
+
+
+def nearest_file(name: str, known: Iterable[str]) -> str | None:
+    """The same for names of files: whatever their endings, which many files share."""
+    names = {known_name.partition(".")[0]: known_name for known_name in sorted(known, reverse=True)}
+    near = nearest_name(name.partition(".")[0], names)
+    return None if near is None else names[near]
+
+
+def _shortens(given: str, name: str) -> bool:
+    if len(given) < 3:
+        return False
+    words, all_words = (set(re.split(r"[\W_]+", text)) for text in (given, name))
+    return name.startswith(given) or words < all_words
+
+
+def _typing_errors(one: str, other: str) -> int:
+    """How many letters are too many, missing, others or swapped with their neighbour between two words (optimal string
+    alignment)."""
+    before: list[int] = []
+    last = list(range(len(other) + 1))
+    for i, letter in enumerate(one, start=1):
+        row = [i]
+        for j, other_letter in enumerate(other, start=1):
+            errors = min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (letter != other_letter))
+            is_swap = i > 1 and j > 1 and (letter, one[i - 2]) == (other[j - 2], other_letter)
+            row.append(min(errors, before[j - 2] + 1) if is_swap else errors)
+        before, last = last, row
+    return last[-1]

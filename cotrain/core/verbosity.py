@@ -19,14 +19,16 @@ import json
 import logging
 import os
 import sys
+import threading
 import time
 import traceback
 import unicodedata
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 LEVELS = ("debug", "info", "warning", "error")
 LOGGER = logging.getLogger("cotrain")
@@ -167,15 +169,29 @@ def _without_middle(text: str) -> str:
     return f"{text[:ERROR_START]} … ({left_out} characters left out) … {text[-ERROR_END:]}"
 
 
-# -- How far something long has come: a line with total and time left, at most every five seconds and ten in all.
+# -- How far something long has come: a line with total and time left, at most every five seconds and ten in all; and
+# where nothing gets done, one a minute.
 
 
 PACE_SECONDS = 5.0  # between lines, and before the first
 LINES = 10  # at most
+FEW = 32  # of which all may be under way at once
+QUIET_SECONDS = 60.0  # after which a line says that it goes on
+_REMINDED: weakref.WeakSet[Reminded] = weakref.WeakSet()
+_REMINDERS: dict[int, threading.Thread] = {}  # by process: a fork has none
+
+
+class Reminded(Protocol):
+    """What says by itself that it goes on."""
+
+    def remind(self) -> None:
+        """Say so where nothing was said for ``QUIET_SECONDS``; called by a thread, every few seconds."""
+        ...
 
 
 class Pace:
-    """Counts what is done of ``total``, and says so: "gsm8k: 128 of 1,319 problems, 12:40 left"."""
+    """Counts what is done of ``total``, and says so: "gsm8k: 128 of 1,319 problems, 12:40 left". Where nothing gets
+    done for a minute: "gsm8k: 128 of 1,319 problems, after 21:05"."""
 
     def __init__(
         self,
@@ -184,23 +200,65 @@ class Pace:
         say: Callable[[str], None],
         *,
         done: int = 0,
+        at_once: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``what``: with "{}" where the counts go. ``done``: what was done before, which says nothing of the time
-        left."""
-        self._total, self._what, self._say, self._clock = total, what, say, clock
+        left. ``at_once``: many are under way from the start, as the answers of one batch: how long the first of
+        them took says little of the last, so no time is told before a quarter is done, and of few none at all."""
+        self._total, self._what, self._say, self._clock, self._at_once = total, what, say, clock, at_once
         self._begun = self._said = clock()
-        self._before = self._at = self.done = done
+        self._points = [(self._begun, done)]  # when so many were done
+        remind_of(self)
+        self._at = self.done = done
 
     def add(self, count: int = 1) -> None:
         """So many more are done."""
         self.done += count
-        now, made = self._clock(), self.done - self._before
+        now = self._clock()
+        if now - self._points[-1][0] >= 1.0:
+            self._points.append((now, self.done))
         if self.done >= self._total or now - self._said < PACE_SECONDS or (self.done - self._at) * LINES < self._total:
             return
         self._said, self._at = now, self.done
-        left = (now - self._begun) / made * (self._total - self.done)
-        self._say(f"{self._what.format(f'{self.done:,} of {self._total:,}')}, {clock_text(left)} left")
+        left = self._seconds_for_one(now) * (self._total - self.done)
+        says_nothing = self._at_once and (self._total < FEW or 4 * self.done < self._total)
+        self._say(self._counts if says_nothing else f"{self._counts}, {clock_text(left)} left")
+
+    def _seconds_for_one(self, now: float) -> float:
+        """By the latter half of the time: of many that are under way at once the first ones end late."""
+        half = (self._begun + now) / 2
+        at, done = next(point for point in reversed(self._points) if point[0] <= half)
+        return (now - at) / max(self.done - done, 1)
+
+    def remind(self) -> None:
+        """Say that it goes on, where nothing was said for a minute."""
+        now = self._clock()
+        if self.done < self._total and now - self._said >= QUIET_SECONDS:
+            self._said = now
+            self._say(f"{self._counts}, after {clock_text(now - self._begun)}")
+
+    @property
+    def _counts(self) -> str:
+        return self._what.format(f"{self.done:,} of {self._total:,}")
+
+
+def remind_of(work: Reminded) -> None:
+    """Have ``remind`` called every few seconds, for as long as somebody else holds this object."""
+    _REMINDED.add(work)
+    thread = _REMINDERS.get(os.getpid())
+    if thread is None or not thread.is_alive():
+        thread = threading.Thread(target=_remind_forever, name="cotrain-pace", daemon=True)
+        _REMINDERS[os.getpid()] = thread
+        thread.start()
+
+
+def _remind_forever() -> None:
+    while True:
+        time.sleep(max(PACE_SECONDS, 1.0))
+        for work in list(_REMINDED):
+            with suppress(Exception):  # whoever it speaks to may be gone
+                work.remind()
 
 
 def count_of(number: int, thing: str) -> str:

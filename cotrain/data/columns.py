@@ -35,13 +35,12 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from difflib import get_close_matches
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from cotrain.core.errors import DataError, UnknownName
+from cotrain.core.errors import DataError, UnknownName, nearest_file, nearest_name
 from cotrain.core.input_files import MOST_ROW, MOST_WHOLE, lines_of_file, text_of_file
 from cotrain.data.parquet import ENDING, parquet_rows
 from cotrain.data.unread_columns import (
@@ -189,8 +188,8 @@ def lines_of(path: Path) -> Iterator[tuple[int, Line]]:
     """
     if not os.path.lexists(path):
         folder = path.parent
-        near = get_close_matches(path.name, os.listdir(folder), n=1) if os.path.isdir(folder) else []
-        raise DataError(f"{path}: no such file or directory" + (f"; did you mean {near[0]!r}?" if near else ""))
+        near = nearest_file(path.name, os.listdir(folder)) if os.path.isdir(folder) else None
+        raise DataError(f"{path}: no such file or directory" + (f"; did you mean {near!r}?" if near else ""))
     if not os.path.isfile(path):
         inside = files_in(path) if os.path.isdir(path) else []
         if inside:
@@ -269,12 +268,12 @@ def _file_ending(path: Path) -> str:
 def files_in(folder: Path) -> list[Path]:
     """The files of rows in a directory, by name; those of its folder ``data`` where it has none itself, as snapshots of
     the Hub are. Other ``.json`` files than splits describe a data set."""
-    found = sorted(file for file in folder.iterdir() if _has_rows(file))
+    found = sorted(file for file in folder.iterdir() if has_rows(file))
     inside = folder / "data"
-    return found if found or not inside.is_dir() else sorted(file for file in inside.iterdir() if _has_rows(file))
+    return found if found or not inside.is_dir() else sorted(file for file in inside.iterdir() if has_rows(file))
 
 
-def _has_rows(file: Path) -> bool:
+def has_rows(file: Path) -> bool:
     ending = _file_ending(file)
     return ending in (".jsonl", ".csv", ENDING) or (
         ending == ".json" and part_of(file) in ("train", "validation", "test")
@@ -425,8 +424,8 @@ def _gold_in(text: str, column: str, where: str) -> tuple[str, str]:
                 "in --answer-column NAME"
             )
     if not gold:
-        mark = next((mark for mark in ("<answer>", "####", "\\boxed") if mark in text), "</think>")
-        raise DataError(f"{where}: nothing after the last {mark!r}; expected the final answer there")
+        mark = next((repr(mark) for mark in ("<answer>", "####", "\\boxed") if mark in text), "thought")
+        raise DataError(f"{where}: nothing after the last {mark}; expected the final answer there")
     return gold, work
 
 
@@ -465,11 +464,14 @@ def field_of(row: dict[str, Any], columns: str, where: str, *, numbers: bool) ->
     first = plain_name(columns)
     guessed = next((name[1:] for name in USUAL_NAMES if name in columns), None)
     there = [*row, *_paths_in(row)]
-    near = get_close_matches(first, there, n=1, cutoff=0.5) or _usual_paths(row, guessed)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    more = f"; name the column, as in --{guessed}-column {(near or ['NAME'])[0]!r}" if guessed and row else ""
+    near = nearest_name(first, there) or next(iter(_usual_paths(row, guessed)), None)
+    hint = f"; did you mean {near!r}?" if near else ""
+    more = f"; name the column, as in --{guessed}-column {near or 'NAME'!r}" if guessed and row else ""
     if more and not near and guessed == "answer":
-        more += ", or with `cotrain run` say where answers are: --labelled answers (in some rows), --labelled FILE"
+        more += (
+            ", or with `cotrain run` say where answers are: --labelled answers (in some rows, or in none where a judge "
+            "or a vote pays), --labelled FILE"
+        )
     raise DataError(f"{where}: no field {first!r}{hint} (there are: {', '.join(map(repr, there)) or 'none'}){more}")
 
 

@@ -27,12 +27,14 @@ from cotrain.core.errors import DataError, UnknownName
 from cotrain.core.input_files import absolute_path
 from cotrain.core.seeding import seed_of
 from cotrain.core.types import UNLABELLED, Task
+from cotrain.core.verbosity import count_of
 from cotrain.data.columns import (
     SCHEMAS,
     Row,
     behind_system,
     files_by_part,
     files_in,
+    has_rows,
     normal_question,
     part_of,
     schema_of,
@@ -75,7 +77,9 @@ class JsonlTasks:
         self.grader = AnswerGrader(workers=workers, deadline_s=deadline_s)
         self._limits = (workers, deadline_s)
         self.left_out = 0
-        parts = read_splits(self.path, self._reader(), self.quarantine if lenient else None)
+        self._unread_splits: dict[str, int] = {}  # split of a data set of the Hub that is not read → its rows
+        aside = self.quarantine if lenient else None
+        parts = read_splits(self.path, self._reader(), aside, self._unread_splits)
         without = tuple(row for rows in parts.values() for row in rows if row.answer is None)
         answered = {name: [row for row in rows if row.answer is not None] for name, rows in parts.items()}
         self._rows = self._arrange_splits(answered) | ({UNLABELLED: without} if unanswered else {})
@@ -103,18 +107,31 @@ class JsonlTasks:
         return [f"note: {self.path}: {note}" for note in [*notes, *self._file_notes(), *self._column_notes()]]
 
     def _file_notes(self) -> list[str]:
-        """How many rows are left out, and the files of a directory that belong to no split and are not read."""
+        """How many rows are left out; and what belongs to no split and is not read: files of a directory, or splits of
+        a data set of the Hub."""
         rows = f"{self.left_out} of {sum(map(len, self._rows.values())) + self.left_out} rows"
         said = f"left out, as they ask a question of another split: {rows}"
         return [*([said] if self.left_out else []), *self._unread_files()]
 
     def _unread_files(self) -> list[str]:
+        if self._unread_splits:
+            counts = ", ".join(f"{split} ({count_of(rows, 'row')})" for split, rows in self._unread_splits.items())
+            return [f"splits not read: {counts}"]
         folder = Path(self.path)
         if is_hub_name(self.path) or not folder.is_dir():
             return []
         read = {file for files in _files_of_splits(folder).values() for file in files}
-        others = [file.name for file in files_in(folder) if file not in read]
-        return [f"files not read: {', '.join(others)}"] if others else []
+        place = files_in(folder)[0].parent  # the directory, or its folder data
+        others: dict[str, list[Path]] = {}  # part of a data set, or a folder → its files
+        for file in [*files_in(folder), *_files_of_other_folders(folder, place)]:
+            name = part_of(file) if file.parent == place else f"{file.parent.name}/"
+            if file not in read:
+                others.setdefault(name, []).append(file)
+        said = [
+            files[0].name if len(files) == 1 and not name.endswith("/") else f"{name} ({count_of(len(files), 'file')})"
+            for name, files in others.items()
+        ]
+        return [f"files not read: {', '.join(said)}"] if said else []
 
     def _column_notes(self) -> list[str]:
         """What was made of the other columns: system texts that are asked, and what is not read."""
@@ -196,25 +213,46 @@ def task_of(row: Row, task_id: str, grader: AnswerGrader) -> Task:
     )
 
 
-def read_splits(path: str, reader: RowReader, aside: Quarantine | None = None) -> dict[str, list[Row]]:
+def read_splits(
+    path: str, reader: RowReader, aside: Quarantine | None = None, unread: dict[str, int] | None = None
+) -> dict[str, list[Row]]:
     """What is at ``path`` (a file, a directory, a name on the Hub): one part under any name, or "train", "test" and,
-    where there is one, "validation". Raises DataError, see ``read_rows``."""
+    where there is one, "validation". ``unread`` is filled with the other splits of a data set of the Hub, and how many
+    rows each has. Raises DataError, see ``read_rows``."""
     if is_hub_name(path):
-        parts = _preferred(hub_rows(path))
-        rows = {
+        found = hub_rows(path)
+        parts = _splits_of_hub(path, found)
+        if unread is not None:
+            read = [id(rows) for rows in parts.values()]
+            unread.update({split: len(rows) for split, rows in found.items() if id(rows) not in read})
+        return {
             split: parse_rows(
-                ((f"{path}, {split}, row {n}", row) for n, row in enumerate(found, start=1)), reader.read, aside
+                ((f"{path}, {split}, row {n}", row) for n, row in enumerate(rows, start=1)), reader.read, aside
             )
-            for split, found in parts.items()
+            for split, rows in parts.items()
         }
-        if len(rows) == 1 or {"train", "test"} <= set(rows):
-            return rows if len(rows) == 1 else {split: rows[split] for split in SPLITS if split in rows}
-        raise DataError(f"{path}: expected one split, or train and test; it has {', '.join(rows) or 'none'}")
     folder = Path(path)
     if not folder.is_dir():
         return {"all": read_rows(folder, reader, aside)}
     files = _files_of_splits(folder)
     return {split: [row for file in found for row in read_rows(file, reader, aside)] for split, found in files.items()}
+
+
+def _splits_of_hub(path: str, found: Mapping[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    """The splits that are read of a data set of the Hub. Raises DataError where it has several, and not train and
+    test."""
+    parts = _preferred(found)
+    if len(parts) == 1:
+        return parts
+    if {"train", "test"} <= parts.keys():
+        return {split: parts[split] for split in SPLITS if split in parts}
+    raise DataError(f"{path}: expected one split, or train and test; it has {', '.join(parts) or 'none'}")
+
+
+def _files_of_other_folders(folder: Path, place: Path) -> list[Path]:
+    """The files of rows in the folders of a directory other than ``place``, such as further configurations."""
+    others = [inner for inner in sorted(folder.iterdir()) if inner.is_dir() and inner != place]
+    return [file for inner in others for file in sorted(inner.iterdir()) if file.is_file() and has_rows(file)]
 
 
 def _files_of_splits(folder: Path) -> dict[str, list[Path]]:

@@ -18,6 +18,7 @@ them; all other splits are those of the first source.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -112,6 +113,59 @@ class PartlyLabelled:
         return {"kind": self.name, "settings": settings}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unanswered:
+    """Problems of which none has an answer: a tenth of them, by a hash, is held out as the test set and a tenth as the
+    validation set, and the others are trained on. Nothing is graded."""
+
+    source: TaskSource
+    places: Mapping[str, Sequence[int]]  # split → places in the source's unlabelled problems
+    name: str = field(default="unanswered", init=False)
+
+    @classmethod
+    def of(cls, source: TaskSource) -> Unanswered:
+        """All problems without an answer of a source, in their splits."""
+        from cotrain.data.files import split_of
+
+        places: dict[str, list[int]] = {"train": [], "validation": [], "test": []}
+        for place in range(source.size(UNLABELLED) or 0):
+            places[split_of(source.get(UNLABELLED, place).prompt)].append(place)
+        return cls(source=source, places={"train": [], UNLABELLED: places.pop("train"), **places})
+
+    def get(self, split: str, index: int) -> Task:
+        """The same task for the same (split, index), always. Raises IndexError past ``size``, UnknownName for a
+        split."""
+        if not 0 <= index < self.size(split):
+            raise IndexError(f"unanswered: index {index} of split {split!r}, which has {self.size(split)} problems")
+        return self.source.get(UNLABELLED, self.places[split][index])
+
+    def size(self, split: str) -> int:
+        """Number of tasks in a split. Raises UnknownName."""
+        if split not in self.places:
+            raise UnknownName("split", split, self.places)
+        return len(self.places[split])
+
+    @property
+    def notes(self) -> list[str]:
+        """What the source says as a run begins, and what is not measured."""
+        return [NO_TRUTH, *getattr(self.source, "notes", [])]
+
+    @property
+    def quarantine(self) -> Any:
+        """Rows that the source set aside, if it reads any."""
+        return getattr(self.source, "quarantine", None)
+
+    def describe(self) -> dict[str, Any]:
+        """For recipe.json; a run is built again from its arguments."""
+        return {"kind": self.name, "settings": {"source": self.source.describe()}}
+
+
+NO_TRUTH = (
+    "note: no problem has an answer, so no truth is measured: figures say what the model agrees with, not what is "
+    "right; bring solved problems in a file of their own with --labelled FILE to measure it"
+)
+
+
 def allows_unanswered(labelled: str | int) -> bool:
     """Whether rows may lack an answer with this ``--labelled``: where it is no number, and so says by itself which
     problems have one."""
@@ -123,7 +177,8 @@ def with_labels(targets: TaskSource, labelled: str, seed: int) -> TaskSource:
     spec = labelled.strip()
     if spec == "answers":
         refuse_unlabelled(targets, f"labelled is {labelled!r}, which")
-        return targets
+        none_has_one = all(targets.size(split) == 0 for split in ("train", "validation", "test"))
+        return Unanswered.of(targets) if none_has_one else targets
     if spec.startswith("test:"):
         test_size, number = targets.size("test"), spec.removeprefix("test:")
         if not number.isdecimal() or int(number) < 1 or (test_size is not None and int(number) > test_size):

@@ -27,11 +27,10 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from cotrain.core.errors import ConfigError, DataError, RowError
+from cotrain.core.errors import ConfigError, DataError, RowError, nearest_name
 from cotrain.core.types import Grade, StepVerdicts, Task
 from cotrain.data.columns import SPEAKERS, Row, kind_of, text_of, whole_text
 from cotrain.data.files import JsonlTasks
@@ -208,8 +207,8 @@ def read_pair(row: dict[str, Any], where: str) -> ChatRow:
     replies: dict[str, str | Messages] = {}
     for name in ("chosen", "rejected"):
         if name not in row:
-            near = get_close_matches(name, row, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            near = nearest_name(name, row)
+            hint = f"; did you mean {near!r}?" if near else ""
             there = ", ".join(map(repr, row)) or "none"
             raise DataError(f"{where}: no field {name!r}{hint} (there are: {there}); expected {LAYOUT}")
         _refuse_marked_reply(row[name], f"{where}, field {name!r}")

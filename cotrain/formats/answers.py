@@ -30,7 +30,6 @@ from cotrain.formats.patterns import pattern_of
 from cotrain.formats.solutions import (
     MAX_CHARS,
     TAGS,
-    THOUGHT_TAGS,
     Solution,
     _last_block,
     behind_thoughts,
@@ -39,6 +38,7 @@ from cotrain.formats.solutions import (
     write_solution,
 )
 from cotrain.formats.steps import LINES, steps_in, write_steps
+from cotrain.prompts.thoughts import without_tags
 
 LONGEST = 200  # characters of a line after "the answer is" that are still an answer
 _GAP = r"(?:,|\{,\}|\\[,;:!> ]|[ ~'’_\u00a0\u2009\u202f])"  # between groups of three digits
@@ -126,7 +126,7 @@ def free_solution(text: str, answer: str, steps: str | None = None) -> Solution 
             return _failure_with_answer(ParseFailure(reason="several answers"), blocks[-1].text)
         raw_answer, body = (blocks[0].text, spoken[: blocks[0].start - len("<answer>")]) if blocks else (None, "")
         if not body.strip():  # all but the answer is a thought
-            body = THOUGHT_TAGS.sub(lambda tag: " " * len(tag[0]), text[: len(body)])
+            body = without_tags(text[: len(body)])
     else:
         raw_answer, body = answer_reader(answer)(spoken), spoken
     said = _without_marks(raw_answer or "")

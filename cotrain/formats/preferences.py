@@ -22,6 +22,7 @@ from typing import ClassVar
 from cotrain.core.types import ParseFailure, Span
 from cotrain.formats.solutions import _clip_score, _scan_blocks, scored_failure, without_thought
 from cotrain.formats.verdicts import ABSTAIN, Abstention, closing_block, trim_span, unbox_span, whole_reply
+from cotrain.prompts.thoughts import closes_thought
 
 LAST_CHARS = 80  # RM-R1: how much of the end may name only one letter
 BEST = 10  # DeepSeek-GRM: scores are 1 … 10
@@ -123,7 +124,7 @@ def read_thinkrm(text: str, *, graded: bool = False) -> Preference | Abstention 
     if isinstance(block, ParseFailure):
         return block
     word = trim_span(block)
-    score = 1.0 if "</think>" in text else 0.6
+    score = 1.0 if closes_thought(text) else 0.6
     if word.text == ABSTAIN:
         return Abstention()
     if graded and word.text in _LEVELS:

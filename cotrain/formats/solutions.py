@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cotrain.core.types import ParseFailure, Span
+from cotrain.prompts.thoughts import end_of_other_thoughts
 
 if TYPE_CHECKING:
     from cotrain.formats.role_replies import Review
@@ -33,8 +34,6 @@ UNFINISHED = "unclosed think"  # reason of a text that ends inside of a thought
 TAGS = "tags"  # the form of solutions and reviews that is read here
 VERDICT_WORDS = ("CORRECT", "INCORRECT")
 THOUGHT, THOUGHT_ENDS = "<think>", "</think>"
-THOUGHT_TAGS = re.compile(r"</?(?:think(?:ing)?|reasoning|seed:think)>|<\|(?:begin|end)_of_thought\|>|\[/?THINK\]")
-_OTHER_ENDS = re.compile(r"</(?:thinking|reasoning|seed:think)>|<\|end_of_thought\|>|\[/THINK\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,14 +140,9 @@ def _last_block(text: str, name: str) -> str | None:
 
 def behind_thoughts(text: str) -> str | None:
     """What is said behind the last thought, all of a text without one; None for a text that ends inside of one. Of
-    other tags than ``<think>`` only a thought that is closed counts."""
+    other tags (``thoughts.TAGS``) only a thought that is closed counts."""
     spoken = text[text.rfind(THOUGHT_ENDS) + len(THOUGHT_ENDS) :] if THOUGHT_ENDS in text else text
-    return None if THOUGHT in spoken else spoken[_end_of_others(spoken) :]
-
-
-def _end_of_others(text: str) -> int:
-    """Where the last thought in other tags than ``<think>`` ends; 0 without one."""
-    return max((match.end() for match in _OTHER_ENDS.finditer(text)), default=0)
+    return None if THOUGHT in spoken else spoken[end_of_other_thoughts(spoken) :]
 
 
 def without_thought(text: str) -> str | ParseFailure:
@@ -159,7 +153,7 @@ def without_thought(text: str) -> str | ParseFailure:
     """
     if len(text) > MAX_CHARS:
         return ParseFailure(reason="too long")
-    end, others = text.find(THOUGHT_ENDS), _end_of_others(text)
+    end, others = text.find(THOUGHT_ENDS), end_of_other_thoughts(text)
     if end < 0 and THOUGHT in text:
         return scored_failure(UNFINISHED, missing=1)
     if end < 0:

@@ -18,6 +18,7 @@ from cotrain.metrics.clusters import Bounded, Share, Statistic, defined_figures,
 from cotrain.metrics.verdicts import (
     MCC,
     MCC_UNDEFINED,
+    answer_agreement,
     belief_gap,
     best_is_right,
     calibration_counts,
@@ -39,7 +40,7 @@ BASE_RATE, CALLED_RIGHT, READ = Share("correct", "all"), Share("said", "parsed")
 WRONG_STEP = Share("wrong_reason", "right_verdict")
 GAP = Bounded(belief_gap, -1.0, 1.0, frozenset(("said", "believable", "parsed")))
 CALIBRATION = Bounded(calibration_error, 0.0, 1.0, frozenset(calibration_counts(())))
-STEP_RATES = ("balanced_accuracy", "true_positive_rate", "true_negative_rate", "f1")
+STEP_RATES = ("balanced_accuracy", "true_positive_rate", "true_negative_rate", "error_f1")
 VERDICTS_SHOWN: Mapping[str, Statistic] = {
     **rate_statistics(),
     "mcc": MCC,
@@ -81,6 +82,30 @@ def measure_solver(role: str, k: int) -> Measure:
         return defined_figures(shares)
 
     return _about(measure, role)
+
+
+NEEDS_NO_TRUTH = ("parsed", "swap_agreement")  # figures of problems that nobody knows the answer to
+
+
+def without_truth(figures: Mapping[str, Estimate]) -> dict[str, Estimate]:
+    """Of held-out figures those that need no truth: where no problem has an answer, none is right or wrong."""
+    return {key: figure for key, figure in figures.items() if key.endswith(NEEDS_NO_TRUTH)}
+
+
+def answer_agreement_of(episodes: Sequence[Episode]) -> dict[str, Estimate]:
+    """``{role}/majority_share`` of every role that answers: the share of a problem's answers that are the most frequent
+    one, over the problems with an answer that can be read."""
+    roles = {trace.role for episode in episodes for trace in episode.traces if ANSWER.is_in(trace)}
+    found = {}
+    for role in sorted(roles):
+        counts = {}
+        for task, traces in traces_by_task(episodes, role).items():
+            answers = [answer for trace in traces if (answer := ANSWER.of(trace)) is not None]
+            share = answer_agreement(answers)[1] if answers else 0.0
+            counts[task] = {"share": share, "read": float(bool(answers))}
+        read = sum(row["read"] for row in counts.values())
+        found[f"{role}/majority_share"] = make_figure(counts, Share("share", "read"), read)
+    return defined_figures(found)
 
 
 def measure_pass_at_k(role: str, most: int) -> Measure:

@@ -1,6 +1,6 @@
 """The one table of metrics: key, meaning, unit, direction, healthy range and advice of every number that a run writes.
 
-``docs/metrics.md`` is generated from it (``python -m cotrain.metrics.page``), the report takes labels, directions and
+``docs/metrics.md`` is generated from it (``python -m docs.metrics_page``), the report takes labels, directions and
 bands from it, the alarms their limits: a limit exists once, here. Ranges are rules of thumb for reinforcement learning
 of language models with verifiable rewards, wide on purpose; they say where to look, not what is wrong. What is learned
 is in ``table_learning``.
@@ -202,8 +202,8 @@ SOLVER = (
         advice="All answers to a problem are the same, so a group teaches nothing: raise the temperature.",
     ),
     Metric(
-        key="{role}/majority_share", label="answers that agree with the majority",
-        meaning="share of a problem's answers that say the most frequent one",
+        key="{role}/majority_share", label="answers that agree with the majority", at=BOTH,
+        meaning="share of a problem's answers that say the most frequent one; held-out where no problem has an answer",
     ),
     Metric(
         key="{role}/majority_share/right", label="answers that agree with the majority, where right",
@@ -259,15 +259,15 @@ JUDGE = (
         meaning="share of wrong solutions called INCORRECT; the false positive rate is 1 minus it",
     ),
     Metric(
-        key="{role}/precision", label="precision on wrong solutions", better=1, at=HELD_OUT, trend="rising",
+        key="{role}/error_precision", label="precision on wrong solutions", better=1, at=HELD_OUT, trend="rising",
         meaning="precision of the class \"wrong\": share of the solutions called INCORRECT that are wrong",
     ),
     Metric(
-        key="{role}/recall", label="recall on wrong solutions", better=1, at=HELD_OUT, trend="rising",
+        key="{role}/error_recall", label="recall on wrong solutions", better=1, at=HELD_OUT, trend="rising",
         meaning="recall of the class \"wrong\": the true negative rate",
     ),
     Metric(
-        key="{role}/f1", headline=MAIN, label="F1 on wrong solutions", better=1, at=HELD_OUT, trend="rising",
+        key="{role}/error_f1", headline=MAIN, label="F1 on wrong solutions", better=1, at=HELD_OUT, trend="rising",
         meaning="harmonic mean of these two",
     ),
     Metric(
@@ -288,7 +288,7 @@ JUDGE = (
         meaning="share of wrong steps called wrong",
     ),
     Metric(
-        key="{role}/step_f1", label="F1 on wrong steps", better=1, at=HELD_OUT, trend="rising",
+        key="{role}/step_error_f1", label="F1 on wrong steps", better=1, at=HELD_OUT, trend="rising",
         meaning="the same over steps",
     ),
     Metric(

@@ -1,7 +1,8 @@
 """Metrics of answers, verdicts and step verdicts, as functions of counts: accuracies, pass@k and votes, a judge's
 errors, ProcessBench's F1.
 
-Right is the positive class: a false positive (fp) is a wrong solution called right.
+Right is the positive class: a false positive (fp) is a wrong solution called right. Figures that begin with ``error_``
+take wrong as the positive class.
 
 ::
 
@@ -10,7 +11,7 @@ Right is the positive class: a false positive (fp) is a wrong solution called ri
     wrong           fp             tn                                     (nothing readable: fp)
 
     true positive rate  tp/(tp+fn)      true negative rate  tn/(tn+fp)      balanced accuracy  their mean
-    of the class "wrong":  precision  tn/(tn+fn)    recall  tn/(tn+fp)    F1  2tn/(2tn+fn+fp)
+    error_precision  tn/(tn+fn)     error_recall  tn/(tn+fp)        error_f1  2tn/(2tn+fn+fp)
     Matthews correlation (MCC)  (tp·tn − fp·fn) / √((tp+fp)(tp+fn)(tn+fp)(tn+fn)), in [−1, 1]
 
 The MCC is undefined where one class, or one verdict, is missing; that is counted (``mcc_undefined``), and never a 0.
@@ -52,9 +53,9 @@ def rate_statistics(prefix: str = "") -> dict[str, Share | Mean]:
         f"{prefix}balanced_accuracy": Mean((accepted, rejected)),
         f"{prefix}true_positive_rate": accepted,
         f"{prefix}true_negative_rate": rejected,
-        f"{prefix}precision": Share(tn, f"{tn} {fn}"),
-        f"{prefix}recall": rejected,
-        f"{prefix}f1": Share(f"{tn} {tn}", f"{tn} {tn} {fn} {fp}"),
+        f"{prefix}error_precision": Share(tn, f"{tn} {fn}"),
+        f"{prefix}error_recall": rejected,
+        f"{prefix}error_f1": Share(f"{tn} {tn}", f"{tn} {tn} {fn} {fp}"),
     }
 
 

@@ -33,12 +33,19 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cotrain.core.errors import ConfigError, ModelError
 from cotrain.prompts.chat_template import ChatTemplate, Message, plainer_versions
 from cotrain.prompts.decoding import Decoder, TokenSequence
-from cotrain.prompts.thoughts import begins_with_thought, broken_thought_in, empty_thought_at_end, open_thought_of
+from cotrain.prompts.thoughts import (
+    TOKENS,
+    begins_with_thought,
+    broken_thought_in,
+    empty_thought_at_end,
+    open_thought_of,
+)
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -135,10 +142,19 @@ class Renderer:
         self.call_ids: tuple[int, ...] = tuple(known[token] for token in CALL_TOKENS if token in known)
         if len(self.call_ids) != len(CALL_TOKENS) or not stops.isdisjoint(self.call_ids):
             self.call_ids = ()
-        self._decoder = Decoder(tokenizer, self._control - set(self.call_ids))
+        self._decoder = Decoder(tokenizer, self._control - set(self.call_ids) - self._thought_ids(stops))
         names = {self.token_text(i) for i in self._control}
         self._control_names = tuple(sorted(name for name in names if name.strip()))
         self.vocabulary = max(tokenizer.get_vocab().values(), default=-1) + 1  # ids are below
+
+    def _thought_ids(self, stops: set[int]) -> set[int]:
+        """Control tokens that open or close a thought: they are shown, or a thought would run into the answer."""
+        return {i for i in self._control - stops if self.token_text(i) in TOKENS}
+
+    @cached_property
+    def longest_token(self) -> int:
+        """Bytes of the longest token."""
+        return max((len(token.encode("utf-8", "replace")) for token in self.tokenizer.get_vocab()), default=1)
 
     # -- messages → ids
 
@@ -270,7 +286,8 @@ class Renderer:
         return self._decoder.raw_text([token])
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of sampled ids without control tokens; bytes that are not UTF-8 become U+FFFD."""
+        """The text of sampled ids without control tokens other than tags of thoughts and calls; bytes that are not
+        UTF-8 become U+FFFD."""
         return self._decoder.decode(ids)
 
     def offsets(self, ids: Sequence[int]) -> list[int]:

@@ -71,7 +71,7 @@ def once(made: Recipe) -> Recipe:
     return replace(made, evaluation=replace(made.evaluation, greedy=False, group_size=1))
 
 
-@recipe(without=("kl", "group_size", "temperature"))
+@recipe(reads="pairs", without=("kl", "group_size", "temperature"))
 def dpo(
     run: Settings,
     *,
@@ -80,6 +80,11 @@ def dpo(
     sft: float = 0.0,  # share of the wanted reply's cross-entropy in the loss
     max_tokens: int = 1024,  # of prompt and reply together; longer pairs are left out and counted
 ) -> Recipe:
+    """A policy learns preferences that are given, without any RL.
+
+    Nothing is sampled: −log σ(β m) of each pair, with m how much further than the start it prefers the wanted reply
+    (Rafailov et al. 2023, arXiv 2305.18290).
+    """
     check_pairs("dpo", run.problems)
     prompt = SOLVE if common_roles.speaks_short(run.model) else SOLVE_BARE  # of a problem; messages stand as they are
     by = Preference(policy="generator", reference="start", loss=loss, betas=(beta,), sft=sft)
@@ -101,12 +106,17 @@ def dpo(
     return once(made)
 
 
-@recipe(without=("kl", "group_size", "temperature", "lora"))
+@recipe(reads="pairs", without=("kl", "group_size", "temperature", "lora"))
 def reward(
     run: Settings,
     *,
     anchor: Weight = 0.0,  # weight of cross-entropy of σ(score) beside the pairs, which holds the scores in place
 ) -> Recipe:
+    """A reward model learns preferences that are given, before any RL.
+
+    −log σ(s⁺ − s⁻) of each pair, with s the score of a head on the body of a model (Bradley & Terry 1952; Ouyang et al.
+    2022, arXiv 2203.02155).
+    """
     check_pairs("reward", run.problems)
     made = run.recipe(
         "reward",

@@ -18,6 +18,7 @@ solution that can be read.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -46,6 +47,7 @@ from cotrain import (
     recipe,
     single,
     solve_then_verify,
+    study_problems,
 )
 from cotrain.algorithms.functional.aggregate import Combine
 from cotrain.algorithms.samples import Blend, StepScale
@@ -155,3 +157,15 @@ def tango(
         measures=measure_solver_and_judge("verifier"),
         fixed=run.fixed_roles(),
     )
+
+
+@recipe(steps=78, lr=8e-5, evaluation_tasks=128, without=("tasks",))
+def demo(
+    run: Settings,
+    *,
+    warmup: int = 24,  # steps in which the verifier alone learns
+) -> Recipe:
+    """The demo: RL Tango on word problems of two and three steps, sized for five minutes on two cores."""
+    values = run.values() | {"tasks": study_problems((2, 3))}
+    made = tango(**values, warmup=warmup, ratio=(2, 1), verifier_lr=5e-4)
+    return replace(made, name="demo", description="", evaluation=replace(made.evaluation, splits=()))

@@ -30,7 +30,8 @@ BLOCKS = 60  # points of a run's training
 MOST_METRICS = 60  # of one kind
 SHOWN = ("accuracy", "step_accuracy", "majority_share", "predicted_positive", "base_rate", "entropy", "length",
          "truncated", "parse_failures", "balanced_accuracy", "step_balanced_accuracy", "true_positive_rate",
-         "true_negative_rate", "precision", "recall", "kl", "zero_spread_groups", "sampler_trainer_diff")  # fmt: skip
+         "true_negative_rate", "error_precision", "error_recall", "kl", "zero_spread_groups",
+         "sampler_trainer_diff")  # fmt: skip
 
 
 def held_out_run(curves: Curves) -> SeedRun:

@@ -17,7 +17,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from cotrain.core.verbosity import clock_text, escape_terminal, shows_notes, shows_progress
+from cotrain.core.verbosity import QUIET_SECONDS, clock_text, escape_terminal, remind_of, shows_notes, shows_progress
 from cotrain.metrics.metric import FIRST
 from cotrain.metrics.steps import budget_share, flops_of
 from cotrain.metrics.table import is_headline, labelled_metric, table_rank
@@ -57,13 +57,15 @@ class LiveTable:
         self._console = console or Console(highlight=False, force_terminal=sys.stdout.isatty())
         self._display: rich_live.Live | None = None
         self._seconds: deque[float] = deque(maxlen=REMEMBERED_STEPS)
-        self._last = time.monotonic()
+        self._last = self._said = time.monotonic()  # when the last step was over, and the last line was said
         self._row: dict[str, Any] = {}
         self._history: dict[str, deque[float]] = {}
         self._held_out = ""  # what the last evaluation found
+        self._is_over = False
 
     def __enter__(self) -> LiveTable:
-        self._last = time.monotonic()
+        self._last = self._said = time.monotonic()
+        remind_of(self)
         if shows_progress() and self._console.is_terminal and not self._console.is_dumb_terminal:
             self._display = rich_live.Live(
                 Text("starting …", style="dim"), console=self._console, refresh_per_second=4, vertical_overflow="crop"
@@ -72,6 +74,7 @@ class LiveTable:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._is_over = True
         display, self._display = self._display, None
         if display is not None:
             display.stop()
@@ -97,6 +100,16 @@ class LiveTable:
         else:
             self._display.update(self._draw_table())
 
+    def remind(self) -> None:
+        """Say that a step goes on, where there is no table and nothing was said for a minute."""
+        now = time.monotonic()
+        if self._is_over or self._display is not None or now - self._said < QUIET_SECONDS:
+            return
+        begun = int(self._spent.get("batches", 0)) + 1
+        is_last = self._total is not None and begun > self._total
+        what = "the end" if is_last else f"step {begun}"
+        self._print_line(f"{what} goes on, after {clock_text(now - self._last)}", quiet=True)
+
     def message(self, text: str) -> None:
         """Say one thing above the table, or as a line of its own."""
         self._print_line(escape_terminal(text), quiet=False, note=True)
@@ -104,6 +117,7 @@ class LiveTable:
     def _print_line(self, line: str, *, quiet: bool, note: bool = False) -> None:
         if not (shows_notes() if note else shows_progress()):
             return
+        self._said = time.monotonic()
         self._console.print(Text(line, style="dim" if quiet and self._console.is_terminal else ""), soft_wrap=True)
 
     def _add_spent(self, row: Mapping[str, Any]) -> None:

@@ -36,11 +36,11 @@ from cotrain.core.notes import CALLS
 from cotrain.core.seeding import Address
 from cotrain.core.signals import DeclaredSignals, Signal
 from cotrain.core.types import FAILED, TOO_LONG, Completion, ParseFailure, Reward, Span, Trace, TurnRange
-from cotrain.formats.solutions import THOUGHT
 from cotrain.prompts.chat_template import Message
 from cotrain.prompts.decoding import TokenSequence, sampled_after
 from cotrain.prompts.render import Piece, Rendering
 from cotrain.prompts.templates import fields_of, fill_template
+from cotrain.prompts.thoughts import open_thought_of
 from cotrain.rollout.event_loop import together
 from cotrain.rollout.role import OUT_OF_RANGE, Role, Turn
 
@@ -333,7 +333,8 @@ class Conversation:
         self._open = not ids or ids[-1] not in self.renderer.stop_ids
         self._sequence = sampled_after(prompt, prompt_ids, ids, self.renderer)
         self._last, self._answer = turn, (*self._answer, turn)
-        thinking = "".join(text for text, _ in prompt[: len(prompt) - opened]).rstrip().endswith(THOUGHT)
+        asked = "".join(text for text, _ in prompt[: len(prompt) - opened])
+        thinking = open_thought_of(asked) is not None
         if completion.failure == TOO_LONG:
             turn.parsed = None if role.parse is None else ParseFailure(reason=TOO_LONG)
         else:

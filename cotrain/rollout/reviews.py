@@ -137,7 +137,7 @@ async def solve_then_verify(
     if not reviews or not solution.parsed.ok or solution.failed:
         return
     [review_turns] = await review_all(task, roles, [solution], n=reviews, tool=tool)
-    for turn in review_turns:
+    for turn in review_turns if task.gradable else ():  # else nobody knows which verdict is right
         reward_review(turn, CORRECT.require(solution))
     votes = [turn.parsed.steps for turn in review_turns if turn.parsed.ok and turn.parsed.steps]
     if step_rewards == "verifier" and votes:

@@ -29,7 +29,6 @@ from cotrain.core.types import Completion, ParseFailure, Reward, Sampling, Span,
 from cotrain.core.user_code import INTERRUPTS
 from cotrain.formats.solutions import (
     TAGS,
-    THOUGHT_ENDS,
     UNFINISHED,
     SelfCheck,
     Solution,
@@ -40,6 +39,7 @@ from cotrain.formats.solutions import (
 from cotrain.prompts.decoding import char_to_tokens, stop_in
 from cotrain.prompts.render import Rendering
 from cotrain.prompts.templates import OTHERS_FIELDS, fields_of
+from cotrain.prompts.thoughts import closes_thought
 
 if TYPE_CHECKING:
     from cotrain.rollout.conversation import Conversation
@@ -98,7 +98,7 @@ class Role:
     def parse_reply(self, text: str, fields: Mapping[str, Any], *, thinking: bool = False) -> Any:
         """What the parser makes of a text; None for a role without one. ``thinking``: the prompt opened a thought that
         the text goes on with."""
-        if thinking and self.parse is not None and THOUGHT_ENDS not in text:
+        if thinking and self.parse is not None and not closes_thought(text):
             return scored_failure(UNFINISHED, missing=1)
         if self.is_free_form:
             from cotrain.formats.answers import free_solution

@@ -30,7 +30,7 @@ from cotrain.core.errors import ConfigError, CotrainError, EngineLost, TooLong, 
 from cotrain.core.seeding import Address, make_nonce, seed_of
 from cotrain.core.signals import DeclaredSignals, declared_by
 from cotrain.core.types import BROKEN_OFF, TOO_LONG, AsyncGrader, Completion, Episode, Grade, NoGrader, Task
-from cotrain.inference.contract import Engine, Request, SpeakerError
+from cotrain.inference.contract import ContextLimitedEngine, Engine, Request, SpeakerError
 from cotrain.prompts.render import Rendering
 from cotrain.prompts.templates import fields_of
 from cotrain.rollout.conversation import Conversation, seal_conversations
@@ -233,6 +233,13 @@ class RoleHandle:
     def renderer(self) -> Rendering:
         """What makes its prompts."""
         return self._roles._stage.renderers[self._roles._stage.roles[self._name].policy]
+
+    @property
+    def context(self) -> int | None:
+        """Tokens that its model takes, prompt and answer together; None where the engine does not say."""
+        stage = self._roles._stage
+        engine = stage.engine
+        return engine.context(stage.roles[self._name].policy) if isinstance(engine, ContextLimitedEngine) else None
 
     def format_solution(self, solution: str) -> str:
         """A solution in tags as this role is read: for programs that speak in its place."""

@@ -676,7 +676,7 @@ def player_factory(
             roles,
             seed,
             grader=grade_outside,
-            watch=lambda total: Pace(total, f"  {{}} {what}", say).add,
+            watch=lambda total: Pace(total, f"  {{}} {what}", say, at_once=True).add,
         )
 
     return make_player

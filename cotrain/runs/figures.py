@@ -50,9 +50,10 @@ def count_episodes(trainer: CoTrainer) -> int:
         size = tasks.size(split)
         return most if size is None else min(most, size)
 
-    total = count_problems("test", evaluation.tasks) * (evaluation.group_size + evaluation.greedy)
+    greedy = evaluation.greedy and tasks.get("test", 0).gradable
+    total = count_problems("test", evaluation.tasks) * (evaluation.group_size + greedy)
     if evaluation.fixed:
-        again = 1 + evaluation.greedy
+        again = 1 + greedy
         total += count_problems("test", evaluation.tasks) * max(1, evaluation.group_size // 4) * again
     further = [split for split in evaluation.splits if has_split(tasks, split)]
     members = min(4, evaluation.group_size) + evaluation.greedy
@@ -68,7 +69,7 @@ def progress_shown(trainer: CoTrainer, what: str, say: Callable[[str], None]) ->
     many = what == "the start" and count > max(steps, 100)
     less = "; --evaluation-tasks N measures less, --smoke is a trial" if many else ""
     say(f"measuring {what} on held-out problems, {count_of(count, 'episode')}{less} …")
-    pace, usual = Pace(count, "  measured {} episodes", say), trainer.watch
+    pace, usual = Pace(count, "  measured {} episodes", say, at_once=True), trainer.watch
     trainer.watch = lambda _: pace.add
     yield
     trainer.watch = usual

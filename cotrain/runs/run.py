@@ -186,7 +186,7 @@ def _continue_run(
         (directory.path / STOPPED).unlink(missing_ok=True)
         trainer.policies.begin_at(directory.begin_time)
         trainer.policies.report_to(observer.message)
-        trainer.watch = lambda total: Pace(total, "  measured {} episodes", observer.message).add
+        trainer.watch = lambda total: Pace(total, "  measured {} episodes", observer.message, at_once=True).add
         checkpoint = manifest.newest_checkpoint(directory)
         for damage in checkpoint.checkpoint.damaged if checkpoint else ():
             observer.message(f"checkpoint {damage.path.name} is damaged ({damage.reason}) and was passed over")
@@ -445,7 +445,7 @@ def _first_play_shown(trainer: CoTrainer, first: int, observer: Observer) -> Ite
     lasts."""
     if trainer.finished == first:
         what = f"  step {first + 1}: played {{}} episodes"
-        trainer.executor.watch = lambda total: Pace(total, what, observer.message).add
+        trainer.executor.watch = lambda total: Pace(total, what, observer.message, at_once=True).add
     try:
         yield
     finally:

@@ -37,7 +37,7 @@ from cotrain.config.policies import Learning
 from cotrain.config.recipe import Recipe, cap_path
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Completion, Episode, State, Trace, take_fields
-from cotrain.inference.contract import Engine, HoldingEngine, Request
+from cotrain.inference.contract import ContextLimitedEngine, Engine, HoldingEngine, Request
 from cotrain.storage.ledger import episode_from_json, episode_to_json
 from cotrain.trainer.failures import Interrupted, NotFinite
 from cotrain.trainer.overlapped_rollout import HeldPlay
@@ -94,6 +94,8 @@ class StoppableEngine:
     def __init__(self, engine: Engine, stopping: Callable[[], int]) -> None:
         self.engine, self.stopping = engine, stopping
         self.publish, self.counts = engine.publish, engine.counts
+        if isinstance(engine, ContextLimitedEngine):
+            self.context = engine.context
 
     async def sample(self, request: Request) -> Completion:
         """Raises NotFinite where a policy computes what is no number."""

@@ -18,7 +18,7 @@ from cotrain.core.seeding import seed_of
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import TOO_LONG, Episode, Task
 from cotrain.metrics.clusters import Share, defined_figures, make_figure
-from cotrain.metrics.heldout import trajectories_in
+from cotrain.metrics.heldout import answer_agreement_of, trajectories_in, without_truth
 from cotrain.rollout.runner import Executor
 from cotrain.trainer.checks import refuse_idleness, refuse_unmarked_answers, refuse_unmeasured
 
@@ -65,9 +65,13 @@ def measure_protocol(
                 hint = "leave one out, or give it another name, as in measure_judge('second', gap='second/gap')"
                 raise ConfigError(f"evaluation: two measures give {key!r}, {one:.3f} and {other:.3f}; {hint}")
         found |= figures
-    refuse_unmarked_answers(f"held-out problems of {split}", played, found)
+    is_graded = any(task.gradable for task in tasks)
+    if is_graded:
+        refuse_unmarked_answers(f"held-out problems of {split}", played, found)
+    else:
+        found = without_truth(found) | answer_agreement_of(played)
     found |= broken_off_share(played) | failed_shares(played)
-    if greedy and evaluation.greedy:
+    if greedy and evaluation.greedy and is_graded:
         single = play_held_out(executor.greedy_copy(), 1)
         for measure in evaluation.measures:
             found |= greedy_names(measure(single))

@@ -90,6 +90,17 @@ class Interrupted(Exception):
         super().__init__(f"asked to stop (signal {signal})")
 
 
+class Stopped(SystemExit):
+    """What ``cotrain.run`` and the other verbs end with where they were asked to stop and have saved what they have.
+
+    A script that does not catch it ends as commands do: without a traceback, with the exit code of the signal (143 for
+    SIGTERM, 130 for Ctrl-C)."""
+
+    def __init__(self, signal_number: int = 0) -> None:
+        self.exit_code = 128 + (signal_number or signal.SIGINT)
+        super().__init__(self.exit_code)
+
+
 def _say_stopping() -> None:
     """Say at once that the signal was heard: what is under way may take a while to stop. It passes all buffers,
     since a signal may have come in the middle of another line."""

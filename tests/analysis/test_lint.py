@@ -11,7 +11,8 @@ from cotrain.cli.check import check as command
 from cotrain.cli.main import main
 from cotrain.core.errors import DataError
 from cotrain.data.columns import words_in
-from cotrain.data.files import split_of
+from cotrain.data.files import JsonlTasks, split_of
+from cotrain.data.labels import with_labels
 from cotrain.data.unread_columns import plain_spelling
 
 LONG = "A farmer has nine fields and sows each of them with two sacks of wheat in spring; how many sacks?"
@@ -212,9 +213,35 @@ def test_problems_without_any_answer_need_those_of_another_file(tmp_path, capsys
     file = write(tmp_path / "bare.jsonl", *({"question": f"What is {n} and {n}?"} for n in range(40)))
     assert command(["data", str(file)]) == 1
     assert "no field 'answer'" in capsys.readouterr().out
-    assert command(["data", str(file), "--labelled", "solved.jsonl"]) == 0
+    solved = write(tmp_path / "solved.jsonl", *({"question": f"{n} + 1?", "answer": str(n + 1)} for n in range(60)))
+    assert command(["data", str(file), "--labelled", str(solved)]) == 0
     said = capsys.readouterr().out
-    assert "answer from none" in said and "40 unlabelled" in said
+    run = with_labels(JsonlTasks(file, unanswered=True), str(solved), seed=0)
+    sizes = [f"{run.size(split)} {split}" for split in ("train", "validation", "test", "unlabelled")]
+    assert "answer from none" in said and ", ".join(sizes) in said and "40 unlabelled" in said
+    assert f"--labelled {solved}: 60 rows" in said and "0 train" not in said
+
+
+def test_faults_of_the_labelled_file_are_counted(tmp_path, capsys):
+    file = write(tmp_path / "bare.jsonl", *({"question": f"What is {n} and {n}?"} for n in range(40)))
+    rows = [{"question": f"{n} + 1?", "answer": str(n + 1)} for n in range(60)]
+    solved = write(tmp_path / "solved.jsonl", *rows, *rows[:3])
+    assert command(["data", str(file), "--labelled", str(solved), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["labelled"]["rows"] == 63 and found["warnings"] == found["labelled"]["warnings"] > 0
+    assert main(["check", "data", str(file), "--labelled", str(tmp_path / "nowhere.jsonl")]) == 2
+    assert "nowhere.jsonl: no such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("labelled", ["16", "10%", "words:2-3", "test:2"])
+def test_splits_are_those_of_a_run_with_any_labels(labelled, tmp_path, capsys):
+    rows = [{"question": f"{n} + 1?", "answer": str(n + 1)} for n in range(60)]
+    file = write(tmp_path / "sums.jsonl", *rows)
+    assert command(["data", str(file), "--labelled", labelled, "--json"]) == 0
+    run = with_labels(JsonlTasks(file), labelled, seed=0)
+    splits = json.loads(capsys.readouterr().out)["seen"]["splits"]
+    assert splits["unlabelled"] == run.size("unlabelled")
+    assert splits["train"] == (run.size("train") if run.size("train") is not None else "no end of")
 
 
 def test_columns_that_a_run_does_not_read_are_counted(tmp_path, capsys):

@@ -29,9 +29,9 @@ def hurried(monkeypatch):
     monkeypatch.setattr("cotrain.core.verbosity.PACE_SECONDS", 0.0)
 
 
-def left(said, what):
+def left(said, what, ending=" left"):
     """The lines of one count, which grow, and each of which says the time that is left."""
-    lines = [line for line in said if what in line and line.endswith(" left")]
+    lines = [line for line in said if what in line and line.endswith(ending) and " of " in line]
     counts = [int(line.split(" of ")[0].split()[-1].replace(",", "")) for line in lines]
     assert counts == sorted(set(counts)) and 0 < len(counts) <= 10, said
     return lines
@@ -54,7 +54,7 @@ def test_a_look_at_the_answers_of_a_model():
     recipe = grpo(**SMALL)
     said = []
     probe_answers(recipe, recipe.roles["solver"], probe_tasks(recipe), fixed=True, device="cpu", say=said.append)
-    assert left(said, "answers, ")
+    assert left(said, " answers", ending=" answers")  # of one batch, of which no time left is told
 
 
 def test_a_check_of_data(tmp_path, capsys):

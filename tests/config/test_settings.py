@@ -13,7 +13,6 @@ from cotrain.config.recipe import Recipe
 from cotrain.config.registry import find_recipe
 from cotrain.config.run_config import SETTING_NAMES, Settings, recipe
 from cotrain.core.errors import ConfigError, UnknownName, UserError
-from cotrain.envs.games.source import Games
 from cotrain.recipes import NAMES as SHIPPED
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.magrpo.halves import Halves
@@ -138,7 +137,6 @@ def test_adapters_of_every_recipe(name):
     full = {n for n, p in made.policies.items() if isinstance(p, Learning)} - set(adapters)
     assert adapters and {p.lora.rank for p in adapters.values()} == {4}
     heads = {
-        "adversarial_imitation": {"discriminator"},
         "rise": {"critic"},
         "cooper": {"rm"},
         "generator_verifier_critic": {"critic"},
@@ -150,7 +148,7 @@ def test_adapters_of_every_recipe(name):
 @pytest.mark.parametrize("name", sorted(set(SHIPPED) - FOLLOWED - {"demo", "dpo"}))
 def test_adapters_at_another_temperature_make_a_step(name):
     alone = {"warmup": 0} if "warmup" in signature_of(name) else {}
-    own = {"magrpo": Halves(), "spiral": Games("kuhn"), "ssrl": World(), "coder_tester": None}
+    own = {"magrpo": Halves(), "ssrl": World()}
     played = {"tasks": own.get(name, EASY)}
     sizes = {key: value for key, value in SIZES.items() if key in signature_of(name)}
     sizes |= {"teacher": TINY} if name == "distill" else {}

@@ -1,5 +1,6 @@
 """Lines of progress have total and time left, and there are few of them."""
 
+from cotrain.core import verbosity
 from cotrain.core.verbosity import Pace, clock_text
 
 
@@ -27,3 +28,70 @@ def test_what_was_done_before_says_nothing_of_the_speed():
     now[0] = 100.0
     pace.add(100)
     assert said == ["600 of 1,000, 6:40 left"] and clock_text(7384) == "2:03:04"
+
+
+def test_answers_of_one_batch_have_no_time_left():
+    """The first of eight that took 55 s was told as "6:05 left", and all were there a minute later."""
+    said, now = [], [0.0]
+    pace = Pace(8, "{} answers", said.append, at_once=True, clock=lambda: now[0])
+    now[0] = 55.0
+    pace.add()
+    assert said == ["1 of 8 answers"]
+
+
+def test_a_minute_without_a_word_is_ended():
+    said, now = [], [0.0]
+    pace = Pace(8, "{} answers", said.append, at_once=True, clock=lambda: now[0])
+    for now[0] in (30.0, 61.0, 70.0, 122.0):
+        pace.remind()
+    assert said == ["0 of 8 answers, after 1:01", "0 of 8 answers, after 2:02"]
+    pace.add(8)
+    now[0] = 400.0
+    pace.remind()
+    assert len(said) == 2
+
+
+def test_pace_of_what_was_given_up_is_forgotten():
+    before = len(verbosity._REMINDED)
+    pace = Pace(8, "{}", print)
+    assert len(verbosity._REMINDED) == before + 1
+    del pace
+    assert len(verbosity._REMINDED) == before
+
+
+def test_time_left_is_that_of_the_latter_half():
+    """Answers that are under way at once end late: by the mean of all, 128 episodes of a minute were "1:17 left" half a
+    minute before their end."""
+    said, now = [], [0.0]
+    pace = Pace(128, "{}", said.append, clock=lambda: now[0])
+    for now[0], done in ((20.0, 13), (27.0, 33), (33.0, 64), (41.0, 81), (47.0, 97)):
+        pace.add(done - pace.done)
+    left = [int(line[-7:-5]) for line in said[2:]]
+    assert all(true / 2 < told < 2 * true for told, true in zip(left, (27, 19, 13), strict=True))
+
+
+def test_training_says_once_a_minute_that_a_step_goes_on(monkeypatch, capsys):
+    from cotrain.cli.pretraining import StepPrinter
+    from cotrain.reports.live import LiveTable
+
+    now = [0.0]
+    monkeypatch.setattr(verbosity.time, "monotonic", lambda: now[0])
+    printer, live = StepPrinter(12), LiveTable({"steps": 12})
+    with live:
+        for now[0] in (30.0, 61.0, 100.0):
+            printer.remind()
+            live.remind()
+        printer.show_row({"step": 1, "loss": 1.5})
+        live.update({"step": 0, "phase": "train", "seconds": 100.0})
+        now[0] = 170.0
+        printer.remind()
+        live.remind()
+    now[0] = 400.0
+    live.remind()
+    said = [line for line in capsys.readouterr().out.splitlines() if "goes on" in line]
+    assert said == [
+        "the first step goes on, after 1:01",
+        "step 1 goes on, after 1:01",
+        "what follows step 1 of 12 goes on, after 1:10",
+        "step 2 goes on, after 1:10",
+    ]

@@ -185,6 +185,15 @@ def test_files_of_no_split_and_rows_of_two_splits_are_told(tmp_path):
     assert any("files not read: train_more.jsonl" in note for note in Chats(tmp_path / "chats").notes)
 
 
+def test_further_splits_and_configurations_of_a_snapshot_are_told(tmp_path):
+    places = ["train-00000-of-00001", "test-00000-of-00001", "extra-00000-of-00002", "extra-00001-of-00002"]
+    for place in places:
+        write(tmp_path / "data" / f"{place}.jsonl", [{"question": f"{place} {n}", "answer": n} for n in range(30)])
+    write(tmp_path / "socratic" / "train.jsonl", ROWS)
+    said = f"note: {tmp_path}: files not read: extra (2 files), socratic/ (1 file)"
+    assert said in JsonlTasks(tmp_path).notes
+
+
 def test_own_code_in_splits_is_measured_on_its_test_split_and_what_is_left_out_is_told(tmp_path):
     write(tmp_path / "train.jsonl", CODE[:25])
     write(tmp_path / "test.jsonl", CODE[20:])

@@ -179,6 +179,7 @@ def test_a_directory_and_the_splits_of_preferences_on_the_hub(tmp_path, monkeypa
     monkeypatch.setitem(sys.modules, "datasets", fake)
     found = Pairs("me/binarized")
     assert (found.size("test"), messages_of(found.get("test", 0))) == (1, [Message("user", "Sky?")])
+    assert "note: me/binarized: splits not read: train_sft (1 row), test_gen (1 row)" in found.notes
 
 
 def test_nothing_can_be_graded_by_them(tmp_path):

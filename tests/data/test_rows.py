@@ -164,6 +164,14 @@ def test_a_data_set_of_the_hub_is_a_source(hub):
     assert sum(JsonlTasks("me/mine").size(split) for split in ("train", "validation", "test")) == 40
 
 
+def test_splits_of_the_hub_that_are_not_read_are_told(hub):
+    rows = [{"question": f"Q{n}", "answer": str(n)} for n in range(40)]
+    hub["me/mine", None] = {"train": rows, "test": rows[:3], "extra": rows[:7], "hard": rows[:1]}
+    assert "note: me/mine: splits not read: extra (7 rows), hard (1 row)" in JsonlTasks("me/mine").notes
+    hub["me/two", None] = {"train": rows, "test": rows[:3]}
+    assert not any("not read" in note for note in JsonlTasks("me/two").notes)
+
+
 def test_what_the_hub_may_refuse(hub, monkeypatch):
     with pytest.raises(
         DataError, match=r"me/nothing: datasets cannot load it \(FileNotFoundError: Couldn't find"

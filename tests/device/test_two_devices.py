@@ -10,8 +10,8 @@ from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.core.errors import ConfigError
 from cotrain.distributed.local import LocalBackend
-from cotrain.recipes.co_rewarding import co_rewarding
 from cotrain.recipes.tango import tango
+from cotrain.recipes.votes import co_rewarding
 from cotrain.trainer.trainer import CoTrainer
 from tests.device.beside import DEVICE, KIND, assert_near
 from tests.helpers import EASY, TINY

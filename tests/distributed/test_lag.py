@@ -9,11 +9,11 @@ from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.core.errors import ConfigError
 from cotrain.distributed.multi_process import ENGINE, LEARNERS, MultiProcessBackend
-from cotrain.recipes.co_rewarding import co_rewarding
 from cotrain.recipes.critique import critique
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.magrpo.recipe import magrpo
 from cotrain.recipes.tango import tango
+from cotrain.recipes.votes import co_rewarding
 from cotrain.runs import run as loop
 from cotrain.runs.directory import refuse_other_lag
 from cotrain.storage import checkpoints

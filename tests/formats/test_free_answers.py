@@ -1,5 +1,7 @@
 """Where answers stand in free text."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,11 +64,18 @@ def test_a_format_that_does_not_exist_and_a_pattern_that_cannot_be_used_are_told
     [
         ("<think>", "</think>"),
         ("<thinking>", "</thinking>"),
+        ("<thought>", "</thought>"),
+        ("<Thought>", "</Thought>"),
         ("<reasoning>", "</reasoning>"),
         ("<seed:think>", "</seed:think>"),
         ("<|begin_of_thought|>", "<|end_of_thought|>"),
+        ("<|START_THINKING|>", "<|END_THINKING|>"),
         ("[THINK]", "[/THINK]"),
+        ("◁think▷", "◁/think▷"),
+        ("<|inner_prefix|>", "<|inner_suffix|>"),
+        ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),
     ],
+    ids=lambda tag: re.sub(r"\W", "", tag)[:10],
 )
 def test_a_thought_in_the_tags_of_any_model_holds_no_answer(opens, closes):
     thought = f"{opens}Is it \\boxed{{7}} or <answer>7</answer>?{closes}"

@@ -34,16 +34,16 @@ def test_rates_by_hand():
         "true_positive_rate": pytest.approx(3 / 5),
         "true_negative_rate": pytest.approx(4 / 7),
         "balanced_accuracy": pytest.approx((3 / 5 + 4 / 7) / 2),
-        "precision": pytest.approx(4 / 6),
-        "recall": pytest.approx(4 / 7),
-        "f1": pytest.approx(8 / 13),  # 2 · 4 / (2 · 4 + 2 + 3)
+        "error_precision": pytest.approx(4 / 6),
+        "error_recall": pytest.approx(4 / 7),
+        "error_f1": pytest.approx(8 / 13),  # 2 · 4 / (2 · 4 + 2 + 3)
     }
 
 
 def test_a_rate_without_its_class_is_undefined():
     found = {name: float(rate(sums_of(confusion_counts([(True, True)])))) for name, rate in rate_statistics().items()}
     assert found["true_positive_rate"] == 1.0
-    assert all(math.isnan(found[name]) for name in ("true_negative_rate", "balanced_accuracy", "recall"))
+    assert all(math.isnan(found[name]) for name in ("true_negative_rate", "balanced_accuracy", "error_recall"))
 
 
 def test_the_matthews_correlation_by_hand():

@@ -111,7 +111,7 @@ def test_an_unparsed_review_counts_as_a_wrong_judgement():
     assert figures["verifier/balanced_accuracy"].value == 0.5
     assert figures["verifier/parsed"].value == 0.75
     # wrong solutions found: 1 hit, 1 false alarm (the unparsed one), 1 miss
-    assert figures["verifier/f1"].value == pytest.approx(2 / (2 + 1 + 1))
+    assert figures["verifier/error_f1"].value == pytest.approx(2 / (2 + 1 + 1))
     # of three parsed ones, two said CORRECT and one is
     assert figures["gap"].value == pytest.approx(2 / 3 - 1 / 3)
 
@@ -163,9 +163,9 @@ def test_precision_and_recall_are_about_wrong_solutions():
     figures = measure_judge("verifier")(
         [episode(t, 0, "1", ok, [True], verdict) for t, (ok, verdict) in enumerate(said)]
     )
-    assert figures["verifier/recall"].value == 3 / 4 and figures["verifier/recall"].n == 4
-    assert figures["verifier/precision"].value == 3 / 6 and figures["verifier/precision"].n == 6
-    assert figures["verifier/f1"].value == 6 / (6 + 3 + 1) and figures["verifier/f1"].n == 8
+    assert figures["verifier/error_recall"].value == 3 / 4 and figures["verifier/error_recall"].n == 4
+    assert figures["verifier/error_precision"].value == 3 / 6 and figures["verifier/error_precision"].n == 6
+    assert figures["verifier/error_f1"].value == 6 / (6 + 3 + 1) and figures["verifier/error_f1"].n == 8
     assert figures["verifier/predicted_positive"].value == 2 / 7 and figures["verifier/base_rate"].value == 4 / 8
 
 

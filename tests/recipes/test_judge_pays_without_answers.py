@@ -9,7 +9,9 @@ from cotrain.config.recipe import check_problems
 from cotrain.core.errors import DataError
 from cotrain.core.types import UNLABELLED
 from cotrain.data.sources import problem_source
+from cotrain.recipes.grpo import grpo
 from cotrain.recipes.judged import judged
+from tests.helpers import TINY
 
 
 @pytest.fixture
@@ -38,14 +40,44 @@ def test_every_problem_of_a_step_has_no_answer_where_the_judge_learns_nothing(fi
         assert {phase.unlabelled for phase in made(files, **needs_labels).schedule.phases} == {0.0}
 
 
-def test_without_a_solved_problem_nothing_could_be_measured(files):
-    recipe = judged(
-        tasks=problem_source("jsonl", files[0], labelled="answers"), labelled="answers", verifier="frozen", warmup=0
-    )
-    with pytest.raises(
-        DataError, match=r"nothing can be measured; bring a hundred or more solved ones .* --labelled FILE"
-    ):
-        check_problems(recipe)
+FROZEN = ("--verifier", "frozen", "--warmup", "0")
+
+
+def unanswered(make, files, **more):
+    return make(tasks=problem_source("jsonl", files[0], labelled="answers"), labelled="answers", **more)
+
+
+def test_without_any_answer_some_questions_are_held_out(files):
+    recipe = unanswered(judged, files, verifier="frozen", warmup=0)
+    check_problems(recipe)
+    sizes = {split: recipe.tasks.size(split) for split in ("train", "validation", "test", UNLABELLED)}
+    assert sizes["train"] == 0 and sum(sizes.values()) == 80 and min(sizes["test"], sizes["validation"]) > 0
+    asked = {split: {recipe.tasks.get(split, i).prompt for i in range(sizes[split])} for split in ("test", UNLABELLED)}
+    assert asked["test"].isdisjoint(asked[UNLABELLED]) and not recipe.tasks.get("test", 0).gradable
+    assert "no truth is measured" in recipe.tasks.notes[0] and "--labelled FILE" in recipe.tasks.notes[0]
+
+
+@pytest.mark.parametrize("make", [grpo, judged], ids=["grpo", "judge-learns"])
+def test_method_that_is_paid_by_answers_is_refused_without_any(make, files):
+    with pytest.raises(DataError, match=r"this method is paid by answers; .* --labelled FILE"):
+        check_problems(unanswered(make, files))
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    "words", [["ttrl"], ["judged", "--verifier", "frozen", "--warmup", "0"]], ids=["vote", "judge"]
+)
+def test_run_without_any_answer_measures_agreement_alone(words, files, tmp_path, capsys):
+    small = ["--steps", "2", "--tasks-per-step", "2", "--group-size", "4", "--evaluation-tasks", "4", "--threads", "1"]
+    data = ["--data", files[0], "--labelled", "answers", "--model", TINY, "--evaluate-every", "1"]
+    out = tmp_path / "run"
+    assert main(["run", *words, *small, *data, "--set", "evaluation.group_size=2", "--out", str(out)]) == 0
+    said = capsys.readouterr()
+    assert "no truth is measured" in said.out + said.err
+    summary = json.loads((out / "summary.json").read_text())
+    figures = {key for key in summary["after"] if key.startswith(("solver/", "verifier/", "gap"))}
+    assert figures <= {"solver/majority_share", "solver/parsed"} and "solver/majority_share" in figures
+    assert main(["resume", str(out), "--steps", "3"]) == 0
 
 
 def test_the_dry_run_says_how_many_unlabelled_problems_are_trained_on(files, capsys):

@@ -26,8 +26,8 @@ END = {
     "tango:verifier=frozen": {"solver/pass@1": 0.4, "verifier/balanced_accuracy": 0.55},
 }
 VERDICTS = {
-    "verifier/precision": 0.71,
-    "verifier/recall": 0.62,
+    "verifier/error_precision": 0.71,
+    "verifier/error_recall": 0.62,
     "verifier/predicted_positive": 0.53,
     "verifier/right_verdict_wrong_step": 0.24,
     "verifier/fixed/balanced_accuracy": 0.65,

@@ -56,7 +56,7 @@ from cotrain.storage.ledger import Ledger
 
 FILE, FORMAT = "reviewed.json", 1
 _ALREADY_GRADED = NoGrader(reason="graded in training")  # the ledger has the grades; nobody asks again
-SHOWN = ("balanced_accuracy", "mcc", "precision", "recall", "f1", "false_positive_rate")
+SHOWN = ("balanced_accuracy", "mcc", "error_precision", "error_recall", "error_f1", "false_positive_rate")
 
 
 def review_rollouts(
@@ -263,8 +263,8 @@ def sample_solutions(
 
 MATRICES = {
     "balanced_accuracy": "balanced accuracy",
-    "precision": "precision on wrong ones",
-    "recall": "recall on wrong ones",
+    "error_precision": "precision on wrong ones",
+    "error_recall": "recall on wrong ones",
 }
 COLUMNS = {"called_right": "first", "reference_called_right": "second", "gap": "gap", "low": "low", "high": "high"}
 COLUMNS |= {"agreement": "agree", "kappa": "kappa"}

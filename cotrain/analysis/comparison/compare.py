@@ -172,7 +172,7 @@ class ComparisonPlan:
 def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict[str, Any]:
     """Run every arm with every seed and write ``compare.json``, ``report.html``, ``table.md`` and the curves as SVG.
 
-    Returns the content of the first. Raises ConfigError before anything is run, and Interrupted on a signal, when every
+    Returns the content of the first. Raises ConfigError before anything is run, and Stopped on a signal, when every
     run has been stopped."""
     arms = distinct_arms(plan.arms)
     if not plan.changed_code:

@@ -18,6 +18,7 @@ to one request, log-probabilities.
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import time
 from collections.abc import Sequence
@@ -29,11 +30,12 @@ from typing import Any
 
 from cotrain.core.errors import ModelError, TooLong, UserError, unknown_message
 from cotrain.core.notes import PROBLEM
+from cotrain.core.types import TOO_LONG
 from cotrain.envs.agent.program import Agent, AgentFailed, ProgramRun
 from cotrain.envs.agent.tools import ToolMessages
-from cotrain.formats.openai_requests import BadRequest, RequestParams
+from cotrain.formats.openai_requests import BadRequest, CallingMessage, RequestParams, check_text_size
 from cotrain.prompts.decoding import stop_in
-from cotrain.prompts.render import Rendering
+from cotrain.prompts.render import Renderer, Rendering
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.event_loop import awaiting_server
 from cotrain.rollout.runner import Roles
@@ -169,6 +171,7 @@ class Rollout:
             raise BadRequest(unknown_message("model", params.model, self.models), "model", status=404)
         if params.n > 1 or params.top is not None:
             raise BadRequest("expected n=1 without logprobs; ask once for each answer", "n")
+        self._check_size(params)
         params, renderer, syntax = self._tools.prepare_request(params, getattr(self._roles, params.model).renderer)
         chat = self._find_chat(params, renderer)
         limit = min(params.max_tokens or self._max_tokens, self._max_tokens)
@@ -179,6 +182,9 @@ class Rollout:
         finally:
             self._speaking.remove(chat)
         turn.show(PROBLEM, params.messages[-1].content)
+        if turn.completion.failure == TOO_LONG:
+            message = f"messages does not fit the context of {params.model!r}; shorten it"
+            raise BadRequest(message, "messages", code="context_length_exceeded")
         if turn.failed:
             raise BadRequest(f"the model gave no answer: {turn.completion.failure}", status=500, code="no_answer")
         stopped = stop_in(turn.text, params.stop)
@@ -188,6 +194,19 @@ class Rollout:
             return reply
         beside, calls = self._tools.read_reply(turn, text, params, syntax)
         return replace(reply, text=beside, calls=calls, finish="tool_calls") if calls else reply
+
+    def _check_size(self, params: RequestParams) -> None:
+        """Raises BadRequest for more text than the model's context could hold, before a template or a tokenizer sees
+        it: the engine, and with it all other rollouts, would wait for them."""
+        role = getattr(self._roles, params.model)
+        if role.context is None:
+            return
+        longest = role.renderer.longest_token if isinstance(role.renderer, Renderer) else 1  # of a program: a byte
+        texts = [message.content for message in params.messages]
+        texts += [json.dumps(one.calls) for one in params.messages if isinstance(one, CallingMessage)]
+        check_text_size(texts, role.context, longest, "messages", params.model)
+        if params.tools:
+            check_text_size([json.dumps(params.tools)], role.context, longest, "tools", params.model)
 
     def _find_chat(self, params: RequestParams, renderer: Rendering) -> Conversation:
         """The longest conversation, with the same tools, that the messages begin with; else a new one."""

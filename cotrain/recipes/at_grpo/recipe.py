@@ -37,7 +37,8 @@ from cotrain import (
     recipe,
     single,
 )
-from cotrain.recipes.at_grpo.turns import EARNED, TEAM, Grouping, check_turns, take_turns
+from cotrain.core.notes import TEAM
+from cotrain.recipes.at_grpo.turns import EARNED, Grouping, check_turns, take_turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ from cotrain import (
     recipe,
     single,
 )
-from cotrain.recipes.at_grpo.turns import TEAM
+from cotrain.core.notes import TEAM
 from cotrain.recipes.marti.workflows import AGENTS, HEAR, HEAR_FULL, SHAPED, Shaping, Workflow, check_workflow, work
 
 

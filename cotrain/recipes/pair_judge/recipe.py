@@ -79,7 +79,7 @@ FORMS: dict[str, Callable[..., Role]] = {  # the role of each, for a policy and 
 STANDING = 1e-30  # a learning rate at which no float32 weight moves
 
 
-@recipe(kl=0.0)
+@recipe(reads="pairs", kl=0.0)
 def pair_judge(
     run: Settings,
     *,

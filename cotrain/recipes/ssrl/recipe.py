@@ -39,7 +39,7 @@ from cotrain import (
     single,
 )
 from cotrain.algorithms.advantage_edits import LeaveOut
-from cotrain.recipes.ssp.searching import GATHERED
+from cotrain.core.notes import GATHERED
 from cotrain.recipes.ssrl.self_search import OWN, SUPPORTED, parse_searched, search_both_ways, search_within
 from cotrain.recipes.ssrl.world import World
 from cotrain.rollout.tools.search import Search, check_search

@@ -61,7 +61,7 @@ function Fall({ of }) {
 }
 
 const CROSSED = [["balanced_accuracy", "balanced accuracy"], ["false_positive_rate", "false positives"], ["true_positive_rate", "right ones accepted"], ["best_of_n", "best of n is right"]];
-const REVIEWED = [["balanced_accuracy", "balanced accuracy"], ["precision", "precision on wrong ones"], ["recall", "recall on wrong ones"], ["f1", "F1 on wrong ones"], ["false_positive_rate", "false positives"]];
+const REVIEWED = [["balanced_accuracy", "balanced accuracy"], ["error_precision", "precision on wrong ones"], ["error_recall", "recall on wrong ones"], ["error_f1", "F1 on wrong ones"], ["false_positive_rate", "false positives"]];
 
 // What `cotrain xplay` measured, on held-out problems and, with --on-rollouts, on solutions of training.
 function Crossed({ xplay }) {

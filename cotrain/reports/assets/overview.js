@@ -131,7 +131,7 @@ function Earned({ document, common, colours }) {
 
 function HeldOut({ document, axis, lanes }) {
   const { axes, series } = document.evaluations, x = axes[axis] ?? [];
-  const wanted = /^[^/]+\/(pass@1|greedy|majority@\d+|balanced_accuracy|step_balanced_accuracy|f1)$/;
+  const wanted = /^[^/]+\/(pass@1|greedy|majority@\d+|balanced_accuracy|step_balanced_accuracy|error_f1)$/;
   const lines = Object.keys(series).filter((name) => wanted.test(name)).map((name, at) => ({
     label: name.replaceAll("_", " "), values: series[name], tone: tone(at), share: true,
   }));

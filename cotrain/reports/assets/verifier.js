@@ -136,7 +136,7 @@ function HeldOut({ role, document, axis, lanes }) {
   const value = (one, side) => (one?.[side] ? `${number(one[side].value, one.share)}` : "–");
   const bounds = (one) => (one?.after && finite(one.after.low) ? `${number(one.after.low, one.share)} to ${number(one.after.high, one.share)}, n ${one.after.n}` : "");
   const named = (split) => (split === "" ? "solutions of the present generator" : split === "fixed" ? "fixed solutions, of the start" : split.replaceAll("_", " "));
-  const lines = Object.keys(series).filter((name) => name.startsWith(`${role}/`) && /\/(balanced_accuracy|f1|base_rate)$/.test(name)).map((name, at) => ({
+  const lines = Object.keys(series).filter((name) => name.startsWith(`${role}/`) && /\/(balanced_accuracy|error_f1|base_rate)$/.test(name)).map((name, at) => ({
     label: name.slice(role.length + 1).replaceAll("_", " ").replaceAll("/", ": "), values: series[name], tone: tone(at), share: true, dash: name.endsWith("base_rate") ? [2, 3] : undefined,
   }));
   const chart = axes[axis]?.length > 1 ? html`<div class="charts"><${Chart} title="On held-out problems" x=${axes[axis]} axis=${axis} lines=${lines} lanes=${lanes} range=${[0, 1]} height=${240} /></div>` : null;

@@ -30,6 +30,7 @@ from cotrain.formats.nonce import wrap_text
 from cotrain.formats.openai_requests import function_call
 from cotrain.formats.solutions import behind_thoughts
 from cotrain.prompts.render import PLACEHOLDER, Renderer
+from cotrain.prompts.thoughts import begins_with_thought, broken_thought_in
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.event_loop import pausing_engine
 from cotrain.rollout.role import Turn
@@ -73,7 +74,7 @@ def tag_format(tag: str, shown: str) -> CallFormat:
     opening, closing = f"<{tag}>", f"</{tag}>"
 
     def read_call(text: str, tools: Mapping[str, Tool]) -> ToolCall | None:
-        if text.lstrip().startswith("<think>") and "</think>" not in text:
+        if begins_with_thought(text) and broken_thought_in(text):
             return None  # a thought may hold what looks like one
         _, opened, inside = text[: -len(closing)].rpartition(opening)
         if not opened or closing in inside:
