@@ -13,8 +13,8 @@ def compare(
     """Run several recipes with several seeds. ``options``: the other fields of
     ``comparison.compare.ComparisonPlan``."""
     from cotrain.analysis.comparison.arms import parse_arm
-    from cotrain.analysis.comparison.compare import ComparisonPlan
     from cotrain.analysis.comparison.compare import compare as work
+    from cotrain.analysis.comparison.plan import ComparisonPlan
 
     plan = ComparisonPlan(arms=tuple(map(parse_arm, arms)), seeds=seeds, out=Path(out).absolute(), **options)
     return work(plan, say=say)

@@ -16,8 +16,8 @@ from cotrain.models.load import EMBEDDED_RATER, describe_model, resolve_model
 from cotrain.rollout.common_roles import EMBEDDED
 
 NEEDED = (
-    "torch", "transformers", "tokenizers", "safetensors", "huggingface-hub", "httpx2", "peft", "rich", "math-verify",
-    "numpy", "jinja2",
+    "torch", "transformers", "tokenizers", "safetensors", "huggingface-hub", "httpx2", "peft", "rich",
+    "lazy-loader", "math-verify", "numpy", "jinja2",
 )  # fmt: skip
 OPTIONAL = {  # package → extra
     "reasoning-gym": "gym",

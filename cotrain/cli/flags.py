@@ -15,11 +15,11 @@ import re
 import shutil
 import textwrap
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from cotrain.core.arguments import hints_of, strip_optional
+from cotrain.core.arguments import Argument, strip_optional
 from cotrain.core.errors import ConfigError, DataError, nearest_name
 from cotrain.core.verbosity import LEVELS, set_level
 
@@ -284,28 +284,24 @@ def comments_of(build: Callable[..., Any]) -> dict[str, str]:
 
 def add_parameters(
     parser: argparse._ActionsContainer,
-    build: Callable[..., Any],
+    recipe: str,
+    arguments: Mapping[str, Argument],
     *,
-    skip: Collection[str] = (),
     about: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Add one flag for each parameter of ``build`` that a flag can hold, with what is said ``about`` it; return their
+    """Add one flag for each argument of a recipe that a flag can hold, with what is said ``about`` it; return their
     names."""
-    hints = hints_of(build)
     names = []
-    for name, parameter in inspect.signature(build).parameters.items():
-        if name in skip:
-            continue
-        flag, kind = "--" + name.replace("_", "-"), strip_optional(hints.get(name, str))
-        required = parameter.default is inspect.Parameter.empty
-        default = None if required else parameter.default
-        rules: dict[str, Any] = {"default": default, "required": required}
+    for name, argument in arguments.items():
+        flag, kind = "--" + name.replace("_", "-"), strip_optional(argument.hint)
+        default = None if argument.is_required else argument.default
+        rules: dict[str, Any] = {"default": default, "required": argument.is_required}
         inner = typing.get_args(kind)
         if typing.get_origin(kind) is typing.Literal:  # the recipe itself says which is nearest to a wrong one
             rules |= {"metavar": "{" + ",".join(map(str, inner)) + "}"}
         elif kind is bool:
             rules |= {"action": argparse.BooleanOptionalAction}
-        elif bool in typing.get_args(hints.get(name)):
+        elif bool in typing.get_args(argument.hint):
             rules |= {"action": SwitchOrText}
         elif typing.get_origin(kind) is tuple and inner and Ellipsis not in inner:
             rules |= {"type": TYPES[inner[0]], "nargs": len(inner), "metavar": METAVARS[inner[0]]}
@@ -317,8 +313,8 @@ def add_parameters(
             action = parser.add_argument(flag, **rules)
         except argparse.ArgumentError as error:
             raise ConfigError(
-                f"{build.__name__}: parameter {name!r} has the name of a flag of the command, {flag}; rename it, for "
-                f"instance {f'{build.__name__}_{name}'!r}"
+                f"{recipe}: parameter {name!r} has the name of a flag of the command, {flag}; rename it, for "
+                f"instance {f'{recipe}_{name}'!r}"
             ) from error
         if default is not None:
             default_text = (flag if default else f"--no-{flag[2:]}") if kind is bool else typed_words(default)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
 import re
 import shutil
@@ -11,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from cotrain.cli.common import (
     add_answer_flags,
@@ -35,7 +35,7 @@ def list_recipes(argv: Sequence[str]) -> int:
     add_json_flag(parser)
     parser.parse_strictly(argv, lambda word, _: f"`cotrain run {word} --help` lists what a recipe takes")
     from cotrain.config.registry import find_recipe, recipe_names
-    from cotrain.config.run_config import Settings, description_of
+    from cotrain.config.run_config import Settings
     from cotrain.recipes import QUESTIONS
 
     question_of = {name: question for question, names in QUESTIONS.items() for name in names}
@@ -53,35 +53,29 @@ def list_recipes(argv: Sequence[str]) -> int:
         except ConfigError as error:  # of an installed package
             print_lines([textwrap.fill(str(error), width, subsequent_indent="    "), ""])
             continue
-        paragraph = " ".join(description_of(build.recipe).partition("\n\n")[0].split())  # type: ignore[attr-defined]
+        paragraph = " ".join(build.description.partition("\n\n")[0].split())
         about = re.split(r"(?<=\.)(?<!\bal\.)(?<!\bDr\.) (?=[A-Z`])", paragraph)[0]  # its first sentence
         print(textwrap.fill(f"{name}  {about}", width, subsequent_indent="    "))
-        own_parameters = [
-            p
-            for p in inspect.signature(build).parameters.values()
-            if p.name != "tasks" and p.default not in (None, usual.get(p.name, p.empty))
-        ]
-        print(_wrap_words([_flag_text(p) for p in own_parameters], width), end="\n\n")
-        listed.append(
-            {
-                "name": name,
-                "question": question,
-                "about": about,
-                "parameters": {p.name: p.default for p in own_parameters},
-            }
-        )
+        own_defaults = {
+            parameter: argument.default
+            for parameter, argument in build.taken.items()
+            if parameter != "tasks" and not argument.is_required
+        }
+        shown = {p: value for p, value in own_defaults.items() if value is not None and value != usual.get(p)}
+        print(_wrap_words([_flag_text(p, value) for p, value in shown.items()], width), end="\n\n")
+        listed.append({"name": name, "question": question, "about": about, "parameters": shown})
     tell_result({"recipes": listed, "settings": {name: value for name, value in usual.items() if value is not None}})
     print("every recipe, where it does not say otherwise")
-    settings = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value) for name, value in usual.items()]
-    print(_wrap_words([_flag_text(p) for p in settings if p.default is not None], width), end="\n\n")
+    words = [_flag_text(name, value) for name, value in usual.items() if value is not None]
+    print(_wrap_words(words, width), end="\n\n")
     print("begin with `cotrain run grpo --out DIR`, and `tango` where a verifier shall learn beside it")
     print("`cotrain run RECIPE --help` says more of one; `cotrain run RECIPE --out DIR` runs it")
     return 0
 
 
-def _flag_text(parameter: inspect.Parameter) -> str:
+def _flag_text(name: str, default: Any) -> str:
     """A parameter with its default, as one would type it."""
-    flag, default = parameter.name.replace("_", "-"), parameter.default
+    flag = name.replace("_", "-")
     if isinstance(default, bool):
         return f"--{flag}" if default else f"--no-{flag}"
     return f"--{flag} {typed_words(default)}"

@@ -19,7 +19,7 @@ from cotrain.cli.common import (
     set_threads,
 )
 from cotrain.cli.flags import Parser, add_changed_code_flag, add_count, add_trust_flag
-from cotrain.cli.run import cluster_notes_of, run_watched
+from cotrain.cli.run import cluster_notes_of, exit_code_of, print_outcome, watched_run
 from cotrain.core.errors import ConfigError
 from cotrain.runs.changes import rebuild_recipe, refuse_foreign_code
 
@@ -58,6 +58,7 @@ def resume(argv: Sequence[str]) -> int:
 
         lengthen_run(arguments.directory, arguments.steps)
     from cotrain.runs.trackers import trackers_of_run
+    from cotrain.trainer.failures import Diverged, Stopped
 
     notes: list[str] = []
     backend = backend_of(arguments)
@@ -77,21 +78,23 @@ def resume(argv: Sequence[str]) -> int:
             )
     device = device_of(arguments.device, here=backend is None)
     with cluster_notes_of(backend, recipe) as cluster_notes:
-        return run_watched(
-            recipe,
-            lambda watch: api.resume(
-                arguments.directory,
-                recipe=recipe,
-                device=device,
-                backend=backend,
-                observer=watch,
-                changed_code=arguments.changed_code,
-            ),
-            out=arguments.directory,
-            trackers=trackers_of_run(arguments.directory),
-            notes=[*notes, *cluster_notes],
-            view=arguments.view,
-        )
+        trackers = trackers_of_run(arguments.directory)
+        notes += cluster_notes
+        try:
+            with watched_run(
+                recipe, out=arguments.directory, trackers=trackers, notes=notes, view=arguments.view
+            ) as observer:
+                outcome = api.resume(
+                    arguments.directory,
+                    recipe=recipe,
+                    device=device,
+                    backend=backend,
+                    observer=observer,
+                    changed_code=arguments.changed_code,
+                )
+        except (Stopped, Diverged) as stopped:
+            return exit_code_of(stopped)
+    return print_outcome(outcome)
 
 
 def _own_ranks(backend: Mapping[str, Any]) -> str:
@@ -112,6 +115,7 @@ def demo(argv: Sequence[str]) -> int:
     from cotrain import api
     from cotrain.recipes.tango import demo as build
     from cotrain.runs.directory import RunDirectory
+    from cotrain.trainer.failures import Diverged, Stopped
 
     if (Path(arguments.out) / "recipe.json").is_file():
         directory = RunDirectory.open(arguments.out)
@@ -125,13 +129,16 @@ def demo(argv: Sequence[str]) -> int:
                 f"{arguments.out} holds the demo with seed {recipe.seed}; leave out --seed {arguments.seed} to go on "
                 "with it, or choose another --out"
             )
-        return run_watched(
-            recipe,
-            lambda watch: api.resume(directory.path, recipe=recipe, observer=watch),
-            out=arguments.out,
-            view=arguments.view,
-        )
-    recipe = build(seed=arguments.seed or 0)
-    return run_watched(
-        recipe, lambda watch: api.run(recipe, arguments.out, observer=watch), out=arguments.out, view=arguments.view
-    )
+        begun = directory.path
+    else:
+        recipe = build(seed=arguments.seed or 0)
+        begun = None
+    try:
+        with watched_run(recipe, out=arguments.out, view=arguments.view) as observer:
+            if begun is None:
+                outcome = api.run(recipe, arguments.out, observer=observer)
+            else:
+                outcome = api.resume(begun, recipe=recipe, observer=observer)
+    except (Stopped, Diverged) as stopped:
+        return exit_code_of(stopped)
+    return print_outcome(outcome)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,7 @@ from cotrain.cli.common import (
     with_answer_formats,
 )
 from cotrain.cli.flags import Parser, add_count, add_parameters, comments_of, parsed_values, typed_flags, whole_number
-from cotrain.config.registry import find_recipe, make_recipe, recipe_names
+from cotrain.config.registry import call_recipe, find_recipe, recipe_names
 from cotrain.core.errors import ConfigError
 from cotrain.core.registry import RECIPES, ZOO
 from cotrain.core.verbosity import count_of, print_error, tell_result
@@ -34,6 +33,11 @@ from cotrain.metrics.table import is_headline, table_rank
 
 if TYPE_CHECKING:
     from cotrain.config.recipe import Recipe
+    from cotrain.config.run_config import RecipeFunction
+    from cotrain.distributed.multi_process import MultiProcessBackend
+    from cotrain.runs.log import Observer
+    from cotrain.runs.run import Outcome
+    from cotrain.trainer.failures import Diverged, Stopped
 
 USAGE = """usage: cotrain run RECIPE --out DIR [flags]
        cotrain run --config FILE --out DIR [flags]
@@ -60,7 +64,7 @@ def run(argv: Sequence[str]) -> int:
         from cotrain.cli.smoke import smoke_note, smoke_words
 
         words += smoke_words(
-            build, parser, names, argv, lambda parsed, arguments: _make_recipe(target, build, parsed, arguments)
+            build, parser, names, argv, lambda parsed, arguments: _make_recipe(build, target, parsed, arguments)
         )
     words += argv
     parsed = parser.parse_strictly(words, lambda flag, value: _variant_meant(target, value))
@@ -75,9 +79,10 @@ def run(argv: Sequence[str]) -> int:
     from cotrain.config.recipe import check_due
     from cotrain.runs.directory import RunDirectory
     from cotrain.trainer.async_rollouts import IN_TURN, check_lag
+    from cotrain.trainer.failures import Diverged, Stopped
 
     arguments = {name: value for name, value in parsed_values(parsed, names).items() if name in typed}
-    base_recipe = _make_recipe(target, build, parsed, arguments)
+    base_recipe = _make_recipe(build, target, parsed, arguments)
     recipe = override(base_recipe, parsed.set)
     check_lag(recipe, parsed.lag)
     elsewhere = _planned_elsewhere(parsed)
@@ -116,16 +121,26 @@ def run(argv: Sequence[str]) -> int:
         notes = [*plan_lines(recipe), *notes]
         return dry_run(recipe, parsed, backend, config_lines(target, parser, parsed), notes)
     with cluster_notes_of(backend, recipe) as cluster_notes:
-        final_recipe = with_answer_formats(recipe, parsed)
-        keeping = {"checkpoint_every": parsed.checkpoint_every, "keep_every": parsed.keep_every, "lag": parsed.lag}
-        return run_watched(
-            final_recipe,
-            lambda watch: api.run(final_recipe, parsed.out, **keeping, device=device, backend=backend, observer=watch),
-            out=parsed.out,
-            trackers=_checked_trackers(parsed.tracker),
-            notes=[*notes, *cluster_notes, *([IN_TURN] if parsed.lag and backend is None else [])],
-            view=parsed.view,
-        )
+        recipe = with_answer_formats(recipe, parsed)
+        notes += cluster_notes
+        if parsed.lag and backend is None:
+            notes.append(IN_TURN)
+        trackers = _checked_trackers(parsed.tracker)
+        try:
+            with watched_run(recipe, out=parsed.out, trackers=trackers, notes=notes, view=parsed.view) as observer:
+                outcome = api.run(
+                    recipe,
+                    parsed.out,
+                    checkpoint_every=parsed.checkpoint_every,
+                    keep_every=parsed.keep_every,
+                    lag=parsed.lag,
+                    device=device,
+                    backend=backend,
+                    observer=observer,
+                )
+        except (Stopped, Diverged) as stopped:
+            return exit_code_of(stopped)
+    return print_outcome(outcome)
 
 
 def _planned_elsewhere(parsed: argparse.Namespace) -> bool:
@@ -151,7 +166,7 @@ def _variant_meant(target: str, value: str) -> str:
     return f"that is the recipe `{variant}`: `cotrain run {variant}`" if known else ""
 
 
-def cluster_notes_of(backend: Any, recipe: Any) -> AbstractContextManager[list[str]]:
+def cluster_notes_of(backend: MultiProcessBackend | None, recipe: Recipe) -> AbstractContextManager[list[str]]:
     """``cluster_ready``, of a run of several processes."""
     if backend is None:
         return nullcontext([])
@@ -180,13 +195,13 @@ def _split_target(argv: Sequence[str], config: Any) -> tuple[str, Sequence[str]]
 
 
 def _make_recipe(
-    target: str, build: Callable[..., Any], parsed: argparse.Namespace, arguments: Mapping[str, Any]
+    build: RecipeFunction, target: str, parsed: argparse.Namespace, arguments: Mapping[str, Any]
 ) -> Recipe:
     """The recipe of these arguments, on the problems that the flags name."""
     data_flags = ("tasks", "data", "operations", "question_column", "answer_column")
     if all(getattr(parsed, name) is None for name in data_flags) and not parsed.lenient:
-        return make_recipe(target, arguments)
-    if "tasks" not in inspect.signature(build).parameters:
+        return call_recipe(build, target, arguments)
+    if "tasks" not in build.taken:
         raise ConfigError(
             f"recipe {target!r} has no parameter 'tasks': leave out --tasks, --data, --lenient and --operations"
         )
@@ -195,16 +210,15 @@ def _make_recipe(
     kind = parsed.tasks or (getattr(build, "reads", None) if parsed.data else None)
     parsed.tasks = with_columns(kind, parsed.question_column, parsed.answer_column)
     source = problem_source(parsed.tasks, parsed.data, parsed.operations, parsed.lenient, arguments.get("labelled"))
-    return make_recipe(target, {**arguments, "tasks": source})
+    return call_recipe(build, target, {**arguments, "tasks": source})
 
 
-def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]]:
+def parser_of(target: str, build: RecipeFunction) -> tuple[Parser, list[str]]:
     """The parser of a recipe's command, and which of its flags are arguments of the recipe."""
-    from cotrain.config.run_config import SETTING_NAMES, Settings, description_of
+    from cotrain.config.run_config import Settings
 
-    plain = getattr(build, "recipe", build)
-    parser = Parser(prog=f"cotrain run {target}", usage="%(prog)s --out DIR [flags]", description=description_of(plain))
-    its_own = parser.add_argument_group(f"parameters of {build.__name__}")
+    parser = Parser(prog=f"cotrain run {target}", usage="%(prog)s --out DIR [flags]", description=build.description)
+    its_own = parser.add_argument_group(f"parameters of {build.name}")
     common = parser.add_argument_group("settings of every recipe")
     data, run_group = parser.add_argument_group("problems"), parser.add_argument_group("the run")
     run_group.add_argument("--out", metavar="DIR", help="a new directory for the run")
@@ -253,16 +267,16 @@ def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]
         "--operations", type=whole_number(1), nargs=2, metavar="N", help="fewest and most steps of --tasks words"
     )
     add_answer_flags(data, verdict="auto, which looks at reviews of the model (the default), ")
-    names = add_parameters(its_own, build, skip=SETTING_NAMES, about=comments_of(plain))
-    others = {name for name in inspect.signature(build).parameters if name not in SETTING_NAMES}
-    names += add_parameters(common, build, skip={"tasks", *others}, about=comments_of(Settings))
+    names = add_parameters(its_own, build.name, build.own(), about=comments_of(build.build))
+    settings = {name: argument for name, argument in build.settings().items() if name != "tasks"}
+    names += add_parameters(common, build.name, settings, about=comments_of(Settings))
     return parser, names
 
 
 class SaysFirst:
     """An observer that is told a line before the first thing that the run says: one that is refused says nothing."""
 
-    def __init__(self, line: str, observer: Any) -> None:
+    def __init__(self, line: str, observer: Observer) -> None:
         self._lines, self._observer = [line], observer
 
     def message(self, text: str) -> None:
@@ -278,43 +292,51 @@ class SaysFirst:
             self._observer.message(self._lines.pop())
 
 
-def run_watched(
-    recipe: Any,
-    work: Callable[[Any], Any],
+@contextmanager
+def watched_run(
+    recipe: Recipe,
     *,
     out: str,
     trackers: Sequence[str] = (),
-    notes: Sequence[str] = (),  # to be said first
-    view: bool = False,  # with its page beside it
-) -> int:
-    """Run under the live table, mirrored in trackers; print how to watch it, and where the results are."""
+    notes: Sequence[str] = (),
+    view: bool = False,
+) -> Iterator[Observer]:
+    """Who observes a run while the block does it: the live table, mirrored in trackers, which says how to watch the
+    run. ``notes``: to be said first; ``view``: its page is served meanwhile."""
     from cotrain.cli.plan_line import plan_lines
     from cotrain.reports.live import LiveTable, ends_of
     from cotrain.runs.figures import latest_costs
-    from cotrain.trainer.failures import Diverged, Stopped
 
-    about = {"recipe": recipe.name, "seed": recipe.seed, "steps": recipe.max_steps}
-    try:
-        with ExitStack() as stack:
-            live = stack.enter_context(LiveTable(ends_of(recipe), spent=latest_costs(Path(out))))
-            watch: Any = live
-            if trackers:
-                from cotrain.runs.trackers import TrackingObserver
+    about: dict[str, str | int] = {"recipe": recipe.name, "seed": recipe.seed, "steps": recipe.max_steps}
+    with ExitStack() as stack:
+        live = stack.enter_context(LiveTable(ends_of(recipe), spent=latest_costs(Path(out))))
+        observer: Observer = live
+        if trackers:
+            from cotrain.runs.trackers import TrackingObserver
 
-                watch = stack.enter_context(TrackingObserver(live, out, trackers, about=about))
-            address = f"watch it in a browser: cotrain view {shlex.quote(out)}"
-            if view:
-                from cotrain.cli.view import serve_beside
+            observer = stack.enter_context(TrackingObserver(live, out, trackers, about=about))
+        address = f"watch it in a browser: cotrain view {shlex.quote(out)}"
+        if view:
+            from cotrain.cli.view import serve_beside
 
-                address = stack.enter_context(serve_beside(Path(out)))
-            for line in [*plan_lines(recipe), *notes]:
-                live.message(line)
-            outcome = work(SaysFirst(address, watch))
-    except Stopped as stopped:
+            address = stack.enter_context(serve_beside(Path(out)))
+        for line in [*plan_lines(recipe), *notes]:
+            live.message(line)
+        yield SaysFirst(address, observer)
+
+
+def exit_code_of(stopped: Stopped | Diverged) -> int:
+    """The exit code of a run that was stopped, or that stopped as it could not go on, which is said."""
+    from cotrain.trainer.failures import Stopped
+
+    if isinstance(stopped, Stopped):
         return stopped.exit_code
-    except Diverged as error:
-        print_error(error)
-        return 1
+    print_error(stopped)
+    return 1
+
+
+def print_outcome(outcome: Outcome) -> int:
+    """Print what a finished run has come to, and where its report is; the exit code."""
     tell_result(outcome.summary)
     print_summary(outcome.summary)
     print(f"report: {outcome.directory / 'report.html'}")
@@ -333,7 +355,7 @@ def summary_keys(figures: Iterable[str]) -> list[str]:
     return [*(headlines or shown), *(key for key, name in names.items() if name in LEFT_OUT)]
 
 
-def print_summary(summary: dict[str, Any]) -> None:
+def print_summary(summary: Mapping[str, Any]) -> None:
     """Before and after of the main figures, one line each; all of them stand in summary.json."""
     before, after = summary["before"], summary["after"]
     spent = (

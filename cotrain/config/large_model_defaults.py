@@ -51,19 +51,19 @@ def size_defaults(arguments: Mapping[str, Any], given_names: Collection[str]) ->
     return defaults
 
 
-def settings_by_size(policies: Mapping[str, Any]) -> list[str]:
-    """The same for policies whose recipe leaves ``micro_tokens`` as it is: settings as ``--set`` has them."""
+def settings_by_size(policies: Mapping[str, Any]) -> dict[str, int]:
+    """The same for policies whose recipe leaves ``micro_tokens`` as it is: place, as ``--set`` names it → value."""
     usual = {
         name: field.default
         for name, spec in policies.items()
         for field in dataclasses.fields(spec)
         if field.name == "micro_tokens"
     }
-    return [
-        f"policies.{name}.micro_tokens={LARGE_MICRO_TOKENS}"
+    return {
+        f"policies.{name}.micro_tokens": LARGE_MICRO_TOKENS
         for name, tokens in usual.items()
         if policies[name].micro_tokens == tokens and not are_small([policies[name].model], unknown=True)
-    ]
+    }
 
 
 def rate_of(size: int, lora: bool, name: str = "lr") -> float | None:

@@ -16,7 +16,6 @@ from cotrain.core.registry import TASKS, ZOO, joined_places, load_named, shipped
 from cotrain.core.types import TaskSource, take_fields
 from cotrain.core.user_code import load_class
 from cotrain.data.columns import SCHEMAS
-from cotrain.data.labels import allows_unanswered
 
 PROGRAMS = ("mbpp", "humaneval")
 KINDS = {  # kind → its class; the kinds of single methods and of installed packages are in the registry
@@ -218,3 +217,9 @@ def _check_source(source: TaskSource, where: str) -> TaskSource:
     if missing:
         raise ConfigError(f"{where} has no {missing[0]!r}; a task source has name, get, size and describe")
     return source
+
+
+def allows_unanswered(labelled: str | int) -> bool:
+    """Whether rows may lack an answer with this ``--labelled``: where it is no number, and so says by itself which
+    problems have one."""
+    return not re.match(r"-?[\d.]", str(labelled).strip())

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from cotrain.core.errors import ConfigError, ModelError
 from cotrain.prompts.chat_template import ChatTemplate, Message, plainer_versions
-from cotrain.prompts.decoding import Decoder, TokenSequence
+from cotrain.prompts.decoding import Decoder, Piece, TokenSequence
 from cotrain.prompts.thoughts import (
     TOKENS,
     begins_with_thought,
@@ -74,7 +74,6 @@ class _Slot:
 
 
 _Layout = list["str | _Slot"]  # the template's own text, with slots between
-Piece = tuple[str, str]  # a stretch of a prompt, and whose it is: "template", "content" or "reply"
 
 
 class Rendering(Protocol):

@@ -28,29 +28,20 @@ from typing import Any, Literal
 
 from cotrain import (
     CORRECT,
-    FINAL,
-    LABEL,
-    SCORE,
     Objective,
     Phase,
-    Positive,
     Recipe,
     Role,
     Roles,
     Sampling,
     Settings,
-    Share,
     Signal,
     Task,
     Turn,
-    Weight,
     alternate,
-    attempts,
-    common_roles,
     frozen,
     gives,
     grpo,
-    measure_solver_and_judge,
     program,
     recipe,
     reward_model,
@@ -58,7 +49,13 @@ from cotrain import (
     together,
 )
 from cotrain.algorithms.reward_model import Pairwise, Pointwise
+from cotrain.core.arguments import Positive, Share, Weight
+from cotrain.core.notes import FINAL, SCORE
+from cotrain.core.signals import LABEL
 from cotrain.data.word_problems.corrupt import another_answer
+from cotrain.metrics.heldout import measure_solver_and_judge
+from cotrain.rollout import common_roles
+from cotrain.rollout.protocols import attempts
 
 Learned = Literal["", "pair", "all"]  # by the reward model
 TRIES = 3  # of the model that corrupts

@@ -31,8 +31,6 @@ from cotrain import (
     Signal,
     Task,
     Turn,
-    Weight,
-    common_roles,
     decay,
     gives,
     recipe,
@@ -42,6 +40,8 @@ from cotrain import (
 )
 from cotrain.algorithms.grpo import BY_NAME, Name
 from cotrain.config.schedule import Protocol
+from cotrain.core.arguments import Weight
+from cotrain.rollout import common_roles
 from cotrain.rollout.protocols import SOLVED, StepRewards, check_step_rewards
 
 WORD = Signal("word", meaning="is the answer right, said by a judge with random errors")

@@ -21,7 +21,6 @@ from functools import partial
 
 from cotrain import (
     CORRECT,
-    LABEL,
     Objective,
     Recipe,
     Role,
@@ -29,8 +28,6 @@ from cotrain import (
     Sampling,
     Settings,
     Task,
-    Weight,
-    common_roles,
     frozen,
     gives,
     program,
@@ -42,9 +39,12 @@ from cotrain import (
 from cotrain.algorithms.dpo import CHOSEN, PairLoss, Preference
 from cotrain.algorithms.reward_model import Pairwise
 from cotrain.config.evaluation import Implied
+from cotrain.core.arguments import Weight
 from cotrain.core.notes import PROBLEM
+from cotrain.core.signals import LABEL
 from cotrain.formats.role_prompts import SOLVE_BARE
 from cotrain.prompts.templates import SOLVE
+from cotrain.rollout import common_roles
 from cotrain.rollout.pairs import check_pairs, measure_pair_order, replies_of, say_replies, say_reply
 
 

@@ -24,33 +24,31 @@ from typing import Any, Literal
 
 from cotrain import (
     AGREEMENT,
-    BY_NAME,
     FORMAT,
     OUTCOME,
     STEP,
     ClassBalance,
-    Clipped,
     ConfigError,
     Objective,
     Phase,
     Recipe,
     Settings,
     Signal,
-    Weight,
     alternate,
-    common_roles,
     decay,
     frozen,
-    judges,
-    measure_solver_and_judge,
-    pull_to,
     recipe,
     single,
     solve_then_verify,
-    study_problems,
 )
 from cotrain.algorithms.functional.aggregate import Combine
+from cotrain.algorithms.grpo import BY_NAME
+from cotrain.algorithms.policy_gradient import Clipped, pull_to
 from cotrain.algorithms.samples import Blend, StepScale
+from cotrain.core.arguments import Weight
+from cotrain.data.word_problems.source import study_problems
+from cotrain.metrics.heldout import measure_solver_and_judge
+from cotrain.rollout import common_roles, judges
 from cotrain.rollout.protocols import StepRewards, check_step_rewards
 
 

@@ -18,27 +18,27 @@ from cotrain import (
     OUTCOME,
     ConfigError,
     Objective,
-    Positive,
     Recipe,
     Roles,
     Settings,
     Task,
-    attempts,
-    common_roles,
     ema,
     frozen,
     gives,
     grpo,
-    pull_to,
     recipe,
     rng_of,
     single,
     solve,
     together,
 )
+from cotrain.algorithms.policy_gradient import pull_to
 from cotrain.config.schedule import Protocol
+from cotrain.core.arguments import Positive
 from cotrain.core.types import UNLABELLED
 from cotrain.data.labels import check_truth_is_known
+from cotrain.rollout import common_roles
+from cotrain.rollout.protocols import attempts
 from cotrain.rollout.votes import VOTE, elected_turn, note_label, reward_vote
 
 

@@ -205,12 +205,9 @@ class IdleLoop(asyncio.SelectorEventLoop):
 
         ``advance``: does some work and makes at least one callback ready, or returns False as there is none.
         """
-        self.advance, self.given_up = advance or _no_work, False
         if asyncio._get_running_loop() is not None:  # as in a notebook: of one thread, only one loop can run
-            return self._run_in_thread(work)
-        return self._run_and_clean(work)
-
-    def _run_and_clean(self, work: Coroutine[Any, Any, T]) -> T:
+            return self._run_in_thread(work, advance)
+        self.advance = advance or _no_work
         self.watch.begin_play()
         try:
             return self.run_until_complete(work)
@@ -239,14 +236,14 @@ class IdleLoop(asyncio.SelectorEventLoop):
             raise Stopped("a protocol cannot stop the loop it is played in; return, or raise an exception")
         super().stop()
 
-    def _run_in_thread(self, work: Coroutine[Any, Any, T]) -> T:
+    def _run_in_thread(self, work: Coroutine[Any, Any, T], advance: Callable[[], bool] | None) -> T:
         """The same in a thread of its own, for which this one waits. Signals still come to this one, and what it raises
         ends the other one too."""
         over, result = threading.Event(), Future[T]()
 
         def run_work() -> None:
             try:
-                result.set_result(self._run_and_clean(work))
+                result.set_result(self.run_to_end(work, advance))
             except BaseException as error:  # noqa: BLE001  whoever waits raises it
                 result.set_exception(error)
             finally:
@@ -262,6 +259,7 @@ class IdleLoop(asyncio.SelectorEventLoop):
         except BaseException:  # also while the thread starts
             self.given_up = True
             over.wait()
+            self.given_up = False
             raise
         return result.result()
 

@@ -26,12 +26,12 @@ SIZES = {"model": TINY, "tasks": EASY, "steps": 1, "tasks_per_step": 2, "group_s
 
 
 def signature_of(name):
-    return inspect.signature(find_recipe(name)).parameters
+    return find_recipe(name).taken
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_recipe_has_all_settings_and_none_of_them_in_its_own_function(name):
-    own = list(inspect.signature(find_recipe(name).recipe).parameters)
+    own = list(inspect.signature(find_recipe(name).build).parameters)
     assert own[0] == "run" and not set(own) & set(SETTING_NAMES)
     missing = set(SETTING_NAMES) - set(signature_of(name))
     refused = {"constitutional": {"kl"}, "self_rewarding": {"kl"}}
@@ -45,7 +45,7 @@ def test_every_recipe_has_all_settings_and_none_of_them_in_its_own_function(name
 @pytest.mark.whole
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_parameter_says_what_it_is(name):
-    said = comments_of(find_recipe(name).recipe)
+    said = comments_of(find_recipe(name).build)
     own = set(signature_of(name)) - set(SETTING_NAMES)
     assert name == "demo" or set(said) >= own
     assert set(comments_of(Settings)) >= set(SETTING_NAMES)
@@ -105,10 +105,10 @@ SIGNED = {"invalid", "unread"}  # rewards
 def test_no_weight_or_share_of_a_method_is_negative(name):
     """Rates are held against 0 where a policy has them."""
     build = find_recipe(name)
-    for parameter in inspect.signature(build).parameters.values():
-        if isinstance(parameter.default, float) and not (parameter.name in SIGNED or parameter.name.endswith("lr")):
+    for parameter, argument in build.taken.items():
+        if isinstance(argument.default, float) and not (parameter in SIGNED or parameter.endswith("lr")):
             with pytest.raises(UserError):
-                build(**{parameter.name: -1.0})
+                build(**{parameter: -1.0})
 
 
 def test_a_share_has_two_ends():

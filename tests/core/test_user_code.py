@@ -6,7 +6,8 @@ from cotrain.config.registry import make_recipe
 from cotrain.core.errors import ConfigError
 
 METHOD = """
-from cotrain import {imported}, Settings, common_roles, recipe
+from cotrain import {imported}, Settings, recipe
+from cotrain.rollout import common_roles
 from cotrain.core.types import Sampling
 
 class Mine:

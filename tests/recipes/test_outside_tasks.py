@@ -1,7 +1,6 @@
 """Every recipe on a task that comes from outside of the package: a file of rows, a program, a search, a game, an
 environment. ``demo`` is one run of fixed problems."""
 
-import inspect
 import json
 import sys
 
@@ -129,7 +128,7 @@ def check_playing(name, own):
     """``own``: what the user brings, in which "crates" is a word of every problem."""
     make = find_recipe(name)
     arguments = SMALL | own
-    taken = inspect.signature(make).parameters
+    taken = make.taken
     arguments = {key: value for key, value in arguments.items() if key in taken and value is not None}
     trainer = CoTrainer(make(**arguments))
     done = [trainer.step() for _ in range(2)]

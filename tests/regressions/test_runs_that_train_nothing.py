@@ -8,7 +8,7 @@ import pytest
 
 from cotrain import api
 from cotrain.algorithms.grpo import grpo as by_grpo
-from cotrain.algorithms.policy_loss import Kl
+from cotrain.algorithms.policy_gradient import Kl
 from cotrain.algorithms.ppo import Ppo
 from cotrain.cli.main import main
 from cotrain.config.override import override

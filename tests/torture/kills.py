@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib
-import inspect
 import json
 import os
 import shutil
@@ -72,7 +71,7 @@ def cases() -> dict[str, Callable[[], Recipe]]:
 def _small(name: str) -> Recipe:
     arguments: dict[str, Any] = {"tasks": EASY, **shipped.SMALL, **shipped.CASES[name], **FEWER.get(name, {})}
     build = find_recipe(name)
-    taken = set(inspect.signature(build).parameters)
+    taken = set(build.taken)
     return _brief(build(**{k: v for k, v in arguments.items() if k in taken} | {"evaluation_tasks": 1}))
 
 

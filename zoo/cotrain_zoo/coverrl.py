@@ -27,15 +27,35 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from cotrain import AGREEMENT, ANSWER, CORRECT, FAILURE, FORMAT, LABEL_RIGHT, Positive, REWARD_RIGHT
-from cotrain import Clipped, ConfigError, Finding, Note, Objective, ParseFailure, Recipe, Roles, Settings, Task, Turn
-from cotrain import attempts, common_roles, gives, grpo, include_closing_tag
-from cotrain import measure_solver_and_judge, recipe, review, single, solve_then_verify, together
-from cotrain.rollout.protocols import continue_from
-from cotrain.rollout.votes import agrees_with, elected_turn, rarest_turn
-from cotrain.formats.solutions import parse_solution
-from cotrain.formats.solutions import Solution, tagged_solution
+from cotrain import (
+    AGREEMENT,
+    CORRECT,
+    FORMAT,
+    ConfigError,
+    Objective,
+    Recipe,
+    Roles,
+    Settings,
+    Task,
+    Turn,
+    gives,
+    grpo,
+    recipe,
+    single,
+    solve_then_verify,
+    together,
+)
+from cotrain.algorithms.policy_gradient import Clipped
+from cotrain.core.arguments import Positive
+from cotrain.core.notes import ANSWER, FAILURE, LABEL_RIGHT, REWARD_RIGHT, Finding, Note
+from cotrain.core.types import ParseFailure
 from cotrain.formats.role_prompts import REFINE, REFINE_FULL
+from cotrain.formats.solutions import Solution, parse_solution, tagged_solution
+from cotrain.metrics.heldout import measure_solver_and_judge
+from cotrain.rollout import common_roles
+from cotrain.rollout.protocols import attempts, continue_from, include_closing_tag
+from cotrain.rollout.reviews import review
+from cotrain.rollout.votes import agrees_with, elected_turn, rarest_turn
 
 VETOED = Note[bool]("vetoed", bool, "did the reviews veto the elected answer")
 VETO_RIGHT = Note[bool]("veto_right", bool, "of a vetoed problem: was the veto right")

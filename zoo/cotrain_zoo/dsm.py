@@ -28,12 +28,32 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
-from cotrain import CORRECT, NotNegative, Positive, STEP_OK, TRUTH
-from cotrain import ClassBalance, Note, Objective, Phase, Recipe, Roles, Settings, Signal, Task, Turn
-from cotrain import alternate, common_roles, examine, frozen, gives, grpo, measure_judge
-from cotrain import measure_solver_and_judge, recipe, review, together
+from cotrain import (
+    CORRECT,
+    ClassBalance,
+    Objective,
+    Phase,
+    Recipe,
+    Roles,
+    Settings,
+    Signal,
+    Task,
+    Turn,
+    alternate,
+    examine,
+    frozen,
+    gives,
+    grpo,
+    recipe,
+    together,
+)
+from cotrain.core.arguments import NotNegative, Positive
+from cotrain.core.notes import STEP_OK, Note
+from cotrain.core.signals import TRUTH
+from cotrain.metrics.heldout import measure_judge, measure_solver_and_judge
+from cotrain.rollout import common_roles
 from cotrain.rollout.judges import guarded_fields
-from cotrain.rollout.reviews import show_verdict
+from cotrain.rollout.reviews import review, show_verdict
 
 PROOF = Signal("proof", meaning="R of the generator, in [0, 1]")
 R_V = Signal("score", meaning="R_V of the verifier, in [0, 1]")

@@ -25,16 +25,40 @@ models know it) and slices of 320 tokens.
 
 from __future__ import annotations
 
-from functools import partial
 import random
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
-from cotrain import AGREEMENT, CORRECT, NotNegative, Positive
-from cotrain import ConfigError, Note, Objective, Recipe, Role, Roles, Sampling, Settings, Weight, Signal, Task, Turn
-from cotrain import at_least, attempts, common_roles, examine, frozen, gives, grpo
-from cotrain import measure_solver_and_judge, program, recipe, review, review_all, single, solve_then_verify
-from cotrain.rollout.monte_carlo import share_right, review_verdicts
+from cotrain import (
+    AGREEMENT,
+    CORRECT,
+    ConfigError,
+    Objective,
+    Recipe,
+    Role,
+    Roles,
+    Sampling,
+    Settings,
+    Signal,
+    Task,
+    Turn,
+    examine,
+    frozen,
+    gives,
+    grpo,
+    program,
+    recipe,
+    single,
+    solve_then_verify,
+)
+from cotrain.core.arguments import NotNegative, Positive, Weight, at_least
+from cotrain.core.notes import Note
+from cotrain.metrics.heldout import measure_solver_and_judge
+from cotrain.rollout import common_roles
+from cotrain.rollout.monte_carlo import review_verdicts, share_right
+from cotrain.rollout.protocols import attempts
+from cotrain.rollout.reviews import review, review_all
 
 MATCH = Signal("match", meaning="1 for a right answer, else 0")
 SLICES = Signal("slices", meaning="mean verdict on the steps")

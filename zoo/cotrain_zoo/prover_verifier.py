@@ -31,14 +31,39 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from cotrain import AGREEMENT, CORRECT, REVIEWED
-from cotrain import ClassBalance, ConfigError, Note, Objective, Phase, Positive, Recipe, Role, Roles, Settings, Sft
-from cotrain import Signal, Task, Turn
-from cotrain import alternate, attempts, common_roles, frozen, gives, grpo, measure_note, measure_solver
-from cotrain import measure_solver_and_judge, program, recipe, review_all, reward_review, rng_of
+from cotrain import (
+    AGREEMENT,
+    CORRECT,
+    ClassBalance,
+    ConfigError,
+    Objective,
+    Phase,
+    Recipe,
+    Role,
+    Roles,
+    Settings,
+    Sft,
+    Signal,
+    Task,
+    Turn,
+    alternate,
+    frozen,
+    gives,
+    grpo,
+    measure_solver,
+    program,
+    recipe,
+    rng_of,
+)
+from cotrain.core.arguments import Positive
+from cotrain.core.notes import Note
 from cotrain.formats.injections import injection_corpus, insert_injection
 from cotrain.formats.solutions import parse_solution
+from cotrain.metrics.heldout import measure_note, measure_solver_and_judge
 from cotrain.prompts.templates import IN_TAGS
+from cotrain.rollout import common_roles
+from cotrain.rollout.protocols import attempts
+from cotrain.rollout.reviews import REVIEWED, review_all, reward_review
 
 SNEAKY_FULL = (
     """Write a solution of the problem below whose final answer is wrong. A checker will read it: make it convincing, \

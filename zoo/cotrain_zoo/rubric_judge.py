@@ -27,19 +27,50 @@ from functools import partial
 from random import Random
 from typing import Any, Literal
 
-from cotrain import CORRECT, FAILURE, ConfigError, Objective, ParseFailure, Phase, Positive, Recipe, Role, Roles
-from cotrain import Sampling, Settings, Signal, Task, Turn
-from cotrain import alternate, at_least, common_roles, examine, frozen, gives, grpo
-from cotrain import measure_judge, measure_solver, program, recipe, together
-from cotrain.recipes.pair_judge.judging import VERDICT, Form, is_right, judging_pairs, say_pair, shown_fields
-from cotrain.recipes.pair_judge.judging import verdict_reward
+from cotrain import (
+    CORRECT,
+    ConfigError,
+    Objective,
+    Phase,
+    Recipe,
+    Role,
+    Roles,
+    Sampling,
+    Settings,
+    Signal,
+    Task,
+    Turn,
+    alternate,
+    examine,
+    frozen,
+    gives,
+    grpo,
+    measure_solver,
+    program,
+    recipe,
+    together,
+)
+from cotrain.core.arguments import Positive, at_least
+from cotrain.core.notes import FAILURE
+from cotrain.core.types import ParseFailure
+from cotrain.data.preferences import ChatTask
+from cotrain.formats.role_prompts import SOLVE_BARE
+from cotrain.formats.verdicts import closing_block
+from cotrain.metrics.heldout import measure_judge
+from cotrain.prompts.templates import SOLVE
+from cotrain.recipes.pair_judge.judging import (
+    VERDICT,
+    Form,
+    is_right,
+    judging_pairs,
+    say_pair,
+    shown_fields,
+    verdict_reward,
+)
+from cotrain.rollout import common_roles
 from cotrain.rollout.judges import guarded_fields, parse_rmr1
 from cotrain.rollout.pairs import check_pairs, say_reply
 from cotrain.rollout.reviews import show_verdict
-from cotrain.data.preferences import ChatTask
-from cotrain.prompts.templates import SOLVE
-from cotrain.formats.role_prompts import SOLVE_BARE
-from cotrain.formats.verdicts import closing_block
 
 WORTH = Signal("worth", meaning="of a rubric: share of the judgements with it that are right")
 

@@ -23,10 +23,10 @@ import secrets
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from cotrain.core.errors import ModelError, TooLong, UserError, unknown_message
 from cotrain.core.notes import PROBLEM
@@ -50,6 +50,17 @@ class Reply:
     prompt_tokens: int
     completion_tokens: int
     calls: tuple[dict[str, Any], ...] = ()  # of tools, with the arguments as an object
+
+
+class RolloutServer(Protocol):
+    """Where the requests of an agent arrive (``server.py``)."""
+
+    @property
+    def base_url(self) -> str: ...
+
+    def admit(self, rollout: Rollout) -> AbstractContextManager[None]:
+        """While the block runs, requests with this rollout's key are put to it."""
+        ...
 
 
 class Rollout:
@@ -90,12 +101,11 @@ class Rollout:
         what = error.code or error.param or "body" if isinstance(error, BadRequest) else "context_length_exceeded"
         self._refused = f"agent: request refused ({what})"
 
-    async def play(self, program: Agent | Sequence[str], problem: str, seconds: float, folder: str) -> Any:
-        """The answer that the program ends with. ``seconds``: that it may take by itself; ``folder``: the working
-        directory of a command. Raises AgentFailed."""
-        from cotrain.envs.agent.server import agent_server
-
-        server = agent_server()
+    async def play(
+        self, server: RolloutServer, program: Agent | Sequence[str], problem: str, seconds: float, folder: str
+    ) -> Any:
+        """The answer that the program ends with. ``server``: to which its requests go; ``seconds``: that it may take by
+        itself; ``folder``: the working directory of a command. Raises AgentFailed."""
         ended = partial(self._loop.call_soon_threadsafe, self._inbox.put_nowait, None)
         with server.admit(self):
             run = self._run = ProgramRun(program, problem, server.base_url, self.key, ended, folder)

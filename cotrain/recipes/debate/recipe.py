@@ -28,28 +28,24 @@ from cotrain import (
     ConfigError,
     Objective,
     Phase,
-    Policy,
     Recipe,
     Role,
     Sampling,
     Settings,
-    Share,
-    Weight,
     alternate,
-    at_least,
-    common_roles,
-    dr_grpo,
     frozen,
-    judges,
-    measure_judge,
-    measure_note,
     measure_solver,
     recipe,
     snapshot,
 )
 from cotrain.algorithms.dpo import Preference
+from cotrain.algorithms.grpo import dr_grpo
+from cotrain.config.policies import Policy
+from cotrain.core.arguments import Share, Weight, at_least
+from cotrain.metrics.heldout import measure_judge, measure_note
 from cotrain.recipes.debate.debates import HIT, JUDGED_RIGHT, PAID, SIDES, argue, parse_accusation
 from cotrain.recipes.debate.prompts import ACCUSE, ACCUSE_FULL, ACCUSE_ON, ACCUSE_ON_FULL
+from cotrain.rollout import common_roles, judges
 
 LIMITS = 4, 100  # words of a speech: of models that name a step and no more, and of others
 MOST = 64, 256  # tokens of a speech without a limit

@@ -30,18 +30,18 @@ from cotrain import (
     Role,
     Sampling,
     Settings,
-    common_roles,
-    drop_flat_groups,
     grpo,
-    measure_note,
     measure_solver,
     recipe,
     single,
 )
 from cotrain.algorithms.advantage_edits import LeaveOut
+from cotrain.algorithms.policy_gradient import drop_flat_groups
 from cotrain.core.notes import GATHERED
+from cotrain.metrics.heldout import measure_note
 from cotrain.recipes.ssrl.self_search import OWN, SUPPORTED, parse_searched, search_both_ways, search_within
 from cotrain.recipes.ssrl.world import World
+from cotrain.rollout import common_roles
 from cotrain.rollout.tools.search import Search, check_search
 
 # Of solvers that write searches into their answers.

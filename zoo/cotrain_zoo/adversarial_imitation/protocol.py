@@ -8,17 +8,18 @@ from functools import partial
 from math import tanh
 from typing import Any, Literal
 
-from cotrain import CORRECT, LABEL, SCORE, TRUTH
-from cotrain import NotNegative, ParseFailure, Positive, Roles, Signal, Task, Turn
-from cotrain import examine, gives, rng_of, together
-from cotrain.core.notes import PROBLEM
+from cotrain import CORRECT, Roles, Signal, Task, Turn, examine, gives, rng_of, together
+from cotrain.core.arguments import NotNegative, Positive
+from cotrain.core.notes import PROBLEM, SCORE
+from cotrain.core.signals import LABEL, TRUTH
+from cotrain.core.types import ParseFailure
+from cotrain.data.preferences import ChatTask
+from cotrain.formats.preferences import Preference
+from cotrain.formats.solutions import scored_failure
+from cotrain.formats.verdicts import closing_block, trim_span
 from cotrain.rollout.judges import comparison_fields
 from cotrain.rollout.pairs import reply_to
 from cotrain.rollout.reviews import fields_for, show_verdict
-from cotrain.data.preferences import ChatTask
-from cotrain.formats.solutions import scored_failure
-from cotrain.formats.preferences import Preference
-from cotrain.formats.verdicts import closing_block, trim_span
 
 Form = Literal["scalar", "pair", "steps"]
 

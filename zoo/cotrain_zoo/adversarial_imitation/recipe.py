@@ -27,16 +27,34 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from cotrain import ClassBalance, ConfigError, NotNegative, Objective, Phase, Recipe, Role, Sampling, Settings, Sft
-from cotrain import Share
-from cotrain import alternate, at_least, common_roles, frozen, grpo, judges, measure_judge
-from cotrain import measure_selection, measure_solver, program, recipe, reward_model, snapshot
-from cotrain.config.evaluation import Implied
+from cotrain import (
+    ClassBalance,
+    ConfigError,
+    Objective,
+    Phase,
+    Recipe,
+    Role,
+    Sampling,
+    Settings,
+    Sft,
+    alternate,
+    frozen,
+    grpo,
+    measure_solver,
+    program,
+    recipe,
+    reward_model,
+    snapshot,
+)
 from cotrain.algorithms.contract import Algorithm
 from cotrain.algorithms.reward_model import Pairwise
-from cotrain_zoo.adversarial_imitation.protocol import LIKENESS, TELL_APART, TOLD, Form, imitate, parse_origin
-from cotrain.rollout.pairs import check_demonstrations, measure_pair_order, say_reply
+from cotrain.config.evaluation import Implied
+from cotrain.core.arguments import NotNegative, Share, at_least
 from cotrain.formats.role_prompts import SOLVE_BARE
+from cotrain.metrics.heldout import measure_judge, measure_selection
+from cotrain.rollout import common_roles, judges
+from cotrain.rollout.pairs import check_demonstrations, measure_pair_order, say_reply
+from cotrain_zoo.adversarial_imitation.protocol import LIKENESS, TELL_APART, TOLD, Form, imitate, parse_origin
 
 MOST = 512  # tokens of a reply to a conversation
 

@@ -6,11 +6,13 @@ import random
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
-from cotrain import ANSWER, CORRECT, FAILURE, ConfigError, Note, Positive, Roles, Signal, Task, Turn
-from cotrain import attempts, gives, together
-from cotrain.grading.fences import MAX_PROGRAM, program_of
-from cotrain_zoo.coder_tester.unit_tests import UnitTests, breaking_reward, read_tests, run_tests, telling_reward
+from cotrain import CORRECT, ConfigError, Roles, Signal, Task, Turn, gives, together
+from cotrain.core.arguments import Positive
+from cotrain.core.notes import ANSWER, FAILURE, Note
 from cotrain.data.programs import ASK, SHOWN, ProgramGrader, ProgramProblem
+from cotrain.grading.fences import MAX_PROGRAM, program_of
+from cotrain.rollout.protocols import attempts
+from cotrain_zoo.coder_tester.unit_tests import UnitTests, breaking_reward, read_tests, run_tests, telling_reward
 
 Variant = Literal["cure", "code_a1"]
 Pay = Literal["truth", "tests", "valid", "both"]  # reference tests; the tester's, all or valid; the first and the third

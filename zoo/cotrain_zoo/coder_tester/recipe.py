@@ -27,13 +27,39 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from cotrain import ConfigError, Objective, Recipe, Role, Sampling, Settings
-from cotrain import at_least, common_roles, frozen, grpo, measure_note, measure_solver, program, recipe, single
-from cotrain_zoo.coder_tester.protocol import EXPECTED, FIGURES, PAID, WORTH, Pay, Sees, ValidBy, Variant
-from cotrain_zoo.coder_tester.protocol import recite_tests, shuffle_outputs, write_and_test
+from cotrain import (
+    ConfigError,
+    Objective,
+    Recipe,
+    Role,
+    Sampling,
+    Settings,
+    frozen,
+    grpo,
+    measure_solver,
+    program,
+    recipe,
+    single,
+)
+from cotrain.core.arguments import at_least
+from cotrain.data.programs import ProgramTasks
+from cotrain.metrics.heldout import measure_note
+from cotrain.rollout import common_roles
+from cotrain_zoo.coder_tester.protocol import (
+    EXPECTED,
+    FIGURES,
+    PAID,
+    WORTH,
+    Pay,
+    Sees,
+    ValidBy,
+    Variant,
+    recite_tests,
+    shuffle_outputs,
+    write_and_test,
+)
 from cotrain_zoo.coder_tester.short_programs import ShortPrograms
 from cotrain_zoo.coder_tester.unit_tests import parse_tests
-from cotrain.data.programs import ProgramTasks
 
 TEST, TEST_PROGRAM = "{problem}\nTest:", "{problem}\n{solution}\nTest:"  # of models that were taught so
 LINES = """Write {most} on lines of their own, each as "assert {entry}(INPUT) == OUTPUT". INPUT and OUTPUT are Python \

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from cotrain.core.seeding import rng_of
 from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.seeding import rng_of
 from cotrain.core.types import Task
-from cotrain.grading.pool import WORKERS
 from cotrain.data.programs import DEADLINE_S, ProgramGrader, ProgramProblem, task_of
+from cotrain.grading.pool import WORKERS
 
 FACTORS, NUMBERS = range(2, 10), range(2, 21)  # a and b of a problem
 INPUTS = range(0, 26)  # what a function is called with

@@ -19,8 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from cotrain import ParseFailure
-from cotrain.core.types import Grade
+from cotrain.core.types import Grade, ParseFailure
 from cotrain.data.programs import ProgramGrader, ProgramProblem
 from cotrain.formats.solutions import behind_thoughts
 

@@ -28,18 +28,26 @@ from random import Random
 from typing import Any, Literal
 
 from cotrain.core.arguments import NotNegative, Positive
-from cotrain.core.seeding import rng_of
 from cotrain.core.notes import CORRECT, FINAL, STEP_OK
+from cotrain.core.seeding import rng_of
 from cotrain.core.signals import gives
 from cotrain.core.types import ParseFailure, Task
-from cotrain.recipes.debate.debates import PAID, RIGHT_SIDE, WON, Accusation
-from cotrain.recipes.debate.debates import accusation_text, note_speech, reward_speech, word_limit_text
-from cotrain.rollout.runner import Roles
+from cotrain.formats.role_replies import step_verdicts
+from cotrain.recipes.debate.debates import (
+    PAID,
+    RIGHT_SIDE,
+    WON,
+    Accusation,
+    accusation_text,
+    note_speech,
+    reward_speech,
+    word_limit_text,
+)
 from cotrain.rollout.event_loop import together
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.reviews import fields_for, show_verdict
 from cotrain.rollout.role import Turn
-from cotrain.formats.role_replies import step_verdicts
+from cotrain.rollout.runner import Roles
 
 Critic = Literal["opponent", "consultant", "none"]
 ASKED = {False: "Wrong step", True: "Right step"}  # what a critic is to name; True: it speaks for the solution

@@ -20,11 +20,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from cotrain import Phase, Recipe, Settings, Share, Weight
-from cotrain import alternate, at_least, common_roles, frozen, judges, measure_judge
-from cotrain import measure_note, measure_solver, program, recipe
+from cotrain import Phase, Recipe, Settings, alternate, frozen, measure_solver, program, recipe
+from cotrain.core.arguments import Share, Weight, at_least
+from cotrain.metrics.heldout import measure_judge, measure_note
 from cotrain.recipes.debate.debates import HIT
 from cotrain.recipes.debate.recipe import Branches, check_speeches, default_limit, speaker_role
+from cotrain.rollout import common_roles, judges
 from cotrain_zoo.debate_solve.contests import Critic, check_step, contest, parse_review_as_accusation
 from cotrain_zoo.debate_solve.prompts import CHECK_STEP, CRITICISE, CRITICISE_FULL
 

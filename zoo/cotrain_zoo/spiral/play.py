@@ -19,13 +19,21 @@ from cotrain.core.notes import ANSWER, FAILURE, PROBLEM, Finding, Note
 from cotrain.core.signals import Signal, gives
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, ParseFailure, Sampling, Task
-from cotrain_zoo.spiral.game import Game, GameFault, Position, State, ask_game
-from cotrain_zoo.spiral.game import exploitability, perfect_moves, read_position
-from cotrain_zoo.spiral.source import GameGrader, game_grader_of
-from cotrain.rollout.common_roles import speaks_short
-from cotrain.rollout.runner import Roles
-from cotrain.rollout.role import Role, Turn
 from cotrain.formats.answers import final_answer
+from cotrain.rollout.common_roles import speaks_short
+from cotrain.rollout.role import Role, Turn
+from cotrain.rollout.runner import Roles
+from cotrain_zoo.spiral.game import (
+    Game,
+    GameFault,
+    Position,
+    State,
+    ask_game,
+    exploitability,
+    perfect_moves,
+    read_position,
+)
+from cotrain_zoo.spiral.source import GameGrader, game_grader_of
 
 SEATS = ("first", "second")
 PAYOFF = Signal("payoff", meaning="what the mover's side wins")

@@ -21,12 +21,14 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from cotrain import ConfigError, Objective, Phase, Positive, Recipe, Settings
-from cotrain import alternate, common_roles, measure_note, program, recipe, reinforce, snapshot
-from cotrain.algorithms.policy_gradient import RunningMean
+from cotrain import ConfigError, Objective, Phase, Recipe, Settings, alternate, program, recipe, snapshot
+from cotrain.algorithms.grpo import reinforce
+from cotrain.algorithms.running_mean import RunningMean
+from cotrain.core.arguments import Positive
+from cotrain.metrics.heldout import measure_note
+from cotrain.rollout import common_roles
 from cotrain_zoo.spiral.game import Game
-from cotrain_zoo.spiral.play import PAYOFF, PERFECT, WON, duel
-from cotrain_zoo.spiral.play import measure_exploitability, player_role, probe, random_mover
+from cotrain_zoo.spiral.play import PAYOFF, PERFECT, WON, duel, measure_exploitability, player_role, probe, random_mover
 from cotrain_zoo.spiral.source import Games, OwnGame
 
 
