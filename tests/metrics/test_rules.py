@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from cotrain.metrics.rules import DriftFromStart, GrowingDistance, MetricSeries, RiseAndFall, mean
+from cotrain.metrics.rules import DriftFromStart, GrowingDistance, MetricSeries, RiseAndFall, RisesAlone, mean
 
 
 def plain_parted(rule, window, paid, true):
@@ -94,3 +94,29 @@ def test_a_distance_of_few_problems_a_step_is_chance():
     for step in range(30):
         series.add_row(step, [0.8, (0.5, 0.15, 0.15)[step // 10] + 0.45 * (-1) ** step])
     assert series.scatter_error(1) * 2.5 > 0.35 and GrowingDistance(0.3, 0.1, "a", "b")(series) is None
+
+
+def rises_alone(first, second):
+    """What the rule reads of two windows of four rows, each with these means."""
+    series = MetricSeries(4)
+    for step in range(8):
+        series.add_row(step, [first[step // 4], second[step // 4]])
+    return RisesAlone(0.1, 0.25, "a", "b")(series)
+
+
+def test_a_payer_that_rises_alone_by_hand():
+    assert rises_alone((0.2, 0.6), (0.3, 0.35)) == pytest.approx(0.4 - 0.05)  # 0.05 is less than a quarter of 0.4
+    assert rises_alone((0.2, 0.6), (0.3, 0.2)) == pytest.approx(0.4 + 0.1)
+    assert rises_alone((0.2, 0.6), (0.3, 0.45)) is None  # the auditor follows by more than a quarter
+    assert rises_alone((0.2, 0.29), (0.3, 0.1)) is None  # the payer has hardly risen
+    assert rises_alone((0.6, 0.2), (0.3, 0.1)) is None  # it has fallen
+
+
+def test_a_rise_that_scatter_explains_is_none():
+    """Both windows' rows lie about their means by 0.3, so that a difference of means is known to 0.6 / √(2 · 4) · √2
+    = 0.3 for each of the two, and 0.35 is less than 2.5 of that."""
+    series = MetricSeries(4)
+    for step in range(8):
+        off = 0.3 * (-1) ** step
+        series.add_row(step, [(0.3, 0.65)[step // 4] + off, 0.5 - off])
+    assert RisesAlone(0.1, 0.25, "a", "b")(series) is None

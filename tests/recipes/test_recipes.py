@@ -79,6 +79,7 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "dpo": {},
     "dpo: hinge": {"loss": "hinge", "beta": 0.5, "sft": 0.1},
     "judged": {"warmup": 1, "verifier_lr": 1e-3},
+    "judged: audited": {"warmup": 1, "audit": TINY, "audit_share": 1.0, "verifier_lr": 1e-3},
     "judged: in turn": {"ratio": (1, 1), "warmup": 0},
     "judged: frozen": {"verifier": "frozen", "warmup": 1},
     "judged: truth": {"pay": "truth", "warmup": 0, "balance": False, "kl": 0.01},
