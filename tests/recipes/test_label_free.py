@@ -262,9 +262,8 @@ def test_an_audit_is_played_where_the_generator_learns():
     made = judged(audit="start", warmup=1)
     shares = [made.schedule.phase_at(step).options.get("audit_share") for step in range(3)]
     assert shares == [None, 0.25, 0.25]
-    assert (
-        made.policies["auditor"].kind == "frozen" and made.policies["auditor"].model == made.policies["verifier"].model
-    )
+    assert made.policies["auditor"].kind == "frozen"
+    assert made.policies["auditor"].model == made.policies["verifier"].model
     assert judged(audit="embedded-checker").policies["auditor"].model == "embedded-checker"
     assert "auditor" not in judged().roles
 

@@ -69,6 +69,7 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "constitutional: checked by a program": {**GAMES, "feedback": "program", "revising": 1, "steps": 3},
     "constitutional: drafts": {**GAMES, "stages": "revise", "learned": "drafts", "revising": 1, "steps": 3},
     "critique": {"critic": "trained", "critic_lr": 1e-3, "refine": "all", "join": 2},
+    "critique: paid by gain": {"critic": "trained", "paid_by": "gain", "critic_lr": 1e-3, "refine": "all"},
     "critique: oracle": {"critic": "oracle", "kl": 0.01},
     "critique: none": {"critic": "none"},
     "critique: leak": {"critic": "self", "leak": True},
