@@ -134,6 +134,7 @@ from cotrain.recipes.spin import spin as spin
 from cotrain.recipes.ssp import ssp as ssp
 from cotrain.recipes.ssrl import ssrl as ssrl
 from cotrain.recipes.stepwiser import stepwiser as stepwiser
+from cotrain.recipes.stv import stv as stv
 from cotrain.recipes.tango import tango as tango
 from cotrain.recipes.votes import ttrl as ttrl
 from cotrain.recipes.two_agents_split import two_agents_split as two_agents_split

@@ -61,23 +61,28 @@ from cotrain import (
     solve,
     together,
 )
-from cotrain.formats.judge_prompts import with_reference
 from cotrain.rollout.protocols import SOLVED
 from cotrain.rollout.reviews import fields_for, mean_verdict, show_verdict
 
 CALLED_RIGHT = Signal("called_right", meaning="share of the readable reviews that call the solution right")
 LESSON = Signal("lesson", meaning="1 for a review that is learned, else 0")
-Sight = Literal["solution", "answer"]
+Sight = Literal["solution", "answer", "nothing"]
 Keep = Literal["readable", "right"]
 
 
+def problem_with_reference(task: Task, sight: Sight) -> str:
+    """The problem as the sighted verifier is shown it: with the worked solution below it, or with the answer where
+    ``sight`` says so or there is no worked solution."""
+    if sight == "nothing":
+        return task.prompt
+    worked = task.solution if sight == "solution" else None
+    return f"{task.prompt}\n\nReference answer, which is right:\n{worked or task.answer}"
+
+
 async def review_in_sight(task: Task, roles: Roles, solution: Turn, sight: Sight) -> Turn:
-    """The role ``sighted`` reviews a solution that was examined. It is shown the reference where its prompt has a place
-    for it: the worked solution, or the answer where ``sight`` says so or nothing else is known."""
+    """The role ``sighted`` reviews a solution that was examined, in the same words as the verifier is asked."""
     fields = fields_for(task, roles, roles.sighted, solution, solution.tagged_text)
-    if "reference" in roles.sighted.fields:
-        worked = task.solution if sight == "solution" else None
-        fields["reference"] = worked or str(task.answer)
+    fields["problem"] = problem_with_reference(task, sight)
     turn = await roles.sighted(group=solution.id, parent=solution, **fields)
     right = CORRECT.of(solution)
     if right is not None:
@@ -139,7 +144,9 @@ def stv(
     verifier_lr: float = 2e-4,  # learning rate of the verifier
     taught: Literal["sighted", "blind", "none"] = "sighted",  # whose reviews it learns first; blind: without reference
     lessons: int = 20,  # steps in which the verifier is taught, and nobody else learns
-    sight: Sight = "solution",  # what the teacher is shown: the worked solution where there is one, or the answer
+    sight: Literal[
+        "solution", "answer"
+    ] = "solution",  # what the teacher is shown: the worked solution where there is one, or the answer
     keep: Keep = "readable",  # which lessons are learned; right: those whose verdict is the truth
     verifier: Literal["frozen", "trained"] = "frozen",  # does it learn on beside the generator?
     reviews: int = 4,  # of a solution, where they pay
@@ -154,7 +161,7 @@ def stv(
 
     start = verifier_model or run.model
     verifier_role = judges.judge("verifier", start, judge)
-    sighted_prompt = verifier_role.prompt if taught == "blind" else with_reference(verifier_role.prompt)
+    shown: Sight = "nothing" if taught == "blind" else sight
     policies = {
         "generator": run.learner(),
         "verifier": run.learner(start, lr=verifier_lr) if is_taught or learns_on else frozen(start),
@@ -164,7 +171,7 @@ def stv(
     roles = {
         "solver": common_roles.solver("generator", run.model),
         "verifier": verifier_role,
-        "sighted": replace(verifier_role, policy="sighted", prompt=sighted_prompt),
+        "sighted": replace(verifier_role, policy="sighted"),
     }
 
     # The generator is paid by verdicts; the verifier may learn on from the same reviews.
@@ -182,11 +189,11 @@ def stv(
         schedule = alternate(paying, ratio=(1,))
     else:
         policies["pupil"] = program(say_again, tokens_of="verifier")
-        roles["pupil"] = replace(verifier_role, policy="pupil", parse=None, words=())
+        roles["pupil"] = replace(verifier_role, policy="pupil")
         objectives["lessons"] = Objective(policy="verifier", on="pupil", by=Sft(where=LESSON))
         teaching = Phase(
             name="lessons",
-            protocol=partial(teach, group=run.group_size, sight=sight, keep=keep),
+            protocol=partial(teach, group=run.group_size, sight=shown, keep=keep),
             objectives=("lessons",),
             group_size=1,
         )
@@ -198,6 +205,6 @@ def stv(
         roles=roles,
         objectives=objectives,
         schedule=schedule,
-        evaluate=partial(judge_with_and_without, sight=sight),
+        evaluate=partial(judge_with_and_without, sight=shown),
         measures=(*measure_solver_and_judge("verifier"), measure_judge("sighted", gap="sighted/gap")),
     )
