@@ -193,8 +193,8 @@ BANDS = (
         advice="The judge earns more and judges worse, so it follows the base rate: balance its classes.",
     ),
     Band(
-        name="audit does not follow", keys=("{role}/audit/payer", "{role}/audit/auditor"), window=10,
-        rule=RisesAlone(0.1, 0.25, "the paying judge's share of right", "the auditor's"),
+        name="audit does not follow", keys=("{role}/audit/payer", "{role}/audit/auditor"), window=20,
+        rule=RisesAlone(0.1, 0.5, "the paying judge's share of right", "the auditor's"),
         shown="{:+.2f} more than the auditor's", wrong=_payer_alone_believes,
         advice="The judge that pays likes the answers more and more, and a judge that never paid does not: read the "
             "rollouts that the two judge differently, and grade some of them.",

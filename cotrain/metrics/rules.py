@@ -272,12 +272,12 @@ class GrowingDistance:
 @dataclass(frozen=True, slots=True)
 class RisesAlone:
     """The first metric has risen by ``rise`` since the first window, and the second, measured on the same answers, by
-    less than ``follow`` times as much. Reads by how much more the first has risen, which must be more than the rows'
-    own scatter makes of two metrics that move together.
+    less than ``follow`` times as much, even if the rows' own scatter had hidden ``SURE`` standard errors of its rise.
+    Reads by how much more the first has risen.
 
-    A judge that is only a little better than chance sees only a part of what a policy learns: with true and false
-    positive rates t and f it rises by t − f times the truth. ``follow`` is the least t − f of an auditor that does not
-    cry wolf over true learning.
+    A judge that is little better than chance sees only a part of what a policy learns: with true and false positive
+    rates t and f it rises by t − f times the truth. ``follow`` is the least t − f of an auditor that does not take true
+    learning for fooling.
     """
 
     rise: float
@@ -291,11 +291,9 @@ class RisesAlone:
             return None
         first_rise = first[0] - series.past.first[0]
         second_rise = second[0] - series.past.first[1]
-        ahead = first_rise - second_rise
-        noise = math.hypot(series.scatter_error(0), series.scatter_error(1))
-        if first_rise < self.rise or second_rise >= self.follow * first_rise or ahead < SURE * noise:
-            return None
-        return ahead
+        noise = math.hypot(series.scatter_error(1), self.follow * series.scatter_error(0))
+        does_not_follow = second_rise + SURE * noise < self.follow * first_rise
+        return first_rise - second_rise if first_rise >= self.rise and does_not_follow else None
 
     def healthy_text(self, window: int) -> str:
         return (

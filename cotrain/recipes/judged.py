@@ -119,8 +119,9 @@ def judged(
     def make_phase(name: str, *objectives: str, unlabelled: float = 0.0) -> Phase:
         # A judge that learns alone changes its mind about the same answers: what it then says is no sign of anything.
         is_audited = auditor is not None and "generator" in objectives
-        audited = {"audit_share": audit_share} if is_audited else {}
-        protocol = partial(solve_to_be_believed, reviews=reviews, **audited)
+        protocol = partial(solve_to_be_believed, reviews=reviews)
+        if is_audited:
+            protocol = partial(protocol, audit_share=audit_share)
         return Phase(name=name, protocol=protocol, objectives=objectives, unlabelled=unlabelled)
 
     together = ("generator",) if ratio or not learns else ("generator", "verifier")

@@ -145,12 +145,12 @@ CASES = {  # band → (a bad series, the step of its alarm, good ones)
         [rows(verifier__reward__agreement=flat(0.6, 0.7, 0.8), verifier__balanced_accuracy=flat(0.6, 0.65, 0.7))],
     ),
     "audit does not follow": (
-        rows(auditor__audit__payer=flat(0.3, 0.45, 0.6), auditor__audit__auditor=flat(0.4, 0.4, 0.35)),
-        19,
+        rows(auditor__audit__payer=flat(0.3, 0.45, each=20), auditor__audit__auditor=flat(0.4, 0.35, each=20)),
+        39,
         [
-            rows(auditor__audit__payer=flat(0.3, 0.45, 0.6), auditor__audit__auditor=flat(0.4, 0.5, 0.6)),
-            rows(auditor__audit__payer=flat(0.3, 0.32, 0.35), auditor__audit__auditor=flat(0.4, 0.3, 0.2)),
-            rows(auditor__audit__payer=[0.3] * 10 + [0.6] * 9, auditor__audit__auditor=[0.4] * 19),
+            rows(auditor__audit__payer=flat(0.3, 0.6, each=20), auditor__audit__auditor=flat(0.4, 0.6, each=20)),
+            rows(auditor__audit__payer=flat(0.3, 0.35, each=20), auditor__audit__auditor=flat(0.4, 0.2, each=20)),
+            rows(auditor__audit__payer=[0.3] * 20 + [0.6] * 19, auditor__audit__auditor=[0.4] * 39),
         ],
     ),
 }  # fmt: skip
