@@ -236,7 +236,8 @@ COURSES: dict[str, tuple[float, float]] = {  # by how much what is paid rises in
 def drawn_rows(
     course: tuple[float, float], rates: tuple[float, float], draw: Random, steps: int, audited: int
 ) -> list[dict[str, Any]]:
-    """Both begin at 0.4. What the judge says of an answer is drawn for itself, as far as the two shares allow."""
+    """Both shares begin at 0.4. The two judges' verdicts are drawn apart, which scatters more than verdicts on the same
+    answers do."""
     rows = []
     for step in range(steps):
         done = step / (steps - 1)
