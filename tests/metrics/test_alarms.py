@@ -328,6 +328,20 @@ def test_an_alarm_about_verdicts_names_mistaken_ones():
     assert "See rollouts" not in judge.line()
 
 
+def test_an_alarm_of_an_audit_names_what_the_two_judge_differently():
+    (alarm,) = check_rows(CASES["audit does not follow"][0])
+
+    def audited(task, payer_said, final):
+        (trace,) = rollout(39, task, "auditor", final=final, parent="x").traces
+        shown = replace(trace, parsed=trace.parsed | {"payer_said": payer_said})
+        return Episode(step=39, task=task, member=0, task_id="t", traces=(shown,))
+
+    told = [audited(0, 1.0, True), audited(1, 0.75, False), audited(2, 0.25, False)]
+    told += [rollout(39, 3, "verifier", final=False, parent="x")]
+    examples = with_examples(alarm, lambda step: told if step == 39 else []).examples
+    assert examples == ("39:1:0:auditor:0",)
+
+
 class Always:
     """A rule that every row breaks."""
 
