@@ -137,9 +137,9 @@ async def solve_for_a_planted_judge(task: Task, roles: Roles, *, kind: str, shar
     await hidden_audit(task, roles, solution, payer_said=said, share=share)
 
 
-def planted_recipe(kind: str, *, seed: int, steps: int, share: float) -> Recipe:
+def planted_recipe(kind: str, *, seed: int, steps: int, share: float, lr: float) -> Recipe:
     made = judged(
-        steps=steps, seed=seed, lr=5e-4, tasks=study_problems((2, 3)), tasks_per_step=4, group_size=8,
+        steps=steps, seed=seed, lr=lr, tasks=study_problems((2, 3)), tasks_per_step=4, group_size=8,
         warmup=0, verifier="frozen", audit="embedded-checker", audit_share=share,
     )  # fmt: skip
     return replace(
@@ -155,14 +155,14 @@ def without_verifier(named: Any) -> dict[str, Any]:
     return {name: value for name, value in named.items() if name != "verifier"}
 
 
-def run_one(kind: str, *, seed: int, steps: int, share: float) -> dict[str, Any]:
+def run_one(kind: str, *, seed: int, steps: int, share: float, lr: float) -> dict[str, Any]:
     """One run: its rows, and of each answer that was paid what was true and what was said."""
     import torch
 
     from cotrain.trainer.trainer import CoTrainer
 
     torch.set_num_threads(1)
-    trainer = CoTrainer(planted_recipe(kind, seed=seed, steps=steps, share=share))
+    trainer = CoTrainer(planted_recipe(kind, seed=seed, steps=steps, share=share, lr=lr))
     rows: list[dict[str, Any]] = []
     answers: list[list[tuple[int, float]]] = []
     for _ in range(steps):
@@ -267,6 +267,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=44)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--share", type=float, default=1.0, help="share of the answers that are audited")
+    parser.add_argument("--lr", type=float, default=5e-4)
     parser.add_argument("--kinds", nargs="+", default=[*PLANTED, *HONEST])
     parser.add_argument("--table", action="store_true", help="no runs: the table of those that are there")
     parser.add_argument("--draws", type=int, default=200, help="draws of each auditor of the table")
@@ -280,7 +281,7 @@ def main() -> None:
             for kind in arguments.kinds:
                 file = arguments.out / f"{kind}-{seed}.json"
                 if not file.exists():
-                    found = run_one(kind, seed=seed, steps=arguments.steps, share=arguments.share)
+                    found = run_one(kind, seed=seed, steps=arguments.steps, share=arguments.share, lr=arguments.lr)
                     file.write_text(json.dumps(found), encoding="utf-8")
     files = sorted(arguments.out.glob("*-*.json"))
     print_table([json.loads(file.read_text(encoding="utf-8")) for file in files], arguments.draws)
