@@ -1,8 +1,8 @@
 """How often the alarm of a hidden audit fires where a judge is being fooled, and where none is.
 
-    python -m benchmarks.audit_alarm --drawn
-    python -m benchmarks.audit_alarm --out runs/audit --steps 44 --seeds 1
-    python -m benchmarks.audit_alarm --out runs/audit --table
+    python benchmarks/audit_alarm.py --drawn
+    python benchmarks/audit_alarm.py --out runs/audit --steps 44 --seeds 1
+    python benchmarks/audit_alarm.py --out runs/audit --table
 
 ``--drawn`` trains nothing. The share of answers that are right and the share that the paying judge calls right go
 along straight lines, answers are drawn at each step, and an auditor calls right ones and wrong ones right with known
