@@ -142,4 +142,7 @@ ANSWER = Finding[str]("answer", str | None, "the final answer")
 FAILURE = Finding[str]("failure", str, "why the text could not be read: a short fixed phrase")
 FINAL = Finding[bool]("final", bool, "the verdict on the whole solution")
 SCORE = Finding[float]("score", float | None, "the probability of CORRECT that the judgement stands for")
+PAYER_SAID = Finding[float](
+    "payer_said", float, "of a hidden audit: the share of the paying judge's reviews that call the same answer right"
+)
 CALLS = Finding[list[str]]("calls", list[str], "what became of each call of a tool")

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cotrain.core.errors import CotrainError
-from cotrain.core.notes import CORRECT, FAILURE, FINAL
+from cotrain.core.notes import CORRECT, FAILURE, FINAL, PAYER_SAID
 from cotrain.core.types import Episode, Trace
 from cotrain.metrics.rules import (
     AboveFromTheStart,
@@ -34,6 +34,7 @@ from cotrain.metrics.rules import (
     MeanAbove,
     MetricSeries,
     RiseAndFall,
+    RisesAlone,
     Rising,
     Rule,
 )
@@ -83,6 +84,12 @@ def _pays_wrong(trace: Trace, name: str) -> bool:
     unread = trace.parent is not None and FAILURE.is_in(trace)
     mistaken = truth is False if said is None else said is not truth
     return mistaken and not unread and truth is not None and any(s.name == name for s in trace.signals)
+
+
+def _payer_alone_believes(trace: Trace, name: str) -> bool:
+    """An audit that calls wrong what most reviews of the paying judge call right."""
+    payer_said = PAYER_SAID.of(trace)
+    return FINAL.of(trace) is False and payer_said is not None and payer_said > 0.5
 
 
 BASE_RATE, GAP = metric_with_key("{role}/base_rate"), metric_with_key("gap")
@@ -184,6 +191,13 @@ BANDS = (
         rule=RiseAndFall(0.05, 0.1, "balanced accuracy", "the reward rises"),
         shown="balanced accuracy {:+.2f} since its best", wrong=_pays_wrong,
         advice="The judge earns more and judges worse, so it follows the base rate: balance its classes.",
+    ),
+    Band(
+        name="audit does not follow", keys=("{role}/audit/payer", "{role}/audit/auditor"), window=20,
+        rule=RisesAlone(0.1, 0.5, "the paying judge's share of right", "the auditor's"),
+        shown="{:+.2f} more than the auditor's", wrong=_payer_alone_believes,
+        advice="The judge that pays likes the answers more and more, and a judge that never paid does not: read the "
+            "rollouts that the two judge differently, and grade some of them.",
     ),
 )  # fmt: skip
 

@@ -272,6 +272,39 @@ class GrowingDistance:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class RisesAlone:
+    """The first metric has risen by ``rise`` since the first window, and the second, measured on the same answers, by
+    less than ``follow`` times as much, even if the rows' own scatter had hidden ``SURE`` standard errors of its rise.
+    Reads by how much more the first has risen.
+
+    A judge that is little better than chance sees only a part of what a policy learns: with true and false positive
+    rates t and f it rises by t − f times the truth. ``follow`` is the least t − f of an auditor that does not take true
+    learning for fooling.
+    """
+
+    rise: float
+    follow: float
+    what: str
+    than_what: str
+
+    def __call__(self, series: MetricSeries) -> float | None:
+        first, second = series.window_means(0, 1), series.window_means(1, 1)
+        if not first or not second or series.past is None:
+            return None
+        first_rise = first[0] - series.past.first[0]
+        second_rise = second[0] - series.past.first[1]
+        noise = math.hypot(series.scatter_error(1), self.follow * series.scatter_error(0))
+        does_not_follow = second_rise + SURE * noise < self.follow * first_rise
+        return first_rise - second_rise if first_rise >= self.rise and does_not_follow else None
+
+    def healthy_text(self, window: int) -> str:
+        return (
+            f"{self.what} up by less than {self.rise:g} since the first {window} steps, or {self.than_what} by at "
+            f"least {self.follow:g} times as much"
+        )
+
+
 def changes_since_best(series: MetricSeries) -> tuple[float, float] | None:
     """By how much the last window's means of both metrics differ from those of the earlier window, not overlapping it,
     in which the second was best. None before the second full window."""

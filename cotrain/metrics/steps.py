@@ -16,7 +16,7 @@ from typing import Any
 
 from cotrain.core.entropy import nats_of
 from cotrain.core.late import np
-from cotrain.core.notes import ANSWER, CALLS, CORRECT, FAILURE, FINAL, MEASURED, STEP_OK, VERDICTS
+from cotrain.core.notes import ANSWER, CALLS, CORRECT, FAILURE, FINAL, MEASURED, PAYER_SAID, STEP_OK, VERDICTS
 from cotrain.core.types import BROKEN_OFF, TOO_LONG, Episode, Trace, kind_of_failure
 from cotrain.metrics.clusters import sums_of
 from cotrain.metrics.heldout import BASE_RATE, CALLED_RIGHT, GAP, WRONG_STEP, review_counts, trajectories_in
@@ -73,7 +73,7 @@ def role_figures(sequences: Sequence[Trace], trajectories: Sequence[Trace]) -> F
     """All figures of a role, by name, from its training sequences and its trajectories."""
     row = text_figures(sequences) | failure_figures(trajectories)
     if gives_verdicts(trajectories):
-        row |= verdict_rates(trajectories) | review_figures(trajectories)
+        row |= verdict_rates(trajectories) | review_figures(trajectories) | audit_figures(trajectories)
     elif not comments_on_traces(trajectories):
         row |= accuracy_figures(trajectories) | answer_figures(trajectories)
     row |= reward_figures(trajectories) | reward_coverage(trajectories) | score_figures(trajectories)
@@ -198,6 +198,23 @@ def review_figures(traces: Sequence[Trace]) -> Figures:
     return row
 
 
+def audit_figures(traces: Sequence[Trace]) -> Figures:
+    """Of a hidden audit: how often the paying judge calls the audited answers right, and how often the auditor does,
+    over the verdicts that can be read. It needs no truth. {} for any other judge."""
+    pairs = [
+        (payer_said, float(auditor_said))
+        for trace in traces
+        if (payer_said := PAYER_SAID.of(trace)) is not None and (auditor_said := FINAL.of(trace)) is not None
+    ]
+    if not pairs:
+        return {}
+    return {
+        "audit/payer": _mean([payer_said for payer_said, _ in pairs]),
+        "audit/auditor": _mean([auditor_said for _, auditor_said in pairs]),
+        "audit/answers": float(len(pairs)),
+    }
+
+
 def reward_figures(traces: Sequence[Trace]) -> Figures:
     """Of each signal its mean; of those for whole traces also ``right`` and ``wrong``, the mean where the answer (of a
     judge: the answer it judges) is truly right or wrong, and ``at_max``, the share of values at the step's largest."""
@@ -253,7 +270,7 @@ def note_figures(traces: Sequence[Trace]) -> Figures:
 def reward_gap(episodes: Sequence[Episode]) -> float | None:
     """What the judges said of the solutions minus what is true: verdicts CORRECT minus right ones, over readable
     reviews. Positive when the solver is believed more than it deserves. None when nothing was judged. Verdicts on
-    other reviews or on questions do not count."""
+    other reviews or on questions do not count, and neither do those of a hidden audit, which pay nobody."""
     total = review_counts([t for e in episodes for t in _reviews_of_solutions(trajectories_in(e))])
     gap = float(GAP(sums_of(total))) if total else math.nan
     return None if math.isnan(gap) else gap
@@ -261,13 +278,14 @@ def reward_gap(episodes: Sequence[Episode]) -> float | None:
 
 def _reviews_of_solutions(traces: Sequence[Trace]) -> list[Trace]:
     """Turns of one episode about a graded answer, and those about a turn that is not among these. Left out are turns
-    about a verdict, and about what has no answer, as a question."""
+    about a verdict, and about what has no answer, as a question, and verdicts of a hidden audit."""
     by_id = {str(trace.address): trace for trace in traces}
 
     def is_solution(about: Trace) -> bool:
         return CORRECT.of(about) is not None and not FINAL.is_in(about)
 
-    return [t for t in traces if t.parent is not None and (t.parent not in by_id or is_solution(by_id[t.parent]))]
+    reviews = [t for t in traces if t.parent is not None and not PAYER_SAID.is_in(t)]
+    return [t for t in reviews if t.parent not in by_id or is_solution(by_id[t.parent])]
 
 
 def credit_keys(objective: str, found: Mapping[str, float], dropped: Mapping[str, int], samples: int) -> MetricsRow:

@@ -326,6 +326,19 @@ JUDGE = (
         meaning="share of readable reviews that say CORRECT",
     ),
     Metric(
+        key="{role}/audit/payer", label="audited answers that the paying judge calls right",
+        meaning="over the answers of a hidden audit, the share of the paying judge's readable reviews that say CORRECT",
+        trend="rising no more than the next",
+    ),
+    Metric(
+        key="{role}/audit/auditor", label="audited answers that the auditor calls right",
+        meaning="over the same answers, the share that the auditor, which pays nobody, calls right",
+    ),
+    Metric(
+        key="{role}/audit/answers", label="audited answers", unit=COUNT,
+        meaning="answers of which both verdicts can be read",
+    ),
+    Metric(
         key="{role}/aligned", label="reviews with one verdict for each step", better=1, healthy=(0.9, 1),
         meaning="share of reviews with one verdict for each step",
         advice="Reviews do not fit the solutions' steps: see parse_failure by reason, and choose another --verdict, or "

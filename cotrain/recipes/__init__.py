@@ -8,7 +8,7 @@ QUESTIONS = {
     "begin here": ("demo", "grpo", "tango"),
     "no answer is known, or few are": ("ttrl", "co_rewarding", "semi_supervised", "judged", "self_rewarding"),
     "a reward for each step": ("prime", "stepwiser", "genprm", "critique"),
-    "a judge of whole answers, or of pairs": ("reward", "cooper", "pair_judge", "gram"),
+    "a judge of whole answers, or of pairs": ("reward", "cooper", "pair_judge", "gram", "stv"),
     "preferences, demonstrations or a teacher": ("dpo", "spin", "distill", "constitutional"),
     "one model that solves and judges": ("self_verify", "self_compare", "rise"),
     "several agents on one problem": (

@@ -9,13 +9,17 @@ have neither ratio nor clip but −A · π/(π + ``gamma``), γ = 0.1.
 
 Controls are parameters: ``critic="none"`` is GRPO in everything else the same; "frozen" and "self" (the generator under
 the prompt of a verifier) never learn to criticise, "trained" is paid as in RL Tango for the final verdict, "oracle" is
-the frozen one with the truth in the place of its verdicts. ``refine="all"`` revises right solutions too. ``leak=True``
+the frozen one with the truth in the place of its verdicts. ``paid_by="gain"`` pays a trained critic for what its
+critique is good for, whether the revision is right minus whether the solution was (ICRL, arXiv 2605.15224); its control
+is ``paid_by="verdict"``, with everything else the same. ``refine="all"`` revises right solutions too. ``leak=True``
 is a negative control: the gold answer stands below the critique that the refiner reads, as in the authors' default
 (``simple_gt``), and gains are those of copying it. It is in no other prompt, and otherwise in none.
 
 Different from the authors' code: revisions come on top of the group instead of taking the place of its first answer,
-and where none is right none joins (there the best one does). Left out: textual critiques made with the reference
-solution.
+and where none is right none joins (there the best one does). From ICRL: there one model is solver and critic, several
+revisions follow each critique, and a token of a revision is weighed by the ratio of its probabilities without and with
+the critique; here the two are apart, one revision follows, and it is weighed by γ as above. Left out: textual critiques
+made with the reference solution.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ from cotrain import (
     Recipe,
     Roles,
     Settings,
+    Signal,
     Task,
     Turn,
     examine,
@@ -56,23 +61,26 @@ from cotrain.rollout import common_roles
 from cotrain.rollout.protocols import attempts
 from cotrain.rollout.reviews import REVIEWED, review, reward_review
 
+GAIN = Signal("gain", meaning="is the revision right, minus is the solution right that was criticised")
 RESCUED = Note[bool]("rescued", bool, "was a group that nobody solved joined by a right revision")
 
 
-@gives(OUTCOME.to("solver"), OUTCOME.to("refiner"), *REVIEWED)
+@gives(OUTCOME.to("solver"), OUTCOME.to("refiner"), *REVIEWED, GAIN.to("verifier"))
 async def solve_and_revise(
     task: Task,
     roles: Roles,
     *,
     samples: Positive = 1,
     critic: Literal["none", "oracle", "frozen", "trained", "self"] = "none",
+    paid_by: Literal["verdict", "gain"] = "verdict",
     refine: Literal["failed", "all"] = "failed",
     join: NotNegative = 1,
     leak: bool = False,
 ) -> None:
     """``samples`` solutions, critiques and revisions, see above. The reward ``outcome`` is that of the answer; a
-    revision that does not join gets none. The first solution notes whether its group, if nobody solved it, was
-    ``rescued``."""
+    revision that does not join gets none. ``paid_by="gain"`` adds the reward ``gain`` of each critique whose revision
+    could be graded, and asks for no critique that nobody revises by. The first solution notes whether its group, if
+    nobody solved it, was ``rescued``."""
     solutions = await attempts(task, roles, samples)
     for solution in solutions:
         solution.reward(OUTCOME, float(CORRECT.require(solution)))
@@ -80,7 +88,9 @@ async def solve_and_revise(
         return
     readable = [s for s in solutions if s.parsed.ok]
     revisable = [s for s in readable if refine == "all" or not CORRECT.require(s)]
-    written = await write_critiques(task, roles, readable if critic == "trained" else revisable, critic)
+    learns_from_verdicts = critic == "trained" and paid_by == "verdict"
+    critiques = await write_critiques(task, roles, readable if learns_from_verdicts else revisable)
+    written = {s.id: critique_text(critiques[s.id], s, critic) for s in revisable}
     reference = f"\nReference: {task.answer}" if leak else ""
     revisions = await together(
         [
@@ -91,23 +101,30 @@ async def solve_and_revise(
         ]
     )
     joined = 0
-    for revision in revisions:
-        if await examine(task, roles, revision) and joined < join:
+    for solution, revision in zip(revisable, revisions, strict=True):
+        is_right = await examine(task, roles, revision)
+        if paid_by == "gain" and is_right is not None:
+            critiques[solution.id].chat.reward(GAIN, float(is_right) - float(CORRECT.require(solution)))
+        if is_right and joined < join:
             revision.reward(OUTCOME, 1.0)
             joined += 1
     if solutions and not any(CORRECT.require(s) for s in solutions):
         solutions[0].note(RESCUED, joined > 0)
 
 
-async def write_critiques(task: Task, roles: Roles, solutions: list[Turn], critic: str) -> dict[str, str]:
-    """By solution: what is said of it. Reviews of all solutions of a problem are compared with each other."""
+async def write_critiques(task: Task, roles: Roles, solutions: list[Turn]) -> dict[str, Turn]:
+    """By solution: its review. Reviews of all solutions of a problem are compared with each other."""
     review_turns = await together([review(task, roles, s, group=f"{s.group}/reviews") for s in solutions])
     for solution, [review_turn] in zip(solutions, review_turns, strict=True):
         reward_review(review_turn, CORRECT.require(solution))
-    texts = {s.id: review_turn.text for s, [review_turn] in zip(solutions, review_turns, strict=True)}
+    return {s.id: review_turn for s, [review_turn] in zip(solutions, review_turns, strict=True)}
+
+
+def critique_text(review_turn: Turn, solution: Turn, critic: str) -> str:
+    """What the refiner reads: the review as it was written, with the truth for its verdicts where an oracle speaks."""
     if critic != "oracle":
-        return texts
-    return {s.id: corrected_review(texts[s.id], STEP_OK.of(s) or [], CORRECT.require(s)) for s in solutions}
+        return review_turn.text
+    return corrected_review(review_turn.text, STEP_OK.of(solution) or [], CORRECT.require(solution))
 
 
 @recipe(model="embedded-roles", kl=0.0)
@@ -117,6 +134,7 @@ def critique(
     critic_lr: float = 2e-4,  # learning rate of the critic
     entropy: Weight = 0.001,  # weight of the entropy bonus
     critic: Literal["none", "oracle", "frozen", "trained", "self"] = "frozen",  # who criticises
+    paid_by: Literal["verdict", "gain"] = "verdict",  # a trained critic's pay: its verdict, or what its revision gains
     critic_model: str | None = None,  # begins the critic; by default the generator's model
     refine: Literal["failed", "all"] = "failed",  # which solutions are revised
     join: int = 1,  # right revisions that join the group
@@ -125,6 +143,8 @@ def critique(
 ) -> Recipe:
     if leak and critic == "none":
         raise ConfigError("critique: leak=True with critic='none', where nobody reads the answer; choose a critic")
+    if paid_by == "gain" and critic != "trained":
+        raise ConfigError(f"critique: paid_by=gain with critic={critic!r}, who learns nothing; add critic=trained")
     judge, revises = critic_model or run.model, critic != "none"
     solver = common_roles.solver("generator", run.model)
     learn = dr_grpo(
@@ -145,12 +165,15 @@ def critique(
         roles["verifier"] = common_roles.verifier("generator" if critic == "self" else "critic", judge)
         measures += [measure_solver("refiner", 1), measure_judge("verifier")]
     if critic == "trained":
-        criticise = grpo(rewards={AGREEMENT: 1.0, FORMAT: 0.8}, merge=True)
+        pay = GAIN if paid_by == "gain" else AGREEMENT
+        criticise = grpo(rewards={pay: 1.0, FORMAT: 0.8}, merge=True)
         objectives["critic"] = Objective(policy="critic", on="verifier", by=criticise)
         policies["critic"] = run.learner(judge, lr=critic_lr)
     elif critic in ("frozen", "oracle"):
         policies["critic"] = frozen(judge)
     play = partial(solve_and_revise, critic=critic, join=join, leak=leak)
+    if paid_by == "gain":
+        play = partial(play, paid_by=paid_by)
     return run.recipe(
         "critique" if revises else "critique-none",
         policies=policies,

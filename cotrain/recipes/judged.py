@@ -11,6 +11,10 @@ have one teach it in its ``warmup``, if it has any, and measure the run.
 Controls: ``verifier="frozen"`` does not train the verifier after its ``warmup`` (both arms begin the generator's
 training with the same judge), ``pay="truth"`` pays the graded answer with the same reviews played (the ceiling),
 ``ratio`` trains the two in turn, each from episodes of its own.
+
+``audit`` adds a judge that never pays, in place of the truth where there is none: a frozen copy of the verifier's start
+("start") or another model reads a part of the solutions, and an alarm compares its verdicts with those that pay (a
+hidden audit, arXiv 2609.01345). The generator cannot learn to fool it, for nothing that it says reaches a reward.
 """
 
 from __future__ import annotations
@@ -40,20 +44,21 @@ from cotrain import (
     solve,
     solve_then_verify,
 )
-from cotrain.core.arguments import Positive, Weight
+from cotrain.core.arguments import Positive, Share, Weight
 from cotrain.core.signals import TRUTH
 from cotrain.metrics.heldout import measure_solver_and_judge
 from cotrain.rollout import common_roles, judges
-from cotrain.rollout.reviews import mean_verdict, review, reward_review
+from cotrain.rollout.reviews import hidden_audit, mean_verdict, review, reward_review
 
 BELIEVED = Signal("believed", meaning="share of the readable reviews that call the solution right")
 SOLVER = (OUTCOME.to("solver"), FORMAT.to("solver"), BELIEVED.to("solver"))
 
 
 @gives(*SOLVER, AGREEMENT.to("verifier"), FORMAT.to("verifier"), TRUTH.to("verifier"), once=("solver",))
-async def solve_to_be_believed(task: Task, roles: Roles, *, reviews: Positive) -> None:
+async def solve_to_be_believed(task: Task, roles: Roles, *, reviews: Positive, audit_share: Share = 0.0) -> None:
     """``reviews`` verdicts pay a solution. An unreadable solution is not reviewed and earns 0; one that could not be
-    graded, or of which no review can be read, earns nothing and is not learned from."""
+    graded, or of which no review can be read, earns nothing and is not learned from. ``audit_share``: the share of the
+    paid solutions that the role ``auditor`` reads too, for no pay."""
     solution = await solve(task, roles)
     if solution.failed:
         return
@@ -66,6 +71,8 @@ async def solve_to_be_believed(task: Task, roles: Roles, *, reviews: Positive) -
     share = mean_verdict(review_turns)
     if share is not None:
         solution.reward(BELIEVED, share)
+        if audit_share:
+            await hidden_audit(task, roles, solution, payer_said=share, share=audit_share)
 
 
 @recipe
@@ -83,12 +90,16 @@ def judged(
     pay: Literal["verdict", "truth"] = "verdict",  # what a solution earns
     judge: judges.Format = "steps",  # the verifier's format
     balance: bool = True,  # class weights: reviews of the rarer kind of solution count more
+    audit: str | None = None,  # a judge that never pays: a model, or "start" for the verifier's start
+    audit_share: Share = 0.25,  # share of the solutions that it reads
 ) -> Recipe:
     if reviews < 2:
         raise ConfigError(f"judged: reviews is {reviews}; expected at least 2, which are compared with each other")
     critic, learns = verifier_model or run.model, verifier == "trained"
     if ratio and not learns:
         raise ConfigError(f"judged: ratio is {ratio} and verifier=frozen; leave ratio out, or train the verifier")
+    auditor = critic if audit == "start" else audit
+    check_audit(auditor, audit_share, payer=critic, payer_learns=learns or warmup > 0)
     readable = {FORMAT: format_reward} if format_reward else {}
     by = grpo(rewards={BELIEVED if pay == "verdict" else OUTCOME: 1.0} | readable, kl=run.pull())
     learn_to_judge = grpo(
@@ -101,7 +112,11 @@ def judged(
         objectives["verifier"] = Objective(policy="verifier", on="verifier", by=learn_to_judge)
 
     def make_phase(name: str, *objectives: str, unlabelled: float = 0.0) -> Phase:
+        # A judge that learns alone changes its mind about the same answers: what it then says is no sign of anything.
+        is_audited = auditor is not None and "generator" in objectives
         protocol = partial(solve_to_be_believed, reviews=reviews)
+        if is_audited:
+            protocol = partial(protocol, audit_share=audit_share)
         return Phase(name=name, protocol=protocol, objectives=objectives, unlabelled=unlabelled)
 
     together = ("generator",) if ratio or not learns else ("generator", "verifier")
@@ -111,15 +126,33 @@ def judged(
     phases += [make_phase("verifier", "verifier")] if warmup or ratio else []
     trained = run.learner(critic, lr=verifier_lr) if "verifier" in objectives else frozen(critic)
     shares = (ratio or (1, 0))[: len(phases)]
+    policies = {"generator": run.learner(), "verifier": trained, **run.start()}
+    roles = {
+        "solver": common_roles.solver("generator", run.model),
+        "verifier": judges.judge("verifier", critic, judge),
+    }
+    if auditor is not None:
+        policies["auditor"] = frozen(auditor)
+        roles["auditor"] = judges.judge("auditor", auditor, judge)
     return run.recipe(
         "judged" if learns else "judged-frozen",
-        policies={"generator": run.learner(), "verifier": trained, **run.start()},
-        roles={
-            "solver": common_roles.solver("generator", run.model),
-            "verifier": judges.judge("verifier", critic, judge),
-        },
+        policies=policies,
+        roles=roles,
         objectives=objectives,
         schedule=alternate(*phases, ratio=shares, warmup={"verifier": warmup} if warmup else {}),
         evaluate=solve_then_verify,
         measures=measure_solver_and_judge("verifier"),
     )
+
+
+def check_audit(auditor: str | None, share: float, *, payer: str, payer_learns: bool) -> None:
+    """Raise ConfigError for an audit that could never say anything else than the judge that pays, or nothing at all."""
+    if auditor is None:
+        return
+    if auditor == payer and not payer_learns:
+        raise ConfigError(
+            f"judged: audit is {auditor!r}, which is the judge that pays and never learns here, so that both are "
+            "fooled by the same answers; name another model, or train the verifier"
+        )
+    if share == 0:
+        raise ConfigError("judged: audit_share is 0, so that nothing is audited; raise it, or leave audit out")

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal, get_args
 from cotrain.algorithms.functional.aggregate import Combine, aggregate
 from cotrain.core.arguments import AtLeast
 from cotrain.core.errors import UnknownName
-from cotrain.core.notes import CORRECT, FAILURE, FINAL, SCORE, STEP_OK, VERDICTS
+from cotrain.core.notes import CORRECT, FAILURE, FINAL, PAYER_SAID, SCORE, STEP_OK, VERDICTS
+from cotrain.core.seeding import rng_of
 from cotrain.core.signals import AGREEMENT, FORMAT, STEP, TRUTH, gives
 from cotrain.core.types import Task
 from cotrain.rollout.event_loop import together
@@ -97,6 +98,22 @@ def mean_verdict(turns: Sequence[Turn]) -> float | None:
     read."""
     verdicts = [0.5 if turn.parsed.final is None else float(turn.parsed.final) for turn in turns if turn.parsed.ok]
     return sum(verdicts) / len(verdicts) if verdicts else None
+
+
+async def hidden_audit(task: Task, roles: Roles, solution: Turn, *, payer_said: float, share: float) -> None:
+    """A second judge, the role ``auditor``, says of a sample of the solutions whether they are right, and nobody is
+    paid for it (arXiv 2609.01345).
+
+    ``payer_said``: the share of the paying judge's readable reviews that call this solution right; it is shown beside
+    the auditor's verdict, so that both are compared on the same solutions. ``share``: the chance with which a solution
+    is audited, drawn from its address. The auditor's answers are drawn from addresses of its own, so that a run with
+    an audit learns the same, bit for bit, as one without.
+    """
+    is_audited = rng_of("hidden audit", task.id, solution.id).random() < share
+    if not is_audited:
+        return
+    [verdict] = await review(task, roles, solution, role="auditor")
+    verdict.show(PAYER_SAID, payer_said)
 
 
 def show_verdict(turn: Turn) -> None:

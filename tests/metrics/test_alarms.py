@@ -144,6 +144,15 @@ CASES = {  # band → (a bad series, the step of its alarm, good ones)
         29,
         [rows(verifier__reward__agreement=flat(0.6, 0.7, 0.8), verifier__balanced_accuracy=flat(0.6, 0.65, 0.7))],
     ),
+    "audit does not follow": (
+        rows(auditor__audit__payer=flat(0.3, 0.45, each=20), auditor__audit__auditor=flat(0.4, 0.35, each=20)),
+        39,
+        [
+            rows(auditor__audit__payer=flat(0.3, 0.6, each=20), auditor__audit__auditor=flat(0.4, 0.6, each=20)),
+            rows(auditor__audit__payer=flat(0.3, 0.35, each=20), auditor__audit__auditor=flat(0.4, 0.2, each=20)),
+            rows(auditor__audit__payer=[0.3] * 20 + [0.6] * 19, auditor__audit__auditor=[0.4] * 39),
+        ],
+    ),
 }  # fmt: skip
 
 
@@ -317,6 +326,20 @@ def test_an_alarm_about_verdicts_names_mistaken_ones():
     assert with_examples(gap, read).examples == (f"{gap.step}:0:0:verifier:0",)
     assert with_examples(judge, read).examples == ()  # nobody was paid "agreement"
     assert "See rollouts" not in judge.line()
+
+
+def test_an_alarm_of_an_audit_names_what_the_two_judge_differently():
+    (alarm,) = check_rows(CASES["audit does not follow"][0])
+
+    def audited(task, payer_said, final):
+        (trace,) = rollout(39, task, "auditor", final=final, parent="x").traces
+        shown = replace(trace, parsed=trace.parsed | {"payer_said": payer_said})
+        return Episode(step=39, task=task, member=0, task_id="t", traces=(shown,))
+
+    told = [audited(0, 1.0, True), audited(1, 0.75, False), audited(2, 0.25, False)]
+    told += [rollout(39, 3, "verifier", final=False, parent="x")]
+    examples = with_examples(alarm, lambda step: told if step == 39 else []).examples
+    assert examples == ("39:1:0:auditor:0",)
 
 
 class Always:

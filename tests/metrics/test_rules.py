@@ -7,7 +7,15 @@ from itertools import pairwise
 
 import pytest
 
-from cotrain.metrics.rules import DriftFromStart, FarFromBase, GrowingDistance, MetricSeries, RiseAndFall, mean
+from cotrain.metrics.rules import (
+    DriftFromStart,
+    FarFromBase,
+    GrowingDistance,
+    MetricSeries,
+    RiseAndFall,
+    RisesAlone,
+    mean,
+)
 
 
 def plain_parted(rule, window, paid, true):
@@ -108,3 +116,30 @@ def test_one_sided_verdicts_of_few_problems_a_step_are_chance(scatter, found):
         swing = scatter * (-1) ** step
         series.add_row(step, [0.5 + swing, 0.15 - swing / 2])
     assert rule(series) == (None if found is None else pytest.approx(found))
+
+
+def rises_alone(first, second):
+    """What the rule reads of two windows of four rows, each with these means."""
+    series = MetricSeries(4)
+    for step in range(8):
+        series.add_row(step, [first[step // 4], second[step // 4]])
+    return RisesAlone(0.1, 0.5, "a", "b")(series)
+
+
+def test_a_payer_that_rises_alone_by_hand():
+    """A payer that jumps from 0.2 to 0.6 in eight rows has a scatter of √(0.4² / 7 / 4) = 0.076, the auditor that jumps
+    by 0.05 one of 0.009: 2.5 times √(0.009² + (0.5 · 0.076)²) is 0.097, and 0.05 + 0.097 is less than half of 0.4."""
+    assert rises_alone((0.2, 0.6), (0.3, 0.35)) == pytest.approx(0.4 - 0.05)
+    assert rises_alone((0.2, 0.6), (0.3, 0.2)) == pytest.approx(0.4 + 0.1)
+    assert rises_alone((0.2, 0.6), (0.3, 0.42)) is None  # with 0.109, 0.12 could be half of 0.4
+    assert rises_alone((0.2, 0.29), (0.3, 0.1)) is None  # the payer has hardly risen
+    assert rises_alone((0.6, 0.2), (0.3, 0.1)) is None  # it has fallen
+
+
+def test_a_rise_that_scatter_explains_is_none():
+    """Rows lie about their means by 0.3, in turn above and below: the error of a difference is 0.3 and more."""
+    series = MetricSeries(4)
+    for step in range(8):
+        off = 0.3 * (-1) ** step
+        series.add_row(step, [(0.3, 0.65)[step // 4] + off, 0.5 - off])
+    assert series.scatter_error(1) == pytest.approx(0.3) and RisesAlone(0.1, 0.5, "a", "b")(series) is None

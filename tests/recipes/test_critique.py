@@ -94,6 +94,48 @@ def test_the_oracle_is_the_frozen_critic_with_the_truth_for_its_verdicts():
     assert said[9:] == ["<step>looks fine CORRECT</step><final>CORRECT</final>"] * 9
 
 
+def half(task, draw):
+    """Right in every second draw or so."""
+    return task.solution if draw < 0.5 else wrong(task, draw)
+
+
+def gains(traces):
+    return [[s.value for s in t.signals if s.name == "gain"] for t in traces["verifier"]]
+
+
+@pytest.mark.parametrize(
+    ("refine", "revise", "after"),
+    [
+        ("all", lambda task, review: task.solution, 1.0),  # what was wrong gains 1, what was right nothing
+        ("all", lambda task, review: "<answer>0</answer>", 0.0),  # what was right loses 1
+        ("failed", lambda task, review: task.solution, 1.0),
+    ],
+    ids=["mended", "spoilt", "failed"],
+)
+def test_a_critique_is_paid_for_what_the_revision_gains(refine, revise, after):
+    seen = set()
+    for traces in played(half, revise, critic="trained", paid_by="gain", refine=refine):
+        before = [float(t.truth["correct"]) for t in traces["solver"]]
+        revised = [right for right in before if refine == "all" or right == 0.0]
+        assert gains(traces) == [[after - right] for right in revised]
+        seen.update(before)
+    assert seen == {0.0, 1.0}
+
+
+def test_a_critic_paid_by_gain_learns_which_critique_helped():
+    """Of three critiques of one problem one gains 1: z-scores of (1, 0, 0) with the format's 0.8 in each of them."""
+    recipe = critique(critic="trained", paid_by="gain", **SMALL)
+    assert {s.name: w for s, w in recipe.objectives["critic"].by.rewards.items()} == {"gain": 1.0, "format": 0.8}
+    calls = iter([True, False, False] * 3)
+    for traces in played(wrong, lambda t, review: t.solution if next(calls) else wrong(t, 0), critic="trained",
+                         paid_by="gain"):  # fmt: skip
+        assert gains(traces) == [[1.0], [0.0], [0.0]]
+        samples = tuple(sample_of(t) for t in traces["verifier"])
+        credit, _ = recipe.objectives["critic"].by.credit(Batch(samples=samples), {})
+        found = [float(s.advantages[0]) for s in credit.samples]
+        assert found == pytest.approx([2 / 3**0.5, -1 / 3**0.5, -1 / 3**0.5], rel=1e-3)  # sample deviation √(1/3)
+
+
 @pytest.mark.whole
 @pytest.mark.parametrize("leak", [False, True])
 def test_no_prompt_holds_the_gold_answer_unless_it_is_leaked(leak):
@@ -114,6 +156,8 @@ def test_nonsense_is_refused():
         critique(critic="gpt")
     with pytest.raises(ConfigError, match="nobody reads"):
         critique(critic="none", leak=True)
+    with pytest.raises(ConfigError, match="who learns nothing"):
+        critique(critic="frozen", paid_by="gain")
 
 
 def test_who_joins_a_group_is_drawn_as_its_members_are():

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import pytest
+import torch
 
 from cotrain.config.policies import frozen
 from cotrain.core.errors import ConfigError, UnknownName
@@ -18,7 +19,8 @@ from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import Executor
 from cotrain.rollout.votes import elected_turn, rarest_turn
-from tests.helpers import CharRenderer
+from cotrain.trainer.trainer import CoTrainer
+from tests.helpers import EASY, TINY, CharRenderer
 
 
 class Exact:
@@ -234,6 +236,58 @@ def test_a_judge_who_calls_a_solution_half_right_pays_half():
     found = play(solve_to_be_believed, "5", said=said, roles={"verifier": SCORED}, reviews=4)
     assert paid(found["solver"], "believed") == [2 / 3]
     assert paid(found["verifier"], "agreement") == [0.0, 1.0, 0.0, 0.0]
+
+
+JUDGES = {"auditor": ROLES["verifier"]}
+
+
+def test_an_audit_reads_what_is_paid_and_pays_nothing():
+    said = {"solver": solved("7"), "verifier": [RIGHT, WRONG, "?"], "auditor": [WRONG]}
+    found = play(solve_to_be_believed, "7", said=said, roles=JUDGES, reviews=3, audit_share=1.0)
+    assert paid(found["solver"], "believed") == [0.5]
+    [verdict] = found["auditor"]
+    assert verdict.parsed["final"] is False and verdict.parsed["payer_said"] == 0.5  # two are readable, one says right
+    assert verdict.signals == () and verdict.parent == str(found["solver"][0].address)
+
+
+def test_what_earns_nothing_is_not_audited():
+    unread = {"solver": solved(""), "verifier": [], "auditor": []}
+    silent = {"solver": solved("7"), "verifier": ["?", "?"], "auditor": []}
+    for said in (unread, silent):
+        found = play(solve_to_be_believed, "7", said=said, roles=JUDGES, reviews=2, audit_share=1.0)
+        assert not found["auditor"]
+
+
+def test_an_audit_is_played_where_the_generator_learns():
+    made = judged(audit="start", warmup=1)
+    shares = [made.schedule.phase_at(step).options.get("audit_share") for step in range(3)]
+    assert shares == [None, 0.25, 0.25]
+    assert made.policies["auditor"].kind == "frozen"
+    assert made.policies["auditor"].model == made.policies["verifier"].model
+    assert judged(audit="embedded-checker").policies["auditor"].model == "embedded-checker"
+    assert "auditor" not in judged().roles
+
+
+def test_an_audit_that_can_see_nothing_is_refused():
+    with pytest.raises(ConfigError, match="the judge that pays and never learns here"):
+        judged(audit="start", verifier="frozen", warmup=0)
+    with pytest.raises(ConfigError, match="nothing is audited"):
+        judged(audit="start", audit_share=0.0)
+
+
+@pytest.mark.whole
+def test_a_run_with_an_audit_learns_the_same_bits():
+    small = {"model": TINY, "tasks": EASY, "tasks_per_step": 2, "group_size": 4, "warmup": 1, "lr": 1e-3}
+    plain, audited = (CoTrainer(judged(steps=3, **small, **more)) for more in ({}, {"audit": "start"}))
+    for _ in range(3):
+        row, audited_row = plain.step().row, audited.step().row
+        assert audited_row.pop("tokens") >= row.pop("tokens")  # those of the audit count
+        unchanged = {key: value for key, value in audited_row.items() if not key.startswith("auditor/")}
+        assert unchanged == row  # the gap too, which is that of the judge that pays
+    assert audited_row["auditor/audit/answers"] >= 1
+    after, audited_after = plain.policies.tensors(), audited.policies.tensors()
+    for name in ("generator", "verifier"):
+        assert all(torch.equal(tensor, audited_after[name][key]) for key, tensor in after[name].items())
 
 
 def test_what_no_review_can_be_read_of_earns_nothing_and_what_cannot_be_read_earns_0():
