@@ -297,7 +297,7 @@ def run_watched(
     about = {"recipe": recipe.name, "seed": recipe.seed, "steps": recipe.max_steps}
     try:
         with ExitStack() as stack:
-            live = stack.enter_context(LiveTable(ends_of(recipe), spent=latest_costs(Path(out))))
+            live = stack.enter_context(LiveTable(ends_of(recipe), spent=latest_costs(Path(out)), directory=Path(out)))
             watch: Any = live
             if trackers:
                 from cotrain.runs.trackers import TrackingObserver
