@@ -63,9 +63,7 @@ def glimpse_lines(step: int, judged: Judged, width: int) -> list[str]:
     texts = [str(step_text).strip() for _, _, step_text in STEPS.of(solution) or ()][:MOST_STEPS]
     truths = list(STEP_OK.of(solution) or ())
     verdicts = list(VERDICTS.of(review) or ())
-    rows = [
-        (_at(truths, place), escape_terminal(text, 200), _at(verdicts, place)) for place, text in enumerate(texts)
-    ]
+    rows = [(_at(truths, place), escape_terminal(text, 200), _at(verdicts, place)) for place, text in enumerate(texts)]
     answer = escape_terminal(ANSWER.of(solution), 40)
     gold = GOLD.of(solution)
     of_gold = "" if gold is None else f", gold {escape_terminal(gold, 40)}"

@@ -136,17 +136,21 @@ def _fooled_sentence(gap: FigureRow) -> str:
 
 
 def _choice_sentences(figures: Sequence[FigureRow]) -> list[str]:
-    """What the judge's choice among k answers is worth, beside the vote and one greedy answer."""
+    """What the judge's word on k answers is worth, beside the vote and one greedy answer."""
     at_the_end = {(f["who"], f["name"]): f for f in figures if f["after"] and not f["split"]}
     sentences = []
     for (who, name), best in at_the_end.items():
         what, _, count = name.partition("@")
-        vote, greedy = at_the_end.get((who, f"majority@{count}")), at_the_end.get((who, "greedy"))
-        if what == "best" and vote and greedy and count.isdigit():
+        if what != "best" or not count.isdigit():
+            continue
+        weighted, vote = (at_the_end.get((who, f"{kind}@{count}")) for kind in ("weighted", "majority"))
+        greedy = at_the_end.get((who, "greedy"))
+        if weighted and vote and greedy:
             of_how_many = NUMBER_WORDS.get(int(count), count)
             sentences.append(
-                f"Of {of_how_many} answers, the one that the verifier chooses is right in {_end(best)}, the one with "
-                f"most votes in {_end(vote)}; a single greedy answer in {_end(greedy)}."
+                f"Of {of_how_many} answers, a vote weighted by the verifier's scores is right in {_end(weighted)}, the "
+                f"answer that it scores highest in {_end(best)}, the most frequent one in {_end(vote)}; a single "
+                f"greedy answer in {_end(greedy)}."
             )
     return sentences
 

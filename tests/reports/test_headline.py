@@ -1,5 +1,5 @@
-"""The sentences and the four figures above a run's page: of held-out problems alone, with which way is better, and why a
-figure may have got worse."""
+"""The sentences and the four figures above a run's page: of held-out problems alone, with which way is better, and why
+a figure may have got worse."""
 
 from __future__ import annotations
 
@@ -31,12 +31,14 @@ def said_of(before: dict[str, float], after: dict[str, float]) -> str:
 
 
 BEFORE = {
-    "solver/pass@1": 0.4, "solver/greedy": 0.5, "solver/majority@8": 0.5, "solver/best@8": 0.5, "solver/step_accuracy": 0.5,
+    "solver/pass@1": 0.4, "solver/greedy": 0.5, "solver/majority@8": 0.5, "solver/best@8": 0.5,
+    "solver/weighted@8": 0.6, "solver/step_accuracy": 0.5,
     "verifier/balanced_accuracy": 0.6, "verifier/fixed/balanced_accuracy": 0.6,
     "verifier/greedy_balanced_accuracy": 0.75, "verifier/fixed/greedy_balanced_accuracy": 0.8, "gap": -0.05,
 }  # fmt: skip
 AFTER = {
-    "solver/pass@1": 0.65, "solver/greedy": 0.7, "solver/majority@8": 0.72, "solver/best@8": 0.8, "solver/step_accuracy": 0.8,
+    "solver/pass@1": 0.65, "solver/greedy": 0.7, "solver/majority@8": 0.72, "solver/best@8": 0.78,
+    "solver/weighted@8": 0.8, "solver/step_accuracy": 0.8,
     "verifier/balanced_accuracy": 0.8, "verifier/fixed/balanced_accuracy": 0.9,
     "verifier/greedy_balanced_accuracy": 0.55, "verifier/fixed/greedy_balanced_accuracy": 0.9, "gap": 0.08,
 }  # fmt: skip
@@ -49,8 +51,8 @@ def test_each_role_is_told_in_a_sentence_and_a_verifier_on_both_kinds_of_solutio
     assert "on those of its own generator 60.0 % → 80.0 % (+" in said
     assert "It is being fooled: it calls 8.0 points more of them right than are (+6.0 to +10.0 points)." in said
     assert (
-        "Of eight answers, the one that the verifier chooses is right in 80.0 %, the one with most votes in 72.0 %; "
-        "a single greedy answer in 70.0 %." in said
+        "Of eight answers, a vote weighted by the verifier's scores is right in 80.0 %, the answer that it scores "
+        "highest in 78.0 %, the most frequent one in 72.0 %; a single greedy answer in 70.0 %." in said
     )
 
 
@@ -63,9 +65,7 @@ def test_whether_it_is_fooled_is_said_only_where_the_interval_says_so() -> None:
 def test_a_run_without_a_judge_tells_its_solver_alone() -> None:
     alone = {"solver/pass@1": 0.4, "solver/greedy": 0.5}
     assert said_of(alone, {"solver/pass@1": 0.41, "solver/greedy": 0.5}) == (
-        "Solver: 40.0 % → 41.0 % of its answers to held-out problems right (no change shown, -1.8 to +3.8 points).".replace(
-            "-1.8", "−1.8"
-        )
+        "Solver: 40.0 % → 41.0 % of its answers to held-out problems right (no change shown, −1.8 to +3.8 points)."
     )
 
 
