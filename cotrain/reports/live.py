@@ -31,6 +31,7 @@ REMEMBERED_STEPS = 24  # steps over which the time left is estimated
 GLIMPSE_SECONDS = 12.0  # for which a rollout stays on the terminal
 TREND = 12  # bars of a spark line: the table fits 80 columns
 COLUMNS = ("accuracy", "balanced_accuracy")
+WELL_FORMED = 0.95  # a mean reward for the format above it is no news
 SHORT_NAMES = {"accuracy": "right", "balanced_accuracy": "bal. acc."}
 LEARNING_FIGURES = {  # of what objectives report: how well what pays others, or teaches by pairs, does its part
     "process/pair_accuracy": ("answers in order by process rewards", True),
@@ -237,10 +238,14 @@ def step_line(row: Mapping[str, Any], total: int | None, seconds: float, left: f
 
 
 def _short_figures(row: Mapping[str, Any], role: str) -> list[str]:
-    """How often a role is right; of one of which nobody knows that, what it earns."""
+    """How often a role is right; of one of which nobody knows that, what it earns. Format is told where it fails."""
     shares = {column: _share_text(row.get(f"{role}/{column}")) for column in COLUMNS}
     right = [f"{SHORT_NAMES[column]} {share}" for column, share in shares.items() if share]
-    return right or [f"{key.rsplit('/', 1)[1]} {_reward_with_share(row, key)}" for key in _reward_keys(row, role)]
+    if not right:
+        return [f"{key.rsplit('/', 1)[1]} {_reward_with_share(row, key)}" for key in _reward_keys(row, role)]
+    readable = _number_or_none(row.get(f"{role}/reward/format"))
+    is_often_unreadable = readable is not None and readable < WELL_FORMED
+    return [*right, f"format {_plain_text(readable)}"] if is_often_unreadable else right
 
 
 def token_rate(row: Mapping[str, Any], role: str, seconds: float) -> str:

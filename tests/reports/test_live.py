@@ -44,6 +44,11 @@ def test_one_plain_line_a_step_away_from_a_terminal() -> None:
     assert "\x1b" not in text
 
 
+def test_a_line_tells_of_the_format_where_it_fails() -> None:
+    assert "solver: right 41.0\u202f%, format 0.44 |" in step_line(ROW | {"solver/reward/format": 0.44}, 40, 2.0, 1.0)
+    assert "format" not in step_line(ROW | {"solver/reward/format": 0.99}, 40, 2.0, 1.0)
+
+
 def test_a_run_that_ends_by_what_it_spends_tells_the_time_left_by_that() -> None:
     rows = [{**ROW, "tokens": 300, "generator/flops/learning": 50}, {**ROW, "step": 12, "tokens": 325}]
     for ends, left in (({"tokens": 650}, "0:26"), ({"flops": 200}, "1:18"), ({"seconds": 8.0}, "0:26")):
