@@ -107,7 +107,8 @@ class RunView:
         bands = applicable_bands(self.curves.last.keys()) if self.curves.last else []
         measured = figure_rows(parse_estimates(summary.get("before", before)), summary, roles)
         return {
-            "said": describe_run(self.recipe, columns, measured),
+            "said": describe_run(self.recipe, columns),
+            "outcome": headline.outcome_sentences(measured),
             "showcase": self.showcase(measured),
             "run": {
                 "name": str(self.recipe.get("name") or self.directory.name),
@@ -227,16 +228,14 @@ def _with_reading_aids(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def describe_run(recipe: Json, columns: Json, measured: Sequence[Mapping[str, Any]]) -> str:
-    """What a run was and what came of it: its recipe's first sentence, who was trained for how long, and what held-out
-    problems say of the end."""
+def describe_run(recipe: Json, columns: Json) -> str:
+    """What a run was: its recipe's first sentence, and who was trained for how long."""
     about = " ".join(str(recipe.get("description") or "").partition("\n\n")[0].replace("``", "").split())
     first = about.partition(". ")[0].rstrip(".:")
     trained = " and ".join(policy for policy, values in columns["trained"].items() if any(values))
     steps = f"{columns['rows']} step{'' if columns['rows'] == 1 else 's'}"
     training = f"{steps} of training {trained}" if trained else steps if columns["rows"] else ""
-    sentences = [f"{part}." for part in (first, training) if part]
-    return " ".join([*sentences, *headline.outcome_sentences(measured)])
+    return " ".join(f"{part}." for part in (first, training) if part)
 
 
 def open_run(directory: Path) -> RunView:

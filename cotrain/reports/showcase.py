@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cotrain.reports.rollouts import FIELDS
+from cotrain.reports.rollouts import FIELDS, UNSOUND
 
 Row = Sequence[Any]  # of ``Rollouts.rows``, in the order of ``FIELDS``
 PLACE = {name: at for at, name in enumerate(FIELDS)}
@@ -47,8 +47,10 @@ def _group(row: Row) -> tuple[int, int, int]:
     return _cell(row, "step"), _cell(row, "task"), _cell(row, "role")
 
 
-def _order(row: Row) -> tuple[int, int, int]:
-    return _cell(row, "tokens"), _cell(row, "task"), _cell(row, "member")
+def _order(row: Row) -> tuple[bool, int, int, int]:
+    """Short ones first, and last those whose answer is right by a wrong step."""
+    is_unsound = bool(_cell(row, "flags") & UNSOUND)
+    return is_unsound, _cell(row, "tokens"), _cell(row, "task"), _cell(row, "member")
 
 
 def _address(row: Row) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from fake_run import write, write_fake_run
 
 from cotrain.reports.headline import is_fooled, outcome_sentences
-from cotrain.reports.rollouts import FIELDS
+from cotrain.reports.rollouts import FIELDS, UNSOUND
 from cotrain.reports.runs import RunView, figure_rows, parse_estimates
 from cotrain.reports.showcase import choose_showcase
 
@@ -94,8 +94,9 @@ def test_a_figure_that_got_worse_says_why_it_may_have() -> None:
     assert because["solver/step_accuracy"]
 
 
-def row_of(step: int, member: int, right: int, said: int, tokens: int = 50) -> list[Any]:
+def row_of(step: int, member: int, right: int, said: int, tokens: int = 50, flags: int = 0) -> list[Any]:
     values = {"step": step, "task": 3, "member": member, "role": 0, "right": right, "said": said, "tokens": tokens}
+    values["flags"] = flags
     return [values.get(name, 0) for name in FIELDS]
 
 
@@ -109,6 +110,11 @@ def test_a_right_answer_beside_a_wrong_one_is_shown_of_the_latest_step_that_has_
     assert choose_showcase(early, fooled=False) == {"kind": "fooled", "wrong": "1:3:1", "right": "1:3:0"}
     longer = [row_of(5, 2, 1, 1, tokens=90), row_of(5, 3, 0, 0, tokens=20)]
     assert choose_showcase([*rows, *longer], fooled=False) == {"kind": "caught", "wrong": "5:3:3", "right": "5:3:0"}
+
+
+def test_an_answer_that_is_right_by_a_wrong_step_is_shown_last() -> None:
+    rows = [row_of(5, 0, 1, 1, tokens=10, flags=UNSOUND), row_of(5, 1, 1, 1), row_of(5, 2, 0, 0)]
+    assert choose_showcase(rows, fooled=False) == {"kind": "caught", "wrong": "5:3:2", "right": "5:3:1"}
 
 
 def test_a_run_says_which_of_its_ends_is_being_measured(tmp_path: Path) -> None:

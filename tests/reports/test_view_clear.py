@@ -30,7 +30,8 @@ GAP = "\u202f"
 def lead_of(directory: Path) -> str:
     run = RunView(directory)
     run.watch_all()
-    return str(run.overview()["said"])
+    document = run.overview()
+    return " ".join([document["said"], *document["outcome"]]).strip()
 
 
 def test_the_page_begins_with_what_the_run_was_and_what_held_out_problems_say_of_it(tmp_path: Path) -> None:
@@ -181,9 +182,9 @@ def test_the_first_screen_tells_the_result_above_the_curves(tmp_path: Path) -> N
     page = write_report(write_fake_run(tmp_path / "run", steps=60, episodes=2)).as_uri()
     with Browser(tmp_path / "profile", 1280, 800) as browser:
         browser.open(page)
-        assert "→" in text_of(browser, ".lead")
+        assert "→" in text_of(browser, "ul.lead")
         top = "document.querySelector({}).getBoundingClientRect().top"
-        places = [browser.wait(top.format(json.dumps(one))) for one in (".lead", ".before-after tbody tr", ".chart")]
+        places = [browser.wait(top.format(json.dumps(one))) for one in ("ul.lead", ".before-after tbody tr", ".chart")]
         assert places == sorted(places) and places[1] < 400
         assert browser.wait(top.format("'.alarm'")) < 400  # beside it
         tops = browser.run(
@@ -196,6 +197,23 @@ def test_the_first_screen_tells_the_result_above_the_curves(tmp_path: Path) -> N
         assert "after step 10 to" in text and "shaded: more" in text
         assert browser.run("document.querySelector('.u-legend .u-series').textContent") == "step60"
         assert browser.errors == []
+
+
+@pytest.mark.whole
+@needs_browser
+def test_the_first_page_shows_an_alarm_first_on_a_phone_two_rollouts_and_four_plots(tmp_path: Path) -> None:
+    page = write_report(write_fake_run(tmp_path / "run", steps=60, episodes=8)).as_uri()
+    with Browser(tmp_path / "profile", 390, 800) as browser:
+        browser.open(page)
+        browser.wait("document.querySelectorAll('.first-plots canvas').length === 4")
+        top = "document.querySelector({}).getBoundingClientRect().top"
+        alarm, table = (browser.wait(top.format(json.dumps(one))) for one in (".alarm", ".figures"))
+        assert alarm < table
+        assert browser.run("document.querySelectorAll('.figures')[0].querySelectorAll('tbody tr').length") <= 4
+        assert browser.run("document.querySelector('details.more-plots').open") is False
+        browser.click("details.more-plots summary")
+        browser.wait("[...document.querySelectorAll('.more-plots canvas')].every((one) => one.clientWidth > 250)")
+        assert browser.run("document.documentElement.scrollWidth <= innerWidth") and browser.errors == []
 
 
 ORANGE = """(() => {

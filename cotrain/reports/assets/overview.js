@@ -68,18 +68,21 @@ export function Overview({ document, axis, setAxis }) {
     </p>` : null}
     ${width > 1 ? html`<p class="soft">Thick lines are means over ${width} neighbouring points, thin ones the points.</p>` : null}
     ${document.training.every > 1 ? html`<p class="soft">Each point is the mean of ${document.training.every} steps.</p>` : null}
-    ${x.length ? html`<${Plots} of=${first} />
+    ${x.length ? html`<${Plots} of=${first} css="charts first-plots" />
       ${rest.length ? html`<details class="more-plots"><summary>${counted(rest.length, "more plot")}</summary><${Plots} of=${rest} /></details>` : null}
       <${Any} ...${{ document, common }} /><${Processes} of=${document.processes ?? []} />` : html`<p>No step is finished yet.</p>`}
   `;
 }
 
-// What came of the run, and where it can be seen. While one of its ends is measured, the page says so.
+// What the run was and what came of it, a line for each role, and where it can be seen. While one of its ends is measured, the
+// page says so.
 function Lead({ document }) {
-  const { said, showcase, run } = document;
+  const { said, outcome, showcase, run } = document;
   const seen = showcase?.kind === "fooled" ? "Look at a wrong answer that it believes" : "Look at a wrong answer that it caught";
   const measured = { start: "The start is being measured: held-out problems are answered before the first step. The steps follow.", end: "All steps are done. The end is being measured, on the same held-out problems as the start." }[run.measuring];
-  return html`${said ? html`<p class="lead"><${Text} of=${said} />${showcase ? html` <a href=${link(showcase.wrong)}>${seen} →</a>` : null}</p>` : null}
+  const look = showcase ? html`<a href=${link(showcase.wrong)}>${seen} →</a>` : null;
+  return html`${said ? html`<p class="soft about"><${Text} of=${said} /></p>` : null}
+    ${outcome.length ? html`<ul class="lead">${outcome.map((one) => html`<li><${Text} of=${one} /></li>`)}${look ? html`<li>${look}</li>` : null}</ul>` : look ? html`<p>${look}</p>` : null}
     ${measured ? html`<p class="measuring" role="status"><b>● ${measured}</b></p>` : null}`;
 }
 
@@ -99,7 +102,7 @@ function Showcase({ of }) {
     <div class="two">${[wrong, right].map((one, place) => html`<div><h3>${titles[place]} <small><a href=${link(wanted[place])}>the whole rollout →</a></small></h3><${Solution} found=${one} /></div>`)}</div></section>`;
 }
 
-const Plots = ({ of }) => html`<div class="charts">${of.map((plot) => html`<${Chart} key=${plot.name} ...${plot} />`)}</div>`;
+const Plots = ({ of, css = "charts" }) => html`<div class=${css}>${of.map((plot) => html`<${Chart} key=${plot.name} ...${plot} />`)}</div>`;
 const hasData = (plot) => plot.x.length && plot.lines.some((line) => line.values.some((value) => value !== null));
 
 function Alarms({ document }) {
