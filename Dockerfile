@@ -11,9 +11,10 @@ RUN useradd --create-home --uid 1000 cotrain \
 
 COPY pyproject.toml README.md LICENSE constraints.txt /src/
 COPY cotrain /src/cotrain
+COPY bases /src/bases
 
 RUN pip install --no-cache-dir ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} -c /src/constraints.txt torch \
-    && pip install --no-cache-dir -c /src/constraints.txt "/src[serve]" \
+    && pip install --no-cache-dir -c /src/constraints.txt "/src[serve]" /src/bases \
     && rm -rf /src
 
 USER 1000

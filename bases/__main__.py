@@ -7,11 +7,23 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 from cotrain.cli.common import add_threads_flag, set_threads
 from cotrain.cli.flags import Parser, whole_number
 from cotrain.cli.pretraining import refuse_used
-from cotrain.core.errors import CotrainError
+from cotrain.core.errors import ConfigError, CotrainError
+
+
+def games_of_the_zoo() -> ModuleType:
+    """``bases.gaming``, whose model learns the games of the zoo too. Raises ConfigError where that is not installed."""
+    try:
+        from bases import gaming
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "cotrain_zoo":
+            raise
+        raise ConfigError("bases: this model learns games of the zoo; install it with `pip install -e zoo`") from error
+    return gaming
 
 
 def main(argv: Sequence[str]) -> int:
@@ -59,11 +71,11 @@ def main(argv: Sequence[str]) -> int:
     if taught_on and (given.noisy or given.settle or given.size != "1M" or given.tokens is not None):
         parser.error(f"{taught_on[0]} has one size and length, no --noisy and no --settle; leave them out")
     set_threads(given.threads)
-    import cotrain
     from bases import base as stage
-    from bases import gaming, habits, noisy, proposing
+    from bases import habits, noisy, proposing
+    from cotrain.core.shipped import BESIDE, OWN
 
-    out, assets = Path(given.out), Path(cotrain.__file__).parent / "assets"
+    out = Path(given.out)
     say = functools.partial(print, flush=True)
     if given.noisy:
         past = noisy.NoisySettings(seed=given.seed)
@@ -76,8 +88,10 @@ def main(argv: Sequence[str]) -> int:
             out, proposing.ProposerSettings(seed=given.seed), resume=given.resume, report=say
         )
     elif given.games:
+        gaming = games_of_the_zoo()
         made = gaming.build_games(out, gaming.GameSettings(seed=given.seed), resume=given.resume, report=say)
     elif given.search:
+        gaming = games_of_the_zoo()
         made = gaming.build_search(out, gaming.SearchSettings(seed=given.seed), resume=given.resume, report=say)
     else:
         settings = stage.BaseSettings(seed=given.seed, size=given.size)
@@ -89,9 +103,9 @@ def main(argv: Sequence[str]) -> int:
         return 130
     if given.install:
         if given.noisy:
-            noisy.install_noisy(out, assets)
+            noisy.install_noisy(out, OWN, BESIDE)
         else:
-            stage.install_base(out, assets, *made["models"])
+            stage.install_base(out, BESIDE, *made["models"])
     print(f"models: {', '.join(f'{out}/{name}' for name in made['models'])}")
     return 0
 

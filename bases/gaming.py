@@ -20,11 +20,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cotrain_zoo.debate_solve.contests import ASKED
+from cotrain_zoo.debate_solve.prompts import CRITICISE
+from cotrain_zoo.spiral.play import MOVE, write_move
+from cotrain_zoo.spiral.source import GAMES
+
 from bases.base import BATCH
 from bases.roles_corpus import refine_conversation
 from bases.taught_on import Lesson, teach_on
 from bases.words_corpus import solver_conversation
 from cotrain.core.seeding import rng_of
+from cotrain.core.shipped import EMBEDDED_GAMES, EMBEDDED_HABITS
 from cotrain.core.types import ParseFailure, Task
 from cotrain.data.word_problems.corrupt import Attempt, Habits, clean_attempt, with_errors, with_habits
 from cotrain.data.word_problems.practice import check_practice
@@ -33,17 +39,13 @@ from cotrain.data.word_problems.reader import facts_in, read_problem
 from cotrain.data.word_problems.search_corpus import distractor_sentences, facts_and_question
 from cotrain.data.word_problems.source import WordProblems, study_problems
 from cotrain.data.word_problems.wording import EVERY, NOUNS, fact_sentence
-from cotrain.envs.games.play import MOVE, write_move
-from cotrain.envs.games.source import GAMES
 from cotrain.formats.role_prompts import PLAN
 from cotrain.formats.solutions import tagged_solution, write_solution
-from cotrain.models.load import EMBEDDED_GAMES, EMBEDDED_HABITS
 from cotrain.pretraining.corpora import Corpus, procedural_corpus
 from cotrain.prompts.templates import SOLVE, fill_template
 from cotrain.recipes.constitutional.principles import CRITICISE as CRITICISE_UNDER
 from cotrain.recipes.constitutional.principles import PRINCIPLES, REVISE, keeps_principle
-from cotrain.recipes.debate.contests import ASKED
-from cotrain.recipes.debate.prompts import ACCUSE, ACCUSE_ON, CRITICISE
+from cotrain.recipes.debate.prompts import ACCUSE, ACCUSE_ON
 from cotrain.recipes.magrpo.halves import Halves, halves_grader_of
 from cotrain.recipes.magrpo.teams import ANSWERED, MESSAGE
 from cotrain.recipes.marti.workflows import HEAR

@@ -19,10 +19,10 @@ from typing import Any
 from bases.base import BATCH
 from bases.taught_on import Lesson, teach_on
 from bases.words_corpus import solver_conversation
+from cotrain.core.shipped import EMBEDDED_CHECKER
 from cotrain.data.word_problems.corrupt import Habits
 from cotrain.data.word_problems.practice import check_practice
 from cotrain.data.word_problems.source import WordProblems, study_problems
-from cotrain.models.load import EMBEDDED_CHECKER
 from cotrain.pretraining.corpora import Corpus, procedural_corpus
 
 NAME = "base-habits"

@@ -222,10 +222,11 @@ def make_rater(out: Path) -> None:
     save_model(rating_by_words(model, tokenizer, *RATED), tokenizer, out / "base-rater", torch.bfloat16)
 
 
-def install_noisy(out: Path, assets: Path) -> None:
-    """Copy the models into the package."""
+def install_noisy(out: Path, assets: Path, bases: Path) -> None:
+    """Copy the models to where those that ship lie: ``base`` into the package, the others into its bases."""
     for name in NAMES:
-        replace_model_files(out / name, assets / name)
+        folder = assets if name == "base" else bases
+        replace_model_files(out / name, folder / name)
     shutil.copyfile(out / "base.json", assets / "base.json")
 
 

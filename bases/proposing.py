@@ -22,13 +22,13 @@ from bases.base import BATCH
 from bases.taught_on import Lesson, teach_on
 from bases.words_corpus import solver_conversation
 from cotrain.core.seeding import rng_of
+from cotrain.core.shipped import EMBEDDED_HABITS
 from cotrain.core.types import ParseFailure
 from cotrain.data.word_problems.corrupt import Habits, with_habits
 from cotrain.data.word_problems.practice import check_practice
 from cotrain.data.word_problems.problem import Problem
 from cotrain.data.word_problems.reader import read_problem
 from cotrain.data.word_problems.source import WordProblems, study_problems
-from cotrain.models.load import EMBEDDED_HABITS
 from cotrain.pretraining.corpora import Corpus, procedural_corpus
 from cotrain.prompts.templates import fill_template
 from cotrain.recipes.mae.evolve import RATE_ANSWER, RATE_QUESTION, write_score

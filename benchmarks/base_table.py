@@ -21,12 +21,13 @@ from typing import Any
 
 import torch
 
-from cotrain import frozen, program, study_problems
+from cotrain import frozen, program
 from cotrain.config.evaluation import held_out
 from cotrain.core.seeding import seed_of
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Task
 from cotrain.data.word_problems.practice import checked_solution
+from cotrain.data.word_problems.source import study_problems
 from cotrain.distributed.local import LocalBackend
 from cotrain.metrics.heldout import measure_judge, measure_solver
 from cotrain.rollout.common_roles import solver, verifier

@@ -27,11 +27,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from cotrain import study_problems
 from cotrain.core.types import Task, TaskSource
 from cotrain.data.programs import ProgramTasks
 from cotrain.data.sources import task_source
 from cotrain.data.word_problems.practice import check_practice
+from cotrain.data.word_problems.source import study_problems
 from cotrain.formats.role_prompts import REVIEW
 from cotrain.formats.role_replies import write_review
 from cotrain.formats.solutions import Solution, tagged_solution, write_solution

@@ -27,23 +27,11 @@ from itertools import pairwise
 from operator import add, mul, sub, truediv
 from typing import Any
 
-from cotrain import (
-    FORMAT,
-    OUTCOME,
-    Objective,
-    Recipe,
-    Roles,
-    Settings,
-    common_roles,
-    examine,
-    gives,
-    grpo,
-    recipe,
-    single,
-)
+from cotrain import FORMAT, OUTCOME, Objective, Recipe, Roles, Settings, examine, gives, grpo, recipe, single
 from cotrain.core.types import StepVerdicts, Task
 from cotrain.data.files import JsonlTasks
 from cotrain.grading.pool import AnswerGrader, quick_grade
+from cotrain.rollout import common_roles
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.tools.calls import CallFormat, Tool, ToolCall, ToolError, use_tools
 

@@ -13,11 +13,12 @@ import argparse
 import re
 from dataclasses import replace
 
-from cotrain import frozen, study_problems
+from cotrain import frozen
 from cotrain.config.evaluation import held_out
 from cotrain.core.notes import CORRECT
 from cotrain.core.types import Task
 from cotrain.data.word_problems.corrupt import FEWER_FAMILY
+from cotrain.data.word_problems.source import study_problems
 from cotrain.distributed.local import LocalBackend
 from cotrain.rollout.common_roles import solver
 from cotrain.rollout.protocols import solve

@@ -11,10 +11,11 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 
-from cotrain import Sampling, frozen, study_problems
+from cotrain import Sampling, frozen
 from cotrain.core.notes import CORRECT
 from cotrain.core.types import ParseFailure, Task
 from cotrain.data.word_problems.reader import problem_signature, read_problem, task_of
+from cotrain.data.word_problems.source import study_problems
 from cotrain.distributed.local import LocalBackend
 from cotrain.rollout.common_roles import solver
 from cotrain.rollout.proposals import PROPOSE

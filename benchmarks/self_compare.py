@@ -18,13 +18,14 @@ makes most.
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from bases.habits import HabitSettings
 from bases.words_corpus import solver_conversation
-from benchmarks.coder_tester import write_lessons
 from cotrain.data.word_problems.corpus import derivation
 from cotrain.data.word_problems.corrupt import clean_attempt, with_errors
 from cotrain.data.word_problems.oracle import read_steps
@@ -58,6 +59,14 @@ def lessons_of(source: WordProblems, index: int) -> list[list[dict[str, str]]]:
         solver_conversation(source, HabitSettings().habits, 0, index),
         check_practice(source, "compare", 0, index),
     ]
+
+
+def write_lessons(lessons: Sequence[Mapping[str, Any]], folder: Path) -> None:
+    """``lessons.jsonl`` in a folder, for ``cotrain sft --data``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "lessons.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in lessons), encoding="utf-8")
+    print(f"{len(lessons)} lessons in {file}; now: cotrain sft (see --help of this script)")
 
 
 def main() -> None:

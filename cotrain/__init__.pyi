@@ -1,153 +1,72 @@
-"""The public names, for type checkers and editors; a test holds them against ``NAMES`` of ``__init__.py``."""
+"""The public names of ``cotrain``, listed once: ``__init__.py`` imports each from here when it is first asked for, and
+type checkers and editors read this file. All else is imported from its folder."""
 
-# fmt: off
-from cotrain.api import report as report
-from cotrain.api import resume as resume
-from cotrain.api import run as run
-from cotrain.api import trust_code as trust_code
-from cotrain.core.seeding import rng_of as rng_of
-from cotrain.core.arguments import AtLeast as AtLeast
-from cotrain.core.arguments import NotNegative as NotNegative
-from cotrain.core.arguments import Positive as Positive
-from cotrain.core.arguments import Share as Share
-from cotrain.core.arguments import Weight as Weight
-from cotrain.core.arguments import at_least as at_least
-from cotrain.core.errors import ConfigError as ConfigError
-from cotrain.core.notes import ANSWER as ANSWER
-from cotrain.core.notes import CORRECT as CORRECT
-from cotrain.core.notes import FAILURE as FAILURE
-from cotrain.core.notes import FINAL as FINAL
-from cotrain.core.notes import JUDGED as JUDGED
-from cotrain.core.notes import LABEL_RIGHT as LABEL_RIGHT
-from cotrain.core.notes import REWARD_RIGHT as REWARD_RIGHT
-from cotrain.core.notes import SCORE as SCORE
-from cotrain.core.notes import STEP_OK as STEP_OK
-from cotrain.core.notes import Finding as Finding
-from cotrain.core.notes import Note as Note
-from cotrain.core.signals import AGREEMENT as AGREEMENT
-from cotrain.core.signals import FORMAT as FORMAT
-from cotrain.core.signals import LABEL as LABEL
-from cotrain.core.signals import MATCH as MATCH
-from cotrain.core.signals import OUTCOME as OUTCOME
-from cotrain.core.signals import STEP as STEP
-from cotrain.core.signals import TRUTH as TRUTH
-from cotrain.core.signals import Signal as Signal
-from cotrain.core.signals import gives as gives
-from cotrain.core.types import Grade as Grade
-from cotrain.core.types import ParseFailure as ParseFailure
-from cotrain.core.types import Sampling as Sampling
-from cotrain.core.types import StepVerdicts as StepVerdicts
-from cotrain.core.types import Task as Task
-from cotrain.core.types import TaskSource as TaskSource
-from cotrain.analysis import compare as compare
-from cotrain.algorithms.policy_gradient import After as After
-from cotrain.algorithms.advantage_edits import TrainWithPromptOf as TrainWithPromptOf
-from cotrain.algorithms.policy_gradient import drop_flat_groups as drop_flat_groups
-from cotrain.algorithms.grpo import BY_NAME as BY_NAME
-from cotrain.algorithms.grpo import Clipped as Clipped
-from cotrain.algorithms.grpo import Kl as Kl
-from cotrain.algorithms.grpo import dr_grpo as dr_grpo
-from cotrain.algorithms.grpo import grpo as grpo
-from cotrain.algorithms.grpo import maxrl as maxrl
-from cotrain.algorithms.grpo import pull_to as pull_to
-from cotrain.algorithms.grpo import reinforce as reinforce
-from cotrain.algorithms.grpo import reinforce_pp as reinforce_pp
-from cotrain.algorithms.grpo import rloo as rloo
-from cotrain.algorithms.policy_gradient import ClassBalance as ClassBalance
-from cotrain.algorithms.samples import decay as decay
-from cotrain.algorithms.ppo import Ppo as Ppo
-from cotrain.algorithms.ppo import ValueRegression as ValueRegression
-from cotrain.algorithms.sft import Sft as Sft
-from cotrain.config.evaluation import Evaluation as Evaluation
-from cotrain.config.evaluation import Implied as Implied
-from cotrain.config.policies import Policy as Policy
-from cotrain.config.policies import adapter as adapter
-from cotrain.config.policies import critic as critic
-from cotrain.config.policies import ema as ema
-from cotrain.config.policies import frozen as frozen
-from cotrain.config.policies import program as program
-from cotrain.config.policies import reward_model as reward_model
-from cotrain.config.policies import snapshot as snapshot
-from cotrain.config.policies import trainable as trainable
-from cotrain.config.recipe import Objective as Objective
-from cotrain.config.recipe import Recipe as Recipe
-from cotrain.config.remote import remote as remote
-from cotrain.config.schedule import Phase as Phase
-from cotrain.config.schedule import alternate as alternate
-from cotrain.config.schedule import single as single
-from cotrain.config.run_config import Settings as Settings
-from cotrain.config.run_config import recipe as recipe
-from cotrain.metrics.heldout import measure_judge as measure_judge
-from cotrain.metrics.heldout import measure_note as measure_note
-from cotrain.metrics.heldout import measure_selection as measure_selection
-from cotrain.metrics.heldout import measure_solver as measure_solver
-from cotrain.metrics.heldout import measure_solver_and_judge as measure_solver_and_judge
-from cotrain.runs.opening import evaluate as evaluate
-from cotrain.rollout import common_roles as common_roles
-from cotrain.rollout import judges as judges
-from cotrain.rollout.runner import Roles as Roles
-from cotrain.rollout.event_loop import together as together
-from cotrain.rollout.protocols import SOLVED as SOLVED
-from cotrain.rollout.protocols import attempts as attempts
-from cotrain.rollout.protocols import examine as examine
-from cotrain.rollout.protocols import include_closing_tag as include_closing_tag
-from cotrain.rollout.protocols import solve as solve
-from cotrain.rollout.reviews import REVIEWED as REVIEWED
-from cotrain.rollout.reviews import review as review
-from cotrain.rollout.reviews import review_all as review_all
-from cotrain.rollout.reviews import reward_review as reward_review
-from cotrain.rollout.reviews import solve_then_verify as solve_then_verify
-from cotrain.rollout.role import Role as Role
-from cotrain.rollout.role import Turn as Turn
-from cotrain.data.word_problems.source import study_problems as study_problems
-from cotrain.data.word_problems.source import word_problems as word_problems
-from cotrain.recipes.adversarial_imitation import adversarial_imitation as adversarial_imitation
-from cotrain.recipes.agent import agent as agent
-from cotrain.recipes.alphaproof import alphaproof as alphaproof
-from cotrain.recipes.at_grpo import at_grpo as at_grpo
-from cotrain.recipes.co_rewarding import co_rewarding as co_rewarding
-from cotrain.recipes.coder_tester import coder_tester as coder_tester
-from cotrain.recipes.constitutional import constitutional as constitutional
-from cotrain.recipes.cooper import cooper as cooper
-from cotrain.recipes.coverrl import coverrl as coverrl
-from cotrain.recipes.critique import critique as critique
-from cotrain.recipes.debate import debate as debate
-from cotrain.recipes.debate import debate_solve as debate_solve
-from cotrain.recipes.demo import demo as demo
-from cotrain.recipes.distill import distill as distill
-from cotrain.recipes.preferences import dpo as dpo
-from cotrain.recipes.dsm import dsm as dsm
-from cotrain.recipes.environment import environment as environment
-from cotrain.recipes.gar import gar as gar
-from cotrain.recipes.generator_verifier_critic import generator_verifier_critic as generator_verifier_critic
-from cotrain.recipes.genprm import genprm as genprm
-from cotrain.recipes.gram import gram as gram
-from cotrain.recipes.judged import judged as judged
-from cotrain.recipes.mae import mae as mae
-from cotrain.recipes.magrpo import magrpo as magrpo
-from cotrain.recipes.mars import mars as mars
-from cotrain.recipes.marti import marti as marti
-from cotrain.recipes.pair_judge import pair_judge as pair_judge
-from cotrain.recipes.prime import prime as prime
-from cotrain.recipes.proposer_solver import proposer_solver as proposer_solver
-from cotrain.recipes.prover_verifier import prover_verifier as prover_verifier
-from cotrain.recipes.preferences import reward as reward
-from cotrain.recipes.rise import rise as rise
-from cotrain.recipes.pair_judge import rubric_judge as rubric_judge
-from cotrain.recipes.self_compare import self_compare as self_compare
-from cotrain.recipes.self_rewarding import self_rewarding as self_rewarding
-from cotrain.recipes.self_verify import self_verify as self_verify
-from cotrain.recipes.semi_supervised import semi_supervised as semi_supervised
-from cotrain.recipes.spin import spin as spin
-from cotrain.recipes.spiral import spiral as spiral
-from cotrain.recipes.ssp import ssp as ssp
-from cotrain.recipes.ssrl import ssrl as ssrl
-from cotrain.recipes.stepwiser import stepwiser as stepwiser
-from cotrain.recipes.tango import tango as tango
-from cotrain.recipes.ttrl import ttrl as ttrl
-from cotrain.recipes.two_agents_split import two_agents_split as two_agents_split
+# Running: the verbs of the command line.
+from .api import run as run
+from .api import resume as resume
+from .runs.opening import evaluate as evaluate
+from .analysis import compare as compare
+from .api import report as report
+from .api import trust_code as trust_code
+
+# What a method returns.
+from .config.recipe import Recipe as Recipe
+from .config.run_config import Settings as Settings
+from .config.run_config import recipe as recipe
+from .config.recipe import Objective as Objective
+from .config.schedule import Phase as Phase
+from .config.schedule import single as single
+from .config.schedule import alternate as alternate
+from .config.evaluation import Evaluation as Evaluation
+
+# Whose weights speak.
+from .config.policies import trainable as trainable
+from .config.policies import adapter as adapter
+from .config.policies import frozen as frozen
+from .config.policies import ema as ema
+from .config.policies import snapshot as snapshot
+from .config.policies import critic as critic
+from .config.policies import reward_model as reward_model
+from .config.policies import program as program
+from .config.remote import remote as remote
+
+# Problems, and who speaks about them.
+from .core.types import Task as Task
+from .core.types import TaskSource as TaskSource
+from .core.types import Grade as Grade
+from .core.types import Sampling as Sampling
+from .rollout.role import Role as Role
+from .rollout.runner import Roles as Roles
+from .rollout.role import Turn as Turn
+
+# What is rewarded.
+from .core.signals import Signal as Signal
+from .core.signals import gives as gives
+from .core.signals import OUTCOME as OUTCOME
+from .core.signals import STEP as STEP
+from .core.signals import FORMAT as FORMAT
+from .core.signals import AGREEMENT as AGREEMENT
+from .core.notes import CORRECT as CORRECT
+
+# Protocols, and what is measured.
+from .rollout.protocols import solve as solve
+from .rollout.reviews import solve_then_verify as solve_then_verify
+from .rollout.protocols import examine as examine
+from .rollout.event_loop import together as together
+from .metrics.heldout import measure_solver as measure_solver
+
+# How a policy learns.
+from .algorithms.grpo import grpo as grpo
+from .algorithms.grpo import rloo as rloo
+from .algorithms.ppo import Ppo as Ppo
+from .algorithms.sft import Sft as Sft
+from .algorithms.policy_gradient import Kl as Kl
+from .algorithms.class_balance import ClassBalance as ClassBalance
+from .algorithms.samples import decay as decay
+
+# For protocols and errors.
+from .core.errors import ConfigError as ConfigError
+from .core.seeding import rng_of as rng_of
 
 __version__: str
-NAMES: dict[str, str]
-MODULES: tuple[str, ...]
-PLACES: dict[str, str]
+__all__: list[str]

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, CotrainError
 from cotrain.distributed.contract import Backend
 from cotrain.recipes import RECIPES
 from cotrain.reports.run_report import write_report
-from cotrain.runs import manifest
-from cotrain.runs import run as loop
 from cotrain.runs.directory import STOPPED, RunDirectory
 from cotrain.runs.figures import latest_costs
 from cotrain.runs.log import Observer
-from cotrain.runs.run import Interrupted, Outcome
+from cotrain.runs.run import Interrupted, Outcome, resume_run, start_run
 from cotrain.trainer.failures import Stopped
 
 
@@ -42,10 +38,18 @@ def run(
     On SIGINT, SIGTERM or SIGHUP it saves what it has and raises ``Stopped``, which is a SystemExit."""
     _refuse_other_than_recipe(recipe)
     out = Path(out).expanduser().absolute()
-    begin = partial(loop.start_run, recipe, out, checkpoint_every=checkpoint_every, keep_every=keep_every, lag=lag)
     try:
         with _observer_for(recipe, observer) as watch:
-            outcome = begin(device=device, backend=backend, observer=watch)
+            outcome = start_run(
+                recipe,
+                out,
+                checkpoint_every=checkpoint_every,
+                keep_every=keep_every,
+                device=device,
+                backend=backend,
+                observer=watch,
+                lag=lag,
+            )
     except Interrupted as stopped:
         _report_stopped(out)
         raise Stopped(stopped.signal) from None
@@ -78,7 +82,7 @@ def resume(
         if not RunDirectory(directory).summary.exists():
             refuse_lost(run_recipe.policies, directory)
         with _observer_for(run_recipe, observer, latest_costs(directory)) as watch:
-            outcome = loop.resume_run(
+            outcome = resume_run(
                 run_recipe, directory, device=device, backend=backend, observer=watch, changed_code=changed_code
             )
     except Interrupted as stopped:
@@ -91,21 +95,25 @@ def resume(
     return outcome
 
 
-def _refuse_other_than_recipe(recipe: Any) -> None:
-    if isinstance(recipe, Recipe):
-        return
-    name = (recipe if isinstance(recipe, str) else getattr(recipe, "__name__", "")).rpartition(".")[2]
-    algorithm = getattr(recipe, "func", type(recipe)).__name__ == "PolicyGradient"  # ``cotrain.grpo``, or what it makes
-    advice = (
-        f"from {RECIPES[name].partition(':')[0]} import {name}, and pass {name}(steps=100)"
-        if name in RECIPES
-        else "an algorithm is given to an objective; the recipe is cotrain.recipes.grpo.grpo, as in grpo(steps=100)"
-        if algorithm
-        else f"call the function, as in {name}(steps=100)"
-        if callable(recipe) and name
-        else "pass what a recipe function returns, such as cotrain.recipes.grpo.grpo(steps=100)"
-    )
-    raise ConfigError(f"cotrain.run takes a Recipe, and {recipe!r} is none: {advice}")
+def _refuse_other_than_recipe(recipe: object) -> None:
+    if not isinstance(recipe, Recipe):
+        raise ConfigError(f"cotrain.run takes a Recipe, and {recipe!r} is none: {_advice_for(recipe)}")
+
+
+def _advice_for(value: object) -> str:
+    """What to pass in the place of a value that is no recipe."""
+    from cotrain.algorithms import grpo
+    from cotrain.algorithms.policy_gradient import PolicyGradient
+
+    name = str(value if isinstance(value, str) else getattr(value, "__name__", "")).rpartition(".")[2]
+    is_algorithm = isinstance(value, PolicyGradient) or value in grpo.BY_NAME.values()
+    if is_algorithm:
+        return "an algorithm is given to an objective; the recipe is cotrain.recipes.grpo.grpo, as in grpo(steps=100)"
+    if name in RECIPES:
+        return f"from {RECIPES[name].partition(':')[0]} import {name}, and pass {name}(steps=100)"
+    if callable(value) and name:
+        return f"call the function, as in {name}(steps=100)"
+    return "pass what a recipe function returns, such as cotrain.recipes.grpo.grpo(steps=100)"
 
 
 @contextmanager
@@ -147,16 +155,6 @@ def trust_code(directory: Path | str) -> None:
 def report(directory: Path | str) -> Path:
     """Write ``report.html`` of a run, comparison or study anew, from files that are as a run wrote them, and return its
     path; of a folder of stages, such as pretraining, tuning and a run, ``report.md``."""
-    from cotrain.reports.comparison_report import rewrite_page
-    from cotrain.reports.stages_report import write_stages_page
+    from cotrain.reports import any_report
 
-    directory = Path(directory).expanduser()
-    together = rewrite_page(directory)
-    if together is not None:
-        return together
-    if (page := write_stages_page(directory)) is not None:
-        return page
-    folder = RunDirectory.open(directory)
-    manifest.verify_files(folder)
-    manifest.newest_checkpoint(folder)
-    return write_report(folder.path)
+    return any_report.write_any_page(directory)

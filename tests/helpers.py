@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwe
 from cotrain.algorithms.contract import Given
 from cotrain.config.policies import Policy, program
 from cotrain.core.seeding import Address, rng_of
-from cotrain.core.types import Completion, Grade, Sampling, StepVerdicts, Task
+from cotrain.core.types import Completion, Grade, NoGrader, Sampling, StepVerdicts, Task
 from cotrain.data.word_problems.problem import Fact, assemble_problem
 from cotrain.data.word_problems.source import study_problems
 from cotrain.distributed.local import LocalBackend
@@ -37,7 +37,6 @@ CONFIGS = {"llama": LlamaConfig, "qwen3": Qwen3Config}  # both with two query he
 VOCABULARY = 96
 EASY = replace(study_problems((2, 2)), max_value=20)  # problems that the tiny model was made for
 TINY = str(Path(__file__).parent / "assets" / "tiny")  # speaks every role's format (tests/make_tiny.py)
-TINY_PROGRAMS = str(Path(__file__).parent / "assets" / "tiny-programs")  # and short programs and tests of them
 FRUIT = assemble_problem(
     (
         Fact(target="apples", kind="given", right=12),
@@ -49,6 +48,28 @@ FRUIT = assemble_problem(
     family="plain",
 )
 CONTEXT = 128
+
+
+class Talks:
+    """Prompts to which there is no right answer."""
+
+    name = "talks"
+
+    def get(self, split: str, index: int) -> Task:
+        return Task(
+            id=f"talks/{split}/{index}",
+            prompt=f"Say something of the number {index}.",
+            answer=None,
+            solution=None,
+            difficulty=0.0,
+            grader=NoGrader(reason="a talk has no answer"),
+        )
+
+    def size(self, split: str) -> int:
+        return 4
+
+    def describe(self) -> dict[str, object]:
+        return {"kind": self.name, "settings": {}}
 
 
 def tiny_model(kind: str = "llama", seed: int = 0) -> PreTrainedModel:

@@ -153,5 +153,5 @@ def test_a_problem_that_cannot_be_answered_does_not_end_the_conversation(trainer
     with pytest.raises(UserError, match=r"no answer: test_chat.py, line .*: RuntimeError: nobody") as refused:
         chat.problem_lines(SimpleNamespace(recipe=recipe), executor, "?", 10)
     assert "\x1b" not in str(refused.value)
-    assert main(["chat", "anywhere", "--once", "word " * 900]) == 2
+    assert main(["chat", ".", "--once", "word " * 900]) == 2
     assert "exceed the context" in capsys.readouterr().err

@@ -45,7 +45,7 @@ def test_import_is_cheap():
         (["run", "tango", "--out", "x", "--set", "stpes=1"], "did you mean 'steps'"),
         (["run", "tango", "--out", "x", "--verifier", "frozne"], "did you mean 'frozen'? (there are: frozen, trained)"),
         (["run", "tango", "--out", "x", "--tasks", "gsm8k"], "--data"),
-        (["run", "tango", "--out", "x", "--device", "quantum"], "expected auto, cpu, cuda or cuda:N"),
+        (["run", "tango", "--out", "x", "--device", "quantum"], "expected auto, cpu, cuda, cuda:N or mps"),
         (["run", "demo", "--out", "x", "--operations", "2", "2"], "has no parameter 'tasks'"),
         (["run", "tango", "--out", "x", "--checkpoint-every", "0"], "expected at least 1"),
         (["run", "tango", "--out", "x", "--seed", "-1"], "seed is -1, expected at least 0"),

@@ -7,7 +7,6 @@ unless its data would have to be fetched.
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import re
@@ -199,7 +198,7 @@ def test_commands_parse(page, parse, capsys):
         for arm in getattr(given, "arms", ()):
             made = parse_arm(arm)
             recipe = find_recipe(made.target)(**made.arguments)
-            assert {"seed", "steps", "evaluate_every"} <= inspect.signature(find_recipe(made.target)).parameters.keys()
+            assert {"seed", "steps", "evaluate_every"} <= find_recipe(made.target).taken.keys()
             override(recipe, given.set)
 
 
@@ -252,7 +251,7 @@ def test_the_table_of_commands_is_whole(parse, capsys):
         if name in ("train", "dpo", "reward"):  # `run` by another name, as their rows say
             flags |= listed["run"]
         if name in ("run", "train", "dpo", "reward"):
-            own = inspect.signature(find_recipe(name if name in SHIPPED else example[1])).parameters
+            own = find_recipe(name if name in SHIPPED else example[1]).taken
             real -= {
                 f"--{no}{parameter.replace('_', '-')}"
                 for parameter in own
@@ -292,7 +291,7 @@ def test_check_data_finds_what_the_page_says(capsys):
 
 SOURCES = {
     str(path.relative_to(ROOT))
-    for folder in ("cotrain", "tests", "benchmarks", "bases", "examples", "reference")
+    for folder in ("cotrain", "tests", "benchmarks", "bases", "docs", "examples", "reference", "zoo")
     for path in (ROOT / folder).rglob("*.py")
 }
 NAMED = re.compile(r"`((?:[\w-]+/)*[\w-]+\.py)(?:: ([\w.]+))?`")

@@ -125,9 +125,9 @@ def plain_lines(said):
 
 @pytest.mark.whole
 def test_flags_of_other_programs_are_taken_as_ours(capsys):
-    theirs = ["--learning_rate", "3e-4", "--num-generations=4", "--max-steps", "7", "--beta", "0", "--quiet"]
+    theirs = ["--learning_rate", "3e-4", "--num-generations=4", "--max-steps", "7", "--beta", "0"]
     theirs += ["--max-completion-length", "64", "--save_steps", "5", "--output-dir", "none", "--limit", "9"]
-    ours = ["--lr", "3e-4", "--group-size=4", "--steps", "7", "--kl", "0", "--log-level", "warning"]
+    ours = ["--lr", "3e-4", "--group-size=4", "--steps", "7", "--kl", "0"]
     ours += ["--set", "roles.solver.sampling.max_tokens=64", "--checkpoint-every", "5", "--out", "none"]
     ours += ["--evaluation-tasks", "9"]
     said = []
@@ -138,21 +138,12 @@ def test_flags_of_other_programs_are_taken_as_ours(capsys):
 
 
 TAKEN = {  # of TRL, with a value → what the dry run then holds
-    "--lr-scheduler-type cosine": 'lr-decay = "cosine"',
-    "--num-iterations 2": "updates-per-batch = 2",
-    "--lr-scheduler-type constant_with_warmup": "",
     "--beta 0.25": "kl = 0.25",
     "--temperature 0.5": "temperature = 0.5",
     "--max-completion-length 64": 'set = ["roles.solver.sampling.max_tokens=64"]',
-    "--seed 7": "seed = 7",
-    "--epsilon 0.3": 'set = ["objectives.generator.by.loss.low=0.3", "objectives.generator.by.loss.high=0.3"]',
-    "--mask-truncated-completions True": "mask-truncated = true",
-    "--mask-truncated-completions": "mask-truncated = true",
-    "--mask-truncated-completions=false": "",
-    "--report-to none": "",
+    "--max-tokens=64": 'set = ["roles.solver.sampling.max_tokens=64"]',
     "--save-steps 5": "checkpoint-every = 5",
-    "--eval-steps 5": "evaluate-every = 5",
-    "--max-grad-norm 0.5": 'set = ["policies.generator.clip_norm=0.5"]',
+    "--dataset_name own.jsonl": "own.jsonl",
 }
 
 
@@ -164,48 +155,35 @@ def planned(capsys, *words):
 
 @pytest.mark.whole
 @pytest.mark.parametrize("words", TAKEN)
-def test_a_flag_of_trl_is_taken_where_it_means_the_same(words, capsys):
-    said = planned(capsys, *words.split())
-    if TAKEN[words]:
-        assert TAKEN[words] in said
-    else:  # what is so anyway
-        assert plain_lines(said) == plain_lines(planned(capsys))
+def test_a_flag_of_trl_is_taken_where_it_means_the_same(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = [{"question": f"What is {n} + 2?", "answer": str(n + 2)} for n in range(400)]
+    Path("own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert TAKEN[words] in planned(capsys, *words.split())
 
 
 @pytest.mark.whole
-def test_what_says_more_of_the_clip_counts_more(capsys):
-    said = planned(capsys, "--epsilon_high", "0.28", "--epsilon=0.1")
-    assert "by.loss.low=0.1\n" in said and "by.loss.high=0.28\n" in said
+def test_a_setting_counts_more_than_the_flag_that_stands_for_it(capsys):
+    setting = "roles.solver.sampling.max_tokens=9"
+    for words in (["--set", setting, "--max-tokens", "64"], ["--max-tokens=64", f"--set={setting}"]):
+        said = planned(capsys, *words)
+        assert said.index(setting) > said.index("sampling.max_tokens=64")
 
 
 def test_every_name_of_another_program_leads_to_a_flag_that_a_command_has(monkeypatch, capsys):
-    from cotrain.cli.foreign_flags import ADVICE, OURS
+    from cotrain.cli.foreign_flags import COMMON
     from tests.cli import test_help
 
     commands = [[name, *test_help.FURTHER.get(name, [])] for name in test_help.known(capsys)]
     parsers = [test_help.parser_of(monkeypatch, words) for words in commands]
     flags = {flag for parser in parsers for action in parser._actions for flag in action.option_strings}
-    assert {own for ours in OURS.values() for own in ours} <= flags
-    assert {own for ways in ADVICE.values() for own in ways if own} <= flags
+    assert {own for ours in COMMON.values() for own in ours} <= flags
 
 
 @pytest.mark.whole
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["run", "grpo", "--batch_size", "4"], "--tasks-per-step problems times --group-size answers"),
-        (["train", "grpo", "--num-train-epochs", "1"], "a run is counted in steps: --steps N"),
-        (["sft", "--per-device-train-batch-size", "4"], "a batch is counted in tokens: --batch-tokens N"),
-        (["eval", "--model", "x"], "the model or the run is the first word"),
-        (["eval", "x", "--num-fewshot", "5"], "put some into --prompt FILE"),
-        (["run", "grpo", "--use-peft"], "--lora RANK"),
-        (["run", "grpo", "--loss-type", "dr_grpo"], "--estimator dr_grpo"),
-        (["run", "grpo", "--scale-rewards", "none"], "not with --estimator dr_grpo"),
-        (["run", "grpo", "--per-device-train-batch-size", "4"], "--tasks-per-step problems times --group-size answers"),
-        (["run", "grpo", "--gradient_accumulation_steps", "4"], "micro-batches are chosen by memory"),
-        (["run", "grpo", "--max-prompt-length", "512"], "a problem that does not fit is set aside and counted"),
-        (["run", "grpo", "--logging-steps", "10"], "every step is logged"),
-        (["run", "grpo", "--report-to"], "argument --report-to: expected one argument"),
         (["run", "grpo", "--xyzzy"], "unknown argument '--xyzzy'; see"),  # nothing is near
         (["run", "grpo", "--max-tokens"], "argument --max-tokens: expected one argument"),
         (["run", "grpo", "--no-such-flag", "1"], "unknown argument '--no-such-flag'"),
@@ -249,7 +227,8 @@ def test_every_command_with_figures_gives_them_as_json(words, tmp_path, capfd):
         case "list":
             (grpo,) = [one for one in found["recipes"] if one["name"] == "grpo"]
             assert grpo["parameters"]["estimator"] == "grpo" and found["settings"]["group_size"] == 8
-            assert {one["name"] for one in found["recipes"]} == set(RECIPES)
+            assert found["recipes"][1] == grpo and grpo["question"] == "begin here"
+            assert {one["name"] for one in found["recipes"]} >= set(RECIPES)
         case "doctor":
             assert found["missing"] == [] and found["packages"]["torch"] and found["cores"] > 0
             assert ("--model" in words) == (TINY in found["models"]) and found["models"]["embedded"]["parameters"] > 0

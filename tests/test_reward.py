@@ -1,5 +1,6 @@
 """A reward of the user's own, in ten lines: paid in place of the truth, and found again by a run that goes on."""
 
+import asyncio
 import json
 import re
 import runpy
@@ -10,8 +11,9 @@ import pytest
 import cotrain
 from cotrain import api
 from cotrain.cli.main import main
-from cotrain.core.errors import ConfigError
+from cotrain.core.errors import ConfigError, TooManyFailures
 from cotrain.recipes.grpo import grpo
+from cotrain.rollout.user_rewards import wants_all
 from cotrain.runs.changes import rebuild_recipe
 from cotrain.storage.ledger import Ledger
 from cotrain.trainer.trainer import CoTrainer
@@ -114,7 +116,7 @@ class NoNumber:
         (lambda: 1e308, "failures/solver: reward reward out of range"),
         (lambda: 10**400, "failures/solver: reward reward out of range"),
         (NoNumber, "failures/solver: reward reward out of range"),
-        (leaves, "failures/test_reward.py, line 102: SystemExit: 3"),
+        (leaves, "failures/test_reward.py, line 104: SystemExit: 3"),
     ],
     ids=["nan", "1e308", "10**400", "no number", "leaves"],
 )
@@ -131,3 +133,64 @@ def test_an_odd_reward_costs_one_answer(odd, reason):
     trainer.close()
     assert done.row[reason] == 2 and len(seen) == 8
     assert done.row["generator/credit/traces"] == 6
+
+
+def played(reward, **more):
+    """The traces of one step under this reward, and what each was paid."""
+    with_more = SMALL | {"group_size": 4} | more
+    trainer = CoTrainer(grpo(reward=reward, **with_more))
+    done = trainer.step()
+    trainer.close()
+    traces = [trace for episode in done.episodes for trace in episode.traces]
+    return traces, [next((s.value for s in trace.signals if s.name == "reward"), None) for trace in traces]
+
+
+async def asked(task, answer, correct):
+    await asyncio.sleep(0.001 * (answer.tokens % 3))
+    return float(answer.tokens)
+
+
+def ranked(tasks, answers, corrects):
+    CALLS.append([str(answer.address) for answer in answers])
+    assert len(tasks) == len(answers) == len(corrects)
+    return [float(place) for place in range(len(answers))]
+
+
+async def ranked_elsewhere(tasks, answers, corrects):
+    await asyncio.sleep(0.01)
+    return tuple(ranked(tasks, answers, corrects))
+
+
+CALLS = []
+
+
+def test_a_reward_may_be_async():
+    traces, paid = played(asked)
+    assert len(traces) == 8 and paid == [float(len(trace.token_ids)) for trace in traces]
+
+
+@pytest.mark.parametrize("reward", [ranked, ranked_elsewhere], ids=["at once", "awaited"])
+def test_a_reward_may_want_all_answers_of_a_step_in_one_call(reward):
+    CALLS.clear()
+    traces, paid = played(reward)
+    (addresses,) = CALLS
+    assert addresses == [str(trace.address) for trace in traces]  # in the order of the episodes
+    assert paid == [float(place) for place in range(8)]
+
+
+def test_of_one_call_too_few_values_are_told():
+    def short_of_one(tasks, answers, corrects):
+        return [1.0] * (len(answers) - 1)
+
+    with pytest.raises(TooManyFailures, match="short_of_one gave 7 values for 8 answers; expected one for each"):
+        played(short_of_one)
+
+
+def test_of_one_call_an_odd_value_costs_one_answer():
+    _, paid = played(lambda tasks, answers, corrects: [float("nan"), *[1.0] * (len(answers) - 1)])
+    assert paid == [None, *[1.0] * 7]
+
+
+def test_who_wants_all_answers_says_so_by_a_name():
+    assert wants_all(ranked) and wants_all(ranked_elsewhere)
+    assert not wants_all(asked) and not wants_all(len) and not wants_all(print)

@@ -7,6 +7,7 @@ import re
 
 import pytest
 import torch
+from cotrain_zoo.debate_solve.recipe import debate_solve
 
 from cotrain import api
 from cotrain.analysis.attack.seats import RIVAL, lines_of, mean_signal, play_seats, refuse_other_games, seat_trainers
@@ -16,7 +17,7 @@ from cotrain.config.override import override
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.seeding import Address
 from cotrain.core.types import Episode, Reward, Trace
-from cotrain.recipes.debate.recipe import debate, debate_solve
+from cotrain.recipes.debate.recipe import debate
 from cotrain.recipes.grpo import grpo
 from cotrain.runs import manifest
 from cotrain.runs.changes import rebuild_recipe

@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-import torch
-
 from cotrain.algorithms.contract import Algorithm, Given, Sample
+from cotrain.algorithms.functional.late_torch import torch
 from cotrain.algorithms.grpo import over_success
 from cotrain.algorithms.policy_gradient import After, PolicyGradient
 from cotrain.core.errors import ConfigError

@@ -13,12 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from inspect import isfunction
 from itertools import accumulate
 from typing import Protocol
 
-import torch
-
+from cotrain.algorithms.functional.late_torch import torch
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import Signal
 from cotrain.core.types import Reward, State, Trace, take_fields
@@ -233,9 +231,9 @@ class UpdateReport:
 
 
 class PolicyVerbs:
-    """What is asked of a policy where its model is: each verb stands here once, and once where it is done
-    (``learner/learner.py``, ``distributed/policy_handles.py``, ``config/followers.py``). Whoever stands between
-    forwards ``VERBS`` by name. Here are the answers of a policy that never changes."""
+    """What is asked of a policy where its model is. ``learner/learner.py``, ``distributed/policy_handles.py`` and
+    ``config/followers.py`` do it, ``distributed/remote_policies.py`` asks another process; each has these methods
+    written out. Here are the answers of a policy that never changes."""
 
     @property
     def version(self) -> int:
@@ -292,11 +290,3 @@ class PolicyVerbs:
 
     def _unsupported_error(self, why: str) -> ConfigError:
         return ConfigError(f"{type(self).__name__} {why}; let another policy do that")
-
-
-VERBS = tuple(name for name, verb in vars(PolicyVerbs).items() if isfunction(verb) and name[0] != "_")
-
-
-def verbs_of(kind: type[PolicyVerbs]) -> tuple[str, ...]:
-    """The verbs that a kind of policy answers itself."""
-    return tuple(verb for verb in VERBS if getattr(kind, verb) is not getattr(PolicyVerbs, verb))

@@ -21,9 +21,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import torch
-
 from cotrain.algorithms.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
+from cotrain.algorithms.functional.late_torch import torch
 from cotrain.algorithms.functional.reductions import masked_sum
 from cotrain.algorithms.samples import usable_samples, value_of
 from cotrain.core.errors import ConfigError, UnknownName

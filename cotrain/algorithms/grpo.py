@@ -1,5 +1,4 @@
-"""GRPO and its relatives by name: the same algorithm with other functions. Every setting of ``PolicyGradient`` is
-there.
+"""GRPO and its relatives by name: ``PolicyGradient`` with other functions; each takes every setting of it.
 
 grpo          (r − mean) / std of the group                GRPO, arXiv 2402.03300
 dr_grpo       r − mean of the group                        Dr. GRPO, arXiv 2503.20783; its constant length is
@@ -14,14 +13,21 @@ reinforce_pp  whitened over all tokens of the batch        REINFORCE++, arXiv 25
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Literal
-
-import torch
+from typing import Any, Literal
 
 from cotrain.algorithms.functional.credit import pool_moments, whiten
-from cotrain.algorithms.policy_gradient import PolicyGradient, RunningMean, leave_one_out, mean_baseline, z_score
-from cotrain.algorithms.policy_loss import Clipped, Kl, ScoreFunction, pull_to
+from cotrain.algorithms.functional.late_torch import torch
+from cotrain.algorithms.policy_gradient import (
+    Clipped,
+    Kl,
+    PolicyGradient,
+    leave_one_out,
+    mean_baseline,
+    pull_to,
+    z_score,
+)
+from cotrain.algorithms.policy_loss import ScoreFunction
+from cotrain.algorithms.running_mean import RunningMean
 from cotrain.core.errors import ConfigError
 
 __all__ = [
@@ -59,12 +65,36 @@ def over_success(values: torch.Tensor, pools: torch.Tensor) -> torch.Tensor:
 
 # -- by name
 
-grpo = partial(PolicyGradient, advantage=z_score)
-dr_grpo = partial(PolicyGradient, advantage=mean_baseline)
-rloo = partial(PolicyGradient, advantage=leave_one_out)
-maxrl = partial(PolicyGradient, advantage=over_success)
-reinforce = partial(PolicyGradient, advantage=None, baseline=RunningMean(), loss=ScoreFunction())
-reinforce_pp = partial(PolicyGradient, advantage=None, over_batch=whiten)
+
+def grpo(**settings: Any) -> PolicyGradient:
+    """Rewards are standardised within the group."""
+    return PolicyGradient(**{"advantage": z_score, **settings})
+
+
+def dr_grpo(**settings: Any) -> PolicyGradient:
+    """The mean of the group is subtracted, and nothing divided."""
+    return PolicyGradient(**{"advantage": mean_baseline, **settings})
+
+
+def rloo(**settings: Any) -> PolicyGradient:
+    """The mean of the other answers of the group is subtracted."""
+    return PolicyGradient(**{"advantage": leave_one_out, **settings})
+
+
+def maxrl(**settings: Any) -> PolicyGradient:
+    """As ``mean_baseline``, divided by the share of right answers in the group."""
+    return PolicyGradient(**{"advantage": over_success, **settings})
+
+
+def reinforce(**settings: Any) -> PolicyGradient:
+    """A running mean of the role is subtracted; no group, no ratio."""
+    return PolicyGradient(**{"advantage": None, "baseline": RunningMean(), "loss": ScoreFunction(), **settings})
+
+
+def reinforce_pp(**settings: Any) -> PolicyGradient:
+    """Rewards are standardised over all tokens of the batch; no group."""
+    return PolicyGradient(**{"advantage": None, "over_batch": whiten, **settings})
+
 
 Name = Literal["grpo", "dr_grpo", "rloo", "maxrl", "reinforce++"]  # what a flag of a recipe may say
 BY_NAME: Mapping[Name, Callable[..., PolicyGradient]] = {

@@ -1,10 +1,21 @@
-"""Policy gradient from rewards: GRPO and its relatives, which differ in the functions that are passed
-(``grpo.py``); class balance and the usual estimators.
+"""Policy gradient from rewards: GRPO and its relatives. From the rewards of a batch to its loss, top to bottom.
 
-Every signal of ``rewards`` is a channel. Its values are compared (``baseline``, ``advantage``), stand on the last token
-of the answer or span, and are summed towards the front: A(t) = Σ_{k: end_k ≥ t} z_k, so an outcome reaches every token
-and a token answers for every step that ends at it or later. ``over_batch`` may rescale them over all tokens. Then
-*advantages* are mixed. With channels o per answer and p per span, and weights at s updates of S planned:
+    GRPO (DeepSeekMath, arXiv 2402.03300) with one reward an answer, in groups of answers to one problem:
+
+    A_i     = (r_i − mean of the group) / standard deviation of the group            ``z_score``
+    ρ_it    = π(y_it) / π_sampler(y_it)                                                ``Clipped``
+    l_it    = −min(ρ_it A_i, clip(ρ_it, 1 − low, 1 + high) A_i)                        ``Clipped``
+    KL_it   = π_ref / π − 1 − log(π_ref / π)                                           ``Kl``, estimator k3
+    L       = reduce(w_i l_it) + β reduce(KL_it) − η reduce(H_it)                      ``policy_loss``
+
+1. ``PolicyGradient.credit``: rewards → advantages. 2. ``policy_loss``: advantages → loss. The pure functions that they
+call are in ``algorithms/functional/``, each with its equation; ``grpo.py`` has the usual combinations by name.
+
+**Several rewards.** Every signal of ``rewards`` is a channel. Its values are compared (``baseline``, ``advantage``),
+stand on the last token of the answer or span, and are summed towards the front: A(t) = Σ_{k: end_k ≥ t} z_k, so an
+outcome reaches every token and a token answers for every step that ends at it or later. ``over_batch`` may rescale
+them over all tokens. Then *advantages* are mixed. With channels o per answer and p per span, and weights at s updates
+of S planned:
 
     A(i,t) = (1 − Σ_p α_p) · Σ_o w_o A_o(i) + Σ_p α_p A_p(i,t)            blend="convex" (RL Tango, arXiv 2505.15034)
     A(i,t) =                 Σ_o w_o A_o(i) + Σ_p α_p A_p(i,t)            blend="add"
@@ -27,14 +38,29 @@ learned from by nobody here: so two policies can share one mean and deviation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import torch
-
-from cotrain.algorithms.contract import Batch, Credit, Needs, Sample
-from cotrain.algorithms.functional.credit import ema_baseline, group_mean_std, leave_one_out, pool_is_flat, reward_to_go
-from cotrain.algorithms.policy_loss import PolicyLoss, check_loss, has_other_terms, uses_ratio
+from cotrain.algorithms.class_balance import ClassBalance
+from cotrain.algorithms.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
+from cotrain.algorithms.functional.credit import group_mean_std, leave_one_out, pool_is_flat, reward_to_go
+from cotrain.algorithms.functional.late_torch import torch
+from cotrain.algorithms.functional.policy_losses import ESTIMATORS, clipped_ratio_loss, kl_estimate, token_log_ratio
+from cotrain.algorithms.functional.policy_losses import Estimator as KlEstimator
+from cotrain.algorithms.functional.reductions import NORMALISES, Normalise, masked_sum, reduce_loss
+from cotrain.algorithms.policy_loss import (
+    ClippedSequence,
+    Observed,
+    ScoreFunction,
+    Shaped,
+    TokenLoss,
+    check_clip,
+    outside_bounds,
+    ratio_metrics,
+    with_unit_ratio,
+)
+from cotrain.algorithms.running_mean import Baselines, RunningMean
 from cotrain.algorithms.samples import (
     BLENDS,
     Blend,
@@ -43,7 +69,6 @@ from cotrain.algorithms.samples import (
     StepScale,
     check_rewards,
     check_step_scale,
-    first_samples,
     on_tokens,
     place_rewards,
     pools_of,
@@ -52,98 +77,8 @@ from cotrain.algorithms.samples import (
     weight_at,
 )
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.core.signals import TRUTH, Signal
+from cotrain.core.signals import Signal
 from cotrain.core.types import State
-
-# -- Class balance: samples of two classes weigh less the more often their class was seen lately (RL Tango, arXiv
-# 2505.15034).
-#
-# A verifier whose generator is mostly wrong earns most by calling everything wrong. With n± the running counts of
-# samples that judge a right (+) or a wrong (−) solution,
-#
-#     n± ← ρ n± + (1 − ρ) · count in this batch,      w_i = s_i / mean_j s_j with s_i = n_{class of i}^−power
-#
-# so the mean weight of a batch is 1; a review of several training sequences counts once. Tango's power is ½, which
-# leaves the rare class the lighter one in sum; with 1 both classes weigh the same. The weight multiplies the policy
-# loss of a sample and touches no statistic: advantages are those of the unweighted rewards. Counts start at 0; only
-# their ratio matters, so no bias correction.
-
-
-Counts = Sequence[float]  # running counts of class 0 and class 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassBalance:
-    """Settings. The class of a sample is its signal ``label`` (1 or 0), which the protocol gives and is no reward."""
-
-    label: Signal = TRUTH
-    ema: float = 0.8  # ρ
-    power: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.label, Signal) or self.label.per != "answer":
-            raise ConfigError(f"ClassBalance: label is {self.label!r}, expected a per-answer signal such as TRUTH")
-        if not 0.0 <= self.ema < 1.0:
-            raise ConfigError(f"ClassBalance: ema {self.ema} must be in [0, 1)")
-        if not 0.0 < self.power <= 1.0:
-            raise ConfigError(
-                f"ClassBalance: power {self.power} must be in (0, 1]; 0.5 is Tango's, 1 weighs both classes the same"
-            )
-
-    def weigh_samples(
-        self, seen: Sequence[Sample], kept: Sequence[Sample], counts: Counts
-    ) -> tuple[list[Sample], list[float], dict[str, float]]:
-        """The samples ``kept``, with their weights; the counts after all that were ``seen``, as if none had been
-        dropped; and metrics. Raises ConfigError where samples were seen and none has a label."""
-        labels = [self._class_label(sample) for sample in first_samples(seen)]
-        if labels and all(label is None for label in labels):
-            raise ConfigError(
-                f"the class balance reads signal {self.label.name!r}, but no turn of role {seen[0].role!r} has it; let "
-                "the protocol reward it with 1 or 0"
-            )
-        counts = update_counts(counts, labels, self.ema)
-        kept_labels = [self._class_label(sample) for sample in first_samples(kept)]
-        scales = class_weights(counts, kept_labels, self.power)
-        metrics = {"balance/unlabelled": float(sum(label is None for label in labels))}
-        if sum(counts) > 0.0:
-            metrics["balance/positive"] = counts[1] / sum(counts)
-        for side, side_label in (("negative", False), ("positive", True)):
-            if side_label in kept_labels:
-                metrics[f"balance/weight_{side}"] = scales[kept_labels.index(side_label)]
-        trajectories, _ = trajectories_of(kept)
-        weighed = [
-            replace(sample, weight=scales[trajectory])
-            for sample, trajectory in zip(kept, trajectories.tolist(), strict=True)
-        ]
-        return weighed, list(counts), metrics
-
-    def _class_label(self, sample: Sample) -> bool | None:
-        given = sample.rewards_for(self.label)
-        if given and given[0].value not in (0.0, 1.0):
-            raise ConfigError(f"class label {self.label.name!r} of {sample.key} is {given[0].value}, expected 0 or 1")
-        return bool(given[0].value) if given else None
-
-
-def update_counts(counts: Counts, labels: Sequence[bool | None], ema: float) -> tuple[float, float]:
-    """n± ← ρ n± + (1 − ρ) · count; labels that are None count nowhere."""
-    negatives = sum(label is False for label in labels)
-    positives = sum(label is True for label in labels)
-    return ema * counts[0] + (1.0 - ema) * negatives, ema * counts[1] + (1.0 - ema) * positives
-
-
-def class_weights(counts: Counts, labels: Sequence[bool | None], power: float = 0.5) -> list[float]:
-    """One weight a label, with mean 1 over the labels that are not None; None gets 1.
-
-    Raises ValueError when a label's class has count 0: update the counts with the batch first.
-    """
-    known = [label for label in labels if label is not None]
-    for label in known:
-        if not counts[label] > 0.0:
-            raise ValueError(f"class_weights: class {int(label)} occurs but its running count is {counts[label]}")
-    scales = [counts[label] ** -power for label in known]
-    mean = sum(scales) / len(scales) if scales else 1.0
-    return [1.0 if label is None else counts[label] ** -power / mean for label in labels]
-
 
 # -- Advantage estimators: what a value is worth beside the others of its group. Each is a function that is passed.
 #
@@ -152,14 +87,13 @@ def class_weights(counts: Counts, labels: Sequence[bool | None], power: float = 
 #     leave_one_out   r − mean of the others   RLOO, arXiv 2402.14740
 #
 # ``values`` ``[N]`` float64 are the rewards of one channel and ``pools`` ``[N]`` the index of each one's group; the
-# result is ``[N]``, 0 in a group without spread. ``RunningMean`` is a baseline that needs no group: a mean of earlier
-# batches, which is passed in and handed back. Another estimator is another such function (docs/new-estimator.md).
+# result is ``[N]``, 0 in a group without spread. Another estimator
+# is another such function (docs/new-estimator.md).
 
 
-__all__ = ["Baselines", "Estimator", "RunningMean", "mean_baseline", "leave_one_out", "z_score"]
+__all__ = ["Estimator", "RunningMean", "leave_one_out", "mean_baseline", "z_score"]
 
-Estimator = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # values [N], pools [N] → advantages [N]
-Baselines = Mapping[str, float]  # "role/channel" → running mean
+Estimator = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]  # values [N], pools [N] → advantages [N]
 
 
 def z_score(values: torch.Tensor, pools: torch.Tensor) -> torch.Tensor:
@@ -170,30 +104,6 @@ def z_score(values: torch.Tensor, pools: torch.Tensor) -> torch.Tensor:
 def mean_baseline(values: torch.Tensor, pools: torch.Tensor) -> torch.Tensor:
     """Minus the mean of the group."""
     return group_mean_std(values, pools, std=None)
-
-
-@dataclass(frozen=True, slots=True)
-class RunningMean:
-    """Minus a running mean over the games that the role has played (SPIRAL, arXiv 2506.24119; Williams 1992), 0 before
-    the first one. A game's own payoff enters after it was compared; games of a batch follow each other."""
-
-    decay: float = 0.95
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.decay < 1.0:
-            raise ConfigError(f"RunningMean: decay {self.decay} must be in [0, 1)")
-
-    def __call__(
-        self, values: torch.Tensor, keys: Sequence[str], games: Sequence[str], seen: Baselines
-    ) -> tuple[torch.Tensor, Baselines]:
-        """Values ``[N]`` minus the baseline of each one's key, and the baselines after this batch. ``games`` ``[N]``:
-        the game of each."""
-        centred, after = torch.zeros_like(values), dict(seen)
-        for key in sorted(set(keys)):
-            mine = [i for i, one in enumerate(keys) if one == key]
-            played = [games[i] for i in mine]
-            centred[mine], after[key] = ema_baseline(values[mine], played, after.get(key, 0.0), decay=self.decay)
-        return centred, after
 
 
 # -- what is done to samples before their rewards are compared, or once their advantages are known (and
@@ -210,7 +120,176 @@ def drop_flat_groups(samples: Sequence[Sample]) -> tuple[list[Sample], dict[str,
     return kept, {"zero_spread": len(samples) - len(kept)} if len(kept) < len(samples) else {}
 
 
-OverBatch = Callable[[torch.Tensor], torch.Tensor]  # [N] → [N], N tokens of the whole batch
+# -- The loss: the clipped ratio at each token, the KL term, and the sum over tokens.
+#
+# Old log-probabilities are those of the sampler. In the first update of a batch the policy that samples is the policy
+# that learns, and ρ = 1 up to rounding. After it (``updates_per_batch``), and with a lag
+# (``trainer/async_rollouts.py``), ρ corrects for the updates between them, and a loss without ρ is refused.
+# ``sampler_trainer_diff`` is the distance of the two; what is too far off is left out where an engine holds its own
+# weights. Not done: recomputing old log-probabilities.
+
+
+@dataclass(frozen=True, slots=True)
+class Clipped:
+    """The clipped ratio of each token."""
+
+    low: float = 0.2
+    high: float = 0.2
+
+    def __post_init__(self) -> None:
+        check_clip(type(self).__name__, self.low, self.high)
+
+    def __call__(self, logprobs: torch.Tensor, batch: MicroBatch) -> tuple[torch.Tensor, Observed]:
+        log_ratio = token_log_ratio(logprobs, batch.sampler_logprobs)
+        losses, clipped = clipped_ratio_loss(log_ratio, batch.advantages, low=self.low, high=self.high)
+        return losses, ratio_metrics(logprobs, batch, log_ratio, clipped)
+
+
+CLIPPED = Clipped()  # as GRPO and PPO have it
+
+
+@dataclass(frozen=True, slots=True)
+class Kl:
+    """A pull towards a reference policy."""
+
+    reference: str  # policy whose log-probabilities are scored
+    coefficient: float = 1e-3  # β
+    estimator: KlEstimator = "k3"
+
+    def __post_init__(self) -> None:
+        if self.estimator not in ESTIMATORS:
+            raise UnknownName("KL estimator", self.estimator, ESTIMATORS)
+        if not 0.0 <= self.coefficient < math.inf:
+            raise ConfigError(
+                f"Kl: the coefficient is {self.coefficient}, expected a number of at least 0; a negative one would pay "
+                "for running away from the reference"
+            )
+        if self.estimator == "k1":
+            raise ConfigError("Kl: the gradient of k1 has expectation zero; use 'k3' (as GRPO) or 'k2'")
+
+
+def pull_to(reference: str, coefficient: float) -> Kl | None:
+    """``Kl``, or None where the coefficient is 0: then no reference is scored."""
+    return Kl(reference, coefficient) if coefficient else None
+
+
+def policy_loss(
+    logprobs: torch.Tensor,
+    entropy: torch.Tensor | None,
+    batch: MicroBatch,
+    normaliser: Normaliser,
+    *,
+    loss: TokenLoss,
+    normalise: Normalise = "token",
+    constant: float | None = None,
+    kl: Kl | None = None,
+    bonus: float = 0.0,
+) -> Loss:
+    """One micro-batch's share (equation at the top), and sums over its tokens for the metrics.
+
+    Args:
+        logprobs: ``[B, T]`` log π of the sampled tokens.
+        entropy: ``[B, T]`` of the distribution that each was drawn from; needed when its coefficient is not zero.
+        normalise, constant: as in ``functional.reductions.reduce_loss``.
+        bonus: η, the coefficient of the entropy.
+
+    Metrics: "clip_fraction", "ratio", "sampler_trainer_diff" (|log π_sampler − log π|), "sampler_trainer_kl" (k3 of the
+    two), "surprisal" (−log π, whose mean on policy estimates the entropy), "kl" and "entropy" where they are computed,
+    and "mismatch_masked" where samples have bounds (``policy_loss.py``).
+    """
+    mask = batch.mask
+
+    def reduce_term(per_token: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
+        return reduce_loss(
+            per_token,
+            mask,
+            normalise=normalise,
+            tokens=normaliser.tokens,
+            sequences=normaliser.sequences,
+            constant=constant,
+            weights=weights,
+        )
+
+    left_out = outside_bounds(logprobs, batch)
+    losses, observed = loss(logprobs, batch)
+    if left_out is not None:
+        losses, _ = loss(logprobs, with_unit_ratio(batch, left_out, logprobs))
+        losses = losses.masked_fill(left_out[:, None], 0.0)
+        observed["mismatch_masked"] = left_out[:, None].expand_as(mask).to(mask)
+    value = reduce_term(losses, batch.weights)
+    observed["surprisal"] = -logprobs
+    if kl is not None:
+        if batch.reference is None:
+            raise ConfigError(f"the samples lack log-probabilities of {kl.reference!r}, the reference of the KL term")
+        observed["kl"] = kl_estimate(logprobs, batch.reference, kl.estimator)
+        value = value + kl.coefficient * reduce_term(observed["kl"])
+    if entropy is not None:
+        observed["entropy"] = entropy
+        value = value - bonus * reduce_term(entropy)
+    elif bonus:
+        raise ConfigError(f"an entropy bonus of {bonus} needs the entropy of each token; none was given")
+    return Loss(value=value, sums={name: masked_sum(x.detach(), mask) for name, x in observed.items()})
+
+
+def check_loss(loss: TokenLoss, normalise: Normalise = "token", constant: float | None = None) -> None:
+    """Raise ConfigError unless ``policy_loss`` can work with these."""
+    if not callable(loss):
+        raise ConfigError(
+            f"loss is {loss!r}, expected a function such as Clipped(0.2, 0.2) or one of algorithms/policy_loss.py"
+        )
+    if normalise not in NORMALISES:
+        raise UnknownName("normalise", normalise, NORMALISES)
+    if (normalise == "constant") != (constant is not None):
+        raise ConfigError("normalise='constant' and constant=<tokens per sequence> belong together")
+    if constant is not None and not constant > 0.0:
+        raise ConfigError(f"constant is {constant}, expected tokens per sequence, such as max_tokens")
+
+
+def uses_ratio(loss: TokenLoss) -> bool:
+    """Does it weigh samples by how much likelier they are to the learner than to whoever drew them? A user's own is
+    taken to."""
+    if isinstance(loss, Shaped):
+        return uses_ratio(loss.otherwise)
+    return not (isinstance(loss, ScoreFunction) and loss.cap is None)
+
+
+def has_other_terms(loss: TokenLoss, kl: Kl | None, bonus: float) -> bool:
+    """May a sample without any advantage have a gradient? By KL or entropy, or by a user's own loss."""
+    own = loss.otherwise if isinstance(loss, Shaped) else loss
+    known = isinstance(own, Clipped | ClippedSequence | ScoreFunction)
+    return not known or bool(bonus) or (kl is not None and kl.coefficient != 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyLoss:
+    """Settings of ``policy_loss``, of an algorithm that learns by it."""
+
+    loss: TokenLoss = CLIPPED
+    normalise: Normalise = "token"
+    constant: float | None = None  # tokens per sequence, with normalise="constant"
+    kl: Kl | None = None
+    entropy: float = 0.0  # coefficient of the bonus
+
+    def loss_of(
+        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
+    ) -> Loss:
+        return policy_loss(
+            predictions,
+            entropy,
+            batch,
+            normaliser,
+            loss=self.loss,
+            normalise=self.normalise,
+            constant=self.constant,
+            kl=self.kl,
+            bonus=self.entropy,
+        )
+
+
+# -- The algorithm: from rewards to advantages; its loss is ``policy_loss``.
+
+
+OverBatch = Callable[["torch.Tensor"], "torch.Tensor"]  # [N] → [N], N tokens of the whole batch
 MERGED = "merged"  # name of the channel that holds a sum of rewards
 
 
@@ -246,7 +325,7 @@ class PolicyGradient(PolicyLoss):
             )
         if self.merge and not self._signals_per("answer"):
             raise ConfigError(f"{name}: merge=True, but rewards has no per-answer signal to add up")
-        for edge in (0, 1):
+        for edge in (0, 1):  # weights that decay are checked at both ends
             self._outcome_share({signal: weight_at(weight, edge, 1) for signal, weight in self.rewards.items()})
 
     def _signals_per(self, per: str) -> list[Signal]:
@@ -277,47 +356,57 @@ class PolicyGradient(PolicyLoss):
         )
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
+        # 1. The samples that have every reward of a whole answer, and their groups.
         samples, dropped = usable_samples(batch.samples, self.rewards)
         for change in self.before:
             samples, left_out = change(samples)
             dropped |= left_out
-        pools, groups = pools_of(samples)
-        weights = {signal: weight_at(weight, batch.updates, batch.planned) for signal, weight in self.rewards.items()}
+        group_index, n_groups = pools_of(samples)
+
+        # 2. Their rewards at the tokens that they were given for, and the weight of each reward now.
         rewards = {signal: place_rewards(samples, signal, self.step_scale) for signal in self.rewards}
-        metrics = {"traces": float(len(samples)), "groups": float(groups)} | _reward_metrics(samples, rewards)
+        weights = {signal: weight_at(weight, batch.updates, batch.planned) for signal, weight in self.rewards.items()}
+        metrics = {"traces": float(len(samples)), "groups": float(n_groups)} | _reward_metrics(samples, rewards)
         if self.blend == "reward":  # the advantages have no channels to tell of, so the weights are told here
             metrics |= {f"mix/{signal.name}": weight for signal, weight in weights.items()}
-        memory: State = {}
 
+        # 3. The advantages of each channel, mixed.
         baselines: Baselines = state.get("baselines", {})
         mixed = [torch.zeros(len(sample.token_ids), dtype=torch.float64) for sample in samples]
-        # whom a reward is compared with: those of its group, or without an estimator of groups all of the batch
-        compared, count = (pools, groups) if self.advantage else (torch.zeros_like(pools), min(groups, 1))
-        flat = torch.ones(count, dtype=torch.bool)
+        compared = group_index
+        n_compared = n_groups
+        if self.advantage is None:  # without an estimator of groups a reward is compared with all of the batch
+            compared = torch.zeros_like(group_index)
+            n_compared = min(n_groups, 1)
+        has_no_spread = torch.ones(n_compared, dtype=torch.bool)
         for name, (channel, factor) in self._reward_channels(samples, rewards, weights).items():
-            tokens, baselines = self._channel_advantages(name, channel, samples, pools, baselines)
+            tokens, baselines = self._channel_advantages(name, channel, samples, group_index, baselines)
             metrics |= {f"advantage/{name}": _mean_size(tokens), f"mix/{name}": factor}
             if factor:
-                flat &= pool_is_flat(channel.values[channel.once], compared[channel.owners[channel.once]], count)
+                owners = channel.owners[channel.once]
+                has_no_spread &= pool_is_flat(channel.values[channel.once], compared[owners], n_compared)
                 for total, part in zip(mixed, tokens, strict=True):
                     total += factor * part
-        if groups and self.rewards:
-            metrics["zero_spread_groups"] = float(flat.double().mean())
-        if self.baseline is not None:
-            memory["baselines"] = dict(sorted(baselines.items()))
+        if n_groups and self.rewards:
+            metrics["zero_spread_groups"] = float(has_no_spread.double().mean())
 
+        # 4. What is learned from: the roles that are trained, in groups that have an advantage.
         learned = [
-            replace(sample, advantages=mine)
-            for sample, mine in zip(samples, mixed, strict=True)
+            replace(sample, advantages=advantages)
+            for sample, advantages in zip(samples, mixed, strict=True)
             if sample.role not in self.beside
         ]
         for change in self.after:
             learned, left_out = change(learned)
             dropped |= left_out
+
+        # 5. What is remembered: baselines, and the counts of class balance, which weighs samples.
+        memory: State = {}
+        if self.baseline is not None:
+            memory["baselines"] = dict(sorted(baselines.items()))
         if self.balance is not None:
-            learned, memory["classes"], balance_metrics = self.balance.weigh_samples(
-                samples, learned, state.get("classes", (0.0, 0.0))
-            )
+            counts = state.get("classes", (0.0, 0.0))
+            learned, memory["classes"], balance_metrics = self.balance.weigh_samples(samples, learned, counts)
             metrics |= balance_metrics
         rounded = tuple(replace(sample, advantages=sample.advantages.to(torch.float32)) for sample in learned)
         return Credit(samples=rounded, metrics=metrics, dropped=dropped), memory

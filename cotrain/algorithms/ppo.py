@@ -14,13 +14,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import torch
-
 from cotrain.algorithms.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
 from cotrain.algorithms.functional.credit import whiten
+from cotrain.algorithms.functional.late_torch import torch
 from cotrain.algorithms.functional.reductions import Normalise, masked_sum, reduce_loss
 from cotrain.algorithms.functional.values import gae, value_loss
-from cotrain.algorithms.policy_loss import PolicyLoss, check_loss, has_other_terms, uses_ratio
+from cotrain.algorithms.policy_gradient import PolicyLoss, check_loss, has_other_terms, uses_ratio
 from cotrain.algorithms.samples import (
     RewardWeights,
     StepScale,

@@ -15,9 +15,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import torch
-
 from cotrain.algorithms.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
+from cotrain.algorithms.functional.late_torch import torch
 from cotrain.algorithms.functional.likelihood import binary_cross_entropy
 from cotrain.algorithms.samples import usable_samples, value_of
 from cotrain.core.errors import ConfigError

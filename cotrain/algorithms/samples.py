@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-import torch
-
 from cotrain.algorithms.contract import Given, Sample
 from cotrain.algorithms.functional.credit import add_at_tokens
+from cotrain.algorithms.functional.late_torch import torch
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.signals import Signal
 from cotrain.core.types import Trace

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
-import torch
-
 from cotrain.algorithms.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser
+from cotrain.algorithms.functional.late_torch import torch
 from cotrain.algorithms.functional.likelihood import cross_entropy
 from cotrain.algorithms.functional.reductions import Normalise, masked_sum, reduce_loss
 from cotrain.algorithms.samples import usable_samples, value_of

@@ -5,16 +5,14 @@ from __future__ import annotations
 import argparse
 import functools
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-from cotrain.analysis.attack import play, tables
-from cotrain.analysis.attack import reviewed as on_rollouts
-from cotrain.analysis.attack import seats as at_table
-from cotrain.analysis.attack import xplay as cross
-from cotrain.cli.common import add_device_flag, add_threads_flag, device_of, set_threads
+from cotrain.cli.common import add_device_flag, add_threads_flag, device_of, load_libraries, set_threads
 from cotrain.cli.flags import Parser, add_count, add_trust_flag, typed_flags
 from cotrain.core.errors import ConfigError
 from cotrain.core.verbosity import json_text, print_lines
+from cotrain.storage.schemas import refuse_missing, refuse_other_path
 
 SEATS, ROLLOUTS = "--seats", "--on-rollouts"
 # the matrix of ``xplay`` that alone looks at a flag
@@ -33,6 +31,10 @@ def attack(argv: Sequence[str]) -> int:
     parser.add_argument("--start", action="store_true", help="the models as the run began; into attack-start.json")
     parser.add_argument("--out", metavar="DIR", help="where attack.json goes (default: the run; of a model evals/NAME)")
     arguments = _parse_arguments(parser, argv)
+    refuse_missing(arguments.directory)
+    _load(arguments)
+    from cotrain.analysis.attack import play, tables
+
     result = play.attack(
         arguments.directory,
         role=arguments.role,
@@ -82,6 +84,9 @@ def xplay(argv: Sequence[str]) -> int:
     for flag in NOT_OF.get(kind, ()):
         if flag in typed:
             parser.error(f"{flag} does not go with {kind}; leave out one of the two")
+    for directory in arguments.directories:
+        refuse_other_path(Path(directory))
+    _load(arguments)
     common: dict[str, Any] = {
         "every": arguments.every,
         "device": device_of(arguments.device),
@@ -90,12 +95,16 @@ def xplay(argv: Sequence[str]) -> int:
     }
     sampling: dict[str, Any] = {"problems": arguments.problems, "n": arguments.samples, "split": arguments.split}
     if arguments.seats:
+        from cotrain.analysis.attack import seats as at_table
+
         first, second = arguments.seats
         result = at_table.play_seats(
             arguments.directories, roles=(first, second), signal=arguments.signal, **sampling, **common
         )
         lines = at_table.lines_of(result)
     elif arguments.on_rollouts:
+        from cotrain.analysis.attack import reviewed as on_rollouts
+
         result = on_rollouts.review_rollouts(
             arguments.directories[0],
             role=arguments.role,
@@ -105,6 +114,8 @@ def xplay(argv: Sequence[str]) -> int:
         )
         lines = on_rollouts.lines_of(result)
     else:
+        from cotrain.analysis.attack import xplay as cross
+
         result = cross.xplay(arguments.directories, role=arguments.role, **sampling, **common)
         lines = cross.lines_of(result)
     if arguments.json:
@@ -122,9 +133,13 @@ def _parse_arguments(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
     add_device_flag(parser)
     add_threads_flag(parser)
     add_trust_flag(parser)
-    arguments = parser.parse_strictly(argv)
+    return parser.parse_strictly(argv)
+
+
+def _load(arguments: argparse.Namespace) -> None:
+    """Load the libraries, for as many threads as the flag says."""
+    load_libraries()
     set_threads(arguments.threads)
-    return arguments
 
 
 def _progress_printer(as_json: bool) -> Callable[[str], None]:

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from typing import Any
 
 from cotrain.cli.flags import add_count, text_of_file
 from cotrain.core.errors import ConfigError
 from cotrain.core.threads import choose_threads
-from cotrain.core.verbosity import print_progress, shows_all
+from cotrain.core.verbosity import print_aside, print_note, print_progress, shows_all
 
 ANSWER_FLAGS = ("answer", "steps_as", "prompt", "verdict", "verifier_prompt")
 say = print_progress  # what a command is busy with
 
 
-def quiet_libraries() -> None:
-    """Keep the libraries' own progress bars and warnings out of ours, but for ``--log-level debug``."""
-    if shows_all():
-        return
+def load_libraries() -> None:
+    """Import torch and transformers, and say so before, since it takes seconds. Keep their own progress bars and
+    warnings out of ours, but for ``--log-level debug``.
+
+    A command calls this after it has refused what can be refused without them.
+    """
+    if "torch" not in sys.modules:
+        print_aside("loading torch and transformers …")
+    if not shows_all():
+        _quiet_libraries()
+    import torch  # noqa: F401
+    import transformers  # noqa: F401
+
+
+def _quiet_libraries() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     from huggingface_hub.utils import disable_progress_bars
@@ -58,7 +70,9 @@ def add_view_flag(parser: argparse._ActionsContainer) -> None:
 
 def add_device_flag(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
-        "--device", default="auto", help="auto (cuda where there is one, else cpu), cpu, cuda, cuda:1 … (default: auto)"
+        "--device",
+        default="auto",
+        help="auto (cuda where there is one, else cpu), cpu, cuda, cuda:1 … or mps, which is untried (default: auto)",
     )
 
 
@@ -69,6 +83,8 @@ def device_of(name: str, *, here: bool = True) -> str:
     device = resolve_device(name)
     if here:
         check_device(device)
+    if device.startswith("mps"):
+        print_note("--device mps is untried: nobody has run cotrain on a GPU of Apple's; compare a trial with cpu")
     return device
 
 

@@ -14,12 +14,14 @@ from cotrain.cli.common import (
     add_json_flag,
     answer_format_of,
     device_of,
-    quiet_libraries,
+    load_libraries,
 )
-from cotrain.cli.flags import Parser, add_changed_code_flag, add_count, real_number, whole_number
+from cotrain.cli.flags import Parser, add_changed_code_flag, add_count, real_number, typed_flags, whole_number
 from cotrain.core.errors import ConfigError
 from cotrain.core.verbosity import print_lines, print_progress, tell_result
 from cotrain.reports.compare_words import EQUAL
+
+SMOKE = {"seeds": 1, "equal": "batches", "evaluate_every": 0}  # of a trial, where the user says nothing else
 
 
 def compare(argv: Sequence[str]) -> int:
@@ -57,9 +59,15 @@ def compare(argv: Sequence[str]) -> int:
     add_count(parser, "--checkpoint-every", "steps of a run between its checkpoints", default=25)
     add_count(parser, "--workers", "runs at a time (default: one a core)")
     add_changed_code_flag(parser)
+    parser.add_argument("--smoke", action="store_true", help="a trial: one seed, few steps, little is measured")
     add_json_flag(parser)
     arguments = parser.parse_strictly(argv, _setting_meant)
-    quiet_libraries()
+    if arguments.smoke:
+        typed = typed_flags(argv, parser)
+        for name, short in SMOKE.items():
+            if name not in typed:
+                setattr(arguments, name, short)
+    load_libraries()
     from cotrain import analysis
     from cotrain.data.sources import with_columns
 
@@ -77,7 +85,8 @@ def compare(argv: Sequence[str]) -> int:
             seeds=arguments.seeds,
             first_seed=arguments.first_seed,
             out=arguments.out,
-            batches=batches or 60,
+            batches=batches,
+            smoke=arguments.smoke,
             equal=arguments.equal,
             budget=budget,
             rates=_parse_numbers("--rates", arguments.rates),
@@ -125,7 +134,7 @@ def study(argv: Sequence[str]) -> int:
     parser.add_argument("--dry-run", action="store_true", help="check file and arms, print what they run, and stop")
     add_json_flag(parser)
     arguments = parser.parse_strictly(argv)
-    quiet_libraries()
+    load_libraries()
     from cotrain.analysis.comparison.forecast import forecast
     from cotrain.analysis.comparison.study import run_study
     from cotrain.analysis.comparison.study_file import git_status, read_study, study_path

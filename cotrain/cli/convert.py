@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+from cotrain.cli.common import load_libraries
 from cotrain.cli.flags import Parser, add_count
-from cotrain.models import nanochat
+from cotrain.core.errors import DataError
 
 
 def convert(words: Sequence[str]) -> int:
@@ -17,5 +19,10 @@ def convert(words: Sequence[str]) -> int:
     parser.add_argument("--tokenizer", metavar="DIR", help="with tokenizer.pkl or tokenizer.json (default: looked for)")
     add_count(parser, "--step", "which checkpoint (default: the last)", least=0)
     args = parser.parse_strictly(words)
+    if not Path(args.directory).is_dir():
+        raise DataError(f"{args.directory}: no such directory; expected the one with model_*.pt and meta_*.json")
+    load_libraries()
+    from cotrain.models import nanochat
+
     print(f"written to {nanochat.convert(args.directory, args.out, tokenizer=args.tokenizer, step=args.step)}")
     return 0

@@ -9,15 +9,15 @@ from importlib import metadata
 from pathlib import Path
 
 from cotrain.core.errors import ConfigError
+from cotrain.core.shipped import SHIPPED, how_to_get, shipped_folder
 from cotrain.core.threads import usable_cores, usual_threads
 from cotrain.core.verbosity import count_of, tell_result
 from cotrain.grading.isolation import ABOUT, ways_out, working_cell
-from cotrain.models.load import EMBEDDED_RATER, describe_model, resolve_model
-from cotrain.rollout.common_roles import EMBEDDED
+from cotrain.models.load import describe_model, resolve_model
 
 NEEDED = (
-    "torch", "transformers", "tokenizers", "safetensors", "huggingface-hub", "httpx2", "peft", "rich", "math-verify",
-    "numpy", "jinja2",
+    "torch", "transformers", "tokenizers", "safetensors", "huggingface-hub", "httpx2", "peft", "rich",
+    "lazy-loader", "math-verify", "latex2sympy2-extended", "sympy", "numpy", "jinja2",
 )  # fmt: skip
 OPTIONAL = {  # package → extra
     "reasoning-gym": "gym",
@@ -39,7 +39,9 @@ def examine_installation(models: Sequence[str] = ()) -> int:
     beside those that ship. Raises ModelError for one that cannot be used."""
     import torch
 
-    looked_at = {name: describe_model(resolve_model(name)) for name in (*EMBEDDED, EMBEDDED_RATER, *models)}
+    here = [name for name in SHIPPED if shipped_folder(name).is_dir()]
+    elsewhere = [name for name in SHIPPED if name not in here]
+    looked_at = {name: describe_model(resolve_model(name)) for name in (*here, *models)}
     versions = {name: _installed_version(name) for name in (*NEEDED, *OPTIONAL)}
     gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     found = {
@@ -53,6 +55,7 @@ def examine_installation(models: Sequence[str] = ()) -> int:
         "programs": isolation_text(),
         "disk_free_gib": round(shutil.disk_usage(Path.cwd()).free / 2**30, 1),
         "models": looked_at,
+        "models_elsewhere": elsewhere,
     }
     tell_result(found)
     print(f"python        {found['python']} on {found['system']}")
@@ -71,6 +74,8 @@ def examine_installation(models: Sequence[str] = ()) -> int:
     for name, about in looked_at.items():
         size, weights = f"{about['parameters']:,} parameters", about["sha256"][:12]
         print(f"model         {name}: {about['class']}, {size}, sha256 {weights}…")
+    if elsewhere:
+        print(f"not here      {', '.join(elsewhere)}; {how_to_get(elsewhere[-1])}")
     return 1 if found["missing"] else 0
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from cotrain.core.arguments import hints_of, strip_optional
+from cotrain.core.arguments import Argument, strip_optional
 from cotrain.core.errors import ConfigError, DataError, nearest_name
 from cotrain.core.verbosity import LEVELS, set_level
 
@@ -87,7 +87,10 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **options: Any) -> None:
         options.setdefault("allow_abbrev", False)
         options.setdefault("formatter_class", Help)
+        options["add_help"] = False
         super().__init__(*args, **options)
+        self._shown_first: frozenset[str] | None = None  # flags that ``--help`` shows; None: all
+        self.add_argument("-h", "--help", action=_HelpAction, help="show this message and exit")
         self.add_argument(
             "--log-level",
             type=_log_level,
@@ -96,13 +99,35 @@ class Parser(argparse.ArgumentParser):
             "error (default: info)",
         )
 
+    def show_first(self, names: Collection[str]) -> None:
+        """Let ``--help`` show these flags, and say that ``--help all`` shows the others too."""
+        self._shown_first = frozenset(names)
+        (action,) = (action for action in self._actions if isinstance(action, _HelpAction))
+        action.nargs, action.metavar = "?", "all"
+        action.help = "show this message, or with `all` every flag, and exit"
+
+    def short_help(self) -> str:
+        """The help with the flags of ``show_first`` alone."""
+        if self._shown_first is None:
+            return self.format_help()
+        hidden = [action for action in self._actions if action.dest not in (*self._shown_first, "help")]
+        texts = [action.help for action in hidden]
+        try:
+            for action in hidden:
+                action.help = argparse.SUPPRESS
+            shown = self.format_help()
+        finally:
+            for action, text in zip(hidden, texts, strict=True):
+                action.help = text
+        return f"{shown}\n{len(hidden)} more flags: `{self.prog} --help all`\n"
+
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{self.prog}: {message}; see `{self.prog} --help`")
 
     def own_names(self, words: Sequence[str]) -> list[str]:
-        """The words with flags of other programs in the names of this command. Raises ConfigError."""
+        """The words with flags of other programs in the names of this command."""
         known = {flag for action in self._actions for flag in action.option_strings}
-        if all(word.partition("=")[0] in known for word in words if word.startswith("--") or word == "-o"):
+        if all(word.partition("=")[0] in known for word in words if word.startswith("--")):
             return list(words)
         from cotrain.cli.foreign_flags import rename_flags
 
@@ -140,6 +165,22 @@ class Parser(argparse.ArgumentParser):
             if place.is_symlink() and not place.exists():
                 what = f"{place} is a symbolic link to {os.readlink(place)}, which is not there"
                 self.error(f"argument --out: {what}; make it, or choose another")
+
+
+class _HelpAction(argparse.Action):
+    """``--help``, and ``--help all`` of a command with more flags than one reads at once."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, space: argparse.Namespace, value: Any, option: str | None = None
+    ) -> NoReturn:
+        assert isinstance(parser, Parser)
+        if value not in ([], None, "all"):
+            parser.error(f"argument --help: expected nothing or `all`, found {value!r}")
+        print(parser.format_help() if value == "all" else parser.short_help(), end="")
+        parser.exit()
 
 
 PLACES = ("out", "record", "quarantine", "directory", "directories", "one", "other")  # flags that name a place
@@ -284,28 +325,24 @@ def comments_of(build: Callable[..., Any]) -> dict[str, str]:
 
 def add_parameters(
     parser: argparse._ActionsContainer,
-    build: Callable[..., Any],
+    recipe: str,
+    arguments: Mapping[str, Argument],
     *,
-    skip: Collection[str] = (),
     about: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Add one flag for each parameter of ``build`` that a flag can hold, with what is said ``about`` it; return their
+    """Add one flag for each argument of a recipe that a flag can hold, with what is said ``about`` it; return their
     names."""
-    hints = hints_of(build)
     names = []
-    for name, parameter in inspect.signature(build).parameters.items():
-        if name in skip:
-            continue
-        flag, kind = "--" + name.replace("_", "-"), strip_optional(hints.get(name, str))
-        required = parameter.default is inspect.Parameter.empty
-        default = None if required else parameter.default
-        rules: dict[str, Any] = {"default": default, "required": required}
+    for name, argument in arguments.items():
+        flag, kind = "--" + name.replace("_", "-"), strip_optional(argument.hint)
+        default = None if argument.is_required else argument.default
+        rules: dict[str, Any] = {"default": default, "required": argument.is_required}
         inner = typing.get_args(kind)
         if typing.get_origin(kind) is typing.Literal:  # the recipe itself says which is nearest to a wrong one
             rules |= {"metavar": "{" + ",".join(map(str, inner)) + "}"}
         elif kind is bool:
             rules |= {"action": argparse.BooleanOptionalAction}
-        elif bool in typing.get_args(hints.get(name)):
+        elif bool in typing.get_args(argument.hint):
             rules |= {"action": SwitchOrText}
         elif typing.get_origin(kind) is tuple and inner and Ellipsis not in inner:
             rules |= {"type": TYPES[inner[0]], "nargs": len(inner), "metavar": METAVARS[inner[0]]}
@@ -317,8 +354,8 @@ def add_parameters(
             action = parser.add_argument(flag, **rules)
         except argparse.ArgumentError as error:
             raise ConfigError(
-                f"{build.__name__}: parameter {name!r} has the name of a flag of the command, {flag}; rename it, for "
-                f"instance {f'{build.__name__}_{name}'!r}"
+                f"{recipe}: parameter {name!r} has the name of a flag of the command, {flag}; rename it, for "
+                f"instance {f'{recipe}_{name}'!r}"
             ) from error
         if default is not None:
             default_text = (flag if default else f"--no-{flag[2:]}") if kind is bool else typed_words(default)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
 import re
 import shutil
@@ -21,65 +20,60 @@ from cotrain.cli.common import (
     answer_format_of,
     device_of,
     figure_text,
-    quiet_libraries,
+    load_libraries,
     say,
     set_threads,
 )
-from cotrain.cli.flags import Parser, add_count, add_trust_flag, real_number, typed_words
+from cotrain.cli.flags import Parser, add_count, add_trust_flag, real_number
 from cotrain.core.errors import ConfigError
 from cotrain.core.verbosity import print_lines, tell_result
+from cotrain.storage.schemas import refuse_missing
 
 
 def list_recipes(argv: Sequence[str]) -> int:
-    parser = Parser(prog="cotrain list", description="The recipes that ship with cotrain.")
+    parser = Parser(prog="cotrain list", description="The recipes that ship with cotrain, by what they are for.")
     add_json_flag(parser)
     parser.parse_strictly(argv, lambda word, _: f"`cotrain run {word} --help` lists what a recipe takes")
     from cotrain.config.registry import find_recipe, recipe_names
     from cotrain.config.run_config import Settings
+    from cotrain.recipes import QUESTIONS
 
     usual = Settings().values()
     width = max(60, min(100, shutil.get_terminal_size().columns)) - 2
+    grouped = {name for names in QUESTIONS.values() for name in names}
+    others = [name for name in recipe_names() if name not in grouped]
+    groups = QUESTIONS | ({"of other packages": others} if others else {})
     listed = []
-    for name in recipe_names():
-        try:
-            build = find_recipe(name)
-        except ConfigError as error:  # of an installed package
-            print_lines([textwrap.fill(str(error), width, subsequent_indent="    "), ""])
-            continue
-        paragraph = " ".join((inspect.getdoc(inspect.getmodule(build)) or "").partition("\n\n")[0].split())
-        about = re.split(r"(?<=\.)(?<!\bal\.)(?<!\bDr\.) (?=[A-Z`])", paragraph)[0]  # its first sentence
-        print(textwrap.fill(f"{name}  {about}", width, subsequent_indent="    "))
-        own_parameters = [
-            p
-            for p in inspect.signature(build).parameters.values()
-            if p.name != "tasks" and p.default not in (None, usual.get(p.name, p.empty))
-        ]
-        print(_wrap_words([_flag_text(p) for p in own_parameters], width), end="\n\n")
-        listed.append({"name": name, "about": about, "parameters": {p.name: p.default for p in own_parameters}})
+    for title, names in groups.items():
+        print(title)
+        for name in names:
+            try:
+                build = find_recipe(name)
+            except ConfigError as error:  # of an installed package
+                print_lines([_wrap_entry(str(error), width)])
+                continue
+            about = _first_sentence(build.description)
+            print(_wrap_entry(f"{name}  {about}", width))
+            own_defaults = {
+                parameter: argument.default
+                for parameter, argument in build.taken.items()
+                if parameter != "tasks" and not argument.is_required
+            }
+            shown = {p: value for p, value in own_defaults.items() if value is not None and value != usual.get(p)}
+            listed.append({"name": name, "question": title, "about": about, "parameters": shown})
+        print()
     tell_result({"recipes": listed, "settings": {name: value for name, value in usual.items() if value is not None}})
-    print("every recipe, where it does not say otherwise")
-    settings = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value) for name, value in usual.items()]
-    print(_wrap_words([_flag_text(p) for p in settings if p.default is not None], width), end="\n\n")
-    print("`cotrain run RECIPE --help` says more of one; `cotrain run RECIPE --out DIR` runs it")
+    print("`cotrain run RECIPE --help` says more of one, with its flags; `cotrain run RECIPE --out DIR` runs it")
     return 0
 
 
-def _flag_text(parameter: inspect.Parameter) -> str:
-    """A parameter with its default, as one would type it."""
-    flag, default = parameter.name.replace("_", "-"), parameter.default
-    if isinstance(default, bool):
-        return f"--{flag}" if default else f"--no-{flag}"
-    return f"--{flag} {typed_words(default)}"
+def _first_sentence(description: str) -> str:
+    paragraph = " ".join(description.partition("\n\n")[0].split())
+    return re.split(r"(?<=\.)(?<!\bal\.)(?<!\bDr\.) (?=[A-Z`])", paragraph)[0]
 
 
-def _wrap_words(words: Sequence[str], width: int) -> str:
-    """Words in lines of at most ``width`` characters, none of them broken."""
-    lines = [" " * 3]
-    for word in words:
-        if len(lines[-1]) + 1 + len(word) > width:
-            lines.append(" " * 3)
-        lines[-1] += f" {word}"
-    return "\n".join(lines)
+def _wrap_entry(text: str, width: int) -> str:
+    return textwrap.fill(text, width, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False)
 
 
 OF_SUITES = (
@@ -104,16 +98,13 @@ OF_CORE = (
 def evaluate(argv: Sequence[str]) -> int:
     parser = _eval_parser()
     arguments = parser.parse_strictly(argv)
-    quiet_libraries()
+    _check_eval_flags(parser, arguments)
+    refuse_missing(arguments.directory)
+    load_libraries()
     set_threads(arguments.threads)
     arguments.device = device_of(arguments.device)
     if arguments.suite is not None:
         return _on_suites(parser, arguments)
-    lost = [name for name in OF_SUITES if getattr(arguments, name) not in (None, [], False)]
-    if lost:
-        parser.error(f"--{lost[0].replace('_', '-')} goes with --suite; name the suites")
-    if arguments.samples == 0 or (arguments.solver is not None and arguments.samples is None):
-        parser.error("--samples K of a run is at least 1, and --solver goes with it; as in --samples 256")
     from cotrain.runs import opening
 
     if opening.is_model(arguments.directory):
@@ -132,18 +123,34 @@ def evaluate(argv: Sequence[str]) -> int:
     return 0
 
 
+def _check_eval_flags(parser: Parser, arguments: argparse.Namespace) -> None:
+    """Refuse flags that do not go together, before anything is loaded."""
+    if arguments.suite is not None:
+        for name in ("split", "step"):
+            if getattr(arguments, name) is not None:
+                parser.error(f"--{name} does not go with --suite; leave out one of the two")
+        names = _suite_names(arguments)
+        if "core" in names and len(names) > 1:
+            parser.error("--suite core is measured by itself; run the other suites with a command of their own")
+        if "core" not in names and arguments.shots is not None:
+            parser.error("--shots goes with --suite core; leave it out")
+        return
+    lost = [name for name in OF_SUITES if getattr(arguments, name) not in (None, [], False)]
+    if lost:
+        parser.error(f"--{lost[0].replace('_', '-')} goes with --suite; name the suites")
+    if arguments.samples == 0 or (arguments.solver is not None and arguments.samples is None):
+        parser.error("--samples K of a run is at least 1, and --solver goes with it; as in --samples 256")
+
+
+def _suite_names(arguments: argparse.Namespace) -> list[str]:
+    return [name.strip() for name in arguments.suite.split(",")]
+
+
 def _on_suites(parser: Parser, arguments: argparse.Namespace) -> int:
     from cotrain.analysis.benchmarks import run_suites
 
-    for name in ("split", "step"):
-        if getattr(arguments, name) is not None:
-            parser.error(f"--{name} does not go with --suite; leave out one of the two")
-    if "core" in (names := [name.strip() for name in arguments.suite.split(",")]):
-        if len(names) > 1:
-            parser.error("--suite core is measured by itself; run the other suites with a command of their own")
+    if "core" in _suite_names(arguments):
         return _on_core(parser, arguments)
-    if arguments.shots is not None:
-        parser.error("--shots goes with --suite core; leave it out")
     defaults = {"samples": 8, "reviews": 1} | {role: role for role in ("solver", "verifier", "comparer")}
     for name, default in defaults.items():
         setattr(arguments, name, default if getattr(arguments, name) is None else getattr(arguments, name))
@@ -242,9 +249,9 @@ def report(argv: Sequence[str]) -> int:
     )
     parser.add_argument("directory", metavar="DIR", help="a run, comparison or study, or a folder of stages")
     arguments = parser.parse_strictly(argv)
-    from cotrain import api
+    from cotrain.reports import any_report
 
-    print(f"report: {api.report(arguments.directory)}")
+    print(f"report: {any_report.write_any_page(arguments.directory)}")
     return 0
 
 
@@ -259,11 +266,13 @@ def chat(argv: Sequence[str]) -> int:
     add_threads_flag(parser)
     add_trust_flag(parser)
     arguments = parser.parse_strictly(argv)
-    quiet_libraries()
+    refuse_missing(arguments.directory)
+    answer_format = answer_format_of(arguments)
+    load_libraries()
     set_threads(arguments.threads)
     from cotrain.serving.chat import run_chat
 
-    answer_format, device = answer_format_of(arguments), device_of(arguments.device)
+    device = device_of(arguments.device)
     return run_chat(
         arguments.directory,
         temperature=arguments.temperature,
@@ -290,7 +299,8 @@ def export(argv: Sequence[str]) -> int:
     add_json_flag(parser)
     add_trust_flag(parser)
     arguments = parser.parse_strictly(argv)
-    quiet_libraries()
+    refuse_missing(arguments.directory)
+    load_libraries()
     from cotrain.serving.export import export_policy as write
 
     where = write(
@@ -327,7 +337,7 @@ def doctor(argv: Sequence[str]) -> int:
     add_device_flag(parser)
     add_json_flag(parser)
     arguments = parser.parse_strictly(argv)
-    quiet_libraries()
+    load_libraries()
     from cotrain.cli.doctor import examine_installation
 
     device = device_of(arguments.device, here=arguments.cluster is None)

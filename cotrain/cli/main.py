@@ -10,8 +10,6 @@ import sys
 from collections.abc import Callable, Sequence
 
 from cotrain.core.errors import CotrainError, RowError
-from cotrain.core.registry import COMMANDS as REGISTERED
-from cotrain.core.registry import load_named
 from cotrain.core.threads import wait_briefly
 from cotrain.core.verbosity import print_error, print_traceback, secure_streams, set_level, shows_all
 
@@ -21,7 +19,7 @@ Train several language models together with reinforcement learning.
 first
   cotrain demo                     co-train a generator and a verifier, here, in
                                    three minutes; writes runs/demo/report.html
-  cotrain list                     the recipes and their parameters
+  cotrain list                     the recipes, by what they are for
   cotrain doctor                   what is installed and what a run would use
 train
   cotrain run RECIPE --out DIR     a name of the list, or path/to/file.py:function
@@ -69,38 +67,6 @@ OUTSIDE = {  # what a disk or its owner refuses, and no bug of ours
     errno.EISDIR,
 }
 
-COMMANDS = {  # command → where its function is, which is imported when it is called
-    "demo": "cli.resume:demo",
-    "list": "cli.inspect_runs:list_recipes",
-    "run": "cli.run:run",
-    "train": "cli.run:run",  # as others call it
-    "dpo": "cli.pretraining:dpo",
-    "reward": "cli.pretraining:reward",
-    "resume": "cli.resume:resume",
-    "eval": "cli.inspect_runs:evaluate",
-    "check": "cli.check:check",
-    "compare": "cli.compare:compare",
-    "study": "cli.compare:study",
-    "report": "cli.inspect_runs:report",
-    "view": "cli.view:view",
-    "top": "cli.top:top",
-    "why": "cli.why:why",
-    "diff": "cli.diff:diff",
-    "attack": "cli.attack:attack",
-    "xplay": "cli.attack:xplay",
-    "chat": "cli.inspect_runs:chat",
-    "serve": "cli.serve:serve",
-    "export": "cli.inspect_runs:export",
-    "push": "cli.push:push",
-    "convert": "cli.convert:convert",
-    "doctor": "cli.inspect_runs:doctor",
-    "tokenizer": "cli.pretraining:tokenizer",
-    "pretrain": "cli.pretraining:pretrain",
-    "sft": "cli.pretraining:sft",
-    "paraphrase": "cli.pretraining:paraphrase",
-}
-LOUD = ("attack", "xplay", "push", "convert")  # their libraries are told to be quiet before they are imported
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
@@ -121,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"cotrain {__version__}")
         return 0
     try:
-        command = find_command(argv[0])
+        command = COMMANDS.get(argv[0]) or registered_command(argv[0])
         by_itself = "--dry-run" in argv and argv[0] in RUNS  # prints its settings
         if "--json" not in argv or by_itself or argv[0] not in AS_JSON:
             return command(argv[1:])
@@ -166,16 +132,213 @@ def _memory_ran_out(error: Exception) -> bool:
     return out_of_memory(error)
 
 
-def find_command(name: str) -> Callable[[Sequence[str]], int]:
-    """The function of a command, of this package or registered by another one: it takes the words behind the name, and
-    returns the exit code. Raises UnknownName."""
-    if name in LOUD:
-        from cotrain.cli.common import quiet_libraries
+def registered_command(name: str) -> Command:
+    """The function of a command that an installed package brings. Raises UnknownName."""
+    from cotrain.core.registry import COMMANDS as GROUP
+    from cotrain.core.registry import load_named
 
-        quiet_libraries()
-    places = {command: f"cotrain.{place}" for command, place in COMMANDS.items()}
-    found: Callable[[Sequence[str]], int] = load_named(REGISTERED, name, places, "command")
-    return found
+    command: Command = load_named(GROUP, name, {}, "command", COMMANDS)
+    return command
+
+
+# -- The commands. Each function imports what it needs, so that `cotrain --help` imports nothing else.
+
+
+Command = Callable[[Sequence[str]], int]  # takes the words behind its name, returns the exit code
+
+
+def demo_command(argv: Sequence[str]) -> int:
+    from cotrain.cli.resume import demo
+
+    return demo(argv)
+
+
+def list_command(argv: Sequence[str]) -> int:
+    from cotrain.cli.inspect_runs import list_recipes
+
+    return list_recipes(argv)
+
+
+def run_command(argv: Sequence[str]) -> int:
+    from cotrain.cli.run import run
+
+    return run(argv)
+
+
+def dpo_command(argv: Sequence[str]) -> int:
+    from cotrain.cli.pretraining import dpo
+
+    return dpo(argv)
+
+
+def reward_command(argv: Sequence[str]) -> int:
+    from cotrain.cli.pretraining import reward
+
+    return reward(argv)
+
+
+def resume_command(argv: Sequence[str]) -> int:
+    from cotrain.cli.resume import resume
+
+    return resume(argv)
+
+
+def eval_command(argv: Sequence[str]) -> int:
+    from cotrain.cli.inspect_runs import evaluate
+
+    return evaluate(argv)
+
+
+def check_command(argv: Sequence[str]) -> int:
+    from cotrain.cli.check import check
+
+    return check(argv)
+
+
+def compare_command(argv: Sequence[str]) -> int:
+    from cotrain.cli.compare import compare
+
+    return compare(argv)
+
+
+def study_command(argv: Sequence[str]) -> int:
+    from cotrain.cli.compare import study
+
+    return study(argv)
+
+
+def report_command(argv: Sequence[str]) -> int:
+    from cotrain.cli.inspect_runs import report
+
+    return report(argv)
+
+
+def view_command(argv: Sequence[str]) -> int:
+    from cotrain.cli.view import view
+
+    return view(argv)
+
+
+def top_command(argv: Sequence[str]) -> int:
+    from cotrain.cli.top import top
+
+    return top(argv)
+
+
+def why_command(argv: Sequence[str]) -> int:
+    from cotrain.cli.why import why
+
+    return why(argv)
+
+
+def diff_command(argv: Sequence[str]) -> int:
+    from cotrain.cli.diff import diff
+
+    return diff(argv)
+
+
+def attack_command(argv: Sequence[str]) -> int:
+    from cotrain.cli.attack import attack
+
+    return attack(argv)
+
+
+def xplay_command(argv: Sequence[str]) -> int:
+    from cotrain.cli.attack import xplay
+
+    return xplay(argv)
+
+
+def chat_command(argv: Sequence[str]) -> int:
+    from cotrain.cli.inspect_runs import chat
+
+    return chat(argv)
+
+
+def serve_command(argv: Sequence[str]) -> int:
+    from cotrain.cli.serve import serve
+
+    return serve(argv)
+
+
+def export_command(argv: Sequence[str]) -> int:
+    from cotrain.cli.inspect_runs import export
+
+    return export(argv)
+
+
+def push_command(argv: Sequence[str]) -> int:
+    from cotrain.cli.push import push
+
+    return push(argv)
+
+
+def convert_command(argv: Sequence[str]) -> int:
+    from cotrain.cli.convert import convert
+
+    return convert(argv)
+
+
+def doctor_command(argv: Sequence[str]) -> int:
+    from cotrain.cli.inspect_runs import doctor
+
+    return doctor(argv)
+
+
+def tokenizer_command(argv: Sequence[str]) -> int:
+    from cotrain.cli.pretraining import tokenizer
+
+    return tokenizer(argv)
+
+
+def pretrain_command(argv: Sequence[str]) -> int:
+    from cotrain.cli.pretraining import pretrain
+
+    return pretrain(argv)
+
+
+def sft_command(argv: Sequence[str]) -> int:
+    from cotrain.cli.pretraining import sft
+
+    return sft(argv)
+
+
+def paraphrase_command(argv: Sequence[str]) -> int:
+    from cotrain.cli.pretraining import paraphrase
+
+    return paraphrase(argv)
+
+
+COMMANDS: dict[str, Command] = {
+    "demo": demo_command,
+    "list": list_command,
+    "run": run_command,
+    "train": run_command,  # as others call it
+    "dpo": dpo_command,
+    "reward": reward_command,
+    "resume": resume_command,
+    "eval": eval_command,
+    "check": check_command,
+    "compare": compare_command,
+    "study": study_command,
+    "report": report_command,
+    "view": view_command,
+    "top": top_command,
+    "why": why_command,
+    "diff": diff_command,
+    "attack": attack_command,
+    "xplay": xplay_command,
+    "chat": chat_command,
+    "serve": serve_command,
+    "export": export_command,
+    "push": push_command,
+    "convert": convert_command,
+    "doctor": doctor_command,
+    "tokenizer": tokenizer_command,
+    "pretrain": pretrain_command,
+    "sft": sft_command,
+    "paraphrase": paraphrase_command,
+}
 
 
 if __name__ == "__main__":

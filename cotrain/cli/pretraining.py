@@ -18,6 +18,7 @@ from cotrain.cli.common import (
     add_json_flag,
     add_threads_flag,
     device_of,
+    load_libraries,
     prompt_of,
     set_threads,
 )
@@ -38,6 +39,7 @@ from cotrain.storage.kept_work import KeptWork, claim_place, stamp_of
 from cotrain.storage.schemas import QUARANTINE
 
 if TYPE_CHECKING:
+    from cotrain.cli.stage_ranks import StageCommand
     from cotrain.pretraining.ranks import Ranks
 
 SMALL_RATE, LARGE_RATE = 1e-3, 2e-5  # of sft, below and from 100 million parameters on
@@ -78,7 +80,7 @@ def _check_world(parser: Parser, arguments: Any) -> None:
 
 
 @contextmanager
-def _ranks_of(name: str, argv: Sequence[str], arguments: Any, ranks: Ranks | None) -> Iterator[Ranks]:
+def _ranks_of(command: StageCommand, argv: Sequence[str], arguments: Any, ranks: Ranks | None) -> Iterator[Ranks]:
     """The rank that this process is: the one that it was begun as, or else the first one, with others beside it where
     ``--world`` says so."""
     from cotrain.pretraining.ranks import ALONE
@@ -90,7 +92,7 @@ def _ranks_of(name: str, argv: Sequence[str], arguments: Any, ranks: Ranks | Non
     else:
         from cotrain.cli.stage_ranks import other_ranks
 
-        with other_ranks(name, argv, arguments.world, arguments.device) as first:
+        with other_ranks(command, argv, arguments.world, arguments.device) as first:
             yield first
 
 
@@ -102,7 +104,7 @@ def _report_to(arguments: Any, stage: str, ranks: Ranks) -> Iterator[Callable[[A
         yield lambda row: None
         return
     from cotrain.pretraining.pretrain import step_count
-    from cotrain.runs.trackers import TrackingObserver, check_trackers
+    from cotrain.reports.trackers import TrackingObserver, check_trackers
 
     steps = step_count(arguments.tokens, arguments.batch_tokens, arguments.length)
     printer = StepPrinter(steps)
@@ -168,6 +170,7 @@ def _set_up_machine(arguments: Any, ranks: Ranks | None = None) -> None:
     world = getattr(arguments, "world", None) or 1
     if world > 1 and arguments.threads is None:
         arguments.threads = max(1, usable_cores() // world)
+    load_libraries()
     set_threads(arguments.threads)
     device = device_of(arguments.device, here=world == 1)
     if world > 1 and device.startswith("cuda"):
@@ -185,6 +188,7 @@ def tokenizer(argv: Sequence[str]) -> int:
     arguments = parser.parse_strictly(argv)
     refuse_used(arguments.out)
     claim_place(Path(arguments.out).parent)
+    load_libraries()
     from cotrain.pretraining.pretrain import sample_texts
     from cotrain.pretraining.tokenizer import train_tokenizer
 
@@ -265,7 +269,7 @@ def pretrain(argv: Sequence[str], ranks: Ranks | None = None) -> int:
         )
         sizes = {"depth": arguments.depth, "width": arguments.width, "kind": arguments.kind}
         config = stage.config_for(chosen, context=max(stage.CONTEXT, arguments.length), **sizes)
-    with _ranks_of("pretrain", argv, arguments, ranks) as own, _report_to(arguments, "pretrain", own) as report:
+    with _ranks_of(pretrain, argv, arguments, ranks) as own, _report_to(arguments, "pretrain", own) as report:
         outcome = stage.pretrain(
             arguments.out,
             corpus=corpus,
@@ -358,7 +362,7 @@ def sft(argv: Sequence[str], ranks: Ranks | None = None) -> int:
         parts = practice_of(study_problems((1, 9)), arguments.seed, "settle")
     if ranks is None:
         _note_columns(parts)
-    with _ranks_of("sft", argv, arguments, ranks) as own, _report_to(arguments, "sft", own) as report:
+    with _ranks_of(sft, argv, arguments, ranks) as own, _report_to(arguments, "sft", own) as report:
         outcome = stage.sft(
             arguments.model,
             arguments.out,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+from cotrain.cli.common import load_libraries
 from cotrain.cli.flags import Parser, add_trust_flag
 from cotrain.core.verbosity import print_progress
-from cotrain.serving.push import push_policy
+from cotrain.storage.schemas import refuse_other_path
 
 
 def push(words: Sequence[str]) -> int:
@@ -20,6 +22,10 @@ def push(words: Sequence[str]) -> int:
     parser.add_argument("--private", action="store_true", help="only you can see it")
     add_trust_flag(parser)
     arguments = parser.parse_strictly(words)
+    refuse_other_path(Path(arguments.directory))
+    load_libraries()
+    from cotrain.serving.push import push_policy
+
     place = push_policy(
         arguments.directory, arguments.role, arguments.repo, private=arguments.private, say=print_progress
     )

@@ -15,13 +15,13 @@ from cotrain.cli.common import (
     add_view_flag,
     backend_of,
     device_of,
-    quiet_libraries,
+    load_libraries,
     set_threads,
 )
 from cotrain.cli.flags import Parser, add_changed_code_flag, add_count, add_trust_flag
-from cotrain.cli.run import cluster_notes_of, run_watched
+from cotrain.cli.run import cluster_notes_of, exit_code_of, print_outcome, watched_run
 from cotrain.core.errors import ConfigError
-from cotrain.runs.changes import rebuild_recipe, refuse_foreign_code
+from cotrain.storage.schemas import refuse_other_path
 
 
 def resume(argv: Sequence[str]) -> int:
@@ -38,11 +38,12 @@ def resume(argv: Sequence[str]) -> int:
     add_view_flag(parser)
     add_json_flag(parser)
     arguments = parser.parse_strictly(argv)
+    refuse_other_path(Path(arguments.directory))
+    load_libraries()
+    from cotrain import api
+    from cotrain.runs.changes import rebuild_recipe, refuse_foreign_code
     from cotrain.runs.code_record import refuse_changed_code
     from cotrain.runs.directory import RunDirectory, refuse_other_lag
-
-    quiet_libraries()
-    from cotrain import api
 
     refuse_foreign_code(arguments.directory)  # before anything of the run is changed
     goes_on = arguments.steps is not None or not RunDirectory.open(arguments.directory).summary.exists()
@@ -57,7 +58,8 @@ def resume(argv: Sequence[str]) -> int:
         from cotrain.runs.changes import lengthen_run
 
         lengthen_run(arguments.directory, arguments.steps)
-    from cotrain.runs.trackers import trackers_of_run
+    from cotrain.reports.trackers import rollouts_of_run, trackers_of_run
+    from cotrain.trainer.failures import Diverged, Stopped
 
     notes: list[str] = []
     backend = backend_of(arguments)
@@ -77,21 +79,27 @@ def resume(argv: Sequence[str]) -> int:
             )
     device = device_of(arguments.device, here=backend is None)
     with cluster_notes_of(backend, recipe) as cluster_notes:
-        return run_watched(
-            recipe,
-            lambda watch: api.resume(
-                arguments.directory,
-                recipe=recipe,
-                device=device,
-                backend=backend,
-                observer=watch,
-                changed_code=arguments.changed_code,
-            ),
-            out=arguments.directory,
-            trackers=trackers_of_run(arguments.directory),
-            notes=[*notes, *cluster_notes],
-            view=arguments.view,
-        )
+        notes += cluster_notes
+        try:
+            with watched_run(
+                recipe,
+                out=arguments.directory,
+                trackers=trackers_of_run(arguments.directory),
+                tracker_rollouts=rollouts_of_run(arguments.directory),
+                notes=notes,
+                view=arguments.view,
+            ) as observer:
+                outcome = api.resume(
+                    arguments.directory,
+                    recipe=recipe,
+                    device=device,
+                    backend=backend,
+                    observer=observer,
+                    changed_code=arguments.changed_code,
+                )
+        except (Stopped, Diverged) as stopped:
+            return exit_code_of(stopped)
+    return print_outcome(outcome)
 
 
 def _own_ranks(backend: Mapping[str, Any]) -> str:
@@ -107,11 +115,13 @@ def demo(argv: Sequence[str]) -> int:
     add_view_flag(parser)
     add_json_flag(parser)
     arguments = parser.parse_strictly(argv)
+    load_libraries()
     set_threads(None)
-    quiet_libraries()
     from cotrain import api
-    from cotrain.recipes.demo import demo as build
+    from cotrain.recipes.tango import demo as build
+    from cotrain.runs.changes import rebuild_recipe
     from cotrain.runs.directory import RunDirectory
+    from cotrain.trainer.failures import Diverged, Stopped
 
     if (Path(arguments.out) / "recipe.json").is_file():
         directory = RunDirectory.open(arguments.out)
@@ -125,13 +135,16 @@ def demo(argv: Sequence[str]) -> int:
                 f"{arguments.out} holds the demo with seed {recipe.seed}; leave out --seed {arguments.seed} to go on "
                 "with it, or choose another --out"
             )
-        return run_watched(
-            recipe,
-            lambda watch: api.resume(directory.path, recipe=recipe, observer=watch),
-            out=arguments.out,
-            view=arguments.view,
-        )
-    recipe = build(seed=arguments.seed or 0)
-    return run_watched(
-        recipe, lambda watch: api.run(recipe, arguments.out, observer=watch), out=arguments.out, view=arguments.view
-    )
+        begun = directory.path
+    else:
+        recipe = build(seed=arguments.seed or 0)
+        begun = None
+    try:
+        with watched_run(recipe, out=arguments.out, view=arguments.view) as observer:
+            if begun is None:
+                outcome = api.run(recipe, arguments.out, observer=observer)
+            else:
+                outcome = api.resume(begun, recipe=recipe, observer=observer)
+    except (Stopped, Diverged) as stopped:
+        return exit_code_of(stopped)
+    return print_outcome(outcome)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,19 +20,24 @@ from cotrain.cli.common import (
     backend_of,
     device_of,
     figure_text,
-    quiet_libraries,
+    load_libraries,
     set_threads,
     with_answer_formats,
 )
 from cotrain.cli.flags import Parser, add_count, add_parameters, comments_of, parsed_values, typed_flags, whole_number
-from cotrain.config.registry import find_recipe, make_recipe, recipe_names
+from cotrain.config.registry import call_recipe, find_recipe, recipe_names
 from cotrain.core.errors import ConfigError
+from cotrain.core.registry import RECIPES, ZOO
 from cotrain.core.verbosity import count_of, print_error, tell_result
 from cotrain.metrics.table import is_headline, table_rank
-from cotrain.recipes import READ_AS
 
 if TYPE_CHECKING:
     from cotrain.config.recipe import Recipe
+    from cotrain.config.run_config import RecipeFunction
+    from cotrain.distributed.multi_process import MultiProcessBackend
+    from cotrain.runs.log import Observer
+    from cotrain.runs.run import Outcome
+    from cotrain.trainer.failures import Diverged, Stopped
 
 USAGE = """usage: cotrain run RECIPE --out DIR [flags]
        cotrain run --config FILE --out DIR [flags]
@@ -60,25 +64,30 @@ def run(argv: Sequence[str]) -> int:
         from cotrain.cli.smoke import smoke_note, smoke_words
 
         words += smoke_words(
-            build, parser, names, argv, lambda parsed, arguments: _make_recipe(target, build, parsed, arguments)
+            build, parser, names, argv, lambda parsed, arguments: _make_recipe(build, target, parsed, arguments)
         )
     words += argv
     parsed = parser.parse_strictly(words, lambda flag, value: _variant_meant(target, value))
     typed = typed_flags(words, parser)
     if parsed.out is None and not parsed.dry_run:
         parser.error("the following arguments are required: --out")
-    set_threads(parsed.threads)
-    quiet_libraries()
-    from cotrain import api
     from cotrain.config.large_model_defaults import are_small, size_notes
     from cotrain.config.override import override
     from cotrain.config.recipe import check_due
     from cotrain.runs.directory import RunDirectory
-    from cotrain.trainer.async_rollouts import IN_TURN, check_lag
+    from cotrain.trainer.failures import Diverged, Stopped
 
     arguments = {name: value for name, value in parsed_values(parsed, names).items() if name in typed}
-    base_recipe = _make_recipe(target, build, parsed, arguments)
+    base_recipe = _make_recipe(build, target, parsed, arguments)
     recipe = override(base_recipe, parsed.set)
+    if not parsed.dry_run:
+        RunDirectory(parsed.out).refuse_used()  # before a model is asked
+        check_due(recipe)
+    load_libraries()
+    set_threads(parsed.threads)
+    from cotrain import api
+    from cotrain.trainer.async_rollouts import IN_TURN, check_lag
+
     check_lag(recipe, parsed.lag)
     elsewhere = _planned_elsewhere(parsed)
     backend = backend_of(parsed)
@@ -87,9 +96,6 @@ def run(argv: Sequence[str]) -> int:
         for name in names:
             value = origin.arguments.get(name, getattr(parsed, name))
             setattr(parsed, name, value.get("function") or value.get("object") if isinstance(value, dict) else value)
-    if not parsed.dry_run:
-        RunDirectory(parsed.out).refuse_used()  # before a model is asked
-        check_due(recipe)
     notes = [smoke_note(recipe)] if parsed.smoke else []
     notes += getattr(recipe.tasks, "notes", [])
     notes += size_notes(base_recipe.origin, parsed.set, typed)
@@ -115,17 +121,34 @@ def run(argv: Sequence[str]) -> int:
 
         notes = [*plan_lines(recipe), *notes]
         return dry_run(recipe, parsed, backend, config_lines(target, parser, parsed), notes)
+    trackers = _checked_trackers(parsed.tracker)
     with cluster_notes_of(backend, recipe) as cluster_notes:
-        final_recipe = with_answer_formats(recipe, parsed)
-        keeping = {"checkpoint_every": parsed.checkpoint_every, "keep_every": parsed.keep_every, "lag": parsed.lag}
-        return run_watched(
-            final_recipe,
-            lambda watch: api.run(final_recipe, parsed.out, **keeping, device=device, backend=backend, observer=watch),
-            out=parsed.out,
-            trackers=_checked_trackers(parsed.tracker),
-            notes=[*notes, *cluster_notes, *([IN_TURN] if parsed.lag and backend is None else [])],
-            view=parsed.view,
-        )
+        recipe = with_answer_formats(recipe, parsed)
+        notes += cluster_notes
+        if parsed.lag and backend is None:
+            notes.append(IN_TURN)
+        try:
+            with watched_run(
+                recipe,
+                out=parsed.out,
+                trackers=trackers,
+                tracker_rollouts=parsed.tracker_rollouts,
+                notes=notes,
+                view=parsed.view,
+            ) as observer:
+                outcome = api.run(
+                    recipe,
+                    parsed.out,
+                    checkpoint_every=parsed.checkpoint_every,
+                    keep_every=parsed.keep_every,
+                    lag=parsed.lag,
+                    device=device,
+                    backend=backend,
+                    observer=observer,
+                )
+        except (Stopped, Diverged) as stopped:
+            return exit_code_of(stopped)
+    return print_outcome(outcome)
 
 
 def _planned_elsewhere(parsed: argparse.Namespace) -> bool:
@@ -147,10 +170,11 @@ def _planned_elsewhere(parsed: argparse.Namespace) -> bool:
 def _variant_meant(target: str, value: str) -> str:
     """Which recipe was meant by a flag that ``target`` does not have: ``debate --game solve`` is `debate_solve`."""
     variant = f"{target}_{value}"
-    return f"that is the recipe `{variant}`: `cotrain run {variant}`" if variant in recipe_names() else ""
+    known = variant in recipe_names() or variant in ZOO[RECIPES]
+    return f"that is the recipe `{variant}`: `cotrain run {variant}`" if known else ""
 
 
-def cluster_notes_of(backend: Any, recipe: Any) -> AbstractContextManager[list[str]]:
+def cluster_notes_of(backend: MultiProcessBackend | None, recipe: Recipe) -> AbstractContextManager[list[str]]:
     """``cluster_ready``, of a run of several processes."""
     if backend is None:
         return nullcontext([])
@@ -162,7 +186,7 @@ def cluster_notes_of(backend: Any, recipe: Any) -> AbstractContextManager[list[s
 def _checked_trackers(names: Sequence[str]) -> tuple[str, ...]:
     if not names:
         return ()
-    from cotrain.runs.trackers import check_trackers
+    from cotrain.reports.trackers import check_trackers
 
     return check_trackers(names)
 
@@ -179,31 +203,30 @@ def _split_target(argv: Sequence[str], config: Any) -> tuple[str, Sequence[str]]
 
 
 def _make_recipe(
-    target: str, build: Callable[..., Any], parsed: argparse.Namespace, arguments: Mapping[str, Any]
+    build: RecipeFunction, target: str, parsed: argparse.Namespace, arguments: Mapping[str, Any]
 ) -> Recipe:
     """The recipe of these arguments, on the problems that the flags name."""
     data_flags = ("tasks", "data", "operations", "question_column", "answer_column")
     if all(getattr(parsed, name) is None for name in data_flags) and not parsed.lenient:
-        return make_recipe(target, arguments)
-    if "tasks" not in inspect.signature(build).parameters:
+        return call_recipe(build, target, arguments)
+    if "tasks" not in build.taken:
         raise ConfigError(
             f"recipe {target!r} has no parameter 'tasks': leave out --tasks, --data, --lenient and --operations"
         )
     from cotrain.data.sources import problem_source, with_columns
 
-    kind = parsed.tasks or (READ_AS.get(target) if parsed.data else None)
+    kind = parsed.tasks or (getattr(build, "reads", None) if parsed.data else None)
     parsed.tasks = with_columns(kind, parsed.question_column, parsed.answer_column)
     source = problem_source(parsed.tasks, parsed.data, parsed.operations, parsed.lenient, arguments.get("labelled"))
-    return make_recipe(target, {**arguments, "tasks": source})
+    return call_recipe(build, target, {**arguments, "tasks": source})
 
 
-def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]]:
+def parser_of(target: str, build: RecipeFunction) -> tuple[Parser, list[str]]:
     """The parser of a recipe's command, and which of its flags are arguments of the recipe."""
-    from cotrain.config.run_config import SETTING_NAMES, Settings, description_of
+    from cotrain.config.run_config import Settings
 
-    plain = getattr(build, "recipe", build)
-    parser = Parser(prog=f"cotrain run {target}", usage="%(prog)s --out DIR [flags]", description=description_of(plain))
-    its_own = parser.add_argument_group(f"parameters of {build.__name__}")
+    parser = Parser(prog=f"cotrain run {target}", usage="%(prog)s --out DIR [flags]", description=build.description)
+    its_own = parser.add_argument_group(f"parameters of {build.name}")
     common = parser.add_argument_group("settings of every recipe")
     data, run_group = parser.add_argument_group("problems"), parser.add_argument_group("the run")
     run_group.add_argument("--out", metavar="DIR", help="a new directory for the run")
@@ -238,9 +261,14 @@ def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]
     add_lag_flag(run_group)
     add_threads_flag(run_group)
     run_group.add_argument("--tracker", action="append", default=[], metavar="NAME", help="tensorboard, wandb, trackio")
-    data.add_argument(
-        "--tasks", metavar="SOURCE", help="words (the default), games:NAME, gym:NAME, jsonl, or a benchmark: gsm8k …"
+    add_count(
+        run_group,
+        "--tracker-rollouts",
+        "rollouts of every tenth step that a tracker is sent, with texts and verdicts; 0: figures alone (default: 2)",
+        least=0,
+        default=2,
     )
+    data.add_argument("--tasks", metavar="SOURCE", help="words (the default), gym:NAME, jsonl, or a benchmark: gsm8k …")
     data.add_argument(
         "--data",
         metavar="FILE",
@@ -254,16 +282,34 @@ def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]
         "--operations", type=whole_number(1), nargs=2, metavar="N", help="fewest and most steps of --tasks words"
     )
     add_answer_flags(data, verdict="auto, which looks at reviews of the model (the default), ")
-    names = add_parameters(its_own, build, skip=SETTING_NAMES, about=comments_of(plain))
-    others = {name for name in inspect.signature(build).parameters if name not in SETTING_NAMES}
-    names += add_parameters(common, build, skip={"tasks", *others}, about=comments_of(Settings))
+    names = add_parameters(its_own, build.name, build.own(), about=comments_of(build.build))
+    settings = {name: argument for name, argument in build.settings().items() if name != "tasks"}
+    names += add_parameters(common, build.name, settings, about=comments_of(Settings))
+    parser.show_first([*FIRST, *_first_parameters(build)])
     return parser, names
+
+
+FIRST = (  # flags that `--help` shows of every recipe
+    *("model", "steps", "seed", "tasks_per_step", "group_size", "lr", "lora", "kl"),
+    *("tasks", "data", "out", "smoke", "dry_run", "view", "device", "set"),
+)
+SHOWN = 30  # flags that `--help` shows, the recipe's own among them
+
+
+def _first_parameters(build: RecipeFunction) -> list[str]:
+    """The recipe's own parameters that `--help` shows: what is done, by whom and how often, before how much it weighs.
+    A weight is a number with a fraction; a learning rate is none."""
+    own = build.own()
+    listed = list(own)
+    weights = [name for name in listed if isinstance(own[name].default, float) and not name.endswith("lr")]
+    chosen = [*(name for name in listed if name not in weights), *weights][: SHOWN - len(FIRST)]
+    return [name for name in listed if name in chosen]
 
 
 class SaysFirst:
     """An observer that is told a line before the first thing that the run says: one that is refused says nothing."""
 
-    def __init__(self, line: str, observer: Any) -> None:
+    def __init__(self, line: str, observer: Observer) -> None:
         self._lines, self._observer = [line], observer
 
     def message(self, text: str) -> None:
@@ -279,43 +325,55 @@ class SaysFirst:
             self._observer.message(self._lines.pop())
 
 
-def run_watched(
-    recipe: Any,
-    work: Callable[[Any], Any],
+@contextmanager
+def watched_run(
+    recipe: Recipe,
     *,
     out: str,
     trackers: Sequence[str] = (),
-    notes: Sequence[str] = (),  # to be said first
-    view: bool = False,  # with its page beside it
-) -> int:
-    """Run under the live table, mirrored in trackers; print how to watch it, and where the results are."""
+    tracker_rollouts: int = 0,
+    notes: Sequence[str] = (),
+    view: bool = False,
+) -> Iterator[Observer]:
+    """Who observes a run while the block does it: the live table, mirrored in trackers, which says how to watch the
+    run. ``notes``: to be said first; ``view``: its page is served meanwhile."""
     from cotrain.cli.plan_line import plan_lines
     from cotrain.reports.live import LiveTable, ends_of
     from cotrain.runs.figures import latest_costs
-    from cotrain.trainer.failures import Diverged, Stopped
 
-    about = {"recipe": recipe.name, "seed": recipe.seed, "steps": recipe.max_steps}
-    try:
-        with ExitStack() as stack:
-            live = stack.enter_context(LiveTable(ends_of(recipe), spent=latest_costs(Path(out)), directory=Path(out)))
-            watch: Any = live
-            if trackers:
-                from cotrain.runs.trackers import TrackingObserver
+    about: dict[str, str | int] = {"recipe": recipe.name, "seed": recipe.seed, "steps": recipe.max_steps}
+    with ExitStack() as stack:
+        live = stack.enter_context(LiveTable(ends_of(recipe), spent=latest_costs(Path(out)), directory=Path(out)))
+        observer: Observer = live
+        if trackers:
+            from cotrain.reports.trackers import TrackingObserver, rollouts_note
 
-                watch = stack.enter_context(TrackingObserver(live, out, trackers, about=about))
-            address = f"watch it in a browser: cotrain view {shlex.quote(out)}"
-            if view:
-                from cotrain.cli.view import serve_beside
+            observer = stack.enter_context(
+                TrackingObserver(live, out, trackers, about=about, rollouts=tracker_rollouts)
+            )
+            notes = [*notes, *rollouts_note(trackers, tracker_rollouts)]
+        address = f"watch it in a browser: cotrain view {shlex.quote(out)}"
+        if view:
+            from cotrain.cli.view import serve_beside
 
-                address = stack.enter_context(serve_beside(Path(out)))
-            for line in [*plan_lines(recipe), *notes]:
-                live.message(line)
-            outcome = work(SaysFirst(address, watch))
-    except Stopped as stopped:
+            address = stack.enter_context(serve_beside(Path(out)))
+        for line in [*plan_lines(recipe), *notes]:
+            live.message(line)
+        yield SaysFirst(address, observer)
+
+
+def exit_code_of(stopped: Stopped | Diverged) -> int:
+    """The exit code of a run that was stopped, or that stopped as it could not go on, which is said."""
+    from cotrain.trainer.failures import Stopped
+
+    if isinstance(stopped, Stopped):
         return stopped.exit_code
-    except Diverged as error:
-        print_error(error)
-        return 1
+    print_error(stopped)
+    return 1
+
+
+def print_outcome(outcome: Outcome) -> int:
+    """Print what a finished run has come to, and where its report is; the exit code."""
     tell_result(outcome.summary)
     print_summary(outcome.summary)
     print(f"report: {outcome.directory / 'report.html'}")
@@ -334,7 +392,7 @@ def summary_keys(figures: Iterable[str]) -> list[str]:
     return [*(headlines or shown), *(key for key, name in names.items() if name in LEFT_OUT)]
 
 
-def print_summary(summary: dict[str, Any]) -> None:
+def print_summary(summary: Mapping[str, Any]) -> None:
     """Before and after of the main figures, one line each; all of them stand in summary.json."""
     before, after = summary["before"], summary["after"]
     spent = (

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
-from cotrain.cli.flags import Parser, add_count, add_trust_flag, whole_number
+from cotrain.cli.common import add_device_flag, add_threads_flag, device_of, load_libraries, set_threads
+from cotrain.cli.flags import Parser, add_trust_flag, whole_number
 from cotrain.core.errors import ConfigError
-from cotrain.core.threads import choose_threads
+from cotrain.storage.schemas import refuse_missing
 
 
 def serve(words: Sequence[str]) -> int:
@@ -19,31 +19,35 @@ def serve(words: Sequence[str]) -> int:
     parser.add_argument(
         "--allow-host", action="append", default=[], metavar="NAME", help="a further name in Host headers to answer to"
     )
-    parser.add_argument(
-        "--device", default="auto", help="auto (cuda where there is one, else cpu), cpu, cuda, cuda:1 …"
-    )
-    add_count(parser, "--threads", "CPU threads (default: OMP_NUM_THREADS, or all cores)")
+    add_device_flag(parser)
+    add_threads_flag(parser)
     parser.add_argument(
         "--record", metavar="FILE", help="append each answer to a chat, with its tokens, to these JSON lines"
     )
     add_trust_flag(parser)
     args = parser.parse_strictly(words)
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    refuse_missing(args.directory)
+    _check_installed()
+    load_libraries()
+    set_threads(args.threads)
+    from cotrain.serving import app
+
+    return app.run_server(
+        args.directory,
+        host=args.host,
+        port=args.port,
+        hosts=args.allow_host,
+        device=device_of(args.device),
+        record=args.record,
+    )
+
+
+def _check_installed() -> None:
+    """Raise ConfigError where the packages of the server are not here."""
     try:
-        from cotrain.serving import app
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] not in ("starlette", "uvicorn"):
             raise
         raise ConfigError(f"cotrain serve needs {error.name}; install it with: pip install 'cotrain[serve]'") from None
-    import torch
-    from transformers.utils import logging
-
-    from cotrain.distributed.local import resolve_device
-
-    logging.disable_progress_bar()
-    torch.set_num_threads(choose_threads(args.threads))
-    device = resolve_device(args.device)
-    return app.run_server(
-        args.directory, host=args.host, port=args.port, hosts=args.allow_host, device=device, record=args.record
-    )

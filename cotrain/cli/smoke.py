@@ -5,21 +5,23 @@ phase is reached, warm-ups and stages take one step each, and little is measured
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cotrain.cli.flags import Parser, parsed_values, typed_flags, typed_words
 from cotrain.core.errors import ConfigError
 from cotrain.core.verbosity import count_of
+
+if TYPE_CHECKING:
+    from cotrain.config.run_config import RecipeFunction
 
 STAGES = ("warmup", "unlabelled", "iteration", "revising")  # parameters of recipes: steps of a stage
 PROBLEMS, MEMBERS, HELD_OUT, REVIEWS = 2, 4, 2, 2
 
 
 def smoke_words(
-    build: Callable[..., Any],
+    build: RecipeFunction,
     parser: Parser,
     names: Sequence[str],
     words: Sequence[str],
@@ -27,7 +29,7 @@ def smoke_words(
 ) -> list[str]:
     """The flags of a short run of this recipe, to stand before ``words``, which are the user's. ``make_with_data``: the
     recipe of these flags and arguments on the problems that the flags name."""
-    usual = {name: parameter.default for name, parameter in inspect.signature(build).parameters.items()}
+    usual = {name: argument.default for name, argument in build.taken.items()}
     flags: dict[str, Any] = {"tasks_per_step": PROBLEMS, "group_size": min(MEMBERS, usual.get("group_size", MEMBERS))}
     flags |= {"evaluation_tasks": HELD_OUT, "evaluate_every": 0}
     flags |= dict.fromkeys((name for name in STAGES if usual.get(name, 0) is None or usual.get(name, 0) > 1), 1)

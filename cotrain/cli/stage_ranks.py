@@ -4,7 +4,7 @@ is run in processes by Ray for the others. All are on this machine, since they r
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -18,6 +18,8 @@ from cotrain.distributed.ranks import LOSS, HostPort, meet_ranks, open_store, ra
 from cotrain.distributed.ray_processes import RayLauncher, RayProcess
 from cotrain.pretraining.ranks import Ranks
 
+# a function of the words behind a command, and of the rank that the process is; None: the first one
+StageCommand = Callable[[Sequence[str], Ranks | None], int]
 GO_ON = "; go on with the same command and --resume"
 
 
@@ -27,20 +29,18 @@ class StageRank:
     def __init__(self, rank: int, world: int, patience: float) -> None:
         self._ranks, self._patience = Ranks(rank=rank, world=world), timedelta(seconds=patience)
 
-    def train(self, address: HostPort, name: str, words: Sequence[str], folder: str, on_gpu: bool) -> None:
-        """Meet the others, then run the command ``name`` with them."""
-        from cotrain.cli import pretraining
-
+    def train(self, address: HostPort, command: StageCommand, words: Sequence[str], folder: str, on_gpu: bool) -> None:
+        """Meet the others, then run the command with them."""
         os.chdir(folder)
         set_level("error")
         meet_ranks(address, self._ranks.rank, self._ranks.world, self._patience, here=True, on_gpu=on_gpu)
-        command = {"pretrain": pretraining.pretrain, "sft": pretraining.sft}[name]
         command(words, self._ranks)
 
 
 @contextmanager
-def other_ranks(name: str, words: Sequence[str], world: int, device: str) -> Iterator[Ranks]:
+def other_ranks(command: StageCommand, words: Sequence[str], world: int, device: str) -> Iterator[Ranks]:
     """Begin the others, and be the first. Raises ConfigError without Ray, ProcessLost where one is gone."""
+    name = command.__name__
     launcher = RayLauncher(read_cluster_file(LOCAL))
     launcher.start()
     patience, on_gpu = timedelta(seconds=launcher.deadline), device.startswith("cuda")
@@ -50,7 +50,7 @@ def other_ranks(name: str, words: Sequence[str], world: int, device: str) -> Ite
     ]
     try:
         store, address = open_store(world, patience, here=True)
-        answers = [process.send("train", address, name, list(words), os.getcwd(), on_gpu) for process in processes]
+        answers = [process.send("train", address, command, list(words), os.getcwd(), on_gpu) for process in processes]
         try:
             meet_ranks(store, 0, world, patience, here=True, on_gpu=on_gpu)
             yield Ranks(rank=0, world=world)

@@ -12,8 +12,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from cotrain.cli.flags import Parser, whole_number
+from cotrain.core.verbosity import print_notice
 from cotrain.reports.follow import RECIPE
-from cotrain.reports.places import ViewPlace, find_places
+from cotrain.reports.places import MOST_PLACES, ViewPlace, find_places
 from cotrain.reports.view_server import HOST, Viewer, listen
 
 
@@ -33,6 +34,11 @@ def view(words: Sequence[str]) -> int:
     folder, screen = split_address(args.place)
     with Viewer(find_places(folder), folder) as viewer, listen(viewer, args.port) as server:
         address = f"http://{HOST}:{server.server_address[1]}/{viewer.token}/{screen}"
+        if viewer.left_out:
+            print_notice(
+                f"note: the first {MOST_PLACES} things of {folder} are shown, and {viewer.left_out} are not; for the "
+                "others name a folder inside"
+            )
         print(f"{address}  (this machine alone; Ctrl-C to leave)", flush=True)
         if args.open:
             webbrowser.open(address)

@@ -13,70 +13,141 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from cotrain.algorithms.contract import PolicyVerbs
-from cotrain.config.policies import Average, Snapshot
 from cotrain.core.errors import StateError
 from cotrain.core.seeding import seed_of
 from cotrain.core.types import State, take_fields
-from cotrain.distributed.policy_handles import ModelHandle
+from cotrain.distributed.policy_handles import ModelHandle, ModelSpec
 from cotrain.prompts.render import Rendering
 
 PLAYED = "model."  # prefix of the weights that speak; those of the pool begin with "pool<n>."
 
 
-class FollowerHandle(ModelHandle):
-    """A following policy of a run, and the history of its weights as far as it is needed."""
+class FollowerSpec(ModelSpec, Protocol):
+    """A policy that follows another one."""
+
+    @property
+    def offload(self) -> bool: ...
+
+
+class AverageSpec(FollowerSpec, Protocol):
+    """``policies.Average``."""
+
+    @property
+    def rate(self) -> float: ...
+
+    @property
+    def rate_end(self) -> float | None: ...
+
+
+class SnapshotSpec(FollowerSpec, Protocol):
+    """``policies.Snapshot``."""
+
+    @property
+    def every(self) -> int: ...
+
+    @property
+    def keep(self) -> int: ...
+
+    @property
+    def pick(self) -> str: ...
+
+    @property
+    def first(self) -> int: ...
+
+
+class AverageHandle(ModelHandle):
+    """A moving average of another policy's weights."""
 
     changes = True
     version = 0
-    spec: Average | Snapshot
+    spec: AverageSpec
 
     def __init__(
         self,
         name: str,
-        spec: Average | Snapshot,
+        spec: AverageSpec,
+        renderer: Rendering | None,
+        model: nn.Module,
+        *,
+        activate: Callable[[], object] | None = None,
+    ) -> None:
+        """``model`` is changed in place, so an engine that shares it has the new weights at once."""
+        super().__init__(name, spec, renderer, model, activate=activate)
+        self._played = dict(model.named_parameters())
+
+    @torch.no_grad()
+    def follow(self, source: PolicyVerbs, planned: int) -> bool:
+        weights = dict(source.weights())
+        rate = rate_at(self.spec, source.version, planned)
+        for name, parameter in self._played.items():
+            source_weight = weights[name].to(parameter.dtype)  # where both rest, or one, the sum is made there
+            parameter.copy_(parameter.to(source_weight.device).lerp(source_weight, rate))
+        self.version += 1
+        return True
+
+    def state(self) -> State:
+        return {"version": self.version, "pool": []}
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Copies of all weights, beside the CPU: ``model.<parameter>``."""
+        return {PLAYED + name: tensor for name, tensor in _copy_weights(self._played, "cpu").items()}
+
+    def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Exactly what ``state`` and ``tensors`` gave; raises StateError, nothing changed, if it does not fit."""
+        version, _ = take_fields("following policy", state, "version", "pool")
+        _check_names(tensors, {PLAYED + name for name in self._played})
+        _fill_weights(self._played, tensors)
+        self.version = int(version)
+
+
+class SnapshotHandle(ModelHandle):
+    """Earlier weights of another policy: a pool of them, of which one is played."""
+
+    changes = True
+    version = 0
+    spec: SnapshotSpec
+
+    def __init__(
+        self,
+        name: str,
+        spec: SnapshotSpec,
         renderer: Rendering | None,
         model: nn.Module,
         seed: int,
         *,
         activate: Callable[[], object] | None = None,
     ) -> None:
-        """``model`` is changed in place, so an engine that shares it has the new weights at once."""
+        """``model`` is changed in place, so an engine that shares it has the new weights at once. ``seed``: of the
+        picks."""
         super().__init__(name, spec, renderer, model, activate=activate)
         self._seed = seed
         self._played = dict(model.named_parameters())
-        self._pool: list[tuple[int, dict[str, torch.Tensor]]] = []  # (updates of the source, its weights), oldest first
-        if isinstance(spec, Snapshot):
-            self._pool.append((0, self._copy_for_pool(self._played)))
+        # (updates of the source, its weights), oldest first
+        self._pool: list[tuple[int, dict[str, torch.Tensor]]] = [(0, self._copy_for_pool(self._played))]
 
     @torch.no_grad()
     def follow(self, source: PolicyVerbs, planned: int) -> bool:
-        weights, updates = dict(source.weights()), source.version
-        if isinstance(self.spec, Average):
-            rate = rate_at(self.spec, updates, planned)
-            for name, parameter in self._played.items():
-                source_weight = weights[name].to(parameter.dtype)  # where both rest, or one, the sum is made there
-                parameter.copy_(parameter.to(source_weight.device).lerp(source_weight, rate))
-        else:
-            since = updates - self.spec.first
-            if since < 0 or since % self.spec.every:
-                return False
-            self._pool = [*self._pool, (updates, self._copy_for_pool(weights))][-self.spec.keep :]
-            for name, saved in self._pool[self._pick_index(updates)][1].items():
-                self._played[name].copy_(saved)
+        weights = dict(source.weights())
+        updates = source.version
+        since = updates - self.spec.first
+        if since < 0 or since % self.spec.every:
+            return False
+        self._pool = [*self._pool, (updates, self._copy_for_pool(weights))][-self.spec.keep :]
+        for name, saved in self._pool[self._pick_index(updates)][1].items():
+            self._played[name].copy_(saved)
         self.version += 1
         return True
 
-    def _copy_for_pool(self, weights: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    def _copy_for_pool(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return _copy_weights(weights, "cpu" if self.spec.offload else None)
 
     def _pick_index(self, updates: int) -> int:
-        assert isinstance(self.spec, Snapshot)
         if self.spec.pick == "random":
             return seed_of(self._seed, "snapshot", updates) % len(self._pool)
         return 0 if self.spec.pick == "oldest" else -1
@@ -85,7 +156,7 @@ class FollowerHandle(ModelHandle):
         return {"version": self.version, "pool": [updates for updates, _ in self._pool]}
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Copies of all weights, beside the CPU: ``model.<parameter>`` and, of a pool, ``pool<n>.<parameter>``."""
+        """Copies of all weights, beside the CPU: ``model.<parameter>``, and of the pool ``pool<n>.<parameter>``."""
         copies = {PLAYED + name: tensor for name, tensor in _copy_weights(self._played, "cpu").items()}
         for n, (_, weights) in enumerate(self._pool):
             copies |= {f"pool{n}.{name}": tensor for name, tensor in _copy_weights(weights, "cpu").items()}
@@ -95,12 +166,8 @@ class FollowerHandle(ModelHandle):
         """Exactly what ``state`` and ``tensors`` gave; raises StateError, nothing changed, if it does not fit."""
         version, pool = take_fields("following policy", state, "version", "pool")
         prefixes = [PLAYED, *(f"pool{n}." for n in range(len(pool)))]
-        expected = {prefix + name for prefix in prefixes for name in self._played}
-        if set(tensors) != expected:
-            raise StateError(f"tensors of a following policy do not fit: {sorted(set(tensors) ^ expected)[:3]}")
-        with torch.no_grad():
-            for name, parameter in self._played.items():
-                parameter.copy_(tensors[PLAYED + name])
+        _check_names(tensors, {prefix + name for prefix in prefixes for name in self._played})
+        _fill_weights(self._played, tensors)
         self._pool = [
             (int(updates), {name: tensors[f"pool{n}.{name}"].clone() for name in self._played})
             for n, updates in enumerate(pool)
@@ -108,7 +175,18 @@ class FollowerHandle(ModelHandle):
         self.version = int(version)
 
 
-def rate_at(rule: Average, updates: int, planned: int) -> float:
+def _check_names(tensors: Mapping[str, torch.Tensor], expected: set[str]) -> None:
+    if set(tensors) != expected:
+        raise StateError(f"tensors of a following policy do not fit: {sorted(set(tensors) ^ expected)[:3]}")
+
+
+def _fill_weights(weights: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> None:
+    with torch.no_grad():
+        for name, parameter in weights.items():
+            parameter.copy_(tensors[PLAYED + name])
+
+
+def rate_at(rule: AverageSpec, updates: int, planned: int) -> float:
     """Share of the source at its ``updates``-th update: half a cosine from ``rate`` to ``rate_end``."""
     if rule.rate_end is None:
         return rule.rate

@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cotrain.config.policies import is_address
+from cotrain.core.shipped import EMBEDDED
 
 if TYPE_CHECKING:
     from cotrain.config.recipe import Origin
@@ -51,19 +52,19 @@ def size_defaults(arguments: Mapping[str, Any], given_names: Collection[str]) ->
     return defaults
 
 
-def settings_by_size(policies: Mapping[str, Any]) -> list[str]:
-    """The same for policies whose recipe leaves ``micro_tokens`` as it is: settings as ``--set`` has them."""
+def settings_by_size(policies: Mapping[str, Any]) -> dict[str, int]:
+    """The same for policies whose recipe leaves ``micro_tokens`` as it is: place, as ``--set`` names it → value."""
     usual = {
         name: field.default
         for name, spec in policies.items()
         for field in dataclasses.fields(spec)
         if field.name == "micro_tokens"
     }
-    return [
-        f"policies.{name}.micro_tokens={LARGE_MICRO_TOKENS}"
+    return {
+        f"policies.{name}.micro_tokens": LARGE_MICRO_TOKENS
         for name, tokens in usual.items()
         if policies[name].micro_tokens == tokens and not are_small([policies[name].model], unknown=True)
-    ]
+    }
 
 
 def rate_of(size: int, lora: bool, name: str = "lr") -> float | None:
@@ -121,8 +122,6 @@ def are_small(models: Iterable[str], *, unknown: bool = False, least: int = LARG
 
 
 def _known_size(model: str) -> int | None:
-    from cotrain.rollout.common_roles import EMBEDDED  # no model library for those that ship
-
     if model in EMBEDDED or model.startswith("embedded"):
         return 0
     from cotrain.models.sizes import parameter_count

@@ -9,9 +9,11 @@ policies.NAME.FIELD=…`` names the fields of the classes. Remote policies: ``co
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, Unpack, get_args
 
+from cotrain.config.policy_base import Policy
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.models.lora import Lora
 
@@ -24,41 +26,6 @@ ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_a
 PICKS = ("newest", "oldest", "random")
 Pick = Literal["newest", "oldest", "random"]
 LrDecay = Literal["constant", "linear", "cosine", "wsd"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """What all kinds have in common."""
-
-    kind: ClassVar[str]  # as people read it
-    head: ClassVar[str] = "lm"  # what it predicts: "lm", "value" or "reward"; "" where it predicts nothing here
-    trained: ClassVar[bool] = False  # by a gradient
-    speaks: ClassVar[bool] = True  # its tokens are sampled from a language model of this run
-    scores: ClassVar[bool] = False  # it is asked, and answers with one number
-    plays: ClassVar[bool] = True  # it may play a role
-    shares_base: ClassVar[bool] = False  # with the adapters on its model
-    outside: ClassVar[bool] = False  # another server answers, and may answer otherwise the next time
-    lora: ClassVar[Lora | None] = None
-
-    model: str  # directory, Hub name, or the name of an embedded model
-
-    @property
-    def source_policy(self) -> str | None:
-        """The policy whose weights it takes over."""
-        return None
-
-    @property
-    def is_constant(self) -> bool:
-        """Is it the same at the end of a run as at its start?"""
-        return not self.trained and self.source_policy is None and not self.outside
-
-    def with_device_defaults(self, *, autocast: bool) -> Self:
-        """With what the device decides; ``autocast``: bfloat16 arithmetic, where the recipe leaves that open."""
-        return self
-
-    def build(self, name: str, room: PolicyFactory) -> policy_handles.PolicyHandle:
-        """Its handle, in the room where a backend holds models."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,14 +219,6 @@ class FollowerPolicy(Weights):
     def source_policy(self) -> str | None:
         return self.of
 
-    def build(self, name: str, room: PolicyFactory) -> policy_handles.PolicyHandle:
-        from cotrain.config.followers import FollowerHandle
-
-        assert isinstance(self, Average | Snapshot)
-        model, renderer = room.language_model(self)
-        model.requires_grad_(False)
-        return FollowerHandle(name, self, renderer, model, room.seed_of(name), activate=room.place(name, self, model))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Average(FollowerPolicy):
@@ -275,6 +234,13 @@ class Average(FollowerPolicy):
         for rate in (self.rate, self.rate_end):
             if rate is not None and not 0.0 <= rate <= 1.0:
                 raise ConfigError(f"ema of {self.of!r}: rate {rate} must be in [0, 1], the share of the new weights")
+
+    def build(self, name: str, room: PolicyFactory) -> policy_handles.PolicyHandle:
+        from cotrain.config.followers import AverageHandle
+
+        model, renderer = room.language_model(self)
+        model.requires_grad_(False)
+        return AverageHandle(name, self, renderer, model, activate=room.place(name, self, model))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,6 +262,13 @@ class Snapshot(FollowerPolicy):
             raise ConfigError(f"snapshot of {self.of!r}: {found}; expected at least 1, 1 and 0")
         if self.pick not in PICKS:
             raise UnknownName("pick of a snapshot", self.pick, PICKS)
+
+    def build(self, name: str, room: PolicyFactory) -> policy_handles.PolicyHandle:
+        from cotrain.config.followers import SnapshotHandle
+
+        model, renderer = room.language_model(self)
+        model.requires_grad_(False)
+        return SnapshotHandle(name, self, renderer, model, room.seed_of(name), activate=room.place(name, self, model))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -400,3 +373,9 @@ def program(speak: policy_handles.Program, *, tokens_of: str | None = None) -> P
     speaks in the tokens of another policy, which can then learn its turns (``learn.sft``)."""
     name = f"{speak.__module__}.{getattr(speak, '__qualname__', type(speak).__qualname__)}"
     return Program(model=name, speak=speak, tokens_of=tokens_of)
+
+
+def model_names(policies: Mapping[str, Policy]) -> set[str]:
+    """Models and adapters that policies begin with."""
+    specs = [spec for spec in policies.values() if isinstance(spec, Weights)]
+    return {spec.model for spec in specs} | {spec.lora.path for spec in specs if spec.lora and spec.lora.path}

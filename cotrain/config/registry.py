@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from inspect import isfunction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from cotrain.core.registry import RECIPES, joined_places, load_named, shipped_pl
 
 if TYPE_CHECKING:  # a wrong name is said at once, before torch is loaded
     from cotrain.config.recipe import Recipe
+    from cotrain.config.run_config import RecipeFunction
 
 
 def recipe_names() -> list[str]:
@@ -20,14 +21,18 @@ def recipe_names() -> list[str]:
 
 
 def make_recipe(target: str, arguments: Mapping[str, Any], *, again: bool = False) -> Recipe:
-    """The recipe that this function makes of these arguments; a user's function that fails is named in one line.
+    """``call_recipe`` of the function behind ``target``."""
+    return call_recipe(find_recipe(target), target, arguments, again=again)
+
+
+def call_recipe(function: RecipeFunction, target: str, arguments: Mapping[str, Any], *, again: bool = False) -> Recipe:
+    """The recipe that a function makes of these arguments; a user's function that fails is named in one line.
     ``again``: of a run that was begun, whose arguments do not change with the size of its model."""
     from cotrain.core.user_code import kept_working_directory
 
-    build = find_recipe(target)
     try:
         with kept_working_directory():
-            return build.again(**arguments) if again else build(**arguments)  # type: ignore[attr-defined]
+            return function.make(arguments, again=again)
     except CotrainError:
         raise
     except (Exception, SystemExit) as error:
@@ -40,11 +45,13 @@ def make_recipe(target: str, arguments: Mapping[str, Any], *, again: bool = Fals
         raise ConfigError(f"recipe {target!r}: {why}") from error
 
 
-def find_recipe(target: str) -> Callable[..., Recipe]:
+def find_recipe(target: str) -> RecipeFunction:
     """The function behind ``name`` or ``path/to/file.py:function``. Raises UnknownName or ConfigError."""
     if ":" not in target and not target.endswith(".py"):
-        found: Callable[..., Recipe] = load_named(RECIPES, target, shipped_places(RECIPES), "recipe")
-        if not hasattr(found, "recipe"):
+        found = load_named(RECIPES, target, shipped_places(RECIPES), "recipe")
+        from cotrain.config.run_config import RecipeFunction
+
+        if not isinstance(found, RecipeFunction):
             raise ConfigError(f"recipe {target!r}: {found!r} is none; a recipe is a function decorated with @recipe")
         return found
     path, _, function = target.rpartition(":")
@@ -53,7 +60,9 @@ def find_recipe(target: str) -> Callable[..., Recipe]:
     from cotrain.core.user_code import load_file
 
     module = load_file(path, f"recipe {target!r}")
-    recipes = [name for name, value in vars(module).items() if hasattr(value, "recipe") and isfunction(value)]
+    from cotrain.config.run_config import RecipeFunction
+
+    recipes = {name: value for name, value in vars(module).items() if isinstance(value, RecipeFunction)}
     if unnamed:
         own = [name for name in recipes if vars(module)[name].__module__ == module.__name__]
         named = " or ".join(f"{path}:{name}" for name in own) or f"{path}:my_method"
@@ -66,4 +75,4 @@ def find_recipe(target: str) -> Callable[..., Recipe]:
             f"recipe {target!r}: {unknown_message('function', function, recipes)}; a recipe is a function decorated "
             "with @recipe"
         )
-    return getattr(module, function)
+    return recipes[function]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import urlsplit
 
-from cotrain.config.policies import Policy
+from cotrain.config.policy_base import Policy
 from cotrain.core.errors import ConfigError
 
 if TYPE_CHECKING:

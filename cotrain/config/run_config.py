@@ -7,8 +7,9 @@
     tango(steps=3, seed=1, reviews=3)
 
 The first parameter takes the settings, all others are the method's own; a call names both alike, and so does the
-command line. ``@recipe`` states defaults that differ, and ``without=("kl",)`` the settings that a method does not take.
-The arguments stay with the recipe as its origin, so that a run can be resumed from its directory alone.
+command line, which reads them from ``tango.taken``. ``@recipe`` states defaults that differ, and ``without=("kl",)``
+the settings that a method does not take. The arguments stay with the recipe as its origin, so that a run can be resumed
+from its directory alone.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, overload
 
-from cotrain.algorithms.policy_loss import Kl, pull_to
+from cotrain.algorithms.policy_gradient import Kl, pull_to
 from cotrain.config.evaluation import Evaluation, Implied
 from cotrain.config.large_model_defaults import settings_by_size, size_defaults
 from cotrain.config.override import override
 from cotrain.config.policies import Learning, LrDecay, Policy, Weights, adapter, frozen, trainable
 from cotrain.config.recipe import Objective, Origin, Recipe
 from cotrain.config.schedule import Protocol, Schedule
-from cotrain.core.arguments import Weight, bound_arguments, check_argument, hints_of, kind_in_file
+from cotrain.core.arguments import Argument, Weight, bound_arguments, check_argument, hints_of, kind_in_file
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.input_files import absolute_path
 from cotrain.core.registry import RECIPES, joined_places
@@ -201,105 +202,147 @@ class Settings:
 SETTING_NAMES = tuple(field.name for field in dataclasses.fields(Settings))
 
 
+class RecipeFunction:
+    """A recipe: called with settings and the method's own parameters, by name, it returns a ``Recipe``.
+
+    ``build`` is the function as it is written, and ``taken`` what a call may name: the settings first.
+    """
+
+    def __init__(self, build: Build, *, without: tuple[str, ...], reads: str, defaults: Mapping[str, Any]) -> None:
+        """Arguments as of ``recipe``. Raises ConfigError and UnknownName."""
+        functools.update_wrapper(self, build)
+        self.build = build
+        self.without = without
+        self.reads = reads
+        self.name = build.__name__
+        where = f"recipe {self.name!r}"
+        settings = settings_taken(where, without, defaults)
+        own = own_arguments(where, build)
+        self.taken: dict[str, Argument] = settings | own
+
+    def __call__(self, **arguments: Any) -> Recipe:
+        return self.make(arguments)
+
+    @property
+    def description(self) -> str:
+        """What it says of itself: its own docstring, else its module's."""
+        return inspect.getdoc(self.build) or inspect.getdoc(inspect.getmodule(self.build)) or ""
+
+    def own(self) -> dict[str, Argument]:
+        """The method's own parameters."""
+        return {name: argument for name, argument in self.taken.items() if name not in SETTING_NAMES}
+
+    def settings(self) -> dict[str, Argument]:
+        """The settings of every run that it takes, with its defaults."""
+        return {name: argument for name, argument in self.taken.items() if name in SETTING_NAMES}
+
+    def make(self, given: Mapping[str, Any], *, again: bool = False) -> Recipe:
+        """The recipe of these arguments. ``again``: of a run that was begun, where no default depends on the size of
+        the model any more. Raises ConfigError and UnknownName, one line each."""
+        for name in given:
+            if name in self.without:
+                raise ConfigError(f"{self.name}: this recipe does not take the setting {name!r}; leave it out")
+        values = bound_arguments(self.name, self.taken, given)
+        values |= self._loaded_from_files(values)
+        has_defaults = len(given) < len(values)  # a file of a dry run names all of them
+        chosen = size_defaults(values, given) if has_defaults and not again else {}
+        values |= chosen
+        settings = Settings(**{name: value for name, value in values.items() if name in SETTING_NAMES})
+        recipe = self.build(settings, **{name: value for name, value in values.items() if name not in SETTING_NAMES})
+        if not isinstance(recipe, Recipe):
+            raise ConfigError(f"recipe function {self.name!r} returned {recipe!r}, expected a Recipe")
+        origin = Origin(
+            target=target_of(self.build), arguments={name: describe_argument(name, v) for name, v in values.items()}
+        )
+        recipe = replace(recipe, description=recipe.description or self.description, origin=origin)
+        if not has_defaults or again:
+            return recipe
+        return _with_sizes_of_policies(recipe, chosen)
+
+    def _loaded_from_files(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The objects of arguments that name one in a file of the user's, ``my_file.py:name``."""
+        loaded: dict[str, Any] = {}
+        for name, value in values.items():
+            kind = kind_in_file(self.taken[name].hint) if isinstance(value, str) else None
+            is_shipped_tool = name == "tool" and isinstance(value, str) and ".py:" not in value
+            if kind is None or is_shipped_tool:
+                continue
+            from cotrain.core.user_code import load_object
+
+            loaded[name] = load_object(value, f"{name} of {self.name}", kind)
+        return loaded
+
+
+def _with_sizes_of_policies(recipe: Recipe, chosen: Mapping[str, Any]) -> Recipe:
+    """With fewer tokens a pass for policies of large models, and all that was chosen by size in the recipe's origin."""
+    sizes = settings_by_size(recipe.policies)
+    if sizes:
+        recipe = override(recipe, [f"{path}={value}" for path, value in sizes.items()])
+    if not (chosen or sizes) or recipe.origin is None:
+        return recipe
+    return replace(recipe, origin=replace(recipe.origin, by_size={**chosen, **sizes}))
+
+
 @overload
-def recipe(build: Build, /) -> Build: ...
+def recipe(build: Build, /) -> RecipeFunction: ...
 @overload
-def recipe(*, without: tuple[str, ...] = (), **defaults: Any) -> Callable[[Build], Build]: ...
-def recipe(build: Build | None = None, /, *, without: tuple[str, ...] = (), **defaults: Any) -> Any:
+def recipe(
+    *, without: tuple[str, ...] = (), reads: str = "jsonl", **defaults: Any
+) -> Callable[[Build], RecipeFunction]: ...
+def recipe(
+    build: Build | None = None, /, *, without: tuple[str, ...] = (), reads: str = "jsonl", **defaults: Any
+) -> RecipeFunction | Callable[[Build], RecipeFunction]:
     """Decorate a function of ``Settings`` and the method's own parameters that returns a Recipe.
 
-    ``defaults``: of settings, where the method has others. ``without``: settings that it does not take. Arguments are
-    held against the annotations before the function is called (``core/arguments.py``). Raises ConfigError and
-    UnknownName, one line each.
+    ``defaults``: of settings, where the method has others. ``without``: settings that it does not take. ``reads``: the
+    kind of tasks that ``--data FILE`` holds where ``--tasks`` does not say it. Arguments are held against the
+    annotations before the function is called (``core/arguments.py``). Raises ConfigError and UnknownName, one line
+    each.
     """
-    if build is None:
-        return functools.partial(_wrap_recipe, without=without, defaults=defaults)
-    return _wrap_recipe(build, without=(), defaults={})
+
+    def decorate(function: Build) -> RecipeFunction:
+        return RecipeFunction(function, without=without, reads=reads, defaults=defaults)
+
+    return decorate if build is None else decorate(build)
 
 
-def _wrap_recipe(build: Build, *, without: tuple[str, ...], defaults: Mapping[str, Any]) -> Build:
-    signature, hints = _call_signature(build, without, defaults)
-
-    def build_recipe(arguments: dict[str, Any], *, anew: bool) -> Recipe:
-        for name in arguments:
-            if name in without:
-                raise ConfigError(f"{build.__name__}: this recipe does not take the setting {name!r}; leave it out")
-        bound = bound_arguments(make_recipe, (), arguments)
-        for name, value in bound.items():
-            if isinstance(value, str) and name == "tool" and ".py:" not in value:
-                continue  # the name of one of cotrain's own
-            if isinstance(value, str) and (kind := kind_in_file(hints.get(name))) is not None:
-                from cotrain.core.user_code import load_object
-
-                bound[name] = load_object(value, f"{name} of {build.__name__}", kind)
-        sized = anew and len(arguments) < len(bound)  # all of them: the file of a dry run
-        defaults = size_defaults(bound, arguments) if sized else {}
-        bound |= defaults
-        run = Settings(**{name: value for name, value in bound.items() if name in SETTING_NAMES})
-        plain = build(run, **{name: value for name, value in bound.items() if name not in SETTING_NAMES})
-        if not isinstance(plain, Recipe):
-            raise ConfigError(f"recipe function {build.__name__!r} returned {plain!r}, expected a Recipe")
-        description = plain.description or description_of(build)
-        origin = Origin(target=target_of(build), arguments={k: describe_argument(k, v) for k, v in bound.items()})
-        whole = replace(plain, description=description, origin=origin)
-        settings = settings_by_size(whole.policies) if sized else []
-        size_values = defaults | {one.partition("=")[0]: int(one.partition("=")[2]) for one in settings}
-        whole = override(whole, settings) if settings else whole
-        return replace(whole, origin=replace(whole.origin or origin, by_size=size_values)) if size_values else whole
-
-    @functools.wraps(build)
-    def make_recipe(**arguments: Any) -> Recipe:
-        return build_recipe(arguments, anew=True)
-
-    def remake_recipe(**arguments: Any) -> Recipe:
-        return build_recipe(arguments, anew=False)
-
-    make_recipe.__signature__ = signature  # type: ignore[attr-defined]  # what flags, help and errors are made of
-    make_recipe.__annotations__ = hints
-    make_recipe.recipe = build  # type: ignore[attr-defined]  # marks the function as a recipe
-    # as a run was begun: no default depends on the size of the model
-    make_recipe.again = remake_recipe  # type: ignore[attr-defined]
-    return make_recipe
+def settings_taken(where: str, without: Collection[str], defaults: Mapping[str, Any]) -> dict[str, Argument]:
+    """The settings that a recipe takes, each with the recipe's default where it has one. Raises UnknownName and
+    ConfigError."""
+    hints = hints_of(Settings)
+    fields = {field.name: field for field in dataclasses.fields(Settings)}
+    for name in (*without, *defaults):
+        if name not in fields:
+            raise UnknownName(f"setting of {where}", name, fields)
+    for name, value in defaults.items():
+        check_argument(f"default {name} of {where}", value, hints[name])
+    return {
+        name: Argument(hint=hints[name], default=defaults.get(name, field.default))
+        for name, field in fields.items()
+        if name not in without
+    }
 
 
-def _call_signature(
-    build: Build, without: tuple[str, ...], defaults: Mapping[str, Any]
-) -> tuple[inspect.Signature, dict[str, Any]]:
-    """The parameters that a call may name, and their types: settings first, then the method's own."""
-    fields, where = {field.name: field for field in dataclasses.fields(Settings)}, f"recipe {build.__name__!r}"
+def own_arguments(where: str, build: Build) -> dict[str, Argument]:
+    """The parameters of a recipe function behind the first one, which takes the settings. Raises ConfigError for a
+    function that has no such parameter, or one with the name of a setting."""
     parameters = list(inspect.signature(build).parameters.values())
     if not parameters or parameters[0].default is not inspect.Parameter.empty or parameters[0].kind in KEYWORD_KINDS:
         raise ConfigError(
             f"{where}: its first parameter takes the settings that every run has; expected "
             f"`def {build.__name__}(run: Settings, …)`"
         )
-    run, method_parameters, types = parameters[0], parameters[1:], hints_of(Settings)
-    for name in (*without, *defaults):
-        if name not in fields:
-            raise UnknownName(f"setting of {where}", name, fields)
-    for name, value in defaults.items():
-        check_argument(f"default {name} of {where}", value, types[name])
-    for parameter in method_parameters:
-        if parameter.name in fields:
+    run = parameters[0].name
+    hints = hints_of(build)
+    own: dict[str, Argument] = {}
+    for parameter in parameters[1:]:
+        if parameter.name in SETTING_NAMES:
             raise ConfigError(
-                f"{where}: parameter {parameter.name!r} is a setting of every run; use {run.name}.{parameter.name}, "
+                f"{where}: parameter {parameter.name!r} is a setting of every run; use {run}.{parameter.name}, "
                 f"with @recipe({parameter.name}=…) for another default"
             )
-    setting_parameters = {
-        name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name, field.default))
-        for name, field in fields.items()
-        if name not in without
-    }
-    keyword_parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in method_parameters]
-    parameter_types = {name: types[name] for name in setting_parameters} | {
-        k: v for k, v in hints_of(build).items() if k != run.name
-    }
-    return inspect.Signature([*setting_parameters.values(), *keyword_parameters]), parameter_types
-
-
-def description_of(build: Build) -> str:
-    """What a recipe function says of itself: its own docstring, else its module's."""
-    return inspect.getdoc(build) or inspect.getdoc(inspect.getmodule(build)) or ""
+        own[parameter.name] = Argument(hint=hints.get(parameter.name, Any), default=parameter.default)
+    return own
 
 
 def target_of(build: Build) -> str:

@@ -1,4 +1,4 @@
-"""Arguments of a recipe function, held against its signature: names, kinds and choices.
+"""Arguments of a recipe, held against what it takes: names, kinds and choices.
 
 A function says by its annotations what it takes, ``estimator: Literal["grpo", "rloo"] = "grpo"``, ``alpha: Weight =
 0.1``, and the same annotations make the flags (``cli/flags.py``) and their help.
@@ -11,7 +11,7 @@ import inspect
 import math
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any
@@ -36,21 +36,32 @@ Weight = Annotated[float, AtLeast(0)]
 Share = Annotated[float, AtLeast(0, most=1)]
 
 
-def bound_arguments(build: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """All arguments of a call by name, defaults included. Raises UnknownName and ConfigError, one line each."""
-    signature, name = inspect.signature(build), build.__name__
-    for key in kwargs:
-        if key not in signature.parameters:
-            raise UnknownName(f"parameter of {name}", key, signature.parameters)
-    try:
-        bound = signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise ConfigError(f"{name}: {error}") from error
-    hints = hints_of(build)
-    for key, value in bound.arguments.items():
-        check_argument(f"{key} of {name}", value, hints.get(key, Any))
-    bound.apply_defaults()
-    return dict(bound.arguments)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """What a recipe takes under one name."""
+
+    hint: Any  # the annotation, as a type
+    default: Any = inspect.Parameter.empty
+
+    @property
+    def is_required(self) -> bool:
+        """Has it no default?"""
+        return self.default is inspect.Parameter.empty
+
+
+def bound_arguments(name: str, taken: Mapping[str, Argument], given: Mapping[str, Any]) -> dict[str, Any]:
+    """All arguments of a call of ``name``, in the order in which they are ``taken``, defaults included. Raises
+    UnknownName and ConfigError, one line each."""
+    for key in given:
+        if key not in taken:
+            raise UnknownName(f"parameter of {name}", key, taken)
+    for key, argument in taken.items():
+        if key not in given and argument.is_required:
+            raise ConfigError(f"{name}: missing a required argument: {key!r}")
+    for key, argument in taken.items():
+        if key in given:
+            check_argument(f"{key} of {name}", given[key], argument.hint)
+    return {key: given.get(key, argument.default) for key, argument in taken.items()}
 
 
 def bound_function(function: Callable[..., Any]) -> Callable[..., Any]:

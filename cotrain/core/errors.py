@@ -143,10 +143,9 @@ def nearest_file(name: str, known: Iterable[str]) -> str | None:
 
 
 def _shortens(given: str, name: str) -> bool:
-    if len(given) < 3:
-        return False
     words, all_words = (set(re.split(r"[\W_]+", text)) for text in (given, name))
-    return name.startswith(given) or words < all_words
+    is_beginning = len(given) >= 3 and name.startswith(given)
+    return is_beginning or words < all_words
 
 
 def _typing_errors(one: str, other: str) -> int:

@@ -29,6 +29,7 @@ MOST_LINE = 64 * MOST_ROW  # bytes of a line that is passed over as too long
 MOST_LINES = 1 << 32  # bytes of a file that is read line by line
 MOST_WHOLE = 1 << 29  # bytes of a file that is read in one piece
 MOST_BY_HAND = 1 << 20  # bytes of a file of settings or of a prompt
+MOST_DOCUMENT = 1 << 25  # bytes of a JSON document of a run; parsed it may take forty times as many
 PACKED, PACKED_LEAST = 200, 1 << 26  # a gzip file may unpack to so many times its size, and to so much in any case
 _DEEP_KEY = re.compile(r"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){200}")  # a.a.a…
 DEEPEST = 32  # tables and lists inside each other in a file of settings
@@ -121,13 +122,31 @@ def open_regular(path: Path | str) -> BufferedReader:
     return open(descriptor, "rb")
 
 
-def read_regular(path: Path | str, most: int = MOST_WHOLE) -> bytes:
+def read_regular(path: Path | str, most: int = MOST_DOCUMENT) -> bytes:
     """All of such a file. Raises OSError, also for one of more than ``most`` bytes."""
     with open_regular(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise OSError(errno.EFBIG, f"more than {most} bytes", str(path))
     return content
+
+
+def whole_lines(file: BufferedReader, start: int = 0, most: int = MOST_LINE) -> Iterator[tuple[bytes | None, int]]:
+    """The lines of a regular file from a byte on, each without its line break, and the byte where it ends. A line of
+    more than ``most`` bytes is None, and a last line without a line break is left for later. Raises OSError for a file
+    of more than ``MOST_LINES`` bytes: a file may have any size without taking up the disk."""
+    if os.fstat(file.fileno()).st_size > MOST_LINES:
+        raise OSError(errno.EFBIG, f"more than {MOST_LINES} bytes", file.name)
+    file.seek(start)
+    end = start
+    while line := file.readline(most):
+        end, last = end + len(line), line
+        while not last.endswith(b"\n"):
+            last = file.readline(MOST_ROW)
+            if not last:
+                return
+            end += len(last)
+        yield (line[:-1] if last is line else None), end
 
 
 @contextmanager

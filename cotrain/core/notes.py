@@ -124,6 +124,8 @@ FIRST_WRONG = Note[int](
 )
 LABEL_RIGHT = Note[float]("label_right", bool | float, "is the pseudo-label the truth; of several, their share")
 REWARD_RIGHT = Note[bool]("reward_right", bool, "is the reward what the truth would have paid")
+TEAM = Note[bool]("team", bool, "is the solution right with which the team ends")
+GATHERED = Note[float]("gathered", float, "share of the needed facts that the solver found")
 JUDGED = Note[bool]("judged", bool, "was the solution shown to a judge")
 
 SHARED = (CORRECT, GOLD, STEP_OK, STEP_REASONS, FIRST_WRONG, LABEL_RIGHT, REWARD_RIGHT, JUDGED)

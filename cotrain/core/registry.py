@@ -23,6 +23,13 @@ from typing import Any
 from cotrain.core.errors import ConfigError, UnknownName
 
 RECIPES, TASKS, COMMANDS = "cotrain.recipes", "cotrain.tasks", "cotrain.commands"
+ZOO = {  # names that the package cotrain-zoo brings, whose folder is zoo/ of cotrain's repository
+    RECIPES: (
+        "adversarial_imitation", "coder_tester", "coverrl", "debate_solve", "dsm", "gar", "prover_verifier",
+        "rubric_judge", "spiral",
+    ),
+    TASKS: ("games", "short_programs"),
+}  # fmt: skip
 
 
 def shipped_places(group: str) -> dict[str, str]:
@@ -37,14 +44,21 @@ def joined_places(group: str) -> dict[str, str]:
 
 
 def load_named(group: str, name: str, own: dict[str, str], what: str, others: Iterable[str] = ()) -> Any:
-    """The object behind a name, from ``own`` or else from an installed package. Raises UnknownName, in which ``what``
-    is the kind of thing and ``others`` are further names to suggest; ConfigError where a package's own does not
-    load."""
+    """The object behind a name, from ``own`` or else from an installed package.
+
+    Raises UnknownName, in which ``what`` is the kind of thing and ``others`` are further names to suggest. Raises
+    ConfigError for a name of the zoo where that is not installed, and where a package's own does not load.
+    """
     place = own.get(name)
     if place is not None:
         module, _, attribute = place.partition(":")
         return getattr(import_module(module), attribute)
     point = next(iter(entry_points(group=group, name=name)), None)
+    if point is None and name in ZOO.get(group, ()):
+        raise ConfigError(
+            f"{what} {name!r} is in the zoo, a package of its own: install it with `pip install -e zoo` in a clone of "
+            "cotrain's repository"
+        )
     if point is None:
         raise UnknownName(what, name, [*own, *others, *joined_places(group)])
     try:

@@ -68,6 +68,12 @@ def print_progress(text: str) -> None:
         print(escape_terminal(text), flush=True)
 
 
+def print_aside(text: str) -> None:
+    """Print one line of progress on stderr, where it cannot get into a result that is printed."""
+    if shows_progress():
+        print(escape_terminal(text), file=sys.stderr, flush=True)
+
+
 def print_notice(text: str) -> None:
     """Print a note or an alarm, in one line on stderr."""
     if shows_notes():

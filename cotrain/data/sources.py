@@ -12,11 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from cotrain.core.errors import ConfigError, StateError, UnknownName
-from cotrain.core.registry import TASKS, joined_places, load_named, shipped_places
+from cotrain.core.registry import TASKS, ZOO, joined_places, load_named, shipped_places
 from cotrain.core.types import TaskSource, take_fields
 from cotrain.core.user_code import load_class
 from cotrain.data.columns import SCHEMAS
-from cotrain.data.labels import allows_unanswered
 
 PROGRAMS = ("mbpp", "humaneval")
 KINDS = {  # kind → its class; the kinds of single methods and of installed packages are in the registry
@@ -66,7 +65,7 @@ def task_source(spec: str, data: str | None = None, *, lenient: bool = False, un
     "gym:NAME:max_terms=3,max_digits=2"), "verifiers:NAME", "openenv:URL", "pairs:FILE", "chats:FILE", or with data
     "pairs", "chats", "jsonl" (with columns of its own "jsonl:QUESTION,ANSWER"), a benchmark, "mbpp" or "humaneval"
     (with a sandbox "mbpp:MODULE:FUNCTION"), or "path/to/file.py:CLASS", a class of the user's own that is made without
-    arguments, or what a method ("games:NAME", "halves", "world") or an installed package has registered
+    arguments, or what a method ("halves", "world") or an installed package has registered
     (``cotrain.core.registry``).
 
     ``data``: a file, a directory, or "owner/name" on the Hub, which says for "jsonl" which benchmark it is, if it is
@@ -97,7 +96,7 @@ def task_source(spec: str, data: str | None = None, *, lenient: bool = False, un
             return JsonlTasks(data, *columns, lenient=lenient, unanswered=unanswered)
         return benchmark_tasks(*_on_the_hub(spec, data), lenient=lenient, unanswered=unanswered)
     is_own_class = spec.rpartition(":")[0].endswith(".py")
-    registered = kind in shipped_places(TASKS) or kind in joined_places(TASKS)
+    registered = kind in shipped_places(TASKS) or kind in joined_places(TASKS) or kind in ZOO[TASKS]
     if not (spec == "words" or is_own_class or registered or (kind in NAMED and name)):
         raise UnknownName("task source", spec, [*NAMES, *shipped_places(TASKS), *joined_places(TASKS)])
     if lenient and data is None:
@@ -218,3 +217,9 @@ def _check_source(source: TaskSource, where: str) -> TaskSource:
     if missing:
         raise ConfigError(f"{where} has no {missing[0]!r}; a task source has name, get, size and describe")
     return source
+
+
+def allows_unanswered(labelled: str | int) -> bool:
+    """Whether rows may lack an answer with this ``--labelled``: where it is no number, and so says by itself which
+    problems have one."""
+    return not re.match(r"-?[\d.]", str(labelled).strip())

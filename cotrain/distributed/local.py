@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -28,10 +28,13 @@ from cotrain.core.types import Trace
 from cotrain.distributed.contract import ProcessStats
 from cotrain.distributed.policy_handles import (
     LearnerHandle,
+    LearningSpec,
     ModelHandle,
+    ModelSpec,
     PolicyHandle,
     PolicySpec,
     ProgramHandle,
+    ProgramSpec,
     route_policies,
 )
 from cotrain.inference.contract import Engine
@@ -47,7 +50,7 @@ if TYPE_CHECKING:
     from cotrain.models.adapters import AdapterBase
     from cotrain.models.offload import Residence
 
-DEVICE_KINDS = ("cpu", "cuda")  # of devices that are taken
+DEVICE_KINDS = ("cpu", "cuda", "mps")  # of devices that are taken
 MakeEngine = Callable[[Mapping[str, ModelHandle], str], Engine]  # (who is asked, by policy; device) → the engine
 
 
@@ -138,7 +141,7 @@ def with_device_defaults(policies: Mapping[str, PolicySpec], device: str) -> dic
     }
 
 
-def device_of(spec: Any, usual: str) -> str:
+def device_of(spec: PolicySpec, usual: str) -> str:
     """The device of a policy. ``usual``: of policies that name none."""
     own = getattr(spec, "device", None)
     if own is None or _numbered(resolve_device(own)) == _numbered(usual):
@@ -160,9 +163,9 @@ def resolve_device(name: str) -> str:
 class PolicyFactory:
     """What policies ask for while they build themselves."""
 
-    def __init__(self, policies: Mapping[str, Any], seed: int, device: str) -> None:
+    def __init__(self, policies: Mapping[str, PolicySpec], seed: int, device: str) -> None:
         check_policy_devices(policies)
-        self.policies: Mapping[str, Any] = with_device_defaults(policies, device)
+        self.policies: Mapping[str, PolicySpec] = with_device_defaults(policies, device)
         self.seed, self.device = seed, device
         self._built: dict[str, PolicyHandle] = {}
         self._residences: dict[str, Residence] = {}  # by device: where policies take turns on it
@@ -177,7 +180,7 @@ class PolicyFactory:
             bases = _adapter_bases(group, seed, "cpu" if place in self._residences else place)
             self._bases |= {(model, place): base for model, base in bases.items()}
         self._shared: dict[tuple[Any, ...], tuple[nn.Module, Rendering]] = {}
-        for spec in policies.values():
+        for spec in _sharing_bases(policies).values():
             if spec.lora is not None and self._sharing_key(spec) not in self._shared:
                 base = self._bases[spec.model, device_of(spec, device)]
                 self._shared[self._sharing_key(spec)] = base.module, _make_renderer(base.module, base.tokenizer)
@@ -192,15 +195,15 @@ class PolicyFactory:
                 handle.residence = self._residences.get(self.device_of(handle.spec))
         return self._built[name]
 
-    def device_of(self, spec: Any) -> str:
+    def device_of(self, spec: PolicySpec) -> str:
         """Where a policy computes."""
         return device_of(spec, self.device)
 
-    def _base_of(self, spec: Any) -> AdapterBase | None:
+    def _base_of(self, spec: ModelSpec) -> AdapterBase | None:
         """The base with the adapters on this policy's model, if there are any on its device."""
         return self._bases.get((spec.model, self.device_of(spec)))
 
-    def _sharing_key(self, spec: Any) -> tuple[Any, ...]:
+    def _sharing_key(self, spec: ModelSpec) -> tuple[Any, ...]:
         """What two policies must have in common to share a module."""
         return (self.device_of(spec), spec.model, *spec.load_options.values())
 
@@ -208,13 +211,13 @@ class PolicyFactory:
         """Of what a following policy draws."""
         return seed_of(self.seed, "follower", name)
 
-    def language_model(self, spec: Any) -> tuple[nn.Module, Rendering]:
+    def language_model(self, spec: ModelSpec) -> tuple[nn.Module, Rendering]:
         """A module of its own, with its renderer; ``place`` puts it on the device."""
         model, tokenizer = load_model(spec.model, **spec.load_options)
         return model.eval(), _make_renderer(model, tokenizer)
 
     def place(
-        self, name: str, spec: Any, model: nn.Module, base: AdapterBase | None = None
+        self, name: str, spec: ModelSpec, model: nn.Module, base: AdapterBase | None = None
     ) -> Callable[[], object] | None:
         """Put a policy's model on the device, or let it take turns there; what is to be called before each of its
         passes. ``base``: whose adapters lie in it."""
@@ -226,26 +229,32 @@ class PolicyFactory:
             return select
         return residence.add_policy(name, model, rests=spec.offload, adapter=own, select=select)
 
-    def scoring_renderer(self, spec: Any) -> Rendering:
+    def scoring_renderer(self, spec: ModelSpec) -> Rendering:
         return load_renderer(spec.model, trust_remote_code=spec.trust_remote_code)
 
-    def build_trainable(self, name: str, spec: Any, model: nn.Module, renderer: Rendering | None) -> LearnerHandle:
+    def build_trainable(
+        self, name: str, spec: LearningSpec, model: nn.Module, renderer: Rendering | None
+    ) -> LearnerHandle:
         """All weights of a module, with an optimiser."""
         model.requires_grad_(True)
         activate = self.place(name, spec, model)
         learner = self.make_learner(model, spec, activate)
         return LearnerHandle(name, spec, renderer, model, learner=learner, activate=activate)
 
-    def build_adapter(self, name: str, spec: Any) -> LearnerHandle:
+    def build_adapter(self, name: str, spec: LearningSpec) -> LearnerHandle:
         """The adapter of this policy on the base that it shares, with an optimiser."""
         model, renderer, activate, base = self.adapter_module(name, spec)
         learner = self.make_learner(model, spec, activate)
         return LearnerHandle(name, spec, renderer, model, learner=learner, activate=activate, base=base)
 
-    def make_learner(self, model: nn.Module, spec: Any, activate: Callable[[], object] | None = None) -> TorchLearner:
+    def make_learner(
+        self, model: nn.Module, spec: LearningSpec, activate: Callable[[], object] | None = None
+    ) -> TorchLearner:
         return TorchLearner(model, **spec.learner_options, activate=activate)
 
-    def adapter_module(self, name: str, spec: Any) -> tuple[nn.Module, Rendering, Callable[[], object], AdapterBase]:
+    def adapter_module(
+        self, name: str, spec: ModelSpec
+    ) -> tuple[nn.Module, Rendering, Callable[[], object], AdapterBase]:
         """The module in which an adapter lies, its renderer, what selects the adapter, and the base."""
         model, renderer = self._shared[self._sharing_key(spec)]
         base = self._base_of(spec)
@@ -254,7 +263,7 @@ class PolicyFactory:
         assert activate is not None
         return model, renderer, activate, base
 
-    def build_frozen(self, name: str, spec: Any) -> ModelHandle:
+    def build_frozen(self, name: str, spec: ModelSpec) -> ModelHandle:
         """A module that others may share: the base of adapters with none of them active, or another frozen policy's."""
         key = self._sharing_key(spec)
         if key not in self._shared:
@@ -264,7 +273,7 @@ class PolicyFactory:
         base = self._base_of(spec)
         return ModelHandle(name, spec, renderer, model, activate=self.place(name, spec, model, base), base=base)
 
-    def build_program(self, name: str, spec: Any) -> ProgramHandle:
+    def build_program(self, name: str, spec: ProgramSpec) -> ProgramHandle:
         from cotrain.prompts.byte_tokenizer import ByteRenderer
 
         teller = None if spec.tokens_of is None else self.renderer_of(spec.tokens_of)
@@ -274,7 +283,7 @@ class PolicyFactory:
         return self.get_handle(name).renderer
 
 
-def _adapter_bases(policies: Mapping[str, Any], seed: int, device: str) -> dict[str, AdapterBase]:
+def _adapter_bases(policies: Mapping[str, PolicySpec], seed: int, device: str) -> dict[str, AdapterBase]:
     """A base for each model on which a policy is an adapter, with all its adapters."""
     adapters = [(name, spec, spec.lora) for name, spec in policies.items() if spec.lora is not None]
     if not adapters:
@@ -293,15 +302,15 @@ def _adapter_bases(policies: Mapping[str, Any], seed: int, device: str) -> dict[
     return bases
 
 
-def policies_by_device(policies: Mapping[str, Any], usual: str) -> dict[str, dict[str, Any]]:
+def policies_by_device(policies: Mapping[str, PolicySpec], usual: str) -> dict[str, dict[str, PolicySpec]]:
     """The policies that compute on each device, in their order. ``usual``: of those that name none."""
-    groups: dict[str, dict[str, Any]] = {}
+    groups: dict[str, dict[str, PolicySpec]] = {}
     for name, spec in policies.items():
         groups.setdefault(device_of(spec, usual), {})[name] = spec
     return groups
 
 
-def check_policy_devices(policies: Mapping[str, Any]) -> None:
+def check_policy_devices(policies: Mapping[str, PolicySpec]) -> None:
     """Raise ConfigError for a device of a policy's own that is not there."""
     for name, spec in policies.items():
         own = getattr(spec, "device", None)
@@ -309,12 +318,18 @@ def check_policy_devices(policies: Mapping[str, Any]) -> None:
             check_device(resolve_device(own), flag=f"policies.{name}.device")
 
 
-def check_shared_bases(policies: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
+def _sharing_bases(policies: Mapping[str, PolicySpec]) -> dict[str, ModelSpec]:
+    """The policies that share a base with adapters on their model: these themselves, and frozen ones."""
+    return {name: cast("ModelSpec", spec) for name, spec in policies.items() if spec.shares_base}
+
+
+def check_shared_bases(policies: Mapping[str, PolicySpec]) -> dict[str, tuple[str, ModelSpec]]:
     """The first adapter on each model, by name and policy: with it all adapters and frozen policies on that model share
     the base in memory. Raises ConfigError where they do not load it alike."""
-    first = {spec.model: (name, spec) for name, spec in reversed([*policies.items()]) if spec.lora is not None}
-    for name, spec in policies.items():
-        if spec.model not in first or not spec.shares_base:
+    sharing = _sharing_bases(policies)
+    first = {spec.model: (name, spec) for name, spec in reversed([*sharing.items()]) if spec.lora is not None}
+    for name, spec in sharing.items():
+        if spec.model not in first:
             continue
         other, base = first[spec.model]
         for field_name in {**spec.load_options, **base.load_options}:
@@ -339,10 +354,12 @@ def check_device(name: str, flag: str = "--device") -> None:
     except RuntimeError:
         kind, index = "", 0
     if kind not in DEVICE_KINDS:
-        raise ConfigError(f"{flag} {name!r}: expected auto, cpu, cuda or cuda:N")
+        raise ConfigError(f"{flag} {name!r}: expected auto, cpu, cuda, cuda:N or mps")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             f"{flag} {name!r}: torch {torch.__version__} sees no GPU here; use cpu, or see `cotrain doctor`"
         )
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError(f"{flag} {name!r}: torch {torch.__version__} sees no GPU of Apple's here; use cpu")
     if kind == "cuda" and index >= torch.cuda.device_count():
         raise ConfigError(f"{flag} {name!r}: there are {torch.cuda.device_count()} GPUs here, counted from cuda:0")

@@ -302,7 +302,7 @@ def retry_lost(work: Callable[[], Made], lost: type[ProcessLost], mend: Callable
 class ModelFreeFactory(PolicyFactory):
     """Where policies build themselves that hold no model: programs, and models of other servers."""
 
-    def __init__(self, policies: Mapping[str, Any], opened: Mapping[str, PolicyInfo]) -> None:
+    def __init__(self, policies: Mapping[str, PolicySpec], opened: Mapping[str, PolicyInfo]) -> None:
         self.policies, self._opened = policies, opened
         self._built = {}
 

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partialmethod
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from cotrain.algorithms.contract import Given, PolicyVerbs, Sequences, verbs_of
+from cotrain.algorithms.contract import Given, LossTerm, PolicyVerbs, Sequences, UpdateReport
 from cotrain.core.errors import ConfigError
-from cotrain.core.types import Completion, Trace
+from cotrain.core.types import Completion, State, Trace
 from cotrain.core.verbosity import print_notice
 from cotrain.inference.contract import Engine, HoldingEngine, MemoryLimitedEngine, Request, ServingEngine, SpeakerError
 from cotrain.learner.learner import TorchLearner
@@ -31,6 +30,7 @@ from cotrain.prompts.render import Renderer, Rendering
 from cotrain.storage.tensor_files import TensorParts
 
 if TYPE_CHECKING:
+    from cotrain.distributed.local import PolicyFactory
     from cotrain.models.adapters import AdapterBase
     from cotrain.models.lora import Lora
     from cotrain.models.offload import Residence
@@ -39,29 +39,6 @@ RankedTokens = list[tuple[float, list[tuple[int, float]]]]  # per token: its log
 Program = Callable[[Mapping[str, Any], Random], str]  # (the call's fields, addressed draws) → what it says
 SCORING_SHORT = "scoring_out_of_memory"  # how often a pass that scores was halved
 _SLICE = 2**24  # logits that are normalised at a time
-
-
-class Forwarder(Protocol):
-    """Who stands between those that ask a verb and the one that does it."""
-
-    def ask_verb(self, verb: str, *arguments: Any, **options: Any) -> Any:
-        """The answer of whoever does it."""
-        ...
-
-
-Forwarding = TypeVar("Forwarding", bound=Forwarder)
-
-
-def forward_verbs(*verbs: str) -> Callable[[type[Forwarding]], type[Forwarding]]:
-    """Class decorator: ``policy.update(terms)`` asks ``policy.ask_verb("update", terms)``, and so does each of these
-    verbs. Their types are those of the class's base, ``PolicyVerbs``."""
-
-    def add_verbs(kind: type[Forwarding]) -> type[Forwarding]:
-        for verb in verbs:
-            setattr(kind, verb, partialmethod(kind.ask_verb, verb))
-        return kind
-
-    return add_verbs
 
 
 class PolicySpec(Protocol):
@@ -92,9 +69,12 @@ class PolicySpec(Protocol):
     @property
     def lora(self) -> Lora | None: ...  # of its adapter
 
+    @property
+    def shares_base(self) -> bool: ...  # with the adapters on its model
+
     def with_device_defaults(self, *, autocast: bool) -> Self: ...  # with what the device decides
 
-    def build(self, name: str, room: Any) -> PolicyHandle: ...
+    def build(self, name: str, room: PolicyFactory) -> PolicyHandle: ...
 
 
 class ModelSpec(PolicySpec, Protocol):
@@ -117,6 +97,29 @@ class ModelSpec(PolicySpec, Protocol):
 
     @property
     def load_options(self) -> dict[str, Any]: ...  # arguments of ``load_model``
+
+    @property
+    def trust_remote_code(self) -> bool: ...
+
+    @property
+    def offload(self) -> bool: ...  # its weights lie elsewhere while another policy computes
+
+
+class LearningSpec(ModelSpec, Protocol):
+    """One with an optimiser of its own."""
+
+    @property
+    def learner_options(self) -> dict[str, Any]: ...  # arguments of ``TorchLearner``
+
+
+class ProgramSpec(PolicySpec, Protocol):
+    """A function that speaks."""
+
+    @property
+    def speak(self) -> Program: ...
+
+    @property
+    def tokens_of(self) -> str | None: ...  # a policy, whose tokens its text is cut into
 
 
 class PolicyHandle(PolicyVerbs):
@@ -257,23 +260,55 @@ class ModelHandle(PolicyHandle):
         save_model(model, renderer.tokenizer, directory)
 
 
-@forward_verbs(*verbs_of(TorchLearner))
 class LearnerHandle(ModelHandle):
-    """A policy with an optimiser."""
+    """A policy with an optimiser: its learner does what is asked."""
 
     changes = True
 
-    def __init__(self, *policy: Any, learner: TorchLearner, **options: Any) -> None:
-        """``policy``, ``options``: as of ``ModelHandle``; ``base``: where its adapter lies, if it is one."""
-        super().__init__(*policy, **options)
+    def __init__(
+        self,
+        name: str,
+        spec: ModelSpec,
+        renderer: Rendering | None,
+        model: nn.Module,
+        *,
+        learner: TorchLearner,
+        activate: Callable[[], object] | None = None,
+        base: AdapterBase | None = None,
+    ) -> None:
+        """Arguments as of ``ModelHandle``; ``base``: the model that its adapter is on, if it is an adapter."""
+        super().__init__(name, spec, renderer, model, activate=activate, base=base)
         self.learner = learner
 
     @property
     def version(self) -> int:
         return self.learner.version
 
-    def ask_verb(self, verb: str, *arguments: Any, **options: Any) -> Any:
-        return getattr(self.learner, verb)(*arguments, **options)
+    def update(self, terms: Sequence[LossTerm]) -> UpdateReport:
+        return self.learner.update(terms)
+
+    def renew(self) -> None:
+        self.learner.renew()
+
+    def restart(self) -> bool:
+        return self.learner.restart()
+
+    def logprobs(
+        self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
+    ) -> list[torch.Tensor]:
+        return self.learner.logprobs(sequences, temperature=temperature, given=given)
+
+    def weights(self) -> Iterable[tuple[str, torch.Tensor]]:
+        return self.learner.weights()
+
+    def state(self) -> State:
+        return self.learner.state()
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        return self.learner.tensors()
+
+    def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
+        self.learner.load(state, tensors)
 
     def save(self, directory: Path, *, merged: bool = False) -> None:
         if self.base is None:
@@ -344,10 +379,11 @@ class RoutingEngine:
 
     def __init__(self, handles: Mapping[str, PolicyHandle], engine: Engine) -> None:
         self._handles, self.engine = handles, engine
+        # who answers for a policy: the engine in which its model is, or itself, as programs and remote policies do
+        self._answers = {name: handle.engine or handle for name, handle in handles.items()}
 
     async def sample(self, request: Request) -> Completion:
-        player = self._handles.get(request.policy, self.engine)
-        return await player.sample(request)
+        return await self._answers.get(request.policy, self.engine).sample(request)
 
     def advance(self) -> bool:
         return self.engine.advance()

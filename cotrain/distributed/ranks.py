@@ -39,7 +39,7 @@ from cotrain.core.errors import ConfigError, ProcessLost, RankShort, first_line
 from cotrain.distributed.contract import ProcessStats
 from cotrain.distributed.local import PolicyFactory
 from cotrain.distributed.placement import rank_label
-from cotrain.distributed.policy_handles import LearnerHandle, ModelHandle, PolicySpec
+from cotrain.distributed.policy_handles import LearnerHandle, LearningSpec, ModelHandle, ModelSpec, PolicySpec
 from cotrain.distributed.remote_policies import Arrays, HostedPolicy, Launcher, LearnerHost, WatchedProcess
 from cotrain.learner.fsdp import Sharded, ShardedLearner, ShardedScorer
 from cotrain.learner.learner import TorchLearner
@@ -306,7 +306,7 @@ class WriteFailure:
 class ShardedPolicyFactory(PolicyFactory):
     """Where models are put into shards as they are built."""
 
-    def __init__(self, policies: Mapping[str, Any], seed: int, device: str) -> None:
+    def __init__(self, policies: Mapping[str, PolicySpec], seed: int, device: str) -> None:
         for field, why in (("offload", "shards stay on their devices"), ("load_in_4bit", "4 bits have no shards")):
             if any(getattr(spec, field, False) for spec in policies.values()):
                 raise ConfigError(f"{field}=true goes with --world 1: {why} of ranks; leave it out")
@@ -317,10 +317,12 @@ class ShardedPolicyFactory(PolicyFactory):
             self._shards_of(base.module)
             base.reread_weights()
 
-    def make_learner(self, model: nn.Module, spec: Any, activate: Callable[[], object] | None = None) -> TorchLearner:
+    def make_learner(
+        self, model: nn.Module, spec: LearningSpec, activate: Callable[[], object] | None = None
+    ) -> TorchLearner:
         return ShardedLearner(self._shards_of(model), **spec.learner_options, activate=activate)
 
-    def build_frozen(self, name: str, spec: Any) -> ModelHandle:
+    def build_frozen(self, name: str, spec: ModelSpec) -> ModelHandle:
         handle = super().build_frozen(name, spec)
         handle.make_scorer = partial(ShardedScorer, sharded=self._shards_of(handle.model))
         return handle

@@ -2,26 +2,27 @@
 
 ::
 
-    handle.update(terms) ──pack──▶ LearnerHost.update("generator", …) ──▶ the handle of one process
+    policy.update(terms) ──pack──▶ LearnerHost.update("generator", …) ──▶ the handle of that process
                          (``policy_handles.py``) ◀─unpack── (its answer, the version of its weights then)
 
-Neither side writes a verb down: both forward what ``learn.contract.PolicyVerbs`` has. Tensors cross as numpy arrays,
-which Ray's store hands on without a copy (torch tensors are pickled: six times as slow for 500 MB), policies as their
-names. Knows no Ray: ``ray_processes.py`` makes the host an actor.
+Each method of ``learn.contract.PolicyVerbs`` is written out on both sides. Tensors cross as numpy arrays, which Ray's
+store hands on without a copy (torch tensors are pickled: six times as slow for 500 MB), policies as their names. Knows
+no Ray: ``ray_processes.py`` makes the host an actor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy
 import torch
 
-from cotrain.algorithms.contract import VERBS
+from cotrain.algorithms.contract import Given, LossTerm, PolicyVerbs, Sequences, UpdateReport
+from cotrain.core.types import State
 from cotrain.distributed.local import PolicyFactory
-from cotrain.distributed.policy_handles import ComputeShape, PolicyHandle, PolicySpec, forward_verbs
+from cotrain.distributed.policy_handles import ComputeShape, PolicyHandle, PolicySpec
 from cotrain.prompts.render import Rendering
 
 DEPTH = 3  # containers within each other in which tensors are looked for: arguments, sequences, pairs; not token ids
@@ -103,9 +104,8 @@ class PolicyName:
     name: str
 
 
-@forward_verbs(*VERBS)
 class HostedPolicy(PolicyHandle):
-    """A policy whose model is in the process of the learners."""
+    """A policy whose model is in the process of the learners, which has a method of the same name."""
 
     version = 0  # as they told last
 
@@ -114,18 +114,60 @@ class HostedPolicy(PolicyHandle):
         super().__init__(name, spec, opened.renderer)
         self.changes, self._shape, self._learners = opened.changes, opened.shape, learners
 
-    def ask_verb(self, verb: str, *arguments: Any, **options: Any) -> Any:
-        answer, self.version = self._learners().ask(verb, self.name, pack(arguments), pack(options))
+    def update(self, terms: Sequence[LossTerm]) -> UpdateReport:
+        report: UpdateReport = self._ask(LearnerHost.update, terms)
+        return report
+
+    def renew(self) -> None:
+        self._ask(LearnerHost.renew)
+
+    def restart(self) -> bool:
+        return bool(self._ask(LearnerHost.restart))
+
+    def logprobs(
+        self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
+    ) -> list[torch.Tensor]:
+        return list(self._ask(LearnerHost.logprobs, sequences, temperature, given))
+
+    def weights(self) -> Iterable[tuple[str, torch.Tensor]]:
+        weights: Iterable[tuple[str, torch.Tensor]] = self._ask(LearnerHost.weights)
+        return weights
+
+    def follow(self, source: PolicyVerbs, planned: int) -> bool:
+        return bool(self._ask(LearnerHost.follow, source, planned))
+
+    def state(self) -> State:
+        state: State = self._ask(LearnerHost.state)
+        return state
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        return dict(self._ask(LearnerHost.tensors))
+
+    def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
+        self._ask(LearnerHost.load, state, tensors)
+
+    def scoring_limit(self) -> int | None:
+        tokens: int | None = self._ask(LearnerHost.scoring_limit)
+        return tokens
+
+    def set_scoring_limit(self, tokens: int | None) -> None:
+        self._ask(LearnerHost.set_scoring_limit, tokens)
+
+    def _ask(self, method: Callable[..., Answer], *arguments: Any) -> Any:
+        """Call this method of ``LearnerHost`` in its process, and note the version that it tells."""
+        answer, self.version = self._learners().ask(method.__name__, self.name, *pack(arguments))
         return unpack(answer)
 
     def shape(self) -> ComputeShape | None:
         return self._shape
 
 
-@forward_verbs(*VERBS)
+Answer = tuple[Any, int]  # what a policy answered, packed; the version of its weights then
+
+
 class LearnerHost:
-    """All policies whose models this run holds, with their optimisers. Each verb is called with the policy's name, the
-    arguments and the options."""
+    """All policies whose models this run holds, with their optimisers. The methods of ``PolicyVerbs`` take the policy's
+    name first, then packed arguments."""
 
     def __init__(
         self,
@@ -140,10 +182,45 @@ class LearnerHost:
         factory = room(policies, seed, device)
         self.handles: dict[str, PolicyHandle] = {n: factory.get_handle(n) for n, spec in policies.items() if spec.head}
 
-    def ask_verb(self, verb: str, policy: str, arguments: Any, options: Any) -> tuple[Any, int]:
-        handle = self.handles[policy]
-        answer = getattr(handle, verb)(*unpack(arguments, self.handles), **unpack(options, self.handles))
-        return pack(answer), handle.version
+    def update(self, policy: str, terms: Sequence[LossTerm]) -> Answer:
+        return self._packed(policy, self.handles[policy].update(terms))
+
+    def renew(self, policy: str) -> Answer:
+        self.handles[policy].renew()
+        return self._packed(policy, None)
+
+    def restart(self, policy: str) -> Answer:
+        return self._packed(policy, self.handles[policy].restart())
+
+    def logprobs(self, policy: str, sequences: Sequences, temperature: float, given: Sequence[Given]) -> Answer:
+        logprobs = self.handles[policy].logprobs(sequences, temperature=temperature, given=given)
+        return self._packed(policy, logprobs)
+
+    def weights(self, policy: str) -> Answer:
+        return self._packed(policy, self.handles[policy].weights())
+
+    def follow(self, policy: str, source: PolicyName, planned: int) -> Answer:
+        return self._packed(policy, self.handles[policy].follow(self.handles[source.name], planned))
+
+    def state(self, policy: str) -> Answer:
+        return self._packed(policy, self.handles[policy].state())
+
+    def tensors(self, policy: str) -> Answer:
+        return self._packed(policy, self.handles[policy].tensors())
+
+    def load(self, policy: str, state: State, tensors: Arrays) -> Answer:
+        self.handles[policy].load(state, unpack(tensors))
+        return self._packed(policy, None)
+
+    def scoring_limit(self, policy: str) -> Answer:
+        return self._packed(policy, self.handles[policy].scoring_limit())
+
+    def set_scoring_limit(self, policy: str, tokens: int | None) -> Answer:
+        self.handles[policy].set_scoring_limit(tokens)
+        return self._packed(policy, None)
+
+    def _packed(self, policy: str, answer: Any) -> Answer:
+        return pack(answer), self.handles[policy].version
 
     def describe_policies(self) -> dict[str, PolicyInfo]:
         return {
@@ -167,14 +244,12 @@ def pack(value: Any, depth: int = DEPTH) -> Any:
     return _map_items(value, lambda one: pack(one, depth - 1)) if depth else value
 
 
-def unpack(value: Any, handles: Mapping[str, PolicyHandle] | None = None, depth: int = DEPTH) -> Any:
-    """What ``pack`` was given. Tensors have memory of their own: what comes out of Ray's store is read only."""
+def unpack(value: Any, depth: int = DEPTH) -> Any:
+    """What ``pack`` was given, but for names of policies. Tensors have memory of their own: what comes out of Ray's
+    store is read only."""
     if isinstance(value, numpy.ndarray):
         return torch.from_numpy(value.copy())
-    if isinstance(value, PolicyName):
-        assert handles is not None
-        return handles[value.name]
-    return _map_items(value, lambda one: unpack(one, handles, depth - 1)) if depth else value
+    return _map_items(value, lambda one: unpack(one, depth - 1)) if depth else value
 
 
 def _map_items(value: Any, change: Callable[[Any], Any]) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -77,6 +77,20 @@ class RequestParams:
     messages: tuple[Message, ...] = ()  # of a chat
     tools: tuple[dict[str, Any], ...] = ()  # functions that it may call
     calls: bool = True  # are calls of them read
+
+
+def check_text_size(texts: Iterable[str], context: int, longest_token: int, param: str, model: str) -> None:
+    """Raises BadRequest for texts that are too long for a context however they are cut into tokens: counting their
+    bytes takes no time, and cutting megabytes into tokens takes seconds in which nobody else is answered."""
+    size = sum(len(text.encode("utf-8", "replace")) for text in texts)
+    most = context * longest_token
+    if size > most:
+        raise BadRequest(
+            f"{param} has {size} bytes of text, more than the {most} that the context of {context} tokens of "
+            f"{model!r} can hold; shorten it",
+            param,
+            code="context_length_exceeded",
+        )
 
 
 def decode_body(body: bytes, known: Sequence[str]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from typing import ClassVar
 from cotrain.core.types import ParseFailure, Span
 from cotrain.formats.solutions import (
     MAX_CHARS,
+    Review,
     SelfCheck,
     Solution,
     _clip_score,
@@ -36,17 +37,6 @@ FOUND = re.compile(r"<found>[^<]*</found>")  # what a policy says that a search 
 _SEARCHED = re.compile(rf"<search>[^<]*</search>|{FOUND.pattern}")
 _VERDICTS = {"CORRECT": True, "INCORRECT": False}
 _HEDGES = frozenset({"not", "never", "no", "or", "nor", "cannot"})  # "not CORRECT" is not a verdict
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Review:
-    """A review that could be read: a verdict for every step and one for the answer."""
-
-    steps: tuple[bool, ...]  # [K] True where the reviewer wrote CORRECT
-    final: bool  # the verdict on the answer
-    final_span: Span  # where that word stands
-    format_score: float = 1.0  # always 1: a review is read in full or not at all
-    ok: ClassVar[bool] = True
 
 
 def step_verdicts(text: str, count: int) -> Review | ParseFailure:

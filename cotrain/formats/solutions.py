@@ -20,13 +20,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from cotrain.core.types import ParseFailure, Span
 from cotrain.prompts.thoughts import end_of_other_thoughts
-
-if TYPE_CHECKING:
-    from cotrain.formats.role_replies import Review
 
 MAX_CHARS = 100_000  # longer texts are not read: "too long"
 UNFINISHED = "unclosed think"  # reason of a text that ends inside of a thought
@@ -44,6 +41,17 @@ class Solution:
     answer: str  # the inside of the one <answer>, stripped; never empty
     format_score: float = 1.0  # in [0, 1]; 0.6 when there is text outside of the tags
     tagged: str | None = None  # the same in tags, where its text has none (``answers.py``)
+    ok: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Review:
+    """A review that could be read: a verdict for every step and one for the answer."""
+
+    steps: tuple[bool, ...]  # [K] True where the reviewer wrote CORRECT
+    final: bool  # the verdict on the answer
+    final_span: Span  # where that word stands
+    format_score: float = 1.0  # always 1: a review is read in full or not at all
     ok: ClassVar[bool] = True
 
 

@@ -18,12 +18,12 @@ from functools import cache
 from pathlib import Path
 
 from cotrain.core.errors import ConfigError
-from cotrain.grading.cells import KINDS, PROCESSES, Kind
+from cotrain.grading.cells import KINDS, Kind, limits
 from cotrain.grading.grade_process import NotLoaded, Worker
 
 MEMORY_BYTES = 1 << 30  # address space of a program
 JUDGING = "cotrain.grading.program_worker:load_programs"
-TRIED = 4 * PROCESSES  # processes that the test tries to start; they sleep
+TRIED = 4 * limits.PROCESSES  # processes that the test tries to start; they sleep
 DEADLINE_S = 5.0
 _PATH_LENGTH = 60  # of a directory for a socket, whose path has 107 bytes at most
 ABOUT: dict[Kind, str] = {
@@ -91,7 +91,8 @@ def working_cell() -> Kind:
 def cell_fault(kind: Kind) -> str | None:
     """Why programs cannot run in this kind of cell; None where they can."""
     return _failed_check(
-        kind, {"too many processes": f"count_forks() < {PROCESSES}", "no import": "import_module() == (0.0, 0.0, 0)"}
+        kind,
+        {"too many processes": f"count_forks() < {limits.PROCESSES}", "no import": "import_module() == (0.0, 0.0, 0)"},
     )
 
 

@@ -19,6 +19,7 @@ from cotrain.core import entropy
 from cotrain.core.types import COLDEST, Completion
 from cotrain.inference.contract import Request
 from cotrain.inference.kv_cache import fill_gaps
+from cotrain.models.memory import float64_device
 from cotrain.prompts.decoding import StopWatch
 
 # -- Drawing tokens: uniforms by counter, then the inverse of the cumulative distribution.
@@ -56,7 +57,9 @@ def hash_counter(seeds: Tensor, positions: Tensor) -> Tensor:
 
 def uniform_numbers(seeds: Tensor, positions: Tensor) -> Tensor:
     """[B] float64 in the open interval (0, 1): the upper 52 bits of the hash, at the middle of their cell."""
-    return (_shift_right(hash_counter(seeds, positions), 12).double() + 0.5) * 2.0**-52
+    wide = float64_device(seeds.device)
+    bits = _shift_right(hash_counter(seeds.to(wide), positions.to(wide)), 12)
+    return (bits.double() + 0.5) * 2.0**-52
 
 
 def draw_tokens(
@@ -82,6 +85,9 @@ def draw_tokens(
     by the temperature, cut and renormalised), and its entropy [B] float32 in nats; of greedy tokens those of the plain
     softmax. Rows with a logit that is not a number give a log-probability that is not a number.
     """
+    device, wide = logits.device, float64_device(logits.device)
+    if wide != device:
+        logits, uniform, temperature, top_p = (x.to(wide) for x in (logits, uniform, temperature, top_p))
     greedy = temperature < COLDEST
     scaled = logits / torch.where(greedy, 1.0, temperature)[:, None]  # in float32, whatever the logits are
     logp = torch.log_softmax(scaled.float(), dim=-1)  # [B, V]
@@ -97,7 +103,8 @@ def draw_tokens(
         some_greedy = bool(greedy.any())
     if some_greedy:
         tokens = torch.where(greedy, logp.argmax(-1), tokens)
-    return tokens, logp.gather(1, tokens[:, None]).squeeze(1), entropies
+    logprobs = logp.gather(1, tokens[:, None]).squeeze(1)
+    return tokens.to(device), logprobs.to(device), entropies.to(device)
 
 
 def _find_tokens(weights: Tensor, uniform: Tensor) -> Tensor:

@@ -29,8 +29,14 @@ from cotrain.core.errors import ConfigError, StateError
 from cotrain.core.types import State, take_fields
 from cotrain.learner.batching import PlannedTerm, collate, move_to, plan_update
 from cotrain.learner.logprobs import Scorer
-from cotrain.learner.optim import Optimizer, adamw, load_optimizer_tensors, lr_multiplier, optimizer_tensors
-from cotrain.models.memory import MEMORY_ERRORS, release_gpu_cache
+from cotrain.learner.optim import (
+    Optimizer,
+    adamw,
+    load_optimizer_tensors,
+    lr_multiplier,
+    optimizer_tensors,
+)
+from cotrain.models.memory import MEMORY_ERRORS, float64_device, release_gpu_cache
 
 MODEL, OPTIMIZER = "model.", "optimizer."  # prefixes of tensor names
 NON_FINITE = "non-finite"
@@ -284,7 +290,8 @@ class TorchLearner(PolicyVerbs):
         """Forward and backward of one objective; its metrics under its name."""
         term, normaliser = planned.term, planned.normaliser
         entropy = term.algorithm.needs().entropy
-        zero = torch.zeros((), dtype=torch.float64, device=self.scorer.device)  # so that nobody waits before the end
+        wide = float64_device(self.scorer.device)
+        zero = torch.zeros((), dtype=torch.float64, device=wide)  # so that nobody waits before the end
         sums: dict[str, torch.Tensor] = defaultdict(lambda: zero)
         forward = backward = 0.0
         for indices, counts in self.scorer.local_batches(planned.batches):
@@ -294,8 +301,8 @@ class TorchLearner(PolicyVerbs):
             loss = term.algorithm.loss_of(predictions, entropies, move_to(batch, self.scorer.device), normaliser)
             middle = perf_counter()
             (loss.value * (term.weight if counts else 0.0)).backward()
-            means = {name: value.double() / planned.tokens for name, value in loss.sums.items()}
-            for name, value in {"loss": loss.value.detach().double(), **means}.items():
+            means = {name: value.to(wide).double() / planned.tokens for name, value in loss.sums.items()}
+            for name, value in {"loss": loss.value.detach().to(wide).double(), **means}.items():
                 sums[name] = sums[name] + (value if counts else 0.0)
             forward, backward = forward + middle - began, backward + perf_counter() - middle
         values: list[float] = torch.stack(list(sums.values())).tolist()
@@ -312,12 +319,13 @@ class TorchLearner(PolicyVerbs):
 def inner_products(stages: Sequence[Gradients], device: torch.device) -> torch.Tensor:
     """``[K, K]`` float64, upper half, of K gradients that were added up one after the other: ``stages`` are the sums
     after each."""
-    found = torch.zeros(len(stages), len(stages), dtype=torch.float64, device=device)
+    wide = float64_device(device)
+    found = torch.zeros(len(stages), len(stages), dtype=torch.float64, device=wide)
     for sums in zip(*stages, strict=True):  # of one parameter
         parts = [new if old is None or new is None else new - old for old, new in pairwise([None, *sums])]
         for (i, one), (j, other) in combinations_with_replacement(enumerate(parts), 2):
             if one is not None and other is not None:
-                found[i, j] += (one * other).sum(dtype=torch.float64)
+                found[i, j] += (one * other).to(wide).sum(dtype=torch.float64)
     return found
 
 

@@ -23,15 +23,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
+from cotrain.core.late import np
 from cotrain.core.statistics import Estimate, independent_difference, student_t, wilson_interval
 
-Array = NDArray[np.float64]
-Sums = Mapping[str, Array]  # counts by name, summed over tasks; all of one shape
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Array: TypeAlias = "NDArray[np.float64]"
+Sums = Mapping[str, "Array"]  # counts by name, summed over tasks; all of one shape
 Counts = Mapping[int, Mapping[str, float]]  # task → its counts by name, the same names for each
 NOTHING = 1e-12  # a variance below is rounding
 

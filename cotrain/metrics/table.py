@@ -1,6 +1,6 @@
 """The one table of metrics: key, meaning, unit, direction, healthy range and advice of every number that a run writes.
 
-``docs/metrics.md`` is generated from it (``python -m cotrain.metrics.page``), the report takes labels, directions and
+``docs/metrics.md`` is generated from it (``python -m docs.metrics_page``), the report takes labels, directions and
 bands from it, the alarms their limits: a limit exists once, here. Ranges are rules of thumb for reinforcement learning
 of language models with verifiable rewards, wide on purpose; they say where to look, not what is wrong. What is learned
 is in ``table_learning``.

@@ -26,8 +26,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-import numpy as np
-
+from cotrain.core.late import np
 from cotrain.metrics.clusters import Array, Bounded, Harmonic, Mean, Share, Sums, ratio
 
 BINS = 10  # of the calibration error

@@ -38,6 +38,7 @@ from transformers import (
 from transformers.utils import logging
 
 from cotrain.core.errors import ModelError
+from cotrain.core.shipped import EMBEDDED_BASE, SHIPPED, how_to_get, is_embedded, shipped_folder
 from cotrain.core.verbosity import shows_progress
 from cotrain.models import nanochat_gpt as nanochat_gpt  # registers its classes with transformers
 from cotrain.models.ends import written_ends
@@ -54,15 +55,7 @@ from cotrain.models.files import (
 from cotrain.models.memory import out_of_memory
 from cotrain.prompts.render import Renderer, generation_config_of
 
-EMBEDDED_BASE = "embedded"
-EMBEDDED_CHECKER = "embedded-checker"
-EMBEDDED_HABITS = "embedded-habits"
-EMBEDDED_GAMES = "embedded-games"
-EMBEDDED_RATER = "embedded-rater"
 ATTENTION = "sdpa"  # where nothing else is asked for
-_ASSETS = Path(__file__).resolve().parent.parent / "assets"
-_KINDS = ("", "-checker", "-habits", "-proposer", "-games", "-search", "-format", "-roles", "-digest", "-rater")
-_EMBEDDED = {f"{EMBEDDED_BASE}{kind}": _ASSETS / f"base{kind}" for kind in _KINDS}
 TOKENS_TRIED = 64  # of a vocabulary, to see whether a tokenizer can read
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
@@ -74,10 +67,10 @@ def resolve_model(name: str | os.PathLike[str]) -> Path | str:
     a directory ``a``, and a name with more than one separator, which no Hub name has. Raises ModelError for a path
     that is no directory, and for one with files that are none.
     """
-    if str(name) in _EMBEDDED:
-        path = _EMBEDDED[str(name)]
+    if is_embedded(str(name)):
+        path = shipped_folder(str(name))
         if not path.is_dir():
-            raise ModelError(f"model {name!r}: {path} is missing from this installation; install cotrain again")
+            raise ModelError(f"model {name!r}: {path} is missing from this installation; {how_to_get(str(name))}")
         return path
     text = os.fspath(name)
     if not text.strip():
@@ -88,16 +81,11 @@ def resolve_model(name: str | os.PathLike[str]) -> Path | str:
     if not (local or has_parent or text.count("/") > 1):
         return text
     if not path.exists():
-        raise ModelError(f"model {text!r}: no such directory (embedded models: {', '.join(_EMBEDDED)})")
+        raise ModelError(f"model {text!r}: no such directory (embedded models: {', '.join(SHIPPED)})")
     if not path.is_dir():
         raise ModelError(f"model {text!r}: a file; expected the directory that holds config.json and *.safetensors")
     check_files(path, f"model {text!r}")
     return path
-
-
-def is_embedded(name: str) -> bool:
-    """Whether a name is one of the package's own models."""
-    return name in _EMBEDDED
 
 
 def hub_parts(name: str) -> tuple[str, str | None]:
@@ -375,7 +363,7 @@ def unreachable_error(name: str, error: Exception) -> ModelError:
     """What is said of a model of the Hub that cannot be had."""
     return ModelError(
         f"model {name!r}: neither a directory, nor in the local cache, nor to be had from the Hub "
-        f"({first_line(error)}); check the name and the network (embedded models: {', '.join(_EMBEDDED)})"
+        f"({first_line(error)}); check the name and the network (embedded models: {', '.join(SHIPPED)})"
     )
 
 

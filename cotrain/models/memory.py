@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import torch
 
+WITHOUT_FLOAT64 = ("mps",)  # kinds of devices that cannot compute in 64 bits
+
 # of torch's allocator before "can't allocate memory" or "not enough memory", of CUDA and of cuBLAS
 _TEXTS = ("DefaultCPUAllocator: ", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 MEMORY_ERRORS = (RuntimeError, MemoryError)  # what to catch; then ask ``out_of_memory``
@@ -27,3 +29,9 @@ def release_gpu_cache(device: torch.device) -> None:
     """What torch keeps of a GPU's memory for later, so that parts of another size find room."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
+
+
+def float64_device(device: torch.device) -> torch.device:
+    """Where numbers of 64 bits are computed for a device: on it, or on the CPU for one that has none, such as Apple's
+    GPUs."""
+    return torch.device("cpu") if device.type in WITHOUT_FLOAT64 else device

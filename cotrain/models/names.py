@@ -21,8 +21,9 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError
 
 from cotrain.core.errors import ModelError
+from cotrain.core.shipped import is_embedded
 from cotrain.models.files import read_object
-from cotrain.models.load import hub_parts, is_embedded, resolve_model
+from cotrain.models.load import hub_parts, resolve_model
 
 _HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 

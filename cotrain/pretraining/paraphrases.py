@@ -22,6 +22,7 @@ from cotrain import __version__
 from cotrain.config.policies import frozen
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.seeding import seed_of
+from cotrain.core.shipped import EMBEDDED
 from cotrain.core.types import ParseFailure, Sampling, Task
 from cotrain.core.verbosity import Pace
 from cotrain.data.columns import Row, normal_question, row_of
@@ -30,7 +31,6 @@ from cotrain.data.malformed_rows import Quarantine, RefusedRow, numbered_lines, 
 from cotrain.distributed.local import LocalBackend
 from cotrain.grading.pool import AnswerGrader
 from cotrain.pretraining.solutions import CHUNK
-from cotrain.rollout.common_roles import EMBEDDED
 from cotrain.rollout.proposals import parse_proposal
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import Executor, Roles

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cotrain.prompts.chat_template import Message
-from cotrain.prompts.render import Piece
+from cotrain.prompts.decoding import Piece
 
 STOP = 256
 

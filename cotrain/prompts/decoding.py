@@ -7,12 +7,25 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from cotrain.prompts.render import Piece, Rendering
+Piece = tuple[str, str]  # a stretch of a prompt, and whose it is: "template", "content" or "reply"
+
+
+class Codec(Protocol):
+    """What of a renderer is needed to go on with a conversation (``render.Rendering``)."""
+
+    stop_ids: tuple[int, ...]
+
+    def encode_pieces(self, pieces: Sequence[Piece], before: str = "") -> tuple[int, ...]: ...
+
+    def token_text(self, token: int) -> str: ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
 
 _BROKEN = "\ufffd"  # what decoders write for bytes that are not (yet) UTF-8
 _WINDOW = 64  # tokens that ``offsets`` decodes again and again while a text stays broken
@@ -176,7 +189,7 @@ class TokenSequence:
     ids: tuple[int, ...]
     text: str
 
-    def new_ids(self, prompt: Sequence[Piece], renderer: Rendering) -> tuple[int, ...] | None:
+    def new_ids(self, prompt: Sequence[Piece], renderer: Codec) -> tuple[int, ...] | None:
         """The tokens that a prompt has behind this sequence; None where it does not begin with it."""
         left = self.text
         for i, (text, origin) in enumerate(prompt):
@@ -192,7 +205,7 @@ class TokenSequence:
 
 
 def sampled_after(
-    prompt: Sequence[Piece], prompt_ids: tuple[int, ...], ids: tuple[int, ...], renderer: Rendering
+    prompt: Sequence[Piece], prompt_ids: tuple[int, ...], ids: tuple[int, ...], renderer: Codec
 ) -> TokenSequence:
     """The sequence of a prompt and what was sampled after it."""
     text = "".join(text for text, _ in prompt) + renderer.decode(ids)

@@ -33,11 +33,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cotrain.core.errors import ConfigError, ModelError
 from cotrain.prompts.chat_template import ChatTemplate, Message, plainer_versions
-from cotrain.prompts.decoding import Decoder, TokenSequence
+from cotrain.prompts.decoding import Decoder, Piece, TokenSequence
 from cotrain.prompts.thoughts import (
     TOKENS,
     begins_with_thought,
@@ -73,7 +74,6 @@ class _Slot:
 
 
 _Layout = list["str | _Slot"]  # the template's own text, with slots between
-Piece = tuple[str, str]  # a stretch of a prompt, and whose it is: "template", "content" or "reply"
 
 
 class Rendering(Protocol):
@@ -149,6 +149,11 @@ class Renderer:
     def _thought_ids(self, stops: set[int]) -> set[int]:
         """Control tokens that open or close a thought: they are shown, or a thought would run into the answer."""
         return {i for i in self._control - stops if self.token_text(i) in TOKENS}
+
+    @cached_property
+    def longest_token(self) -> int:
+        """Bytes of the longest token."""
+        return max((len(token.encode("utf-8", "replace")) for token in self.tokenizer.get_vocab()), default=1)
 
     # -- messages → ids
 

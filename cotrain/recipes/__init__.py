@@ -1,22 +1,29 @@
 """The methods that ship with cotrain, each in one place: a file, or a folder where it has a game, a parser or a loss of
-its own, with the recipe in ``recipe.py``. A user's own method is the same kind of file outside the package."""
+its own, with the recipe in ``recipe.py``. A user's own method is the same kind of file outside the package.
 
-NAMES = (  # of the functions whose defaults run; each is in the module of its name, or in the one given below
-    "adversarial_imitation", "alphaproof", "at_grpo", "co_rewarding", "coder_tester", "constitutional", "cooper",
-    "coverrl", "critique", "debate", "debate_solve", "demo", "distill", "dpo", "dsm", "gar",
-    "generator_verifier_critic", "genprm", "gram", "grpo", "judged", "mae", "magrpo", "mars", "marti", "pair_judge",
-    "prime", "proposer_solver", "prover_verifier", "reward", "rise", "rubric_judge", "self_compare",
-    "self_rewarding", "self_verify", "semi_supervised", "spin", "spiral", "ssp", "ssrl", "stepwiser", "tango",
-    "ttrl", "two_agents_split",
-)  # fmt: skip
-ELSEWHERE = {"debate_solve": "debate", "dpo": "preferences", "reward": "preferences", "rubric_judge": "pair_judge"}
-RECIPES = {name: f"cotrain.recipes.{ELSEWHERE.get(name, name)}:{name}" for name in NAMES}
-RECIPES["agent"] = "cotrain.recipes.agent:agent"  # wants a program of the user's
-RECIPES["environment"] = "cotrain.recipes.environment:environment"  # wants an environment of an installed package
-READ_AS = dict.fromkeys(("dpo", "pair_judge", "reward", "rubric_judge"), "pairs")  # what reads ``--data``, else "jsonl"
+``QUESTIONS`` has them by the question that somebody comes with, as `cotrain list` prints them.
+"""
+
+QUESTIONS = {
+    "begin here": ("demo", "grpo", "tango"),
+    "no answer is known, or few are": ("ttrl", "co_rewarding", "semi_supervised", "judged", "self_rewarding"),
+    "a reward for each step": ("prime", "stepwiser", "genprm", "critique"),
+    "a judge of whole answers, or of pairs": ("reward", "cooper", "pair_judge", "gram"),
+    "preferences, demonstrations or a teacher": ("dpo", "spin", "distill", "constitutional"),
+    "one model that solves and judges": ("self_verify", "self_compare", "rise"),
+    "several agents on one problem": (
+        "agent", "environment", "at_grpo", "marti", "magrpo", "two_agents_split", "generator_verifier_critic", "debate",
+    ),
+    "problems that a model writes": ("proposer_solver", "mae", "alphaproof"),
+    "a model that searches": ("ssp", "ssrl", "mars"),
+}  # fmt: skip
+MODULES = {  # of recipes whose module has another name
+    "co_rewarding": "votes", "demo": "tango", "dpo": "preferences", "reward": "preferences", "ttrl": "votes",
+}  # fmt: skip
+RECIPES = {name: f"cotrain.recipes.{MODULES.get(name, name)}:{name}" for names in QUESTIONS.values() for name in names}
+WANTING = ("agent", "environment")  # want a program of the user's, and an environment of an installed package
+NAMES = tuple(sorted(name for name in RECIPES if name not in WANTING))  # recipes whose defaults run
 TASKS = {  # sources of problems that one method has for itself
-    "short_programs": "cotrain.recipes.coder_tester.short_programs:ShortPrograms",
-    "games": "cotrain.envs.games.source:Games",
     "halves": "cotrain.recipes.magrpo.halves:Halves",
     "world": "cotrain.recipes.ssrl.world:World",
     "environment": "cotrain.envs.verifiers.multi_agent:Environments",

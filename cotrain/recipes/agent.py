@@ -20,10 +20,8 @@ from typing import Any
 
 from cotrain import (
     ConfigError,
-    Note,
     Objective,
     Phase,
-    Positive,
     Recipe,
     Role,
     Roles,
@@ -35,16 +33,18 @@ from cotrain import (
     frozen,
     gives,
     grpo,
-    measure_note,
     recipe,
 )
 from cotrain.config.schedule import Protocol
+from cotrain.core.arguments import Positive
 from cotrain.core.errors import UnknownName
+from cotrain.core.notes import Note
 from cotrain.core.user_code import INTERRUPTS, failure_reason
 from cotrain.envs.agent.program import Agent, AgentFailed, find_program
 from cotrain.envs.agent.rollout import Rollout
 from cotrain.formats.answers import final_answer
 from cotrain.formats.solutions import write_solution
+from cotrain.metrics.heldout import measure_note
 from cotrain.rollout.role import LARGEST, as_reward
 
 Reward = Callable[[Task, Any], Any]  # (task, answer) → a number, or a number for each role
@@ -77,9 +77,11 @@ def make_agent_protocol(
             raise ConfigError(f"agent: nothing grades {task.id}; give --reward my_file.py:function")
         rollout = Rollout(roles, models, requests, max_tokens)
         earned, failure = dict[str, float](), None
+        from cotrain.envs.agent.server import agent_server  # starlette is for those who serve
+
         try:
             async with slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(at_once)):
-                answer = await rollout.play(program, task.prompt, seconds, folder)
+                answer = await rollout.play(agent_server(), program, task.prompt, seconds, folder)
             earned = await compute_rewards(task, roles, answer, reward, models)
         except AgentFailed as error:
             failure = str(error)

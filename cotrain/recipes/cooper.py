@@ -28,29 +28,20 @@ from typing import Any, Literal
 
 from cotrain import (
     CORRECT,
-    FINAL,
-    LABEL,
-    SCORE,
     Objective,
     Phase,
-    Positive,
     Recipe,
     Role,
     Roles,
     Sampling,
     Settings,
-    Share,
     Signal,
     Task,
     Turn,
-    Weight,
     alternate,
-    attempts,
-    common_roles,
     frozen,
     gives,
     grpo,
-    measure_solver_and_judge,
     program,
     recipe,
     reward_model,
@@ -58,7 +49,14 @@ from cotrain import (
     together,
 )
 from cotrain.algorithms.reward_model import Pairwise, Pointwise
+from cotrain.core.arguments import Positive, Share, Weight
+from cotrain.core.notes import FINAL, SCORE
+from cotrain.core.shipped import EMBEDDED, EMBEDDED_RATER
+from cotrain.core.signals import LABEL
 from cotrain.data.word_problems.corrupt import another_answer
+from cotrain.metrics.heldout import measure_solver_and_judge
+from cotrain.rollout import common_roles
+from cotrain.rollout.protocols import attempts
 
 Learned = Literal["", "pair", "all"]  # by the reward model
 TRIES = 3  # of the model that corrupts
@@ -159,7 +157,7 @@ def cooper(
     reference: bool = True,  # show the reward model the reference answer
     anchor: Weight = 0.0,  # weight of cross-entropy beside the pairs
 ) -> Recipe:
-    rater_model = rm_model or (common_roles.RATER if run.model in common_roles.EMBEDDED else run.model)
+    rater_model = rm_model or (EMBEDDED_RATER if run.model in EMBEDDED else run.model)
     alone, online = warmup if warmup is not None else 20 * (rater_model == run.model), rm == "online"
     play = partial(
         solve_and_rate, samples=run.group_size, overlooked=overlooked, negatives=negatives, reference=reference

@@ -28,38 +28,33 @@ from cotrain import (
     CORRECT,
     FORMAT,
     OUTCOME,
-    REVIEWED,
-    STEP_OK,
     ConfigError,
-    Note,
-    NotNegative,
     Objective,
-    Positive,
     Recipe,
     Roles,
     Settings,
     Task,
-    TrainWithPromptOf,
     Turn,
-    Weight,
-    attempts,
-    common_roles,
-    dr_grpo,
-    drop_flat_groups,
     examine,
     frozen,
     gives,
     grpo,
-    measure_judge,
     measure_solver,
     recipe,
-    review,
-    reward_review,
     single,
     together,
 )
+from cotrain.algorithms.advantage_edits import TrainWithPromptOf
+from cotrain.algorithms.grpo import dr_grpo
+from cotrain.algorithms.policy_gradient import drop_flat_groups
 from cotrain.algorithms.policy_loss import ScoreFunction, Shaped
+from cotrain.core.arguments import NotNegative, Positive, Weight
+from cotrain.core.notes import STEP_OK, Note
 from cotrain.formats.role_replies import corrected_review
+from cotrain.metrics.heldout import measure_judge
+from cotrain.rollout import common_roles
+from cotrain.rollout.protocols import attempts
+from cotrain.rollout.reviews import REVIEWED, review, reward_review
 
 RESCUED = Note[bool]("rescued", bool, "was a group that nobody solved joined by a right revision")
 

@@ -15,21 +15,9 @@ distribution of the teacher at each token.
 
 from __future__ import annotations
 
-from cotrain import (
-    OUTCOME,
-    ConfigError,
-    Kl,
-    Objective,
-    Recipe,
-    Settings,
-    Weight,
-    common_roles,
-    frozen,
-    grpo,
-    recipe,
-    single,
-    solve,
-)
+from cotrain import OUTCOME, ConfigError, Kl, Objective, Recipe, Settings, frozen, grpo, recipe, single, solve
+from cotrain.core.arguments import Weight
+from cotrain.rollout import common_roles
 
 
 @recipe(model="embedded-habits", without=("kl",))

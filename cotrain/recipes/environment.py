@@ -17,24 +17,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from cotrain import (
-    ConfigError,
-    Objective,
-    Phase,
-    Positive,
-    Recipe,
-    Role,
-    Sampling,
-    Settings,
-    alternate,
-    frozen,
-    grpo,
-    measure_note,
-    recipe,
-)
+from cotrain import ConfigError, Objective, Phase, Recipe, Role, Sampling, Settings, alternate, frozen, grpo, recipe
+from cotrain.core.arguments import Positive
 from cotrain.core.errors import UnknownName
 from cotrain.envs.verifiers.multi_agent import Environments
 from cotrain.envs.verifiers.seats import EARNED, EARNINGS, Compare, make_environment_protocol, trainable_seats
+from cotrain.metrics.heldout import measure_note
 
 
 @recipe(kl=0.0, tasks_per_step=8)

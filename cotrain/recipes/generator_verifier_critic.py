@@ -29,17 +29,12 @@ from cotrain import (
     ClassBalance,
     ConfigError,
     Objective,
-    Policy,
     Ppo,
     Recipe,
     Settings,
     Sft,
-    ValueRegression,
-    Weight,
-    common_roles,
     frozen,
     grpo,
-    measure_solver_and_judge,
     recipe,
     single,
     solve_then_verify,
@@ -47,6 +42,11 @@ from cotrain import (
 from cotrain import critic as value_model
 from cotrain.algorithms.contract import Algorithm
 from cotrain.algorithms.dpo import Preference
+from cotrain.algorithms.ppo import ValueRegression
+from cotrain.config.policies import Policy
+from cotrain.core.arguments import Weight
+from cotrain.metrics.heldout import measure_solver_and_judge
+from cotrain.rollout import common_roles
 
 
 @recipe(kl=0.0)

@@ -26,32 +26,27 @@ from typing import Literal, cast
 
 from cotrain import (
     CORRECT,
-    MATCH,
     ConfigError,
-    Note,
     Objective,
-    Positive,
     Recipe,
     Roles,
     Settings,
     Sft,
-    Share,
     Signal,
     Task,
-    at_least,
-    attempts,
-    common_roles,
     frozen,
     gives,
-    judges,
-    measure_solver_and_judge,
     recipe,
-    review_all,
     rng_of,
     single,
     solve_then_verify,
 )
+from cotrain.core.arguments import Positive, Share, at_least
+from cotrain.core.notes import Note
+from cotrain.core.signals import MATCH
 from cotrain.grading.isolation import working_cell
+from cotrain.metrics.heldout import measure_solver_and_judge
+from cotrain.rollout import common_roles, judges
 from cotrain.rollout.monte_carlo import (
     GAMMA,
     Labels,
@@ -62,7 +57,8 @@ from cotrain.rollout.monte_carlo import (
     share_right,
     step_labels,
 )
-from cotrain.rollout.reviews import TOOLS, Tool
+from cotrain.rollout.protocols import attempts
+from cotrain.rollout.reviews import TOOLS, Tool, review_all
 
 KEPT = Signal("kept", meaning="1 for a review that is to be learned, else 0")
 CONSENSUS = Note[bool]("consensus", bool, "did the solution pass the filter: no majority of reviews contradicts it")

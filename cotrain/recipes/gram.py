@@ -32,7 +32,6 @@ from cotrain import (
     ConfigError,
     Objective,
     Phase,
-    Positive,
     Recipe,
     Role,
     Roles,
@@ -42,12 +41,8 @@ from cotrain import (
     Task,
     Turn,
     alternate,
-    attempts,
-    common_roles,
-    dr_grpo,
     frozen,
     gives,
-    measure_judge,
     measure_solver,
     program,
     recipe,
@@ -56,9 +51,14 @@ from cotrain import (
 )
 from cotrain.algorithms.contract import Algorithm
 from cotrain.algorithms.functional.aggregate import pairwise_advantages, skew_matrix
+from cotrain.algorithms.grpo import dr_grpo
 from cotrain.config.schedule import Protocol
+from cotrain.core.arguments import Positive
 from cotrain.formats.preferences import write_gram
+from cotrain.metrics.heldout import measure_judge
+from cotrain.rollout import common_roles
 from cotrain.rollout.judges import Comparison, comparer
+from cotrain.rollout.protocols import attempts
 from cotrain.rollout.reviews import show_verdict
 from cotrain.rollout.tournament import lead_of, side_by_side
 

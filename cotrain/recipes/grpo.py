@@ -30,9 +30,6 @@ from cotrain import (
     Settings,
     Signal,
     Task,
-    Turn,
-    Weight,
-    common_roles,
     decay,
     gives,
     recipe,
@@ -42,7 +39,10 @@ from cotrain import (
 )
 from cotrain.algorithms.grpo import BY_NAME, Name
 from cotrain.config.schedule import Protocol
+from cotrain.core.arguments import Weight
+from cotrain.rollout import common_roles
 from cotrain.rollout.protocols import SOLVED, StepRewards, check_step_rewards
+from cotrain.rollout.user_rewards import pay
 
 WORD = Signal("word", meaning="is the answer right, said by a judge with random errors")
 
@@ -74,7 +74,7 @@ async def solve_and_be_told(
 
 
 PAID = Signal("reward", meaning="what the user's own function says of the answer")
-Reward = Callable[[Task, Turn, bool], float]  # the problem, the answer, whether it is right
+Reward = Callable[..., Any]  # of a problem, an answer and whether it is right; see ``rollout/user_rewards.py``
 
 
 @gives(*SOLVED, PAID.to("solver"), once=("solver",))
@@ -84,7 +84,7 @@ async def solve_and_be_paid(
     """``solve``, and what ``reward`` says of the answer, unless it could not be graded."""
     solution = await solve(task, roles, step_rewards=step_rewards, oracle_noise=oracle_noise)
     if not solution.failed:
-        solution.reward(PAID, reward(task, solution, CORRECT.require(solution)))
+        solution.reward(PAID, await pay(reward, task, roles, solution, CORRECT.require(solution)))
 
 
 @recipe
@@ -97,7 +97,9 @@ def grpo(
     alpha_end: Weight = 0.001,  # the same weight, at the end
     steps_judged_by: Literal["nobody", "oracle"] = "nobody",  # who pays for steps
     oracle_noise: float = 0.0,  # chance with which the oracle's word on a step is flipped
-    reward: str | Reward | None = None,  # pays instead of the truth: my_file.py:function of task, answer, correct
+    reward: str
+    | Reward
+    | None = None,  # pays instead of the truth: my_file.py:function of task, answer, correct; async too
     outcome_noise: float = 0.0,  # chance with which a readable answer is paid as if it were the other
     false_positives: float = 0.0,  # the same chance for wrong answers alone
     false_negatives: float = 0.0,  # and for right answers alone

@@ -23,32 +23,28 @@ from cotrain import (
     CORRECT,
     FORMAT,
     OUTCOME,
-    TRUTH,
     ClassBalance,
     ConfigError,
     Objective,
     Phase,
-    Positive,
     Recipe,
     Roles,
     Settings,
     Signal,
     Task,
-    Weight,
     alternate,
-    common_roles,
     frozen,
     gives,
     grpo,
-    judges,
-    measure_solver_and_judge,
     recipe,
-    review,
-    reward_review,
     solve,
     solve_then_verify,
 )
-from cotrain.rollout.reviews import mean_verdict
+from cotrain.core.arguments import Positive, Weight
+from cotrain.core.signals import TRUTH
+from cotrain.metrics.heldout import measure_solver_and_judge
+from cotrain.rollout import common_roles, judges
+from cotrain.rollout.reviews import mean_verdict, review, reward_review
 
 BELIEVED = Signal("believed", meaning="share of the readable reviews that call the solution right")
 SOLVER = (OUTCOME.to("solver"), FORMAT.to("solver"), BELIEVED.to("solver"))

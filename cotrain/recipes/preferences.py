@@ -21,7 +21,6 @@ from functools import partial
 
 from cotrain import (
     CORRECT,
-    LABEL,
     Objective,
     Recipe,
     Role,
@@ -29,8 +28,6 @@ from cotrain import (
     Sampling,
     Settings,
     Task,
-    Weight,
-    common_roles,
     frozen,
     gives,
     program,
@@ -42,9 +39,12 @@ from cotrain import (
 from cotrain.algorithms.dpo import CHOSEN, PairLoss, Preference
 from cotrain.algorithms.reward_model import Pairwise
 from cotrain.config.evaluation import Implied
+from cotrain.core.arguments import Weight
 from cotrain.core.notes import PROBLEM
+from cotrain.core.signals import LABEL
 from cotrain.formats.role_prompts import SOLVE_BARE
 from cotrain.prompts.templates import SOLVE
+from cotrain.rollout import common_roles
 from cotrain.rollout.pairs import check_pairs, measure_pair_order, replies_of, say_replies, say_reply
 
 
@@ -71,7 +71,7 @@ def once(made: Recipe) -> Recipe:
     return replace(made, evaluation=replace(made.evaluation, greedy=False, group_size=1))
 
 
-@recipe(without=("kl", "group_size", "temperature"))
+@recipe(reads="pairs", without=("kl", "group_size", "temperature"))
 def dpo(
     run: Settings,
     *,
@@ -80,6 +80,11 @@ def dpo(
     sft: float = 0.0,  # share of the wanted reply's cross-entropy in the loss
     max_tokens: int = 1024,  # of prompt and reply together; longer pairs are left out and counted
 ) -> Recipe:
+    """A policy learns preferences that are given, without any RL.
+
+    Nothing is sampled: −log σ(β m) of each pair, with m how much further than the start it prefers the wanted reply
+    (Rafailov et al. 2023, arXiv 2305.18290).
+    """
     check_pairs("dpo", run.problems)
     prompt = SOLVE if common_roles.speaks_short(run.model) else SOLVE_BARE  # of a problem; messages stand as they are
     by = Preference(policy="generator", reference="start", loss=loss, betas=(beta,), sft=sft)
@@ -101,12 +106,17 @@ def dpo(
     return once(made)
 
 
-@recipe(without=("kl", "group_size", "temperature", "lora"))
+@recipe(reads="pairs", without=("kl", "group_size", "temperature", "lora"))
 def reward(
     run: Settings,
     *,
     anchor: Weight = 0.0,  # weight of cross-entropy of σ(score) beside the pairs, which holds the scores in place
 ) -> Recipe:
+    """A reward model learns preferences that are given, before any RL.
+
+    −log σ(s⁺ − s⁻) of each pair, with s the score of a head on the body of a model (Bradley & Terry 1952; Ouyang et al.
+    2022, arXiv 2203.02155).
+    """
     check_pairs("reward", run.problems)
     made = run.recipe(
         "reward",

@@ -29,21 +29,20 @@ from cotrain import (
     ConfigError,
     Objective,
     Phase,
-    Positive,
     Recipe,
     Settings,
-    Share,
     alternate,
-    common_roles,
     frozen,
     grpo,
     measure_solver,
     program,
     recipe,
-    reinforce_pp,
     solve,
 )
+from cotrain.algorithms.grpo import reinforce_pp
+from cotrain.core.arguments import Positive, Share
 from cotrain.data.word_problems.source import WordProblems
+from cotrain.rollout import common_roles
 from cotrain.rollout.proposals import LEARNABLE, Pay, Shown, of_length, propose_and_solve, proposer_role, write_problem
 from cotrain.rollout.readers import Check, reader_of
 from cotrain.rollout.stores import TaskPool

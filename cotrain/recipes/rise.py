@@ -19,8 +19,6 @@ from __future__ import annotations
 from functools import partial
 
 from cotrain import (
-    JUDGED,
-    Clipped,
     ConfigError,
     Objective,
     Recipe,
@@ -28,18 +26,20 @@ from cotrain import (
     Settings,
     Signal,
     Task,
-    common_roles,
     critic,
     examine,
     frozen,
     gives,
-    measure_solver_and_judge,
     recipe,
-    review,
     rng_of,
     single,
 )
+from cotrain.algorithms.policy_gradient import Clipped
 from cotrain.algorithms.ppo import Ppo, ValueRegression
+from cotrain.core.notes import JUDGED
+from cotrain.metrics.heldout import measure_solver_and_judge
+from cotrain.rollout import common_roles
+from cotrain.rollout.reviews import review
 
 SCORE = Signal("score", meaning="1, -0.5 or -1, see ``score_of``")
 REWARD = {SCORE: 1.0}

@@ -31,26 +31,16 @@ from cotrain import (
     AGREEMENT,
     CORRECT,
     FORMAT,
-    JUDGED,
     OUTCOME,
-    SOLVED,
-    Clipped,
     ConfigError,
     Objective,
-    Positive,
     Recipe,
     Roles,
     Settings,
     Task,
     Turn,
-    Weight,
-    attempts,
-    common_roles,
-    dr_grpo,
     frozen,
     gives,
-    judges,
-    measure_judge,
     measure_solver,
     recipe,
     rng_of,
@@ -58,8 +48,15 @@ from cotrain import (
     solve,
     together,
 )
+from cotrain.algorithms.grpo import dr_grpo
+from cotrain.algorithms.policy_gradient import Clipped
+from cotrain.core.arguments import Positive, Weight
+from cotrain.core.notes import JUDGED
 from cotrain.formats.preferences import BEST, Ratings
+from cotrain.metrics.heldout import measure_judge
+from cotrain.rollout import common_roles, judges
 from cotrain.rollout.judges import Comparison
+from cotrain.rollout.protocols import SOLVED, attempts
 from cotrain.rollout.tournament import ROUNDS, compare_both_ways, hold_tournament, measure_tournament
 
 NEAR = 0.2  # how far points may be from the truth

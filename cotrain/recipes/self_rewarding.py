@@ -22,26 +22,24 @@ from typing import Literal
 from cotrain import (
     CORRECT,
     ConfigError,
-    Note,
     Objective,
-    Positive,
     Recipe,
     Roles,
     Settings,
     Task,
-    Weight,
-    attempts,
-    common_roles,
     frozen,
     gives,
-    measure_solver_and_judge,
     recipe,
-    review_all,
     single,
     snapshot,
 )
 from cotrain.algorithms.dpo import CHOSEN, Preference
-from cotrain.rollout.reviews import mean_verdict
+from cotrain.core.arguments import Positive, Weight
+from cotrain.core.notes import Note
+from cotrain.metrics.heldout import measure_solver_and_judge
+from cotrain.rollout import common_roles
+from cotrain.rollout.protocols import attempts
+from cotrain.rollout.reviews import mean_verdict, review_all
 
 CHOSEN_RIGHT = Note[bool]("chosen_right", bool, "of a pair of a right and a wrong solution: is the right one preferred")
 

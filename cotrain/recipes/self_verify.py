@@ -26,35 +26,32 @@ from typing import Literal
 from cotrain import (
     AGREEMENT,
     CORRECT,
-    JUDGED,
     OUTCOME,
-    REVIEWED,
-    SOLVED,
-    Clipped,
     ConfigError,
-    Note,
     Objective,
     Phase,
-    Positive,
     Recipe,
     Roles,
     Settings,
     Signal,
     Task,
     alternate,
-    common_roles,
     frozen,
     gives,
     grpo,
-    measure_solver_and_judge,
     recipe,
-    review_all,
-    reward_review,
     rng_of,
     solve,
     solve_then_verify,
     together,
 )
+from cotrain.algorithms.policy_gradient import Clipped
+from cotrain.core.arguments import Positive
+from cotrain.core.notes import JUDGED, Note
+from cotrain.metrics.heldout import measure_solver_and_judge
+from cotrain.rollout import common_roles
+from cotrain.rollout.protocols import SOLVED
+from cotrain.rollout.reviews import REVIEWED, review_all, reward_review
 
 MIXED = Note[bool]("mixed", bool, "has the problem right and wrong solutions")
 

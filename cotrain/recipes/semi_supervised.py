@@ -28,14 +28,10 @@ from cotrain import (
     AGREEMENT,
     CORRECT,
     FORMAT,
-    TRUTH,
     ClassBalance,
     ConfigError,
-    NotNegative,
     Objective,
     Phase,
-    Policy,
-    Positive,
     Recipe,
     Roles,
     Settings,
@@ -43,22 +39,22 @@ from cotrain import (
     Task,
     Turn,
     alternate,
-    attempts,
-    common_roles,
     frozen,
     gives,
     grpo,
-    judges,
     measure_solver,
-    measure_solver_and_judge,
     recipe,
-    review_all,
-    reward_review,
     solve,
     solve_then_verify,
 )
+from cotrain.config.policies import Policy
+from cotrain.core.arguments import NotNegative, Positive
+from cotrain.core.signals import TRUTH
 from cotrain.data.labels import check_truth_is_known
-from cotrain.rollout.reviews import mean_verdict
+from cotrain.metrics.heldout import measure_solver_and_judge
+from cotrain.rollout import common_roles, judges
+from cotrain.rollout.protocols import attempts
+from cotrain.rollout.reviews import mean_verdict, review_all, reward_review
 from cotrain.rollout.votes import agrees_with, elected_turn
 
 PAY = Signal("pay", meaning="what an answer earns: the truth where the problem has a label, else what stands in for it")

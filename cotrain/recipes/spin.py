@@ -38,7 +38,6 @@ from cotrain import (
     Sft,
     Task,
     alternate,
-    common_roles,
     examine,
     gives,
     measure_solver,
@@ -53,6 +52,7 @@ from cotrain.config.run_config import Restart
 from cotrain.core.notes import PROBLEM
 from cotrain.data.preferences import ChatTask
 from cotrain.formats.role_prompts import SOLVE_BARE
+from cotrain.rollout import common_roles
 from cotrain.rollout.pairs import check_demonstrations, reply_to
 
 MOST = 256  # tokens of an opponent's reply, as the authors'

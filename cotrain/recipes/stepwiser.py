@@ -25,31 +25,27 @@ from typing import Literal
 
 from cotrain import (
     CORRECT,
-    MATCH,
     OUTCOME,
-    Clipped,
     ConfigError,
-    Finding,
     Objective,
-    Positive,
     Recipe,
     Roles,
     Settings,
-    Share,
     Task,
-    at_least,
-    attempts,
-    common_roles,
     frozen,
     gives,
     grpo,
-    measure_solver_and_judge,
     recipe,
-    review_all,
     rng_of,
     single,
     solve_then_verify,
 )
+from cotrain.algorithms.policy_gradient import Clipped
+from cotrain.core.arguments import Positive, Share, at_least
+from cotrain.core.notes import Finding
+from cotrain.core.signals import MATCH
+from cotrain.metrics.heldout import measure_solver_and_judge
+from cotrain.rollout import common_roles
 from cotrain.rollout.monte_carlo import (
     ALPHA,
     GAMMA,
@@ -59,6 +55,8 @@ from cotrain.rollout.monte_carlo import (
     share_right,
     step_labels,
 )
+from cotrain.rollout.protocols import attempts
+from cotrain.rollout.reviews import review_all
 
 StepLabels = Literal["absolute", "relative", "ratio", "oracle", "answer"]
 COUNTED = Finding[list[int]]("counted", list[int], "the steps whose labels count, by index")

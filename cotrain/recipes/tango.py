@@ -18,37 +18,37 @@ solution that can be read.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 from cotrain import (
     AGREEMENT,
-    BY_NAME,
     FORMAT,
     OUTCOME,
     STEP,
     ClassBalance,
-    Clipped,
     ConfigError,
     Objective,
     Phase,
     Recipe,
     Settings,
     Signal,
-    Weight,
     alternate,
-    common_roles,
     decay,
     frozen,
-    judges,
-    measure_solver_and_judge,
-    pull_to,
     recipe,
     single,
     solve_then_verify,
 )
 from cotrain.algorithms.functional.aggregate import Combine
+from cotrain.algorithms.grpo import BY_NAME
+from cotrain.algorithms.policy_gradient import Clipped, pull_to
 from cotrain.algorithms.samples import Blend, StepScale
+from cotrain.core.arguments import Weight
+from cotrain.data.word_problems.source import study_problems
+from cotrain.metrics.heldout import measure_solver_and_judge
+from cotrain.rollout import common_roles, judges
 from cotrain.rollout.protocols import StepRewards, check_step_rewards
 
 
@@ -154,4 +154,34 @@ def tango(
         evaluate=partial(solve_then_verify, reviews=votes),
         measures=measure_solver_and_judge("verifier"),
         fixed=run.fixed_roles(),
+    )
+
+
+DEMO_SPREAD = 1.5  # temperature of the demo's verifier, so that its reviews of one solution differ
+
+
+@recipe(steps=36, lr=3e-4, evaluation_tasks=48, without=("tasks",))
+def demo(
+    run: Settings,
+    *,
+    verifier_model: str = "embedded-habits",  # begins the verifier
+    warmup: int = 16,  # steps in which the verifier alone learns
+) -> Recipe:
+    """The demo: RL Tango on word problems of two and three steps, sized for three minutes on two cores.
+
+    The verifier begins with other weights than the generator, so that the two do not share their blind spots: judging
+    is easier than solving, and stays so while the generator learns. At the start it believes too much; it is told the
+    truth of answers alone. How this was chosen, with the settings in which it fails: ``docs/demo.md``.
+    """
+    values = run.values() | {"tasks": study_problems((2, 3))}
+    made = tango(**values, verifier_model=verifier_model, warmup=warmup, ratio=(1, 1), verifier_lr=5e-4)
+    verifier = made.roles["verifier"]
+    temperature = DEMO_SPREAD if run.temperature is None else run.temperature
+    spread = replace(verifier, sampling=replace(verifier.sampling, temperature=temperature))
+    return replace(
+        made,
+        name="demo",
+        description="",
+        roles={**made.roles, "verifier": spread},
+        evaluation=replace(made.evaluation, splits=()),
     )

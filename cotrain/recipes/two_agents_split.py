@@ -22,27 +22,19 @@ from functools import partial
 from typing import Literal
 
 from cotrain import (
-    ANSWER,
     CORRECT,
-    FAILURE,
     OUTCOME,
     ConfigError,
-    Note,
     Objective,
-    Policy,
-    Positive,
     Recipe,
     Roles,
     Settings,
     Sft,
     Task,
     Turn,
-    Weight,
-    common_roles,
     frozen,
     gives,
     grpo,
-    measure_note,
     measure_solver,
     recipe,
     single,
@@ -50,7 +42,11 @@ from cotrain import (
 )
 from cotrain.algorithms.contract import Algorithm
 from cotrain.algorithms.dpo import Preference
-from cotrain.core.notes import GOLD, PROBLEM
+from cotrain.config.policies import Policy
+from cotrain.core.arguments import Positive, Weight
+from cotrain.core.notes import ANSWER, FAILURE, GOLD, PROBLEM, Note
+from cotrain.metrics.heldout import measure_note
+from cotrain.rollout import common_roles
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.protocols import CLOSING, continue_from
 

@@ -166,7 +166,7 @@ def setting_cells(compare: Mapping[str, Any]) -> TextTable:
         values = recipe.get("settings")
         if values:
             batch = f"{values['problems']} × {values['group_size']}"
-            test_text = f"{values['test_problems']}, {count_of(values['evaluation_group_size'], 'answer')} each"
+            test_text = f"{values['test_problems']}, {_count_in_file(values['evaluation_group_size'], 'answer')} each"
             texts = [_values_text(values[key]) for key in ("learning_rate", "lr_warmup", "temperature")]
             rows.append([name, *texts, batch, test_text])
     return head, rows
@@ -218,22 +218,22 @@ def verdict_cells(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, TextTabl
     return found
 
 
+def _count_in_file(number: Any, thing: str) -> str:
+    """As ``count_of``; with a question mark where the file, which may be anybody's, holds no whole number."""
+    return count_of(number, thing) if isinstance(number, int) else f"? {count_of(0, thing).removeprefix('0 ')}"
+
+
 def about_sentences(compare: Mapping[str, Any]) -> list[str]:
     """What a page says of the whole comparison, a sentence each."""
     equal, budget = compare.get("equal"), compare.get("budget")
+    batches = _count_in_file(compare.get("batches"), "batch")
     sentences = []
     if equal == "updates":
-        sentences.append(
-            f"Every run lasts until its generator has had {count_of(compare['batches'], 'batch')} to learn from."
-        )
+        sentences.append(f"Every run lasts until its generator has had {batches} to learn from.")
     elif equal == "batches":
-        sentences.append(f"Every run lasts {count_of(compare['batches'], 'batch')}.")
+        sentences.append(f"Every run lasts {batches}.")
     elif equal in UNITS and isinstance(budget, int | float):
-        whose = (
-            f", what {compare['dearest']} spends in {count_of(compare['batches'], 'batch')}"
-            if compare.get("dearest")
-            else ""
-        )
+        whose = f", what {compare['dearest']} spends in {batches}" if compare.get("dearest") else ""
         sentences.append(f"Every run ends when it has spent {amount_text(budget, equal)} {UNITS[equal]}{whose}.")
     sentences.append("Each seed is tested on problems of its own, the same ones in every recipe.")
     return sentences

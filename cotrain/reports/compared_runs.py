@@ -84,8 +84,8 @@ class ComparedRuns:
         counts: list[float] = []
         for seeds in self.arms.values():
             for run in seeds.values():
-                rows, held_out, *_, ended, _ = run.stamp()
-                counts += [rows, held_out, ended]
+                of_run = run.stamp()
+                counts += [of_run[name] for name in ("steps", "evaluations", "ended", "recipe")]
         path = self.place.path / "compare.json"
         return [*counts, path.stat().st_mtime if path.is_file() else 0.0]
 
@@ -93,7 +93,7 @@ class ComparedRuns:
         """Everything but rollouts."""
         for seeds in self.arms.values():
             for run in seeds.values():
-                run.curves.read_new()
+                run.read_new()
         compare, _ = read_json_object(self.place.path / "compare.json")
         compare = compare if self.place.kind == "comparison" else {}
         curves = {arm: {seed: run.curves for seed, run in seeds.items()} for arm, seeds in self.arms.items()}

@@ -145,7 +145,7 @@ def _code_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
     lines = ["", "code that differs"]
     for row in rows:
-        lines += ["", f"{row['between']}:", escape_terminal(row["file"], WIDE)]
+        lines += ["", f"{row['between']}:", *_whole_name(row["file"])]
         lines += [f"  {escape_terminal(line, WIDE)}" for line in row["lines"][:MOST_CODE]]
         if len(row["lines"]) > MOST_CODE:
             lines.append(f"  … and {len(row['lines']) - MOST_CODE} more lines; see --json")
@@ -239,31 +239,43 @@ def _turn_summary(trace: Mapping[str, Any]) -> dict[str, Any]:
 
 def lines_of(comparison: Mapping[str, Any]) -> list[str]:
     """The text, at most 80 columns, without a control character."""
-    names = [
-        f"{letter}: {escape_terminal(run['directory'], 60)}"
-        for letter, run in zip("AB", comparison["runs"], strict=True)
-    ]
-    lines = [*names, "", "settings that differ"]
+    lines = []
+    for letter, run in zip("AB", comparison["runs"], strict=True):
+        lines += _whole_name(f"{letter}: {run['directory']}")
+    lines += ["", "settings that differ"]
     for row in comparison["settings"]:
         lines += [
-            escape_terminal(row["setting"], WIDE),
+            *_whole_name(row["setting"]),
             *_in_two_columns(_setting_text(row["a"]), _setting_text(row["b"])),
         ]
     lines += [] if comparison["settings"] else ["none"]
     lines += _code_lines(comparison["code"])
     lines += ["", "measured at the end, with 95 % intervals over each run's problems"]
-    width = 30
     for row in comparison["figures"]:
-        mark = " *" if row["apart"] else ""
-        lines.append(
-            f"{escape_terminal(row['figure'], 60)[:width]:{width}s}"
-            f"{_estimate_text(row['a']):>24s}{_estimate_text(row['b']):>24s}{mark}"
-        )
+        lines += _figure_lines(row)
     if comparison["figures"]:
         lines += ["*: the intervals do not touch; another seed may differ by more than they say"]
     else:
         lines += ["nothing: neither run is finished"]
     return [line[:WIDE].rstrip() for line in [*lines, "", *_rollout_lines(comparison["rollout"])]]
+
+
+NAME = 30  # characters of a figure's name that stand in the line of its values
+
+
+def _figure_lines(row: Mapping[str, Any]) -> list[str]:
+    """A figure in one line, or in two where its name is long."""
+    name = escape_terminal(row["figure"])
+    mark = " *" if row["apart"] else ""
+    values = f"{_estimate_text(row['a']):>24s}{_estimate_text(row['b']):>24s}{mark}"
+    if len(name) < NAME:
+        return [f"{name:{NAME}s}{values}"]
+    return [*_whole_name(name), f"{'':{NAME}s}{values}"]
+
+
+def _whole_name(name: str) -> list[str]:
+    """A name, whole, in as many lines as it takes."""
+    return textwrap.wrap(escape_terminal(name), WIDE, break_on_hyphens=False)
 
 
 def _rollout_lines(rollout: Mapping[str, Any] | None) -> list[str]:
@@ -284,8 +296,8 @@ def _turn_head(turn: Mapping[str, Any] | None) -> str:
         return NOTHING
     truth = {True: ", right", False: ", wrong"}.get(turn["right"], "")
     verdict = {True: ", says CORRECT", False: ", says INCORRECT"}.get(turn["said"], "")
-    rewards = "".join(f", {escape_terminal(name, 20)} {value:g}" for name, value in turn["rewards"].items())
-    return f"[{escape_terminal(turn['role'], 20)}{verdict or truth}{rewards}]"
+    rewards = "".join(f", {escape_terminal(name)} {value:g}" for name, value in turn["rewards"].items())
+    return f"[{escape_terminal(turn['role'])}{verdict or truth}{rewards}]"
 
 
 def _turn_text(turn: Mapping[str, Any] | None) -> str:

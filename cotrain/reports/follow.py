@@ -7,10 +7,11 @@ when they are others, everything is read again and the reader is told so. A torn
 from __future__ import annotations
 
 import json
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from cotrain.core.input_files import open_regular, read_regular
+from cotrain.core.input_files import MOST_ROW, open_regular, read_regular, whole_lines
 from cotrain.storage.schemas import fault_in
 
 RECIPE = "recipe.json"
@@ -31,27 +32,38 @@ class JsonlReader:
     def read_new(self) -> tuple[list[dict[str, Any]], bool]:
         """The objects since the last call, and whether the file was cut back: then they are all there are."""
         try:
-            file = open_regular(self.path)
+            with open_regular(self.path) as file:
+                return self._read_from(file)
         except OSError:
             was_cut = self._end > 0
-            self._end, self._before, self.damaged = 0, b"", 0
+            self._begin_again()
             return [], was_cut
-        with file:
-            file.seek(self._end - len(self._before))
-            was_cut = file.read(len(self._before)) != self._before
-            if was_cut:
-                self._end, self._before, self.damaged = 0, b"", 0
-            file.seek(self._end)
-            content = file.read()
-        content = content[: content.rfind(b"\n") + 1]
-        self._end += len(content)
-        self._before = (self._before + content[-REMEMBERED_BYTES:])[-REMEMBERED_BYTES:]
-        rows = (self._parse_line(line) for line in content.split(b"\n") if line.strip())
-        return [row for row in rows if row is not None], was_cut
 
-    def _parse_line(self, line: bytes) -> dict[str, Any] | None:
+    def _begin_again(self) -> None:
+        self._end, self._before, self.damaged = 0, b"", 0
+
+    def _read_from(self, file: BufferedReader) -> tuple[list[dict[str, Any]], bool]:
+        file.seek(self._end - len(self._before))
+        was_cut = file.read(len(self._before)) != self._before
+        if was_cut:
+            self._begin_again()
+        rows = []
+        for line, end in whole_lines(file, self._end, MOST_ROW):
+            self._end = end
+            if line is not None and not line.strip():
+                continue
+            row = self._parse_line(line)
+            if row is not None:
+                rows.append(row)
+        remembered = min(self._end, REMEMBERED_BYTES)
+        file.seek(self._end - remembered)
+        self._before = file.read(remembered)
+        return rows, was_cut
+
+    def _parse_line(self, line: bytes | None) -> dict[str, Any] | None:
+        """None for one that is too long, or no JSON object."""
         try:
-            value = json.loads(line)
+            value = None if line is None else json.loads(line)
         except (ValueError, RecursionError):
             value = None
         if isinstance(value, dict):

@@ -13,7 +13,7 @@ from cotrain.core.verbosity import count_of
 from cotrain.reports.compare_words import short_labels, slug_of
 from cotrain.reports.follow import RECIPE, read_json_object
 
-MOST_PLACES = 500
+MOST_PLACES = 500  # that are shown together
 MAX_DEPTH = 3  # folders below the one that was named
 
 
@@ -45,9 +45,7 @@ def find_places(root: Path) -> list[ViewPlace]:
     if not studies and not comparisons and not runs:
         raise RunDirectoryError(f"{root} holds no run (no {RECIPE} in it or {MAX_DEPTH} folders below it)")
     compared = {run for place in comparisons for seeds in place.arms.values() for run in seeds.values()}
-    return [*studies, *comparisons, *_seed_groups([run for run in runs if run.path not in compared]), *runs][
-        :MOST_PLACES
-    ]
+    return [*studies, *comparisons, *_seed_groups([run for run in runs if run.path not in compared]), *runs]
 
 
 def _walk_folders(root: Path) -> Iterator[Path]:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import CotrainError
-from cotrain.core.input_files import open_regular
 from cotrain.core.notes import ANSWER, CALLS, CORRECT, FAILURE, FINAL, FIRST_WRONG, PROBLEM, STEP_OK
 from cotrain.reports.counts import (
     BINS,
@@ -33,7 +32,7 @@ from cotrain.reports.counts import (
     vote_agreement,
 )
 from cotrain.reports.curves import finite_number
-from cotrain.storage.ledger import ODD, Ledger, Member, unpack_member
+from cotrain.storage.ledger import ODD, Ledger, Member, read_packed, unpack_member
 from cotrain.storage.schemas import fault_in
 
 FIELDS = (
@@ -53,11 +52,25 @@ Weights = Mapping[str, Mapping[str, float]]  # role → signal → what the reci
 class Rollouts:
     """Rows and counts, as far as they have been read. Any thread may ask while another one reads."""
 
+    generation: int  # how many times reading has begun again
+
     def __init__(self, directory: Path, weights: Weights) -> None:
         self.ledger = Ledger(directory / "episodes")
         self._weights = weights
         self._lock = threading.Lock()
         self._clear()
+
+    def weigh_by(self, weights: Weights) -> None:
+        """From now on rewards are weighed so; what was read by other weights is read again."""
+        with self._lock:
+            if weights != self._weights:
+                self._weights = weights
+                self._begin_again()
+
+    def _begin_again(self) -> None:
+        generation = self.generation + 1
+        self._clear()
+        self.generation = generation
 
     def _clear(self) -> None:
         self.rows: list[list[Any]] = []
@@ -98,9 +111,7 @@ class Rollouts:
         with self._lock:
             members_by_step = {member.step: member for member in members}
             if any(members_by_step.get(step) != member for step, member in self._read.items()):
-                generation = self.generation + 1
-                self._clear()  # a resumed run has cut its ledger back
-                self.generation = generation
+                self._begin_again()  # a resumed run has cut its ledger back
             self._due = [member for member in members if member.step not in self._read]
             self._extent = extent
 
@@ -258,10 +269,7 @@ class Rollouts:
 def read_episodes(path: Path, member: Member) -> tuple[list[Json], int]:
     """The episodes of one step as JSON, and how many are left out as they have another shape. Raises OSError,
     ValueError and zlib.error for a damaged step."""
-    with open_regular(path) as file:
-        file.seek(member.start)
-        packed = file.read(member.bytes)
-    episodes, lines = [], unpack_member(packed).split(b"\n")[:-1]
+    episodes, lines = [], unpack_member(read_packed(path, member)).split(b"\n")[:-1]
     for line in lines:
         try:
             episode = json.loads(line)

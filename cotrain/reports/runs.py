@@ -39,37 +39,52 @@ class RunView:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.recipe, self._recipe_note = read_json_object(directory / RECIPE)
-        self.models, self.weights = models_of(self.recipe), reward_weights(self.recipe)
+        self._read_recipe()
         self.curves = Curves(directory, problems=_problems_of(self.recipe))
         self.rollouts = Rollouts(directory, self.weights)
         self._lock = threading.Lock()
         self.stopped = ""  # why nothing more of it is read in the background
         self._examples: dict[tuple[str, str, int], list[str]] = {}
 
+    def _read_recipe(self) -> None:
+        self._recipe_written = _modified_time(self.directory / RECIPE)
+        self.recipe, self._recipe_note = read_json_object(self.directory / RECIPE)
+        self.models, self.weights = models_of(self.recipe), reward_weights(self.recipe)
+
+    def _read_new(self) -> None:
+        """Read on in what is followed. A run that is resumed may have more steps, and another one may have been begun
+        in its place."""
+        if _modified_time(self.directory / RECIPE) not in (self._recipe_written, 0):  # 0: there is none just now
+            self._read_recipe()
+            self.rollouts.weigh_by(self.weights)
+        self.curves.read_new()
+
     def watch_all(self) -> None:
         """Read all rows and look for alarms in them."""
         with self._lock:
-            self.curves.read_new()
+            self._read_new()
             self.curves.watch_rows(len(self.curves.rows))
 
-    def stamp(self) -> list[int]:
-        """Changes when there is something new to draw."""
+    def read_new(self) -> None:
+        """Read what is new but rollouts."""
         with self._lock:
-            self.curves.read_new()
-        ended = (self.directory / "summary.json").is_file()
-        rollouts, watched = self.rollouts, self.curves.unwatched_count == 0
-        return [
-            len(self.curves.rows),
-            len(self.curves.held_out),
-            len(rollouts.rows),
-            rollouts.generation,
-            rollouts.episodes + rollouts.odd,
-            int(watched),
-            int(ended),
-            sum(_modified_time(self.directory / f"{name}.json") for name in OTHER_RESULTS),
-            _modified_time(self.directory / STOPPED),
-        ]
+            self._read_new()
+
+    def stamp(self) -> dict[str, int]:
+        """Changes when there is something new to draw."""
+        self.read_new()
+        return {
+            "steps": len(self.curves.rows),
+            "evaluations": len(self.curves.held_out),
+            "rows": len(self.rollouts.rows),
+            "generation": self.rollouts.generation,
+            "episodes": self.rollouts.episodes + self.rollouts.odd,
+            "watched": int(self.curves.unwatched_count == 0),
+            "ended": int((self.directory / "summary.json").is_file()),
+            "others": sum(_modified_time(self.directory / f"{name}.json") for name in OTHER_RESULTS),
+            "stopped": _modified_time(self.directory / STOPPED),
+            "recipe": self._recipe_written,
+        }
 
     def watch_rows(self, rows: int = 200) -> bool:
         """Look for alarms in some more rows; False when all have been looked at."""
@@ -79,7 +94,7 @@ class RunView:
     def overview(self) -> dict[str, Any]:
         """All but rollouts."""
         with self._lock:
-            self.curves.read_new()
+            self._read_new()
             return self._build_overview()
 
     def _build_overview(self) -> dict[str, Any]:

@@ -16,7 +16,8 @@ nothing. A Host header that is not this machine's name is refused (a page whose 
 is a request that another page sends (Origin, Sec-Fetch-Site). No part of an address is ever opened as a file: runs are
 found when the server starts and go by number.
 
-Python's own server is enough for one reader on one machine. Left out: listening anywhere else; forward the port by ssh.
+Python's own server is enough for one reader on one machine. It holds at most ``MOST_CONNECTIONS``: it may share the
+process of a run, whose files need descriptors too. Left out: listening anywhere else; forward the port by ssh.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ import hmac
 import io
 import secrets
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -39,7 +41,7 @@ from cotrain.core.errors import ConfigError, CotrainError
 from cotrain.reports.compared_runs import ComparedRuns, folder_row, open_study
 from cotrain.reports.detail import dump_json
 from cotrain.reports.page import render_page, security_policy
-from cotrain.reports.places import ViewPlace
+from cotrain.reports.places import MOST_PLACES, ViewPlace
 from cotrain.reports.runs import RunView, open_run
 from cotrain.storage.ledger import ODD
 
@@ -49,6 +51,8 @@ ROWS = 20_000  # in one answer
 ANSWERS_SECONDS = 5.0  # seconds that reading in the background waits for answers, at most
 FIRST_ROWS_SECONDS = 0.4  # seconds that an answer with rollouts waits for the first ones
 REQUEST_SECONDS = 10.0  # seconds in which a whole request has to come
+MOST_CONNECTIONS = 64
+CLOSING_SECONDS = 1.0  # seconds that a new connection waits for the place of one that is being closed
 PAUSE = 0.5  # seconds between looks at a ledger that has nothing new
 SAFE_HEADERS = {
     "Cache-Control": "no-store",
@@ -73,7 +77,8 @@ class Viewer:
 
     def __init__(self, places: Sequence[ViewPlace], root: Path) -> None:
         self.token = secrets.token_urlsafe(24)
-        self._places = list(places)
+        self._places = list(places[:MOST_PLACES])
+        self.left_out = len(places) - len(self._places)
         self._root = root
         self._numbers = {place.path: number for number, place in enumerate(self._places) if place.kind == "run"}
         self._open: dict[Path, RunView] = {}
@@ -144,7 +149,7 @@ class Viewer:
                     "folder": all(place.path != self._root or place.kind == "seeds" for place in self._places),
                 }
             case ["folder"]:
-                return {"places": [folder_row(place) for place in self._places]}
+                return {"places": [folder_row(place) for place in self._places], "left_out": self.left_out}
             case [number, "stamp"] if self.find_place(number).kind == "study":
                 return [self.find_place(number).path.joinpath("study.json").stat().st_mtime]
             case [number, "stamp"] if self.find_place(number).kind != "run":
@@ -226,6 +231,54 @@ def _parse_integers(query: dict[str, list[str]], name: str, count: int) -> list[
     return [int(part) for part in parts]
 
 
+class _Server(ThreadingHTTPServer):
+    """A thread for each connection, and at most ``MOST_CONNECTIONS`` of them. Where one more comes, the oldest that has
+    not shown the token yet is closed; where all have, the new one is."""
+
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], handler: type[_Handler]) -> None:
+        self._places = threading.Semaphore(MOST_CONNECTIONS)
+        self._strangers: dict[socket.socket, None] = {}  # connections without a token so far, the oldest first
+        self._lock = threading.Lock()
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._places.acquire(blocking=False):
+            self._close_oldest_stranger()
+            if not self._places.acquire(timeout=CLOSING_SECONDS):
+                super().shutdown_request(request)
+                return
+        with self._lock:
+            self._strangers[request] = None
+        super().process_request(request, client_address)
+
+    def welcome(self, connection: socket.socket) -> None:
+        """It has shown the token, and keeps its place until it is answered."""
+        with self._lock:
+            self._strangers.pop(connection, None)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.welcome(request)
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing for a client that leaves; else what Python prints."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+    def _close_oldest_stranger(self) -> None:
+        with self._lock:
+            oldest = next(iter(self._strangers), None)
+            if oldest is not None:
+                del self._strangers[oldest]
+                with suppress(OSError):  # it is closed already
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread reads the end, and ends
+
+
 def listen(viewer: Viewer, port: int) -> ThreadingHTTPServer:
     """A server on this machine's own address; port 0 takes a free one. Raises ConfigError."""
 
@@ -234,7 +287,7 @@ def listen(viewer: Viewer, port: int) -> ThreadingHTTPServer:
 
     Handler.viewer = viewer
     try:
-        return ThreadingHTTPServer((HOST, port), Handler)
+        return _Server((HOST, port), Handler)
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"cannot listen on {HOST}:{port}: {why}; choose another --port (0: a free one)") from None
@@ -259,6 +312,7 @@ class _TimedReader(io.RawIOBase):
 
 class _Handler(BaseHTTPRequestHandler):
     viewer: Viewer
+    server: _Server
     timeout = 30  # seconds in which an answer is taken
     server_version, sys_version = "cotrain", ""
 
@@ -275,6 +329,7 @@ class _Handler(BaseHTTPRequestHandler):
             first, token, *path = url.path.split("/")
             if first or not hmac.compare_digest(token.encode(), self.viewer.token.encode()):
                 raise RequestRefused(HTTPStatus.NOT_FOUND)
+            self.server.welcome(self.connection)
             if path == [""]:
                 nonce = secrets.token_urlsafe(18)
                 security = f"{security_policy(nonce, live=True)}; frame-ancestors 'none'"

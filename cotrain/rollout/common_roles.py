@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotrain.core.errors import ConfigError
+from cotrain.core.shipped import EMBEDDED, EMBEDDED_GAMES, how_to_get, shipped_folder
 from cotrain.core.types import ParseFailure, Sampling
 from cotrain.formats.solutions import VERDICT_WORDS, SelfCheck, parse_solution
 from cotrain.prompts.templates import SOLVE, SOLVE_FULL
@@ -21,18 +22,6 @@ from cotrain.rollout.role import Parser, Role
 if TYPE_CHECKING:
     from cotrain.formats.role_replies import Query, Review
 
-EMBEDDED = (  # the package's own models
-    "embedded",
-    "embedded-checker",
-    "embedded-habits",
-    "embedded-proposer",
-    "embedded-games",
-    "embedded-search",
-    "embedded-format",
-    "embedded-roles",
-    "embedded-digest",
-)
-RATER = "embedded-rater"  # its reward model
 FORMAT_MARK = "cotrain.json"
 
 
@@ -102,14 +91,19 @@ def check_taught(method: str, model: str) -> None:
     """Raise ConfigError for one of the package's models that was not taught the formats of a method's own game. Any
     other model is told them in words, or comes from whoever taught it."""
     if model in EMBEDDED and method not in _taught_methods(model):
-        able = next(name for name in EMBEDDED if method in _taught_methods(name))
-        raise ConfigError(f"{method}: the model {model!r} was not taught the formats of this game; expected {able!r}")
+        if not shipped_folder(model).is_dir():
+            return  # whoever loads it says that it is not here
+        able = [name for name in EMBEDDED if method in _taught_methods(name)]
+        hint = f"expected {able[0]!r}" if able else f"the one that was is not here: {how_to_get(EMBEDDED_GAMES)}"
+        raise ConfigError(f"{method}: the model {model!r} was not taught the formats of this game; {hint}")
 
 
 @cache
 def _taught_methods(model: str) -> tuple[str, ...]:
     """What the mark of one of the package's models says."""
-    mark = Path(__file__).resolve().parent.parent / "assets" / model.replace("embedded", "base") / FORMAT_MARK
+    mark = shipped_folder(model) / FORMAT_MARK
+    if not mark.is_file():
+        return ()
     return tuple(json.loads(mark.read_text(encoding="utf-8")).get("taught", ()))
 
 

@@ -27,7 +27,7 @@ side by side do not depend on whose tool was faster. Left out: two turns of one 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -42,9 +42,8 @@ from cotrain.prompts.render import Piece, Rendering
 from cotrain.prompts.templates import fields_of, fill_template
 from cotrain.prompts.thoughts import open_thought_of
 from cotrain.rollout.event_loop import together
+from cotrain.rollout.play_context import PlayContext
 from cotrain.rollout.role import OUT_OF_RANGE, Role, Turn
-
-Answer = Callable[..., Awaitable[Completion]]  # the executor's: what the policy says to a prompt
 
 
 class Conversation:
@@ -60,15 +59,16 @@ class Conversation:
         fields: Mapping[str, Any],
         renderer: Rendering,
         mark: str,
-        answer: Answer,
+        context: PlayContext,
         opened: list[Conversation],
         keep: bool,
         declared: DeclaredSignals,
         task_prompt: str,
     ) -> None:
-        """``mark``: the nonce between which it is shown material (``formats/nonce.py``). ``opened``: the conversations
-        of the episode, which this one joins. ``keep``: it is likely to go on. ``declared``: what the protocol gives.
-        ``task_prompt``: the problem of the episode."""
+        """``context``: of the play, which asks the engine. ``mark``: the nonce between which it is shown material
+        (``formats/nonce.py``). ``opened``: the conversations of the episode, which this one joins.
+        ``keep``: it is likely to go on. ``declared``: what the protocol gives. ``task_prompt``: the problem of the
+        episode."""
         self.role, self.address, self.group, self.parent, self.fields = role, address, group, parent, fields
         self.mark = mark
         shown = role.prompt_fields(fields)
@@ -82,7 +82,7 @@ class Conversation:
         self.messages = [] if role.system is None else [Message("system", role.system)]
         self.messages.append(Message("user", prompt))
         self.turns: list[Turn] = []  # of this conversation; those of its trunk are the trunk's
-        self.renderer, self._ask, self._opened, self._keep = renderer, answer, opened, keep
+        self.renderer, self._context, self._opened, self._keep = renderer, context, opened, keep
         self._declared = declared
         self._fork: tuple[int, ...] = ()  # where it left its trunk
         self._said = self._begun = self._forks = 0  # turns that were asked for, and those awaited; forks that were made
@@ -90,7 +90,7 @@ class Conversation:
         self._answer: tuple[Turn, ...] = ()
         self._sequence: TokenSequence | None = None
         self._last: Turn | None = None  # the turn, of the trunk too, that the sequence ends with
-        self._speaking = False
+        self._speaking = self._closed = False  # does it speak now; is its episode over
         self._whole: list[Reward] = []
         self._task_prompt = task_prompt
         self._after_others = any(chat.turns for chat in opened)  # its prompt may hold what was said before
@@ -172,12 +172,13 @@ class Conversation:
             fields=self.fields,
             renderer=self.renderer,
             mark=self.mark,
-            answer=self._ask,
+            context=self._context,
             opened=self._opened,
             keep=self._keep,
             declared=self._declared,
             task_prompt=self._task_prompt,
         )
+        fork._closed = self._closed
         fork.messages, fork._open, fork._answer = list(self.messages), self._open, self._answer
         fork._sequence, fork._last = self._sequence, self._last
         fork._fork, self._forks = (*self._fork, self._said, self._forks), self._forks + 1
@@ -246,6 +247,10 @@ class Conversation:
             tokens = (first.token_range(start)[0], reward.tokens[1])
             self._across.append((replace(reward, tokens=tokens), first, last))
 
+    def close(self) -> None:
+        """The episode is over: nothing more is said."""
+        self._closed = True
+
     def sequences(self) -> list[list[Turn]]:
         """Its turns by the training sequence that they are in."""
         found: dict[str, list[Turn]] = {}
@@ -267,7 +272,9 @@ class Conversation:
             going_on = self._sequence if new is not None else None
             prompt_ids = self.renderer.encode_pieces(prompt) if going_on is None else (*going_on.ids, *(new or ()))
             fields = {**self.fields, "messages": tuple(self.messages)} if self._last else self.fields
-            completion = await self._ask(
+            if self._closed:
+                raise RuntimeError(f"role {address.role!r} was to speak after its episode was over")
+            completion = await self._context.sample_answer(
                 address,
                 role,
                 prompt_ids,

@@ -28,9 +28,10 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, TypeVar, cast
 
@@ -195,6 +196,7 @@ class IdleLoop(asyncio.SelectorEventLoop):
         self.outside = 0  # how many coroutines wait for short work outside
         self.elsewhere = 0  # how many wait for a server that answers when it likes
         self.given_up = False  # nobody waits for its end any more
+        self.collected: dict[object, Collected] = {}  # what ``in_one_call`` is to call
         self.watch = StallWatch()
         self._until: asyncio.Future[Any] | None = None  # what it runs for
         super().__init__(_IdleSelector(self))
@@ -205,12 +207,9 @@ class IdleLoop(asyncio.SelectorEventLoop):
 
         ``advance``: does some work and makes at least one callback ready, or returns False as there is none.
         """
-        self.advance, self.given_up = advance or _no_work, False
         if asyncio._get_running_loop() is not None:  # as in a notebook: of one thread, only one loop can run
-            return self._run_in_thread(work)
-        return self._run_and_clean(work)
-
-    def _run_and_clean(self, work: Coroutine[Any, Any, T]) -> T:
+            return self._run_in_thread(work, advance)
+        self.advance = advance or _no_work
         self.watch.begin_play()
         try:
             return self.run_until_complete(work)
@@ -239,14 +238,14 @@ class IdleLoop(asyncio.SelectorEventLoop):
             raise Stopped("a protocol cannot stop the loop it is played in; return, or raise an exception")
         super().stop()
 
-    def _run_in_thread(self, work: Coroutine[Any, Any, T]) -> T:
+    def _run_in_thread(self, work: Coroutine[Any, Any, T], advance: Callable[[], bool] | None) -> T:
         """The same in a thread of its own, for which this one waits. Signals still come to this one, and what it raises
         ends the other one too."""
         over, result = threading.Event(), Future[T]()
 
         def run_work() -> None:
             try:
-                result.set_result(self._run_and_clean(work))
+                result.set_result(self.run_to_end(work, advance))
             except BaseException as error:  # noqa: BLE001  whoever waits raises it
                 result.set_exception(error)
             finally:
@@ -262,6 +261,7 @@ class IdleLoop(asyncio.SelectorEventLoop):
         except BaseException:  # also while the thread starts
             self.given_up = True
             over.wait()
+            self.given_up = False
             raise
         return result.result()
 
@@ -273,8 +273,17 @@ class IdleLoop(asyncio.SelectorEventLoop):
             self._cancel_all()
         super().close()
 
+    def call_collected(self) -> bool:
+        """Begin the calls of ``in_one_call`` that have been asked for; False where there are none."""
+        calls = list(self.collected.values())
+        self.collected.clear()
+        for collected in calls:
+            collected.task = self.create_task(_call_for_all(collected))
+        return bool(calls)
+
     def _cancel_all(self) -> None:
         self.advance = _no_work
+        self.collected.clear()
         left = asyncio.all_tasks(self)
         _cancel_tasks(left)
         if left:
@@ -328,6 +337,9 @@ class _IdleSelector(selectors.DefaultSelector):
                 return super().select(0) if loop.elsewhere else []
             if loop.elsewhere:  # not for long: ``advance`` may be asked to stop
                 return super().select(LOOK_UP if timeout is None else min(timeout, LOOK_UP))
+            if timeout is None and loop.call_collected():
+                loop.watch.note_progress()
+                return []
             if timeout is None:  # no timer either
                 names = sorted(task.get_name() for task in asyncio.all_tasks(loop))
                 raise Deadlock(
@@ -358,6 +370,50 @@ async def pausing_engine() -> AsyncIterator[None]:
         yield
     finally:
         loop.outside -= 1
+
+
+@dataclass(slots=True, kw_only=True)
+class Collected:
+    """One call that answers several coroutines."""
+
+    call: Callable[[list[Any]], Awaitable[Sequence[Any]]]
+    items: list[Any] = field(default_factory=list)
+    futures: list[asyncio.Future[Any]] = field(default_factory=list)
+    task: asyncio.Task[None] | None = None  # which makes the call
+
+
+async def in_one_call(call: Callable[[list[Any]], Awaitable[Sequence[Any]]], key: object, item: Any) -> Any:
+    """What ``call`` gives for ``item``, where one call answers all coroutines that ask with this ``key``.
+
+    It is made when no coroutine can go on, the engine has nothing to do and nobody waits for a server or a timer: then
+    all that can ask have asked, and what is called together follows from the work and not from the clock. ``call``
+    takes the items in the order in which they came, and gives a value for each. What it raises, each coroutine raises.
+    """
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop, IdleLoop):
+        raise RuntimeError("in_one_call() belongs into a protocol that an Executor plays")
+    collected = loop.collected.setdefault(key, Collected(call=call))
+    future: asyncio.Future[Any] = loop.create_future()
+    collected.items.append(item)
+    collected.futures.append(future)
+    return await future
+
+
+async def _call_for_all(collected: Collected) -> None:
+    try:
+        async with pausing_engine():
+            values = await collected.call(collected.items)
+        for future, value in zip(collected.futures, values, strict=True):
+            if not future.done():
+                future.set_result(value)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        for future in collected.futures:
+            future.cancel()
+        raise
+    except BaseException as error:  # noqa: BLE001 - a user's code, whose failure each of them has
+        for future in collected.futures:
+            if not future.done():
+                future.set_exception(error)
 
 
 @contextmanager

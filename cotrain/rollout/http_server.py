@@ -5,9 +5,13 @@ A client that nobody knows must not stop anybody. So
 - a connection that is not being answered has ``HEAD_S`` to bring the whole head of a request, and a known one
   ``THINKING_S``: an agent may think for long between two requests of one connection;
 - a body has at most ``MAX_BODY`` bytes, and ``BODY_S`` to come;
-- there are at most ``connections`` open. Where one more comes, the oldest that is not being answered is closed, those
-  of unknown clients first; where all are being answered, the new one is;
-- a client that leaves, and a system that has no more descriptors, are one line at ``--log-level debug`` each.
+- connections take turns: ``MOST_READ`` bytes of one, then the next; and a request whose bytes take more than
+  ``PARSING_S`` of the processor to be taken apart, such as a body in chunks of one byte, is given up;
+- an answer that nobody reads is given up after ``READING_S``;
+- there are at most ``connections`` open. Where one more comes, the oldest that waits for its client is closed, those of
+  unknown clients first: for the rest of a request, or until it reads its answer. Where none waits, the new one is;
+- a client that leaves, one that does not speak HTTP, and a system that has no more descriptors, are one line at
+  ``--log-level debug`` each.
 
 Left out: TLS and users, which belong to a proxy in front of it.
 """
@@ -18,6 +22,7 @@ import asyncio
 import math
 import resource
 import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +39,9 @@ HEAD_S = 10.0  # for the head of a request, from the connection or from its firs
 THINKING_S = 3600.0  # between two requests of a client that is known
 MAX_BODY = 4 * 2**20  # bytes
 BODY_S = 30.0  # for all of it to come
+MOST_READ = 1 << 14  # bytes of one connection that are read in one go
+PARSING_S = 1.0  # of the processor, for all bytes of a request
+READING_S = 60.0  # that a client may leave an answer unread, once the system holds no more of it
 MOST_CONNECTIONS = 512
 ACCEPTED = 128  # connections that are accepted in one go, before any of them is looked at
 WAITING = 1024  # that the system holds meanwhile
@@ -60,53 +68,86 @@ class Connections:
         """A new connection; makes room for it, or closes it."""
         self._open[connection] = None
         if len(self._open) > self.limit:
-            victim = self._oldest_idle(known=False) or self._oldest_idle(known=True) or connection
+            victim = self._oldest_waiting(known=False) or self._oldest_waiting(known=True) or connection
             victim.close()
 
     def remove(self, connection: PatientProtocol) -> None:
         self._open.pop(connection, None)
 
-    def _oldest_idle(self, *, known: bool) -> PatientProtocol | None:
-        idle = (one for one in self._open if one.is_known is known and not one.is_answering())
-        return next(idle, None)
+    def _oldest_waiting(self, *, known: bool) -> PatientProtocol | None:
+        waiting = (one for one in self._open if one.is_known is known and one.waits_for_client())
+        return next(waiting, None)
 
 
 class PatientProtocol(H11Protocol):
-    """HTTP/1.1 with deadlines for heads and a limit of connections."""
+    """HTTP/1.1 with deadlines for heads and for unread answers, and a limit of connections."""
 
     places: Connections  # of the server, set by ``protocol_of``
     seconds = HEAD_S
     is_known = False
     _deadline: asyncio.TimerHandle | None = None
+    _reading_deadline: asyncio.TimerHandle | None = None  # while an answer is not read
+    _parsing_s = 0.0  # of the processor, that the bytes of this request took so far
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.max_size = MOST_READ  # type: ignore[attr-defined]  # of asyncio's own transports of sockets
         self._start_deadline()
         self.places.add(self)
 
     def data_received(self, data: bytes) -> None:
         if not self.is_answering():
             self._start_deadline()
+            self._parsing_s = 0.0
+        begun = time.thread_time()
         super().data_received(data)
-        if self.is_answering():
+        self._parsing_s += time.thread_time() - begun
+        if self._parsing_s > PARSING_S:
+            LOGGER.debug("server: a request took more than %g s to be taken apart", PARSING_S)
+            self.close()
+        elif self.is_answering():
             self._stop_deadline()
             self._look_at_client()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stop_reading_deadline()
+        self._reading_deadline = self.loop.call_later(READING_S, self.close)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_reading_deadline()
+
+    def send_400_response(self, msg: str) -> None:
+        LOGGER.debug("server: %s", msg)
+        super().send_400_response(msg)
+
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_deadline()
-        self.places.remove(self)
+        self._forget()
         super().connection_lost(exc)
 
     def is_answering(self) -> bool:
         """Has a whole head come that is not answered yet?"""
         return self.cycle is not None and not self.cycle.response_complete
 
+    def waits_for_client(self) -> bool:
+        """Is it the client's turn: to send a request or the rest of one, or to read its answer? One that has sent the
+        next request meanwhile counts too: else a client who always does would keep its place for ever."""
+        if not self.is_answering() or self.cycle.more_body or self._reading_deadline is not None:
+            return True
+        next_request, _ = self.conn.trailing_data
+        return bool(next_request)
+
     def close(self) -> None:
         """End it at once; whoever counts connections does so from now on."""
-        self._stop_deadline()
-        self.places.remove(self)
+        self._forget()
         if not self.transport.is_closing():
             self.transport.abort()
+
+    def _forget(self) -> None:
+        self._stop_deadline()
+        self._stop_reading_deadline()
+        self.places.remove(self)
 
     def _look_at_client(self) -> None:
         """A client that is known may take longer for its next request."""
@@ -122,6 +163,11 @@ class PatientProtocol(H11Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+    def _stop_reading_deadline(self) -> None:
+        if self._reading_deadline is not None:
+            self._reading_deadline.cancel()
+            self._reading_deadline = None
 
     def _give_up(self) -> None:
         self._deadline = None
@@ -139,10 +185,11 @@ def make_server(app: ASGIApp, connections: Connections, seconds: float = HEAD_S)
     config = uvicorn.Config(
         app,
         http=protocol_of(connections, seconds),
+        ws="none",
         loop="asyncio",
         lifespan="off",
         log_config=None,
-        log_level="warning",
+        log_level="error",  # what is no HTTP would be a line in the terminal each time
         access_log=False,
         timeout_keep_alive=math.ceil(seconds),
         timeout_graceful_shutdown=5,

@@ -26,13 +26,14 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from cotrain.algorithms.functional.aggregate import aggregate
 from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.shipped import EMBEDDED
 from cotrain.core.types import ParseFailure, Sampling
 from cotrain.formats import judge_prompts as prompts
 from cotrain.formats.nonce import wrap_all, wrap_text
 from cotrain.formats.preferences import Preference, Ratings, read_gram, read_grm, read_rmr1, read_thinkrm
 from cotrain.formats.role_prompts import COMPARE
 from cotrain.formats.verdicts import Abstention, Verdict, read_genprm, read_genrm, read_score
-from cotrain.rollout.common_roles import EMBEDDED, speaks_short, verifier
+from cotrain.rollout.common_roles import speaks_short, verifier
 from cotrain.rollout.role import Parser, Role, Turn
 
 # -- what a judge is shown, and what it said

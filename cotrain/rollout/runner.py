@@ -20,26 +20,25 @@ loop being ours.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cotrain.core.arguments import bound_function
 from cotrain.core.errors import ConfigError, CotrainError, EngineLost, TooLong, UnknownName
-from cotrain.core.seeding import Address, make_nonce, seed_of
+from cotrain.core.seeding import Address, make_nonce
 from cotrain.core.signals import DeclaredSignals, declared_by
-from cotrain.core.types import BROKEN_OFF, TOO_LONG, AsyncGrader, Completion, Episode, Grade, NoGrader, Task
-from cotrain.inference.contract import Engine, Request, SpeakerError
+from cotrain.core.types import BROKEN_OFF, TOO_LONG, AsyncGrader, Episode, Grade, NoGrader, Store, Task
+from cotrain.inference.contract import ContextLimitedEngine, Engine
 from cotrain.prompts.render import Rendering
 from cotrain.prompts.templates import fields_of
 from cotrain.rollout.conversation import Conversation, seal_conversations
 from cotrain.rollout.event_loop import IdleLoop, Stopped, is_ended_by_play, pausing_engine, together
+from cotrain.rollout.play_context import Grader, PlayContext
 from cotrain.rollout.role import Role, Turn
 
 Protocol = Callable[..., Coroutine[Any, Any, Any]]  # async (task, roles) → anything
-Grader = Callable[[Task, str], Awaitable[Grade]]
-
 TRIES = 3  # of a play, where the process of the engine is lost
 _RESERVED = ("grade", "busy", "nonce")
 
@@ -51,25 +50,6 @@ async def grade_outside(task: Task, text: str) -> Grade:
     The executor keeps its engine waiting meanwhile, so that how long a grade takes decides no batch.
     """
     return await task.grader.agrade(task, text) if isinstance(task.grader, AsyncGrader) else task.grade(text)
-
-
-class EngineError(CotrainError, RuntimeError):
-    """The engine raised while it answered a request."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlayContext:
-    """What all episodes of one play have in common."""
-
-    engine: Engine
-    renderers: Mapping[str, Rendering]  # by policy
-    roles: Mapping[str, Role]
-    grader: Grader | None
-    seed: int
-    split: str
-    step: int
-    asked: dict[str, dict[str, str]] = field(default_factory=dict)  # address of a conversation whose group the protocol
-    # left open → what it was asked
 
 
 class Roles:
@@ -141,7 +121,7 @@ class Roles:
             fields=fields,
             renderer=self._stage.renderers[role.policy],
             mark=make_nonce(self._stage.seed, f"{self._stage.split}:{address}"),
-            answer=self._sample_answer,
+            context=self._stage,
             opened=self._chats,
             keep=keep,
             declared=self._declared,
@@ -151,56 +131,11 @@ class Roles:
             self._stage.asked[str(address)] = {key: str(fields[key]) for key in sorted(fields_of(role.prompt))}
         return chat
 
-    async def _sample_answer(
-        self,
-        address: Address,
-        role: Role,
-        prompt_ids: tuple[int, ...],
-        fields: Mapping[str, Any],
-        *,
-        keep: bool,
-        continues: Address | None,
-    ) -> Completion:
-        """What the role's policy says."""
-        renderer = self._stage.renderers[role.policy]
-        if self._over:
-            raise RuntimeError(f"role {address.role!r} was to speak after its episode was over")
-        request = Request(
-            policy=role.policy,
-            prompt_ids=prompt_ids,
-            sampling=role.sampling,
-            stop_ids=renderer.stop_ids,
-            seed=self._seed_at(address),
-            address=address,
-            fields=fields,
-            decode=renderer.decode,
-            keep=keep,
-            continues=continues,
-        )
-        if role.tool is None:
-            return await self._ask_engine(request)
-        from cotrain.rollout.token_calls import answer_with_tool
-
-        return await answer_with_tool(self._ask_engine, request, role, renderer, self._seed_at)
-
-    def _seed_at(self, address: Address) -> int:
-        """The seed of a request."""
-        return seed_of(self._stage.seed, self._stage.split, str(address))
-
-    async def _ask_engine(self, request: Request) -> Completion:
-        engine = self._stage.engine
-        try:
-            return await engine.sample(request)
-        except CotrainError:
-            raise
-        except SpeakerError as error:
-            raise error.__cause__ or error from None
-        except Exception as error:
-            raise EngineError(f"{type(engine).__name__} failed at {request.address}: {error}") from error
-
     def _seal_episode(self, failure: str | None) -> Episode:
         """The episode's end; ``task_id`` is filled in by the executor."""
         self._over = True
+        for chat in self._chats:
+            chat.close()
         if failure is None and (lost := sum(chat.unawaited_turns for chat in self._chats)):
             failure = f"{lost} {'call of a role was' if lost == 1 else 'calls of roles were'} not awaited"
         if failure is not None:
@@ -233,6 +168,13 @@ class RoleHandle:
     def renderer(self) -> Rendering:
         """What makes its prompts."""
         return self._roles._stage.renderers[self._roles._stage.roles[self._name].policy]
+
+    @property
+    def context(self) -> int | None:
+        """Tokens that its model takes, prompt and answer together; None where the engine does not say."""
+        stage = self._roles._stage
+        engine = stage.engine
+        return engine.context(stage.roles[self._name].policy) if isinstance(engine, ContextLimitedEngine) else None
 
     def format_solution(self, solution: str) -> str:
         """A solution in tags as this role is read: for programs that speak in its place."""
@@ -328,6 +270,7 @@ class Executor:
         group_size: int,
         split: str = "train",
         first: int = 0,
+        stores: Mapping[str, Store] | None = None,
     ) -> tuple[Episode, ...]:
         """Play every task ``group_size`` times at once and return the episodes sorted by (task, member).
 
@@ -336,6 +279,7 @@ class Executor:
             protocol: with its options bound, as in ``partial(solve, step_rewards="oracle")``.
             split: part of every seed.
             first: position of the first task among those of the step.
+            stores: of the run, that the protocol is given by name.
 
         Raises Deadlock when protocols wait for something that cannot come, whatever CotrainError a protocol meets, and
         whatever the engine raises; then no coroutine is left over.
@@ -355,10 +299,11 @@ class Executor:
             over = self.watch(len(task_members)) if self.watch else None
             seats = ((tasks[p], Roles(stage, first + p, m, declared, tasks[p].prompt)) for p, m in task_members)
             work = together(
-                [_play_episode(protocol, task, roles, over) for task, roles in seats],
+                [_play_episode(protocol, task, roles, stores or {}, over) for task, roles in seats],
                 [f"task {first + p}, member {m}" for p, m in task_members],
             )
             try:
+                # The loop runs all coroutines; whenever each of them waits, the engine advances by one batch.
                 episodes = self.loop.run_to_end(work, self.engine.advance)
                 break
             except EngineLost as lost:  # it held nothing of its own: the same play once more, by another one
@@ -379,12 +324,12 @@ def protocol_name(protocol: Protocol) -> str:
 
 
 async def _play_episode(
-    protocol: Protocol, task: Task, roles: Roles, over: Callable[[], None] | None
+    protocol: Protocol, task: Task, roles: Roles, stores: Mapping[str, Store], over: Callable[[], None] | None
 ) -> tuple[Episode, str | None]:
     """The episode, and why its problem did not fit, where it did not."""
     why = None
     try:
-        await protocol(task, roles)
+        await protocol(task, roles, **stores)
         episode = roles._seal_episode(None)
     except TooLong as error:
         why, episode = str(error), roles._seal_episode(TOO_LONG)

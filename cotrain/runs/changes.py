@@ -21,20 +21,19 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.config.override import override, restore_settings
-from cotrain.config.policies import Policy, Weights
+from cotrain.config.policies import Policy, model_names
 from cotrain.config.recipe import Recipe
 from cotrain.config.registry import make_recipe
 from cotrain.core.errors import ConfigError, RunDirectoryError, UserError
-from cotrain.core.trust import admit_file, admit_model, admit_module, trusted_code_only
+from cotrain.core.trust import trusted_code_only
 from cotrain.core.verbosity import count_of
 from cotrain.runs import manifest
+from cotrain.runs.code_record import admit_code, admit_models
 from cotrain.runs.directory import RunDirectory, refuse_other, setting_differences, weights_hash
-from cotrain.runs.model_paths import model_names
 from cotrain.runs.renaming import rename_origin, saved_names
 from cotrain.storage.lock import RunLock
 
 BUDGETS = ("tokens", "flops", "seconds", "updates")
-USER_CODE = ("class", "function", "object")  # keys under which recipe.json names it
 
 
 def lengthen_run(out: Path | str, steps: int) -> None:
@@ -144,27 +143,6 @@ def _old_and_new(model: str, lost: list[str], where: Path) -> tuple[str, str]:
     if old not in lost:
         raise ConfigError(f"--model {model}: the run has no model {old!r} that is gone; expected {' or '.join(lost)}")
     return old, new
-
-
-# -- Python that is not cotrain's (``core/trust.py``)
-
-
-def admit_code(target: str, arguments: Mapping[str, Any]) -> None:
-    """Of what a recipe is made of."""
-    named = [one.get(key) for one in arguments.values() if isinstance(one, Mapping) for key in USER_CODE]
-    for one in (target, *filter(None, named)):
-        path = str(one).rpartition(":")[0]
-        if path.endswith(".py"):
-            admit_file(path)
-        elif path:
-            admit_module(path)
-
-
-def admit_models(policies: Mapping[str, Policy]) -> None:
-    """Of models that come with Python files of their own."""
-    for policy in policies.values():
-        if isinstance(policy, Weights) and policy.trust_remote_code:
-            admit_model(policy.model)
 
 
 def with_recorded_packing(recipe: Recipe, saved: Mapping[str, Any]) -> Recipe:

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cotrain.config.policies import Weights
+from cotrain.config.policies import Policy, Weights
 from cotrain.config.recipe import Recipe
 from cotrain.core import redact
 from cotrain.core.errors import RunDirectoryError
@@ -127,3 +127,46 @@ def record_changed_code(directory: RunDirectory, recipe: Recipe, *, from_step: i
 def _in_words(changes: list[str]) -> str:
     more = f", and {len(changes) - NAMED} more" if len(changes) > NAMED else ""
     return ", ".join(changes[:NAMED]) + more
+
+
+# -- Which Python of the user's a run may run.
+
+
+USER_CODE = ("class", "function", "object")  # keys under which recipe.json names it
+
+
+def admit_code(target: str, arguments: Mapping[str, Any]) -> None:
+    """Admit the Python that a recipe is made of (``core/trust.py``)."""
+    from cotrain.core.trust import admit_file, admit_module
+
+    named = [one.get(key) for one in arguments.values() if isinstance(one, Mapping) for key in USER_CODE]
+    for one in (target, *filter(None, named)):
+        path = str(one).rpartition(":")[0]
+        if path.endswith(".py"):
+            admit_file(path)
+        elif path:
+            admit_module(path)
+
+
+def admit_models(policies: Mapping[str, Policy]) -> None:
+    """Admit models that come with Python files of their own (``core/trust.py``)."""
+    from cotrain.core.trust import admit_model
+
+    for policy in policies.values():
+        if isinstance(policy, Weights) and policy.trust_remote_code:
+            admit_model(policy.model)
+
+
+def remember_code(directory: Path, recipe: Recipe) -> None:
+    """Let a run know the user's own Python that it is begun with, if there is any (``core/trust.py``)."""
+    origin = recipe.origin
+    own = origin is not None and (
+        ":" in origin.target or any(isinstance(v, Mapping) for v in origin.arguments.values())
+    )
+    if own or any(isinstance(spec, Weights) and spec.trust_remote_code for spec in recipe.policies.values()):
+        from cotrain.core.trust import remembering_code_of
+
+        with remembering_code_of(directory):
+            if origin is not None:
+                admit_code(origin.target, origin.arguments)
+            admit_models(recipe.policies)

@@ -8,12 +8,11 @@ with. What is not here keeps its name, and whoever loads it says what is wrong. 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from cotrain.config.policies import Policy, Weights
+from cotrain.config.policies import Policy, Weights, model_names
 from cotrain.config.recipe import Recipe, check_due, check_problems
-from cotrain.models.load import is_embedded
+from cotrain.core.shipped import is_embedded
 from cotrain.runs.directory import recipe_json, weights_hash
 
 
@@ -27,22 +26,6 @@ def prepare_recipe(recipe: Recipe, **how: int) -> tuple[Recipe, dict[str, Any]]:
     return recipe, saved
 
 
-def remember_code(directory: Path, recipe: Recipe) -> None:
-    """Let a run know the user's own Python that it is begun with, if there is any (``core/trust.py``)."""
-    origin = recipe.origin
-    own = origin is not None and (
-        ":" in origin.target or any(isinstance(v, Mapping) for v in origin.arguments.values())
-    )
-    if own or any(isinstance(spec, Weights) and spec.trust_remote_code for spec in recipe.policies.values()):
-        from cotrain.core.trust import remembering_code_of
-        from cotrain.runs.changes import admit_code, admit_models
-
-        with remembering_code_of(directory):
-            if origin is not None:
-                admit_code(origin.target, origin.arguments)
-            admit_models(recipe.policies)
-
-
 def pin_model_names(recipe: Recipe, begun: Mapping[str, Any] | None = None) -> Recipe:
     """The recipe with lasting names; ``begun``: recipe.json of the run that goes on, whose names stay where they mean
     the same, but for a revision that the user names."""
@@ -51,12 +34,6 @@ def pin_model_names(recipe: Recipe, begun: Mapping[str, Any] | None = None) -> R
     from cotrain.runs.renaming import with_lasting_names
 
     return with_lasting_names(recipe, begun)
-
-
-def model_names(policies: Mapping[str, Policy]) -> set[str]:
-    """Models and adapters that policies begin with."""
-    specs = [spec for spec in policies.values() if isinstance(spec, Weights)]
-    return {spec.model for spec in specs} | {spec.lora.path for spec in specs if spec.lora and spec.lora.path}
 
 
 def weights_of(policies: Mapping[str, Policy]) -> dict[str, str]:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from cotrain.config.override import override
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import RunDirectoryError, UnknownName
+from cotrain.core.shipped import is_embedded
 from cotrain.core.verbosity import print_progress
 from cotrain.distributed.local import LocalBackend
 from cotrain.metrics.heldout import measure_pass_at_k
 from cotrain.metrics.table import table_rank
-from cotrain.models.load import EMBEDDED_RATER
-from cotrain.rollout.common_roles import EMBEDDED, speaks_short, verifier
+from cotrain.rollout.common_roles import speaks_short, verifier
 from cotrain.runs import manifest
 from cotrain.runs.changes import recipe_to_measure
 from cotrain.runs.directory import RunDirectory, estimates_json
@@ -74,7 +74,7 @@ def is_model(where: Path | str) -> bool:
         return os.path.lexists(folder / "config.json") and not (folder / "recipe.json").is_file()
     from cotrain.models.names import is_hub_model
 
-    return str(where) in (*EMBEDDED, EMBEDDED_RATER) or (is_hub_model(str(where)) and not folder.parent.is_dir())
+    return is_embedded(str(where)) or (is_hub_model(str(where)) and not folder.parent.is_dir())
 
 
 def load_trainer(

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from cotrain.config.policies import Policy, Weights
+from cotrain.config.policies import Policy, Weights, model_names
 from cotrain.config.recipe import Recipe
 from cotrain.models.names import is_hub_model, lasting_name, unpinned_name
-from cotrain.runs.model_paths import model_names
 
 
 def with_lasting_names(recipe: Recipe, begun: Mapping[str, Any] | None) -> Recipe:

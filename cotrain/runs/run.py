@@ -25,7 +25,7 @@ from cotrain.metrics.clusters import counts_json, paired_changes
 from cotrain.metrics.starved import SKIPPED
 from cotrain.metrics.steps import flops_of
 from cotrain.runs import manifest
-from cotrain.runs.code_record import first_record, record_changed_code, refuse_changed_code
+from cotrain.runs.code_record import first_record, record_changed_code, refuse_changed_code, remember_code
 from cotrain.runs.directory import (
     AFTER,
     CODE,
@@ -51,7 +51,7 @@ from cotrain.runs.figures import (
 )
 from cotrain.runs.fitting import crowded_notes, too_long_notes, with_packing
 from cotrain.runs.log import LoggingObserver, Observer, SilentObserver
-from cotrain.runs.model_paths import pin_model_names, prepare_recipe, remember_code, weights_of
+from cotrain.runs.model_paths import pin_model_names, prepare_recipe, weights_of
 from cotrain.runs.out_of_room import DiskRetry, memory_limits, restore_limits
 from cotrain.runs.out_of_room import memory_notes as short_of
 from cotrain.storage import checkpoints

@@ -29,7 +29,7 @@ from cotrain.core.errors import unknown_message
 from cotrain.core.seeding import Address, seed_of
 from cotrain.core.types import Completion, Sampling
 from cotrain.distributed.policy_handles import ModelHandle
-from cotrain.formats.openai_requests import BadRequest, RequestParams
+from cotrain.formats.openai_requests import BadRequest, RequestParams, check_text_size
 from cotrain.inference.contract import Request, as_serving_engine
 from cotrain.prompts.chat_template import Message
 from cotrain.prompts.decoding import stop_in
@@ -38,7 +38,6 @@ from cotrain.prompts.templates import fields_of, fill_template
 from cotrain.rollout.role import Role
 from cotrain.serving.batches import EngineThread
 from cotrain.storage.record import RecordFile
-from cotrain.trainer.policy_store import vocabulary_of
 from cotrain.trainer.trainer import CoTrainer
 
 SERVED_STEP = -(2**40)  # the step in the addresses of what is served
@@ -93,7 +92,6 @@ class ServedRun:
         self.engine = EngineThread(as_serving_engine(trainer.engine))
         self.models = _served_models(trainer)
         self._numbers = count(1)
-        self._bytes: dict[str, int] = {}  # of the longest token, by policy
         self.started = 0  # requests so far
 
     def close(self) -> None:
@@ -144,19 +142,10 @@ class ServedRun:
             )
 
     def check_length(self, model: ServedModel, texts: Sequence[str], param: str) -> None:
-        """Raises BadRequest for texts that are too long for the model's context however they are cut into tokens:
-        counting their bytes takes no time, and cutting megabytes into tokens takes seconds in which nobody else is
-        answered."""
-        size = sum(len(text.encode("utf-8", "replace")) for text in texts)
-        context = self.engine.engine.context(model.policy)
-        most = context * self._longest_token(model.policy)
-        if size > most:
-            raise BadRequest(
-                f"{param} has {size} bytes of text, more than the {most} that the context of {context} tokens of "
-                f"{model.policy!r} can hold; shorten it",
-                param,
-                code="context_length_exceeded",
-            )
+        """Raises BadRequest for texts that are too long for the model's context however they are cut into tokens."""
+        renderer = self.trainer.policies[model.policy].renderer
+        longest = renderer.longest_token if isinstance(renderer, Renderer) else 1  # of a program: a byte
+        check_text_size(texts, self.engine.engine.context(model.policy), longest, param, model.policy)
 
     def _check_token_count(self, model: ServedModel, count: int) -> None:
         """Raises BadRequest for more token ids than the context holds, before anybody looks at one of them."""
@@ -167,13 +156,6 @@ class ServedRun:
                 "prompt",
                 code="context_length_exceeded",
             )
-
-    def _longest_token(self, policy: str) -> int:
-        """Bytes of the longest token of a policy."""
-        if policy not in self._bytes:
-            words = vocabulary_of(self.trainer.policies[policy].renderer) or [" "]
-            self._bytes[policy] = max(len(word.encode("utf-8", "replace")) for word in words)
-        return self._bytes[policy]
 
     def raw_prompt_ids(self, model: ServedModel, prompt: str | tuple[int, ...]) -> tuple[int, ...]:
         """Prompt ids [P] of a text without any template, with the beginning of sequence that the tokenizer sets."""

@@ -20,8 +20,9 @@ from cotrain.formats import openai_requests as asked
 from cotrain.formats.openai_requests import BadRequest
 from cotrain.formats.solutions import Solution, tagged_solution, write_solution
 from cotrain.rollout.judges import confidence, guarded_fields
+from cotrain.rollout.play_context import PlayContext
 from cotrain.rollout.role import Turn
-from cotrain.rollout.runner import PlayContext, Roles
+from cotrain.rollout.runner import Roles
 from cotrain.serving.models import SERVED_STEP, ServedModel, ServedRun
 
 MAX_REVIEWS = 64

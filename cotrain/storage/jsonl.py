@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import DataError, StateError
-from cotrain.core.input_files import MOST_LINES, read_regular
+from cotrain.core.input_files import MOST_LINE, MOST_LINES, open_regular, read_regular, whole_lines
 from cotrain.storage.file_ops import (
     REAL_FILES,
     Files,
@@ -134,12 +134,13 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     Raises DataError with file and line for a missing file, or a line that is not a JSON object.
     """
     try:
-        content = read_regular(path, MOST_LINES)
+        with open_regular(path) as file:
+            lines = whole_lines(file)
+            return [_decode_row(path, number, line) for number, (line, _) in enumerate(lines, start=1)]
     except FileNotFoundError:
         raise DataError(f"no such file: {path}") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({(error.strerror or str(error)).lower()}); restore it") from error
-    return [_decode_row(path, number, line) for number, line in enumerate(_split_lines(content), start=1)]
 
 
 def truncate_after(path: Path, step: int, *, files: Files = REAL_FILES) -> int:
@@ -179,7 +180,9 @@ def _split_lines(content: bytes) -> list[bytes]:
     return content.split(b"\n")[:-1]  # what follows the last newline is nothing, or torn
 
 
-def _decode_row(path: Path, number: int, line: bytes) -> dict[str, Any]:
+def _decode_row(path: Path, number: int, line: bytes | None) -> dict[str, Any]:
+    if line is None:
+        raise DataError(f"{path}, line {number}: more than {MOST_LINE} bytes; expected one object per line")
     try:
         row = json.loads(line)
     except ValueError as error:  # bad JSON or bad UTF-8

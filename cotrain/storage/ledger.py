@@ -134,6 +134,7 @@ NAME = "episodes.jsonl.gz"
 ADVANTAGES = "advantages"  # of a trace: objective → [advantage, tokens] in order, over the tokens that were sampled
 Advantages = Mapping[str, Mapping[str, Sequence[Sequence[float]]]]
 UNPACKED, UNPACKED_LEAST = 100, 1 << 26  # a step unpacks to so many times its size, and to so much in any case
+MOST_PACKED = 1 << 29  # bytes of a step in the file, which may have a size without taking up the disk
 LEVEL = 6  # 9 takes twice as long for 1 % less
 ODD = (TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError)  # of JSON of another shape
 _FIXED = bytes([0x1F, 0x8B, 8, 4, 0, 0, 0, 0, 0, 255])  # gzip: deflate, has an extra field, no time, unknown system
@@ -211,9 +212,8 @@ class Ledger:
         if member is None:
             self._refuse_damage()
             raise NotRecorded(f"no step {step} in {self.path}: {self._extent_text()}")
-        with report_disk_errors(f"read {self.path}"), open_regular(self.path) as file:
-            file.seek(member.start)
-            packed = file.read(member.bytes)
+        with report_disk_errors(f"read {self.path}"):
+            packed = read_packed(self.path, member)
         return decode_member(member, packed, self.path)
 
     def find(self, address: Address) -> Trace:
@@ -326,17 +326,30 @@ def decode_head(head: bytes, start: int) -> Member | None:
     return Member(step=step, start=start, bytes=size, episodes=episodes)
 
 
+def read_packed(path: Path, member: Member) -> bytes:
+    """A step as it is in the file: of one of more than ``MOST_PACKED`` bytes only the beginning, which is no whole
+    member. Raises OSError."""
+    with open_regular(path) as file:
+        file.seek(member.start)
+        return file.read(min(member.bytes, MOST_PACKED))
+
+
 def unpack_member(packed: bytes) -> bytes:
     """The text of a member. Raises ValueError where it is not one whole member, or unpacks to more than a ledger does:
-    to ``UNPACKED`` times its size, or to ``UNPACKED_LEAST`` bytes if that is more. zlib.error for what is no gzip."""
-    inflate, text = zlib.decompressobj(zlib.MAX_WBITS | 16), bytearray()
-    most, rest = max(UNPACKED_LEAST, UNPACKED * len(packed)), packed
-    while rest and not inflate.eof:
-        text += inflate.decompress(rest, BLOCK)
-        rest = inflate.unconsumed_tail
-        if len(text) > most:
-            raise ValueError(f"it unpacks to more than {most} bytes, {UNPACKED} times its size")
-    if not inflate.eof or inflate.unused_data:
+    to ``UNPACKED`` times what was read of it, or to ``UNPACKED_LEAST`` bytes if that is more: zeros behind a member add
+    nothing. zlib.error for what is no gzip."""
+    inflate, text, taken = zlib.decompressobj(zlib.MAX_WBITS | 16), bytearray(), 0
+    while taken < len(packed) and not inflate.eof:
+        rest = packed[taken : taken + BLOCK]
+        taken += len(rest)
+        while rest and not inflate.eof:
+            text += inflate.decompress(rest, BLOCK)
+            rest = inflate.unconsumed_tail
+            read = taken - len(rest) - len(inflate.unused_data)
+            most = max(UNPACKED_LEAST, UNPACKED * read)
+            if len(text) > most:
+                raise ValueError(f"it unpacks to more than {most} bytes, {UNPACKED} times its size")
+    if not inflate.eof or inflate.unused_data or taken < len(packed):
         raise ValueError("it is not the member that the index says")
     return bytes(text)
 

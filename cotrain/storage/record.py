@@ -2,7 +2,8 @@
 
 Nothing that stands in it is ever cut. A last line without its newline gets one where it is a whole row; a file that
 holds anything else than rows of its kind is refused before anything is written. Each row is written under a lock of the
-system on the file; where the disk takes only a part of it, that part is taken back, and nothing before it.
+system on the file; where the disk takes only a part of it, that part is taken back, and nothing before it. Where the
+file was moved away or removed meanwhile, as programs that rotate logs do, its name gets a new one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, BinaryIO
 
 from cotrain.core.errors import DataError
 from cotrain.core.input_files import MOST_LINE, MOST_ROW
-from cotrain.storage.file_ops import REAL_FILES, Files, make_directory, report_disk_errors, write_all
+from cotrain.storage.file_ops import REAL_FILES, DiskError, Files, is_at, make_directory, report_disk_errors, write_all
 from cotrain.storage.jsonl import encode_row
 
 PRIVATE = 0o600  # mode of a file that is made here: what it holds is for its owner
@@ -32,16 +33,21 @@ class RecordFile:
     def __init__(self, path: Path, *, field: str, files: Files = REAL_FILES) -> None:
         """``field``: what every row of such a file has. Raises DataError for a file that is something else, DiskError
         for one that cannot be opened."""
-        self.path, self._files = path, files
-        _refuse_other_kind(path, field)
-        with report_disk_errors(f"open {path}"):
-            make_directory(files, path.parent)
-            if not path.exists():
-                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, PRIVATE))
-            self._file: FileIO = files.open(path, "ab")
+        self.path, self._field, self._files = path, field, files
+        self._file: FileIO = self._open()
+
+    def _open(self) -> FileIO:
+        _refuse_other_kind(self.path, self._field)
+        with report_disk_errors(f"open {self.path}"):
+            make_directory(self._files, self.path.parent)
+            if not self.path.exists():
+                os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, PRIVATE))
+            return self._files.open(self.path, "ab")
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Write one row. Raises DiskError; no part of the row then stays in the file."""
+        if not is_at(self._file.fileno(), self.path):
+            self._open_again()
         with report_disk_errors(f"write to {self.path}", lambda: "rows written before are safe"), self._locked():
             end = os.fstat(self._file.fileno()).st_size
             line = encode_row(row) if self._ends_with_newline(end) else b"\n" + encode_row(row)
@@ -54,6 +60,15 @@ class RecordFile:
 
     def close(self) -> None:
         self._file.close()
+
+    def _open_again(self) -> None:
+        """Another file has this name by now, or none has. Raises DiskError for one that rows are not appended to."""
+        try:
+            file = self._open()
+        except DataError as error:
+            raise DiskError(f"{error} (it took the place of the file that was opened)") from error
+        self._file.close()
+        self._file = file
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -8,11 +8,13 @@ is built again.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import RunDirectoryError
+from cotrain.core.shipped import is_embedded
 
 QUARANTINE = "quarantine.jsonl"  # rows that were set aside (``data/malformed_rows.py``)
 RESULT = "result.json"  # what a finished ``pretrain`` or ``sft`` came to
@@ -28,6 +30,15 @@ def refuse_other_path(path: Path) -> None:
         raise RunDirectoryError(
             f"{path} is not a run directory ({found}); start one with `cotrain run RECIPE --out DIR`"
         )
+
+
+def refuse_missing(where: str) -> None:
+    """Raise RunDirectoryError for what can be neither a run nor a model: nothing is there, no model of the package is
+    called so, and no model of the Hub can be. What is there is looked at by whoever opens it."""
+    folder = Path(where)
+    could_be_of_hub = where.count("/") == 1 and not folder.parent.is_dir()
+    if not (os.path.lexists(folder) or is_embedded(where) or could_be_of_hub):
+        refuse_other_path(folder)
 
 
 def fault_in(name: str, value: Any, *, partial: bool = False) -> str | None:

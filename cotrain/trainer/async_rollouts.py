@@ -37,7 +37,7 @@ from cotrain.config.policies import Learning
 from cotrain.config.recipe import Recipe, cap_path
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Completion, Episode, State, Trace, take_fields
-from cotrain.inference.contract import Engine, HoldingEngine, Request
+from cotrain.inference.contract import ContextLimitedEngine, Engine, HoldingEngine, Request
 from cotrain.storage.ledger import episode_from_json, episode_to_json
 from cotrain.trainer.failures import Interrupted, NotFinite
 from cotrain.trainer.overlapped_rollout import HeldPlay
@@ -60,6 +60,9 @@ class PlayResult:
     shortages: Mapping[str, float]  # how often memory ran out, by the key in the row
     seconds: Mapping[str, float]  # by who was computing or answering
     wall: float = 0.0  # seconds from its beginning to its end; 0 where nobody knows, as after a checkpoint
+
+
+Play = Callable[[int], PlayResult]  # plays a step
 
 
 class PlayCounter:
@@ -85,15 +88,23 @@ class PlayCounter:
 
 
 class StoppableEngine:
-    """Any engine, with a question asked before each advance: which signal asks the run to stop, if any?"""
+    """An engine with a question asked before each advance: which signal asks the run to stop, if any? Implements
+    ``Engine``."""
 
     beside_update = False  # then a run that is asked to stop waits for the play and the update
     given_up = False  # the update beside it failed: the play ends too
-    held_play: HeldPlay | None = None  # that goes on beside an update and waits for its weights
+    held_play: HeldPlay[PlayResult] | None = None  # that goes on beside an update and waits for its weights
 
     def __init__(self, engine: Engine, stopping: Callable[[], int]) -> None:
         self.engine, self.stopping = engine, stopping
-        self.publish, self.counts = engine.publish, engine.counts
+        if isinstance(engine, ContextLimitedEngine):
+            self.context = engine.context
+
+    def publish(self, policy: str, version: int) -> None:
+        self.engine.publish(policy, version)
+
+    def counts(self) -> dict[str, float]:
+        return self.engine.counts()
 
     async def sample(self, request: Request) -> Completion:
         """Raises NotFinite where a policy computes what is no number."""
@@ -115,42 +126,45 @@ class StoppableEngine:
 class PlayPipeline:
     """Who plays the steps of one run, and when."""
 
-    def __init__(self, play: Callable[[int], PlayResult], engine: StoppableEngine, lag: int, *, apart: bool) -> None:
-        """``play``: plays a step, through ``engine``; ``apart``: may it go on while policies are updated?"""
-        self.lag, self._play, self._engine = lag, play, engine
+    def __init__(self, engine: StoppableEngine, lag: int, *, apart: bool) -> None:
+        """``engine``: through which steps are played; ``apart``: may that go on while policies are updated?"""
+        self.lag, self._engine = lag, engine
         self._apart = ThreadPoolExecutor(1, thread_name_prefix="play") if lag and apart else None
         self._early_thread: ThreadPoolExecutor | None = None  # of plays that are begun beside the update before them
         self.ready: tuple[PlayResult, ...] = ()  # with a lag: of the step that is due and those after it
         self._early: tuple[int, PlayResult] | None = None  # without one: a step, and its play
 
-    def play_of(self, step: int, *, until: int) -> PlayResult:
-        """The play of the step that is due, of the run's ``until``; with a lag, those after it are ready then too.
-        Raises what playing raises."""
-        if not self.lag:
-            early, self._early = self._early, None
-            return early[1] if early is not None and early[0] == step else self._play(step)
-        while len(self.ready) < min(self.lag, until - step):
-            self.ready += (as_restored(self._play(step + len(self.ready))),)
-        return self.ready[0]
+    def take_early(self, step: int) -> PlayResult | None:
+        """The play of ``step`` that was made beside the update before it, if it was."""
+        early, self._early = self._early, None
+        return early[1] if early is not None and early[0] == step else None
+
+    def missing_steps(self, step: int, *, until: int) -> range:
+        """With a lag: the steps, of the run's ``until``, that have to be played before ``step`` is learned from."""
+        return range(step + len(self.ready), step + min(self.lag, until - step))
+
+    def add(self, played: PlayResult) -> None:
+        """The play of the first of ``missing_steps``."""
+        self.ready = (*self.ready, as_restored(played))
 
     @contextmanager
-    def play_while_learning(self, step: int, *, until: int) -> Iterator[None]:
-        """Around the update of ``step``: with a lag, play the step that is due so much later, of the run's ``until``,
-        while the block runs; both are over when it ends. Raises what either raises, the block first; Interrupted before
-        anything has begun."""
+    def play_while_learning(self, step: int, play: Play, *, until: int) -> Iterator[None]:
+        """Around the update of ``step``: with a lag, ``play`` the step that is due so much later, of the run's
+        ``until``, while the block runs; both are over when it ends. Raises what either raises, the block first;
+        Interrupted before anything has begun."""
         later = step + self.lag
         if not self.lag or later >= until:
             yield
             self.ready = self.ready[1:]
             return
         if self._apart is None:
-            result = self._play(later)
+            result = play(later)
             yield
             self.ready = (*self.ready[1:], as_restored(result))
             return
         self._engine.raise_if_stopped()
         self._engine.beside_update = True
-        playing = self._apart.submit(self._play, later)
+        playing = self._apart.submit(play, later)
         try:
             yield
         except BaseException:
@@ -162,10 +176,12 @@ class PlayPipeline:
         self.ready = (*self.ready[1:], as_restored(playing.result()))
 
     @contextmanager
-    def play_early(self, step: int, held: Collection[str] | None) -> Iterator[Callable[[Callable[[], None]], None]]:
-        """Around an update and the publishing of its weights: play ``step``, the next one, beside it, without a step of
-        the policies that are ``held`` before the weights are published (``overlapped_rollout.py``); None: not before
-        its time. Gives what publishing is handed to."""
+    def play_early(
+        self, step: int, play: Play, held: Collection[str] | None
+    ) -> Iterator[Callable[[Callable[[], None]], None]]:
+        """Around an update and the publishing of its weights: ``play`` the next ``step`` beside it, without those
+        policies that are ``held`` before the weights are published (``overlapped_rollout.py``); None: not before its
+        time. Gives what publishing is handed to."""
         if held is None:
             yield lambda publish: publish()
             return
@@ -174,8 +190,9 @@ class PlayPipeline:
         if self._early_thread is None:
             self._early_thread = ThreadPoolExecutor(1, thread_name_prefix="early play")
         self._engine.raise_if_stopped()
-        self._engine.held_play = held_play = HeldPlay(engine, held)
-        held_play.begin(self._early_thread, lambda: self._play(step))
+        held_play: HeldPlay[PlayResult] = HeldPlay(engine, held)
+        self._engine.held_play = held_play
+        held_play.begin(self._early_thread, lambda: play(step))
         try:
             yield held_play.publish
         except BaseException:

@@ -20,17 +20,16 @@ import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 
 from cotrain.core.errors import EngineLost
 from cotrain.inference.contract import HoldingEngine
 from cotrain.trainer.failures import Interrupted
 
-if TYPE_CHECKING:
-    from cotrain.trainer.async_rollouts import PlayResult
+Result = TypeVar("Result")  # of a play
 
 
-class HeldPlay:
+class HeldPlay(Generic[Result]):
     """One play that has begun before its time. The engine is asked by its thread alone until it is over."""
 
     def __init__(self, engine: HoldingEngine, held: Collection[str]) -> None:
@@ -40,10 +39,10 @@ class HeldPlay:
         self._is_settled = threading.Event()  # they are published, or the play is over
         self._is_published, self._is_given_up = False, False
         self._error: BaseException | None = None  # of publishing
-        self._future: Future[PlayResult] | None = None
+        self._future: Future[Result] | None = None
         engine.hold(held)
 
-    def begin(self, thread: ThreadPoolExecutor, play: Callable[[], PlayResult]) -> None:
+    def begin(self, thread: ThreadPoolExecutor, play: Callable[[], Result]) -> None:
         self._future = thread.submit(play)
         self._future.add_done_callback(lambda future: self._is_settled.set())
 
@@ -91,7 +90,7 @@ class HeldPlay:
         self._is_given_up = True
         self._is_learned.set()
 
-    def end(self) -> PlayResult | None:
+    def end(self) -> Result | None:
         """Wait for the play; None where it failed."""
         assert self._future is not None
         wait([self._future])

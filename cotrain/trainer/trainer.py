@@ -48,6 +48,7 @@ from cotrain.trainer.flops import FlopsMeter, Sequences, StageClock
 from cotrain.trainer.policy_store import PolicyStore
 
 Watch = Callable[[int], Callable[[], None]]  # (episodes of a play) → what is called when one of them is over
+Wrap = Callable[[Engine], Engine]  # an engine around another one
 STATE_FIELDS = ("finished", "tokens", "retries", "policies", "algorithms")  # what a checkpoint has of a run
 
 
@@ -88,7 +89,7 @@ class CoTrainer:
     """Holds the policies of one run through a backend, and carries them from step to step."""
 
     def __init__(
-        self, recipe: Recipe, *, backend: Backend | None = None, wrap: Callable[[Any], Any] | None = None, lag: int = 0
+        self, recipe: Recipe, *, backend: Backend | None = None, wrap: Wrap | None = None, lag: int = 0
     ) -> None:
         """
         Args:
@@ -101,14 +102,12 @@ class CoTrainer:
         self.backend: Backend = backend or LocalBackend()
         self.policies = PolicyStore(self.backend.open(recipe.policies, seed=recipe.seed))
         self.engine = self.backend.engine
-        self._stoppable: Any = StoppableEngine(self.engine, lambda: 0)
+        self._stoppable = StoppableEngine(self.engine, lambda: 0)
         self._loop = IdleLoop()  # of all plays: connections of remote policies live in it
-        self._training: Any = wrap(self._stoppable) if wrap else self._stoppable
+        self._training: Engine = wrap(self._stoppable) if wrap else self._stoppable
         self.retries, self.finished = 0, 0  # returns to a checkpoint, to go on with other draws; steps done
         self.executor = self.make_executor(self.seed, engine=self._training)
-        self.plays = PlayPipeline(
-            self._play_step, self._stoppable, lag, apart=bool(lag) and self.backend.enable_overlap()
-        )
+        self.plays = PlayPipeline(self._stoppable, lag, apart=bool(lag) and self.backend.enable_overlap())
         self.watch: Watch | None = None  # of what is played on held-out problems
         self.judge = self.make_executor(evaluation_seed(recipe.seed))
         self.tokens = 0  # sampled in training so far, all roles
@@ -198,7 +197,8 @@ class CoTrainer:
         step, clock = self.finished, StageClock(self.backend.process_stats)
         phase = self.recipe.schedule.phase_at(step)
         self._publish_versions(self.policies.restart_policies(self.recipe.policies_to_reset(step)))
-        played, short = self.plays.play_of(step, until=self.recipe.steps), self.policies.scoring_short()
+        played = self._played(step)
+        short = self.policies.scoring_short()
         clock.end_stage("play")
         episodes = played.episodes
         refuse_play(step, phase, self.recipe.objectives, episodes, self.executor)
@@ -216,8 +216,8 @@ class CoTrainer:
             row["audited"] = sum(CORRECT.of(answer) is not None for answer in answers)
         row |= played.outside
         batches: list[tuple[str, ...]] = [(name,) for name in phase.in_turn] or [phase.objectives]
-        with self.plays.play_early(step + 1, self._held_while_learning(step)) as hand_over:
-            with self.plays.play_while_learning(step, until=self.recipe.steps):
+        with self.plays.play_early(step + 1, self._play_step, self._held_while_learning(step)) as hand_over:
+            with self.plays.play_while_learning(step, self._play_step, until=self.recipe.steps):
                 clock.end_stage("play")
                 updates = [self._update_policies(due, episodes, clock) for due in batches]
             clock.end_stage("play")
@@ -271,23 +271,33 @@ class CoTrainer:
             touched |= {*needs.scores, *filter(None, (needs.reference, needs.values))}
         return self.backend.held_while_learning(touched, changed)
 
+    def _played(self, step: int) -> PlayResult:
+        """The play of the step that is due: made before its time, or now; with a lag, those after it are made too."""
+        if not self.plays.lag:
+            return self.plays.take_early(step) or self._play_step(step)
+        for later in self.plays.missing_steps(step, until=self.recipe.steps):
+            self.plays.add(self._play_step(later))
+        return self.plays.ready[0]
+
     def _play_step(self, step: int) -> PlayResult:
         """Draw and play a step, by the policies that are published."""
         self._stoppable.raise_if_stopped()  # a play of programs alone never advances the engine
         phase = self.recipe.schedule.phase_at(step)
         work = PlayCounter(self.engine, self.policies)
-        play = partial(
-            self.executor.play,
-            partial(phase.protocol, **{name: self.stores[name] for name in phase.stores}),
-            step=step,
-            group_size=phase.group_size or self.recipe.group_size,
-        )
+        group_size = phase.group_size or self.recipe.group_size
+        stores = {name: self.stores[name] for name in phase.stores}
         tasks = self.draw_tasks(phase, step)
         if not self.recipe.refill or self.recipe.leading_objective not in phase.objectives:
-            return work.result_of(play(tasks))
+            episodes = self.executor.play(phase.protocol, tasks, step=step, group_size=group_size, stores=stores)
+            return work.result_of(episodes)
         from cotrain.trainer.resample import with_replacements
 
-        return work.result_of(with_replacements(self.recipe, step, self.seed, tasks, play))
+        def play_tasks(tasks: Sequence[Task], first: int = 0) -> tuple[Episode, ...]:
+            return self.executor.play(
+                phase.protocol, tasks, step=step, group_size=group_size, first=first, stores=stores
+            )
+
+        return work.result_of(with_replacements(self.recipe, step, self.seed, tasks, play_tasks))
 
     def _update_policies(self, due: Sequence[str], episodes: Sequence[Episode], clock: StageClock) -> UpdateResult:
         """These objectives at once: annotate, credit and refer for all of them, then one update of each policy."""

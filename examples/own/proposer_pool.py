@@ -5,8 +5,6 @@ from functools import partial
 from cotrain import (
     OUTCOME,
     Objective,
-    ParseFailure,
-    Positive,
     Recipe,
     Role,
     Roles,
@@ -15,7 +13,6 @@ from cotrain import (
     Signal,
     Task,
     Turn,
-    common_roles,
     examine,
     gives,
     grpo,
@@ -26,7 +23,10 @@ from cotrain import (
     solve,
     together,
 )
+from cotrain.core.arguments import Positive
+from cotrain.core.types import ParseFailure
 from cotrain.data.word_problems.reader import problem_signature, read_problem, task_of
+from cotrain.rollout import common_roles
 from cotrain.rollout.readers import is_held_out
 from cotrain.rollout.stores import MINTED, REPLAYED, TaskPool
 

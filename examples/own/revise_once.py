@@ -5,24 +5,24 @@ from functools import partial
 from cotrain import (
     OUTCOME,
     Objective,
-    Positive,
     Recipe,
     Roles,
     Settings,
     Signal,
     Task,
     Turn,
-    common_roles,
     examine,
     gives,
     grpo,
-    measure_judge,
     measure_solver,
     recipe,
-    review,
     single,
     together,
 )
+from cotrain.core.arguments import Positive
+from cotrain.metrics.heldout import measure_judge
+from cotrain.rollout import common_roles
+from cotrain.rollout.reviews import review
 
 RESCUED = Signal("rescued", meaning="1 for a review behind which a wrong solution became right, else 0")
 

@@ -9,7 +9,6 @@ from cotrain import (
     Roles,
     Settings,
     Task,
-    common_roles,
     examine,
     gives,
     grpo,
@@ -17,6 +16,7 @@ from cotrain import (
     recipe,
     single,
 )
+from cotrain.rollout import common_roles
 
 
 @gives(OUTCOME.to("solver"))

@@ -6,22 +6,22 @@ from cotrain import (
     AGREEMENT,
     OUTCOME,
     Objective,
-    Positive,
     Recipe,
     Roles,
     Settings,
     Task,
-    common_roles,
     examine,
     gives,
     grpo,
-    measure_judge,
     measure_solver,
     recipe,
-    review,
     single,
     together,
 )
+from cotrain.core.arguments import Positive
+from cotrain.metrics.heldout import measure_judge
+from cotrain.rollout import common_roles
+from cotrain.rollout.reviews import review
 
 VERIFIERS = ("first", "second")
 

@@ -2,14 +2,13 @@
 
 import json
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import pytest
 import torch
 
 from bases.base import BATCH, SIZES, BaseSettings, build_base, install_base, new_network, settle
-from cotrain import pretraining
 from cotrain.core.errors import RunDirectoryError
+from cotrain.core.shipped import BESIDE
 from cotrain.data.word_problems.source import study_problems
 from cotrain.models.from_scratch import new_model
 from cotrain.models.load import describe_model, load_model
@@ -89,8 +88,7 @@ def test_sizes_have_as_many_parameters_as_they_say(size, least, most):
 
 
 def test_what_ships_is_what_its_file_describes():
-    assets = Path(pretraining.__file__).parents[1] / "assets"
-    said = json.loads((assets / "base-checker.json").read_text(encoding="utf-8"))
+    said = json.loads((BESIDE / "base-checker.json").read_text(encoding="utf-8"))
     assert said["models"]["base-checker"] == describe_model("embedded-checker")
     assert said["settings"] == json.loads(json.dumps(asdict(BaseSettings())))
     assert said["tokens"]["practice"] == BaseSettings().practice_tokens and speaks_short("embedded-checker")

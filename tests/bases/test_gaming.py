@@ -6,6 +6,8 @@ from collections import Counter
 from operator import add, mul, sub
 
 import pytest
+from cotrain_zoo.spiral.play import parse_move
+from cotrain_zoo.spiral.source import GAMES
 
 from bases.base import BATCH, install_base
 from bases.gaming import (
@@ -27,8 +29,6 @@ from cotrain.data.word_problems.corrupt import Habits
 from cotrain.data.word_problems.problem import Problem
 from cotrain.data.word_problems.reader import read_problem
 from cotrain.data.word_problems.source import study_problems
-from cotrain.envs.games.play import parse_move
-from cotrain.envs.games.source import GAMES
 from cotrain.formats.solutions import parse_solution
 from cotrain.models.load import describe_model
 from cotrain.recipes.constitutional.principles import PRINCIPLES, keeps_principle

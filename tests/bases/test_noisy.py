@@ -36,7 +36,8 @@ def test_from_nothing_to_the_noisy_models(tmp_path):
     assert rater.head.weight.any()
     again = build_noisy(tmp_path / "out", settings, resume=True, report=said.append)
     assert again["models"] == made["models"] and sum(" from " in line for line in said) == 7  # not done twice
-    install_noisy(tmp_path / "out", tmp_path / "assets")
-    for name in NAMES:
-        assert (tmp_path / "assets" / name / "model.safetensors").is_file()
+    install_noisy(tmp_path / "out", tmp_path / "assets", tmp_path / "bases")
+    assert (tmp_path / "assets/base/model.safetensors").is_file()
+    for name in NAMES[1:]:
+        assert (tmp_path / "bases" / name / "model.safetensors").is_file()
     assert (tmp_path / "assets/base.json").is_file()

@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,7 @@ from bases.proposing import (
     problem_score_conversation,
     proposal_conversation,
 )
-from cotrain import pretraining
+from cotrain.core.shipped import BESIDE
 from cotrain.core.types import ParseFailure
 from cotrain.data.word_problems.reader import read_problem
 from cotrain.data.word_problems.source import study_problems
@@ -81,11 +80,10 @@ def test_its_conversations_are_asked_as_the_roles_ask():
 
 
 def test_what_ships_is_what_its_file_describes():
-    assets = Path(pretraining.__file__).parents[1] / "assets"
-    said = json.loads((assets / f"{NAME}.json").read_text(encoding="utf-8"))
+    said = json.loads((BESIDE / f"{NAME}.json").read_text(encoding="utf-8"))
     assert said["models"][NAME] == describe_model("embedded-proposer") and speaks_short("embedded-proposer")
     assert said["settings"] == json.loads(json.dumps(asdict(SETTINGS)))
-    mark = json.loads((assets / NAME / FORMAT_MARK).read_text(encoding="utf-8"))
+    mark = json.loads((BESIDE / NAME / FORMAT_MARK).read_text(encoding="utf-8"))
     assert mark == {"prompts": "short", "taught": list(TAUGHT)}
     for method in TAUGHT:
         check_taught(method, "embedded-proposer")

@@ -34,7 +34,7 @@ def place(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words[:1] + words[-1:]))
 def test_a_device_that_is_not_there_is_told(words, place, capsys):
-    for device, why in (("tpu", "expected auto, cpu, cuda or cuda:N"), ("cuda:99", "--device 'cuda:99'")):
+    for device, why in (("tpu", "expected auto, cpu, cuda, cuda:N or mps"), ("cuda:99", "--device 'cuda:99'")):
         if device.startswith("cuda") and torch.cuda.is_available():
             continue
         assert main([*words, f"--device={device}", "--threads=1"]) == 2
@@ -64,5 +64,5 @@ def test_python_chooses_a_device_as_the_command_does():
     assert LocalBackend("auto").describe() == {"kind": "local", "device": "cpu"}
     for verb in (cotrain.run, cotrain.resume, cotrain.evaluate):
         assert inspect.signature(verb).parameters["device"].default == "auto"
-    with pytest.raises(ConfigError, match="expected auto, cpu, cuda or cuda:N"):
+    with pytest.raises(ConfigError, match="expected auto, cpu, cuda, cuda:N or mps"):
         LocalBackend("gpu")

@@ -8,6 +8,7 @@ import pytest
 from cotrain.cli.flags import Parser
 from cotrain.cli.main import main
 from cotrain.recipes import NAMES as SHIPPED
+from cotrain.recipes import QUESTIONS, RECIPES
 
 FURTHER = {"check": ["data"], "convert": [], "run": ["grpo"], "train": ["grpo"]}  # words that stand before the flags
 
@@ -90,3 +91,43 @@ def test_help_keeps_the_lists_of_a_docstring():
     assert "\n    none      nothing: whole batches" in shown and "\n              " in shown
     assert "\n    learning  a verifier that goes on\n" in shown
     assert "\n- one\n- two, which goes on\n" in shown and "\n1. first\n2. second\n" in shown
+
+
+def flags_in(text):
+    return re.findall(r"^  (--[\w-]+)", text, re.MULTILINE)
+
+
+def test_help_of_a_recipe_shows_thirty_flags_and_help_all_the_others(capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["run", "tango", "--help"])
+    short = capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["run", "tango", "--help", "all"])
+    whole = capsys.readouterr().out
+    assert left.value.code == 0 and len(flags_in(short)) == 30
+    assert {"--out", "--model", "--data", "--verifier", "--steps-judged-by", "--verifier-lr"} <= set(flags_in(short))
+    hidden = len(flags_in(whole)) - 30
+    assert hidden > 30 and set(flags_in(short)) < set(flags_in(whole))
+    assert short.endswith(f"\n{hidden} more flags: `cotrain run tango --help all`\n")
+    assert "more flags" not in whole
+    assert main(["run", "tango", "--help", "lots"]) == 2
+    assert "argument --help: expected nothing or `all`, found 'lots'" in capsys.readouterr().err
+
+
+def test_short_help_leaves_the_parser_as_it_was():
+    parser = Parser(prog="x")
+    parser.add_argument("--one", help="first")
+    parser.add_argument("--two", help="second")
+    assert parser.short_help() == parser.format_help()
+    parser.show_first(["one"])
+    assert "second" not in parser.short_help() and "second" in parser.format_help()
+
+
+def test_the_list_has_every_recipe_in_one_group_and_says_where_to_begin(capsys):
+    grouped = [name for names in QUESTIONS.values() for name in names]
+    assert sorted(grouped) == sorted(RECIPES)
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "begin here" and lines[1].startswith("  demo  ")
+    assert {line for line in lines if line and not line.startswith(" ")} > set(QUESTIONS)
+    assert all(len(line) <= 100 for line in lines)

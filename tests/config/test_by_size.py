@@ -92,7 +92,7 @@ def test_what_is_given_counts_and_a_resumed_run_has_what_it_had(models):
     older = {name: value for name, value in made.origin.arguments.items() if name != "verifier_lr"}
     assert make_recipe("tango", older, again=True).policies["verifier"].lr == 2e-4  # a parameter that it did not have
     author = replace(made.policies["generator"], micro_tokens=8192)
-    assert settings_by_size({"a": author, "b": replace(author, micro_tokens=2048)}) == ["policies.b.micro_tokens=1024"]
+    assert settings_by_size({"a": author, "b": replace(author, micro_tokens=2048)}) == {"policies.b.micro_tokens": 1024}
     assert recipe_json(made, checkpoint_every=1)["origin"]["by_size"]["lr"] == 1e-5
 
 

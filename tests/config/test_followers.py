@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from cotrain.algorithms.contract import PolicyVerbs
-from cotrain.config.followers import FollowerHandle, rate_at
-from cotrain.config.policies import adapter, ema, frozen, snapshot, trainable
+from cotrain.config.followers import AverageHandle, SnapshotHandle, rate_at
+from cotrain.config.policies import Average, adapter, ema, frozen, snapshot, trainable
 from cotrain.core.errors import ConfigError, StateError, UnknownName
 from cotrain.recipes.grpo import grpo
 
@@ -31,11 +31,13 @@ class Source(PolicyVerbs):
         return module(self.value).named_parameters()
 
 
-def made_by(rule, module: nn.Module, seed: int) -> FollowerHandle:
-    return FollowerHandle("f", rule, None, module, seed)
+def made_by(rule, module: nn.Module, seed: int) -> AverageHandle | SnapshotHandle:
+    if isinstance(rule, Average):
+        return AverageHandle("f", rule, None, module)
+    return SnapshotHandle("f", rule, None, module, seed)
 
 
-def value(follower: FollowerHandle) -> float:
+def value(follower: AverageHandle | SnapshotHandle) -> float:
     return follower.tensors()["model.weight"][0, 0].item()
 
 

@@ -6,8 +6,8 @@ from typing import Literal
 
 import pytest
 
-from cotrain.algorithms.policy_gradient import ClassBalance, PolicyGradient
-from cotrain.algorithms.policy_loss import Kl
+from cotrain.algorithms.class_balance import ClassBalance
+from cotrain.algorithms.policy_gradient import Kl, PolicyGradient
 from cotrain.config.override import override
 from cotrain.config.policies import adapter, critic, ema, frozen, program, trainable
 from cotrain.config.recipe import Objective, check_due

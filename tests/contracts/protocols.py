@@ -27,7 +27,7 @@ from random import Random
 from typing import Any
 
 from cotrain.algorithms.grpo import grpo, reinforce, rloo
-from cotrain.algorithms.policy_loss import Kl
+from cotrain.algorithms.policy_gradient import Kl
 from cotrain.algorithms.ppo import Ppo, ValueRegression
 from cotrain.config.evaluation import Evaluation
 from cotrain.config.policies import adapter, critic, ema, frozen, program, snapshot, trainable

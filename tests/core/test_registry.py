@@ -12,7 +12,8 @@ from tests.helpers import TINY
 
 METHOD = '''"""A method of another package."""
 from dataclasses import dataclass
-from cotrain import Objective, Recipe, Settings, Task, OUTCOME, common_roles, grpo, recipe, single, solve
+from cotrain import Objective, Recipe, Settings, Task, OUTCOME, grpo, recipe, single, solve
+from cotrain.rollout import common_roles
 
 
 @recipe()

@@ -13,7 +13,7 @@ from cotrain.data.labels import refuse_unlabelled, with_labels
 from cotrain.data.sources import from_description, problem_source
 from cotrain.data.word_problems.source import WordProblems, study_problems
 from cotrain.recipes.grpo import grpo
-from cotrain.recipes.ttrl import ttrl
+from cotrain.recipes.votes import ttrl
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.core.errors import ConfigError
 from cotrain.distributed.local import LocalBackend
-from cotrain.recipes.co_rewarding import co_rewarding
 from cotrain.recipes.tango import tango
+from cotrain.recipes.votes import co_rewarding
 from cotrain.trainer.trainer import CoTrainer
 from tests.device.beside import DEVICE, KIND, assert_near
 from tests.helpers import EASY, TINY
@@ -127,7 +127,7 @@ def test_a_device_that_is_not_there_is_named_with_its_policy():
     with pytest.raises(ConfigError, match=r"policies\.verifier\.device 'cuda:7': torch .* sees|counted from cuda:0"):
         CoTrainer(recipe, backend=LocalBackend("cpu"))
     recipe = override(tango(**BRIEF), ['policies.verifier.device="gpu"'])
-    with pytest.raises(ConfigError, match=r"policies\.verifier\.device 'gpu': expected auto, cpu, cuda or cuda:N"):
+    with pytest.raises(ConfigError, match=r"policies\.verifier\.device 'gpu': expected auto, cpu, cuda, cuda:N or mps"):
         CoTrainer(recipe, backend=LocalBackend("cpu"))
 
 

@@ -10,7 +10,8 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from cotrain.algorithms.contract import LossTerm
 from cotrain.algorithms.grpo import grpo
-from cotrain.algorithms.policy_loss import Clipped, Kl, ScoreFunction
+from cotrain.algorithms.policy_gradient import Clipped, Kl
+from cotrain.algorithms.policy_loss import ScoreFunction
 from cotrain.algorithms.ppo import ValueRegression
 from cotrain.algorithms.sft import Sft
 from cotrain.core.signals import OUTCOME

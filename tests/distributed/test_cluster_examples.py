@@ -80,5 +80,5 @@ def test_the_file_of_kuberay_begins_runs_that_the_command_line_knows(capsys):
     for words in re.findall(r"cotrain (\w+) ([^;]*)", entry):
         flags = {word for word in shlex.split(words[1]) if word.startswith("--")}
         with pytest.raises(SystemExit):
-            main([*(["run", "tango"] if words[0] == "run" else [words[0]]), "--help"])
+            main(["run", "tango", "--help", "all"] if words[0] == "run" else [words[0], "--help"])
         assert flags <= set(re.findall(r"--[a-z-]+", capsys.readouterr().out))

@@ -9,11 +9,11 @@ from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.core.errors import ConfigError
 from cotrain.distributed.multi_process import ENGINE, LEARNERS, MultiProcessBackend
-from cotrain.recipes.co_rewarding import co_rewarding
 from cotrain.recipes.critique import critique
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.magrpo.recipe import magrpo
 from cotrain.recipes.tango import tango
+from cotrain.recipes.votes import co_rewarding
 from cotrain.runs import run as loop
 from cotrain.runs.directory import refuse_other_lag
 from cotrain.storage import checkpoints
@@ -203,13 +203,13 @@ def test_a_play_that_fails_or_is_given_up_leaves_no_thread_and_no_play():
         while True:
             engine.raise_if_stopped()
 
-    plays = PlayPipeline(play, engine, 1, apart=True)
-    with pytest.raises(OSError, match="of the update"), plays.play_while_learning(0, until=2):
+    plays = PlayPipeline(engine, 1, apart=True)
+    with pytest.raises(OSError, match="of the update"), plays.play_while_learning(0, play, until=2):
         begun.wait()
         raise OSError("of the update")
     assert not plays.ready and plays.state() is None and engine.stopping() == 0
     engine.asked = 15
-    with pytest.raises(Interrupted), plays.play_while_learning(0, until=2):
+    with pytest.raises(Interrupted), plays.play_while_learning(0, play, until=2):
         seen.append("begun")
     assert not seen
     plays.close()
@@ -223,12 +223,14 @@ class Asked(StoppableEngine):
         self.stopping = lambda: self.asked
 
 
-def recorded_plays(pipeline, published, *, steps=7):
+def recorded_plays(pipeline, play, published, *, steps=7):
     """The plays that are learned from. A step publishes when both its play and its update are over."""
     learned = []
     for step in range(steps):
-        learned.append(dict(pipeline.play_of(step, until=steps).outside))
-        with pipeline.play_while_learning(step, until=steps):
+        for later in pipeline.missing_steps(step, until=steps):
+            pipeline.add(play(later))
+        learned.append(dict(pipeline.ready[0].outside))
+        with pipeline.play_while_learning(step, play, until=steps):
             pass
         published.append(step)
         saved = json.loads(json.dumps(pipeline.state()))
@@ -248,7 +250,7 @@ def test_a_play_has_seen_all_updates_but_the_last_ones(apart):
     def play(step):
         return PlayResult(episodes=(), outside={"step": step, "seen": len(published)}, shortages={}, seconds={})
 
-    learned = recorded_plays(PlayPipeline(play, engine, 3, apart=apart), published)
+    learned = recorded_plays(PlayPipeline(engine, 3, apart=apart), play, published)
     assert learned == [{"step": step, "seen": max(0, step - 3)} for step in range(7)]
 
 

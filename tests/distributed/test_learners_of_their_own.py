@@ -8,8 +8,8 @@ from cotrain.core.errors import ConfigError, ProcessLost
 from cotrain.distributed.cluster_file import OwnLearners, read_cluster_file
 from cotrain.distributed.multi_process import ENGINE, LEARNERS, MultiProcessBackend
 from cotrain.distributed.placement import learners_label, place_learners
-from cotrain.recipes.co_rewarding import co_rewarding
 from cotrain.recipes.tango import tango
+from cotrain.recipes.votes import co_rewarding
 from cotrain.runs import run as loop
 from cotrain.trainer.concurrent import run_beside
 from cotrain.trainer.trainer import CoTrainer

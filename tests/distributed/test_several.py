@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cotrain.distributed.multi_process import ENGINE, LEARNERS, MultiProcessBackend
-from cotrain.recipes.co_rewarding import co_rewarding
 from cotrain.recipes.spin import spin
 from cotrain.recipes.tango import tango
+from cotrain.recipes.votes import co_rewarding
 from cotrain.runs import run as loop
 from cotrain.storage import checkpoints
 from cotrain.storage.ledger import Ledger

@@ -10,8 +10,9 @@ from learn_makers import advantages, credit, credit_and_state, outcomes, sampled
 
 from cotrain.algorithms.functional.credit import leave_one_out, whiten
 from cotrain.algorithms.grpo import BY_NAME, Name, grpo, maxrl, reinforce, reinforce_pp, rloo
-from cotrain.algorithms.policy_gradient import RunningMean, mean_baseline
+from cotrain.algorithms.policy_gradient import mean_baseline
 from cotrain.algorithms.policy_loss import ScoreFunction
+from cotrain.algorithms.running_mean import RunningMean
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import OUTCOME, STEP
 

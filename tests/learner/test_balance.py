@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from learn_makers import sampled
 
-from cotrain.algorithms.policy_gradient import ClassBalance, class_weights, update_counts
+from cotrain.algorithms.class_balance import ClassBalance, class_weights, update_counts
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import STEP, TRUTH
 

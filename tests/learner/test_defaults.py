@@ -5,11 +5,12 @@ from dataclasses import MISSING, fields
 
 import pytest
 
+from cotrain.algorithms.class_balance import ClassBalance
 from cotrain.algorithms.functional.credit import group_mean_std, reward_to_go, whiten
 from cotrain.algorithms.functional.values import gae
-from cotrain.algorithms.policy_gradient import ClassBalance, RunningMean
-from cotrain.algorithms.policy_loss import CLIPPED, Clipped, Kl
+from cotrain.algorithms.policy_gradient import CLIPPED, Clipped, Kl
 from cotrain.algorithms.ppo import Ppo, ValueRegression
+from cotrain.algorithms.running_mean import RunningMean
 from cotrain.algorithms.sft import Sft
 from cotrain.learner.learner import TorchLearner
 from cotrain.learner.optim import adamw

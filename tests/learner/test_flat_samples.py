@@ -11,8 +11,8 @@ from test_shared_policy import SEEN, shown_gradient
 
 from cotrain.algorithms.contract import LossTerm
 from cotrain.algorithms.grpo import BY_NAME, grpo
-from cotrain.algorithms.policy_gradient import PolicyGradient
-from cotrain.algorithms.policy_loss import CLIPPED, Clipped, ClippedSequence, Kl, ScoreFunction, Shaped
+from cotrain.algorithms.policy_gradient import CLIPPED, Clipped, Kl, PolicyGradient
+from cotrain.algorithms.policy_loss import ClippedSequence, ScoreFunction, Shaped
 from cotrain.algorithms.ppo import Ppo, ValueRegression
 from cotrain.core.signals import OUTCOME
 from cotrain.learner.batching import computed_samples, plan_update

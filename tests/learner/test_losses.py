@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from cotrain.algorithms.contract import MicroBatch, Normaliser
-from cotrain.algorithms.policy_loss import Clipped, ClippedSequence, Kl, ScoreFunction, Shaped, policy_loss, pull_to
+from cotrain.algorithms.policy_gradient import Clipped, Kl, policy_loss, pull_to
+from cotrain.algorithms.policy_loss import ClippedSequence, ScoreFunction, Shaped
 from cotrain.core.errors import ConfigError
 
 TOTALS = Normaliser(tokens=3.0, sequences=2.0)

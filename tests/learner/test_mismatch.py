@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from cotrain.algorithms.contract import MicroBatch, Normaliser, Sample
-from cotrain.algorithms.policy_loss import LOOSE, Clipped, outside_bounds, policy_loss, with_bounds
+from cotrain.algorithms.policy_gradient import Clipped, policy_loss
+from cotrain.algorithms.policy_loss import LOOSE, outside_bounds, with_bounds
 from cotrain.distributed.local import LocalBackend
 from cotrain.learner.batching import collate
 from cotrain.recipes.tango import tango

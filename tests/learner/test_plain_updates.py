@@ -9,13 +9,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from cotrain import OUTCOME, Objective, Recipe, Settings, common_roles, critic, recipe, single, solve
+from cotrain import OUTCOME, Objective, Recipe, Settings, critic, recipe, single, solve
 from cotrain.algorithms.policy_gradient import PolicyGradient
 from cotrain.algorithms.policy_loss import ClippedSequence
 from cotrain.algorithms.ppo import Ppo, ValueRegression
 from cotrain.config.override import override
 from cotrain.core.types import Trace
 from cotrain.recipes.grpo import grpo
+from cotrain.rollout import common_roles
 from cotrain.trainer.trainer import CoTrainer, StepResult
 from tests.helpers import EASY, TINY
 

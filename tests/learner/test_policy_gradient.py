@@ -8,9 +8,9 @@ import pytest
 from learn_makers import advantages, credit, credit_and_state, outcomes, sampled
 
 from cotrain.algorithms.advantage_edits import TrainWithPromptOf
+from cotrain.algorithms.class_balance import ClassBalance
 from cotrain.algorithms.grpo import dr_grpo, grpo
-from cotrain.algorithms.policy_gradient import ClassBalance, PolicyGradient, drop_flat_groups
-from cotrain.algorithms.policy_loss import Kl
+from cotrain.algorithms.policy_gradient import Kl, PolicyGradient, drop_flat_groups
 from cotrain.algorithms.samples import decay, linear
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.signals import AGREEMENT, FORMAT, OUTCOME, STEP, TRUTH, Signal

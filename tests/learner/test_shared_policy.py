@@ -8,7 +8,7 @@ from learn_makers import VOCABULARY, plain_logprobs, random_samples, tiny_model
 
 from cotrain.algorithms.contract import LossTerm, Sample
 from cotrain.algorithms.grpo import grpo
-from cotrain.algorithms.policy_loss import Clipped
+from cotrain.algorithms.policy_gradient import Clipped
 from cotrain.core.signals import OUTCOME
 from cotrain.learner.learner import TorchLearner
 

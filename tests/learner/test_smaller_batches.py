@@ -6,7 +6,7 @@ from learn_makers import random_samples, tiny_model
 
 from cotrain.algorithms.contract import LossTerm
 from cotrain.algorithms.grpo import grpo
-from cotrain.algorithms.policy_loss import Clipped, Kl
+from cotrain.algorithms.policy_gradient import Clipped, Kl
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import OUTCOME
 from cotrain.learner.learner import TorchLearner

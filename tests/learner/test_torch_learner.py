@@ -10,7 +10,7 @@ from peft import LoraConfig, get_peft_model
 
 from cotrain.algorithms.contract import LossTerm
 from cotrain.algorithms.grpo import grpo
-from cotrain.algorithms.policy_loss import Clipped, Kl
+from cotrain.algorithms.policy_gradient import Clipped, Kl
 from cotrain.algorithms.ppo import ValueRegression
 from cotrain.algorithms.sft import Sft
 from cotrain.core.errors import ConfigError, StateError

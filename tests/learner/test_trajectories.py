@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from cotrain.algorithms.advantage_edits import LengthPenalty, OverlongPenalty
+from cotrain.algorithms.class_balance import ClassBalance
 from cotrain.algorithms.grpo import grpo, rloo
-from cotrain.algorithms.policy_gradient import ClassBalance, PolicyGradient, RunningMean
+from cotrain.algorithms.policy_gradient import PolicyGradient
 from cotrain.algorithms.ppo import Ppo
+from cotrain.algorithms.running_mean import RunningMean
 from cotrain.algorithms.samples import place_rewards
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import FORMAT, OUTCOME, STEP, TRUTH, Signal

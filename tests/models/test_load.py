@@ -9,8 +9,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
+from cotrain.core import shipped
 from cotrain.core.errors import ModelError
-from cotrain.models import load
 from cotrain.models.load import describe_model, load_model, load_tokenizer, resolve_model, save_model
 from cotrain.prompts.render import Renderer
 
@@ -158,11 +158,24 @@ def test_names_and_paths(tmp_path, monkeypatch, directory):
 
 
 def test_embedded_models_are_named_when_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr(load, "_EMBEDDED", {load.EMBEDDED_BASE: tmp_path / "base"})
-    with pytest.raises(ModelError, match="missing from this installation"):
+    monkeypatch.setattr(shipped, "OWN", tmp_path)
+    monkeypatch.setattr(shipped, "BESIDE", tmp_path / "bases")
+    with pytest.raises(ModelError, match="missing from this installation; install cotrain again"):
         resolve_model("embedded")
+    with pytest.raises(ModelError, match=r"missing from this installation.*cotrain-bases: `pip install ./bases`"):
+        resolve_model("embedded-games")
     (tmp_path / "base").mkdir()
+    (tmp_path / "bases" / "base-games").mkdir(parents=True)
     assert resolve_model("embedded") == tmp_path / "base"
+    assert resolve_model("embedded-games") == tmp_path / "bases" / "base-games"
+
+
+def test_installed_bases_are_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(shipped, "BESIDE", tmp_path / "nothing")
+    (tmp_path / "cotrain_bases" / "base-games").mkdir(parents=True)
+    (tmp_path / "cotrain_bases" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert resolve_model("embedded-games") == tmp_path / "cotrain_bases" / "base-games"
 
 
 def test_no_network(monkeypatch, tmp_path):

@@ -157,11 +157,16 @@ def recovers(problem, base_url, api_key):
             once(problem, base_url, api_key, **more)
         except urllib.error.HTTPError as error:
             assert error.code == 400 and json.load(error)["error"]["param"] in more
-    try:
-        once(problem * 500, base_url, api_key)
-    except urllib.error.HTTPError as error:
-        assert json.load(error)["error"]["code"] == "context_length_exceeded"
-    return once(problem, base_url, api_key)
+    answer = once(problem, base_url, api_key)
+    tools = [{"type": "function", "function": {"name": "look", "description": problem * 9_000}}]
+    for text, more in ((problem * 500, {}), (problem * 9_000, {}), (problem, {"tools": tools})):
+        try:
+            once(text, base_url, api_key, **more)
+        except urllib.error.HTTPError as error:
+            assert error.code == 400 and json.load(error)["error"]["code"] == "context_length_exceeded"
+        else:
+            raise AssertionError("it was not refused")
+    return answer
 
 
 def impatient(problem, base_url, api_key):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cotrain.envs.agent import program
+from cotrain.envs.agent import peers, program
 from cotrain.envs.agent.program import MOST_COMPLAINED, AgentFailed, ProgramRun
 from cotrain.recipes.agent import agent, make_agent_protocol
 from cotrain.trainer.trainer import CoTrainer
@@ -154,6 +155,19 @@ while not keys() and time.time() < until:
 print(own, *sorted({ask(key) for key in keys()}))
 time.sleep(1)
 """
+
+
+def test_whose_a_connection_is():
+    """By both of its ends; and nobody's, once its program has left."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        client = socket.create_connection(("127.0.0.1", port))
+        own_port = client.getsockname()[1]
+        held, *others = (peers.sockets_between(own_port, other) for other in (port, port - 1))
+        assert len(held) == 1 and others == [frozenset()]
+        assert peers.is_held_by(held, [os.getpid()]) and not peers.is_held_by(held, [])
+        client.close()
+        assert peers.sockets_between(own_port, port) == frozenset()
 
 
 @pytest.mark.whole

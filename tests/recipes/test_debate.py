@@ -11,15 +11,8 @@ from cotrain.data.word_problems.source import study_problems
 from cotrain.formats.preferences import write_gram
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.prompts.templates import fields_of
-from cotrain.recipes.debate.debates import (
-    PAID,
-    argue,
-    debate_shares,
-    parse_accusation,
-    parse_review_as_accusation,
-    speech_pay,
-)
-from cotrain.recipes.debate.recipe import debate, debate_solve
+from cotrain.recipes.debate.debates import PAID, argue, debate_shares, parse_accusation, speech_pay
+from cotrain.recipes.debate.recipe import debate
 from cotrain.rollout.common_roles import parse_solution
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import Executor
@@ -150,29 +143,15 @@ def test_an_accusation_names_a_step():
         debate(model="embedded")
     with pytest.raises(ConfigError, match="drafts is 1"):
         debate(drafts=1)
-    with pytest.raises(ConfigError, match="debate_solve: the model 'embedded' was not taught"):
-        debate_solve(model="embedded")
-    assert debate_solve(model="embedded", critic="none").name == "debate-solve-rlaif"
     with pytest.raises(ConfigError, match="words is -1"):
-        debate_solve(words=-1)
+        debate(words=-1)
     with pytest.raises(ConfigError, match="compares speeches"):
         debate(by="dpo", group_size=1)
     with pytest.raises(ConfigError, match=r"kl is 0\.1"):
         debate(by="dpo", kl=0.1)
 
 
-def test_a_review_accuses_the_first_step_that_it_calls_wrong():
-    def read(*verdicts):
-        blocks = "".join(f"<step>so. {'CORRECT' if ok else 'INCORRECT'}</step>" for ok in verdicts)
-        return parse_review_as_accusation(blocks + "<final>INCORRECT</final>", {"count": 3})
-
-    assert [read(*v).step for v in ((1, 0, 0), (0, 1, 1), (1, 1, 1))] == [1, 0, None]
-    assert read(1, 0).reason == "step count"
-    made = debate_solve(critic="reviewer", model="embedded")
-    assert [phase.name for phase in made.schedule.phases] == ["debate"]
-
-
-@pytest.mark.parametrize("game", [debate, debate_solve])
+@pytest.mark.parametrize("game", [debate])
 def test_speeches_are_measured_under_the_rules_that_they_are_learned_under(game):
     made = game(words=7, over=0.5, unread=-2.0, model=TINY)
     for options in (made.evaluation.options, made.schedule.phases[0].options):
@@ -251,7 +230,7 @@ def test_in_later_turns_debaters_hear_what_was_accused():
     assert heard == {"nothing", "Mine 1 Other 1", "Mine 1 Other 1 Mine 1 Other 1"}
 
 
-@pytest.mark.parametrize("game", [debate, debate_solve])
+@pytest.mark.parametrize("game", [debate])
 @pytest.mark.parametrize("model", [TINY, "some/chat-model"])
 def test_speeches_have_room_for_their_words_and_prompts_say_the_limit(game, model):
     def debater(**options):

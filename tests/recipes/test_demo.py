@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cotrain.recipes.demo import demo
+from cotrain.recipes.tango import demo
 
 
 def test_the_verifier_begins_with_other_weights_and_its_reviews_spread() -> None:

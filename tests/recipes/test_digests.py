@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from cotrain.config.recipe import Recipe
 from cotrain.config.registry import find_recipe
 from cotrain.recipes import NAMES as SHIPPED
 from cotrain.storage.ledger import encode_member
@@ -39,7 +40,6 @@ def machine() -> str:
 
 
 def digest_of(name: str) -> str:
-    torch.set_num_threads(1)
     if name in OTHERS:
         arguments = {"tasks": EASY, **SMALL, **OTHERS[name]}
         if name == "demo":
@@ -47,6 +47,11 @@ def digest_of(name: str) -> str:
         recipe = find_recipe(name)(**arguments)
     else:
         recipe = built(name)
+    return digest_of_steps(recipe)
+
+
+def digest_of_steps(recipe: Recipe) -> str:
+    torch.set_num_threads(1)
     trainer = CoTrainer(recipe)
     found = hashlib.sha256()
     for step in range(STEPS):

@@ -11,10 +11,8 @@ from cotrain.config.policies import frozen
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Completion, Grade, Sampling, Task
 from cotrain.data.word_problems.source import WordProblems
-from cotrain.recipes.co_rewarding import co_rewarding, exchange_votes, learn_from_own_vote, learn_from_teacher
-from cotrain.recipes.coverrl import coverrl, is_vetoed, parse_revision, review_anchors, vote_then_verify
 from cotrain.recipes.judged import judged, solve_to_be_believed
-from cotrain.recipes.ttrl import ttrl, vote
+from cotrain.recipes.votes import co_rewarding, exchange_votes, learn_from_teacher, ttrl, vote
 from cotrain.rollout import judges
 from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.role import Role
@@ -59,7 +57,6 @@ ROLES = {
     "rephrased": SOLVER,
     "teacher": SOLVER,
     "verifier": replace(SOLVER, prompt="{solution}?", parse=parse_review),
-    "refiner": replace(SOLVER, parse=parse_revision),
 }
 
 
@@ -73,7 +70,7 @@ def play(protocol, gold, *, said, roles=None, **options):
     executor = Executor(Dictated(said), {"a": CharRenderer()}, ROLES | (roles or {}), 0)
     (episode,) = executor.play(partial(protocol, **options), [task], step=0, group_size=1)
     assert episode.failure is None, episode.failure
-    return {role: [t for t in episode.traces if t.role == role] for role in ROLES}
+    return {role: [t for t in episode.traces if t.role == role] for role in ROLES | (roles or {})}
 
 
 def paid(traces, name):
@@ -135,7 +132,6 @@ def test_votes_pay_the_same_where_nobody_knows_the_truth():
         (vote, {"votes": 4, "trained": 4}),
         (exchange_votes, {"samples": 4}),
         (learn_from_teacher, {"samples": 4, "rephrase": False}),
-        (learn_from_own_vote, {"samples": 4}),
     ):
         known, unknown = (play(protocol, gold, said=said, **options) for gold in ("7", None))
         assert paid(unknown["solver"], "vote") == paid(known["solver"], "vote") == [0.0, 1.0, 0.0, 1.0]
@@ -165,98 +161,8 @@ def test_the_teacher_votes_and_is_not_paid(rephrase, problem):
     assert noted(traces["solver"], "reward_right") == [False] * 3
     assert {asked(t) for t in traces["teacher"]} == {problem} and {asked(t) for t in traces["solver"]} == {"P="}
     assert not any(t.signals for t in traces["teacher"])
-    alone = play(learn_from_own_vote, "5", said=said, samples=3)["solver"]
+    alone = play(vote, "5", said=said, votes=3, trained=3)["solver"]
     assert paid(alone, "vote") == [1.0, 1.0, 0.0] and noted(alone, "label_right") == [True] * 3
-
-
-def reviewed(reviews, gold="7", answers=("7", "5", "7", "7", "5", "4"), **options):
-    """Two reviews of either anchor; revisions continue after what was kept."""
-    said = {
-        "solver": solved(*answers),
-        "verifier": reviews,
-        "refiner": ["<step>c</step><answer>7</answer>", "no", "<step>c</step><answer>5</answer>", "no"],
-    }
-    how = {"votes": len(answers), "trained": 4, "reviews": 2, "revisions": 2}
-    return play(vote_then_verify, gold, said=said, **how | options)
-
-
-def test_coverrl_pays_each_role_for_agreeing_with_the_label():
-    traces = reviewed([RIGHT, RIGHT, WRONG, RIGHT])
-    assert paid(traces["solver"], "agreement") == [1.0, 0.0, 1.0, 1.0, None, None]
-    assert paid(traces["solver"], "format") == [1.0] * 4 + [None] * 2
-    solver, reviews = [str(t.address) for t in traces["solver"]], traces["verifier"]
-    assert [t.parent for t in reviews] == [solver[0], solver[2], solver[5], solver[5]]  # 4 is rarer than 5
-    assert [t.group for t in reviews] == ["0:solver/7"] * 2 + ["0:solver/4"] * 2
-    assert paid(reviews, "agreement") == [1.0, 1.0, 1.0, 0.0] and paid(reviews, "format") == [1.0] * 4
-    assert noted(reviews, "correct") == [True, True, False, False]
-    first, second = traces["refiner"]  # after the one verdict "wrong"
-    assert {t.group for t in (first, second)} == {str(reviews[2].address)} == {t.parent for t in (first, second)}
-    assert asked(first) == "P=<step>a</step>" == asked(second)
-    assert first.parsed["answer"] == "7" and second.parsed["failure"] == "no answer"
-    assert paid([first, second], "agreement") == [1.0, 0.0] and paid([first, second], "format") == [1.0, 0.0]
-    assert noted([first, second], "correct") == [True, False]
-    assert noted(traces["solver"], "vetoed") == [False] * 6
-    assert (
-        noted(traces["solver"], "kept_label_right") == [True] * 6
-        and noted(traces["solver"], "veto_right") == [None] * 6
-    )
-
-
-def test_a_vetoed_problem_teaches_nobody():
-    traces = reviewed([RIGHT, WRONG, WRONG, RIGHT])  # one to one on the elected answer
-    assert not traces["refiner"] and not any(t.signals for role in traces.values() for t in role)
-    assert noted(traces["solver"], "vetoed") == [True] * 6 and noted(traces["solver"], "veto_right") == [False] * 6
-    assert noted(reviewed([WRONG, WRONG, RIGHT, RIGHT], gold="5")["solver"], "veto_right") == [True] * 6
-    kept = reviewed([RIGHT, WRONG, WRONG, RIGHT], veto=False)
-    assert paid(kept["verifier"], "agreement") == [1.0, 0.0, 1.0, 0.0] and len(kept["refiner"]) == 4
-    assert [t.group for t in kept["refiner"]] == [str(kept["verifier"][i].address) for i in (1, 1, 2, 2)]
-
-
-def test_an_unread_review_is_no_verdict():
-    traces = reviewed([RIGHT, "INCORRECT?", "wrong", RIGHT])
-    assert noted(traces["solver"], "vetoed") == [False] * 6  # one to none
-    assert paid(traces["verifier"], "agreement") == [1.0, 0.0, 0.0, 0.0] and not traces["refiner"]
-    assert paid(traces["verifier"], "format") == [1.0, 0.0, 0.0, 1.0]
-
-
-def test_coverrl_pays_the_same_where_nobody_knows_the_truth():
-    for verdicts in ([RIGHT, RIGHT, WRONG, RIGHT], [RIGHT, WRONG, WRONG, RIGHT]):
-        known, unknown = reviewed(verdicts), reviewed(verdicts, gold=None)
-        for role, traces in unknown.items():
-            assert [t.signals for t in traces] == [t.signals for t in known[role]]
-            assert not any(t.failure for t in traces)
-            assert set().union(*(t.truth for t in traces), ()) <= {"vetoed"}
-    assert coverrl(labelled="4").schedule.phases[0].unlabelled == 1.0
-
-
-def test_without_balance_the_first_solutions_are_reviewed_as_they_come():
-    traces = reviewed([RIGHT, RIGHT, RIGHT, RIGHT], balanced=False)
-    assert [t.group for t in traces["verifier"]] == [f"0:solver/{a}" for a in "7577"]
-    assert paid(traces["verifier"], "agreement") == [1.0, 0.0, 1.0, 1.0]
-
-
-def test_what_is_reviewed():
-    def chosen(*answers, **how):
-        spoken = turns(*answers)
-        return [(spoken.index(t), copies) for t, copies in review_anchors(spoken, elected_turn(spoken), 2, **how)]
-
-    assert chosen("7", "", "7", "7", "5") == [(0, 1), (2, 1), (4, 2)]
-    assert chosen("7", "7", "7") == [] == chosen("7", "", "7")  # no rival that can be read
-    assert chosen("7", "5") == []  # one review has no other to be compared with
-    assert chosen("5", "7", "", "4", "3", "7", balanced=False) == []  # one 7 among the first four that can be read
-    assert chosen("7", "7", "", "7", "7", "5", balanced=False) == [(0, 1), (1, 1), (3, 1), (4, 1)]
-
-
-def test_a_tie_is_a_veto_and_silence_is_none():
-    assert is_vetoed([True, False]) and is_vetoed([False]) and is_vetoed([True, False, False])
-    assert not is_vetoed([True, True, False]) and not is_vetoed([True]) and not is_vetoed([])
-
-
-def test_revisions_are_shown_the_review_or_what_it_left():
-    embedded = coverrl().roles["refiner"].prompt
-    assert embedded == coverrl().roles["solver"].prompt
-    assert "{review}" in coverrl(model="some/chat-model").roles["refiner"].prompt
-    assert coverrl(model="some/chat-model", regenerate="prefix").roles["refiner"].prompt != embedded
 
 
 @pytest.mark.parametrize(
@@ -270,10 +176,6 @@ def test_revisions_are_shown_the_review_or_what_it_left():
         (co_rewarding, {"variant": "III", "teacher": "none"}, "variant III with teacher 'none'"),
         (co_rewarding, {"variant": "I", "tasks": WordProblems(families=("plain",))}, "has no paraphrase"),
         (co_rewarding, {"rate": 2.0}, "must be in"),
-        (coverrl, {"votes": 4}, "no more in group_size than votes"),
-        (coverrl, {"revisions": 1}, "at least 2"),
-        (coverrl, {"regenerate": "revise"}, "regenerate of coverrl"),
-        (coverrl, {"regenerate": "review"}, "use regenerate='prefix'"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(build, arguments, said):
@@ -304,12 +206,6 @@ def test_a_task_without_paraphrase_ends_the_play():
         play(_unparaphrased, "5", said={})
 
 
-def test_after_a_shown_review_the_solution_is_written_anew():
-    first, second = reviewed([RIGHT, RIGHT, WRONG, RIGHT], regenerate="review")["refiner"]
-    assert asked(first) == "P=" and first.parsed == {"kept": "", "answer": "7"}
-    assert paid([first, second], "agreement") == [1.0, 0.0]
-
-
 def test_no_reward_depends_on_the_truth():
     said = {"solver": solved("5", "5", "7"), "rephrased": solved("7", "5", "7"), "teacher": solved("7", "", "7")}
 
@@ -318,8 +214,6 @@ def test_no_reward_depends_on_the_truth():
             play(vote, gold, said=said, votes=3, trained=2),
             play(exchange_votes, gold, said=said, samples=3),
             play(learn_from_teacher, gold, said=said, samples=3, rephrase=True),
-            reviewed([RIGHT, RIGHT, WRONG, WRONG], gold=gold),
-            reviewed([RIGHT, WRONG, WRONG, RIGHT], gold=gold),
         ]
         return [[t.signals for traces in by_role.values() for t in traces] for by_role in played]
 

@@ -9,7 +9,6 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.types import Grade, ParseFailure, Sampling
 from cotrain.data.word_problems.reader import problem_signature, read_problem
 from cotrain.data.word_problems.source import study_problems
-from cotrain.envs.games.source import Games
 from cotrain.models.load import load_model
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.recipes.mae.evolve import evolve, is_question, parse_score, write_score
@@ -19,7 +18,7 @@ from cotrain.rollout.event_loop import pausing_engine
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import Executor
 from cotrain.rollout.stores import PoolProblem, TaskPool
-from tests.helpers import EASY, TINY, spoken
+from tests.helpers import EASY, TINY, Talks, spoken
 
 GOOD = "There are 12 apples. There are 4 more pears than apples. How many pears are there?"  # 16
 OLD = "There are 5 apples. There are 4 more pears than apples. How many pears are there?"  # 9
@@ -172,8 +171,8 @@ def test_controls_and_refusals():
     assert made.roles["judge"].policy == made.roles["rater"].policy == "judge" and "judge" not in made.objectives
     assert mae(judge="oracle", **SMALL).schedule.phases[0].options["oracle"] is True
     assert [o.policy for o in mae(**SMALL).objectives.values()] == ["generator"] * 3
-    with pytest.raises(ConfigError, match=r"no program works out problems of games:kuhn.*--gate my_file\.py:function"):
-        mae(tasks=Games(), judge="oracle")
+    with pytest.raises(ConfigError, match=r"no program works out problems of talks.*--gate my_file\.py:function"):
+        mae(tasks=Talks(), judge="oracle")
     with pytest.raises(ConfigError, match=r"mae: the model 'embedded' was not taught .*; expected 'embedded-proposer'"):
         mae(model="embedded")
     with pytest.raises(ConfigError, match=r"quality is 1\.5"):

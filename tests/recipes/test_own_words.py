@@ -36,13 +36,11 @@ TASKS = [EASY.get("train", i) for i in range(3)]
 PROPOSED = [EASY.get("train", i) for i in range(3, 9)]
 GOLD = {task.prompt: task.answer for task in (*TASKS, *PROPOSED)}
 REFUSED = {  # they go on from beginnings of solutions, have a format of their own, or no solver
-    *("alphaproof", "coverrl", "genprm", "stepwiser", "two_agents_split"),
-    *("dpo", "dsm", "magrpo", "marti", "pair_judge", "reward", "rubric_judge", "spiral", "ssrl"),
+    *("alphaproof", "genprm", "stepwiser", "two_agents_split"),
+    *("dpo", "magrpo", "marti", "pair_judge", "reward", "ssrl"),
 }
-FURTHER = {"coverrl": [{"regenerate": "review"}], "dsm": [{"analysis": "asked"}], "spin": [{}, {"control": "sft"}]}
-FURTHER["cooper"] = [{}, {"negatives": "model"}, {"negatives": "own"}]
-PLAYED = [name for name in SHIPPED if name != "coder_tester"]  # its problems ask for programs, not for numbers
-CASES = [(name, settings) for name in PLAYED for settings in FURTHER.get(name, [{}])]
+FURTHER = {"spin": [{}, {"control": "sft"}], "cooper": [{}, {"negatives": "model"}, {"negatives": "own"}]}
+CASES = [(name, settings) for name in SHIPPED for settings in FURTHER.get(name, [{}])]
 
 
 def is_scripted(solution: str) -> bool:

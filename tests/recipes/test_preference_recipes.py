@@ -13,7 +13,6 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.data.preferences import Chats
 from cotrain.data.word_problems.source import study_problems
-from cotrain.envs.games.source import Games
 from cotrain.formats.role_replies import write_review
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.recipes.self_rewarding import judge_oneself, self_rewarding
@@ -22,7 +21,7 @@ from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import Executor
 from cotrain.trainer.trainer import CoTrainer
-from tests.helpers import EASY, TINY, spoken
+from tests.helpers import EASY, TINY, Talks, spoken
 
 TASK = study_problems((2, 2)).get("train", 0)
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 2}
@@ -147,7 +146,7 @@ def test_the_oracle_pays_for_the_truth():
 
 def test_what_they_refuse():
     with pytest.raises(ConfigError, match="no worked solutions"):
-        spin(tasks=Games())
+        spin(tasks=Talks())
     with pytest.raises(ConfigError, match="group_size 1"):
         self_rewarding(group_size=1)
     assert self_rewarding(judge="frozen", **SMALL).roles["verifier"].policy == "judge"

@@ -9,7 +9,6 @@ from cotrain.core.errors import ConfigError, StateError
 from cotrain.core.types import Sampling
 from cotrain.data.word_problems.reader import problem_signature, read_problem
 from cotrain.data.word_problems.source import study_problems
-from cotrain.envs.games.source import Games
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.recipes.proposer_solver import VARIANTS, proposer_solver
 from cotrain.rollout.common_roles import parse_solution
@@ -18,7 +17,7 @@ from cotrain.rollout.role import Role
 from cotrain.rollout.runner import Executor
 from cotrain.rollout.stores import PoolProblem, TaskPool
 from cotrain.trainer.trainer import CoTrainer
-from tests.helpers import EASY, TINY, spoken
+from tests.helpers import EASY, TINY, Talks, spoken
 
 GOOD = "There are 12 apples. There are 4 more pears than apples. How many pears are there?"
 OTHER = "There are 5 apples. There are 4 more pears than apples. How many pears are there?"
@@ -175,8 +174,8 @@ def test_variants_and_controls():
     with pytest.raises(ConfigError, match="proposer_solver: the model 'embedded' was not taught"):
         proposer_solver(model="embedded")
     assert proposer_solver().policies["generator"].model == "embedded-proposer"
-    with pytest.raises(ConfigError, match="no program works out problems of games:kuhn"):
-        proposer_solver(tasks=Games())
+    with pytest.raises(ConfigError, match="no program works out problems of talks"):
+        proposer_solver(tasks=Talks())
 
 
 @pytest.mark.whole

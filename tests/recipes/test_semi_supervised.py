@@ -12,11 +12,10 @@ from cotrain.core.notes import CORRECT
 from cotrain.core.types import Grade
 from cotrain.data.sources import problem_source
 from cotrain.data.word_problems.source import WordProblems
-from cotrain.recipes.co_rewarding import co_rewarding
 from cotrain.recipes.distill import distill
 from cotrain.recipes.self_rewarding import self_rewarding
 from cotrain.recipes.semi_supervised import PAY, heaviest_answer, semi_supervised, solve_with_few_labels
-from cotrain.recipes.ttrl import ttrl
+from cotrain.recipes.votes import co_rewarding, ttrl
 from cotrain.rollout.runner import Executor
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, CharRenderer

@@ -4,8 +4,7 @@ from random import Random
 
 import pytest
 
-from cotrain.algorithms.policy_gradient import leave_one_out, z_score
-from cotrain.algorithms.policy_loss import Clipped
+from cotrain.algorithms.policy_gradient import Clipped, leave_one_out, z_score
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.recipes.rise import rise, score_of
 from cotrain.recipes.self_verify import choose_to_review, self_verify

@@ -14,7 +14,6 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.data.sources import problem_source
 from cotrain.data.word_problems.reader import read_problem, task_of
-from cotrain.envs.games.source import Games
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.recipes.ssp.recipe import ssp
 from cotrain.recipes.ssp.searching import (
@@ -33,7 +32,7 @@ from cotrain.rollout.role import Role
 from cotrain.rollout.runner import Executor
 from cotrain.rollout.stores import TaskPool
 from cotrain.trainer.trainer import CoTrainer
-from tests.helpers import EASY, TINY, spoken
+from tests.helpers import EASY, TINY, Talks, spoken
 
 TEXT = (
     "There are 5 apples. There are 4 more pears than apples. There are 2 times as many nuts as pears. "
@@ -278,14 +277,14 @@ def test_controls_and_refusals():
     made = ssp(proposer="frozen", **SMALL)
     assert "proposer" not in made.objectives and made.roles["seeker"].policy == "proposer"
     assert not made.policies["proposer"].trained
-    with pytest.raises(ConfigError, match="games:kuhn is no library; give --search"):
-        ssp(tasks=Games())
+    with pytest.raises(ConfigError, match="talks is no library; give --search"):
+        ssp(tasks=Talks())
 
     async def search(query):
         return []
 
     with pytest.raises(ConfigError, match="has no answer that a question could be written for"):
-        ssp(tasks=Games(), search=search)
+        ssp(tasks=Talks(), search=search)
     with pytest.raises(ConfigError, match="is no async function"):
         ssp(**SMALL, search=len)
     full = ssp(**SMALL | {"model": "a/chat-model"}, search=search)

@@ -1,17 +1,15 @@
-"""The rewards of stepwiser, genprm and gar by hand, and what they refuse."""
+"""The rewards of stepwiser and genprm by hand, and what they refuse."""
 
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Completion, Sampling
-from cotrain.data.word_problems.source import WordProblems
 from cotrain.inference.replay import ReplayEngine
-from cotrain.recipes.gar import gan_reward, gar
 from cotrain.recipes.genprm import genprm
 from cotrain.recipes.stepwiser import stepwiser
 from cotrain.rollout.common_roles import verifier
@@ -22,48 +20,8 @@ from tests.helpers import EASY, TINY
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 3, "group_size": 4, "steps": 1}
 
 
-def test_the_gan_part_asks_only_of_steps_that_differ():
-    said = (True, False, True)
-    assert gan_reward(said, [True, True, True], real=True) == pytest.approx(2 / 3)
-    assert gan_reward(said, [True, True, True], real=False) == pytest.approx(1 / 3)
-    assert gan_reward(said, [False, True, False], real=False) == 1.0
-    assert gan_reward(said, [False, False, False], real=False) == 0.5  # a copy: nothing to tell apart
-
-
 def signals(trace):
     return {signal.name: signal.value for signal in trace.signals}
-
-
-@pytest.mark.whole
-def test_gar_pays_what_its_page_says():
-    for episode in CoTrainer(gar(**SMALL)).step().episodes:
-        traces = {str(t.address): t for t in episode.traces}
-        reference = next(t for t in episode.traces if t.role == "reference")
-        known = {text for _, _, text in reference.parsed["steps"]}
-        differing = 0
-        for trace in (t for t in traces.values() if t.role == "solver"):
-            mine = [t for t in traces.values() if t.role == "verifier" and t.parent == str(trace.address)]
-            readable = [t.parsed["steps"] for t in mine if "steps" in t.parsed]
-            paid = signals(trace)
-            assert paid["match"] == trace.truth["correct"]
-            if "answer" not in trace.parsed:
-                assert paid["slices"] == 0.0 and not mine
-                continue
-            assert paid.get("slices") == (
-                pytest.approx(sum(sum(s) / len(s) for s in readable) / len(readable)) if readable else None
-            )
-            new = [text not in known for _, _, text in trace.parsed["steps"]]
-            differing += any(new)
-            for review in (t for t in mine if "steps" in t.parsed):
-                wrong = [not said for said, counts in zip(review.parsed["steps"], new, strict=True) if counts]
-                outcome = [v == trace.truth["correct"] for v in (*review.parsed["steps"], review.parsed["final"])]
-                assert signals(review)["gan"] == pytest.approx(sum(wrong) / len(wrong) if wrong else 0.5)
-                assert signals(review)["agreement"] == pytest.approx(sum(outcome) / len(outcome))
-        real = [t for t in traces.values() if t.parent == str(reference.address)]
-        assert len(real) == 4 * differing
-        for review in (t for t in real if "steps" in t.parsed):
-            said = review.parsed["steps"]
-            assert signals(review)["gan"] == pytest.approx(sum(said) / len(said))
 
 
 @pytest.mark.whole
@@ -122,7 +80,6 @@ def test_genprm_keeps_only_agreeing_reviews_that_pass_the_filter():
         (stepwiser, {"labels": "Abs-Q"}, "absolute"),
         (stepwiser, {"generator": "thawed"}, "frozen"),
         (genprm, {"labels": "hard"}, "ratio"),
-        (gar, {"critic": "online"}, "trained"),
     ],
 )
 def test_names_are_checked(build, arguments, match):
@@ -136,8 +93,6 @@ def test_names_are_checked(build, arguments, match):
         (stepwiser, {"reviews": 1}),
         (stepwiser, {"rollouts": 0}),
         (genprm, {"group_size": 1}),
-        (gar, {"group_size": 1}),
-        (gar, {"reviews": 1}),
     ],
 )
 def test_sizes_are_checked(build, arguments):
@@ -210,18 +165,6 @@ def test_a_run_learns_what_a_verifier_wrote_around_its_programs(tmp_path):
     [phase] = made.schedule.phases
     tasks = [EASY.get(*e.task_id.split("/")[1:2], int(e.task_id.rpartition("/")[2])) for e in outcome.episodes]
     assert again.play(phase.protocol, tasks, step=outcome.episodes[0].step, group_size=1) == outcome.episodes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unworked(WordProblems):
-    def get(self, split, index):
-        return replace(WordProblems.get(self, split, index), solution=None)
-
-
-def test_gar_refuses_tasks_without_worked_solutions():
-    with pytest.raises(ConfigError, match="no worked solution"):
-        gar(tasks=Unworked())
-    assert gar(tasks=Unworked(), critic="frozen").name == "gar-frozen"
 
 
 def test_a_frozen_generator_has_no_pull():

@@ -24,7 +24,8 @@ from pathlib import Path
 with (Path(__file__).parent / "ran").open("a") as canary:
     canary.write("x")
 
-from cotrain import recipe, Settings, grpo, Objective, common_roles, single
+from cotrain import recipe, Settings, grpo, Objective, single
+from cotrain.rollout import common_roles
 from cotrain.core.signals import OUTCOME
 from cotrain.rollout.protocols import solve
 

@@ -11,12 +11,14 @@ import zlib
 import pytest
 
 from cotrain.cli.main import main
-from cotrain.core.errors import StateError
-from cotrain.core.input_files import open_regular, read_regular
+from cotrain.core.errors import DataError, StateError
+from cotrain.core.input_files import MOST_ROW, open_regular, read_regular
+from cotrain.reports.follow import JsonlReader, read_json_object
 from cotrain.reports.places import find_places
 from cotrain.reports.view_server import Viewer
 from cotrain.storage import ledger
 from cotrain.storage.file_ops import REAL_FILES
+from cotrain.storage.jsonl import read_jsonl
 from tests.helpers import TINY
 
 FLAGS = ["--model", TINY, "--steps", "1", "--tasks-per-step", "2", "--group-size", "2", "--evaluation-tasks", "1"]
@@ -98,6 +100,48 @@ def test_a_step_that_unpacks_to_far_more_than_a_ledger_does_is_damaged(tmp_path)
         assert list(found.steps()) == [0]
         with pytest.raises(StateError, match="unpacks to more than"):
             found.read(0)
+
+
+def sparse_step(path):
+    """A ledger whose only step says that it has a terabyte, as the file does."""
+    place = struct.pack("<qqI", 0, 1 << 40, 1)
+    rest = ledger._EXTRA.size - 6
+    extra = ledger._EXTRA.pack(ledger._EXTRA.size - 2, b"CT", rest, 0, 1 << 40, 1, zlib.crc32(place))
+    path.write_bytes(ledger._FIXED + extra)
+    os.truncate(path, 1 << 40)
+
+
+def test_zeros_behind_a_step_do_not_let_it_unpack_to_more(tmp_path, monkeypatch):
+    monkeypatch.setattr(ledger, "UNPACKED_LEAST", 1 << 20)
+    bomb = member_of(b" " * (ledger.BLOCK * 3) + b"\n")
+    with pytest.raises(ValueError, match="unpacks to more than"):
+        ledger.unpack_member(bomb + bytes(ledger.BLOCK * 3))
+
+
+def test_a_file_that_has_a_size_and_no_bytes_is_not_read(tmp_path):
+    """A sparse file: it takes up nothing, and reading it would take all memory."""
+    for name in ("metrics.jsonl", "summary.json"):
+        (tmp_path / name).write_bytes(b"{")
+        os.truncate(tmp_path / name, 1 << 40)
+    assert JsonlReader(tmp_path / "metrics.jsonl").read_new() == ([], False)
+    with pytest.raises(DataError, match="cannot be read"):
+        read_jsonl(tmp_path / "metrics.jsonl")
+    assert read_json_object(tmp_path / "summary.json")[0] == {}
+
+
+def test_a_step_that_has_a_size_and_no_bytes_is_damaged(tmp_path, monkeypatch):
+    monkeypatch.setattr(ledger, "MOST_PACKED", 1 << 20)
+    sparse_step(tmp_path / ledger.NAME)
+    with ledger.Ledger(tmp_path) as found, pytest.raises(StateError, match="damaged"):
+        found.read(0)
+
+
+def test_a_line_that_is_too_long_is_left_out_and_the_others_are_read(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 0, "x": "' + b"x" * MOST_ROW * 2 + b'"}\n{"step": 1}\n')
+    lines = JsonlReader(path)
+    assert lines.read_new() == ([{"step": 1}], False) and lines.damaged == 1
+    assert lines.read_new() == ([], False)
 
 
 def test_what_is_no_regular_file_is_not_opened(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from cotrain import api
 from cotrain.algorithms.grpo import grpo as by_grpo
-from cotrain.algorithms.policy_loss import Kl
+from cotrain.algorithms.policy_gradient import Kl
 from cotrain.algorithms.ppo import Ppo
 from cotrain.cli.main import main
 from cotrain.config.override import override
@@ -17,7 +17,6 @@ from cotrain.config.registry import find_recipe
 from cotrain.config.schedule import single
 from cotrain.core.errors import ConfigError, CotrainError
 from cotrain.core.signals import FORMAT, OUTCOME, STEP, Signal, gives
-from cotrain.envs.games.source import Games
 from cotrain.metrics.alarms import check_rows
 from cotrain.recipes import NAMES as SHIPPED
 from cotrain.recipes.cooper import cooper
@@ -27,7 +26,7 @@ from cotrain.recipes.prime.recipe import prime
 from cotrain.recipes.tango import tango
 from cotrain.rollout.protocols import solve
 from cotrain.trainer.trainer import CoTrainer
-from tests.helpers import EASY, TINY
+from tests.helpers import EASY, TINY, Talks
 
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 2, "group_size": 4, "evaluation_tasks": 1, "lr": 1e-3}
 
@@ -241,5 +240,5 @@ def test_a_call_that_is_not_awaited_is_named_with_its_line():
 
 
 def test_problems_without_a_right_answer_are_refused_where_they_would_be_graded():
-    with pytest.raises(ConfigError, match=r"problem games:kuhn/train/\d cannot be graded: a game has no answer"):
-        rows_of(replace(played(solve, steps=1), tasks=Games("kuhn")))
+    with pytest.raises(ConfigError, match=r"problem talks/train/\d cannot be graded: a talk has no answer"):
+        rows_of(replace(played(solve, steps=1), tasks=Talks()))

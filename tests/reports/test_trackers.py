@@ -10,9 +10,11 @@ import time
 from contextlib import closing
 
 import pytest
+from fake_run import write_fake_run
 
 from cotrain.cli.main import main
-from cotrain.runs.trackers import SentRows, Sink, TrackingObserver, numbers_of
+from cotrain.reports.tracked_rollouts import sampled_rollouts
+from cotrain.reports.trackers import SentRows, Sink, TrackingObserver, numbers_of, rollouts_note, rollouts_of_run
 from tests.helpers import TINY
 
 ROWS = [
@@ -276,7 +278,7 @@ def test_a_run_with_a_tracker_that_fails_is_the_same_run(tmp_path, capsys, monke
     def broken(about):
         raise RuntimeError("no server")
 
-    monkeypatch.setattr("cotrain.runs.trackers.TRACKERS", {"tensorboard": broken})
+    monkeypatch.setattr("cotrain.reports.trackers.TRACKERS", {"tensorboard": broken})
     sizes = "--steps 1 --tasks-per-step 1 --group-size 2 --evaluation-tasks 1"
     words = ["run", "grpo", "--model", TINY, *sizes.split()]
     for setting in ("evaluation.splits=[]", "evaluation.group_size=1", "roles.solver.sampling.max_tokens=8"):
@@ -293,6 +295,95 @@ def test_a_run_with_a_tracker_that_fails_is_the_same_run(tmp_path, capsys, monke
     for row in map(json.loads, rows.splitlines()):
         for key, value in numbers_of(row).items():
             assert dict(shown[key])[row["step"]] == pytest.approx(value, rel=1e-6)
+
+
+def rollout_keeper(kept):
+    return lambda about: Sink(
+        lambda numbers, step: None,
+        lambda: None,
+        write_rollouts=lambda rollouts, step: kept.append((step, rollouts)),
+    )
+
+
+def test_a_few_rollouts_are_sent_a_wrong_one_beside_a_right_one(tmp_path):
+    run = write_fake_run(tmp_path / "run", steps=24, episodes=12)
+    kept, none = [], []
+    rows = [{"step": -1, "kind": "evaluation", "eval/a": 0.5}, *({"step": step, "x": 1.0} for step in range(24))]
+    mirrored(run, {"good": rollout_keeper(kept)}, rows, rollouts=2)
+    mirrored(run, {"good": rollout_keeper(none)}, rows)
+    assert [step for step, _ in kept] == [0, 20] and none == []  # step 10 is not in this ledger
+    for step, rollouts in kept:
+        assert [rollout.right for rollout in rollouts] == [False, True]
+        for rollout in rollouts:
+            assert rollout.address.startswith(f"{step}:") and rollout.problem
+            assert rollout.turns[0].role == "solver" and rollout.turns[0].text
+            assert "verifier says" in rollout.verdicts and "solver: " in rollout.rewards
+            shown = rollout.markdown()
+            assert f"in truth {rollout.truth}" in shown and f"    {rollout.turns[0].text.splitlines()[0]}" in shown
+    assert json.loads((run / "trackers.json").read_text())["rollouts"] == 0
+    assert rollouts_of_run(run) == 0
+
+
+def test_a_tracker_that_refuses_rollouts_keeps_its_rows(tmp_path):
+    run = write_fake_run(tmp_path / "run", steps=4, episodes=4)
+
+    def refuses(rollouts, step):
+        raise ValueError("no texts here")
+
+    kept = []
+    sink = Sink(lambda numbers, step: kept.append(step), lambda: None, write_rollouts=refuses)
+    _, messages, _, _ = mirrored(run, {"odd": lambda about: sink}, rollouts=2)
+    assert kept == [-1, *range(6)]
+    assert "no texts here" in messages[-1] and "0 of 7 rows" in messages[-1]
+
+
+def test_a_damaged_ledger_sends_no_rollouts(tmp_path):
+    run = write_fake_run(tmp_path / "run", steps=4, episodes=4)
+    for file in (run / "episodes").iterdir():
+        file.write_bytes(b"not a ledger")
+    assert sampled_rollouts(run, 0, 2) == [] and sampled_rollouts(tmp_path, 0, 2) == []
+
+
+def test_what_is_sent_is_said_before_and_can_be_refused():
+    assert rollouts_note(["wandb"], 0) == rollouts_note([], 2) == []
+    (line,) = rollouts_note(["wandb", "trackio"], 2)
+    assert line.startswith("note: wandb and trackio will be sent 2 rollouts of every 10th step")
+    assert "--tracker-rollouts 0" in line
+
+
+@pytest.mark.whole
+def test_rollouts_are_text_in_tensorboard(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = write_fake_run(tmp_path / "run", steps=24, episodes=12)
+    mirrored(run, ["tensorboard"], rollouts=2, patience=120)
+    events = EventAccumulator(str(run / "tensorboard")).Reload()
+    tags = events.Tags()["tensors"]
+    assert {"rollouts/1/text_summary", "rollouts/2/text_summary"} <= set(tags)
+    (first,) = events.Tensors("rollouts/1/text_summary")
+    assert first.step == 0 and b"in truth wrong" in first.tensor_proto.string_val[0]
+
+
+@pytest.mark.whole
+def test_rollouts_are_traces_in_trackio_and_replaced_with_their_step(tmp_path):
+    pytest.importorskip("trackio")
+    write_fake_run(tmp_path / "run", steps=24, episodes=12)
+    code = (
+        "import sys; sys.path[:0] = ['.', 'tests/pages']\n"
+        "from test_trackers import mirrored\nfrom pathlib import Path\n"
+        "rows = [{'step': step, 'x/y': 1.0} for step in range(3)]\n"
+        "for _ in range(2):\n"
+        "    assert mirrored(Path(sys.argv[1]), ['trackio'], rows, rollouts=2, patience=300)[1] == []\n"
+    )
+    environment = {**os.environ, "TRACKIO_DIR": str(tmp_path / "store"), "HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "run")], check=True, env=environment, timeout=300)
+    with closing(sqlite3.connect(next((tmp_path / "store").glob("*.db")))) as database:
+        traces = database.execute("select step, key, messages, metadata from traces order by key").fetchall()
+    assert [(step, key) for step, key, _, _ in traces] == [(0, "rollouts/1"), (0, "rollouts/2")]
+    messages, metadata = json.loads(traces[0][2]), json.loads(traces[0][3])
+    assert messages[0]["role"] == "user" and messages[1]["content"].startswith("solver: ")
+    assert metadata["truth"] == "wrong" and "verifier says" in metadata["verdicts"]
 
 
 def test_bad_names_are_one_line(tmp_path, capsys, monkeypatch):

@@ -96,3 +96,16 @@ def test_no_control_character_reaches_the_terminal(tmp_path, capsys):
     assert diff([str(run), str(run), "--rollout", "0:0:0"]) == 0
     said = capsys.readouterr().out
     assert "<U+001B>" in said and not any(is_hidden(char) for char in said if char != "\n")
+
+
+def test_long_names_are_shown_whole(runs):
+    name = "verifier/fixed/step_true_negative_rate_of_solutions_that_were_there_at_the_start_of_the_run"
+    setting = "a_setting_whose_name_goes_on_and_on_" * 3
+    for run in runs:
+        changed(run, "summary.json", lambda saved: saved["after"].update({name: saved["after"]["solver/pass@1"]}))
+    changed(runs[1], "recipe.json", lambda saved: saved["settings"].update({setting: 1}))
+    lines = lines_of(compare_runs(*map(open_run, runs)))
+    assert all(len(line) <= 80 for line in lines)
+    assert name in "".join(lines) and setting in "".join(lines)
+    (at,) = (i for i, line in enumerate(lines) if name.endswith(line) and line)
+    assert "[" in lines[at + 1]

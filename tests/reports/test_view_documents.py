@@ -96,6 +96,22 @@ def test_a_live_run_is_followed(tmp_path: Path) -> None:
     ] * 3  # the latest first, then as they come
 
 
+def test_a_run_that_is_resumed_to_more_steps_says_so(tmp_path: Path) -> None:
+    run = read_all(write_fake_run(tmp_path, steps=8, episodes=3))
+    before, recipe = run.stamp(), json.loads((tmp_path / "recipe.json").read_text())
+    rewards = {"name": "other", "objectives": {"generator": {"on": "solver", "by": {"rewards": {"outcome": 3.0}}}}}
+    write(tmp_path / "recipe.json", recipe | {"steps": 12, "settings": recipe["settings"] | rewards})
+    assert run.stamp() != before
+    assert run.overview()["run"]["planned"] == 12
+    first = run.rollouts.rows_page(0, 100)
+    assert first["generation"] == 1 and not first["rows"]  # other rewards: read again
+    while run.rollouts.read_some():
+        pass
+    row = run.rollouts.rows[0]
+    paid = {run.rollouts.signals[place]: value for place, value in row[AT["signals"]]}
+    assert row[AT["reward"]] == pytest.approx(3.0 * paid["outcome"], abs=1e-3)
+
+
 def test_the_steps_of_a_ledger_are_listed_only_when_it_has_changed(tmp_path: Path, monkeypatch) -> None:
     """Once a step would be the square of a run's length: four minutes for 10,000 steps."""
     run = open_run(write_fake_run(tmp_path, steps=40, episodes=1))

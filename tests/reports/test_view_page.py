@@ -166,3 +166,9 @@ def test_no_character_of_the_file_is_hidden(tmp_path: Path) -> None:
     body = text[text.index("<body>") : text.index("<script nonce=")]
     assert not any(is_hidden(char) for char in body if char != "\n")
     assert body.count("<script") == 4 and body.count("</script>") == 4
+
+
+def test_a_word_that_is_wider_than_the_page_is_broken() -> None:
+    """Such as a setting's name of three thousand letters, which made a page of 46,000 pixels."""
+    rules = re.findall(r"^body \{([^}]*)\}", (ASSETS / "page.css").read_text(), re.MULTILINE)
+    assert any("overflow-wrap: break-word" in rule for rule in rules)

@@ -6,6 +6,7 @@ import http.client
 import json
 import random
 import re
+import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from fake_run import write_fake_run
 
 from cotrain.cli.view import split_address
 from cotrain.core.errors import ConfigError
+from cotrain.reports import view_server as server_module
 from cotrain.reports.places import find_places
 from cotrain.reports.view_server import HOST, Viewer, listen
 
@@ -169,3 +171,30 @@ def test_a_directory_with_a_place_in_it_opens_there(tmp_path: Path) -> None:
     assert split_address('runs/mine#"<b>') == (Path("runs/mine"), "#%22%3Cb%3E")
     (tmp_path / "a#b").mkdir()
     assert split_address(str(tmp_path / "a#b")) == (tmp_path / "a#b", "")
+
+
+def test_strangers_that_hold_connections_leave_room_for_the_page_and_for_files(tmp_path: Path, monkeypatch) -> None:
+    """The viewer may run beside a run, in its process."""
+    monkeypatch.setattr(server_module, "MOST_CONNECTIONS", 8)
+    write_fake_run(tmp_path / "one", steps=2, episodes=1)
+    descriptors = Path("/dev/fd")
+    with Viewer(find_places(tmp_path), tmp_path) as viewer, listen(viewer, 0) as made:
+        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        address = (HOST, made.server_address[1])
+        before = len(list(descriptors.iterdir()))
+        strangers = [socket.create_connection(address, timeout=60) for _ in range(40)]
+        assert Server(address[1], viewer.token).ask(f"/{viewer.token}/api/runs")[0] == 200
+        assert len(list(descriptors.iterdir())) < before + len(strangers) + 8 + 4
+        assert strangers[0].recv(1) == b""  # the oldest was closed
+        made.shutdown()
+        thread.join()
+
+
+def test_a_folder_of_more_runs_than_are_shown_says_so(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(server_module, "MOST_PLACES", 2)
+    for name in ("a", "b", "c"):
+        write_fake_run(tmp_path / name, steps=2, episodes=1)
+        (tmp_path / name / "recipe.json").write_text(json.dumps({"name": name}))
+    found = Viewer(find_places(tmp_path), tmp_path).answer(["folder"], {})
+    assert len(found["places"]) == 2 and found["left_out"] == 1

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 from fake_run import write, write_fake_run
 
+from cotrain.reports.compare_overview import about_sentences
 from cotrain.reports.compared_runs import ComparedRuns
 from cotrain.reports.comparison_report import rewrite_page
 from cotrain.reports.curves import Curves
 from cotrain.reports.places import find_places
 from cotrain.reports.runs import RunView
+from cotrain.reports.view_server import Viewer
 
 
 def seeds(folder: Path, count: int, **settings: object) -> None:
@@ -92,3 +94,20 @@ def test_one_problem_stands_beside_itself_and_unlike_settings_are_told(tmp_path:
     assert document["figures"] == [] and [run["ended"] for arm in document["arms"] for run in arm["runs"]] == [True] * 6
     path = rewrite_page(tmp_path)
     assert path is not None and path.stat().st_size < 5_000_000 and rewrite_page(tmp_path / "a" / "seed-0") is None
+
+
+def test_a_comparison_is_drawn_again_when_a_run_ends(tmp_path: Path) -> None:
+    seeds(tmp_path, 2)
+    summary = tmp_path / "seed-0" / "summary.json"
+    content = summary.read_bytes()
+    summary.unlink()
+    viewer = Viewer(find_places(tmp_path), tmp_path)
+    before = viewer.answer(["0", "stamp"], {})
+    summary.write_bytes(content)
+    assert viewer.answer(["0", "stamp"], {}) != before
+
+
+@pytest.mark.parametrize("batches", ["many", None, [1], 2.5], ids=["text", "none", "list", "half"])
+def test_a_comparison_whose_number_of_batches_is_none_is_still_drawn(batches: object) -> None:
+    first = about_sentences({"equal": "batches", "batches": batches})[0]
+    assert first == "Every run lasts ? batches."

@@ -21,8 +21,9 @@ from cotrain.core.types import Grade, Sampling
 from cotrain.inference.local import EmbeddedEngine
 from cotrain.inference.reference import ReferenceEngine
 from cotrain.rollout.event_loop import Deadlock, pausing_engine, together
+from cotrain.rollout.play_context import EngineError
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import EngineError, Executor
+from cotrain.rollout.runner import Executor
 from tests.helpers import CharRenderer, RandomLatency, letter_tasks, tiny_model
 
 RENDERERS = {"a": CharRenderer(), "b": CharRenderer()}

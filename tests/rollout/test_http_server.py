@@ -20,7 +20,7 @@ SECONDS = 0.3
 def application():
     from starlette.applications import Starlette
     from starlette.requests import ClientDisconnect
-    from starlette.responses import PlainTextResponse
+    from starlette.responses import PlainTextResponse, StreamingResponse
     from starlette.routing import Route
 
     from cotrain.core.errors import UserError
@@ -32,7 +32,10 @@ def application():
     async def refuse(request, error):
         return PlainTextResponse(str(error), status_code=error.status)
 
-    routes = [Route("/", echo, methods=["GET", "POST"])]
+    async def say_much(request):
+        return StreamingResponse("x" * 2**20 for _ in range(32))
+
+    routes = [Route("/", echo, methods=["GET", "POST"]), Route("/much", say_much)]
     return Starlette(routes=routes, exception_handlers={UserError: refuse, ClientDisconnect: note_departure})
 
 
@@ -134,3 +137,82 @@ def test_a_client_that_leaves_is_one_line_for_who_debugs(caplog, capfd):
     asyncio.run(work())
     assert [record.message for record in caplog.records] == ["server: a client left in the middle of its request for /"]
     assert "Traceback" not in capfd.readouterr().err
+
+
+UNREAD = b"GET /much HTTP/1.1\r\nHost: x\r\n\r\n"
+HALF = request("", b"x", length=9)
+AHEAD = b"GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n" * 2000
+
+
+@pytest.mark.parametrize("sent", [UNREAD, HALF, AHEAD], ids=["unread", "half", "ahead"])
+def test_clients_that_are_waited_for_make_room_for_others(sent):
+    """An answer that nobody reads, a body that does not come, requests that are sent before their answers are read."""
+
+    async def work():
+        async with served(limit=4) as (port, connections):
+            strangers = [await asyncio.open_connection("127.0.0.1", port, limit=1) for _ in range(4)]
+            for _, writer in strangers:
+                writer.write(sent)
+            await asyncio.sleep(0.1)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(request(KEY, b"abc"))
+            assert await read_answer(reader) == (b"200", b"3")
+            assert len(connections._open) <= 4
+
+    asyncio.run(work())
+
+
+def test_an_answer_that_nobody_reads_is_given_up(monkeypatch):
+    from cotrain.rollout import http_server
+
+    monkeypatch.setattr(http_server, "READING_S", SECONDS)
+
+    async def work():
+        async with served() as (port, connections):
+            _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
+            writer.write(UNREAD)
+            for _ in range(300):
+                await asyncio.sleep(0.1)
+                if not connections._open:
+                    break
+            assert not connections._open
+
+    asyncio.run(work())
+
+
+def test_a_body_in_chunks_of_a_byte_is_given_up(monkeypatch):
+    from cotrain.rollout import http_server
+
+    monkeypatch.setattr(http_server, "PARSING_S", 0.05)
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+    async def work():
+        async with served() as (port, _):
+            for chunks, expected in ((3, b"200"), (200_000, None)):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(head + b"1\r\nx\r\n" * chunks + b"0\r\n\r\n")
+                try:
+                    status = (await status_of(reader) or [None])[0]
+                except ConnectionError:
+                    status = None
+                assert status == expected
+
+    asyncio.run(work())
+
+
+def test_what_is_no_http_is_a_line_for_who_debugs(caplog, capfd):
+    async def work():
+        async with served() as (port, connections):
+            with caplog.at_level(logging.DEBUG, logger="cotrain"):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(b"\0 nothing\r\n\r\n")
+                assert await status_of(reader) == [b"400"]
+                upgrade = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(upgrade)
+                assert await read_answer(reader) == (b"200", b"0")  # no web socket: its connection would not be counted
+                assert len(connections._open) == 1
+
+    asyncio.run(work())
+    assert [record.message for record in caplog.records] == ["server: Invalid HTTP request received."]
+    assert capfd.readouterr().err == ""

@@ -7,17 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cotrain_zoo.dsm import dsm
 
 from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.formats.role_prompts import SOLVE_OWN
 from cotrain.prompts.templates import SOLVE, SOLVE_FULL
-from cotrain.recipes.co_rewarding import co_rewarding
-from cotrain.recipes.dsm import dsm
 from cotrain.recipes.genprm import genprm
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.tango import tango
+from cotrain.recipes.votes import co_rewarding
 from cotrain.rollout.common_roles import solver
 from cotrain.runs import opening
 from cotrain.runs.changes import rebuild_recipe

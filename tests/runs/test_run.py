@@ -24,28 +24,22 @@ from cotrain.config.schedule import single
 from cotrain.core.errors import RunDirectoryError
 from cotrain.core.seeding import permuted_index
 from cotrain.core.signals import OUTCOME
-from cotrain.recipes.adversarial_imitation import adversarial_imitation
 from cotrain.recipes.alphaproof.recipe import alphaproof
 from cotrain.recipes.at_grpo.recipe import at_grpo
-from cotrain.recipes.coder_tester.recipe import coder_tester
-from cotrain.recipes.coder_tester.short_programs import ShortPrograms
 from cotrain.recipes.constitutional.recipe import constitutional
-from cotrain.recipes.debate.recipe import debate, debate_solve
+from cotrain.recipes.debate.recipe import debate
 from cotrain.recipes.generator_verifier_critic import generator_verifier_critic
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.mae.recipe import mae
 from cotrain.recipes.magrpo.recipe import magrpo
 from cotrain.recipes.marti.recipe import marti
 from cotrain.recipes.pair_judge.recipe import pair_judge
-from cotrain.recipes.pair_judge.rubrics import rubric_judge
 from cotrain.recipes.preferences import dpo, reward
 from cotrain.recipes.proposer_solver import proposer_solver
-from cotrain.recipes.prover_verifier import prover_verifier
 from cotrain.recipes.self_compare import self_compare
 from cotrain.recipes.self_rewarding import self_rewarding
 from cotrain.recipes.semi_supervised import semi_supervised
 from cotrain.recipes.spin import spin
-from cotrain.recipes.spiral import spiral
 from cotrain.recipes.ssp.recipe import ssp
 from cotrain.recipes.ssrl.recipe import ssrl
 from cotrain.recipes.tango import tango
@@ -57,7 +51,7 @@ from cotrain.runs.run import Interrupted
 from cotrain.storage import checkpoints
 from cotrain.storage.ledger import Ledger
 from cotrain.trainer.trainer import CoTrainer
-from tests.helpers import EASY, TINY, TINY_PROGRAMS, RandomLatency, is_documented
+from tests.helpers import EASY, TINY, RandomLatency, is_documented
 
 pytestmark = pytest.mark.whole
 SMALL = {"model": TINY, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 1, "lr": 1e-3}
@@ -111,26 +105,17 @@ CASTS = {
     "ppo": lambda tasks: briefly(ppo(tasks)),
     "grpo": lambda tasks: grpo(steps=2, tasks=tasks, **SMALL),
     "grpo-oracle": lambda tasks: briefly(grpo(steps=2, tasks=tasks, steps_judged_by="oracle", **SMALL)),
-    "adversarial-imitation": lambda tasks: briefly(
-        adversarial_imitation(steps=3, variant="raro", warmup=1, critiques=2, replay=1, tasks=tasks, **SMALL)
-    ),
     "alphaproof": lambda tasks: briefly(alphaproof(steps=3, budget=300, tasks=tasks, **ALONE)),
     "alphaproof-target": lambda tasks: briefly(
         alphaproof(steps=3, budget=300, target=2, among="test", tasks=tasks, **ALONE)
     ),
     "at-grpo": lambda tasks: briefly(at_grpo(steps=3, rounds=2, tasks=tasks, **SMALL)),
-    "coder-tester": lambda tasks: briefly(
-        coder_tester(steps=3, variant="code_a1", tests=2, tasks=ShortPrograms(8), **(SMALL | {"model": TINY_PROGRAMS}))
-    ),
     "debate": lambda tasks: briefly(debate(steps=3, drafts=8, tasks=tasks, **GAMES)),
     "debate-dpo": lambda tasks: briefly(
         debate(by="dpo", turns=2, leaves=2, iteration=2, steps=4, drafts=8, tasks=tasks, **GAMES)
     ),
     "pair-judge": lambda tasks: briefly(pair_judge(steps=3, keep=2, tasks=tasks, **SMALL)),
-    "rubric-judge": lambda tasks: briefly(rubric_judge(steps=3, ratio=(1, 1), tasks=tasks, **SMALL)),
     "reward": lambda tasks: briefly(reward(steps=3, tasks=tasks, **ALONE)),
-    "debate-solve": lambda tasks: briefly(debate_solve(steps=3, tasks=tasks, **GAMES)),
-    "debate-rlaif": lambda tasks: briefly(debate_solve(critic="none", steps=3, tasks=tasks, **SMALL)),
     "constitutional": lambda tasks: briefly(constitutional(steps=4, revising=2, tasks=tasks, **GAMES)),
     "three": lambda tasks: briefly(generator_verifier_critic(steps=3, verifier_by="dpo", tasks=tasks, **SMALL)),
     "semi-supervised": lambda tasks: stopped_early(
@@ -144,7 +129,6 @@ CASTS = {
     "self-rewarding": lambda tasks: briefly(self_rewarding(steps=3, iteration=1, tasks=tasks, **SMALL)),
     "spin-restart": lambda tasks: briefly(spin(steps=5, iteration=2, restart="weights", tasks=tasks, **ALONE)),
     "spin": lambda tasks: briefly(spin(steps=4, iteration=1, tasks=tasks, **ALONE)),
-    "spiral": lambda tasks: briefly(spiral(steps=3, pool=2, pool_every=1, **GAMES)),
     "ssp": lambda tasks: briefly(ssp(steps=3, verify=False, tasks=replace(tasks, operations=(1, 2)), **SEARCHES)),
     "ssrl": lambda tasks: briefly(ssrl(steps=3, **GAMES)),
     "ssrl-real": lambda tasks: briefly(ssrl(steps=3, searches="real", **GAMES)),
@@ -155,7 +139,6 @@ CASTS = {
     "tango-frozen": lambda tasks: briefly(tango(steps=2, verifier="frozen", tasks=tasks, **SMALL)),
     "tango-simultaneous": lambda tasks: briefly(tango(steps=2, simultaneous=True, reviews=4, tasks=tasks, **SMALL)),
 }
-CASTS["prover_verifier"] = lambda tasks: briefly(prover_verifier(steps=3, reviews=2, strings=1, tasks=tasks, **SMALL))
 CASTS["self_compare"] = lambda tasks: briefly(
     self_compare(steps=3, comparisons=2, form="gram", candidates=2, tasks=tasks, **SMALL)
 )
@@ -232,14 +215,17 @@ def counted(engines, engine, stop_at=None):
 def test_every_cast_resumes_bit_for_bit_and_ignores_latency(name, whole, tmp_path):
     """The other run is delayed at random, interrupted in its last steps, and delayed otherwise when it goes on."""
     folder, advances = whole(name)
+    check_resuming(lambda: CASTS[name](EASY), folder, advances, tmp_path / "other")
+
+
+def check_resuming(make, folder, advances, other):
+    """``folder``: of a run in peace, whose engine advanced so often."""
     assert any(e.traces for e in Ledger(folder / "episodes").read(0))
-    other, stop_at = tmp_path / "other", 3 * advances // 4
+    stop_at = 3 * advances // 4
     with pytest.raises(Interrupted):
-        loop.start_run(
-            CASTS[name](EASY), other, checkpoint_every=1, wrap=lambda e: counted([], RandomLatency(e, 7), stop_at)
-        )
+        loop.start_run(make(), other, checkpoint_every=1, wrap=lambda e: counted([], RandomLatency(e, 7), stop_at))
     assert checkpoints.latest_checkpoint(other / "checkpoints").step > 0
-    loop.resume_run(CASTS[name](EASY), other, wrap=lambda engine: RandomLatency(engine, 8))
+    loop.resume_run(make(), other, wrap=lambda engine: RandomLatency(engine, 8))
     assert digest(other) == digest(folder)
 
 

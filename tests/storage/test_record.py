@@ -105,3 +105,37 @@ def test_a_full_disk_takes_back_its_row_and_none_of_another_writer(tmp_path):
         full.append(ROWS[1])
     assert path.read_bytes() == before
     full.close()
+
+
+@pytest.mark.parametrize("after", ["moved", "removed"])
+def test_a_file_that_was_taken_away_gets_a_new_one(tmp_path, after):
+    path = tmp_path / "chats.jsonl"
+    record = RecordFile(path, field="messages")
+    record.append(ROWS[0])
+    if after == "moved":
+        path.rename(tmp_path / "chats.1.jsonl")
+    else:
+        path.unlink()
+    record.append(ROWS[1])
+    record.close()
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [ROWS[1]]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_what_took_its_place_is_looked_at_too(tmp_path):
+    path = tmp_path / "chats.jsonl"
+    record = RecordFile(path, field="messages")
+    record.append(ROWS[0])
+    path.unlink()
+    path.write_text("my notes")
+    with pytest.raises(DiskError, match="took the place"):
+        record.append(ROWS[1])
+    assert path.read_text() == "my notes"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(DiskError, match="no regular file"):
+        record.append(ROWS[1])
+    path.unlink()
+    record.append(ROWS[2])
+    record.close()
+    assert json.loads(path.read_text()) == ROWS[2]

@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib
-import inspect
 import json
 import os
 import shutil
@@ -64,8 +63,7 @@ FEWER = {"gram": {"warmup": 2, "steps": 4, "tasks_per_step": 3}}  # steps than t
 def cases() -> dict[str, Callable[[], Recipe]]:
     """Every shipped recipe, some in several forms, with a tiny model and few steps."""
     made: dict[str, Callable[[], Recipe]] = {name: lambda make=make: make(EASY) for name, make in CASTS.items()}
-    apart = {"coder_tester"}  # its problems ask for programs: ``coder-tester`` above
-    made |= {name: lambda name=name: _small(name) for name in shipped.CASES if ":" not in name and name not in apart}
+    made |= {name: lambda name=name: _small(name) for name in shipped.CASES if ":" not in name}
     made["demo"] = lambda: _brief(find_recipe("demo")(**SMALL, steps=3, warmup=1))
     return made
 
@@ -73,7 +71,7 @@ def cases() -> dict[str, Callable[[], Recipe]]:
 def _small(name: str) -> Recipe:
     arguments: dict[str, Any] = {"tasks": EASY, **shipped.SMALL, **shipped.CASES[name], **FEWER.get(name, {})}
     build = find_recipe(name)
-    taken = set(inspect.signature(build).parameters)
+    taken = set(build.taken)
     return _brief(build(**{k: v for k, v in arguments.items() if k in taken} | {"evaluation_tasks": 1}))
 
 

@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
-sys.path.insert(0, str(Path(__file__).parents[1] / "learn"))  # for ``learn_makers``, as pytest has it
+sys.path.insert(0, str(Path(__file__).parents[1] / "learner"))  # for ``learn_makers``, as pytest has it
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM

@@ -210,7 +210,16 @@ class Copy:
         shutil.copytree(ROOT / "cotrain", directory / "cotrain", ignore=shutil.ignore_patterns("__pycache__", "assets"))
         for assets in (ROOT / "cotrain").glob("**/assets"):
             (directory / assets.relative_to(ROOT)).symlink_to(assets)
-        for name in ("tests", "docs", "benchmarks", "README.md", "CONTRIBUTING.md", "pyproject.toml", "Makefile"):
+        for name in (
+            "tests",
+            "docs",
+            "bases",
+            "benchmarks",
+            "README.md",
+            "CONTRIBUTING.md",
+            "pyproject.toml",
+            "Makefile",
+        ):
             (directory / name).symlink_to(ROOT / name)
 
     def killed(self, mutant: Mutant, words: Sequence[str]) -> bool:

@@ -10,10 +10,10 @@ from cotrain.config.override import override
 from cotrain.core.errors import ConfigError
 from cotrain.core.seeding import Address
 from cotrain.core.types import UNLABELLED, Episode, Reward, Trace
+from cotrain.recipes.distill import distill
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.semi_supervised import semi_supervised
-from cotrain.recipes.spiral import spiral
-from cotrain.recipes.ttrl import ttrl
+from cotrain.recipes.votes import ttrl
 from cotrain.storage.ledger import Ledger
 from cotrain.trainer.resample import flat_places, with_replacements
 from tests.helpers import EASY, TINY
@@ -105,4 +105,4 @@ def test_it_is_refused_where_no_answers_are_compared():
     with pytest.raises(ConfigError, match="refill is -1, expected at least 0"):
         grpo(refill=-1)
     with pytest.raises(ConfigError, match="its first objective compares no answers of a group"):
-        spiral(refill=1)
+        distill(teacher="embedded", refill=1)

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-import torch
-
+from cotrain.algorithms.functional.late_torch import torch
 from cotrain.algorithms.functional.reductions import check_same_shape
 
 Std = Literal["sample", "population"]

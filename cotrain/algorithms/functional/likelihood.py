@@ -5,9 +5,7 @@ Preference losses on pairs of policies' log-ratios (DPO and kin) are not here: t
 
 from __future__ import annotations
 
-import torch
-from torch.nn import functional as F
-
+from cotrain.algorithms.functional.late_torch import torch
 from cotrain.algorithms.functional.reductions import check_same_shape
 
 
@@ -20,7 +18,7 @@ def cross_entropy(logprobs: torch.Tensor) -> torch.Tensor:
 def binary_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """−y log σ(x) − (1 − y) log(1 − σ(x)); labels in [0, 1]. Any one shape."""
     check_same_shape(logits=logits, labels=labels)
-    return F.binary_cross_entropy_with_logits(logits, labels.detach(), reduction="none")
+    return torch.nn.functional.binary_cross_entropy_with_logits(logits, labels.detach(), reduction="none")
 
 
 def outcome_cross_entropy(

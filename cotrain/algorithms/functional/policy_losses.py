@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
-
+from cotrain.algorithms.functional.late_torch import torch
 from cotrain.algorithms.functional.reductions import check_same_shape, masked_sum
 
 

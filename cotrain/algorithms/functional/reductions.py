@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
+from cotrain.algorithms.functional.late_torch import torch
 
 Normalise = Literal["token", "sequence", "constant"]
 NORMALISES: tuple[Normalise, ...] = ("token", "sequence", "constant")

@@ -5,8 +5,7 @@ Episodes end with their last token: nothing is bootstrapped past it.
 
 from __future__ import annotations
 
-import torch
-
+from cotrain.algorithms.functional.late_torch import torch
 from cotrain.algorithms.functional.reductions import check_same_shape
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from cotrain.analysis.comparison.compare import ComparisonPlan
+from cotrain.analysis.comparison.plan import ComparisonPlan
 from cotrain.analysis.comparison.study import run_count_lines
 from cotrain.analysis.comparison.study_file import Study
 from cotrain.config.recipe import Recipe

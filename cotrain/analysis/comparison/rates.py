@@ -24,7 +24,7 @@ from cotrain.reports.compare_table import in_reading_order
 from cotrain.storage.jsonl import read_jsonl
 
 if TYPE_CHECKING:
-    from cotrain.analysis.comparison.compare import ComparisonPlan
+    from cotrain.analysis.comparison.plan import ComparisonPlan
 
 FIRST_SEED = 1000  # of the runs that choose
 PROBLEMS = 256  # on which they are measured

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -42,7 +41,7 @@ def run_command(
     if (folder / "recipe.json").exists():
         with_code = ["--changed-code"] if changed_code else []
         return [*COTRAIN, "resume", str(folder), f"--device={device}", *with_code]
-    parameters = inspect.signature(find_recipe(arm.target)).parameters
+    parameters = find_recipe(arm.target).taken
     run_flags = {"seed": seed, "steps": int(ends["steps"]), "evaluate_every": evaluate_every}
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in run_flags.items() if name in parameters]
     missing = [f"{name}={value}" for name, value in run_flags.items() if name not in parameters]  # of a user's function

@@ -42,7 +42,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.analysis.comparison.arms import Arm, distinct_arms, make_arm
-from cotrain.analysis.comparison.compare import ComparisonPlan
+from cotrain.analysis.comparison.plan import ComparisonPlan
 from cotrain.core.arguments import fits_hint, hints_of, kind_of
 from cotrain.core.errors import ConfigError, DataError, UnknownName
 from cotrain.core.input_files import MOST_BY_HAND, content_of_file, read_toml

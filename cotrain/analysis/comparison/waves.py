@@ -23,7 +23,7 @@ from cotrain.runs.figures import costs_of
 from cotrain.trainer.failures import Stopped, stop_on_signal
 
 if TYPE_CHECKING:
-    from cotrain.analysis.comparison.compare import ComparisonPlan
+    from cotrain.analysis.comparison.plan import ComparisonPlan
 
 
 class RunKey(NamedTuple):

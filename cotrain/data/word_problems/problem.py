@@ -19,30 +19,10 @@ from dataclasses import dataclass
 
 from cotrain.core.errors import ConfigError
 from cotrain.data.word_problems import wording
+from cotrain.data.word_problems.fact import OPERATOR, Fact
 from cotrain.formats.solutions import write_solution
 
-OPERATOR: dict[str, str] = {"plus": "+", "minus": "-", "times": "*", "sum": "+", "difference": "-"}
 GIVEN_MAX, CONSTANT_MAX, FACTOR_MAX = 20, 12, 4  # givens are 2..20, constants 2..12, factors 2..4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
-    """One sentence of a problem, such as ``pears = apples + 4`` (kind "plus", left "apples", right 4)."""
-
-    target: str  # the noun this fact defines
-    kind: str  # "given", or a key of OPERATOR
-    left: str = ""  # noun; "" for a given
-    right: str | int  # constant or noun; the value of a given
-
-    @property
-    def operator(self) -> str:
-        return OPERATOR[self.kind]
-
-    @property
-    def expression(self) -> str:
-        """The relation as a solution writes it: `` apples+4`` or `` pears- apples``."""
-        right = self.right if isinstance(self.right, int) else f" {self.right}"
-        return f" {self.left}{OPERATOR[self.kind]}{right}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from cotrain.core.errors import UnknownName
 
 if TYPE_CHECKING:
-    from cotrain.data.word_problems.problem import Fact
+    from cotrain.data.word_problems.fact import Fact
 
 NOUNS: tuple[str, ...] = (
     *("apples", "pears", "plums", "grapes", "lemons", "melons", "nuts", "eggs", "cakes", "pies"),

@@ -2,8 +2,9 @@
 
 Programs of one user can read each other's environment, and with it the key of another rollout. What is sampled for such
 a request would be learned as that rollout's. So the server looks once, for each connection and key, whether the
-connection is held by a process that another rollout has started. Who asks from elsewhere (a container, a program on
-this machine) is not looked at.
+connection is held by a process that another rollout has started. A connection that nobody holds any more, because its
+program has left after sending, cannot be told apart and is refused: nobody would read the answer. Who asks from
+elsewhere (a container, a program on this machine) is not looked at.
 
 Left out: systems without ``/proc``, and agents that are functions, which share the process of the run.
 """
@@ -20,9 +21,14 @@ from cotrain.grading.cells.watch import process_list
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
-def sockets_from(port: int) -> frozenset[str]:
-    """The sockets whose own end has this local port, by the number that the system gives each."""
-    return frozenset(_inodes_of(port))
+def can_look() -> bool:
+    """Whether this system tells whose a connection is."""
+    return any(table.exists() for table in TABLES)
+
+
+def sockets_between(client_port: int, server_port: int) -> frozenset[str]:
+    """The client's sockets of a connection, by the number that the system gives each; none where nobody holds it."""
+    return frozenset(_inodes_between(client_port, server_port))
 
 
 def is_held_by(sockets: Collection[str], roots: Collection[int]) -> bool:
@@ -30,15 +36,15 @@ def is_held_by(sockets: Collection[str], roots: Collection[int]) -> bool:
     return bool(sockets and roots) and any(_holds(pid, sockets) for pid in _with_descendants(roots))
 
 
-def _inodes_of(port: int) -> Iterator[str]:
-    """The sockets whose own end has this port."""
-    end = f":{port:04X}"
+def _inodes_between(client_port: int, server_port: int) -> Iterator[str]:
+    own_end, other_end = f":{client_port:04X}", f":{server_port:04X}"
     for table in TABLES:
         with suppress(OSError):
             for line in table.read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[1].endswith(end) and fields[9] != "0":  # 0: nobody holds it any more
-                    yield fields[9]
+                _, local, remote, *_, inode = line.split()[:10]
+                is_held = inode != "0"
+                if is_held and local.endswith(own_end) and remote.endswith(other_end):
+                    yield inode
 
 
 def _with_descendants(roots: Collection[int]) -> set[int]:

@@ -18,22 +18,24 @@ to one request, log-probabilities.
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from cotrain.core.errors import ModelError, TooLong, UserError, unknown_message
 from cotrain.core.notes import PROBLEM
+from cotrain.core.types import TOO_LONG
 from cotrain.envs.agent.program import Agent, AgentFailed, ProgramRun
 from cotrain.envs.agent.tools import ToolMessages
-from cotrain.formats.openai_requests import BadRequest, RequestParams
+from cotrain.formats.openai_requests import BadRequest, CallingMessage, RequestParams, check_text_size
 from cotrain.prompts.decoding import stop_in
-from cotrain.prompts.render import Rendering
+from cotrain.prompts.render import Renderer, Rendering
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.event_loop import awaiting_server
 from cotrain.rollout.runner import Roles
@@ -48,6 +50,17 @@ class Reply:
     prompt_tokens: int
     completion_tokens: int
     calls: tuple[dict[str, Any], ...] = ()  # of tools, with the arguments as an object
+
+
+class RolloutServer(Protocol):
+    """Where the requests of an agent arrive (``server.py``)."""
+
+    @property
+    def base_url(self) -> str: ...
+
+    def admit(self, rollout: Rollout) -> AbstractContextManager[None]:
+        """While the block runs, requests with this rollout's key are put to it."""
+        ...
 
 
 class Rollout:
@@ -88,12 +101,11 @@ class Rollout:
         what = error.code or error.param or "body" if isinstance(error, BadRequest) else "context_length_exceeded"
         self._refused = f"agent: request refused ({what})"
 
-    async def play(self, program: Agent | Sequence[str], problem: str, seconds: float, folder: str) -> Any:
-        """The answer that the program ends with. ``seconds``: that it may take by itself; ``folder``: the working
-        directory of a command. Raises AgentFailed."""
-        from cotrain.envs.agent.server import agent_server
-
-        server = agent_server()
+    async def play(
+        self, server: RolloutServer, program: Agent | Sequence[str], problem: str, seconds: float, folder: str
+    ) -> Any:
+        """The answer that the program ends with. ``server``: to which its requests go; ``seconds``: that it may take by
+        itself; ``folder``: the working directory of a command. Raises AgentFailed."""
         ended = partial(self._loop.call_soon_threadsafe, self._inbox.put_nowait, None)
         with server.admit(self):
             run = self._run = ProgramRun(program, problem, server.base_url, self.key, ended, folder)
@@ -169,6 +181,7 @@ class Rollout:
             raise BadRequest(unknown_message("model", params.model, self.models), "model", status=404)
         if params.n > 1 or params.top is not None:
             raise BadRequest("expected n=1 without logprobs; ask once for each answer", "n")
+        self._check_size(params)
         params, renderer, syntax = self._tools.prepare_request(params, getattr(self._roles, params.model).renderer)
         chat = self._find_chat(params, renderer)
         limit = min(params.max_tokens or self._max_tokens, self._max_tokens)
@@ -179,6 +192,9 @@ class Rollout:
         finally:
             self._speaking.remove(chat)
         turn.show(PROBLEM, params.messages[-1].content)
+        if turn.completion.failure == TOO_LONG:
+            message = f"messages does not fit the context of {params.model!r}; shorten it"
+            raise BadRequest(message, "messages", code="context_length_exceeded")
         if turn.failed:
             raise BadRequest(f"the model gave no answer: {turn.completion.failure}", status=500, code="no_answer")
         stopped = stop_in(turn.text, params.stop)
@@ -188,6 +204,19 @@ class Rollout:
             return reply
         beside, calls = self._tools.read_reply(turn, text, params, syntax)
         return replace(reply, text=beside, calls=calls, finish="tool_calls") if calls else reply
+
+    def _check_size(self, params: RequestParams) -> None:
+        """Raises BadRequest for more text than the model's context could hold, before a template or a tokenizer sees
+        it: the engine, and with it all other rollouts, would wait for them."""
+        role = getattr(self._roles, params.model)
+        if role.context is None:
+            return
+        longest = role.renderer.longest_token if isinstance(role.renderer, Renderer) else 1  # of a program: a byte
+        texts = [message.content for message in params.messages]
+        texts += [json.dumps(one.calls) for one in params.messages if isinstance(one, CallingMessage)]
+        check_text_size(texts, role.context, longest, "messages", params.model)
+        if params.tools:
+            check_text_size([json.dumps(params.tools)], role.context, longest, "tools", params.model)
 
     def _find_chat(self, params: RequestParams, renderer: Rendering) -> Conversation:
         """The longest conversation, with the same tools, that the messages begin with; else a new one."""

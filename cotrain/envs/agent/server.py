@@ -39,7 +39,8 @@ class AgentServer:
         self._rollouts: dict[str, Rollout] = {}
         self._seen: dict[str, set[frozenset[str]]] = {}  # key → connections that are not of another rollout's program
         listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-        self.base_url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        self._port = listener.getsockname()[1]
+        self.base_url = f"http://127.0.0.1:{self._port}/v1"
         routes = [
             Route("/v1/chat/completions", self._answer_chat, methods=["POST"]),
             Route("/v1/models", self._list_models),
@@ -89,12 +90,13 @@ class AgentServer:
     def _is_of_another(self, request: Request, rollout: Rollout) -> bool:
         """Whether a program of another rollout sends this request (``peers.py``)."""
         others = [pid for one in list(self._rollouts.values()) if one is not rollout and (pid := one.pid) is not None]
-        if request.client is None or not others:
+        if request.client is None or not others or not peers.can_look():
             return False
-        sockets, seen = peers.sockets_from(request.client.port), self._seen.get(rollout.key, set())
+        sockets = peers.sockets_between(request.client.port, self._port)
+        seen = self._seen.get(rollout.key, set())
         if sockets in seen:
             return False
-        is_foreign = peers.is_held_by(sockets, others)
+        is_foreign = not sockets or peers.is_held_by(sockets, others)
         if not is_foreign:
             seen.add(sockets)
         return is_foreign

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Kind = Literal["namespaces", "bubblewrap", "own user", "one process"]
-PROCESSES = 16  # processes and threads of a program, itself included
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 

@@ -9,7 +9,7 @@ import importlib
 import os
 import sys
 
-from cotrain.grading.cells import PROCESSES, filters, limits, system
+from cotrain.grading.cells import filters, limits, system
 
 
 def main(channel: int, memory: int, inside: str) -> None:
@@ -18,7 +18,7 @@ def main(channel: int, memory: int, inside: str) -> None:
     run = getattr(importlib.import_module(module), function)
     limits.enter_folder(os.getcwd())
     limits.close_all_but(channel)
-    limits.limit_all(memory, PROCESSES + 1)  # bwrap's first process counts
+    limits.limit_all(memory, limits.PROCESSES + 1)  # bwrap's first process counts
     system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
     filters.refuse_calls(alone=False)
     run(channel)

@@ -10,6 +10,8 @@ import os
 import resource
 import sys
 
+PROCESSES = 16  # processes and threads of a program, itself included
+
 FILE_BYTES = 1 << 20  # of a file that a program writes
 FOLDER_BYTES, FOLDER_FILES = 16 << 20, 1000  # of all its files
 OPEN_FILES = 64

@@ -25,7 +25,7 @@ import signal
 import sys
 from pathlib import Path
 
-from cotrain.grading.cells import PROCESSES, filters, limits, system
+from cotrain.grading.cells import filters, limits, system
 from cotrain.grading.cells.users import become_user, spare_users
 
 BOX = "/box"  # where programs work
@@ -74,7 +74,7 @@ class Namespaces:
         limits.enter_folder(BOX)
         limits.close_all_but(channel)
         same = 0 if self._root else 2  # server and examiner, which count as the same user
-        limits.limit_all(self._memory, PROCESSES + same)
+        limits.limit_all(self._memory, limits.PROCESSES + same)
         become_user(user) if self._root else system.drop_capabilities()
         system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
         filters.refuse_calls(alone=False)

@@ -16,7 +16,7 @@ import signal
 import sys
 from pathlib import Path
 
-from cotrain.grading.cells import PROCESSES, filters, limits, system
+from cotrain.grading.cells import filters, limits, system
 from cotrain.grading.cells.sweeper import Folders
 from cotrain.grading.cells.users import become_user, spare_users
 
@@ -45,7 +45,7 @@ class OwnUser:
         limits.prefer_oom_kill()
         limits.enter_folder(folder)
         limits.close_all_but(channel)
-        limits.limit_all(self._memory, PROCESSES)
+        limits.limit_all(self._memory, limits.PROCESSES)
         become_user(self._user)
         system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
         readable = [place for place in limits.python_paths() if os.access(place, os.R_OK)]

@@ -31,17 +31,17 @@ from cotrain import (
     Sampling,
     Settings,
     Sft,
-    Share,
     alternate,
-    common_roles,
     measure_solver,
     recipe,
     solve,
 )
+from cotrain.core.arguments import Share
 from cotrain.core.types import TaskSource
 from cotrain.data.word_problems.source import WordProblems, study_problems
 from cotrain.recipes.alphaproof.step_search import ON_CHAIN, Verdicts, prove
 from cotrain.recipes.alphaproof.variants import Variants
+from cotrain.rollout import common_roles
 
 
 @recipe(without=("group_size", "kl"))

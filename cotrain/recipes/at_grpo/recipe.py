@@ -23,21 +23,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from cotrain import (
-    ConfigError,
-    Objective,
-    Recipe,
-    Settings,
-    Weight,
-    common_roles,
-    grpo,
-    measure_judge,
-    measure_note,
-    measure_solver,
-    recipe,
-    single,
-)
-from cotrain.recipes.at_grpo.turns import EARNED, TEAM, Grouping, check_turns, take_turns
+from cotrain import ConfigError, Objective, Recipe, Settings, grpo, measure_solver, recipe, single
+from cotrain.core.arguments import Weight
+from cotrain.core.notes import TEAM
+from cotrain.metrics.heldout import measure_judge, measure_note
+from cotrain.recipes.at_grpo.turns import EARNED, Grouping, check_turns, take_turns
+from cotrain.rollout import common_roles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

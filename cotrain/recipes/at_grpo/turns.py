@@ -22,7 +22,7 @@ from typing import Literal, get_args
 
 from cotrain.core.arguments import NotNegative, Positive
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.core.notes import CORRECT, Note
+from cotrain.core.notes import CORRECT, TEAM, Note
 from cotrain.core.signals import Signal, gives
 from cotrain.core.types import Task
 from cotrain.rollout.protocols import examine
@@ -34,7 +34,6 @@ Grouping = Literal["turn", "agent", "global"]
 GROUPINGS: tuple[str, ...] = get_args(Grouping)
 REASONER, CHECKER = "reasoner", "checker"  # the two agents
 EARNED = Signal("turn_reward", meaning="of a turn: the team's score and its own")
-TEAM = Note[bool]("team", bool, "is the solution right with which the team ends")
 TURNS = Note[float]("turns", float, "turns until the team's game ended")
 
 

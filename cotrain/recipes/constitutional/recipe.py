@@ -26,19 +26,13 @@ from cotrain import (
     ConfigError,
     Objective,
     Phase,
-    Positive,
     Recipe,
     Roles,
     Settings,
     Sft,
     Task,
-    Weight,
     alternate,
-    attempts,
-    common_roles,
     gives,
-    measure_judge,
-    measure_note,
     measure_solver,
     program,
     recipe,
@@ -46,6 +40,8 @@ from cotrain import (
     together,
 )
 from cotrain.algorithms.dpo import CHOSEN, Preference
+from cotrain.core.arguments import Positive, Weight
+from cotrain.metrics.heldout import measure_judge, measure_note
 from cotrain.recipes.constitutional.principles import (
     KEPT,
     MENDED,
@@ -60,6 +56,8 @@ from cotrain.recipes.constitutional.principles import (
     say,
     solve_and_criticise,
 )
+from cotrain.rollout import common_roles
+from cotrain.rollout.protocols import attempts
 from cotrain.rollout.reviews import mean_verdict
 
 

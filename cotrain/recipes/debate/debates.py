@@ -23,7 +23,6 @@ from cotrain.core.seeding import rng_of
 from cotrain.core.signals import Signal, gives
 from cotrain.core.types import ParseFailure, Task
 from cotrain.formats.answers import final_answer
-from cotrain.formats.role_replies import step_verdicts
 from cotrain.formats.solutions import without_thought
 from cotrain.rollout.event_loop import together
 from cotrain.rollout.judges import guarded_fields
@@ -62,15 +61,6 @@ def parse_accusation(text: str, fields: Mapping[str, Any]) -> Accusation | Parse
         return ParseFailure(reason="no such step", format_score=0.5)
     argument = spoken.rpartition("<answer>")[0].strip()
     return Accusation(step=int(said) - 1, argument=argument, words=len(spoken.split()))
-
-
-def parse_review_as_accusation(text: str, fields: Mapping[str, Any]) -> Accusation | ParseFailure:
-    """A critic who reviews every step accuses the first one that it calls INCORRECT; where it calls none so, nobody."""
-    review = step_verdicts(text, int(fields["count"]))
-    if isinstance(review, ParseFailure):
-        return review
-    first = next((i for i, right in enumerate(review.steps) if not right), None)
-    return Accusation(step=first, argument=text.strip(), words=len(text.split()))
 
 
 def debate_shares(hits: Sequence[bool | None]) -> tuple[float, float]:

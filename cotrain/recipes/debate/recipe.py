@@ -1,26 +1,18 @@
 """Debate: two sides, one policy, and a judge who can check one step, or who reads and votes; rewards are constant-sum.
 
-Two games after Irving et al. 2018 (arXiv 1805.00899), each a recipe:
+After Irving et al. 2018 (arXiv 1805.00899) and Arnesen et al. 2024 (arXiv 2409.16636): of a right and a wrong solution
+of a frozen author each debater defends one, by a draw, and points at the step of the other's that it says is wrong.
 
-    debate         of a right and a wrong solution of a frozen author each debater defends one, by a draw, and points at
-                   the step of the other's that it says is wrong (Arnesen et al. 2024, arXiv 2409.16636)
-    debate_solve   alice writes the solution, bob points at a step of it, and the judge believes it or not (Kenton et
-                   al. 2026, "Debate Training Reduces Reward Hacking in RLAIF")
-
-    judge="budget"   checks one step: one of the two that are accused, each as likely, or the one that bob names
+    judge="budget"   checks one step: one of the two that are accused, each as likely
     judge="frozen"   a model reads and votes ``votes`` times; r is its share
 
 Prefix, then diverge: one ply is drawn; all before it is said once, and there ``group_size`` speeches are compared with
 each other. A speech is paid r or 1 − r, less a soft penalty for words beyond the limit; −1 if it cannot be read.
 ``by="dpo"`` is DPO+ on such branches in place of RL.
 
-Controls: ``consultancy`` has one debater on a drawn side. In ``debate_solve``, ``critic="consultant"`` speaks for or
-against the solution, by a draw, and "none" is RLAIF: the same judge, who then checks a drawn step, pays the solver
-alone. ``judged`` is the share of verdicts for the right solution; ``judge/mcc`` says how true verdicts are. ``cotrain
-xplay --seats`` lets debaters of other steps and seeds meet.
-
-``critic="reviewer"``: bob reviews each step as a verifier does, and accuses the first that it calls wrong, which all
-embedded models know how to do.
+The control: ``consultancy`` has one debater on a drawn side. ``judged`` is the share of verdicts for the right
+solution; ``judge/mcc`` says how true verdicts are. ``cotrain xplay --seats`` lets debaters of other steps and seeds
+meet. The zoo's `debate_solve` has a critic against the solver's own solution.
 
 Different from the papers: a claim is the number of a step, with an argument that only a judge who reads hears;
 ``embedded-games`` was taught to accuse by a program that points anywhere. Left out: a judge who is trained.
@@ -28,7 +20,7 @@ Different from the papers: a claim is the number of a step, with an argument tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -36,46 +28,24 @@ from cotrain import (
     ConfigError,
     Objective,
     Phase,
-    Policy,
     Recipe,
     Role,
     Sampling,
     Settings,
-    Share,
-    Weight,
     alternate,
-    at_least,
-    common_roles,
-    dr_grpo,
     frozen,
-    judges,
-    measure_judge,
-    measure_note,
     measure_solver,
-    program,
     recipe,
     snapshot,
 )
 from cotrain.algorithms.dpo import Preference
-from cotrain.recipes.debate.contests import Critic, check_step, contest
-from cotrain.recipes.debate.debates import (
-    HIT,
-    JUDGED_RIGHT,
-    PAID,
-    SIDES,
-    argue,
-    parse_accusation,
-    parse_review_as_accusation,
-)
-from cotrain.recipes.debate.prompts import (
-    ACCUSE,
-    ACCUSE_FULL,
-    ACCUSE_ON,
-    ACCUSE_ON_FULL,
-    CHECK_STEP,
-    CRITICISE,
-    CRITICISE_FULL,
-)
+from cotrain.algorithms.grpo import dr_grpo
+from cotrain.config.policies import Policy
+from cotrain.core.arguments import Share, Weight, at_least
+from cotrain.metrics.heldout import measure_judge, measure_note
+from cotrain.recipes.debate.debates import HIT, JUDGED_RIGHT, PAID, SIDES, argue, parse_accusation
+from cotrain.recipes.debate.prompts import ACCUSE, ACCUSE_FULL, ACCUSE_ON, ACCUSE_ON_FULL
+from cotrain.rollout import common_roles, judges
 
 LIMITS = 4, 100  # words of a speech: of models that name a step and no more, and of others
 MOST = 64, 256  # tokens of a speech without a limit
@@ -141,66 +111,6 @@ def debate(
         schedule=alternate(phase, ratio=(1,)),
         evaluate=play,
         measures=measures,
-    )
-
-
-@recipe(model="embedded-games", kl=0.0, evaluation_tasks=64, steps=60)
-def debate_solve(
-    run: Settings,
-    *,
-    judge: Literal["budget", "frozen"] = "budget",  # checks one step, or reads and votes
-    votes: int = 8,  # of a model that judges
-    critic: Literal["opponent", "reviewer", "consultant", "none"] = "opponent",  # who speaks about the solution
-    by: Literal["rl", "dpo"] = "rl",  # what learns from the branches
-    words: int | None = None,  # limit of a speech, 0 for none (default: 100; 4 for the embedded models; of reviews 0)
-    over: float = 1.0,  # what a speech pays that is twice as long
-    unread: float = -1.0,  # what is paid for one that cannot be read
-    iteration: int = 20,  # updates of DPO+ with one reference
-    beta: Weight = 0.5,  # β of DPO+
-    gamma: Weight = 0.0,  # γ of its soft labels; 0: the paper's, 7, and 10 for a consultant
-    sft: Share = 0.005,  # share of the better speech's cross-entropy in its loss
-) -> Recipe:
-    """A critic points at a step of the solver's own solution, and the judge believes the solution or not."""
-    at_least(1, "debate_solve", votes=votes, iteration=iteration)
-    reviews, short = critic == "reviewer", common_roles.speaks_short(run.model)
-    limit = (0 if reviews else default_limit(run.model)) if words is None else words
-    soft = gamma or (10.0 if critic == "consultant" else 7.0)
-    branches = Branches(by=by, iteration=iteration, beta=beta, soft=soft, sft=sft)
-    check_speeches("debate_solve", run, branches, limit, over)
-    if critic in ("opponent", "consultant"):
-        common_roles.check_taught("debate_solve", run.model)
-    speaks = speaker_role("debater", run.model, limit, CRITICISE, CRITICISE_FULL)
-    if reviews:
-        speaks = replace(common_roles.verifier("debater", run.model), parse=parse_review_as_accusation)
-    policies = branches.policies(run)
-    roles = {"solver": common_roles.solver("debater", run.model), "bob": speaks}
-    if judge == "frozen":
-        policies["judge"] = frozen(run.model)
-        roles["judge"] = judges.judge("judge", run.model, "steps" if short else "genrm")
-    else:
-        policies["judge"] = program(check_step, tokens_of="debater")
-        roles["judge"] = judges.checker_role("judge", CHECK_STEP)
-    objectives = {"debater": branches.objective(run, "solver", *(() if critic == "none" else ("bob",)))}
-    speaker: Critic = "opponent" if critic == "reviewer" else critic
-    play = partial(
-        contest,
-        words=limit,
-        over=over,
-        unread=unread,
-        jury=votes if judge == "frozen" else 0,
-        critic=speaker,
-    )
-    branching = partial(play, samples=run.group_size)
-    phase = Phase(name="debate", protocol=branching, objectives=tuple(objectives), group_size=1)
-    kind = {"consultant": "-consultancy", "none": "-rlaif"}.get(critic, "")
-    return run.recipe(
-        f"debate-solve{kind}{'-dpo' if by == 'dpo' else ''}",
-        policies=policies,
-        roles=roles,
-        objectives=objectives,
-        schedule=alternate(phase, ratio=(1,)),
-        evaluate=play,
-        measures=(measure_solver("solver", 8), measure_judge("judge"), measure_note("bob", HIT)),
     )
 
 

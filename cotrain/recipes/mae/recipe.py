@@ -21,25 +21,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from cotrain import (
-    ConfigError,
-    Objective,
-    Phase,
-    Recipe,
-    Settings,
-    Weight,
-    alternate,
-    common_roles,
-    frozen,
-    measure_judge,
-    measure_note,
-    measure_solver,
-    recipe,
-    reinforce_pp,
-)
+from cotrain import ConfigError, Objective, Phase, Recipe, Settings, alternate, frozen, measure_solver, recipe
+from cotrain.algorithms.grpo import reinforce_pp
+from cotrain.core.arguments import Weight
 from cotrain.core.verbosity import print_note
+from cotrain.metrics.heldout import measure_judge, measure_note
 from cotrain.recipes.mae.evolve import EARNED, evolve, examine_all, question_rater
 from cotrain.recipes.mae.evolve import answer_judge as answer_judge
+from cotrain.rollout import common_roles
 from cotrain.rollout.proposals import VALID, proposer_role
 from cotrain.rollout.readers import Check, reader_of
 from cotrain.rollout.stores import TaskPool

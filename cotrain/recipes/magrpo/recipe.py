@@ -24,10 +24,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from cotrain import ConfigError, Objective, Phase, Positive, Recipe, Settings, alternate, common_roles, recipe
+from cotrain import ConfigError, Objective, Phase, Recipe, Settings, alternate, recipe
 from cotrain.algorithms.policy_gradient import PolicyGradient, leave_one_out, mean_baseline, z_score
 from cotrain.algorithms.policy_loss import ScoreFunction
 from cotrain.config.schedule import Protocol
+from cotrain.core.arguments import Positive
 from cotrain.metrics.heldout import Measure
 from cotrain.recipes.magrpo.halves import Halves
 from cotrain.recipes.magrpo.joint import Pairing
@@ -41,6 +42,7 @@ from cotrain.recipes.magrpo.rewarded import (
 )
 from cotrain.recipes.magrpo.teams import AGENTS, MEASURES, cooperate, halves_roles, together_and_apart
 from cotrain.recipes.magrpo.tree import JOINT
+from cotrain.rollout import common_roles
 
 ESTIMATORS = {"mean": mean_baseline, "raw": None, "rloo": leave_one_out, "std": z_score}
 

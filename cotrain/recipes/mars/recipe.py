@@ -26,20 +26,14 @@ from functools import partial
 from typing import Literal
 
 from cotrain import (
-    FAILURE,
     OUTCOME,
-    After,
     ConfigError,
-    Finding,
-    Note,
     Objective,
     Recipe,
     Roles,
     Settings,
     Task,
     Turn,
-    common_roles,
-    drop_flat_groups,
     examine,
     frozen,
     gives,
@@ -49,9 +43,12 @@ from cotrain import (
     single,
     together,
 )
+from cotrain.algorithms.policy_gradient import After, drop_flat_groups
+from cotrain.core.notes import FAILURE, Finding, Note
 from cotrain.data.word_problems import search_corpus
 from cotrain.data.word_problems.source import WordProblems
 from cotrain.recipes.mars.subsample import Subsample
+from cotrain.rollout import common_roles
 from cotrain.rollout.tools.search import AskFailed, Search, ask_search, check_search
 
 INFORMED = Note[float]("informed", float, "share of the facts that reached the solver")

@@ -20,24 +20,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from cotrain import (
-    BY_NAME,
-    ConfigError,
-    Objective,
-    Policy,
-    Recipe,
-    Role,
-    Settings,
-    Weight,
-    common_roles,
-    frozen,
-    measure_note,
-    measure_solver,
-    recipe,
-    single,
-)
-from cotrain.recipes.at_grpo.turns import TEAM
+from cotrain import ConfigError, Objective, Recipe, Role, Settings, frozen, measure_solver, recipe, single
+from cotrain.algorithms.grpo import BY_NAME
+from cotrain.config.policy_base import Policy
+from cotrain.core.arguments import Weight
+from cotrain.core.notes import TEAM
+from cotrain.metrics.heldout import measure_note
 from cotrain.recipes.marti.workflows import AGENTS, HEAR, HEAR_FULL, SHAPED, Shaping, Workflow, check_workflow, work
+from cotrain.rollout import common_roles
 
 
 @recipe(model="embedded-games", kl=0.0, steps=80)

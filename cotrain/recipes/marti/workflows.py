@@ -30,11 +30,10 @@ from typing import Any, Literal, get_args
 
 from cotrain.core.arguments import Positive
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.core.notes import CORRECT
+from cotrain.core.notes import CORRECT, TEAM
 from cotrain.core.seeding import rng_of
 from cotrain.core.signals import Signal, gives
 from cotrain.core.types import Task
-from cotrain.recipes.at_grpo.turns import TEAM
 from cotrain.rollout.event_loop import together
 from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.protocols import examine

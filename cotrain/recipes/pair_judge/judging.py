@@ -11,13 +11,17 @@ from functools import partial
 from math import tanh
 from typing import Any, Literal
 
-from cotrain import CORRECT, FINAL, LABEL, SCORE, Positive, Roles, Signal, Task, Turn, gives, judges, rng_of, together
+from cotrain import CORRECT, Roles, Signal, Task, Turn, gives, rng_of, together
 from cotrain.algorithms.functional.aggregate import aggregate
+from cotrain.core.arguments import Positive
+from cotrain.core.notes import FINAL, SCORE
+from cotrain.core.signals import LABEL
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Trace
 from cotrain.formats.solutions import Solution, parse_solution
 from cotrain.metrics.clusters import Share, defined_figures, make_figure
 from cotrain.metrics.heldout import Measure, reviews_of, traces_by_task
+from cotrain.rollout import judges
 from cotrain.rollout.judges import comparison_fields, confidence, guarded_fields
 from cotrain.rollout.pairs import say_replies
 from cotrain.rollout.reviews import show_verdict

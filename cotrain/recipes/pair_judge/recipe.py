@@ -42,12 +42,7 @@ from cotrain import (
     Sampling,
     Settings,
     Sft,
-    Weight,
-    at_least,
-    common_roles,
     grpo,
-    judges,
-    measure_judge,
     program,
     recipe,
     reward_model,
@@ -55,7 +50,9 @@ from cotrain import (
 )
 from cotrain.algorithms.contract import Algorithm
 from cotrain.algorithms.reward_model import Pairwise, Pointwise
+from cotrain.core.arguments import Weight, at_least
 from cotrain.formats.role_prompts import SOLVE_BARE
+from cotrain.metrics.heldout import measure_judge
 from cotrain.prompts.templates import SOLVE
 from cotrain.recipes.pair_judge.judging import (
     COMPARES,
@@ -67,6 +64,7 @@ from cotrain.recipes.pair_judge.judging import (
     judge_pair,
     judging_pairs,
 )
+from cotrain.rollout import common_roles, judges
 from cotrain.rollout.pairs import check_pairs, say_reply
 
 LETTERS = ("gram", "rmr1", "thinkrm")
@@ -79,7 +77,7 @@ FORMS: dict[str, Callable[..., Role]] = {  # the role of each, for a policy and 
 STANDING = 1e-30  # a learning rate at which no float32 weight moves
 
 
-@recipe(kl=0.0)
+@recipe(reads="pairs", kl=0.0)
 def pair_judge(
     run: Settings,
     *,

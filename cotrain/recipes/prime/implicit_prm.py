@@ -28,14 +28,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-import torch
-
 from cotrain.algorithms.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
 from cotrain.algorithms.functional.credit import group_mean_std, leave_one_out, reward_to_go, whiten
+from cotrain.algorithms.functional.late_torch import torch
 from cotrain.algorithms.functional.likelihood import outcome_cross_entropy
 from cotrain.algorithms.functional.reductions import masked_sum
 from cotrain.algorithms.functional.values import gae
-from cotrain.algorithms.policy_loss import CLIPPED, Kl, TokenLoss, check_loss, has_other_terms, policy_loss, uses_ratio
+from cotrain.algorithms.policy_gradient import CLIPPED, Kl, check_loss, has_other_terms, policy_loss, uses_ratio
+from cotrain.algorithms.policy_loss import TokenLoss
 from cotrain.algorithms.ppo import ValueRegression, old_values_of
 from cotrain.algorithms.samples import first_samples, pools_of, trajectories_of, usable_samples, value_of
 from cotrain.core.errors import ConfigError, UnknownName

@@ -17,22 +17,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from cotrain import (
-    Implied,
-    Objective,
-    Phase,
-    Recipe,
-    Settings,
-    Weight,
-    alternate,
-    common_roles,
-    critic,
-    frozen,
-    recipe,
-    solve,
-)
+from cotrain import Objective, Phase, Recipe, Settings, alternate, critic, frozen, recipe, solve
+from cotrain.config.evaluation import Implied
+from cotrain.core.arguments import Weight
 from cotrain.core.errors import ConfigError
 from cotrain.recipes.prime.implicit_prm import Estimator, ImplicitPrm, Prime, PrimeValues
+from cotrain.rollout import common_roles
 
 
 @recipe(without=("kl",))

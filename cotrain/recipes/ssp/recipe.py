@@ -36,16 +36,17 @@ from cotrain import (
     Sampling,
     Settings,
     alternate,
-    common_roles,
     frozen,
     grpo,
-    measure_note,
     measure_solver,
     recipe,
 )
 from cotrain.algorithms.policy_gradient import PolicyGradient
+from cotrain.core.notes import GATHERED
 from cotrain.data.word_problems.source import WordProblems, study_problems
-from cotrain.recipes.ssp.searching import GATHERED, OwnLibrary, answer_to_ask_for, find_and_solve, search_and_play
+from cotrain.metrics.heldout import measure_note
+from cotrain.recipes.ssp.searching import OwnLibrary, answer_to_ask_for, find_and_solve, search_and_play
+from cotrain.rollout import common_roles
 from cotrain.rollout.proposals import LEARNABLE, PROPOSE, PROPOSE_FULL, parse_proposal
 from cotrain.rollout.readers import TextReader
 from cotrain.rollout.stores import TaskPool

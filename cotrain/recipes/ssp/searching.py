@@ -32,7 +32,7 @@ from random import Random
 
 from cotrain.core.arguments import NotNegative, Positive
 from cotrain.core.errors import ConfigError
-from cotrain.core.notes import ANSWER, FAILURE, PROBLEM, Finding, Note
+from cotrain.core.notes import ANSWER, FAILURE, GATHERED, PROBLEM, Finding, Note
 from cotrain.core.seeding import rng_of
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import ParseFailure, Task
@@ -50,7 +50,6 @@ from cotrain.rollout.tools.search import AskFailed, Search, ask_search
 
 ENOUGH = "nothing"  # the search that ends a search
 VERIFIED = Note[bool]("verified", bool, "did the reader find the question's answer among the passages")
-GATHERED = Note[float]("gathered", float, "share of the needed facts that the solver found")
 SEARCHED = Finding[str]("searched", str, "what was searched for")
 
 

@@ -30,18 +30,19 @@ from cotrain import (
     Role,
     Sampling,
     Settings,
-    common_roles,
-    drop_flat_groups,
     grpo,
-    measure_note,
     measure_solver,
     recipe,
     single,
 )
 from cotrain.algorithms.advantage_edits import LeaveOut
-from cotrain.recipes.ssp.searching import GATHERED
+from cotrain.algorithms.policy_gradient import drop_flat_groups
+from cotrain.core.notes import GATHERED
+from cotrain.core.shipped import EMBEDDED
+from cotrain.metrics.heldout import measure_note
 from cotrain.recipes.ssrl.self_search import OWN, SUPPORTED, parse_searched, search_both_ways, search_within
 from cotrain.recipes.ssrl.world import World
+from cotrain.rollout import common_roles
 from cotrain.rollout.tools.search import Search, check_search
 
 # Of solvers that write searches into their answers.
@@ -79,7 +80,7 @@ def ssrl(
     if turns < 1 or not 0.0 <= format_reward < 1.0:
         raise ConfigError(f"ssrl: turns is {turns} and format_reward {format_reward}; expected at least 1, and [0, 1)")
     common_roles.check_taught("ssrl", run.model)
-    if run.model in common_roles.EMBEDDED and isinstance(source, World) and source != World():
+    if run.model in EMBEDDED and isinstance(source, World) and source != World():
         raise ConfigError(f"ssrl: the model {run.model!r} knows the facts of World() alone, and tasks is {source}")
     run, short = replace(run, tasks=source), common_roles.speaks_short(run.model)
     solver = Role(

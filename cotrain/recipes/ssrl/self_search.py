@@ -21,12 +21,11 @@ from typing import Any, Literal
 
 from cotrain.core.arguments import Positive
 from cotrain.core.errors import UnknownName
-from cotrain.core.notes import CORRECT, Note
+from cotrain.core.notes import CORRECT, GATHERED, Note
 from cotrain.core.signals import FORMAT, OUTCOME, Signal, gives
 from cotrain.core.types import ParseFailure, Span, Task
 from cotrain.formats.role_replies import FOUND, searched_solution, without_searches
 from cotrain.formats.solutions import Solution
-from cotrain.recipes.ssp.searching import GATHERED
 from cotrain.recipes.ssrl.world import UNKNOWN, WorldGrader, world_grader_of
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.protocols import examine

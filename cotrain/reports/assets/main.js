@@ -102,10 +102,10 @@ function App() {
 }
 
 function FolderFrame() {
-  const [places, set] = useState(null);
+  const [found, set] = useState(null);
   useHere();
-  useEffect(() => { source.folder().then(set, () => set([])); }, []);
-  return html`<header class="top"><div><h1>Runs and comparisons</h1></div></header><main>${places ? html`<${Folder} places=${places} />` : html`<p class="wait">reading …</p>`}</main>`;
+  useEffect(() => { source.folder().then(set, () => set({ places: [], left_out: 0 })); }, []);
+  return html`<header class="top"><div><h1>Runs and comparisons</h1></div></header><main>${found ? html`<${Folder} ...${found} />` : html`<p class="wait">reading …</p>`}</main>`;
 }
 
 function TogetherFrame({ places }) {

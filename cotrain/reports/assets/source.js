@@ -16,14 +16,20 @@ export const named = () => new URLSearchParams(location.search).has("run");
 export let spent = 0;
 
 async function ask(path) {
-  const answer = await fetch(`api/${path}`, { cache: "no-store", credentials: "omit" });
+  let answer;
+  try {
+    answer = await fetch(`api/${path}`, { cache: "no-store", credentials: "omit" });
+  } catch {
+    throw new Error("the viewer does not run any more; start it again, and open the address that it prints");
+  }
+  if (answer.status === 404 && path.endsWith("/stamp")) throw new Error("another viewer is at this address now; open the address that it printed");
   if (!answer.ok) throw new Error(`the server said ${answer.status}`);
   spent += Number(/dur=([\d.]+)/.exec(answer.headers.get("Server-Timing") ?? "")?.[1] ?? 0);
   return answer.json();
 }
 
 export const places = async () => (live ? ask("runs") : { places: [{ kind: inside.together ? "together" : "run", name: "" }], folder: false });
-export const folder = async () => (await ask("folder")).places;
+export const folder = () => ask("folder");
 export const together = () => (live ? ask(`${run()}/together`) : Promise.resolve(kept("together")));
 export const sides = (seed) => (live ? ask(`${run()}/sides?seed=${seed}`) : Promise.resolve(kept("sides")));
 export const chosen = run;

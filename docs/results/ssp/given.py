@@ -22,7 +22,6 @@ from cotrain import (
     Settings,
     Task,
     alternate,
-    common_roles,
     examine,
     gives,
     grpo,
@@ -30,6 +29,7 @@ from cotrain import (
     solving,
     together,
 )
+from cotrain.rollout import common_roles
 
 
 @gives(OUTCOME.to("searcher"), OUTCOME.to("solver"))

@@ -1,0 +1,98 @@
+"""Class balance: samples of two classes weigh less the more often their class was seen lately (RL Tango, arXiv
+2505.15034).
+
+A verifier whose generator is mostly wrong earns most by calling everything wrong. With n± the running counts of
+samples that judge a right (+) or a wrong (−) solution,
+
+    n± ← ρ n± + (1 − ρ) · count in this batch,      w_i = s_i / mean_j s_j with s_i = n_{class of i}^−power
+
+so the mean weight of a batch is 1; a review of several training sequences counts once. Tango's power is ½, which
+leaves the rare class the lighter one in sum; with 1 both classes weigh the same. The weight multiplies the policy
+loss of a sample and touches no statistic: advantages are those of the unweighted rewards. Counts start at 0; only
+their ratio matters, so no bias correction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from cotrain.algorithms.contract import Sample
+from cotrain.algorithms.samples import first_samples, trajectories_of
+from cotrain.core.errors import ConfigError
+from cotrain.core.signals import TRUTH, Signal
+
+Counts = Sequence[float]  # running counts of class 0 and class 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassBalance:
+    """Settings. The class of a sample is its signal ``label`` (1 or 0), which the protocol gives and is no reward."""
+
+    label: Signal = TRUTH
+    ema: float = 0.8  # ρ
+    power: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.label, Signal) or self.label.per != "answer":
+            raise ConfigError(f"ClassBalance: label is {self.label!r}, expected a per-answer signal such as TRUTH")
+        if not 0.0 <= self.ema < 1.0:
+            raise ConfigError(f"ClassBalance: ema {self.ema} must be in [0, 1)")
+        if not 0.0 < self.power <= 1.0:
+            raise ConfigError(
+                f"ClassBalance: power {self.power} must be in (0, 1]; 0.5 is Tango's, 1 weighs both classes the same"
+            )
+
+    def weigh_samples(
+        self, seen: Sequence[Sample], kept: Sequence[Sample], counts: Counts
+    ) -> tuple[list[Sample], list[float], dict[str, float]]:
+        """The samples ``kept``, with their weights; the counts after all that were ``seen``, as if none had been
+        dropped; and metrics. Raises ConfigError where samples were seen and none has a label."""
+        labels = [self._class_label(sample) for sample in first_samples(seen)]
+        if labels and all(label is None for label in labels):
+            raise ConfigError(
+                f"the class balance reads signal {self.label.name!r}, but no turn of role {seen[0].role!r} has it; let "
+                "the protocol reward it with 1 or 0"
+            )
+        counts = update_counts(counts, labels, self.ema)
+        kept_labels = [self._class_label(sample) for sample in first_samples(kept)]
+        scales = class_weights(counts, kept_labels, self.power)
+        metrics = {"balance/unlabelled": float(sum(label is None for label in labels))}
+        if sum(counts) > 0.0:
+            metrics["balance/positive"] = counts[1] / sum(counts)
+        for side, side_label in (("negative", False), ("positive", True)):
+            if side_label in kept_labels:
+                metrics[f"balance/weight_{side}"] = scales[kept_labels.index(side_label)]
+        trajectories, _ = trajectories_of(kept)
+        weighed = [
+            replace(sample, weight=scales[trajectory])
+            for sample, trajectory in zip(kept, trajectories.tolist(), strict=True)
+        ]
+        return weighed, list(counts), metrics
+
+    def _class_label(self, sample: Sample) -> bool | None:
+        given = sample.rewards_for(self.label)
+        if given and given[0].value not in (0.0, 1.0):
+            raise ConfigError(f"class label {self.label.name!r} of {sample.key} is {given[0].value}, expected 0 or 1")
+        return bool(given[0].value) if given else None
+
+
+def update_counts(counts: Counts, labels: Sequence[bool | None], ema: float) -> tuple[float, float]:
+    """n± ← ρ n± + (1 − ρ) · count; labels that are None count nowhere."""
+    negatives = sum(label is False for label in labels)
+    positives = sum(label is True for label in labels)
+    return ema * counts[0] + (1.0 - ema) * negatives, ema * counts[1] + (1.0 - ema) * positives
+
+
+def class_weights(counts: Counts, labels: Sequence[bool | None], power: float = 0.5) -> list[float]:
+    """One weight a label, with mean 1 over the labels that are not None; None gets 1.
+
+    Raises ValueError when a label's class has count 0: update the counts with the batch first.
+    """
+    known = [label for label in labels if label is not None]
+    for label in known:
+        if not counts[label] > 0.0:
+            raise ValueError(f"class_weights: class {int(label)} occurs but its running count is {counts[label]}")
+    scales = [counts[label] ** -power for label in known]
+    mean = sum(scales) / len(scales) if scales else 1.0
+    return [1.0 if label is None else counts[label] ** -power / mean for label in labels]

@@ -1,0 +1,36 @@
+"""A baseline that needs no group: the mean of what a role has earned in earlier games."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cotrain.algorithms.functional.credit import ema_baseline
+from cotrain.algorithms.functional.late_torch import torch
+from cotrain.core.errors import ConfigError
+
+Baselines = Mapping[str, float]  # "role/channel" → running mean
+
+
+@dataclass(frozen=True, slots=True)
+class RunningMean:
+    """Minus a running mean over the games that the role has played (SPIRAL, arXiv 2506.24119; Williams 1992), 0 before
+    the first one. A game's own payoff enters after it was compared; games of a batch follow each other."""
+
+    decay: float = 0.95
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.decay < 1.0:
+            raise ConfigError(f"RunningMean: decay {self.decay} must be in [0, 1)")
+
+    def __call__(
+        self, values: torch.Tensor, keys: Sequence[str], games: Sequence[str], seen: Baselines
+    ) -> tuple[torch.Tensor, Baselines]:
+        """Values ``[N]`` minus the baseline of each one's key, and the baselines after this batch. ``games`` ``[N]``:
+        the game of each."""
+        centred, after = torch.zeros_like(values), dict(seen)
+        for key in sorted(set(keys)):
+            mine = [i for i, one in enumerate(keys) if one == key]
+            played = [games[i] for i in mine]
+            centred[mine], after[key] = ema_baseline(values[mine], played, after.get(key, 0.0), decay=self.decay)
+        return centred, after

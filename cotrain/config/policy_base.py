@@ -1,0 +1,47 @@
+"""``Policy``: what all kinds of policy have in common (``policies.py``, ``remote.py``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from cotrain.models.lora import Lora
+
+if TYPE_CHECKING:
+    from cotrain.distributed import policy_handles
+    from cotrain.distributed.local import PolicyFactory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What all kinds have in common."""
+
+    kind: ClassVar[str]  # as people read it
+    head: ClassVar[str] = "lm"  # what it predicts: "lm", "value" or "reward"; "" where it predicts nothing here
+    trained: ClassVar[bool] = False  # by a gradient
+    speaks: ClassVar[bool] = True  # its tokens are sampled from a language model of this run
+    scores: ClassVar[bool] = False  # it is asked, and answers with one number
+    plays: ClassVar[bool] = True  # it may play a role
+    shares_base: ClassVar[bool] = False  # with the adapters on its model
+    outside: ClassVar[bool] = False  # another server answers, and may answer otherwise the next time
+    lora: ClassVar[Lora | None] = None
+
+    model: str  # directory, Hub name, or the name of an embedded model
+
+    @property
+    def source_policy(self) -> str | None:
+        """The policy whose weights it takes over."""
+        return None
+
+    @property
+    def is_constant(self) -> bool:
+        """Is it the same at the end of a run as at its start?"""
+        return not self.trained and self.source_policy is None and not self.outside
+
+    def with_device_defaults(self, *, autocast: bool) -> Self:
+        """With what the device decides; ``autocast``: bfloat16 arithmetic, where the recipe leaves that open."""
+        return self
+
+    def build(self, name: str, room: PolicyFactory) -> policy_handles.PolicyHandle:
+        """Its handle, in the room where a backend holds models."""
+        raise NotImplementedError

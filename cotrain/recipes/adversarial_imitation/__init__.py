@@ -1,1 +1,0 @@
-from cotrain.recipes.adversarial_imitation.recipe import adversarial_imitation as adversarial_imitation

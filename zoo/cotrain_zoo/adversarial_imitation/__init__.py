@@ -1,0 +1,1 @@
+from cotrain_zoo.adversarial_imitation.recipe import adversarial_imitation as adversarial_imitation

@@ -1,0 +1,159 @@
+"""Imitation of an expert against a discriminator that learns to tell the two apart: GAD and RARO in one recipe.
+
+There are prompts x and one expert's reply y* to each; nobody says what is right. The generator is trained by GRPO on
+what the discriminator makes of its replies y, and the discriminator learns from the same replies.
+
+    gad    Ye et al. 2025, arXiv 2511.10643: a scalar D; y earns D(x, y), and D learns by −log σ(D(x, y*) − D(x, y))
+    raro   Cai & Provilkov 2025, arXiv 2511.21667: a critic that speaks names the expert's of two replies, or a tie;
+           y earns 1 where it is named, ``tie`` for a tie, else 0; the critic, trained by GRPO, 1 where it names y*,
+           ``tie``, else 0; ``critiques`` of each reply are compared with each other, y earns their mean
+
+``warmup`` steps come first: the generator learns y* by cross-entropy, the discriminator learns as it always does. The
+critic reads both replies in a drawn order (``form="pair"``). ``form="steps"`` is the package's review of one reply
+alone, in which CORRECT says "the expert's", for small models that cannot read two; y* and y then weigh the same. Truth
+is measured where there is any, and never paid.
+
+Controls: ``discriminator="frozen"`` stops it after the warm-up; ``spin`` and ``spin --control sft`` learn the same
+demonstrations without one. ``replay`` shows it replies of an earlier generator too, ``weights="shared"`` is one policy
+in both roles.
+
+Different from the papers: GAD's reference of the KL term is the generator after its warm-up, here it is the start; RARO
+keeps old replies in a buffer, here an earlier generator writes new ones. Left out: RARO's hiding of the generator's
+thought from its critic, which is the model's own format (``<think>``).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+from cotrain import (
+    ClassBalance,
+    ConfigError,
+    Objective,
+    Phase,
+    Recipe,
+    Role,
+    Sampling,
+    Settings,
+    Sft,
+    alternate,
+    frozen,
+    grpo,
+    measure_solver,
+    program,
+    recipe,
+    reward_model,
+    snapshot,
+)
+from cotrain.algorithms.contract import Algorithm
+from cotrain.algorithms.reward_model import Pairwise
+from cotrain.config.evaluation import Implied
+from cotrain.core.arguments import NotNegative, Share, at_least
+from cotrain.formats.role_prompts import SOLVE_BARE
+from cotrain.metrics.heldout import measure_judge, measure_selection
+from cotrain.rollout import common_roles, judges
+from cotrain.rollout.pairs import check_demonstrations, measure_pair_order, say_reply
+from cotrain_zoo.adversarial_imitation.protocol import LIKENESS, TELL_APART, TOLD, Form, imitate, parse_origin
+
+MOST = 512  # tokens of a reply to a conversation
+
+
+@recipe
+def adversarial_imitation(
+    run: Settings,
+    *,
+    variant: Literal["gad", "raro"] = "gad",  # which method: a scalar discriminator, or a critic that speaks
+    discriminator: Literal["trained", "frozen"] = "trained",  # does it learn after the warm-up?
+    discriminator_model: str | None = None,  # begins the discriminator; by default the generator's model
+    discriminator_lr: float = 2e-4,  # learning rate of the discriminator
+    warmup: NotNegative = 20,  # steps in which the generator learns the expert's replies by cross-entropy
+    form: Literal["pair", "steps"] | None = None,  # of raro: what the critic reads; steps of models that know them
+    critiques: int = 4,  # of raro: of each reply
+    tie: Share = 0.5,  # of raro: what a tie earns both
+    replay: NotNegative = 0,  # replies of an earlier generator that the discriminator learns from too
+    weights: Literal["own", "shared"] = "own",  # of raro: two policies, or one in both roles
+) -> Recipe:
+    chats = check_demonstrations("adversarial_imitation", run.problems)
+    judge, scalar, learns = discriminator_model or run.model, variant == "gad", discriminator == "trained"
+    short = common_roles.speaks_short(judge)
+    shape: Form = "scalar" if scalar else form or ("steps" if short and not chats else "pair")
+    check_choices(variant, shape, chats, learns, warmup, weights, given=form)
+    at_least(2, "adversarial_imitation", group_size=run.group_size, critiques=critiques if not scalar else 2)
+    policy = "generator" if weights == "shared" else "discriminator"
+    policies = {"generator": run.learner(), "expert": program(say_reply, tokens_of="generator"), **run.start()}
+    if policy == "discriminator":
+        trained = learns or warmup > 0
+        spoken = run.learner(judge, lr=discriminator_lr) if trained else frozen(judge)
+        policies[policy] = reward_model(judge, lr=discriminator_lr) if scalar else spoken
+    if replay:
+        policies["former"] = snapshot(run.model, of="generator", every=5, keep=8, pick="random")
+
+    def make_speaker(policy: str) -> Role:
+        if chats:
+            return Role(policy=policy, prompt=SOLVE_BARE, sampling=Sampling(max_tokens=MOST))
+        return common_roles.solver(policy, run.model)
+
+    roles = {
+        "solver": make_speaker("generator"),
+        "expert": make_speaker("expert"),
+        "discriminator": discriminator_role(policy, judge, shape),
+        **({"former": make_speaker("former")} if replay else {}),
+    }
+    by: Algorithm = Pairwise()
+    if not scalar:
+        by = grpo(rewards={TOLD: 1.0}, balance=ClassBalance(power=1.0) if shape == "steps" else None)
+    objectives = {
+        "generator": Objective(policy="generator", on="solver", by=grpo(rewards={LIKENESS: 1.0}, kl=run.pull())),
+        **({"discriminator": Objective(policy=policy, on="discriminator", by=by)} if learns or warmup else {}),
+        **({"expert": Objective(policy="generator", on="expert", by=Sft())} if warmup else {}),
+    }
+    play = partial(imitate, form=shape, critiques=critiques, tie=tie, samples=run.group_size, replay=replay)
+    due = ("generator", "discriminator") if learns else ("generator",)
+    phases = [Phase(name="generator", protocol=play, objectives=due, group_size=1)]
+    if warmup:
+        phases.append(Phase(name="warmup", protocol=play, objectives=("expert", "discriminator"), group_size=1))
+    figures = (
+        measure_pair_order("discriminator", "discriminator") if shape != "pair" else measure_judge("discriminator")
+    )
+    return run.recipe(
+        f"adversarial_imitation-{variant}" if learns else f"adversarial_imitation-{variant}-frozen",
+        policies=policies,
+        roles=roles,
+        objectives=objectives,
+        schedule=alternate(*phases, ratio=(1, 0)[: len(phases)], warmup={"warmup": warmup} if warmup else {}),
+        evaluate=partial(imitate, form=shape, tie=tie, orders=2 if shape == "pair" else 1),
+        measures=(
+            figures,
+            *(() if chats else (measure_solver("solver", 8), measure_selection("solver", "discriminator", 8))),
+        ),
+        implied=(Implied(policy="generator", role="expert", replies=True),),
+    )
+
+
+def discriminator_role(policy: str, model: str, form: Form) -> Role:
+    if form == "scalar":
+        return common_roles.rater(policy)
+    if form == "steps":
+        return common_roles.verifier(policy, model)
+    if common_roles.speaks_short(model):
+        return judges.comparer(policy, model, "gram")
+    return Role(policy=policy, prompt=TELL_APART, parse=parse_origin, sampling=Sampling(max_tokens=2048))
+
+
+def check_choices(
+    variant: str, form: Form, chats: bool, learns: bool, warmup: int, weights: str, given: Form | None
+) -> None:
+    """Raise ConfigError for what does not go together."""
+    where = "adversarial_imitation"
+    if variant == "gad" and (given or weights == "shared"):
+        raise ConfigError(f"{where}: form and weights are of variant='raro'; a scalar discriminator reads one reply")
+    if form == "steps" and chats:
+        raise ConfigError(f"{where}: form='steps' reads solutions in steps, and replies to conversations have none")
+    if not learns and weights == "shared":
+        raise ConfigError(f"{where}: weights='shared' learns with the generator; leave out discriminator='frozen'")
+    if not learns and not warmup and variant == "gad":
+        raise ConfigError(
+            f"{where}: discriminator='frozen' and warmup=0 leave a head of zeros, which pays all replies the same; "
+            "expected a warm-up"
+        )

@@ -1,0 +1,1 @@
+from cotrain_zoo.debate_solve.recipe import debate_solve as debate_solve

@@ -1,0 +1,89 @@
+"""A critic points at a step of the solver's own solution, and a judge believes the solution or not.
+
+After Kenton et al. 2026, "Debate Training Reduces Reward Hacking in RLAIF". One policy writes the solution and speaks
+about it; ``contests.py`` has the game, and ``cotrain.recipes.debate`` the game of two solutions, with the rules of
+speeches that both share.
+
+    judge="budget"   checks one step: the one that bob names
+    judge="frozen"   a model reads and votes ``votes`` times
+
+Controls: ``critic="consultant"`` speaks for or against the solution, by a draw; ``critic="none"`` is RLAIF: the same
+judge, who then checks a drawn step, pays the solver alone. ``critic="reviewer"``: bob reviews each step as a verifier
+does, and accuses the first that it calls wrong, which all shipped models know how to do.
+
+Left out: a judge who is trained.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+from cotrain import Phase, Recipe, Settings, alternate, frozen, measure_solver, program, recipe
+from cotrain.core.arguments import Share, Weight, at_least
+from cotrain.metrics.heldout import measure_judge, measure_note
+from cotrain.recipes.debate.debates import HIT
+from cotrain.recipes.debate.recipe import Branches, check_speeches, default_limit, speaker_role
+from cotrain.rollout import common_roles, judges
+from cotrain_zoo.debate_solve.contests import Critic, check_step, contest, parse_review_as_accusation
+from cotrain_zoo.debate_solve.prompts import CHECK_STEP, CRITICISE, CRITICISE_FULL
+
+
+@recipe(model="embedded-games", kl=0.0, evaluation_tasks=64, steps=60)
+def debate_solve(
+    run: Settings,
+    *,
+    judge: Literal["budget", "frozen"] = "budget",  # checks one step, or reads and votes
+    votes: int = 8,  # of a model that judges
+    critic: Literal["opponent", "reviewer", "consultant", "none"] = "opponent",  # who speaks about the solution
+    by: Literal["rl", "dpo"] = "rl",  # what learns from the branches
+    words: int | None = None,  # limit of a speech, 0 for none (default: 100; 4 for the embedded models; of reviews 0)
+    over: float = 1.0,  # what a speech pays that is twice as long
+    unread: float = -1.0,  # what is paid for one that cannot be read
+    iteration: int = 20,  # updates of DPO+ with one reference
+    beta: Weight = 0.5,  # β of DPO+
+    gamma: Weight = 0.0,  # γ of its soft labels; 0: the paper's, 7, and 10 for a consultant
+    sft: Share = 0.005,  # share of the better speech's cross-entropy in its loss
+) -> Recipe:
+    at_least(1, "debate_solve", votes=votes, iteration=iteration)
+    reviews, short = critic == "reviewer", common_roles.speaks_short(run.model)
+    limit = (0 if reviews else default_limit(run.model)) if words is None else words
+    soft = gamma or (10.0 if critic == "consultant" else 7.0)
+    branches = Branches(by=by, iteration=iteration, beta=beta, soft=soft, sft=sft)
+    check_speeches("debate_solve", run, branches, limit, over)
+    if critic in ("opponent", "consultant"):
+        common_roles.check_taught("debate_solve", run.model)
+    speaks = speaker_role("debater", run.model, limit, CRITICISE, CRITICISE_FULL)
+    if reviews:
+        speaks = replace(common_roles.verifier("debater", run.model), parse=parse_review_as_accusation)
+    policies = branches.policies(run)
+    roles = {"solver": common_roles.solver("debater", run.model), "bob": speaks}
+    if judge == "frozen":
+        policies["judge"] = frozen(run.model)
+        roles["judge"] = judges.judge("judge", run.model, "steps" if short else "genrm")
+    else:
+        policies["judge"] = program(check_step, tokens_of="debater")
+        roles["judge"] = judges.checker_role("judge", CHECK_STEP)
+    objectives = {"debater": branches.objective(run, "solver", *(() if critic == "none" else ("bob",)))}
+    speaker: Critic = "opponent" if critic == "reviewer" else critic
+    play = partial(
+        contest,
+        words=limit,
+        over=over,
+        unread=unread,
+        jury=votes if judge == "frozen" else 0,
+        critic=speaker,
+    )
+    branching = partial(play, samples=run.group_size)
+    phase = Phase(name="debate", protocol=branching, objectives=tuple(objectives), group_size=1)
+    kind = {"consultant": "-consultancy", "none": "-rlaif"}.get(critic, "")
+    return run.recipe(
+        f"debate-solve{kind}{'-dpo' if by == 'dpo' else ''}",
+        policies=policies,
+        roles=roles,
+        objectives=objectives,
+        schedule=alternate(phase, ratio=(1,)),
+        evaluate=play,
+        measures=(measure_solver("solver", 8), measure_judge("judge"), measure_note("bob", HIT)),
+    )

@@ -1,0 +1,239 @@
+"""The interface of a two-player game: states that know who moves, which moves are legal and what each player was paid.
+
+::
+
+    state = kuhn.starts()[0]                   mover 0, moves ("check", "bet")
+    state.after("check").after("bet")          mover 0, moves ("fold", "call")
+    state.after("bet").after("fold").payoff    +1 for player 0
+
+What player 0 wins, player 1 loses. ``view`` is all that the mover knows, its own earlier moves included, so two states
+with one view are one information set. A player who says anything but a legal move loses the most that can be lost,
+``Game.stake``. A game of your own is a ``Game`` in a file, ``--game my_file.py:GAME``; states that raise, have no moves
+or never end make games that fail with a reason (``GameFault``).
+
+``exploitability`` (Johanson et al. 2011, "Accelerating best response calculation"): the mean over both seats of what a
+best response wins against a player. It is 0 for a player who cannot be beaten in expectation, and exact: chance, both
+players' moves and forfeits are enumerated. Left out: games of more than two, simultaneous moves, chance after the
+start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol, TypeVar
+
+from cotrain.core.errors import ConfigError
+from cotrain.core.user_code import INTERRUPTS, failure_of, failure_reason
+from cotrain.rollout.role import LARGEST
+
+T = TypeVar("T")
+MOST_POSITIONS = 100_000  # of a game whose tree is searched
+Behaviour = Mapping[str, Mapping[str, float]]  # view → move → probability; what is missing to 1 is forfeited
+FORFEIT = 1e-12  # less than this is rounding
+
+
+class State(Protocol):
+    """One position, hashable."""
+
+    @property
+    def mover(self) -> int | None:
+        """Who moves, 0 or 1; None when the game is over."""
+        ...
+
+    @property
+    def moves(self) -> tuple[str, ...]:
+        """The legal ones, () when the game is over."""
+        ...
+
+    @property
+    def payoff(self) -> float:
+        """What player 0 wins, when the game is over."""
+        ...
+
+    @property
+    def view(self) -> str:
+        """What the mover knows, in words."""
+        ...
+
+    def after_move(self, move: str) -> State: ...
+
+    def __hash__(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Game:
+    """A game by name: its rules in words, where it may start, and what of its tree is small enough to be measured."""
+
+    name: str
+    rules: str  # for models that have not been taught the game
+    stake: float  # the most that can be lost
+    starts: Callable[[], Sequence[State]]  # equally likely; the same at each call
+    probed: Callable[[State], Sequence[State]] = lambda start: ()  # of a start: states in which a player is asked for
+    # its move, to measure it
+    covered: bool = False  # all information sets are probed and the tree is small: measure exploitability
+    perfect: bool = False  # each player sees everything and the positions are few: measure perfect moves
+    most_moves: int = 200  # a game that goes on for longer has no result
+
+
+class GameFault(Exception):
+    """Why a game has no result: a short phrase, a metric's key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """What a state says of itself, checked."""
+
+    mover: int | None
+    moves: tuple[str, ...] = ()
+    view: str = ""
+    payoff: float = 0.0
+
+
+def ask_game(question: Callable[[], T]) -> T:
+    """What a user's own game answers. Raises GameFault in the place of whatever it raises."""
+    try:
+        return question()
+    except INTERRUPTS:
+        raise
+    except BaseException as error:
+        raise GameFault(failure_reason("game", error)) from error
+
+
+def read_position(game: Game, state: State) -> Position:
+    """Who moves and how, or the end and what it pays. Raises GameFault for a state that is none."""
+    mover = ask_game(lambda: state.mover)
+    if mover is None:
+        payoff = ask_game(lambda: float(state.payoff))
+        if not abs(payoff) <= game.stake:
+            raise GameFault("game: payoff beyond the stake")
+        return Position(mover=None, payoff=payoff)
+    moves, view = ask_game(lambda: tuple(state.moves)), ask_game(lambda: state.view)
+    if mover not in (0, 1) or not isinstance(view, str):
+        raise GameFault("game: mover is not 0, 1 or None" if isinstance(view, str) else "game: view is no text")
+    if not moves:
+        raise GameFault("game: no moves")
+    if not all(isinstance(move, str) and move and move == move.strip() and ", " not in move for move in moves):
+        raise GameFault("game: a move is no plain text")
+    return Position(mover=mover, moves=moves, view=view)
+
+
+def check_game(game: object) -> Game:
+    """Raise ConfigError for what cannot be played: no Game, a start that is no position, a tree that is to be searched
+    and is too large."""
+    if not isinstance(game, Game):
+        raise ConfigError(f"spiral: game is {game!r}; expected a cotrain_zoo.spiral.Game, as my_file.py:NAME")
+    where = f"spiral: game {game.name!r}"
+    for name, right, expected in (
+        ("name", isinstance(game.name, str) and game.name.isidentifier(), "a word"),
+        ("rules", isinstance(game.rules, str) and game.rules.strip() != "", "the rules in words"),
+        ("stake", isinstance(game.stake, int | float) and 0 < game.stake <= LARGEST, f"above 0 and up to {LARGEST:g}"),
+        ("starts", callable(game.starts), "a function that returns states"),
+        ("probed", callable(game.probed), "a function of a start that returns states"),
+        ("most_moves", isinstance(game.most_moves, int) and game.most_moves > 0, "a whole number above 0"),
+    ):
+        if not right:
+            raise ConfigError(f"{where}: {name} is {getattr(game, name)!r}; expected {expected}")
+    try:
+        starts, again = tuple(game.starts()), tuple(game.starts())
+        positions = [read_position(game, start) for start in starts]
+        for start, position in zip(starts, positions, strict=True):
+            if position.mover is None:
+                raise GameFault(f"a start is the end of a game, {start!r}")
+            hash(start)
+            read_position(game, start.after_move(position.moves[0]))
+        probed = [(state, read_position(game, state)) for start in starts for state in game.probed(start)]
+        for state, position in probed:
+            if position.mover is None:
+                raise GameFault(f"a probed state is the end of a game, {state!r}")
+        if not starts or [start.view for start in again] != [position.view for position in positions]:
+            raise GameFault("starts() gives no start, or other ones when it is called again")
+        for wanted, distinct in ((game.covered, False), (game.perfect, True)):
+            if wanted and _count_positions(starts, distinct=distinct) > MOST_POSITIONS:
+                raise GameFault(
+                    f"more than {MOST_POSITIONS} positions, too many to search for exploitability (covered=True) or "
+                    "perfect moves (perfect=True); leave them out"
+                )
+        for start in starts if game.perfect else ():
+            perfect_value(start)
+        if game.covered:
+            exploitability(game, {p.view: dict.fromkeys(p.moves, 1.0 / len(p.moves)) for _, p in probed})
+    except Exception as error:  # a user's code
+        why = str(error) if isinstance(error, GameFault) and error.__cause__ is None else ""
+        raise ConfigError(f"{where}: {why.removeprefix('game: ') or failure_of(error.__cause__ or error)}") from error
+    return game
+
+
+def _count_positions(starts: Sequence[State], *, distinct: bool) -> int:
+    """How many there are, or just more than ``MOST_POSITIONS``; not ``distinct``: one that is reached in two ways
+    counts twice."""
+    seen, todo, count = set(), list(starts), 0
+    while todo and count <= MOST_POSITIONS:
+        state = todo.pop()
+        if not (distinct and state in seen):
+            count += 1
+            if distinct:
+                seen.add(state)
+            todo += [state.after_move(move) for move in state.moves if state.mover is not None]
+    return count
+
+
+def exploitability(game: Game, behaviour: Behaviour) -> float:
+    """Half of what two best responses, one in each seat, win against ``behaviour`` together.
+
+    Raises ConfigError for a view that ``behaviour`` says nothing of.
+    """
+    return (best_response(game, behaviour, 0) + best_response(game, behaviour, 1)) / 2
+
+
+def best_response(game: Game, behaviour: Behaviour, seat: int) -> float:
+    """The most that this seat can win against ``behaviour`` in the other one, in expectation over starts."""
+    starts = game.starts()
+    return _best_from(game, behaviour, seat, [(state, 1.0 / len(starts)) for state in starts])
+
+
+def _best_from(game: Game, behaviour: Behaviour, seat: int, reached: Sequence[tuple[State, float]]) -> float:
+    """``reached``: states with the probability that chance and the opponent lead there; I know nothing that tells them
+    apart but the view."""
+    expected, states_by_view = 0.0, {}  # type: ignore[var-annotated]
+    todo = list(reached)
+    while todo:
+        state, weight = todo.pop()
+        if state.mover is None:
+            expected += weight * (state.payoff if seat == 0 else -state.payoff)
+        elif state.mover == seat:
+            states_by_view.setdefault(state.view, []).append((state, weight))
+        else:
+            move_chances = _move_probabilities(behaviour, state)
+            todo += [(state.after_move(move), weight * p) for move, p in move_chances.items() if p > 0.0]
+            forfeited = 1.0 - sum(move_chances.values())
+            expected += weight * game.stake * (forfeited if forfeited > FORFEIT else 0.0)
+    for states in states_by_view.values():
+        moves = states[0][0].moves
+        expected += max(
+            _best_from(game, behaviour, seat, [(s.after_move(move), w) for s, w in states]) for move in moves
+        )
+    return expected
+
+
+def _move_probabilities(behaviour: Behaviour, state: State) -> dict[str, float]:
+    if state.view not in behaviour:
+        raise ConfigError(f"nothing is known of a player's move at {state.view!r}; let a probed state have this view")
+    said = behaviour[state.view]
+    return {move: said.get(move, 0.0) for move in state.moves}
+
+
+@lru_cache(maxsize=100_000)
+def perfect_value(state: State) -> float:
+    """What player 0 wins when both play perfectly, in a game in which everybody sees everything."""
+    if state.mover is None:
+        return state.payoff
+    values = [perfect_value(state.after_move(move)) for move in state.moves]
+    return max(values) if state.mover == 0 else min(values)
+
+
+def perfect_moves(state: State) -> tuple[str, ...]:
+    """The moves that give nothing away."""
+    best = perfect_value(state)
+    return tuple(move for move in state.moves if perfect_value(state.after_move(move)) == best)

@@ -1,0 +1,76 @@
+"""Kuhn poker (Kuhn 1950): three cards, one bet, and bluffing.
+
+Each player antes 1 chip and is dealt one of J, Q, K. A bet is 1 chip. Player 0 checks or bets; after a check player 1
+may check, which shows the cards, or bet. Who faces a bet folds or calls. With perfect play player 0 loses 1/18 of a
+chip a game.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import permutations
+
+from cotrain_zoo.spiral.game import Game, State
+
+CARDS = "JQK"  # from the lowest
+OPEN, FACED = ("check", "bet"), ("fold", "call")
+
+
+@dataclass(frozen=True, slots=True)
+class Kuhn:
+    """A deal and the moves so far."""
+
+    cards: tuple[str, str]
+    said: tuple[str, ...] = ()
+
+    @property
+    def mover(self) -> int | None:
+        return len(self.said) % 2 if self.moves else None
+
+    @property
+    def moves(self) -> tuple[str, ...]:
+        if self.said in ((), ("check",)):
+            return OPEN
+        return FACED if self.said[-1] == "bet" else ()
+
+    @property
+    def payoff(self) -> float:
+        if self.said[-1] == "fold":
+            return 1.0 if len(self.said) == 2 else -1.0  # who folds has put in the ante alone
+        chips = 2.0 if self.said[-1] == "call" else 1.0
+        return chips if CARDS.index(self.cards[0]) > CARDS.index(self.cards[1]) else -chips
+
+    @property
+    def view(self) -> str:
+        mover = len(self.said) % 2
+        return f"Card {self.cards[mover]}. {', '.join(self.said) or 'nothing'} so far. {' or '.join(self.moves)}?"
+
+    def after_move(self, move: str) -> Kuhn:
+        return Kuhn(self.cards, (*self.said, move))
+
+
+def start_states() -> tuple[State, ...]:
+    return tuple(Kuhn((a, b)) for a, b in permutations(CARDS, 2))
+
+
+def decision_states(start: State) -> tuple[State, ...]:
+    """All four of a deal."""
+    found: list[State] = [start]
+    for state in found:
+        found += [later for move in state.moves if (later := state.after_move(move)).moves]
+    return tuple(found)
+
+
+KUHN = Game(
+    name="kuhn",
+    rules=(
+        "Kuhn poker. Each of two players has put 1 chip into the pot and holds one card: J, Q or K, of which K is the "
+        "highest. A bet is 1 chip. The first player checks or bets. After a check the second player may check, which "
+        "shows the cards, or bet. Who faces a bet folds, which gives the pot away, or calls, which shows the cards. "
+        "The higher card wins the pot."
+    ),
+    stake=2.0,
+    starts=start_states,
+    probed=decision_states,
+    covered=True,
+)

@@ -1,0 +1,80 @@
+"""SPIRAL: one policy plays both sides of a zero-sum game in text, and learns from who won.
+
+Liu et al. 2025 (arXiv 2506.24119). A move is one turn. All moves of a player get what its side won, minus a baseline of
+the role: a running mean of that role's payoffs (decay 0.95), taken before the game enters it. Without it
+(``baseline=False``) the advantage of a seat, such as moving second in Kuhn poker, looks like the merit of whatever was
+said in it. The loss is −A log π.
+
+``pool`` > 0 adds games against earlier selves, in both seats, in turn with games against the present one. The games are
+``games:kuhn`` (the default), ``games:nim`` and ``games:tictactoe``. How far a player can be beaten is computed exactly
+(``measure_exploitability`` in ``methods/spiral/play.py``), and each seat plays against a stranger who moves at random.
+``game`` is one of your own (``methods/spiral/game.py: Game``), of which all models are told the rules, and of which is
+measured what it says can be.
+
+Different from the authors' code: one update of each batch instead of two epochs of PPO; a forfeit loses the stake and
+the other side wins it; a payoff is in chips. ``embedded-games`` was taught legal moves, drawn at random, so that it
+knows the form and no strategy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from cotrain import ConfigError, Objective, Phase, Recipe, Settings, alternate, program, recipe, snapshot
+from cotrain.algorithms.grpo import reinforce
+from cotrain.algorithms.running_mean import RunningMean
+from cotrain.core.arguments import Positive
+from cotrain.metrics.heldout import measure_note
+from cotrain.rollout import common_roles
+from cotrain_zoo.spiral.game import Game
+from cotrain_zoo.spiral.play import PAYOFF, PERFECT, WON, duel, measure_exploitability, player_role, probe, random_mover
+from cotrain_zoo.spiral.source import Games, OwnGame
+
+
+@recipe(model="embedded-games", steps=200, kl=0.0, lr=2e-3, tasks_per_step=6, group_size=16)
+def spiral(
+    run: Settings,
+    *,
+    baseline: bool = True,  # take off a running mean of the role's payoffs
+    decay: float = 0.95,  # of that running mean
+    pool: int = 0,  # earlier selves that are kept as opponents; 0: only the present one
+    pool_every: Positive = 10,  # updates between two of them
+    game: str | Game | None = None,  # a game of your own in the place of --tasks: my_file.py:GAME
+) -> Recipe:
+    own = game is not None
+    if own and run.tasks is not None:
+        raise ConfigError(f"spiral: game and tasks {run.tasks.name} are both to be played; leave out one")
+    source = OwnGame(game) if own else Games("kuhn") if run.tasks is None else run.tasks
+    if not isinstance(source, Games):
+        raise ConfigError(
+            f"spiral: {source.name} is no game; expected --tasks games:kuhn, games:nim or games:tictactoe, or --game "
+            "my_file.py:GAME"
+        )
+    if not own:
+        common_roles.check_taught("spiral", run.model)
+    run = replace(run, tasks=source)
+    seat, stranger = (player_role(policy, run.model, own=own) for policy in ("player", "stranger"))
+    learn = reinforce(rewards={PAYOFF: 1.0}, baseline=RunningMean(decay) if baseline else None, kl=run.pull())
+    policies = {"player": run.learner(), "stranger": program(random_mover, tokens_of="player"), **run.start()}
+    roles = {"first": seat, "second": seat, "stranger": stranger}
+    phases = [Phase(name="player", protocol=duel, objectives=("player",))]
+    if pool:
+        policies["past"] = snapshot(run.model, of="player", every=pool_every, keep=pool, pick="random")
+        roles |= {"past": player_role("past", run.model, own=own)}
+        for own_role, against in (("first", partial(duel, second="past")), ("second", partial(duel, first="past"))):
+            phases.append(Phase(name=f"{own_role}-past", protocol=against, objectives=("player",)))
+    low, high = -source.game.stake, source.game.stake
+    return run.recipe(
+        "spiral" if baseline else "spiral-no-baseline",
+        policies=policies,
+        roles=roles,
+        objectives={"player": Objective(policy="player", on="first", also=("second",), by=learn)},
+        schedule=alternate(*phases, ratio=(1,) * len(phases)),
+        evaluate=probe,
+        measures=(
+            measure_exploitability(source.game),
+            *(measure_note(name, WON, low=low, high=high) for name in ("first", "second")),
+            *(measure_note(name, PERFECT) for name in ("first", "second")),
+        ),
+    )

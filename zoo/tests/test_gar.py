@@ -1,0 +1,74 @@
+"""The rewards of gar by hand, and what it refuses."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+from cotrain_zoo.gar import gan_reward, gar
+
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.data.word_problems.source import WordProblems
+from cotrain.trainer.trainer import CoTrainer
+from tests.recipes.test_step_judges import SMALL, signals
+
+
+def test_the_gan_part_asks_only_of_steps_that_differ():
+    said = (True, False, True)
+    assert gan_reward(said, [True, True, True], real=True) == pytest.approx(2 / 3)
+    assert gan_reward(said, [True, True, True], real=False) == pytest.approx(1 / 3)
+    assert gan_reward(said, [False, True, False], real=False) == 1.0
+    assert gan_reward(said, [False, False, False], real=False) == 0.5  # a copy: nothing to tell apart
+
+
+@pytest.mark.whole
+def test_gar_pays_what_its_page_says():
+    for episode in CoTrainer(gar(**SMALL)).step().episodes:
+        traces = {str(t.address): t for t in episode.traces}
+        reference = next(t for t in episode.traces if t.role == "reference")
+        known = {text for _, _, text in reference.parsed["steps"]}
+        differing = 0
+        for trace in (t for t in traces.values() if t.role == "solver"):
+            mine = [t for t in traces.values() if t.role == "verifier" and t.parent == str(trace.address)]
+            readable = [t.parsed["steps"] for t in mine if "steps" in t.parsed]
+            paid = signals(trace)
+            assert paid["match"] == trace.truth["correct"]
+            if "answer" not in trace.parsed:
+                assert paid["slices"] == 0.0 and not mine
+                continue
+            assert paid.get("slices") == (
+                pytest.approx(sum(sum(s) / len(s) for s in readable) / len(readable)) if readable else None
+            )
+            new = [text not in known for _, _, text in trace.parsed["steps"]]
+            differing += any(new)
+            for review in (t for t in mine if "steps" in t.parsed):
+                wrong = [not said for said, counts in zip(review.parsed["steps"], new, strict=True) if counts]
+                outcome = [v == trace.truth["correct"] for v in (*review.parsed["steps"], review.parsed["final"])]
+                assert signals(review)["gan"] == pytest.approx(sum(wrong) / len(wrong) if wrong else 0.5)
+                assert signals(review)["agreement"] == pytest.approx(sum(outcome) / len(outcome))
+        real = [t for t in traces.values() if t.parent == str(reference.address)]
+        assert len(real) == 4 * differing
+        for review in (t for t in real if "steps" in t.parsed):
+            said = review.parsed["steps"]
+            assert signals(review)["gan"] == pytest.approx(sum(said) / len(said))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unworked(WordProblems):
+    def get(self, split, index):
+        return replace(WordProblems.get(self, split, index), solution=None)
+
+
+def test_gar_refuses_tasks_without_worked_solutions():
+    with pytest.raises(ConfigError, match="no worked solution"):
+        gar(tasks=Unworked())
+    assert gar(tasks=Unworked(), critic="frozen").name == "gar-frozen"
+
+
+@pytest.mark.parametrize("arguments", [{"group_size": 1}, {"reviews": 1}])
+def test_sizes_are_checked(arguments):
+    with pytest.raises(ConfigError, match=f"{next(iter(arguments))} is"):
+        gar(**arguments)
+
+
+def test_names_are_checked():
+    with pytest.raises(UnknownName, match="trained"):
+        gar(critic="online")
