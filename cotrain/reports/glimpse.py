@@ -2,7 +2,8 @@
 
 ::
 
-    step 31: There are 2 hats. There are 3 more pies than hats. There are 4 times as many nuts as pies. How many nuts …
+    step 31: There are 2 hats. There are 3 more pies than hats. There are 4 times as many nuts as pies. How many nuts
+    are there?
     ✓  pies = 3 + hats = 3 + 2 = 5      says right
     ✗  nuts = 4 * pies = 4 * 5 = 21     says right ≠
     ✗  answer 21, gold 20               says right ≠   the verifier was fooled
@@ -13,6 +14,7 @@ verdict that the truth contradicts. Everything a model wrote is shown without a 
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,7 @@ from cotrain.storage.ledger import Ledger
 
 EPISODES = "episodes"  # the folder of a run that holds its ledger
 MOST_STEPS = 6  # of a solution; a longer one is cut
+MOST_LINES = 3  # of a problem
 MARKS = {True: "✓", False: "✗", None: "·"}
 
 
@@ -70,7 +73,8 @@ def glimpse_lines(step: int, judged: Judged, width: int) -> list[str]:
     rows.append((CORRECT.of(solution), f"answer {answer}{of_gold}", FINAL.of(review)))
     room = max(20, width - 22)
     wide = min(room, max(len(text) for _, text, _ in rows))
-    lines = [_cut(f"step {step}: {problem}", width)]
+    told = textwrap.wrap(f"step {step}: {problem}", width)
+    lines = [*told[:MOST_LINES], *(["…"] if len(told) > MOST_LINES else [])]
     for truth, text, verdict in rows:
         lines.append(f"{MARKS[truth]}  {_cut(text, wide):{wide}}  {_verdict_words(truth, verdict)}".rstrip())
     lines.append(f"   {judged.kind}")
