@@ -115,7 +115,7 @@ What learns nothing is told sooner, by `cotrain/metrics/starved.py`, and at the 
 too short for it:
 """
 TRIED = """The bands were tried on 30 recorded runs of word problems (rows taken again from the ledgers). 21 raised
-nothing: all of GRPO over 85 steps, all with a frozen verifier, the demo, three of five of Tango with class balance. The
+nothing: all of GRPO over 85 steps, all with a frozen verifier, a demo, three of five of Tango with class balance. The
 alarms of the others: one-sided verdicts by step 15 in four of five runs of Tango *without* class balance and in both on
 problems of six steps, where the verifier is known to have died ([log.md](log.md)); those two had unreadable reviews at
 first; groups without spread in GRPO on seven steps, which has hardly any signal; a rising gap in two of five balanced

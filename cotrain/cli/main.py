@@ -18,7 +18,7 @@ Train several language models together with reinforcement learning.
 
 first
   cotrain demo                     co-train a generator and a verifier, here, in
-                                   five minutes; writes runs/demo/report.html
+                                   three minutes; writes runs/demo/report.html
   cotrain list                     the recipes, by what they are for
   cotrain doctor                   what is installed and what a run would use
 train

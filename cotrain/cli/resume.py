@@ -109,7 +109,7 @@ def _own_ranks(backend: Mapping[str, Any]) -> str:
 
 
 def demo(argv: Sequence[str]) -> int:
-    parser = Parser(prog="cotrain demo", description="Co-train a generator and a verifier in five minutes.")
+    parser = Parser(prog="cotrain demo", description="Co-train a generator and a verifier in three minutes.")
     parser.add_argument("--out", default="runs/demo", metavar="DIR", help="a new directory, or one to go on with")
     add_count(parser, "--seed", "another demo (default: 0)", least=0)
     add_view_flag(parser)

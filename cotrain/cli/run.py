@@ -343,7 +343,7 @@ def watched_run(
 
     about: dict[str, str | int] = {"recipe": recipe.name, "seed": recipe.seed, "steps": recipe.max_steps}
     with ExitStack() as stack:
-        live = stack.enter_context(LiveTable(ends_of(recipe), spent=latest_costs(Path(out))))
+        live = stack.enter_context(LiveTable(ends_of(recipe), spent=latest_costs(Path(out)), directory=Path(out)))
         observer: Observer = live
         if trackers:
             from cotrain.reports.trackers import TrackingObserver, rollouts_note

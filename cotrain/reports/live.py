@@ -10,6 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rich import live as rich_live
@@ -22,12 +23,16 @@ from cotrain.metrics.metric import FIRST
 from cotrain.metrics.steps import budget_share, flops_of
 from cotrain.metrics.table import is_headline, labelled_metric, table_rank
 from cotrain.reports.curves import TITLES, process_cells, processes_of
+from cotrain.reports.glimpse import read_glimpse
 from cotrain.reports.guide import display_order, number_text
 
 SPARKS = "▁▂▃▄▅▆▇█"
 REMEMBERED_STEPS = 24  # steps over which the time left is estimated
+GLIMPSE_SECONDS = 12.0  # for which a rollout stays on the terminal
 TREND = 12  # bars of a spark line: the table fits 80 columns
 COLUMNS = ("accuracy", "balanced_accuracy")
+WELL_FORMED = 0.95  # a mean reward for the format above it is no news
+SHORT_NAMES = {"accuracy": "right", "balanced_accuracy": "bal. acc."}
 LEARNING_FIGURES = {  # of what objectives report: how well what pays others, or teaches by pairs, does its part
     "process/pair_accuracy": ("answers in order by process rewards", True),
     "pair_accuracy": ("pairs in order", True),
@@ -50,6 +55,7 @@ class LiveTable:
         *,
         spent: Mapping[str, float] | None = None,  # before, by a run that goes on
         console: Console | None = None,
+        directory: Path | None = None,  # of the run, whose rollouts are shown now and then
     ) -> None:
         self._ends, self._spent = ends, dict(spent or {})
         budget = any(ends.get(name) for name in ("tokens", "flops", "seconds"))
@@ -61,6 +67,9 @@ class LiveTable:
         self._row: dict[str, Any] = {}
         self._history: dict[str, deque[float]] = {}
         self._held_out = ""  # what the last evaluation found
+        self._directory = directory
+        self._glimpse: list[str] = []  # a rollout with its verdicts
+        self._glimpsed: float | None = None  # when it was chosen
         self._is_over = False
 
     def __enter__(self) -> LiveTable:
@@ -98,7 +107,18 @@ class LiveTable:
         if self._display is None:
             self._print_line(step_line(row, self._total, self._seconds[-1], self._seconds_left()), quiet=False)
         else:
+            self._renew_glimpse(now)
             self._display.update(self._draw_table())
+
+    def _renew_glimpse(self, now: float) -> None:
+        """Choose another rollout to look at, now and then."""
+        step = _number_or_none(self._row.get("step"))
+        is_due = self._glimpsed is None or now - self._glimpsed >= GLIMPSE_SECONDS
+        if self._directory is None or step is None or not is_due:
+            return
+        lines = read_glimpse(self._directory, int(step), self._console.width)
+        if lines:
+            self._glimpse, self._glimpsed = lines, now
 
     def remind(self) -> None:
         """Say that a step goes on, where there is no table and nothing was said for a minute."""
@@ -157,7 +177,9 @@ class LiveTable:
             rate, bars = token_rate(row, role, self._seconds[-1]), spark_line(tuple(trend)[-TREND:])
             table.add_row(*(Text(escape_terminal(cell, 60)) for cell in (role, rewards, *shares, rate, bars)))
         learning_lines = [Text("; ".join(learning_texts(row)), style="dim")] if learning_texts(row) else []
-        return Group(head, table, *learning_lines, *_process_tables(row), Text(self._held_out, style="dim"))
+        glimpse = [Text(), *(Text(line, no_wrap=True) for line in self._glimpse)] if self._glimpse else []
+        held_out = [Text(self._held_out, style="dim")] if self._held_out else []
+        return Group(head, table, *learning_lines, *_process_tables(row), *held_out, *glimpse)
 
 
 def _process_tables(row: Mapping[str, Any]) -> list[Table]:
@@ -203,11 +225,9 @@ def step_line(row: Mapping[str, Any], total: int | None, seconds: float, left: f
         escape_terminal(row.get("phase", ""), 24),
     ]
     for role in speaking_roles(row):
-        own = [f"{key.rsplit('/', 1)[1]} {_reward_with_share(row, key)}" for key in _reward_keys(row, role)]
-        shares = {column: _share_text(row.get(f"{role}/{column}")) for column in COLUMNS}
-        own += [f"{column.replace('_', ' ')} {share}" for column, share in shares.items() if share]
-        own += [f"{r} tokens/s" for r in [token_rate(row, role, seconds)] if r]
-        parts.append(escape_terminal(f"{role}: {', '.join(own)}", 200))
+        figures = _short_figures(row, role)
+        if figures:
+            parts.append(escape_terminal(f"{role}: {', '.join(figures)}", 120))
     parts += learning_texts(row)
     if _number_or_none(row.get("gap")) is not None:
         parts.append(f"gap {_plain_text(row['gap'])}")
@@ -215,6 +235,17 @@ def step_line(row: Mapping[str, Any], total: int | None, seconds: float, left: f
     if left is not None and left > 0.0:  # behind the last step only the end is measured
         parts.append(f"{time_text(left)} left")
     return " | ".join(part for part in parts if part)
+
+
+def _short_figures(row: Mapping[str, Any], role: str) -> list[str]:
+    """How often a role is right; of one of which nobody knows that, what it earns. Format is told where it fails."""
+    shares = {column: _share_text(row.get(f"{role}/{column}")) for column in COLUMNS}
+    right = [f"{SHORT_NAMES[column]} {share}" for column, share in shares.items() if share]
+    if not right:
+        return [f"{key.rsplit('/', 1)[1]} {_reward_with_share(row, key)}" for key in _reward_keys(row, role)]
+    readable = _number_or_none(row.get(f"{role}/reward/format"))
+    is_often_unreadable = readable is not None and readable < WELL_FORMED
+    return [*right, f"format {_plain_text(readable)}"] if is_often_unreadable else right
 
 
 def token_rate(row: Mapping[str, Any], role: str, seconds: float) -> str:

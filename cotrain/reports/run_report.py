@@ -62,6 +62,11 @@ def report_documents(run: RunView) -> dict[str, bytes]:
     examples = [address for alarm in overview["alarms"] for address in alarm["examples"]]
     wanted = [tuple(map(int, at.split(":")[:3])) for at in examples]
     _read_rollouts(run, {at[0] for at in wanted})
+    overview["showcase"] = run.showcase(overview["figures"])
+    if overview["showcase"]:
+        shown_first = (overview["showcase"]["wrong"], overview["showcase"]["right"])
+        examples = [*shown_first, *examples]
+        wanted = [tuple(map(int, at.split(":")[:3])) for at in examples]
     table = run.rollouts.rows_page(0, len(run.rollouts.rows))
     details: dict[str, Any] = {}
     groups: set[tuple[int, int]] = set()

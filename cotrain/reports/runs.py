@@ -13,18 +13,18 @@ from cotrain.core.statistics import Estimate, independent_difference
 from cotrain.metrics.alarms import BANDS, applicable_bands, with_examples
 from cotrain.metrics.starved import ENOUGH_PROBLEMS
 from cotrain.metrics.table import is_headline, limits_of, table_rank
-from cotrain.reports import guide
+from cotrain.reports import guide, headline
 from cotrain.reports.curves import Curves, describe_metrics
 from cotrain.reports.detail import models_of, objectives_in_phase, reward_weights, rollout_detail
 from cotrain.reports.follow import RECIPE, STOPPED, read_json_object
 from cotrain.reports.guide import display_order, parse_estimates
 from cotrain.reports.rollouts import Json, Rollouts
+from cotrain.reports.showcase import choose_showcase
 from cotrain.runs.foreign_run import FOREIGN
 from cotrain.storage.ledger import ODD
 from cotrain.storage.schemas import refuse_other_path
 
 MOST_ALARMS = 40
-LATELY = 10  # points that "at the end" is the mean of
 OTHER_RESULTS = ("attack", "xplay", "reviewed")  # NAME.json, written by other commands
 
 
@@ -125,7 +125,9 @@ class RunView:
         bands = applicable_bands(self.curves.last.keys()) if self.curves.last else []
         measured = figure_rows(parse_estimates(summary.get("before", before)), summary, roles)
         return {
-            "said": describe_run(self.recipe, columns, measured, describe_pay(columns["series"], roles, self.weights)),
+            "said": describe_run(self.recipe, columns),
+            "outcome": headline.outcome_sentences(measured),
+            "showcase": self.showcase(measured),
             "run": {
                 "name": str(self.recipe.get("name") or self.directory.name),
                 "directory": self.directory.name,
@@ -134,6 +136,7 @@ class RunView:
                 "planned": self.recipe.get("steps"),
                 "ended": bool(summary),
                 "stopped": bool(stopped) and not ended,
+                "measuring": self._what_is_measured(is_over=ended or bool(stopped)),
                 "settings": redact_texts(self.recipe.get("settings", {})),
                 "arguments": redact_texts((self.recipe.get("origin") or {}).get("arguments", {})),
                 "provenance": redact_texts(provenance),
@@ -149,6 +152,20 @@ class RunView:
             "metrics": describe_metrics(list(values), roles, values),
             "figures": measured,
         }
+
+    def showcase(self, figures: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+        """Two rollouts for the first page, among those that have been read: a wrong answer beside a right one."""
+        return choose_showcase(self.rollouts.rows, fooled=headline.is_fooled(figures))
+
+    def _what_is_measured(self, *, is_over: bool) -> str:
+        """Which end of a run that goes on is being measured: "start", "end", or "" while it trains."""
+        if is_over or not self.recipe:
+            return ""
+        done = len(self.curves.rows)
+        if done == 0 and not (self.directory / "before.json").is_file():
+            return "start"
+        planned = self.recipe.get("steps")
+        return "end" if isinstance(planned, int) and done >= planned else ""
 
     def _alarm_rows(self) -> list[dict[str, Any]]:
         rows = []
@@ -227,66 +244,31 @@ def figure_rows(before: dict[str, Estimate], summary: Json, roles: Sequence[str]
         })  # fmt: skip
     order = display_order(str(entry["who"]) for entry in rows)
     rows.sort(key=lambda e: (order.index(e["who"]), not e["headline"], e["split"], table_rank(e["name"])))
-    return rows
+    return _with_reading_aids(rows)
 
 
-def describe_run(recipe: Json, columns: Json, measured: Sequence[Mapping[str, Any]], paid: str) -> str:
-    """What a run was and what came of it: its recipe's first sentence; who was trained, start → end with the interval
-    of the change, and what was paid beside what is true."""
+def _with_reading_aids(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each figure with its place among the first ones, which way is better, and why it may have got worse."""
+    leads = headline.lead_keys(rows)
+    return [
+        {
+            **row,
+            "lead": leads.index(row["key"]) if row["key"] in leads else None,
+            "direction": headline.direction_words(row),
+            "worse_because": headline.explain_worse(row, rows),
+        }
+        for row in rows
+    ]
+
+
+def describe_run(recipe: Json, columns: Json) -> str:
+    """What a run was: its recipe's first sentence, and who was trained for how long."""
     about = " ".join(str(recipe.get("description") or "").partition("\n\n")[0].replace("``", "").split())
     first = about.partition(". ")[0].rstrip(".:")
     trained = " and ".join(policy for policy, values in columns["trained"].items() if any(values))
     steps = f"{columns['rows']} step{'' if columns['rows'] == 1 else 's'}"
     training = f"{steps} of training {trained}" if trained else steps if columns["rows"] else ""
-    changes = "; ".join(describe_changes(measured))
-    results = "; ".join(part for part in (changes and f"on held-out problems {changes}", paid) if part)
-    return " ".join(f"{part}." for part in (first, ": ".join(filter(None, (training, results)))) if part)
-
-
-def describe_changes(measured: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Start → end on held-out problems of each role's first headline, with the interval of the change."""
-    by_role: dict[str, str] = {}
-    for figure in measured:
-        complete = figure["headline"] and figure["before"] and figure["after"] and figure["change"]
-        if complete and figure["who"] and figure["who"] not in by_role:
-            share, change = figure["share"], Estimate.from_json(figure["change"])
-            start, end = (
-                guide.number_text(Estimate.from_json(figure[at]).value, share=share) for at in ("before", "after")
-            )
-            size = (
-                "no change shown" if change.includes(0.0) else f"{guide.points_text(change.value, share=share)} points"
-            )
-            size = size if share else size.removesuffix(" points")
-            bounds = guide.difference_interval(change, share=share).removesuffix(" points")
-            by_role[figure["who"]] = f"{figure['who']} {figure['label']} {start} → {end} ({size}, 95\u202f%: {bounds})"
-    return list(by_role.values())
-
-
-def describe_pay(
-    series: Mapping[str, Sequence[float | None]], roles: Sequence[str], weights: Mapping[str, Mapping[str, float]]
-) -> str:
-    """What is paid beside what is true, over the last points: what judges call right; without a judge the reward that
-    weighs most. "" where neither is known."""
-    judges, paid = [], []
-    for role in roles:
-        words = f"the {role} calls {{}} of solutions right, {{}} are"
-        judges.append((f"{role}/predicted_positive", f"{role}/base_rate", words))
-        role_weights = {name: weight for name, weight in weights.get(role, {}).items() if name != "format"}
-        if role_weights:
-            most = max(role_weights, key=lambda name: role_weights[name])
-            words = f"the {role}'s {most} reward is {{}}, {{}} of its answers are right"
-            paid.append((f"{role}/reward/{most}", f"{role}/accuracy", words))
-    for candidates in (judges, paid):
-        sentences = []
-        for paid_key, truth_key, words in candidates:
-            points = zip(series.get(paid_key, ()), series.get(truth_key, ()), strict=False)
-            pairs = [(a, b) for a, b in points if a is not None and b is not None][-LATELY:]
-            if pairs:
-                means = [sum(column) / len(pairs) for column in zip(*pairs, strict=True)]
-                sentences.append(words.format(*(guide.number_text(mean, share=0.0 <= mean <= 1.0) for mean in means)))
-        if sentences:
-            return f"at the end {', '.join(sentences)}"
-    return ""
+    return " ".join(f"{part}." for part in (first, training) if part)
 
 
 def open_run(directory: Path) -> RunView:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
+from pathlib import Path
 
+from fake_run import trace, write_fake_run
 from rich.console import Console
 
+from cotrain.core.seeding import Address
+from cotrain.core.types import Episode
+from cotrain.reports.glimpse import choose_glimpse, glimpse_lines
 from cotrain.reports.live import LiveTable, spark_line, step_line, time_text
 
 ROW = {
@@ -31,12 +37,16 @@ def test_one_plain_line_a_step_away_from_a_terminal() -> None:
     text = shown(False, [ROW, {**ROW, "step": 12}], ("saved",))
     lines = text.splitlines()
     assert lines[0] == (
-        "step 12/40 | generator | solver: outcome 0.42, accuracy 41.0\u202f%, 10000 tokens/s | verifier: agreement "
-        "0.60,"
-        " balanced accuracy 66.0\u202f%, 512 tokens/s | gap 0.30 | 2.0 s | 0:56 left"
+        "step 12/40 | generator | solver: right 41.0\u202f% | verifier: bal. acc. 66.0\u202f% | gap 0.30 | 2.0 s | "
+        "0:56 left"
     )
     assert lines[1].startswith("step 13/40") and lines[2] == "saved" and len(lines) == 3
     assert "\x1b" not in text
+
+
+def test_a_line_tells_of_the_format_where_it_fails() -> None:
+    assert "solver: right 41.0\u202f%, format 0.44 |" in step_line(ROW | {"solver/reward/format": 0.44}, 40, 2.0, 1.0)
+    assert "format" not in step_line(ROW | {"solver/reward/format": 0.99}, 40, 2.0, 1.0)
 
 
 def test_a_run_that_ends_by_what_it_spends_tells_the_time_left_by_that() -> None:
@@ -108,6 +118,45 @@ def test_control_characters_of_others_never_reach_the_terminal() -> None:
             assert code not in text
         assert "<U+001B>" in text
     assert len(shown(False, [row, evaluation], (evil,)).splitlines()) == 3
+
+
+def test_a_terminal_shows_a_rollout_with_its_verdicts_and_a_pipe_does_not(tmp_path: Path) -> None:
+    run = write_fake_run(tmp_path / "run", steps=2, episodes=4)
+
+    def shown_beside(directory: Path, terminal: bool) -> str:
+        out = io.StringIO()
+        console = Console(file=out, force_terminal=terminal, width=100, _environ={"TERM": "xterm"})
+        with LiveTable({"steps": 2}, console=console, directory=directory) as live:
+            live.update(ROW | {"step": 0})
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
+
+    text = shown_beside(run, True)
+    assert "step 1: " in text and "says " in text and ("✓  " in text or "✗  " in text)
+    assert "says " not in shown_beside(run, False)
+    assert "step 1/2" in shown_beside(tmp_path / "nothing here", True)
+
+
+def test_a_glimpse_is_of_what_fooled_a_verifier_first_and_has_no_control_character() -> None:
+    right, wrong = (judged_episode(member, right=member == 0, said=True) for member in (0, 1))
+    chosen = choose_glimpse([right, wrong])
+    assert chosen is not None and chosen.kind == "the verifier was fooled"
+    lines = glimpse_lines(7, chosen, 60)
+    assert lines[0] == "step 7: How many?<U+001B>[2J" and max(map(len, lines)) <= 60
+    assert lines[1].startswith("✗  a = 1") and lines[1].endswith("says right ≠")
+    assert lines[2].startswith("✗  answer 5, gold 4") and lines[-1] == "   the verifier was fooled"
+    assert choose_glimpse([replace(right, traces=right.traces[:1])]) is None  # without a review
+
+
+def judged_episode(member: int, *, right: bool, said: bool) -> Episode:
+    """A solution of one step and one review of it."""
+    answer = "4" if right else "5"
+    speaker, reviewer = (Address(step=0, task=0, member=member, role=role, call=0) for role in ("solver", "verifier"))
+    said_of_problem = {"problem": "How many?\x1b[2J", "steps": [[0, 5, "a = 1"]], "answer": answer}
+    truth = {"correct": right, "gold": "4", "step_ok": [right]}
+    solution = trace(speaker, "solver", "generator", 0, "a = 1", None, said_of_problem, truth, [])
+    verdict = {"steps": [said], "final": said}
+    review = trace(reviewer, "verifier", "verifier", 0, "CORRECT", str(speaker), verdict, {"correct": right}, [])
+    return Episode(step=0, task=0, member=member, task_id="one", traces=(solution, review))
 
 
 def test_odd_rows_are_shown_as_far_as_they_go() -> None:

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from cotrain.cli.diff import diff
 from fake_run import write_fake_run
 from test_view_page import poisoned_run
 
+from cotrain.cli.diff import diff
 from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.core.verbosity import is_hidden
 from cotrain.reports.diff import compare_runs, lines_of, unequal_settings

@@ -44,7 +44,7 @@ def test_a_reader_follows_a_run_and_steps_through_its_false_positives(
 ) -> None:
     with Browser(tmp_path / "profile") as browser:
         browser.open(address)
-        browser.wait(f"{POINTS}.includes('20 of 20 steps') && {POINTS}.includes('following')")
+        browser.wait(f"{POINTS}.includes('20 of 20 steps') && {POINTS}.includes('measuring the end')")
         browser.wait("document.querySelectorAll('canvas').length > 5")
         with (place / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(training_row(20, 30, {"generator": 15, "verifier": 9})) + "\n")

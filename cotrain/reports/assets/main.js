@@ -185,7 +185,7 @@ function Head({ document, here, places, error }) {
   const facts = [
     run.planned ? `${number(training.rows)} of ${counted(run.planned, "step")}` : counted(training.rows, "step"),
     tokens ? `${number(tokens)} tokens` : "", run.seed !== null && run.seed !== undefined ? `seed ${run.seed}` : "",
-    run.ended ? "ended" : run.stopped ? "stopped by an error" : source.live ? "following" : "not ended",
+    run.ended ? "ended" : run.stopped ? "stopped by an error" : run.measuring ? `measuring the ${run.measuring}` : source.live ? "following" : "not ended",
   ].filter(Boolean);
   return html`<header class="top"><div>
       <h1><${Text} of=${run.name} limit=${80} /></h1><p class="soft"><${Text} of=${run.directory} limit=${80} /> · <${Text} of=${facts.join(" · ")} />

@@ -1,11 +1,14 @@
 // What came of the run, and is it healthy? In words, before and after with the alarms beside it, then what is earned against
 // what is true, the judges, and everything else.
-import { useMemo, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { html, link, Text, number, counted, ordinal, signed, plain, finite } from "view/words";
 import { Chart, tone, named, smoothing } from "view/charts";
+import { Solution } from "view/rollout";
+import * as source from "view/source";
 
 const LAST = 10; // points that "now" is the mean of
 const SHOWN = 3; // alarms at once
+const FIRST_PLOTS = 4; // the others are folded
 
 export function tones(document) {
   const roles = document.run.settings?.roles ?? {}, found = {};
@@ -50,9 +53,12 @@ export function Overview({ document, axis, setAxis }) {
   const lanes = useMemo(() => lanesOf(document, colours, axis), [document, axis]);
   const x = document.training.axes[axis] ?? document.training.axes.step ?? [];
   const common = { x, axis, lanes, smooth: true }, width = smoothing(x.length);
+  const plots = [...earned({ document, common, colours }), ...heldOut({ document, axis, lanes }), ...health({ document, common, colours })].filter(hasData);
+  const first = plots.slice(0, FIRST_PLOTS), rest = plots.slice(FIRST_PLOTS);
   return html`
-    ${document.said ? html`<p class="lead"><${Text} of=${document.said} /></p>` : null}
+    <${Lead} document=${document} />
     <div class="outcome"><${Figures} figures=${document.figures} /><${Alarms} document=${document} /></div>
+    <${Showcase} of=${document.showcase} />
     <div class="bar">
       <h2>While it trained</h2>
       <${AxisOf} ...${{ document, axis, setAxis }} />
@@ -62,10 +68,42 @@ export function Overview({ document, axis, setAxis }) {
     </p>` : null}
     ${width > 1 ? html`<p class="soft">Thick lines are means over ${width} neighbouring points, thin ones the points.</p>` : null}
     ${document.training.every > 1 ? html`<p class="soft">Each point is the mean of ${document.training.every} steps.</p>` : null}
-    ${x.length ? html`<${Earned} ...${{ document, common, colours }} /><${HeldOut} ...${{ document, axis, lanes }} />
-      <${Health} ...${{ document, common, colours }} /><${Any} ...${{ document, common }} /><${Processes} of=${document.processes ?? []} />` : html`<p>No step is finished yet.</p>`}
+    ${x.length ? html`<${Plots} of=${first} css="charts first-plots" />
+      ${rest.length ? html`<details class="more-plots"><summary>${counted(rest.length, "more plot")}</summary><${Plots} of=${rest} /></details>` : null}
+      <${Any} ...${{ document, common }} /><${Processes} of=${document.processes ?? []} />` : html`<p>No step is finished yet.</p>`}
   `;
 }
+
+// What the run was and what came of it, a line for each role, and where it can be seen. While one of its ends is measured, the
+// page says so.
+function Lead({ document }) {
+  const { said, outcome, showcase, run } = document;
+  const seen = showcase?.kind === "fooled" ? "Look at a wrong answer that it believes" : "Look at a wrong answer that it caught";
+  const measured = { start: "The start is being measured: held-out problems are answered before the first step. The steps follow.", end: "All steps are done. The end is being measured, on the same held-out problems as the start." }[run.measuring];
+  const look = showcase ? html`<a href=${link(showcase.wrong)}>${seen} →</a>` : null;
+  return html`${said ? html`<p class="soft about"><${Text} of=${said} /></p>` : null}
+    ${outcome.length ? html`<ul class="lead">${outcome.map((one) => html`<li><${Text} of=${one} /></li>`)}${look ? html`<li>${look}</li>` : null}</ul>` : look ? html`<p>${look}</p>` : null}
+    ${measured ? html`<p class="measuring" role="status"><b>● ${measured}</b></p>` : null}`;
+}
+
+// A right answer beside a wrong one to the same problem, with what the judge said of each step.
+function Showcase({ of }) {
+  const [found, set] = useState({}), wanted = of ? [of.wrong, of.right] : [], key = wanted.join(" ");
+  useEffect(() => {
+    let shown = true;
+    Promise.all(wanted.map((at) => source.rollout(at))).then((all) => shown && set({ key, all }), () => shown && set({}));
+    return () => { shown = false; };
+  }, [key]);
+  if (!of || found.key !== key || !found.all.every(Boolean)) return null;
+  const [wrong, right] = found.all, titles = [of.kind === "fooled" ? "wrong, and believed" : "wrong, and caught", "right, and called right"];
+  return html`<section class="showcase"><h2>One problem, two answers</h2>
+    <p class="soft">From step ${ordinal(wrong.step)}. The marks on the left are the truth, the words on the right the verdicts; “≠” marks a verdict that is wrong.</p>
+    ${wrong.problem ? html`<div class="problem"><${Text} of=${wrong.problem} /></div>` : null}
+    <div class="two">${[wrong, right].map((one, place) => html`<div><h3>${titles[place]} <small><a href=${link(wanted[place])}>the whole rollout →</a></small></h3><${Solution} found=${one} /></div>`)}</div></section>`;
+}
+
+const Plots = ({ of, css = "charts" }) => html`<div class=${css}>${of.map((plot) => html`<${Chart} key=${plot.name} ...${plot} />`)}</div>`;
+const hasData = (plot) => plot.x.length && plot.lines.some((line) => line.values.some((value) => value !== null));
 
 function Alarms({ document }) {
   const { alarms, bands, run } = document;
@@ -100,14 +138,14 @@ function leaving(document) {
 }
 
 // What each role earns, beside what is true: the rewards that its objective weighs, and its accuracy.
-function Earned({ document, common, colours }) {
-  const { series } = document.training, charts = [];
+function earned({ document, common, colours }) {
+  const { series } = document.training, plots = [];
   for (const said of document.roles.filter((role) => series[`${role}/predicted_positive`])) {
-    charts.push(html`<${Chart} ...${common} title=${html`Called right by the <${Text} of=${said} />, and right`} label=${`called right by the ${said}, and right`} note="shaded: more is called right than is"
-      gap=${[0, 1]} lines=${[
+    plots.push({ ...common, name: `called ${said}`, title: html`Called right by the <${Text} of=${said} />, and right`, label: `called right by the ${said}, and right`, note: "shaded: more is called right than is",
+      gap: [0, 1], lines: [
         { label: `called right by ${said}`, values: series[`${said}/predicted_positive`], tone: colours[said], share: true },
         { label: "right", values: series[`${said}/base_rate`] ?? [], truth: true, share: true },
-      ]} />`);
+      ] });
   }
   for (const role of document.roles) {
     const truth = series[`${role}/accuracy`] ? "accuracy" : "balanced_accuracy";
@@ -117,33 +155,34 @@ function Earned({ document, common, colours }) {
     const right = { label: `truth: ${truth.replace("_", " ")}`, values: series[`${role}/${truth}`] ?? [], truth: true, share: true };
     const main = lines.findIndex((line) => line.label !== "format");
     if (lines.length) {
-      charts.push(html`<${Chart} ...${common} title=${html`What the <${Text} of=${role} /> earns, and what is true`}
-        gap=${main >= 0 && truth === "accuracy" ? [main, lines.length] : null} lines=${[...lines, right]} />`);
+      plots.push({ ...common, name: `earned ${role}`, title: html`What the <${Text} of=${role} /> earns, and what is true`,
+        gap: main >= 0 && truth === "accuracy" ? [main, lines.length] : null, lines: [...lines, right] });
     }
     const noted = Object.keys(series).filter((name) => name.startsWith(`${role}/truth/`) && document.metrics[name]?.share);
     if (noted.length) {
-      charts.push(html`<${Chart} ...${common} title=${html`What is true of the <${Text} of=${role} />'s turns`} note="what the protocol noted as truth"
-        lines=${noted.map((name, at) => ({ label: name.split("/").at(-1).replaceAll("_", " "), values: series[name], tone: tone(at), share: true }))} />`);
+      plots.push({ ...common, name: `noted ${role}`, title: html`What is true of the <${Text} of=${role} />'s turns`, note: "what the protocol noted as truth",
+        lines: noted.map((name, at) => ({ label: name.split("/").at(-1).replaceAll("_", " "), values: series[name], tone: tone(at), share: true })) });
     }
   }
-  return html`<div class="charts">${charts}</div>`;
+  return plots;
 }
 
-function HeldOut({ document, axis, lanes }) {
+function heldOut({ document, axis, lanes }) {
   const { axes, series } = document.evaluations, x = axes[axis] ?? [];
   const wanted = /^[^/]+\/(pass@1|greedy|majority@\d+|balanced_accuracy|step_balanced_accuracy|error_f1)$/;
   const lines = Object.keys(series).filter((name) => wanted.test(name)).map((name, at) => ({
     label: name.replaceAll("_", " "), values: series[name], tone: tone(at), share: true,
   }));
-  return x.length > 1 ? html`<div class="charts"><${Chart} title="On held-out problems" x=${x} axis=${axis} lines=${lines} lanes=${lanes} height=${260} /></div>` : null;
+  return x.length > 1 ? [{ name: "held out", title: "On held-out problems", x, axis, lines, lanes }] : [];
 }
 
+// In order of interest: the first ones are seen without unfolding.
 const PANELS = [
+  ["Judges", "", /\/(balanced_accuracy|true_positive_rate|true_negative_rate|step_balanced_accuracy)$/],
   ["Entropy", "what is left to explore", /\/(entropy|surprisal)$/],
+  ["Groups without spread", "they teach nothing", /\/zero_spread_groups$/],
   ["Lengths", "tokens of a turn", /\/length$/],
   ["Unreadable and cut off", "", /\/(parse_failures|truncated)$/],
-  ["Judges", "", /\/(balanced_accuracy|true_positive_rate|true_negative_rate|step_balanced_accuracy)$/],
-  ["Groups without spread", "they teach nothing", /\/zero_spread_groups$/],
   ["KL to the reference", "nats a token", /\/kl$/],
   ["Sampler against trainer", "difference of log-probabilities", /\/sampler_trainer_diff$/],
   ["Clip fraction", "", /\/clip_fraction$/],
@@ -151,9 +190,9 @@ const PANELS = [
   ["Loss", "", /\/loss$/],
 ];
 
-function Health({ document, common, colours }) {
+function health({ document, common, colours }) {
   const { series } = document.training;
-  return html`<div class="charts">${PANELS.map(([title, note, pattern]) => {
+  return PANELS.map(([title, note, pattern]) => {
     const names = Object.keys(series).filter((name) => pattern.test(name));
     const many = new Set(names.map((name) => name.split("/").at(-1))).size > 1;
     const own = names.map((name) => colours[document.metrics[name]?.who]), alike = new Set(own).size < own.length;
@@ -162,8 +201,8 @@ function Health({ document, common, colours }) {
       return { label: many ? `${metric.who} ${metric.label}` : metric.who, values: series[name], share: metric.share, tone: many || alike ? tone(at) : (own[at] ?? tone(at)) };
     });
     const healthy = many ? null : (document.metrics[names[0]]?.healthy ?? null);
-    return html`<${Chart} ...${common} title=${title} note=${note} lines=${lines} healthy=${healthy} />`;
-  })}</div>`;
+    return { ...common, name: title, title, note, lines, healthy };
+  });
 }
 
 function Any({ document, common }) {
@@ -178,19 +217,24 @@ function Any({ document, common }) {
   </section>`;
 }
 
+// Four figures, each with the direction that is better; the others are folded. Beside one that got worse stands why it may have.
 function Figures({ figures }) {
-  const main = figures.filter((one) => one.headline && one.after), rest = figures.filter((one) => !one.headline || !one.after);
   if (!figures.length) return null;
+  const main = figures.filter((one) => finite(one.lead)).sort((a, b) => a.lead - b.lead);
+  const rest = figures.filter((one) => !finite(one.lead));
   const body = (some) => html`<table class="figures"><thead><tr><th>held-out problems</th><th>before</th><th>after</th><th>change, 95 % interval</th></tr></thead>
     <tbody>${some.map((one) => html`<tr>
-      <th scope="row"><b><${Text} of=${one.who} /></b> <${Text} of=${one.label} />${one.split ? html` <small><${Text} of=${one.split.replaceAll("_", " ")} /></small>` : null}</th>
+      <th scope="row"><b><${Text} of=${one.who} /></b> <${Text} of=${one.label} />${one.split ? html` <small><${Text} of=${ON[one.split] ?? one.split.replaceAll("_", " ")} /></small>` : null}
+        ${one.direction ? html` <small class="direction"><${Text} of=${one.direction} /></small>` : null}</th>
       <${Cell} estimate=${one.before} share=${one.share} /><${Cell} estimate=${one.after} share=${one.share} />
-      <${Change} ...${one} />
+      <td><${Changed} ...${one} />${one.worse_because ? html`<span class="because"><${Text} of=${one.worse_because} /></span>` : null}</td>
     </tr>`)}</tbody></table>`;
   return html`<section class="before-after"><h2>Before and after</h2>
     ${main.length ? body(main) : html`<p class="soft">There is no final evaluation yet.</p>`}
     ${rest.length ? html`<details><summary>${counted(rest.length, "more figure")}</summary>${body(rest)}</details>` : null}</section>`;
 }
+
+const ON = { fixed: "on solutions that did not change" };
 
 // What each process of a run did in a step, on average; nothing where the run had none of its own.
 function Processes({ of }) {
@@ -206,8 +250,6 @@ function Cell({ estimate, share }) {
   const bounds = finite(estimate.low) && finite(estimate.high) ? `${number(estimate.low, share).replace("\u202f%", "")} to ${number(estimate.high, share)}` : "";
   return html`<td>${number(estimate.value, share)} <small>${bounds}${estimate.n ? `, n\u00a0${estimate.n}` : ""}</small></td>`;
 }
-
-const Change = (one) => html`<td><${Changed} ...${one} /></td>`;
 
 // A change is one where its interval leaves out zero.
 export function Changed({ change, share, better }) {

@@ -153,6 +153,16 @@ function Trace({ trace, shade, shadeBy, open }) {
     <details><summary>what was read in it, and what is true of it</summary><pre class="raw"><${Text} of=${JSON.stringify({ parsed: trace.parsed, truth: trace.truth }, null, 1)} /></pre></details></details>`;
 }
 
+const FULL = 70; // percent of the colour, of the token with the largest value
+const LEAST = { logprob: 0.05, entropy: 0.05 }; // values below it are never shaded fully
+const LEFT_BLANK = { logprob: "unshaded: 0, the only token there was", entropy: "unshaded: 0 nats, nothing to choose" };
+
+// From no shade to the darkest, with the value of each.
+function scaleOf(colour, value, backwards = false) {
+  const ends = [html`<span>0</span>`, html`<i style=${{ background: `linear-gradient(to ${backwards ? "left" : "right"}, transparent, color-mix(in srgb, var(--${colour}) ${FULL}%, transparent))` }}></i>`, html`<span>${number(value)}</span>`];
+  return html`<span class="ramp">${backwards ? ends.reverse() : ends}</span>`;
+}
+
 function Tokens({ trace, shade, shadeBy }) {
   const turns = trace.turns.length ? trace.turns : [[0, trace.tokens.length, trace.finish]], parts = [];
   let at = 0;
@@ -164,14 +174,16 @@ function Tokens({ trace, shade, shadeBy }) {
   const worth = Object.entries(trace.advantages ?? {}), paid = worth.find(([name]) => shade === `advantage of ${name}`)?.[1];
   const spread = trace.entropies, shades = [["logprob", "log-probability"], ...(spread ? [["entropy", "entropy"]] : []),
     ...worth.map(([name]) => [`advantage of ${name}`, worth.length > 1 ? `advantage of ${name}` : "advantage"]), ["mask", "mask: sampled or given"], ["none", "nothing"]];
-  const most = Math.max(1e-9, ...(paid ?? []).map((value) => Math.abs(value ?? 0)));
+  const sampled = turns.flatMap(([start, end]) => Array.from({ length: end - start }, (_, place) => start + place));
+  const values = paid ?? { logprob: trace.logprobs, entropy: spread }[shade], sizes = values ? sampled.map((place) => Math.abs(values[place] ?? 0)) : [];
+  const most = Math.max(LEAST[shade] ?? 1e-9, ...sizes);
   return html`<div class="chips"><span class="soft">tokens shaded by</span>${shades.map(([key, label]) =>
       html`<button type="button" aria-pressed=${shade === key} onClick=${() => shadeBy(key)}>${label}</button>`)}</div>
+    ${values ? html`<p class="soft scale">${paid ? scaleOf("b", -most, true) : null}${scaleOf(paid ? "a" : "b", shade === "logprob" ? -most : most)} ${LEFT_BLANK[shade] ?? "unshaded: 0"}</p>` : null}
     ${parts.map(([label, start, end]) => html`<div class=${`turn ${label === "given" ? "given" : ""}`}>${parts.length > 1 ? html`<small><${Text} of=${label} /></small>` : null}
       <pre class="tokens">${trace.tokens.slice(start, end).map((piece, place) => {
         const logprob = trace.logprobs[start + place], given = label === "given", gain = paid?.[start + place] ?? null, open = spread?.[start + place];
-        const strength = shade === "mask" ? (given ? 0 : 25) : paid ? Math.min(75, (60 * Math.abs(gain ?? 0)) / most) : given ? 0
-          : shade === "logprob" ? Math.min(75, -14 * (logprob ?? 0)) : shade === "entropy" ? Math.min(75, 30 * (open ?? 0)) : 0;
+        const strength = shade === "mask" ? (given ? 0 : 25) : values && !given ? (FULL * Math.abs(values[start + place] ?? 0)) / most : 0;
         const colour = shade === "mask" || (paid && gain > 0) ? "a" : "b";
         const told = worth.map(([name, values]) => (finite(values[start + place]) ? ` · advantage of ${name} ${number(values[start + place])}` : "")).join("");
         return html`<span class="token" title=${plain(`${piece} · token ${trace.ids[start + place]}${given ? " · given" : ` · log-probability ${number(logprob)}${finite(open) ? ` · entropy ${number(open)} nats` : ""}`}${told}`)}

@@ -72,16 +72,19 @@ function Confusion({ title, count, level, where }) {
       : html`<p class="soft"><a href=${`#rollouts:unread${where}`}>${counted(count.unread, "review")}</a> could not be read.</p>`}</div>`;
 }
 
+const TICKS = [0, 0.25, 0.5, 0.75, 1]; // of both axes
+
 function Calibration({ bins, where }) {
   const used = bins.map((bin, at) => [...bin, at]).filter(([n]) => n > 0), error = calibrationError(bins);
   if (!used.length) return html`<div><h3>Calibration</h3><p class="soft">The reviews give no probabilities.</p></div>`;
   const said = ([n, sum, right]) => `said ${number(sum / n, true)}, right ${number(right / n, true)}, n ${n}`;
   return html`<div><h3>Calibration <small>expected error ${number(error, true)}</small></h3>
-    <div class="reliability"><span class="up">share that was right</span><div class="calibration" role="img" aria-label=${plain(used.map(said).join("; "))}>
+    <div class="reliability"><span class="up">share that was right, %</span><div class="calibration" role="img" aria-label=${plain(used.map(said).join("; "))}>
       <i class="diagonal"></i>
+      ${TICKS.map((tick) => html`<i class="tick across" style=${{ left: `${100 * tick}%` }}>${100 * tick}</i><i class="tick upward" style=${{ bottom: `${100 * tick}%` }}>${100 * tick}</i>`)}
       ${used.map((bin) => html`<a class="dot" href=${`#rollouts:all;score=${bin[3]}${where}`} title=${said(bin)} aria-label=${said(bin)}
         style=${{ left: `${(100 * bin[1]) / bin[0]}%`, bottom: `${(100 * bin[2]) / bin[0]}%`, width: `${size(bin[0], bins)}px`, height: `${size(bin[0], bins)}px` }}></a>`)}
-    </div><span class="ends"><i>0</i><i>probability of CORRECT that reviews gave</i><i>1</i></span></div>
+    </div><span class="ends">probability of CORRECT that reviews gave, %</span></div>
     <p class="soft">On the line it is calibrated. The larger a dot, the more reviews.</p></div>`;
 }
 

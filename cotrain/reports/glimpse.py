@@ -1,0 +1,118 @@
+"""One rollout with its verdicts in a few lines, for a terminal that follows a run.
+
+::
+
+    step 31: There are 2 hats. There are 3 more pies than hats. There are 4 times as many nuts as pies. How many nuts
+    are there?
+    ✓  pies = 3 + hats = 3 + 2 = 5      says right
+    ✗  nuts = 4 * pies = 4 * 5 = 21     says right ≠
+    ✗  answer 21, gold 20               says right ≠   the verifier was fooled
+
+The marks on the left are the truth, the words on the right the verdict of the solution's first review; ``≠`` marks a
+verdict that the truth contradicts. Everything a model wrote is shown without a control character.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cotrain.core.errors import CotrainError
+from cotrain.core.notes import ANSWER, CORRECT, FINAL, GOLD, PROBLEM, STEP_OK, STEPS, VERDICTS
+from cotrain.core.types import Episode, Trace
+from cotrain.core.verbosity import escape_terminal
+from cotrain.storage.ledger import Ledger
+
+EPISODES = "episodes"  # the folder of a run that holds its ledger
+MOST_STEPS = 6  # of a solution; a longer one is cut
+MOST_LINES = 3  # of a problem
+MARKS = {True: "✓", False: "✗", None: "·"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A solution and one review of it."""
+
+    problem: str
+    solution: Trace
+    review: Trace
+
+    @property
+    def is_misjudged(self) -> bool:
+        return FINAL.of(self.review) != CORRECT.of(self.solution)
+
+    @property
+    def kind(self) -> str:
+        """What its verdict was worth, in words."""
+        if CORRECT.of(self.solution):
+            return "a right answer was doubted" if self.is_misjudged else "right, and accepted"
+        return "the verifier was fooled" if self.is_misjudged else "the error was caught"
+
+
+def choose_glimpse(episodes: Sequence[Episode]) -> Judged | None:
+    """The rollout of a step that is worth a look: one that fooled its verifier, else an error that was caught, else
+    any; the first of its kind. None where nothing was judged."""
+    judged = [one for episode in episodes for one in _judged_in(episode)]
+    kinds = ("the verifier was fooled", "the error was caught", "a right answer was doubted", "right, and accepted")
+    return min(judged, key=lambda one: kinds.index(one.kind), default=None)
+
+
+def glimpse_lines(step: int, judged: Judged, width: int) -> list[str]:
+    """The lines for a terminal of ``width`` columns. ``step`` counts from 1."""
+    solution, review = judged.solution, judged.review
+    problem = escape_terminal(" ".join(judged.problem.split()), 400)
+    texts = [str(step_text).strip() for _, _, step_text in STEPS.of(solution) or ()][:MOST_STEPS]
+    truths = list(STEP_OK.of(solution) or ())
+    verdicts = list(VERDICTS.of(review) or ())
+    rows = [(_at(truths, place), escape_terminal(text, 200), _at(verdicts, place)) for place, text in enumerate(texts)]
+    answer = escape_terminal(ANSWER.of(solution), 40)
+    gold = GOLD.of(solution)
+    of_gold = "" if gold is None else f", gold {escape_terminal(gold, 40)}"
+    rows.append((CORRECT.of(solution), f"answer {answer}{of_gold}", FINAL.of(review)))
+    room = max(20, width - 22)
+    wide = min(room, max(len(text) for _, text, _ in rows))
+    told = textwrap.wrap(f"step {step}: {problem}", width)
+    lines = [*told[:MOST_LINES], *(["…"] if len(told) > MOST_LINES else [])]
+    for truth, text, verdict in rows:
+        lines.append(f"{MARKS[truth]}  {_cut(text, wide):{wide}}  {_verdict_words(truth, verdict)}".rstrip())
+    lines.append(f"   {judged.kind}")
+    return lines
+
+
+def read_glimpse(directory: Path, step: int, width: int) -> list[str]:
+    """The lines of a step, counted from 0, of the run in ``directory``; none where nothing can be read or was
+    judged."""
+    try:
+        with Ledger(directory / EPISODES) as ledger:
+            judged = choose_glimpse(ledger.read(step))
+    except (CotrainError, OSError, ValueError):
+        return []
+    return [] if judged is None else glimpse_lines(step + 1, judged, width)
+
+
+def _judged_in(episode: Episode) -> list[Judged]:
+    by_address = {str(trace.address): trace for trace in episode.traces}
+    found = []
+    for trace in episode.traces:
+        solution = by_address.get(trace.parent or "")
+        is_known = solution is not None and CORRECT.of(solution) is not None and FINAL.of(trace) is not None
+        if solution is not None and is_known and ANSWER.of(solution) is not None:
+            found.append(Judged(problem=str(PROBLEM.of(solution) or ""), solution=solution, review=trace))
+    return found
+
+
+def _verdict_words(truth: bool | None, verdict: bool | None) -> str:
+    if verdict is None:
+        return ""
+    said = "says right" if verdict else "says wrong"
+    return said if truth is None or truth == verdict else f"{said} ≠"
+
+
+def _at(values: Sequence[bool], place: int) -> bool | None:
+    return bool(values[place]) if place < len(values) and values[place] is not None else None
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: max(0, width - 1)]}…"

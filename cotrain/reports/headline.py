@@ -1,0 +1,174 @@
+"""What came of a run, in a reader's words: the sentences above its page, and the four figures that stand under them.
+
+All of it is read from one source, the held-out figures before and after training (``summary.json``). What a run earns
+on its training problems is drawn in its curves and is never mixed into these sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cotrain.core.statistics import Estimate
+from cotrain.reports.guide import difference_interval, number_text, points_text
+
+FigureRow = Mapping[str, Any]  # one row of ``runs.py: figure_rows``
+
+GAP = "gap"  # called right minus right
+LEADS = 4  # figures that are not folded
+JUDGED = "balanced_accuracy"
+ON_FIXED = "fixed"  # the split of solutions that did not change
+WORDS = {
+    "pass@1": "of its answers to held-out problems right",
+    "greedy": "of its greedy answers to held-out problems right",
+}
+NUMBER_WORDS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six", 7: "seven", 8: "eight"}
+HARDER = (
+    "So it did not forget how to judge. The solutions that it is shown have changed, and the errors that are left in "
+    "them are harder to see."
+)
+
+
+def outcome_sentences(figures: Sequence[FigureRow]) -> list[str]:
+    """What became of each role, whether a judge is fooled, and what its choice is worth."""
+    sentences = []
+    for who in dict.fromkeys(str(figure["who"]) for figure in figures):
+        own = [figure for figure in figures if figure["who"] == who]
+        if any(figure["name"] == JUDGED for figure in own):
+            sentences += _judge_sentences(who, own)
+        elif who:
+            sentences += _first_headline(who, own)
+    gaps = [figure for figure in figures if figure["name"] == GAP and not figure["split"]]
+    sentences += [_fooled_sentence(figure) for figure in gaps if figure["after"]]
+    return [*sentences, *_choice_sentences(figures)]
+
+
+def is_fooled(figures: Sequence[FigureRow]) -> bool:
+    """Whether a judge is shown to call more right than is right, at the end."""
+    gaps = (figure for figure in figures if figure["name"] == GAP and figure["after"])
+    return any(Estimate.from_json(figure["after"]).low > 0.0 for figure in gaps)
+
+
+def lead_keys(figures: Sequence[FigureRow]) -> list[str]:
+    """The figures that are shown first: how often the solver is right, how well its judge judges what did not change
+    and what its generator writes now, and whether it is fooled; then other headlines."""
+    measured = [figure for figure in figures if figure["before"] and figure["after"]]
+    wishes = (
+        [figure for figure in measured if figure["name"] == "pass@1" and not figure["split"]],
+        [figure for figure in measured if figure["name"] == JUDGED and figure["split"] == ON_FIXED],
+        [figure for figure in measured if figure["name"] == JUDGED and not figure["split"]],
+        [figure for figure in measured if figure["name"] == GAP],
+    )
+    first_of_each = [wish[0] for wish in wishes if wish]
+    headlines = [figure for figure in measured if figure["headline"]]
+    keys = dict.fromkeys(str(figure["key"]) for figure in (*first_of_each, *headlines))
+    return list(keys)[:LEADS]
+
+
+def direction_words(figure: FigureRow) -> str:
+    """Which way is better, in words; "" where neither is."""
+    if figure["name"] == GAP:
+        return "nearer to 0 is better"
+    if figure["better"] > 0:
+        return "better is up"
+    return "better is down" if figure["better"] < 0 else ""
+
+
+def got_worse(figure: FigureRow) -> bool:
+    """Whether its change is shown, by an interval that leaves out zero, and in the wrong direction."""
+    if not (figure["change"] and figure["better"]):
+        return False
+    change = Estimate.from_json(figure["change"])
+    return not change.includes(0.0) and change.value * figure["better"] < 0.0
+
+
+def explain_worse(figure: FigureRow, figures: Sequence[FigureRow]) -> str:
+    """Why a figure may have got worse, to stand beside it; "" for one that did not."""
+    if not got_worse(figure):
+        return ""
+    on_fixed = [
+        other
+        for other in figures
+        if other["who"] == figure["who"] and other["name"] == figure["name"] and other["split"] == ON_FIXED
+    ]
+    if not figure["split"] and on_fixed and on_fixed[0]["before"] and on_fixed[0]["after"]:
+        fixed = on_fixed[0]
+        what = f"On solutions that did not change: {_from_to(fixed)}."
+        return what if got_worse(fixed) else f"{what} {HARDER}"
+    return str(figure["advice"] or figure["meaning"])
+
+
+def _first_headline(who: str, own: Sequence[FigureRow]) -> list[str]:
+    """The first headline of a role that is no judge."""
+    for figure in own:
+        if figure["headline"] and figure["before"] and figure["after"] and figure["change"]:
+            what = WORDS.get(figure["name"])
+            text = f"{_from_to(figure)} {what}" if what else f"{figure['label']} {_from_to(figure)}"
+            return [f"{who.capitalize()}: {text} ({_change_words(figure)})."]
+    return []
+
+
+def _judge_sentences(who: str, own: Sequence[FigureRow]) -> list[str]:
+    """How well a judge tells right from wrong, on solutions that did not change and on those of the solver beside
+    it."""
+    places = {ON_FIXED: "on solutions that did not change", "": "on those of its own generator"}
+    parts = []
+    for split, place in places.items():
+        for figure in own:
+            if figure["name"] == JUDGED and figure["split"] == split and figure["before"] and figure["after"]:
+                parts.append(f"{place} {_from_to(figure)} ({_change_words(figure)})")
+    if len(parts) == 1:
+        parts[0] = parts[0].removeprefix("on those of its own generator ")
+    return [f"{who.capitalize()}, in balanced accuracy (chance is 50): {', '.join(parts)}."] if parts else []
+
+
+def _fooled_sentence(gap: FigureRow) -> str:
+    """Whether a judge calls more right than is right."""
+    who = f"The {gap['who']}" if gap["who"] else "It"
+    after = Estimate.from_json(gap["after"])
+    size = points_text(abs(after.value), share=True).removeprefix("+")
+    bounds = difference_interval(after, share=True)
+    if after.low > 0.0:
+        return f"{who} is being fooled: it calls {size} points more of them right than are ({bounds})."
+    if after.high < 0.0:
+        return f"{who} is strict, not fooled: it calls {size} points fewer of them right than are ({bounds})."
+    return f"{who} is not shown to be fooled: right by its word minus right in truth is {bounds}."
+
+
+def _choice_sentences(figures: Sequence[FigureRow]) -> list[str]:
+    """What the judge's word on k answers is worth, beside the vote and one greedy answer."""
+    at_the_end = {(f["who"], f["name"]): f for f in figures if f["after"] and not f["split"]}
+    sentences = []
+    for (who, name), best in at_the_end.items():
+        what, _, count = name.partition("@")
+        if what != "best" or not count.isdigit():
+            continue
+        weighted, vote = (at_the_end.get((who, f"{kind}@{count}")) for kind in ("weighted", "majority"))
+        greedy = at_the_end.get((who, "greedy"))
+        if weighted and vote and greedy:
+            of_how_many = NUMBER_WORDS.get(int(count), count)
+            sentences.append(
+                f"Of {of_how_many} answers, a vote weighted by the verifier's scores is right in {_end(weighted)}, the "
+                f"answer that it scores highest in {_end(best)}, the most frequent one in {_end(vote)}; a single "
+                f"greedy answer in {_end(greedy)}."
+            )
+    return sentences
+
+
+def _end(figure: FigureRow) -> str:
+    return number_text(Estimate.from_json(figure["after"]).value, share=bool(figure["share"]))
+
+
+def _from_to(figure: FigureRow) -> str:
+    """``39.9 % → 64.7 %``."""
+    start = number_text(Estimate.from_json(figure["before"]).value, share=bool(figure["share"]))
+    return f"{start} → {_end(figure)}"
+
+
+def _change_words(figure: FigureRow) -> str:
+    """``+20.1 to +29.5 points``, or that no change is shown."""
+    if not figure["change"]:
+        return "interval unknown"
+    change = Estimate.from_json(figure["change"])
+    bounds = difference_interval(change, share=bool(figure["share"]))
+    return f"no change shown, {bounds}" if change.includes(0.0) else bounds
