@@ -232,14 +232,15 @@ def figure_rows(before: dict[str, Estimate], summary: Json, roles: Sequence[str]
 def _with_reading_aids(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Each figure with its place among the first ones, which way is better, and why it may have got worse."""
     leads = headline.lead_keys(rows)
+    directions = [{**row, "direction": headline.direction_words(row)} for row in rows]
+    signed = [{**row, "better": headline.better_sign(row)} for row in directions]
     return [
         {
             **row,
             "lead": leads.index(row["key"]) if row["key"] in leads else None,
-            "direction": headline.direction_words(row),
-            "worse_because": headline.explain_worse(row, rows),
+            "worse_because": headline.explain_worse(row, signed),
         }
-        for row in rows
+        for row in signed
     ]
 
 
