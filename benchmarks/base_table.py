@@ -1,4 +1,4 @@
-"""What a base can do, by the number of steps: the tables of ``docs/bases-measured.md``.
+"""What a base can do, by the number of steps: the tables of ``docs/bases.md``.
 
     python benchmarks/base_table.py embedded [DIRECTORY …] [--lengths 1 9] [--problems 192] [--seed 0] [--split test]
 

@@ -1,4 +1,4 @@
-"""How often a base follows its taught habits, by temperature: a table of ``docs/bases-measured.md``.
+"""How often a base follows its taught habits, by temperature: a table of ``docs/bases.md``.
 
     python benchmarks/habit_rates.py [MODEL …] [--problems 256]
     python benchmarks/habit_rates.py MODEL … --lengths 2 3 --temperatures 0 --families plain owner

@@ -1,4 +1,4 @@
-"""What a base writes when it is asked for a problem: a table of ``docs/bases-measured.md``.
+"""What a base writes when it is asked for a problem: a table of ``docs/bases.md``.
 
     python benchmarks/proposals.py [MODEL …] [--problems 512] [--source 2 6]
 

@@ -1,4 +1,4 @@
-"""The data of docs/real-model-runs.md: problems of ASDiv with one equation each, for a short form and for RL.
+"""The data of docs/a-real-model.md: problems of ASDiv with one equation each, for a short form and for RL.
 
     python benchmarks/short_form.py ASDiv.xml --out runs/asdiv
     python benchmarks/short_form.py ASDiv.xml --mawps mawps.jsonl --out runs/real  # for labels-real-near.toml

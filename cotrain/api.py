@@ -33,7 +33,7 @@ def run(
     newest checkpoints stay, and those of steps that ``keep_every`` divides. ``backend``: who runs the policies; None:
     this process, on ``device`` ("auto": cuda where there is one, else cpu). ``observer``: who is told of steps and
     alarms; None: standard output, as the command has it. ``lag``: K plays step t + K beside the update of step t
-    (docs/cluster-layouts.md).
+    (docs/cluster.md).
 
     On SIGINT, SIGTERM or SIGHUP it saves what it has and raises ``Stopped``, which is a SystemExit."""
     _refuse_other_than_recipe(recipe)

@@ -38,6 +38,7 @@ PAGES = [
     "commands",
     "other-frameworks",
     "new-task-source",
+    "recipes-for-problems",
 ]
 FETCHED = ("gym:", "openai/")  # data that is made by another package, or fetched
 QUESTION = (
@@ -120,6 +121,15 @@ def place(tmp_path_factory) -> Iterator[Path]:
         "my-reward-model",
     ):  # a dry run looks into them
         shutil.copytree(TINY, place / name)
+    unanswered = [json.dumps({"question": f"How many legs have {n} dogs and a cat?"}) + "\n" for n in range(30)]
+    (place / "questions.jsonl").write_text("".join(unanswered))
+    (place / "half-answered.jsonl").write_text(rows + "".join(unanswered))
+    (place / "solved.jsonl").write_text(rows)
+    (task,) = blocks("recipes-for-problems", "json")
+    (place / "tasks.jsonl").write_text("".join(task.replace("total", f"total_{n}") for n in range(40)))
+    (place / "my_agent.py").write_text(blocks("recipes-for-problems", "python")[0])
+    (place / "my_reward.py").write_text("def score(task, answer, correct):\n    return correct\n")
+    (place / "my_gate.py").write_text("def check(problem):\n    return None\n")
     (place / "reversals.py").write_text(blocks("new-task-source", "python")[0])
     (place / "my_method.py").write_text("\n\n".join(blocks("method-from-scratch", "python")) + "\n\nmine = rival\n")
     yield place

@@ -13,6 +13,7 @@ from cotrain.recipes import NAMES
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+ABOUT_ALL_STUDIES = ("how-studies-are-run.md", "withdrawn.md")
 
 
 def pages_of(entries):
@@ -33,6 +34,28 @@ def test_tables_of_results_are_data_and_are_rendered_as_they_were_written(monkey
     for file in files:
         blocks = json.loads(file.read_text(encoding="utf-8"))
         assert parse_tables(render_tables(blocks)) == blocks, file
+
+
+def test_every_question_has_a_page_with_its_answer_first():
+    """The index leads to each, and each has what a reader asks for, in this order."""
+    results = DOCS / "results"
+    index = (results / "README.md").read_text(encoding="utf-8")
+    questions = sorted(set(results.glob("*.md")) - {results / name for name in ("README.md", *ABOUT_ALL_STUDIES)})
+    assert len(questions) > 8 and len(index.split()) < 500
+    for page in questions:
+        assert f"]({page.name})" in index, page
+        title, answer, rest = page.read_text(encoding="utf-8").split("\n\n", 2)
+        assert title.endswith("?") and answer.startswith("**"), page
+        parts = ["\n![", "\n| ", "## How it was asked", "## What would change our mind", "## The studies"]
+        places = [f"\n{rest}".index(part) for part in parts]
+        assert places == sorted(places), page
+
+
+def test_every_study_is_found_from_a_question():
+    results = DOCS / "results"
+    pages = "".join(page.read_text(encoding="utf-8") for page in results.glob("*.md"))
+    for study in results.glob("*/README.md"):
+        assert f"]({study.parent.name}/README.md" in pages, study
 
 
 def test_the_front_page_is_read_in_four_minutes():

@@ -32,6 +32,8 @@ look
   cotrain top DIR                  the same in a terminal; --json for scripts
   cotrain why DIR ROLLOUT          which reward came from what
   cotrain diff A B                 two runs side by side: settings, figures, texts
+  cotrain audit FILE …             is a judge being fooled? in rollouts of TRL,
+                                   veRL, verifiers and others, or of any file
   cotrain report DIR               write report.html anew
   cotrain eval DIR                 measure on held-out problems, or with --suite
                                    on benchmarks: gsm8k, math500, processbench …
@@ -54,7 +56,7 @@ from nothing
 RUNS = ("run", "train", "dpo", "reward")
 LENIENT = (*RUNS, "compare", "sft", "pretrain", "tokenizer")  # commands that can leave rows out
 LONG = (*RUNS, "resume", "demo", "compare", "study", "pretrain", "sft")
-AS_JSON = (*LONG, "paraphrase", "list", "doctor", "export")  # what they say on the way goes to stderr
+AS_JSON = (*LONG, "paraphrase", "list", "doctor", "export", "audit")  # what they say on the way goes to stderr
 OUTSIDE = {  # what a disk or its owner refuses, and no bug of ours
     errno.EACCES,
     errno.EPERM,
@@ -213,6 +215,12 @@ def report_command(argv: Sequence[str]) -> int:
     return report(argv)
 
 
+def audit_command(argv: Sequence[str]) -> int:
+    from cotrain.cli.audit import audit
+
+    return audit(argv)
+
+
 def view_command(argv: Sequence[str]) -> int:
     from cotrain.cli.view import view
 
@@ -322,6 +330,7 @@ COMMANDS: dict[str, Command] = {
     "compare": compare_command,
     "study": study_command,
     "report": report_command,
+    "audit": audit_command,
     "view": view_command,
     "top": top_command,
     "why": why_command,

@@ -14,25 +14,34 @@ from urllib.parse import quote
 from cotrain.cli.flags import Parser, whole_number
 from cotrain.core.verbosity import print_notice
 from cotrain.reports.follow import RECIPE
+from cotrain.reports.foreign import as_run_directory
 from cotrain.reports.places import MOST_PLACES, ViewPlace, find_places
 from cotrain.reports.view_server import HOST, Viewer, listen
 
 
 def view(words: Sequence[str]) -> int:
-    """Show a run, a comparison, a study or all of a folder in a browser; a run that goes on is followed."""
+    """Show a run, a comparison, a study or all of a folder in a browser; a run that goes on is followed. Rollouts of
+    another trainer are shown as they are now."""
     parser = Parser(prog="cotrain view", description=view.__doc__)
     parser.add_argument(
         "place",
         metavar="DIR",
-        help="of a run, comparison or study, or a folder of them; DIR#r:12:3:0 is one of its screens or rollouts",
+        help="of a run, comparison or study, or a folder of them, or rollouts of another trainer; DIR#r:12:3:0 is one "
+        "of its screens or rollouts",
     )
     parser.add_argument(
         "--port", type=whole_number(0, 65535), default=0, metavar="N", help="0: any that is free (default: 0)"
     )
     parser.add_argument("--open", action="store_true", help="open the browser of this machine")
     args = parser.parse_strictly(words)
-    folder, screen = split_address(args.place)
-    with Viewer(find_places(folder), folder) as viewer, listen(viewer, args.port) as server:
+    place, screen = split_address(args.place)
+    with as_run_directory(place) as folder, Viewer(find_places(folder), folder) as viewer:
+        return _serve(viewer, folder, args.port, screen, opens=args.open)
+
+
+def _serve(viewer: Viewer, folder: Path, port: int, screen: str, *, opens: bool) -> int:
+    """Serve the page until Ctrl-C."""
+    with listen(viewer, port) as server:
         address = f"http://{HOST}:{server.server_address[1]}/{viewer.token}/{screen}"
         if viewer.left_out:
             print_notice(
@@ -40,7 +49,7 @@ def view(words: Sequence[str]) -> int:
                 "others name a folder inside"
             )
         print(f"{address}  (this machine alone; Ctrl-C to leave)", flush=True)
-        if args.open:
+        if opens:
             webbrowser.open(address)
         try:
             server.serve_forever()

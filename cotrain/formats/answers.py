@@ -304,6 +304,14 @@ def final_answer(text: str) -> str | None:
     return _hash_answer(text)
 
 
+def answer_in(response: str, answer: str | None = None) -> str | None:
+    """The answer that a response gives, read by a format as of ``answer_reader``; None where none is found. Without a
+    format it is what stands in tags, in a box or behind ####, else behind "the answer is"."""
+    if answer is not None:
+        return answer_reader(answer)(response)
+    return final_answer(response) or _phrase_answer(response)
+
+
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # what a backslash escapes is no brace
 _VISIBLE = re.compile(r"\S")
 

@@ -1,0 +1,20 @@
+"""Graders: answers compared by mathematics, programs by their tests. What other trainers take from here is loaded when
+it is asked for (``rewards.py``), without torch and without Ray."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cotrain.grading.pool import GradingPool
+    from cotrain.grading.rewards import AnswerReward, NotGraded, grade_response, grade_responses, score_response
+
+__all__ = ["AnswerReward", "GradingPool", "NotGraded", "grade_response", "grade_responses", "score_response"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r} (there are: {', '.join(__all__)})")
+    module = "cotrain.grading.pool" if name == "GradingPool" else "cotrain.grading.rewards"
+    return getattr(import_module(module), name)

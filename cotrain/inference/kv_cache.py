@@ -1,21 +1,29 @@
-"""A key-value cache for rows that decode together, and the attention that reads it: prompts once for several rows, each
-row's own tokens in columns.
+"""A key-value cache for rows that decode together, and the attention that reads it: prompts once for several rows, and
+so what several rows have sampled alike.
 
 A *tile* holds one prompt for up to eight rows; ``kv_cache.py`` reads it once for all of them. Prompts end at the last
 column of their storage.
 
-Own tokens: all rows write at one shared *cursor*, so a decode step stores its keys with one copy into a view and reads
-them without one. A row starts where the cursor stood when it entered::
+A *line* holds sampled tokens. The rows of a tile that have drawn the same tokens so far read one line, and the model
+computes their next token once. Where they draw different tokens the line forks: each of them but the first goes on with
+a copy. Every row draws by its own uniforms, so it draws what it would have drawn alone::
+
+    row 0    a b c ▏             line 0    a b c ▏          row 1 and row 2 read line 1
+    row 1    a b d ▏             line 1    a b d ▏          when row 2 draws another token than row 1,
+    row 2    a b d ▏                                        it goes on with line 2, a copy of line 1
+
+All lines are written at one shared *cursor*, so a decode step stores its keys with one copy into a view and reads them
+without one. A line starts where the cursor stood when its rows entered::
 
     column   0 . . . . 5 . . . . 10 . .
-    row 0    . s s s s s s s s s s s s ▏      start 1
-    row 1    . . . . . . . . . s s s s ▏      start 9          ▏ = cursor
+    line 0   . s s s s s s s s s s s s ▏      start 1
+    line 1   . . . . . . . . . s s s s ▏      start 9          ▏ = cursor
 
 The columns from the least start to the cursor are the *window*. The column before it is read too, as the place where
-``attend`` puts the prompt's score. When the cursor reaches the last column, the window moves to the left. Rows and
+``attend`` puts the prompt's score. When the cursor reaches the last column, the window moves to the left. Lines and
 tiles stay dense: the last ones move into the places of the finished.
 
-A layer with a sliding window reads the same columns, with a mask that follows the cursor once a row is longer than the
+A layer with a sliding window reads the same columns, with a mask that follows the cursor once a line is longer than the
 window.
 
 Left out: pages, so that memory is rows × longest answer × 3/2 and tiles × longest prompt; giving back what a window has
@@ -26,7 +34,7 @@ which it refuses.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from inspect import signature
@@ -39,11 +47,11 @@ from transformers.cache_utils import Cache
 
 from cotrain.core.errors import ModelError
 
-# -- Attention of one new token per row, to a prompt that several rows share and to the row's own tokens.
+# -- Attention of one new token per line, to a prompt that several lines share and to the line's own tokens.
 #
-# Rows with one prompt form a *tile*, and their queries are the rows of one matrix: a prompt's keys and values are read
-# once a tile instead of once a row (Juravsky et al. 2024, "Hydragen", arXiv:2402.05099). What a row sampled itself is
-# two small matrix products per row and key head. One softmax joins the two exactly. With prompt scores s_j and values
+# Lines with one prompt form a *tile*, and their queries are the rows of one matrix: a prompt's keys and values are read
+# once a tile instead of once a line (Juravsky et al. 2024, "Hydragen", arXiv:2402.05099). What a line has sampled is
+# two small matrix products per line and key head. One softmax joins the two exactly. With prompt scores s_j and values
 # v_j it needs of the prompt only
 #
 #     total = log Σ_j exp(s_j)        mixed = Σ_j exp(s_j - total) v_j
@@ -65,18 +73,18 @@ class PromptTiles:
     keys: Tensor  # [N * K, P, head_dim]
     values: Tensor  # [N * K, P, value's head_dim]
     mask: Tensor | None  # [N * K, 1, P], additive
-    members: Tensor  # [N * K * T] of each place of each tile and head, the row and head; any where there is no row
-    places: Tensor  # [R * K] of each row and head, its place
+    members: Tensor  # [N * K * T] of each place of each tile and head, the line and head; any where there is no line
+    places: Tensor  # [L * K] of each line and head, its place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeReads:
-    """What a decode step of R rows reads in one layer. The first own column is a place for the prompt: its values are
+    """What a decode step of L lines reads in one layer. The first own column is a place for the prompt: its values are
     zero, and ``attend`` replaces its score."""
 
-    keys: Tensor  # [R * K, 1 + W, head_dim] own, a strided view
-    values: Tensor  # [R * K, 1 + W, value's head_dim], a strided view
-    mask: Tensor | None  # [R * K, 1, 1 + W], additive
+    keys: Tensor  # [L * K, 1 + W, head_dim] own, a strided view
+    values: Tensor  # [L * K, 1 + W, value's head_dim], a strided view
+    mask: Tensor | None  # [L * K, 1, 1 + W], additive
     prompts: PromptTiles
 
 
@@ -96,10 +104,10 @@ def attend(
     softcap: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of one query token per row, in the form that transformers calls attention functions.
+    """Attention of one query token per line, in the form that transformers calls attention functions.
 
-    Args: query [R, heads, 1, head_dim]; key [R, K, 1, head_dim] with ``Reads``, which hold all else; scores become
-    softcap · tanh(score / softcap) (Gemma 2). Returns [R, 1, heads, value's head_dim]. Raises ModelError for what it
+    Args: query [L, heads, 1, head_dim]; key [L, K, 1, head_dim] with ``Reads``, which hold all else; scores become
+    softcap · tanh(score / softcap) (Gemma 2). Returns [L, 1, heads, value's head_dim]. Raises ModelError for what it
     cannot compute.
     """
     reads: DecodeReads | None = getattr(key, _READS, None)
@@ -109,20 +117,22 @@ def attend(
     if problems or reads is None:
         problem = ", ".join(problems) or "other keys than the cache's"
         raise ModelError(f"the embedded engine cannot decode {type(module).__name__}: it uses {problem}")
-    rows, heads, _, width = query.shape
-    queries = query.reshape(rows * key.shape[1], -1, width) * (width**-0.5 if scaling is None else scaling)
+    lines, heads, _, width = query.shape
+    queries = query.reshape(lines * key.shape[1], -1, width) * (width**-0.5 if scaling is None else scaling)
     queries = queries.to(reads.keys.dtype)
-    with torch.autocast(query.device.type, enabled=False):  # the cache says what is computed in
+    device = query.device.type
+    narrow = torch.is_autocast_enabled(device)  # the cache says what is computed in; to ask is cheap, a block is not
+    with torch.autocast(device, enabled=False) if narrow else nullcontext():
         mixed, total = _attend_prompts(queries, reads.prompts, softcap)
         scores = _attention_scores(queries, reads.keys, reads.mask, softcap)
         scores[:, :, :1] = total
         weights = torch.softmax(scores, dim=-1).to(mixed.dtype)
         own = torch.bmm(weights, reads.values)
-    return own.addcmul_(weights[:, :, :1], mixed).view(rows, 1, heads, -1), None
+    return own.addcmul_(weights[:, :, :1], mixed).view(lines, 1, heads, -1), None
 
 
 def _attend_prompts(queries: Tensor, prompts: PromptTiles, softcap: float | None) -> tuple[Tensor, Tensor]:
-    """``mixed`` [R * K, H, value's head_dim] and ``total`` [R * K, H, 1] for queries [R * K, H, head_dim]."""
+    """``mixed`` [L * K, H, value's head_dim] and ``total`` [L * K, H, 1] for queries [L * K, H, head_dim]."""
     tiled = queries.index_select(0, prompts.members).view(prompts.keys.shape[0], -1, queries.shape[2])
     scores = _attention_scores(tiled, prompts.keys, prompts.mask, softcap)  # [N * K, T * H, P]
     weights = torch.softmax(scores, dim=-1)
@@ -159,8 +169,8 @@ def use_attention(config: PreTrainedConfig, name: str) -> Iterator[None]:
 
 
 FAR = -3e4  # added to the score of a token before the window: finite, as a whole prompt may lie there
-TILE = 8  # rows that read a prompt together; a tile that has lost rows costs as much as the fullest one
-_LEAST = 16  # least number of rows or tiles that are allocated
+TILE = 8  # rows that read a prompt together; a tile of few lines costs as much as the fullest one
+_LEAST = 16  # least number of lines or tiles that are allocated
 
 
 def cache_argument(model: nn.Module, cache: Cache) -> dict[str, Cache]:
@@ -226,21 +236,21 @@ class _TileMap:
     """Who reads what, for layers with K key heads; see ``PromptTiles``."""
 
     members: Tensor  # [N * K * T]
-    places: Tensor  # [R * K]
-    own_mask: Tensor | None  # [R * K, 1, columns], additive
+    places: Tensor  # [L * K]
+    own_mask: Tensor | None  # [L * K, 1, columns], additive
     prompt_mask: Tensor | None  # [N * K, 1, P]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _WindowMasks:
-    """What one step must not read in layers with a window, of R rows and N tiles with K key heads."""
+    """What one step must not read in layers with a window, of L lines and N tiles with K key heads."""
 
-    own: Tensor  # [R * K, 1, columns], additive
+    own: Tensor  # [L * K, 1, columns], additive
     prompts: Tensor  # [N * K, 1, P]
 
 
 class SharedPrefixCache(Cache):
-    """Keys and values of all running rows. Owns the storage, the cursor, the starts and the tiles.
+    """Keys and values of all running rows. Owns the storage, the cursor, the lines, the starts and the tiles.
 
     transformers calls ``update`` once per layer and decode step.
     """
@@ -252,12 +262,14 @@ class SharedPrefixCache(Cache):
         self.dtype = dtype
         self.windows = list(windows)
         self.own, self.prompts = KeyValueStore(), KeyValueStore()
-        self.starts: list[int] = []  # [R] first own column of each running row
-        self.tiles: list[int] = []  # [R] tile of each running row
+        self.row_lines: list[int] = []  # [R] line of each running row
+        self.starts: list[int] = []  # [L] first own column of each line
+        self.tiles: list[int] = []  # [L] tile of each line
         self.lengths: list[int] = []  # [N] tokens of each tile's prompt
         self.cursor = 1  # the column that the next decode step writes
+        self.speakers = self.readers = torch.empty(0, dtype=torch.int64)  # [L] a row of each line, [R] line of each row
         self._first = 0  # the column before the window
-        self._layers: list[DecodeReads] = []  # of all columns; empty where rows have entered, left or moved since
+        self._layers: list[DecodeReads] = []  # of all columns; empty where lines have come, gone or moved since
         self._near: dict[tuple[int, int], _WindowMasks] = {}  # by key heads and window, where it hides something
 
     def __len__(self) -> int:
@@ -270,7 +282,7 @@ class SharedPrefixCache(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Store one token per row ``[R, kv_heads, 1, head_dim]`` at the cursor; tell ``attend`` what to read."""
+        """Store one token per line ``[L, kv_heads, 1, head_dim]`` at the cursor; tell ``attend`` what to read."""
         layer, window = self._layers[layer_idx], slice(self._first, self.cursor + 1)
         layer.keys.select(1, self.cursor).copy_(key_states.flatten(0, 2))
         layer.values.select(1, self.cursor).copy_(value_states.flatten(0, 2))
@@ -285,11 +297,12 @@ class SharedPrefixCache(Cache):
     def make_room(self, rows: int, tiles: int, longest: int, most: int) -> None:
         """Prepare for so many more rows and tiles, with prompts of up to ``longest`` tokens, answers of up to ``most``.
 
-        Own columns are so many that moving to the left is rare: at most every ``most / 2`` steps.
+        There are as many lines as rows, since all of them may part. Own columns are so many that moving to the left is
+        rare: at most every ``most / 2`` steps.
         """
-        if not self.starts:
+        if not self.row_lines:
             self.cursor = 1
-        self.own.grow(len(self.starts) + rows, 1 + most + most // 2, at_end=False)
+        self.own.grow(len(self.row_lines) + rows, 1 + most + most // 2, at_end=False)
         self.prompts.grow(len(self.lengths) + tiles, longest, at_end=True)
 
     def add_rows(
@@ -302,7 +315,8 @@ class SharedPrefixCache(Cache):
         """Append a tile for each entry of ``index``, the prefilled prompt that it holds.
 
         ``layers`` have keys and values ``[U, kv_heads, L, head_dim]`` of U prompts, padded on the left. The prompt has
-        ``lengths`` tokens, and ``sizes`` rows read it, which are appended in this order.
+        ``lengths`` tokens, and ``sizes`` rows read it, which are appended in this order. They share a line, as none of
+        them has drawn anything.
         """
         if not self.own.keys:
             self.own.create(layers, self.dtype)
@@ -310,38 +324,68 @@ class SharedPrefixCache(Cache):
         first = len(self.lengths)
         tiles, columns = slice(first, first + len(index)), slice(-layers[0][0].shape[2], None)
         chosen = torch.tensor(index, device=layers[0][0].device)
-        rows = slice(len(self.starts), len(self.starts) + sum(sizes))
-        for old in (*self.own.keys, *self.own.values):
-            old[rows, :, : self.cursor] = 0  # what others left there is hidden, and may be no number
+        lines = range(len(self.starts), len(self.starts) + len(sizes))
+        for old in (*self.own.keys, *self.own.values):  # what others left there is hidden, and may be no number
+            old[lines.start : lines.stop, :, : self.cursor] = 0
         for new, keys, values in zip(layers, self.prompts.keys, self.prompts.values, strict=True):
             for source, target in zip(new, (keys, values), strict=True):
                 target[tiles, :, : columns.start] = 0
                 target[tiles, :, columns] = source.index_select(0, chosen)
         self.lengths += lengths
-        self.tiles += [tile for tile, size in enumerate(sizes, first) for _ in range(size)]
-        self.starts += [self.cursor] * sum(sizes)
+        self.row_lines += [line for line, size in zip(lines, sizes, strict=True) for _ in range(size)]
+        self.tiles += range(first, first + len(sizes))
+        self.starts += [self.cursor] * len(sizes)
+        self._layers = []
+
+    def part_rows(self, tokens: Tensor) -> None:
+        """Give rows that have drawn different tokens different lines. ``tokens`` [R]: the newest of each row.
+
+        Of the rows of a line, the first one and those that have drawn the same keep it.
+        """
+        if len(self.starts) == len(self.row_lines):
+            return  # each row has a line of its own
+        lines: dict[tuple[int, int], int] = {}  # by the line so far and the newest token
+        kept: set[int] = set()
+        forked: list[int] = []  # the lines that are copied
+        for row, key in enumerate(zip(self.row_lines, tokens.tolist(), strict=True)):
+            line = key[0]
+            if key not in lines and line in kept:
+                lines[key] = len(self.starts) + len(forked)
+                forked.append(line)
+            elif key not in lines:
+                lines[key] = line
+                kept.add(line)
+            self.row_lines[row] = lines[key]
+        if not forked:
+            return
+        targets = range(len(self.starts), len(self.starts) + len(forked))
+        self.own.copy(forked, targets, slice(min(self.starts), self.cursor))
+        self.starts += [self.starts[line] for line in forked]
+        self.tiles += [self.tiles[line] for line in forked]
         self._layers = []
 
     def remove_rows(self, holes: Sequence[int], movers: Sequence[int], keep: int) -> None:
         """Keep ``keep`` rows: those at ``movers`` move into ``holes``, and what is behind ``keep`` is forgotten.
 
-        Tiles that nobody reads any more go likewise.
+        Lines and tiles that nobody reads any more go likewise.
         """
+        fill_gaps(self.row_lines, holes, movers, keep)
+        holes, movers, keep = _moves_of_unused(len(self.starts), self.row_lines)
         self.own.copy(movers, holes, slice(min(self.starts), self.cursor))
-        for per_row in (self.starts, self.tiles):
-            fill_gaps(per_row, holes, movers, keep)
-        tiles_in_use = set(self.tiles)
-        holes, movers, keep = plan_moves(len(self.lengths), set(range(len(self.lengths))) - tiles_in_use)
+        for per_line in (self.starts, self.tiles):
+            fill_gaps(per_line, holes, movers, keep)
+        self.row_lines = _renumbered(self.row_lines, holes, movers)
+        holes, movers, keep = _moves_of_unused(len(self.lengths), self.tiles)
         self.prompts.copy(movers, holes, slice(-max(self.lengths), None))
         fill_gaps(self.lengths, holes, movers, keep)
-        moved = dict(zip(movers, holes, strict=True))
-        self.tiles = [moved.get(tile, tile) for tile in self.tiles]
+        self.tiles = _renumbered(self.tiles, holes, movers)
         self._layers = []
 
     def copy_row(self, row: int, token_count: int) -> list[tuple[Tensor, Tensor]]:
         """Copies of a row's keys and values in every layer, each ``[kv_heads, P + token_count, …]``: of its prompt and
         of the first ``token_count`` tokens that were fed after it."""
-        tile, start = self.tiles[row], self.starts[row]
+        line = self.row_lines[row]
+        tile, start = self.tiles[line], self.starts[line]
         prompt, own = slice(-self.lengths[tile], None), slice(start, start + token_count)
         pairs = zip(
             zip(self.prompts.keys, self.own.keys, strict=True),
@@ -349,7 +393,7 @@ class SharedPrefixCache(Cache):
             strict=True,
         )
         return [
-            (torch.cat([k[tile, :, prompt], ok[row, :, own]], 1), torch.cat([v[tile, :, prompt], ov[row, :, own]], 1))
+            (torch.cat([k[tile, :, prompt], ok[line, :, own]], 1), torch.cat([v[tile, :, prompt], ov[line, :, own]], 1))
             for (k, ok), (v, ov) in pairs
         ]
 
@@ -360,6 +404,9 @@ class SharedPrefixCache(Cache):
         if not self._layers:
             self._first = min(self.starts) - 1
             self._layers = self._arrange_layers(device)
+            rows = {line: row for row, line in enumerate(self.row_lines)}
+            self.speakers = torch.tensor([rows[line] for line in range(len(self.starts))], device=device)
+            self.readers = torch.tensor(self.row_lines, device=device)
         self._near = {}
         for layer, window in zip(self._layers, self.windows, strict=bool(self.windows)):
             key = (len(layer.keys) // len(self.starts), window or 0)
@@ -367,13 +414,13 @@ class SharedPrefixCache(Cache):
                 self._near[key] = self._mask_window(layer, window, device)
 
     def _longest(self) -> int:
-        """Tokens of the longest row before the one that the coming step feeds."""
+        """Tokens of the longest line before the one that the coming step feeds."""
         return max(
             self.lengths[tile] + self.cursor - start for tile, start in zip(self.tiles, self.starts, strict=True)
         )
 
     def _mask_window(self, layer: DecodeReads, window: int, device: torch.device) -> _WindowMasks:
-        """What the coming step must not read in a layer with a window. The rows of a tile entered together, so they
+        """What the coming step must not read in a layer with a window. The lines of a tile entered together, so they
         are as long as each other."""
         heads, longest = len(layer.keys) // len(self.starts), layer.prompts.keys.shape[1]
         own_distance = self.cursor - torch.arange(self.own.columns, device=device)
@@ -392,16 +439,16 @@ class SharedPrefixCache(Cache):
 
     def move_left(self) -> None:
         """Move the window to the first columns."""
-        rows, low = len(self.starts), min(self.starts)
+        lines, low = len(self.starts), min(self.starts)
         for tensor in (*self.own.keys, *self.own.values):
-            tensor[:rows, :, 1 : 1 + self.cursor - low] = tensor[:rows, :, low : self.cursor].clone()
+            tensor[:lines, :, 1 : 1 + self.cursor - low] = tensor[:lines, :, low : self.cursor].clone()
         self.starts = [1 + start - low for start in self.starts]
         self.cursor += 1 - low
         self._layers = []
 
     def _arrange_layers(self, device: torch.device) -> list[DecodeReads]:
-        """What the decode steps of each layer read until rows enter, leave or move."""
-        rows, tiles, longest = len(self.starts), len(self.lengths), max(self.lengths)
+        """What the decode steps of each layer read until lines come, go or move."""
+        lines, tiles, longest = len(self.starts), len(self.lengths), max(self.lengths)
         layers = []
         maps: dict[int, _TileMap] = {}  # by key heads, which layers may differ in
         for keys, values, prompt_keys, prompt_values in zip(
@@ -410,7 +457,7 @@ class SharedPrefixCache(Cache):
             heads = keys.shape[1]
             if heads not in maps:
                 maps[heads] = self._map_tiles(heads, device)
-            values[:rows, :, self._first] = 0
+            values[:lines, :, self._first] = 0
             prompts = PromptTiles(
                 keys=prompt_keys[:tiles].flatten(0, 1)[:, -longest:],
                 values=prompt_values[:tiles].flatten(0, 1)[:, -longest:],
@@ -418,19 +465,19 @@ class SharedPrefixCache(Cache):
                 members=maps[heads].members,
                 places=maps[heads].places,
             )
-            own_keys, own_values = keys[:rows].flatten(0, 1), values[:rows].flatten(0, 1)
+            own_keys, own_values = keys[:lines].flatten(0, 1), values[:lines].flatten(0, 1)
             layers.append(DecodeReads(keys=own_keys, values=own_values, mask=maps[heads].own_mask, prompts=prompts))
         return layers
 
     def _map_tiles(self, heads: int, device: torch.device) -> _TileMap:
-        """Seat the rows in their tiles, and see what they must not read."""
+        """Seat the lines in their tiles, and see what they must not read."""
         tiles, longest = len(self.lengths), max(self.lengths)
-        rows_in_tile = [0] * tiles
-        seats = []  # [R]
+        lines_in_tile = [0] * tiles
+        seats = []  # [L]
         for tile in self.tiles:
-            seats.append(rows_in_tile[tile])
-            rows_in_tile[tile] += 1
-        most, head = max(rows_in_tile), torch.arange(heads, device=device)
+            seats.append(lines_in_tile[tile])
+            lines_in_tile[tile] += 1
+        most, head = max(lines_in_tile), torch.arange(heads, device=device)
         tile, seat = torch.tensor([self.tiles, seats], device=device)[:, :, None]
         places = ((tile * heads + head) * most + seat).flatten()
         members = torch.zeros(tiles * heads * most, dtype=torch.int64, device=device)
@@ -448,6 +495,17 @@ def plan_moves(count: int, gone: Collection[int]) -> tuple[list[int], list[int],
     stay."""
     keep = count - len(gone)
     return [i for i in sorted(gone) if i < keep], [i for i in range(keep, count) if i not in gone], keep
+
+
+def _moves_of_unused(count: int, in_use: Collection[int]) -> tuple[list[int], list[int], int]:
+    """``plan_moves`` where all but some places are given up."""
+    return plan_moves(count, set(range(count)).difference(in_use))
+
+
+def _renumbered(numbers: Sequence[int], holes: Sequence[int], movers: Sequence[int]) -> list[int]:
+    """The same places, by their numbers after the moves."""
+    moved = dict(zip(movers, holes, strict=True))
+    return [moved.get(number, number) for number in numbers]
 
 
 def fill_gaps(values: list[Any], holes: Sequence[int], movers: Sequence[int], keep: int) -> None:

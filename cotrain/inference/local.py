@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from cotrain.inference.scoring import ScoringScheduler
     from cotrain.models.offload import Residence
 
+FinishedRow = tuple["Scheduler | ScoringScheduler", Row]  # and who has finished it
 ROWS = 256  # that one policy decodes at a time, where nothing else is said
 
 
@@ -139,9 +140,7 @@ class EmbeddedEngine:
         while True:
             while turn.place < len(schedulers):
                 name, scheduler = schedulers[turn.place]
-                entering = scheduler.ready_count(
-                    patient=any(other.running for _, other in schedulers if other is not scheduler)
-                )
+                entering = scheduler.ready_count(patient=self._may_bring_more(scheduler, turn.finished))
                 if entering or scheduler.running:
                     if name in self._held:
                         self._pause = turn
@@ -155,6 +154,13 @@ class EmbeddedEngine:
                 _resolve_futures(turn.finished)
                 return True
             turn = _Pause()
+
+    def _may_bring_more(self, scheduler: Scheduler | ScoringScheduler, finished: Sequence[FinishedRow]) -> bool:
+        """May rows of other schedulers lead to more requests of this one? Those that run will end, and those that have
+        finished in this round are answered when it is over: a solution, of which reviews are asked then."""
+        if any(other is not scheduler for other, _ in finished):
+            return True
+        return any(other.running for other in self._schedulers.values() if other is not scheduler)
 
     @property
     def paused(self) -> bool:
@@ -177,7 +183,7 @@ class EmbeddedEngine:
         Resolves what has finished; returns False when no request waits or runs. Errors: as ``advance``.
         """
         idle = True
-        finished: list[tuple[Scheduler | ScoringScheduler, Row]] = []  # not evaluated: one of them may not be imported
+        finished: list[FinishedRow] = []
         for scheduler in self._schedulers.values():
             scheduler.drop_cancelled()
             entering = len(scheduler.waiting)
@@ -220,8 +226,9 @@ class EmbeddedEngine:
     def counts(self) -> dict[str, float]:
         """``{policy}/requests``, ``…/prompt_tokens``, ``…/prefill_tokens`` (each shared prompt once),
         ``…/reused_tokens`` (kept from the turn before), ``…/sampled_tokens``, ``…/decode_steps``, ``…/decode_rows``
-        (their sum over the steps), ``…/seconds``, ``…/out_of_memory`` (how often rows began again, half as many at a
-        time); on a GPU also ``…/recordings``, ``…/recorded_steps`` and ``…/unrecorded_steps``."""
+        (their sum over the steps), ``…/computed_rows`` (of these, what the model computed: once where rows have drawn
+        the same; not in steps of fixed shape), ``…/seconds``, ``…/out_of_memory`` (how often rows began again, half as
+        many at a time); on a GPU also ``…/recordings``, ``…/recorded_steps`` and ``…/unrecorded_steps``."""
         return {
             f"{policy}/{name}": float(count)
             for policy, scheduler in self._schedulers.items()
@@ -252,7 +259,7 @@ class _Pause:
 
     place: int = 0  # of the scheduler whose turn it is
     idle: bool = True  # did none of those before it have anything to do?
-    finished: list[tuple[Scheduler | ScoringScheduler, Row]] = field(default_factory=list)  # in this round
+    finished: list[FinishedRow] = field(default_factory=list)  # in this round
 
 
 class _SchedulerFactory:
@@ -310,7 +317,7 @@ class _SchedulerFactory:
             return scheduler
 
 
-def _resolve_futures(finished: list[tuple[Scheduler | ScoringScheduler, Row]]) -> None:
+def _resolve_futures(finished: Sequence[FinishedRow]) -> None:
     """Hand out what has finished, in the order of addresses."""
     for scheduler, row in sorted(finished, key=lambda pair: pair[1].sort_key):
         try:

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import takewhile
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ from transformers.cache_utils import DynamicLayer
 from cotrain.core.errors import ModelError
 from cotrain.inference.kv_cache import cache_argument, previous_argument, use_attention
 from cotrain.inference.prefix_cache import KeptPrefix
-from cotrain.models.shared_prefix import BRANCHES, RECTANGLE, branches_of, can_branch, masks_by_kind
+from cotrain.models.shared_prefix import BRANCHES, RECTANGLE, can_branch, common_length, masks_by_kind, prefix_tree
 
 TOKENS = {"cpu": 2048, "cuda": 16384}  # of one forward pass, padding counted
 PADDING = 1.25  # a padded batch has at most so many times the tokens of its prompts
@@ -133,8 +132,7 @@ def _group_by_prefix(prompts: Sequence[Prompt], places: int) -> Families:
     for prompt in sorted(prompts):
         if families:
             shared, family = families[-1]
-            pairs = zip(family[0][:shared], prompt, strict=False)
-            common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+            common = common_length(family[0][:shared], prompt)
             full = (len(family) + 1) * max(map(len, (*family, prompt))) > places
             if common >= WORTH * len(prompt) and not full:
                 families[-1] = (common, [*family, prompt])
@@ -160,37 +158,27 @@ def _batch_families(families: Families, budget: int, places: int) -> Iterator[Fa
 def _prefill_families(
     model: nn.Module, config: PreTrainedConfig, families: Families, device: torch.device
 ) -> Prefilled:
-    ids: list[int] = []
-    places: list[list[int]] = []  # of each prompt's tokens
-    endings: list[tuple[int, int]] = []
-    for number, (shared, family) in enumerate(families):
-        beginning = range(len(ids), len(ids) + shared)
-        ids += family[0][:shared]
-        for prompt in family:
-            ending = range(len(ids), len(ids) + len(prompt) - shared)
-            ids += prompt[shared:]
-            places.append([*beginning, *ending])
-            endings.append((number, len(ending)))
-    branches = branches_of([shared for shared, _ in families], endings).to(device)
-    last = torch.tensor([where[-1] for where in places], device=device)
+    prompts = [prompt for _, family in families for prompt in family]
+    tree = prefix_tree(prompts)
+    branches = tree.branches.to(device)
+    last = torch.tensor([where[-1] for where in tree.places], device=device)
     cache = DynamicCache()
     with use_attention(config, BRANCHES):
         output: Any = model(
-            input_ids=torch.tensor([ids], device=device),
+            input_ids=torch.tensor([tree.ids], device=device),
             position_ids=branches.positions,
             branches=branches,
             **cache_argument(model, cache),
             use_cache=True,
             logits_to_keep=last,
         )
-    longest = max(map(len, places))
-    index = torch.tensor([[0] * (longest - len(where)) + where for where in places], device=device)  # [U, L]
+    longest = max(map(len, tree.places))
+    index = torch.tensor([[0] * (longest - len(where)) + where for where in tree.places], device=device)  # [U, L]
     layers = []
     for layer in cache.layers:
         keys, values = _layer_tensors(layer)  # [1, kv_heads, N, head_dim]
         layers.append((keys[0][:, index].transpose(0, 1), values[0][:, index].transpose(0, 1)))
-    prompts = [prompt for _, family in families for prompt in family]
-    return Prefilled(prompts=prompts, logits=output.logits[0], layers=layers, computed=len(ids))
+    return Prefilled(prompts=prompts, logits=output.logits[0], layers=layers, computed=len(tree.ids))
 
 
 def _prefill_padded(

@@ -62,6 +62,7 @@ class EngineCounts:
     sampled_tokens: int = 0
     decode_steps: int = 0
     decode_rows: int = 0  # summed over the steps
+    computed_rows: int = 0  # of these, what the model computed: once where rows have drawn the same tokens so far
     seconds: float = 0.0
     out_of_memory: int = 0  # how often all rows began again, half as many at a time
 
@@ -119,11 +120,11 @@ class Scheduler:
         self._remove_rows({i for i, row in enumerate(self.running.items) if row.future.cancelled()})
 
     def ready_count(self, patient: bool) -> int:
-        """How many of the waiting rows may enter now. ``patient``: other schedulers have rows to go on with.
+        """How many of the waiting rows may enter now. ``patient``: rows of other schedulers may lead to more of them.
 
-        A decode step costs hardly more for many rows than for few. So while other schedulers run, only a full batch
-        enters: reviews wait until the solutions that they are about have all been written, and then decode side by
-        side. Nothing enters then where models take turns (``models/offload.py``), which change places once a batch.
+        A decode step costs hardly more for many rows than for few. So meanwhile only a full batch enters: reviews wait
+        until the solutions that they are about have all been written, and then decode side by side. Nothing enters then
+        where models take turns (``models/offload.py``), which change places once a batch.
         """
         room = self.at_once - len(self.running)
         count = 0 if patient and self.takes_turns else min(len(self.waiting), room)
@@ -280,20 +281,23 @@ class Scheduler:
         self._draw_tokens(logits, 0)
 
     def _next_logits(self) -> Tensor:
-        """[R, V] after the last token of every running row."""
+        """[R, V] after the last token of every running row. Rows that have drawn the same tokens are computed once."""
         cache, rows = self._cache, self.running
+        cache.part_rows(rows.last_tokens[:, 0])
         cache.prepare_step(self.device)
+        speakers = cache.speakers
         with use_attention(self.config, DECODE):
             output = self.model(
-                input_ids=rows.last_tokens,
-                position_ids=rows.positions,
+                input_ids=rows.last_tokens[speakers],
+                position_ids=rows.positions[speakers],
                 **cache_argument(self.model, cache),
-                **previous_argument(self.config, rows.previous_tokens),
+                **previous_argument(self.config, rows.previous_tokens[speakers]),
                 use_cache=True,
                 logits_to_keep=1,
             )
         cache.cursor += 1
-        return output.logits[:, -1]
+        self.counts.computed_rows += len(speakers)
+        return output.logits[:, -1].index_select(0, cache.readers)
 
     @torch.inference_mode()
     def _verify_logits(self) -> None:

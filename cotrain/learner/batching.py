@@ -2,14 +2,16 @@
 
     padded   rows of prompt and sampled tokens, padded on the right, where causal attention cannot see it from any token
              that counts: right for every model, no attention mask
-    shared   one row of all tokens, in which sequences with the same prompt share it (``models.shared_prefix``): no
-             padding, about half of the tokens with groups of eight, for models whose attention can be replaced
+    shared   one row of all tokens, in which sequences share what they begin with (``models.shared_prefix``), a prompt
+             and all that answers to it have alike: no padding, half of the tokens and less with groups of eight, for
+             models whose attention can be replaced
 
 Sequences are sorted by length, longest first, so that neighbours waste little padding and the most expensive
-micro-batch comes first (a batch that does not fit in memory fails at once). The plan depends on lengths and equality of
-prompts alone and is the same every time; since totals come from the whole update, it changes the result by rounding
-only. What was given between sampled tokens (``algorithms/contract.py``) is an input like any other, from which nothing
-is read. The last sampled token is never an input, as nothing is predicted after it: a sequence has P + T − 1 tokens.
+micro-batch comes first (a batch that does not fit in memory fails at once); those of one prompt stand side by side, and
+among them those that begin alike. The plan depends on the sequences alone and is the same every time; since totals come
+from the whole update, it changes the result by rounding only. What was given between sampled tokens
+(``algorithms/contract.py``) is an input like any other, from which nothing is read. The last sampled token is never an
+input, as nothing is predicted after it: a sequence has P + T − 1 tokens.
 """
 
 from __future__ import annotations
@@ -20,25 +22,28 @@ from typing import TypeVar
 
 import torch
 
-from cotrain.algorithms.contract import Given, Ids, LossTerm, MicroBatch, Normaliser, Sample, Sequences, with_context
+from cotrain.algorithms.contract import Given, LossTerm, MicroBatch, Normaliser, Sample, Sequences, with_context
 from cotrain.algorithms.policy_loss import bounds_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import COLDEST
-from cotrain.models.shared_prefix import RECTANGLE, Branches, branches_of
+from cotrain.models.shared_prefix import RECTANGLE, Branches, common_length, prefix_tree
 
 Carrier = TypeVar("Carrier", "ForwardInput", MicroBatch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardInput:
-    """Input of one forward pass. ``[N]`` runs over the sampled tokens of all B sequences, one after the other."""
+    """Input of one forward pass. ``[N]`` runs over the sampled tokens of all B sequences, one after the other; ``[U]``
+    over the places from which they are predicted, of which sampled tokens may have one in common where sequences share
+    what they begin with."""
 
     input_ids: torch.Tensor  # [B, L] int64, L = max(P + T − 1), 0 on padding; shared layout: [1, L], L of all together
-    row: torch.Tensor  # [N] int64, input row of each sampled token
-    column: torch.Tensor  # [N] int64, input position from which it is predicted
+    row: torch.Tensor  # [U] int64, input row of each place
+    column: torch.Tensor  # [U] int64, input position of each place
+    source: torch.Tensor  # [N] int64, the place from which each sampled token is predicted: 0 to U − 1
     targets: torch.Tensor  # [N] int64, the sampled token
     mask: torch.Tensor  # [B, T] bool, True on sampled tokens
-    temperatures: torch.Tensor | None  # [N] float32, None when all are 1
+    temperatures: torch.Tensor | None  # [U] float32, None when all are 1
     branches: Branches | None = None  # of the shared layout
 
 
@@ -65,36 +70,35 @@ def plan_padded(widths: Sequence[int], budget: int) -> list[tuple[int, ...]]:
 
 
 def plan_shared(sequences: Sequences, budget: int) -> list[tuple[int, ...]]:
-    """As ``plan_padded`` for the shared layout: a prompt counts once in each micro-batch, and its sequences go side by
-    side."""
+    """As ``plan_padded`` for the shared layout: in each micro-batch a prompt counts once, and so does what answers to
+    it begin with alike; the sequences of a prompt go side by side."""
     if budget < 1:
         raise ConfigError(f"micro_tokens is {budget}, expected at least 1")
     groups: dict[tuple[int, ...], list[int]] = {}
     for index, (prompt_ids, _) in enumerate(sequences):
         groups.setdefault(prompt_ids, []).append(index)
     widths = [input_length(p, t) for p, t in sequences]
-    members = [sorted(group, key=lambda i: -widths[i]) for group in groups.values()]
     batches: list[list[int]] = []
     tokens = longest = 0
-    for group in sorted(members, key=lambda group: -widths[group[0]]):
-        prompt = len(sequences[group[0]][0])
-        prompt_counted = False  # for the prompt, in the last batch
-        for index in group:
-            extra_tokens = widths[index] - (prompt if prompt_counted else 0)
+    for prompt_ids, group in sorted(groups.items(), key=lambda item: -max(widths[i] for i in item[1])):
+        before: Sequence[int] | None = None  # the tokens of the sequence of this prompt before, in the last batch
+        for index in sorted(group, key=lambda i: sequences[i][1]):
+            own = sequences[index][1][:-1]
+            extra_tokens = widths[index] - (0 if before is None else len(prompt_ids) + common_length(before, own))
             new_longest = max(longest, widths[index])
             wide = bool(batches) and (len(batches[-1]) + 1) * new_longest > RECTANGLE * budget
             if not batches or tokens + extra_tokens > budget or wide:
                 batches.append([])
                 tokens, extra_tokens, new_longest = 0, widths[index], widths[index]
             batches[-1].append(index)
-            tokens, longest, prompt_counted = tokens + extra_tokens, new_longest, True
+            tokens, longest, before = tokens + extra_tokens, new_longest, own
     return [tuple(batch) for batch in batches]
 
 
 def forward_input_of(
     sequences: Sequences, temperatures: Sequence[float], *, given: Sequence[Given] = (), shared: bool = False
 ) -> ForwardInput:
-    """Lay some sequences out for one forward pass; ``shared`` wants those of one prompt side by side. ``given``: what
+    """Lay some sequences out for one forward pass, in the shared layout where ``shared`` says so. ``given``: what
     stands between the sampled tokens of each; it is an input, and nothing is predicted there.
 
     Raises ConfigError for a sequence without a prompt or without a sampled token, or a temperature that is not
@@ -113,8 +117,14 @@ def forward_input_of(
     between = given or [()] * len(sequences)
     full_sequences = [(p, *with_context(t, g)) for (p, t), g in zip(sequences, between, strict=True)]
     if shared:
-        input_ids, column, branches = _shared_layout(full_sequences)
-        row = torch.zeros(len(column), dtype=torch.int64)
+        tree = prefix_tree([(*prompt_ids, *ids[:-1]) for prompt_ids, ids, _ in full_sequences])
+        columns = [
+            tree.places[b][len(prompt_ids) + place - 1]
+            for b, (prompt_ids, _, places) in enumerate(full_sequences)
+            for place in places
+        ]
+        input_ids, branches = torch.tensor([tree.ids]), tree.branches
+        rows = [0] * len(columns)
     else:
         branches = None
         longest = max(input_length(p, ids) for p, ids, _ in full_sequences)
@@ -122,38 +132,23 @@ def forward_input_of(
         for b, (prompt_ids, ids, _) in enumerate(full_sequences):
             inputs = (*prompt_ids, *ids[:-1])
             input_ids[b, : len(inputs)] = torch.tensor(inputs)
-        row = torch.arange(len(sequences)).repeat_interleave(counts)
-        column = torch.cat([torch.tensor(places) + len(p) - 1 for p, _, places in full_sequences])
+        rows = [b for b, length in enumerate(lengths) for _ in range(length)]
+        columns = [place + len(p) - 1 for p, _, places in full_sequences for place in places]
+    heats = [temperature for temperature, length in zip(temperatures, lengths, strict=True) for _ in range(length)]
+    predicting: dict[tuple[int, int, float], int] = {}  # row, column and temperature → its number
+    source = [predicting.setdefault(key, len(predicting)) for key in zip(rows, columns, heats, strict=True)]
+    row, column, heat = zip(*predicting, strict=True)
     plain = all(temperature == 1.0 for temperature in temperatures)
     return ForwardInput(
         input_ids=input_ids,
-        row=row,
-        column=column,
+        row=torch.tensor(row),
+        column=torch.tensor(column),
+        source=torch.tensor(source),
         targets=torch.cat([torch.tensor(t) for _, t in sequences]),
         mask=torch.arange(max(lengths))[None, :] < counts[:, None],
-        temperatures=None if plain else torch.tensor(temperatures, dtype=torch.float32).repeat_interleave(counts),
+        temperatures=None if plain else torch.tensor(heat, dtype=torch.float32),
         branches=branches,
     )
-
-
-def _shared_layout(full_sequences: Sequence[tuple[Ids, Ids, list[int]]]) -> tuple[torch.Tensor, torch.Tensor, Branches]:
-    """Input ids ``[1, L]``, the place ``[N]`` from which each sampled token is predicted, and the branches.
-
-    ``full_sequences``: prompts, all tokens after them, and the places of the sampled ones among these."""
-    ids: list[int] = []
-    columns: list[torch.Tensor] = []
-    prompts: list[tuple[int, ...]] = []
-    answers: list[tuple[int, int]] = []
-    last = 0  # place of the last token of the present prompt
-    for prompt_ids, token_ids, places in full_sequences:
-        if not prompts or prompts[-1] != prompt_ids:
-            prompts.append(prompt_ids)
-            ids += prompt_ids
-            last = len(ids) - 1
-        answers.append((len(prompts) - 1, len(token_ids) - 1))
-        columns += [torch.tensor([last]), torch.tensor(places[1:], dtype=torch.int64) + len(ids) - 1]
-        ids += token_ids[:-1]
-    return torch.tensor([ids]), torch.cat(columns), branches_of([len(prompt) for prompt in prompts], answers)
 
 
 def collate(samples: Sequence[Sample], *, shared: bool = False) -> tuple[ForwardInput, MicroBatch]:
@@ -222,7 +217,7 @@ class PlannedTerm:
 def plan_update(terms: Sequence[LossTerm], *, micro_tokens: int, shared: bool) -> tuple[PlannedTerm, ...]:
     """The terms that have samples, in their order, with totals and micro-batches of at most ``micro_tokens``.
 
-    ``shared``: samples with one prompt share it in a forward pass (``batching.py``).
+    ``shared``: samples share what they begin with in a forward pass (``batching.py``).
     """
     planned = []
     for term in terms:

@@ -1,9 +1,9 @@
 """Scoring by a forward pass: log-probabilities and entropies of sampled tokens, or values, with or without gradient.
 
-Sequences with one prompt share it where the model's attention allows that (``batching.py``). The body of the model runs
-over whole rows; the head only over the positions that predict a sampled token, so logits
-of prompts are never made. Logits become float32 after that selection, in slices that are recomputed in the backward
-pass when one slice does not hold them all (a vocabulary of 150,000 and 16,000 tokens would be 10 GB).
+Sequences share what they begin with where the model's attention allows that (``batching.py``). The body of the model
+runs over whole rows; the head only over the positions that predict a sampled token, so logits of prompts are never
+made. Logits become float32 after that selection, in slices that are recomputed in the backward pass when one slice does
+not hold them all (a vocabulary of 150,000 and 16,000 tokens would be 10 GB).
 
 A learner and a frozen policy (a reference) score through the same code, so that equal weights give equal numbers.
 
@@ -92,7 +92,7 @@ class Scorer:
             if self.head != "lm":
                 with self._recompute_activations(self.model):
                     values = self.model(input_ids=rows.input_ids)
-                flat, flat_entropy = _at_least_float32(values[rows.row, rows.column]), None
+                flat, flat_entropy = _at_least_float32(values[rows.row, rows.column])[rows.source], None
             else:
                 hidden = self._hidden_states(rows)  # [B, L, H]
                 flat, flat_entropy = self._sliced_logprobs(hidden[rows.row, rows.column], rows, entropy)
@@ -188,17 +188,22 @@ class Scorer:
     def _sliced_logprobs(
         self, hidden: torch.Tensor, rows: ForwardInput, entropy: bool
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """``[N]`` each, in slices of at most ``logits_at_once`` logits."""
+        """hidden ``[U, H]`` → ``[N]`` each, of all places at once where their logits are at most ``logits_at_once``
+        numbers, else in slices of so many, in which every sampled token has its own."""
         size = max(1, self.logits_at_once // self._vocabulary)
+        if len(hidden) <= size:
+            arguments = (hidden, rows.source, rows.targets, rows.temperatures)
+            return _place_logprobs(self._output, self._finish, *arguments, entropy)
         parts = []
-        for start in range(0, len(hidden), size):
-            piece = slice(start, start + size)
-            temperature = None if rows.temperatures is None else rows.temperatures[piece]
-            arguments = (self._output, self._finish, hidden[piece], rows.targets[piece], temperature, entropy)
-            if len(hidden) > size and torch.is_grad_enabled():
-                parts.append(checkpoint(_slice_logprobs, *arguments, use_reentrant=False))
+        for source, targets in zip(rows.source.split(size), rows.targets.split(size), strict=True):
+            temperatures = None if rows.temperatures is None else rows.temperatures[source]
+            own = torch.arange(len(source), device=source.device)
+            arguments = (hidden[source], own, targets, temperatures)
+            compute = partial(_place_logprobs, self._output, self._finish)
+            if torch.is_grad_enabled():
+                parts.append(checkpoint(compute, *arguments, entropy, use_reentrant=False))
             else:
-                parts.append(_slice_logprobs(*arguments))
+                parts.append(compute(*arguments, entropy))
         logprobs = torch.cat([part[0] for part in parts])
         return logprobs, torch.cat([part[1] for part in parts]) if entropy else None
 
@@ -249,23 +254,25 @@ def _scale_and_cap(logits: torch.Tensor, *, scale: float, cap: float | None) -> 
     return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
-def _slice_logprobs(
+def _place_logprobs(
     output: nn.Module,
     finish: Finish | None,
     hidden: torch.Tensor,
+    source: torch.Tensor,
     targets: torch.Tensor,
     temperatures: torch.Tensor | None,
     entropy: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """hidden ``[n, H]``, targets ``[n]`` → log-probabilities ``[n]`` and, if wanted, entropies ``[n]``."""
-    logits = _at_least_float32(output(hidden))  # [n, V]
+    """hidden and temperatures of places ``[u, H]``, ``[u]``; tokens ``[n]`` with the place that predicts each →
+    log-probabilities ``[n]`` and, if wanted, entropies ``[n]``."""
+    logits = _at_least_float32(output(hidden))  # [u, V]
     if finish is not None:
         logits = finish(logits)
     if temperatures is not None:
         logits = logits / temperatures[:, None]
     total = logits.logsumexp(-1)
-    logprobs = logits.gather(-1, targets[:, None]).squeeze(-1) - total
-    return logprobs, total - (logits.softmax(-1) * logits).sum(-1) if entropy else None
+    logprobs = logits[source, targets] - total[source]
+    return logprobs, (total - (logits.softmax(-1) * logits).sum(-1))[source] if entropy else None
 
 
 def _at_least_float32(values: torch.Tensor) -> torch.Tensor:

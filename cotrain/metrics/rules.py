@@ -43,6 +43,7 @@ class Alarm:
 
 LEAST = 0.05  # verdicts at an end must be off the base rate by this
 REACH = 3  # windows that a rule may look back
+ONE_SIDED = 1.645  # standard errors: chance alone goes beyond them in one of twenty windows
 SURE = 2.5  # standard errors by which a fall must exceed what the rows' own scatter makes
 
 
@@ -163,7 +164,8 @@ class MeanAbove:
 @dataclass(frozen=True, slots=True)
 class FarFromBase:
     """The share called right (first key) too far from the share that is right (second), or at an end where that is not,
-    and then off by ``LEAST``."""
+    and then off by ``LEAST``. It must be off by more than what the window's own scatter makes of few problems a step:
+    counted is the distance less ``ONE_SIDED`` standard errors."""
 
     distance: float
     low: float
@@ -173,7 +175,8 @@ class FarFromBase:
         called, true = series.window_means(0, 1), series.window_means(1, 1)
         if not called or not true:
             return None
-        off = abs(called[0] - true[0])
+        error = math.hypot(series.scatter_error(0), series.scatter_error(1)) / math.sqrt(2)  # of one window, not of two
+        off = abs(called[0] - true[0]) - ONE_SIDED * error
         one_sided = (called[0] < self.low <= true[0] or called[0] > self.high >= true[0]) and off > LEAST
         return called[0] if off > self.distance or one_sided else None
 

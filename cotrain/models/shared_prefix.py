@@ -1,16 +1,17 @@
-"""Attention over sequences that share prompts: a prompt stands once, and the answers sampled from it branch off.
+"""Attention over sequences that begin alike: what several of them begin with stands once, and the rest branches off.
 
-A group of G answers to a prompt of P tokens is G·(P + T) tokens when each is a row of its own, and P + G·T here: with
-eight answers about as long as the prompt, half of the work of every layer.
+A group of G answers to a prompt of P tokens is G·(P + T) tokens when each is a row of its own, and P + G·T where the
+prompt stands once: with eight answers about as long as the prompt, half of the work of every layer. Answers begin alike
+too, and some are the same: then it is less still. Sequences are laid out as a tree, in one row::
 
-    place   0 1 2 3 4 5 6 7 8 9 …
-    token   P P P P a a a b b Q …     a and b answer P: each sees P and itself; the next prompt follows
+    P P P P ┬ a a a        place   0 1 2 3 4 5 6 7 8 9 …
+            └ b b          token   P P P P a a a b b Q …    a and b answer P: each sees P and itself
 
 The model runs over one row of all N tokens; each token has the position that it would have in a row of its own. Only
 this attention function knows that they are several sequences. On a CPU it takes them piece by piece
 (``attend_pieces``); elsewhere padded to rectangles under a mask, in fused kernels. Equal to separate rows up to
-rounding (the tests hold us to it). Sliding windows count the positions of a sequence, across the place where it
-branches off. Left out: prompts that share a beginning and not the whole, soft caps, sinks.
+rounding (the tests hold us to it). Sliding windows count the positions of a sequence, across the places where it
+branches off. Left out: soft caps, sinks.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -39,8 +41,8 @@ from cotrain.models.load import ATTENTION
 #
 # ::
 #
-#     row      P P P P a a a b b        piece  own     beginning
-#                                       P      0..4    none
+#     row      P P P P a a a b b        piece  own     sees besides
+#                                       P      0..4    nothing
 #                                       a      4..7    0..4
 #                                       b      7..9    0..4
 #
@@ -60,14 +62,32 @@ BLOCK = 256  # queries that are computed together
 KEPT = 2**22  # weights of one layer and pass that are kept for the backward pass
 
 
+Range = tuple[int, int]  # places of a row, from and to
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Tokens ``start`` to ``end`` of a row, which see the tokens ``first`` to ``last`` besides what precedes them."""
+    """Tokens ``start`` to ``end`` of a row, which see the tokens of ``seen`` besides what precedes them."""
 
     start: int
     end: int
-    first: int = 0
-    last: int = 0
+    seen: tuple[Range, ...] = ()  # in the order of the sequence; neighbours in the row are one range
+
+    @property
+    def length(self) -> int:
+        return self.end - self.start
+
+    @property
+    def beginning(self) -> int:
+        """Tokens of the sequence before this piece."""
+        return sum(end - start for start, end in self.seen)
+
+    @property
+    def path(self) -> tuple[Range, ...]:
+        """All of the sequence up to the end of this piece."""
+        if self.seen and self.seen[-1][1] == self.start:
+            return (*self.seen[:-1], (self.seen[-1][0], self.end))
+        return (*self.seen, (self.start, self.end))
 
 
 def attend_pieces(
@@ -94,33 +114,35 @@ class _AttendPieces(torch.autograd.Function):
     ) -> Tensor:
         groups, _, repeat, size = all_queries.shape
         future = _future_mask(pieces, all_queries)
-        pairs = sum((p.end - p.start) * (p.end - p.start + p.last - p.first) for p in pieces) * groups * repeat
+        pairs = sum(p.length * (p.beginning + p.length) for p in pieces) * groups * repeat
         kept: list[Tensor] | None = [] if pairs <= KEPT and any(ctx.needs_input_grad) else None
         out = torch.empty_like(all_queries)
+        both = torch.cat([keys, values])  # [2 K, N, D]: what a piece sees is picked once for both
         with torch.autocast("cpu", enabled=False):
             for piece in pieces:
-                seen, mixed = _visible_tokens(keys, piece), _visible_tokens(values, piece)
+                seen, mixed = _visible_tokens(both, piece).chunk(2)
                 for start, end, width in _query_blocks(piece):
                     weights = _attention_weights(all_queries[:, start:end], seen[:, :width], future, window)
                     out[:, start:end] = torch.bmm(weights, mixed[:, :width]).view(groups, -1, repeat, size)
                     if kept is not None:
                         kept.append(weights)
-        ctx.save_for_backward(all_queries, keys, values, *(kept or ()))
+        ctx.save_for_backward(all_queries, both, *(kept or ()))
         ctx.pieces, ctx.kept, ctx.window = pieces, kept is not None, window
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        all_queries, keys, values, *kept = ctx.saved_tensors
+        all_queries, both, *kept = ctx.saved_tensors
         groups, _, repeat, size = all_queries.shape
         future = _future_mask(ctx.pieces, all_queries)
         gradient = gradient.contiguous()
-        query_gradient, key_gradient, value_gradient = map(torch.empty_like, (all_queries, keys, values))
+        query_gradient, both_gradient = torch.empty_like(all_queries), torch.empty_like(both)
         stored = iter(kept)
         for piece in ctx.pieces:
-            seen, mixed = _visible_tokens(keys, piece), _visible_tokens(values, piece)
-            to_seen, to_mixed = torch.zeros_like(seen), torch.zeros_like(mixed)
+            visible = _visible_tokens(both, piece)
+            to_visible = torch.zeros_like(visible)
+            (seen, mixed), (to_seen, to_mixed) = visible.chunk(2), to_visible.chunk(2)
             for start, end, width in _query_blocks(piece):
                 queries = all_queries[:, start:end]
                 if ctx.kept:
@@ -133,33 +155,31 @@ class _AttendPieces(torch.autograd.Function):
                 query_gradient[:, start:end] = torch.bmm(to_scores, seen[:, :width]).view(groups, -1, repeat, size)
                 to_seen[:, :width] += torch.bmm(to_scores.transpose(1, 2), queries.reshape(groups, -1, size))
                 to_mixed[:, :width] += torch.bmm(weights.transpose(1, 2), block_gradient)
-            beginning = piece.last - piece.first
-            for full, part in ((key_gradient, to_seen), (value_gradient, to_mixed)):
-                full[:, piece.start : piece.end] = part[:, beginning:]  # the piece's own, which later ones add to
-                if beginning:
-                    full[:, piece.first : piece.last] += part[:, :beginning]
+            before = piece.beginning
+            both_gradient[:, piece.start : piece.end] = to_visible[:, before:]  # its own, which later ones add to
+            place = 0
+            for start, end in piece.seen:
+                both_gradient[:, start:end] += to_visible[:, place : place + end - start]
+                place += end - start
+        key_gradient, value_gradient = both_gradient.chunk(2)
         return query_gradient, key_gradient, value_gradient, None, None
 
 
 def _future_mask(pieces: Sequence[Piece], like: Tensor) -> Tensor:
     """[n, 1, n] for the longest block: −∞ where a query would see what comes after it."""
-    longest = min(BLOCK, max(piece.end - piece.start for piece in pieces))
+    longest = min(BLOCK, max(piece.length for piece in pieces))
     return like.new_full((longest, longest), -math.inf).triu_(1)[:, None]
 
 
 def _visible_tokens(flat: Tensor, piece: Piece) -> Tensor:
     """[K, B + T, D]: the beginning and the piece itself."""
-    own = flat[:, piece.start : piece.end]
-    if piece.first == piece.last:
-        return own
-    if piece.last == piece.start:
-        return flat[:, piece.first : piece.end]
-    return torch.cat([flat[:, piece.first : piece.last], own], dim=1)
+    parts = [flat[:, start:end] for start, end in piece.path]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 def _query_blocks(piece: Piece) -> Iterator[tuple[int, int, int]]:
     """Queries from, to, and how many of the keys they see at most."""
-    beginning = piece.last - piece.first
+    beginning = piece.beginning
     for start in range(piece.start, piece.end, BLOCK):
         end = min(start + BLOCK, piece.end)
         yield start, end, beginning + end - piece.start
@@ -185,12 +205,13 @@ RECTANGLE = 4  # sequences × longest, which attention pads to off the CPU, over
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rectangles:
-    """Where the tokens of U prompts (up to P long) and B answers (up to T long) stand in the row of N."""
+    """Where the tokens of U roots (up to P long) and B branches (up to T long, after up to S tokens) stand in the row
+    of N. A root is a piece that sees nothing besides itself."""
 
-    prompts: torch.Tensor  # [U, P] int64, place of each prompt token, 0 on padding
-    answers: torch.Tensor  # [B, T] int64, place of each token of an answer, 0 on padding
-    keys: torch.Tensor  # [B, P + T] int64, what an answer may look at: its prompt, then itself
-    seen: torch.Tensor  # [B, 1, T, P + T] bool, True where it does
+    roots: torch.Tensor  # [U, P] int64, place of each token of a root, 0 on padding
+    branches: torch.Tensor  # [B, T] int64, place of each token of a branch, 0 on padding
+    keys: torch.Tensor  # [B, S + T] int64, what a branch may look at: its beginning, then itself
+    seen: torch.Tensor  # [B, 1, T, S + T] bool, True where it does
     back: torch.Tensor  # [N] int64, where the result for each place lies among U·P and B·T results
 
 
@@ -198,7 +219,7 @@ class Rectangles:
 class Branches:
     """Which tokens of a row of N see which."""
 
-    pieces: tuple[Piece, ...]  # each prompt, followed by its answers
+    pieces: tuple[Piece, ...]  # each behind those that it sees
     positions: torch.Tensor  # [1, N] int64, of each token within its own sequence
     before: torch.Tensor  # [N] int64, the place of the token before each in its sequence; any where there is none. It
     # stays on the CPU: few models ask for it (``nanochat_gpt.py``)
@@ -216,61 +237,117 @@ class Branches:
         return replace(self, positions=positions, rectangles=Rectangles(**tensors))
 
 
-def branches_of(prompts: Sequence[int], answers: Sequence[tuple[int, int]]) -> Branches:
-    """``prompts``: the lengths. ``answers``: (which prompt, input tokens), those of one prompt side by side.
-
-    The row holds each prompt, followed by its answers, in the order given.
-    """
-    tails: list[list[int]] = [[] for _ in prompts]
-    for prompt, tokens in answers:
-        tails[prompt].append(tokens)
-    pieces, place = list[Piece](), 0
-    for length, own in zip(prompts, tails, strict=True):
-        first, place = place, place + length
-        pieces.append(Piece(first, place))
-        for tokens in filter(None, own):
-            pieces.append(Piece(place, place + tokens, first, first + length))
-            place += tokens
-    positions = [torch.arange(p.last - p.first, p.last - p.first + p.end - p.start) for p in pieces]
-    before = torch.arange(-1, place - 1).clamp(min=0)
+def branches_of(pieces: Sequence[Piece]) -> Branches:
+    """``pieces``: those of a row, in its order."""
+    positions = [torch.arange(piece.beginning, piece.beginning + piece.length) for piece in pieces]
+    before = torch.arange(-1, pieces[-1].end - 1).clamp(min=0)
     for piece in pieces:
-        if piece.last > piece.first:
-            before[piece.start] = piece.last - 1
+        if piece.seen:
+            before[piece.start] = piece.seen[-1][1] - 1
     return Branches(pieces=tuple(pieces), positions=torch.cat(positions)[None], before=before)
 
 
+# -- Sequences as a tree: up to where they part, what they have in common stands once.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixTree:
+    """Some sequences in one row of N tokens."""
+
+    ids: list[int]  # [N]
+    places: list[list[int]]  # of each sequence, the place of each of its tokens
+    branches: Branches
+
+
+@dataclass(frozen=True, slots=True)
+class _Subtree:
+    """Sequences that begin alike: those at ``low`` to ``high`` in their sorted order."""
+
+    low: int
+    high: int
+    depth: int  # tokens of their common beginning that stand in the row already
+    seen: tuple[Range, ...]  # the places of these
+
+
+def prefix_tree(sequences: Sequence[tuple[int, ...]]) -> PrefixTree:
+    """Lay out sequences so that what they begin with alike stands once, and equal ones are one.
+
+    The row depends on the sequences alone and not on their order, in which ``places`` are.
+    """
+    order = sorted(range(len(sequences)), key=lambda i: sequences[i])
+    ids: list[int] = []
+    pieces: list[Piece] = []
+    places: list[list[int]] = [[] for _ in sequences]
+    open_subtrees = [_Subtree(0, len(sequences), 0, ())]
+    while open_subtrees:
+        subtree = open_subtrees.pop()
+        members = order[subtree.low : subtree.high]
+        first = sequences[members[0]]
+        if len(sequences[members[-1]]) == subtree.depth:  # as is each of them
+            for member in members:
+                places[member] = [place for start, end in subtree.seen for place in range(start, end)]
+            continue
+        common = common_length(first, sequences[members[-1]], subtree.depth)
+        seen = subtree.seen
+        if common > subtree.depth:
+            piece = Piece(len(ids), len(ids) + common - subtree.depth, seen)
+            ids += first[subtree.depth : common]
+            pieces.append(piece)
+            seen = piece.path
+        cuts = _fork_cuts([sequences[member] for member in members], common)
+        branches = [_Subtree(subtree.low + start, subtree.low + end, common, seen) for start, end in pairwise(cuts)]
+        open_subtrees += reversed(branches)  # the first branch follows its trunk in the row, so the two are one range
+    return PrefixTree(ids=ids, places=places, branches=branches_of(pieces))
+
+
+def common_length(one: Sequence[int], other: Sequence[int], least: int = 0) -> int:
+    """With how many tokens both begin, given that it is at least ``least``."""
+    for place in range(least, min(len(one), len(other))):
+        if one[place] != other[place]:
+            return place
+    return min(len(one), len(other))
+
+
+def _fork_cuts(members: Sequence[Sequence[int]], depth: int) -> list[int]:
+    """Where sorted sequences that agree in ``depth`` tokens part: those between two cuts have the same next token, or
+    none. The first cut is 0, the last their number."""
+    following = [sequence[depth] if len(sequence) > depth else None for sequence in members]
+    inside = [i for i in range(1, len(members)) if following[i] != following[i - 1]]
+    return [0, *inside, len(members)]
+
+
 def rectangles_of(pieces: Sequence[Piece]) -> Rectangles:
-    """Prompts and answers, each padded to the longest of their kind."""
-    prompts = [p for p in pieces if p.first == p.last]
-    answers = [p for p in pieces if p.first != p.last]
-    prompt_index = {p.start: u for u, p in enumerate(prompts)}
-    is_prompt_token, prompt_places = _pad_pieces(prompts)
-    is_answer_token, answer_places = _pad_pieces(answers)
-    whose = torch.tensor([prompt_index[p.first] for p in answers], dtype=torch.int64)
-    tail = is_answer_token.shape[1]
-    before = is_prompt_token[whose][:, None, None, :].expand(-1, 1, tail, -1)
-    itself = torch.ones(tail, tail, dtype=torch.bool).tril()[None, None].expand(len(answers), 1, tail, tail)
+    """Roots and branches, each padded to the longest of their kind."""
+    roots = [piece for piece in pieces if not piece.seen]
+    branches = [piece for piece in pieces if piece.seen]
+    is_root_token, root_places = _pad_ranges([[(p.start, p.end)] for p in roots])
+    is_branch_token, branch_places = _pad_ranges([[(p.start, p.end)] for p in branches])
+    is_beginning, beginnings = _pad_ranges([p.seen for p in branches])
+    tail = is_branch_token.shape[1]
+    before = is_beginning[:, None, None, :].expand(-1, 1, tail, -1)
+    itself = torch.ones(tail, tail, dtype=torch.bool).tril()[None, None].expand(len(branches), 1, tail, tail)
     back = torch.zeros(max(p.end for p in pieces), dtype=torch.int64)
-    prompt_results = torch.arange(is_prompt_token.numel()).view_as(is_prompt_token)
-    answer_results = torch.arange(is_answer_token.numel()).view_as(is_answer_token) + is_prompt_token.numel()
-    back[prompt_places[is_prompt_token]] = prompt_results[is_prompt_token]
-    back[answer_places[is_answer_token]] = answer_results[is_answer_token]
+    root_results = torch.arange(is_root_token.numel()).view_as(is_root_token)
+    branch_results = torch.arange(is_branch_token.numel()).view_as(is_branch_token) + is_root_token.numel()
+    back[root_places[is_root_token]] = root_results[is_root_token]
+    back[branch_places[is_branch_token]] = branch_results[is_branch_token]
     return Rectangles(
-        prompts=prompt_places,
-        answers=answer_places,
-        keys=torch.cat([prompt_places[whose], answer_places], dim=1),
+        roots=root_places,
+        branches=branch_places,
+        keys=torch.cat([beginnings, branch_places], dim=1),
         seen=torch.cat([before, itself], dim=3),
         back=back,
     )
 
 
-def _pad_pieces(pieces: Sequence[Piece]) -> tuple[torch.Tensor, torch.Tensor]:
-    """[n, longest], True on tokens, and their places, 0 on padding."""
-    starts = torch.tensor([p.start for p in pieces], dtype=torch.int64)[:, None]
-    sizes = torch.tensor([p.end - p.start for p in pieces], dtype=torch.int64)[:, None]
-    column = torch.arange(max((p.end - p.start for p in pieces), default=0))[None]
-    is_token = column < sizes
-    return is_token, torch.where(is_token, starts + column, 0)
+def _pad_ranges(rows: Sequence[Sequence[Range]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """[n, longest] each: True on tokens, and the places of those in the ranges of each row, 0 on padding."""
+    places = [torch.cat([torch.arange(start, end) for start, end in ranges]) for ranges in rows]
+    if not places:
+        return torch.zeros(0, 0, dtype=torch.bool), torch.zeros(0, 0, dtype=torch.int64)
+    sizes = torch.tensor([len(own) for own in places])
+    is_token = torch.arange(int(sizes.max()))[None] < sizes[:, None]
+    return is_token, torch.nn.utils.rnn.pad_sequence(places, batch_first=True)
 
 
 def is_plain(model: PreTrainedModel) -> bool:
@@ -386,7 +463,7 @@ def _attend_rectangles(
         return pick_heads(flat, index) if repeat == 1 else pick_heads(flat, index).repeat_interleave(repeat, 1)
 
     results = []
-    kinds = (where.prompts, where.prompts, None), (where.answers, where.keys, where.seen)
+    kinds = (where.roots, where.roots, None), (where.branches, where.keys, where.seen)
     for query_places, key_places, mask in kinds:
         if query_places.shape[1]:
             if near is not None:

@@ -31,9 +31,9 @@ from cotrain.reports.follow import read_json_object
 from cotrain.reports.guide import parse_estimates
 from cotrain.reports.runs import RunView, redact_texts
 from cotrain.reports.settings import flatten_settings
-from cotrain.runs.directory import CODE
 from cotrain.storage.schemas import fault_in
 
+CODE = "code.json"  # of a run: the user's own code that made it
 WIDE = 80
 SIDE = (WIDE - 3) // 2  # characters of a column
 NOTHING = "–"
@@ -47,7 +47,12 @@ def compare_runs(one: RunView, other: RunView, rollout: str | None = None) -> di
     runs = (one, other)
     return {
         "runs": [
-            {"directory": str(run.directory), "name": run.recipe.get("name"), "seed": run.recipe.get("seed")}
+            {
+                "directory": run.place,
+                "name": run.recipe.get("name"),
+                "seed": run.recipe.get("seed"),
+                "foreign": run.is_foreign,
+            }
             for run in runs
         ],
         "settings": [
@@ -255,6 +260,8 @@ def lines_of(comparison: Mapping[str, Any]) -> list[str]:
         lines += _figure_lines(row)
     if comparison["figures"]:
         lines += ["*: the intervals do not touch; another seed may differ by more than they say"]
+    elif any(run["foreign"] for run in comparison["runs"]):
+        lines += ["nothing: rollouts of another trainer have no held-out figures"]
     else:
         lines += ["nothing: neither run is finished"]
     return [line[:WIDE].rstrip() for line in [*lines, "", *_rollout_lines(comparison["rollout"])]]

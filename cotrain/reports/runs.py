@@ -20,6 +20,7 @@ from cotrain.reports.follow import RECIPE, STOPPED, read_json_object
 from cotrain.reports.guide import display_order, parse_estimates
 from cotrain.reports.rollouts import Json, Rollouts
 from cotrain.reports.showcase import choose_showcase
+from cotrain.runs.foreign_run import FOREIGN
 from cotrain.storage.ledger import ODD
 from cotrain.storage.schemas import refuse_other_path
 
@@ -49,7 +50,9 @@ class RunView:
     def _read_recipe(self) -> None:
         self._recipe_written = _modified_time(self.directory / RECIPE)
         self.recipe, self._recipe_note = read_json_object(self.directory / RECIPE)
-        self.models, self.weights = models_of(self.recipe), reward_weights(self.recipe)
+        self.is_foreign = FOREIGN in self.recipe  # of another trainer: no tokens, no learning
+        self.models = models_of(self.recipe)
+        self.weights = reward_weights(self.recipe)
 
     def _read_new(self) -> None:
         """Read on in what is followed. A run that is resumed may have more steps, and another one may have been begun
@@ -156,7 +159,7 @@ class RunView:
 
     def _what_is_measured(self, *, is_over: bool) -> str:
         """Which end of a run that goes on is being measured: "start", "end", or "" while it trains."""
-        if is_over or not self.recipe:
+        if is_over or self.is_foreign or not self.recipe:
             return ""
         done = len(self.curves.rows)
         if done == 0 and not (self.directory / "before.json").is_file():
@@ -190,9 +193,24 @@ class RunView:
             self.curves.read_new()
             objectives = objectives_in_phase(self.recipe, self.curves.phase_at(step))
         try:
+            if self.is_foreign:
+                return foreign_rollout(rollout_detail(episode, self.models, self.weights, objectives, tokens=0))
             return rollout_detail(episode, self.models, self.weights, objectives, tokens=tokens)
         except (ValueError, *ODD):  # of what is read for this one rollout alone
             return None
+
+    @property
+    def place(self) -> str:
+        """Where it is: the directory, of another trainer's rollouts their first file."""
+        files = self.recipe[FOREIGN].get("files") if self.is_foreign else None
+        return redact_text(str(files[0])) if files else str(self.directory)
+
+
+def foreign_rollout(rollout: dict[str, Any]) -> dict[str, Any]:
+    """A rollout of another trainer, which says nothing of tokens and of learning."""
+    for trace in rollout["traces"]:
+        trace["learned"] = "another program trained on it, or not: its file does not say"
+    return rollout | {"unit": "word"}
 
 
 def _modified_time(path: Path) -> int:

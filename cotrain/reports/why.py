@@ -1,5 +1,5 @@
 """``cotrain why RUN ROLLOUT``: the rewards of one rollout and their sources, its text, what was parsed, and whether it
-is learned from.
+is learned from; ``cotrain why RUN``: the rollouts on which judge and truth differ.
 
 Everything a model wrote is shown without a single control character.
 """
@@ -13,9 +13,47 @@ from typing import Any
 from cotrain.config.names import POLICY
 from cotrain.core.errors import ConfigError
 from cotrain.core.verbosity import escape_terminal
+from cotrain.reports.rollouts import FIELDS
 from cotrain.reports.runs import RunView
 
 INDENT = "    "
+MOST_DIFFERING = 20  # answers that are listed
+
+
+def disagreements(run: RunView, most: int = MOST_DIFFERING) -> list[dict[str, Any]]:
+    """Answers whose verdict is not the truth, the latest steps first: as many as are asked for, or as there are."""
+    place = {name: at for at, name in enumerate(FIELDS)}
+    rollouts = run.rollouts
+    found: list[dict[str, Any]] = []
+    read = 0
+    while len(found) < most and rollouts.read_some():
+        rows, problems, _ = rollouts.known_rows()
+        for row in rows[read:]:
+            right, said = row[place["right"]], row[place["said"]]
+            if right is not None and said is not None and right != said:
+                found.append(
+                    {
+                        "rollout": ":".join(str(row[place[name]]) for name in ("step", "task", "member")),
+                        "said": bool(said),
+                        "right": bool(right),
+                        "answer": row[place["answer"]],
+                        "problem": problems[row[place["problem"]]],
+                    }
+                )
+        read = len(rows)
+    return found[:most]
+
+
+def disagreement_lines(found: Sequence[dict[str, Any]]) -> list[str]:
+    """A line for each."""
+    if not found:
+        return ["nowhere do judge and truth differ, as far as both are known"]
+    lines = ["judge and truth differ; `cotrain why DIR STEP:TASK:MEMBER` shows one"]
+    for one in found:
+        verdict = "accepted, wrong" if one["said"] else "rejected, right"
+        answer = escape_terminal(one["answer"] or "no answer found", 40)
+        lines.append(f"{one['rollout']:>12s}  {verdict}: {answer}  ({escape_terminal(one['problem'], 60)})")
+    return lines
 
 
 def find_rollout(run: RunView, address: str) -> tuple[dict[str, Any], str]:
@@ -33,14 +71,15 @@ def find_rollout(run: RunView, address: str) -> tuple[dict[str, Any], str]:
         recorded = (
             f"the addresses of its ledger begin with {steps[0]} to {steps[-1]}" if steps else "its ledger is empty"
         )
-        raise ConfigError(f"cotrain why: {run.directory} has no rollout {step}:{task}:{member}; {recorded}")
+        raise ConfigError(f"cotrain why: {run.place} has no rollout {step}:{task}:{member}; {recorded}")
     return rollout, ":".join(parts[3:])
 
 
 def explain_rollout(rollout: dict[str, Any], address_end: str = "") -> list[str]:
     """The lines for one rollout; of one trace alone where ``address_end`` ends an address that it has."""
     address = f"{rollout['step']}:{rollout['task']}:{rollout['member']}"
-    lines = [f"rollout {address}, of step {rollout['step'] + 1}, task {escape_terminal(rollout['task_id'], 80)}"]
+    counted = rollout["step"] + (0 if "unit" in rollout else 1)  # other trainers count their steps themselves
+    lines = [f"rollout {address}, of step {counted}, task {escape_terminal(rollout['task_id'], 80)}"]
     if rollout["failure"]:
         lines.append(f"broke off: {escape_terminal(rollout['failure'], 200)}")
     if rollout["problem"]:
@@ -53,11 +92,11 @@ def explain_rollout(rollout: dict[str, Any], address_end: str = "") -> list[str]
         if speaker in (trace["role"], trace["policy"]) and (not call or trace["address"].endswith(f":{call}"))
     ]
     for trace in chosen or rollout["traces"]:
-        lines += ["", *_trace_lines(trace)]
+        lines += ["", *_trace_lines(trace, rollout.get("unit", "token"))]
     return lines
 
 
-def _trace_lines(trace: dict[str, Any]) -> list[str]:
+def _trace_lines(trace: dict[str, Any], unit: str) -> list[str]:
     judged = f", judges {escape_terminal(trace['parent'], 80)}" if trace["parent"] else ""
     role, policy = (escape_terminal(trace[key], 60) for key in ("role", "policy"))
     lines = [f"{escape_terminal(trace['address'], 80)}  {role} ({policy}, version {trace['version']}){judged}"]
@@ -85,7 +124,7 @@ def _trace_lines(trace: dict[str, Any]) -> list[str]:
             lines.append(f"{INDENT}advantage of {escape_terminal(objective, 60)}: {span}")
     lines += [
         f"{INDENT}learned from: {escape_terminal(trace['learned'], 300)}",
-        f"{INDENT}{sampled} tokens sampled, {masked} given and masked, ended by {ended}",
+        f"{INDENT}{sampled} {unit}s sampled, {masked} given and masked, ended by {ended}",
         f"{INDENT}written: {escape_terminal(trace['text'])}",
         f"{INDENT}read: {escape_terminal(json.dumps(trace['parsed'], ensure_ascii=False))}",
         f"{INDENT}truth: {escape_terminal(json.dumps(trace['truth'], ensure_ascii=False))}",

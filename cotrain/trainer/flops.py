@@ -15,8 +15,9 @@ the forward pass; the backward pass is twice as dear.)
     scoring     references, critics, reward models and whoever else is asked about given tokens
     learning    forward and backward of what was trained
 
-A prompt that several answers of one step share counts once in each part, as engine and learner compute it. Everything
-is counted from what was said, so the figures do not depend on batches, padding or device. Left out: evaluations,
+A prompt that several answers of one step share counts once in each part, as engine and learner compute it. Of answers
+to it each counts whole, although what they have in common is computed once where a model allows that. Everything is
+counted from what was said, so the figures do not depend on batches, padding or device. Left out: evaluations,
 optimiser steps, activations that are computed again to save memory, and that some layers do less (windows, experts that
 rest).
 """

@@ -12,6 +12,7 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import base_table
+import demo_step
 from floors import Ceilings, Cost, Shape, costs
 from harness import alternate, ask, check_same, ratio
 from work import Work, reward
@@ -111,3 +112,21 @@ def test_a_figure_that_is_not_known_is_a_dash() -> None:
     row = dict.fromkeys((key for keys in base_table.SHOWN.values() for key in keys), unknown)
     row["solver/greedy"] = Estimate(value=0.754, low=0.7, high=0.8, n=99)
     assert "| 3 | – | 0.75 | – |" in base_table.table("m", {3: row})
+
+
+def test_a_demo_that_became_slower_is_a_warning_and_no_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = {"seconds": 2.0, "generator": 3.0, "verifier": 1.0}
+    there = {name: value / 2 for name, value in here.items()}
+    monkeypatch.setattr(demo_step, "measure_tree", lambda tree, steps: here if tree == str(demo_step.ROOT) else there)
+    monkeypatch.setattr(demo_step, "extract_commit", lambda commit, folder: None)
+    demo_step.compare_commits("abc", 4, 2)
+    shown = capsys.readouterr()
+    assert "generator: 3.00 s here, 1.50 s at abc, ratio 0.50 (0.50 to 0.50, 2 pairs)" in shown.out
+    assert "warning: a step of the demo takes 2.00 times as long as at abc" in shown.err
+
+
+def test_a_commit_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"--against nowhere: .*; expected a commit of this repository"):
+        demo_step.extract_commit("nowhere", str(tmp_path))

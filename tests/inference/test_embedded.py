@@ -161,6 +161,51 @@ def test_a_lane_waits_for_a_full_batch_while_another_runs():
     assert engine.counts()["b/decode_steps"] == 4  # all three side by side
 
 
+def test_what_the_last_rows_of_another_lane_lead_to_enters_with_the_rest():
+    """As reviews of solutions: those of the solutions that end last are asked for once the round is over."""
+    engine = EmbeddedEngine({"solver": tiny_model(), "verifier": tiny_model()})
+
+    async def solve_and_review(task, tokens):
+        await engine.sample(request(policy="solver", task=task, sampling=Sampling(max_tokens=tokens)))
+        await engine.sample(request(policy="verifier", task=task, sampling=Sampling(max_tokens=5)))
+
+    async def everything():
+        tasks = [asyncio.ensure_future(solve_and_review(i, n)) for i, n in enumerate((2, 6, 9, 9))]
+        while not all(task.done() for task in tasks):
+            await asyncio.sleep(0)
+            engine.advance()
+
+    asyncio.run(everything())
+    assert engine.counts()["verifier/decode_steps"] == 4  # all four side by side
+
+
+def test_rows_that_have_drawn_the_same_tokens_are_computed_once():
+    """Groups of up to a tile with different temperatures and lengths, so that some part early, late or never."""
+    model = tiny_model()
+    engine = EmbeddedEngine({"a": model})
+    temperatures, groups = (0.0, 0.05, 0.1, 0.5), (8, 8, 5, 1)
+    requests = [
+        request(
+            prompt_ids=(7 + group, 8, 9),
+            sampling=Sampling(max_tokens=12 + 3 * (i % 3), temperature=temperatures[(i + group) % 4]),
+            task=100 * group + i,
+        )
+        for group, size in enumerate(groups)
+        for i in range(size)
+    ]
+    found = answers(engine, requests)
+    for asked, completion in zip(requests, found, strict=True):
+        assert_same(completion, complete_request(model, asked))
+    fed = [  # what the model has seen when it was asked for the next token
+        (asked.prompt_ids, completion.token_ids[:count])
+        for asked, completion in zip(requests, found, strict=True)
+        for count in range(1, len(completion.token_ids))
+    ]
+    counts = engine.counts()
+    assert counts["a/decode_rows"] == len(fed)
+    assert counts["a/computed_rows"] == len(set(fed)) < 0.8 * len(fed)
+
+
 def test_identical_prompts_are_prefilled_once_and_so_are_like_beginnings():
     engine = EmbeddedEngine({"a": tiny_model()})
     requests = [request(prompt_ids=tuple(range(10 + i // 4)), task=i) for i in range(8)]

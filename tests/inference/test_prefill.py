@@ -12,7 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from cotrain.inference import prefill as module
 from cotrain.inference.prefill import TOKENS, prefill
 from cotrain.models import shared_prefix
-from cotrain.models.shared_prefix import RECTANGLE, branches_of, rectangles_of
+from cotrain.models.shared_prefix import RECTANGLE, prefix_tree, rectangles_of
 from tests.helpers import CONTEXT, VOCABULARY, tiny_model
 
 
@@ -52,13 +52,13 @@ def test_each_prompt_gets_what_it_gets_alone(make):
 
 
 @torch.inference_mode()
-def test_a_beginning_is_computed_once_where_it_is_worth_it():
+def test_beginnings_are_computed_once_also_within_each_other():
     model = tiny_model()
     beginning = tuple(range(12))
     reviews = [(*beginning, 20 + i, 21, 22) for i in range(8)]
-    other = (*beginning[:3], 1, 1, 1, 1, 1, 1, 1)  # begins alike for less than a third
+    other = (*beginning[:3], 1, 1, 1, 1, 1, 1, 1)  # begins alike for three tokens
     parts = list(prefill(model, model.config, [*reviews, other]))
-    assert sum(part.computed for part in parts) == 12 + 8 * 3 + 10
+    assert sum(part.computed for part in parts) == 12 + 8 * 3 + 7
     backwards = list(prefill(model, model.config, [other, *reversed(reviews)]))
     for part, again in zip(parts, backwards, strict=True):
         assert part.prompts == again.prompts and torch.equal(part.logits, again.logits)
@@ -98,7 +98,8 @@ def test_off_the_cpu_a_batch_is_not_padded_without_end(prompts, monkeypatch):
 
 def test_rectangles_under_a_mask_are_the_same_attention():
     """What a GPU computes, in fused kernels: output and gradients."""
-    where = branches_of([3, 2], [(0, 2), (0, 1), (1, 3)])
+    where = prefix_tree([(1, 2, 3, 4, 5), (1, 2, 3, 4, 6, 7), (1, 2, 3, 8), (9, 9), (9, 9, 1)]).branches
+    assert len(where.pieces) == 7
     generator = torch.Generator().manual_seed(0)
     inputs = [torch.randn(1, heads, where.positions.shape[1], 8, generator=generator) for heads in (4, 2, 2)]
     found = []

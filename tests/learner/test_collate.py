@@ -40,21 +40,27 @@ def test_shared_prompts_count_once_in_the_budget(sequences, budget):
     for batch in batches:
         prompts = [sequences[i][0] for i in batch]
         assert len([p for n, p in enumerate(prompts) if n == 0 or prompts[n - 1] != p]) == len(set(prompts))
-        tokens = sum(map(len, set(prompts))) + sum(len(sequences[i][1]) - 1 for i in batch)
+        tokens = len(forward_input_of([sequences[i] for i in batch], [1.0] * len(batch), shared=True).input_ids[0])
+        assert tokens <= sum(map(len, set(prompts))) + sum(len(sequences[i][1]) - 1 for i in batch)
         rectangle = len(batch) * max(input_length(*sequences[i]) for i in batch)
         assert len(batch) == 1 or (tokens <= budget and rectangle <= RECTANGLE * budget)
 
 
 def test_a_shared_plan_by_hand():
+    """Prompt a with the answers 9 9 and 9 9 9, of which the last token is never an input; b with 9 and 9 8 9."""
     a, b = (1, 2, 3), (4,)
-    sequences = [(b, (9,)), (a, (9, 9)), (b, (9, 9, 9)), (a, (9, 9, 9))]
-    assert plan_shared(sequences, 100) == [(3, 1, 2, 0)]  # 3 + 2 + 1 tokens of a, then 1 + 2 + 0 of b
-    assert plan_shared(sequences, 6) == [(3, 1), (2, 0)]
-    assert plan_shared(sequences, 5) == [(3,), (1,), (2, 0)] or plan_shared(sequences, 5) == [(3,), (1, 2), (0,)]
-    rows = forward_input_of([sequences[i] for i in (3, 1, 2, 0)], [1.0] * 4, shared=True)
-    assert rows.input_ids.tolist() == [[1, 2, 3, 9, 9, 9, 4, 9, 9]]
-    assert rows.column.tolist() == [2, 3, 4, 2, 5, 6, 7, 8, 6]
-    assert rows.branches.positions.tolist() == [[0, 1, 2, 3, 4, 3, 0, 1, 2]]
+    sequences = [(b, (9,)), (a, (9, 9)), (b, (9, 8, 9)), (a, (9, 9, 9))]
+    assert plan_shared(sequences, 100) == [(1, 3, 0, 2)]  # 3 + 1 tokens of a and 1 more, then 1 of b and 2 more
+    assert plan_shared(sequences, 6) == [(1, 3, 0), (2,)]
+    assert plan_shared(sequences, 5) == [(1, 3), (0, 2)]
+    assert plan_shared(sequences, 4) == [(1,), (3,), (0, 2)]
+    rows = forward_input_of([sequences[i] for i in (1, 3, 0, 2)], [1.0, 1.0, 1.0, 0.5], shared=True)
+    assert rows.input_ids.tolist() == [[1, 2, 3, 9, 9, 4, 9, 8]]
+    assert rows.branches.positions.tolist() == [[0, 1, 2, 3, 4, 0, 1, 2]]
+    assert rows.column.tolist() == [2, 3, 4, 5, 5, 6, 7]  # the place behind b twice, as it has two temperatures
+    assert rows.temperatures.tolist() == [1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.5]
+    assert rows.source.tolist() == [0, 1, 0, 1, 2, 3, 4, 5, 6]
+    assert rows.targets.tolist() == [9, 9, 9, 9, 9, 9, 9, 8, 9]
 
 
 @pytest.mark.whole

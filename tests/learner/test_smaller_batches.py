@@ -96,7 +96,7 @@ def test_memory_that_runs_out_again_is_divided_again():
     Short(model, "backward", n=2, times=3)
     report = learner.update(terms())
     assert (report.metrics["out_of_memory"], report.metrics["micro_tokens"]) == (3.0, 3.0)
-    assert (weights(model) - weights(whole)).abs().max() < 1e-12
+    assert (weights(model) - weights(whole)).abs().max() < 1e-8  # norms compute in float32
 
 
 def test_a_learner_that_is_loaded_goes_on_in_the_smaller_batches_to_the_same_bits():

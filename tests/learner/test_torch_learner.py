@@ -92,7 +92,7 @@ def test_micro_batches_change_nothing(normalise):
         report = TorchLearner(model, lr=1e-2, micro_tokens=micro_tokens).update([term(batch(0), algorithm)])
         results.append((weights(model), {k: v for k, v in report.metrics.items() if not k.endswith("seconds")}))
     for found, metrics in results[1:]:
-        torch.testing.assert_close(found, results[0][0], rtol=0, atol=1e-9)
+        torch.testing.assert_close(found, results[0][0], rtol=0, atol=1e-8)  # norms compute in float32
         assert metrics == pytest.approx(results[0][1], rel=1e-6)
 
 

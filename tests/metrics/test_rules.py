@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from cotrain.metrics.rules import DriftFromStart, GrowingDistance, MetricSeries, RiseAndFall, mean
+from cotrain.metrics.rules import DriftFromStart, FarFromBase, GrowingDistance, MetricSeries, RiseAndFall, mean
 
 
 def plain_parted(rule, window, paid, true):
@@ -94,3 +94,17 @@ def test_a_distance_of_few_problems_a_step_is_chance():
     for step in range(30):
         series.add_row(step, [0.8, (0.5, 0.15, 0.15)[step // 10] + 0.45 * (-1) ** step])
     assert series.scatter_error(1) * 2.5 > 0.35 and GrowingDistance(0.3, 0.1, "a", "b")(series) is None
+
+
+@pytest.mark.parametrize(
+    ("scatter", "found"),
+    [(0.0, 0.5), (0.02, 0.5), (0.2, None)],
+    ids=["none", "little", "much"],
+)
+def test_one_sided_verdicts_of_few_problems_a_step_are_chance(scatter, found):
+    """A judge that calls 50 % right where 15 % are, by the window's means: 35 points off, where 30 are healthy."""
+    series, rule = MetricSeries(10), FarFromBase(0.3, 0.1, 0.9)
+    for step in range(10):
+        swing = scatter * (-1) ** step
+        series.add_row(step, [0.5 + swing, 0.15 - swing / 2])
+    assert rule(series) == (None if found is None else pytest.approx(found))

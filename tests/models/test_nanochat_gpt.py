@@ -24,7 +24,7 @@ from cotrain.models.heads import ValueModel, classifier_of
 from cotrain.models.load import load_model, load_tokenizer
 from cotrain.models.nanochat import convert, is_padded, weight_names
 from cotrain.models.nanochat_gpt import NanoChatGPTConfig, layer_kinds, short_window
-from cotrain.models.shared_prefix import branches_of, can_branch, use_branches
+from cotrain.models.shared_prefix import can_branch, prefix_tree, use_branches
 from cotrain.models.tiktoken_encoding import _EncodingUnpickler, pickle_encoding
 from cotrain.pretraining.packing import Document, pack_documents
 from cotrain.pretraining.trainer import token_losses
@@ -192,11 +192,10 @@ def test_branches_have_the_gradients_of_rows(where, model, expected):
 
     long, other = expected["ids"].tolist()
     rows = [[*long[:140], *other[:30]], [*long[:140], *other[50:150]], [*long[:140], 5], [*other[:3], 7, 7]]
-    branches = branches_of([140, 3], [(0, 30), (0, 100), (0, 1), (1, 2)])
+    tree = prefix_tree(rows)
+    branches = tree.branches
     if where == "rectangles":
         branches = replace(branches, rectangles=rectangles_of(branches.pieces))
-    packed = [*long[:140], *other[:30], *other[50:150], 5, *other[:3], 7, 7]
-    places = [[*range(140), *range(140, 170)], [*range(140), *range(170, 270)], [*range(140), 270], [*range(271, 276)]]
     weights = [torch.randn(len(row), 32, generator=torch.Generator().manual_seed(i)) for i, row in enumerate(rows)]
 
     def gradients(states):
@@ -208,9 +207,9 @@ def test_branches_have_the_gradients_of_rows(where, model, expected):
     plain = [body(input_ids=torch.tensor([row]), use_cache=False).last_hidden_state[0] for row in rows]
     with use_branches(body):
         hidden = body(
-            input_ids=torch.tensor([packed]), position_ids=branches.positions, branches=branches, use_cache=False
+            input_ids=torch.tensor([tree.ids]), position_ids=branches.positions, branches=branches, use_cache=False
         ).last_hidden_state[0]
-    branched = [hidden[where] for where in places]
+    branched = [hidden[places] for places in tree.places]
     for own, other_own in zip(branched, plain, strict=True):
         torch.testing.assert_close(own, other_own, rtol=1e-4, atol=1e-4)
     one, other_one = gradients(branched), gradients(plain)

@@ -8,7 +8,15 @@ import torch
 from cotrain.models import shared_prefix
 from cotrain.models.shared_prefix import Piece, attend_pieces
 
-PIECES = (Piece(0, 5), Piece(5, 12, 0, 5), Piece(12, 13, 0, 5), Piece(13, 16), Piece(16, 22, 13, 16))
+PIECES = (  # two trees; the pieces at 12 and 13 see a beginning of two ranges
+    Piece(0, 5),
+    Piece(5, 9, ((0, 5),)),
+    Piece(9, 12, ((0, 9),)),
+    Piece(12, 13, ((0, 5), (9, 12))),
+    Piece(13, 15, ((0, 5), (9, 12))),
+    Piece(15, 17),
+    Piece(17, 22, ((15, 17),)),
+)
 
 
 def under_a_mask(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float) -> torch.Tensor:
@@ -17,7 +25,8 @@ def under_a_mask(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sc
     seen = torch.zeros(length, length, dtype=torch.bool)
     for piece in PIECES:
         for place in range(piece.start, piece.end):
-            seen[place, piece.first : piece.last] = True
+            for start, end in piece.seen:
+                seen[place, start:end] = True
             seen[place, piece.start : place + 1] = True
     repeat = query.shape[0] // key.shape[0]
     key, value = key.repeat_interleave(repeat, 0), value.repeat_interleave(repeat, 0)

@@ -1,0 +1,162 @@
+"""The audit itself: rollouts in, figures out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from cotrain.analysis.audit.judge_error import error_rates, error_trends, outcome_of, step_windows
+from cotrain.analysis.audit.labelling import (
+    LabelEstimate,
+    LabelPlan,
+    ask_program,
+    estimate_by_labels,
+    plan_labels,
+    read_labels,
+    strata_of,
+    write_label_file,
+)
+from cotrain.analysis.audit.novelty import new_habits
+from cotrain.analysis.audit.result import AuditResult
+from cotrain.core.errors import ConfigError
+from cotrain.core.user_code import load_object
+from cotrain.core.verbosity import count_of
+from cotrain.runs.foreign_files import ForeignRollout, ForeignRun, read_foreign_run
+from cotrain.runs.foreign_run import foreign_alarms, write_as_run
+from cotrain.runs.foreign_truth import Graded, grade_by_program, grade_by_reference, with_references
+
+MOST_DISAGREEMENTS = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditOptions:
+    """What a user may say of rollouts, each as its flag."""
+
+    columns: dict[str, str]  # field of ``Columns`` → column
+    right_at: float | None = None
+    grades: bool = True  # compare with reference answers
+    answer: str | None = None  # format of answers
+    references: Path | None = None
+    question_column: str | None = None
+    answer_column: str | None = None
+    truth_by: str | None = None  # FILE.py:FUNCTION, asked of every answer
+    labels: str | None = None  # a file, or FILE.py:FUNCTION, asked of a sample
+    width: float | None = None
+    label: int | None = None  # how many answers to label
+    to_label: Path | None = None
+    out: Path | None = None  # where the rollouts go as a run
+
+
+def audit_files(
+    paths: Sequence[Path], options: AuditOptions, say: Callable[[str], None] = lambda text: None
+) -> AuditResult:
+    """Audit the rollouts of some files. Raises UserError."""
+    run = read_foreign_run(paths, named=options.columns, right_at=options.right_at)
+    run, graded, notes = _with_truth(run, options, say)
+    estimate, plan = _with_labels(run, options, notes)
+    if options.out is not None:
+        write_as_run(run, options.out)
+    differing = [rollout for rollout in run.rollouts if outcome_of(rollout) in ("fp", "fn")]
+    differing.sort(key=lambda rollout: (-rollout.step, rollout.task, rollout.member))
+    return AuditResult(
+        run=run,
+        truth_source=graded.source,
+        reasons=graded.reasons,
+        rates=error_rates(run.rollouts),
+        windows=step_windows(run.rollouts),
+        trends=error_trends(run.rollouts),
+        alarms=foreign_alarms(run),
+        habits=new_habits(run.rollouts),
+        disagreements=[rollout.address for rollout in differing[:MOST_DISAGREEMENTS]],
+        differing=len(differing),
+        estimate=estimate,
+        plan=plan,
+        notes=notes,
+    )
+
+
+# -- the truth
+
+
+def _with_truth(
+    run: ForeignRun, options: AuditOptions, say: Callable[[str], None]
+) -> tuple[ForeignRun, Graded, list[str]]:
+    """The run with what is known of its answers, where that came from, and notes."""
+    notes: list[str] = []
+    if options.references is not None:
+        found, without = with_references(
+            run.rollouts, options.references, options.question_column, options.answer_column
+        )
+        if without == len(found):
+            raise ConfigError(
+                f"--references {options.references}: none of its questions stands in a prompt; name its columns with "
+                "--question-column and --answer-column"
+            )
+        if without:
+            notes.append(f"{options.references.name} has no answer to {without} of {len(found)} prompts")
+        run = replace(run, rollouts=tuple(found))
+    graded = _graded(run, options, say)
+    return replace(run, rollouts=graded.rollouts), graded, notes
+
+
+def _graded(run: ForeignRun, options: AuditOptions, say: Callable[[str], None]) -> Graded:
+    if options.truth_by is not None:
+        program = load_object(options.truth_by, "--truth-by", FunctionType)
+        return grade_by_program(run.rollouts, program, options.truth_by)
+    if run.columns.truth:
+        return Graded(rollouts=run.rollouts, source=f"column {run.columns.truth!r}")
+    gradable = [rollout for rollout in run.rollouts if rollout.gold is not None]
+    if gradable and options.grades:
+        say(f"grading {count_of(len(gradable), 'answer')} against the reference answers")
+        return grade_by_reference(run.rollouts, answer_format=options.answer)
+    return Graded(rollouts=run.rollouts, source="")
+
+
+# -- labels of a sample
+
+
+def _with_labels(
+    run: ForeignRun, options: AuditOptions, notes: list[str]
+) -> tuple[LabelEstimate | None, LabelPlan | None]:
+    """What labels say, and what else to label."""
+    wants_plan = options.width is not None or options.label is not None
+    if options.labels is None and not wants_plan:
+        if options.to_label is not None:
+            raise ConfigError("--to-label: how many? give --width W, as in --width 0.1, or --label N")
+        return None, None
+    strata = strata_of(run)
+    labels: dict[str, bool] = {}
+    if options.labels is not None and _is_program(options.labels):
+        plan = plan_labels(strata, {}, width=options.width if wants_plan else 0.1, total=options.label)
+        labels = ask_program(plan, _asked_program(options.labels))
+        unsaid = plan.total - len(labels)
+        if unsaid:
+            notes.append(f"{options.labels} says nothing of {unsaid} of {plan.total} answers")
+    elif options.labels is not None:
+        labels, empty = read_labels(Path(options.labels), run)
+        if empty:
+            notes.append(f"{count_of(empty, 'row')} of {options.labels} without a label")
+    estimate = estimate_by_labels(strata, labels) if labels else None
+    if not wants_plan or (options.labels is not None and _is_program(options.labels)):
+        return estimate, None
+    plan = plan_labels(strata, labels, width=options.width, total=options.label)
+    if options.to_label is not None:
+        write_label_file(options.to_label, plan, labels)
+    return estimate, plan
+
+
+def _is_program(labels: str) -> bool:
+    path, colon, _ = labels.rpartition(":")
+    return bool(colon) and path.endswith(".py")
+
+
+def _asked_program(target: str) -> Callable[[ForeignRollout], bool | None]:
+    program: Callable[..., Any] = load_object(target, "--labels", FunctionType)
+
+    def ask(rollout: ForeignRollout) -> bool | None:
+        return grade_by_program([rollout], program, target).rollouts[0].truth
+
+    return ask
