@@ -74,6 +74,17 @@ def direction_words(figure: FigureRow) -> str:
     return "better is down" if figure["better"] < 0 else ""
 
 
+def better_sign(figure: FigureRow) -> int:
+    """Which change is for the better: +1, −1, or 0 for neither. A gap is better nearer to 0, so its sign depends on
+    which side it is; of one that crossed over, nothing is said."""
+    if figure["name"] != GAP or not (figure["before"] and figure["after"]):
+        return int(figure["better"])
+    before, after = (Estimate.from_json(figure[at]).value for at in ("before", "after"))
+    if before * after <= 0.0:
+        return 0
+    return -1 if after > 0.0 else 1
+
+
 def got_worse(figure: FigureRow) -> bool:
     """Whether its change is shown, by an interval that leaves out zero, and in the wrong direction."""
     if not (figure["change"] and figure["better"]):

@@ -159,7 +159,7 @@ class RunView:
 
     def _what_is_measured(self, *, is_over: bool) -> str:
         """Which end of a run that goes on is being measured: "start", "end", or "" while it trains."""
-        if is_over or not self.recipe:
+        if is_over or self.is_foreign or not self.recipe:
             return ""
         done = len(self.curves.rows)
         if done == 0 and not (self.directory / "before.json").is_file():
@@ -250,14 +250,15 @@ def figure_rows(before: dict[str, Estimate], summary: Json, roles: Sequence[str]
 def _with_reading_aids(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Each figure with its place among the first ones, which way is better, and why it may have got worse."""
     leads = headline.lead_keys(rows)
+    directions = [{**row, "direction": headline.direction_words(row)} for row in rows]
+    signed = [{**row, "better": headline.better_sign(row)} for row in directions]
     return [
         {
             **row,
             "lead": leads.index(row["key"]) if row["key"] in leads else None,
-            "direction": headline.direction_words(row),
-            "worse_because": headline.explain_worse(row, rows),
+            "worse_because": headline.explain_worse(row, signed),
         }
-        for row in rows
+        for row in signed
     ]
 
 

@@ -94,6 +94,14 @@ def test_a_figure_that_got_worse_says_why_it_may_have() -> None:
     assert because["solver/step_accuracy"]
 
 
+def test_a_gap_is_better_nearer_to_zero_on_either_side() -> None:
+    def gap(before: float, after: float) -> dict[str, Any]:
+        return next(row for row in rows_of({"gap": before}, {"gap": after}) if row["key"] == "gap")
+
+    assert (gap(0.2, 0.05)["better"], gap(-0.2, -0.05)["better"], gap(-0.2, 0.1)["better"]) == (-1, 1, 0)
+    assert gap(0.05, 0.2)["worse_because"] and not gap(0.2, 0.05)["worse_because"]
+
+
 def row_of(step: int, member: int, right: int, said: int, tokens: int = 50, flags: int = 0) -> list[Any]:
     values = {"step": step, "task": 3, "member": member, "role": 0, "right": right, "said": said, "tokens": tokens}
     values["flags"] = flags

@@ -155,7 +155,7 @@ function Trace({ trace, shade, shadeBy, open }) {
 
 const FULL = 70; // percent of the colour, of the token with the largest value
 const LEAST = { logprob: 0.05, entropy: 0.05 }; // values below it are never shaded fully
-const LEFT_BLANK = { logprob: "unshaded: 0, the only token there was", entropy: "unshaded: 0 nats, nothing to choose" };
+const LEFT_BLANK = { logprob: "unshaded: certain", entropy: "unshaded: nothing to choose" };
 
 // From no shade to the darkest, with the value of each.
 function scaleOf(colour, value, backwards = false) {
