@@ -105,7 +105,7 @@ def main(argv: Sequence[str]) -> int:
         if given.noisy:
             noisy.install_noisy(out, OWN, BESIDE)
         else:
-            stage.install_base(out, BESIDE, *made["models"])
+            stage.install_base(out, OWN if given.habits else BESIDE, *made["models"])
     print(f"models: {', '.join(f'{out}/{name}' for name in made['models'])}")
     return 0
 

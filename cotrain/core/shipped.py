@@ -1,6 +1,6 @@
 """The models that ship with the package: their names, and the folders in which they lie.
 
-``embedded`` lies in the package itself, in ``cotrain/assets/base``. The others are of the distribution
+Those of the demo lie in the package itself, in ``cotrain/assets``. The others are of the distribution
 ``cotrain-bases``: the folder ``bases/cotrain_bases`` of a checkout, which is looked at too, since nothing has to be
 installed there. No library is imported here, so that a command that only names a model stays quick.
 """
@@ -61,7 +61,7 @@ def folder_name(name: str) -> str:
 
 def how_to_get(name: str) -> str:
     """What to do where a model of the package is not in this installation."""
-    if name == EMBEDDED_BASE:
+    if name in (EMBEDDED_BASE, EMBEDDED_HABITS):  # those of the demo
         return "install cotrain again"
     return "it comes with the distribution cotrain-bases: `pip install ./bases` in the source of cotrain"
 
