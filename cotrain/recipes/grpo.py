@@ -97,9 +97,7 @@ def grpo(
     alpha_end: Weight = 0.001,  # the same weight, at the end
     steps_judged_by: Literal["nobody", "oracle"] = "nobody",  # who pays for steps
     oracle_noise: float = 0.0,  # chance with which the oracle's word on a step is flipped
-    reward: str
-    | Reward
-    | None = None,  # pays instead of the truth: my_file.py:function of task, answer, correct; async too
+    reward: str | Reward | None = None,  # pays instead of the truth: my_file.py:function of task, answer, correct
     outcome_noise: float = 0.0,  # chance with which a readable answer is paid as if it were the other
     false_positives: float = 0.0,  # the same chance for wrong answers alone
     false_negatives: float = 0.0,  # and for right answers alone

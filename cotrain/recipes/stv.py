@@ -138,9 +138,7 @@ def stv(
     verifier_lr: float = 2e-4,  # learning rate of the verifier
     taught: Literal["sighted", "blind", "none"] = "sighted",  # whose reviews it learns first; blind: without reference
     lessons: int = 20,  # steps in which the verifier is taught, and nobody else learns
-    sight: Literal[
-        "solution", "answer"
-    ] = "solution",  # what the teacher is shown: the worked solution where there is one, or the answer
+    sight: Literal["solution", "answer"] = "solution",  # what the teacher is shown; the answer where none is worked
     keep: Keep = "readable",  # which lessons are learned; right: those whose verdict is the truth
     verifier: Literal["frozen", "trained"] = "frozen",  # does it learn on beside the generator?
     reviews: int = 4,  # of a solution, where they pay
