@@ -94,7 +94,8 @@ def test_temperature_and_warm_up_of_rates_reach_every_role_and_policy(name):
     assert {role.sampling.temperature for role in made.roles.values()} == {0.7}
     assert {(p.lr_warmup, p.lr_decay) for p in made.policies.values() if isinstance(p, Learning)} == {(3, "cosine")}
     plain = {role.sampling.temperature for role in find_recipe(name)().roles.values()}
-    assert plain == {"cooper": {1.0, 1.3}, "demo": {1.0, 1.5}, "self_rewarding": {0.7}}.get(name, {1.0})  # as it was made
+    made_as = {"cooper": {1.0, 1.3}, "demo": {1.0, 1.5}, "self_rewarding": {0.7}}
+    assert plain == made_as.get(name, {1.0})
 
 
 SIGNED = {"invalid", "unread"}  # rewards
