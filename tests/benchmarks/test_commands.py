@@ -52,6 +52,7 @@ OTHERWISE = {  # script → who runs it, or why nobody can in seconds
     **dict.fromkeys(("domains", "short_form", "study_curve"), "tests of their names"),
     **dict.fromkeys(("gpu", "gpu_checks"), "test_gpu_script.py runs its parts; --tiny as a whole takes minutes"),
     **dict.fromkeys(("answer_rules", "floors", "hostile_answers", "table", "work"), "imported by the others"),
+    "alarm_table": "test_alarm_table.py",
     "agreement": "test_agreement.py; as a whole it needs lm-evaluation-harness",
     "same_prompts": "needs lm-evaluation-harness, which wants another environment",
     "trl_step": "needs TRL, which wants another environment",
