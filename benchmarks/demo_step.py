@@ -2,7 +2,7 @@
 
     python benchmarks/demo_step.py [--against COMMIT] [--steps 10] [--rounds 3]
 
-The steps are those of ``cotrain.demo`` as ``cotrain.run`` makes them, with what is written to disk: first some
+The steps are those of the recipe ``demo`` as ``cotrain.run`` makes them, with what is written to disk: first some
 in which the verifier learns, then both kinds in turn. The first step is not measured. Each kind has its median, and
 ``seconds`` weighs the two as the demo's own schedule does. Processor time is that of the whole process, so that other
 work on the machine disturbs it little.
@@ -57,13 +57,15 @@ def measure_steps(steps: int) -> dict[str, float]:
     import torch
 
     import cotrain
+    from cotrain.config.registry import find_recipe
 
     torch.set_num_threads(1)
-    whole = cotrain.demo()
+    demo = find_recipe("demo")
+    whole = demo()
     verifier_alone = steps // 2
     timer = StepTimer()
     with tempfile.TemporaryDirectory() as folder:
-        recipe = cotrain.demo(steps=1 + steps, warmup=verifier_alone, evaluation_tasks=1)
+        recipe = demo(steps=1 + steps, warmup=verifier_alone, evaluation_tasks=1)
         cotrain.run(recipe, Path(folder) / "run", device="cpu", observer=timer)
     medians = {kind: statistics.median(timer.seconds[kind]) for kind in KINDS}
     phases = [whole.schedule.phase_at(step).name for step in range(whole.steps)]
