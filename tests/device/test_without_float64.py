@@ -6,7 +6,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cotrain.inference.decode_batch import draw_tokens, uniform_numbers
-from cotrain.learner import optim
+from cotrain.models import memory
 from tests.device.beside import DEVICE, KIND, assert_near, rows_on, small
 
 pytestmark = pytest.mark.whole
@@ -25,7 +25,7 @@ class RefusesFloat64(TorchDispatchMode):
 
 @pytest.fixture
 def narrow(monkeypatch):
-    monkeypatch.setattr(optim, "WITHOUT_FLOAT64", (KIND,))
+    monkeypatch.setattr(memory, "WITHOUT_FLOAT64", (KIND,))
 
 
 def drawn(device):
