@@ -87,8 +87,8 @@ def test_a_name_of_the_zoo_says_what_to_install_where_it_is_not():
 def test_the_list_has_the_zoo_behind_what_ships(capsys):
     assert main(["list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["recipes"]
-    apart = {one["name"] for one in listed if one["question"] == "of installed packages"}
-    assert set(NAMES) <= apart and listed[0]["name"] == "grpo"
+    apart = {one["name"] for one in listed if one["question"] == "of other packages"}
+    assert set(NAMES) <= apart and listed[0]["name"] == "demo"
 
 
 @pytest.mark.parametrize("file", FILES, ids=[str(file.relative_to(ROOT / "cotrain_zoo")) for file in FILES])
