@@ -127,13 +127,13 @@ def test_the_conversation_ends_with_the_input(trainer, monkeypatch, capsys):
 
 
 @pytest.mark.whole
-def test_one_problem_without_a_conversation(trainer, monkeypatch, capsys):
+def test_one_problem_without_a_conversation(trainer, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(chat.opening, "open_trainer", lambda directory, *how, **more: trainer)
     problem = trainer.recipe.tasks.get("validation", chat.EXAMPLE).prompt
-    assert main(["chat", "anywhere", "--once", problem]) == 0
+    assert main(["chat", str(tmp_path), "--once", problem]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "Ctrl-D" not in lines[0] and any(line.startswith("    answer: ") for line in lines)
-    assert main(["chat", "anywhere", "--once", " "]) == 2
+    assert main(["chat", str(tmp_path), "--once", " "]) == 2
     assert "--once is empty" in capsys.readouterr().err
 
 
