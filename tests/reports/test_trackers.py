@@ -199,7 +199,7 @@ def test_an_evaluation_behind_a_step_replaces_nothing_of_it(tmp_path):
 def test_trackio_has_the_last_value_of_a_step_that_is_done_again(tmp_path, monkeypatch):
     pytest.importorskip("trackio")
     code = (
-        "import sys; sys.path[:0] = ['.', 'tests/pages']\n"
+        "import sys; sys.path[:0] = ['.', 'tests/reports']\n"
         "from test_trackers import AGAIN, ROWS, mirrored\nfrom pathlib import Path\n"
         "out = Path(sys.argv[1])\n"
         "for rows in ((ROWS, AGAIN) if out.name == 'parts' else ([*ROWS, *AGAIN],)):\n"
@@ -370,7 +370,7 @@ def test_rollouts_are_traces_in_trackio_and_replaced_with_their_step(tmp_path):
     pytest.importorskip("trackio")
     write_fake_run(tmp_path / "run", steps=24, episodes=12)
     code = (
-        "import sys; sys.path[:0] = ['.', 'tests/pages']\n"
+        "import sys; sys.path[:0] = ['.', 'tests/reports']\n"
         "from test_trackers import mirrored\nfrom pathlib import Path\n"
         "rows = [{'step': step, 'x/y': 1.0} for step in range(3)]\n"
         "for _ in range(2):\n"

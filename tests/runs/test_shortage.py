@@ -137,7 +137,7 @@ def test_a_run_that_is_short_of_memory_says_so_and_learns_the_same(tmp_path):
     assert len(lines) == 2 and "policy 'generator'" in lines[0] + lines[1]
     for key, tensor in expected.items():
         if key.startswith("model."):
-            assert (tensor - found[key]).abs().max() < 1e-6, key
+            assert (tensor - found[key]).abs().max() < 1e-5, key
 
 
 def _fail_once(model, *, forward=None, backward=None):
