@@ -6,14 +6,14 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 
-from cotrain.core.verbosity import RESULTS, json_text
+from cotrain.core import verbosity
 
 
 def print_result(command: Callable[[Sequence[str]], int], words: Sequence[str]) -> int:
     """Run a command, and print what it gave to ``tell_result``; returns its exit code."""
-    RESULTS.clear()
+    verbosity.RESULTS.clear()
     with redirect_stdout(sys.stderr):
         code = command(words)
-    for value in RESULTS:
-        print(json_text(value))
+    for value in verbosity.RESULTS:
+        print(verbosity.json_text(value))
     return code

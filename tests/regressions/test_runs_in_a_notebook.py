@@ -43,7 +43,7 @@ def test_a_run_inside_of_a_running_loop_is_the_same_run(tmp_path, capsys):
     assert digest(tmp_path / "notebook") == digest(tmp_path / "script")
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("cotrain-loop")]
     said = capsys.readouterr().out.splitlines()
-    assert sum(line.startswith("step 2/2 | generator | solver: format") for line in said) == 2
+    assert sum(line.startswith("step 2/2 | generator | solver: ") for line in said) == 2
     assert any(line.startswith("measuring the start") for line in said)
 
 
