@@ -28,7 +28,7 @@ def _pytest(*words: str) -> list[str]:
 
 
 PARTS: dict[str, Part] = {
-    "disk": lambda n, out: _pytest("tests/disk"),
+    "disk": lambda n, out: _pytest("tests/storage"),
     "regressions": lambda n, out: _pytest("tests/regressions"),
     "power": lambda n, out: ["-m", "tests.torture.power", "--states", n(2000)],
     "memory": lambda n, out: ["-m", "tests.torture.memory", "--cases", n(300)],

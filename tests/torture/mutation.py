@@ -43,7 +43,7 @@ from typing import Any
 from tests.torture.reached import Reached, reached
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("functional", "learn", "rollout", "text", "disk", "config", "train", "runs")
+FOLDERS = ("algorithms", "learner", "rollout", "formats", "storage", "config", "trainer", "runs")
 DEADLINE_S = 900.0  # of one mutant's tests; a mutant that hangs is killed
 AIM = 0.9
 
