@@ -269,6 +269,7 @@ def test_the_command_finds_the_blind_spot(tmp_path, capsys):
 
 
 def test_trl_with_references(tmp_path, capsys):
+    pytest.importorskip("pyarrow")
     run = read_foreign_run([ASSETS / "trl"])
     questions = {one.prompt.removesuffix("\nSolve:") for one in run.rollouts}
     references = write_rows(tmp_path / "gold.jsonl", [{"question": q, "answer": "18"} for q in sorted(questions)])

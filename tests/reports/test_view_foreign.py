@@ -38,6 +38,7 @@ def test_why_shows_one_rollout(capsys):
 
 
 def test_why_of_a_file_alone(capsys):
+    pytest.importorskip("pyarrow")
     assert main(["why", str(TRL / "completions_00001.parquet"), "1:0:0"]) == 0
     assert "<step>" in capsys.readouterr().out
     assert main(["why", str(TRL), "9:0:0"]) == 2
@@ -98,6 +99,7 @@ def test_a_run_that_an_audit_wrote_is_opened_and_not_resumed(tmp_path, capsys):
 
 @pytest.mark.parametrize("words", [["why", str(VERIFIERS)], ["diff", str(VERIFIERS), str(TRL)]], ids=["why", "diff"])
 def test_no_torch_is_loaded(words):
+    pytest.importorskip("pyarrow")
     code = (
         "import sys; from cotrain.cli.main import main; code = main(sys.argv[1:]); "
         "sys.exit(code or bool({'torch', 'transformers', 'ray'} & set(sys.modules)))"

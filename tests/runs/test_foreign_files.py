@@ -26,6 +26,7 @@ def rollouts(tmp_path, rows, **options):
 
 
 def test_trl():
+    pytest.importorskip("pyarrow")
     run = read_foreign_run([ASSETS / "trl"])
     assert run.kind == "TRL's completions"
     assert run.columns.judge == "judge" and run.columns.response == "completion"
@@ -40,9 +41,8 @@ def test_trl():
 
 
 def test_trl_as_json_lines(tmp_path):
-    import pyarrow.parquet
-
-    rows = pyarrow.parquet.read_table(ASSETS / "trl" / "completions_00001.parquet").to_pylist()
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = parquet.read_table(ASSETS / "trl" / "completions_00001.parquet").to_pylist()
     run = rollouts(tmp_path, rows)
     whole = read_foreign_run([ASSETS / "trl" / "completions_00001.parquet"])
     assert [(r.address, r.response, r.verdict) for r in run.rollouts] == [
