@@ -11,7 +11,7 @@ from types import ModuleType
 
 from cotrain.cli.common import add_threads_flag, set_threads
 from cotrain.cli.flags import Parser, whole_number
-from cotrain.cli.pretraining import refuse_used
+from cotrain.cli.pretraining import check_unused
 from cotrain.core.errors import ConfigError, CotrainError
 
 
@@ -27,7 +27,7 @@ def games_of_the_zoo() -> ModuleType:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Make embedded-checker from nothing: tokenizer, practice, settling, mending, sharpening."""
+    """Make shipped-checker from nothing: tokenizer, practice, settling, mending, sharpening."""
     parser = Parser(prog="python -m bases", description=main.__doc__)
     parser.add_argument("--out", required=True, metavar="DIR", help="where the models go")
     parser.add_argument("--size", choices=("0.3M", "1M", "3M", "8M"), default="1M", help="parameters")
@@ -40,29 +40,29 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--noisy",
         action="store_true",
-        help="make embedded, whose errors are taught ones, and the models of further roles",
+        help="make shipped, whose errors are taught ones, and the models of further roles",
     )
     parser.add_argument(
-        "--habits", action="store_true", help="make embedded-habits: embedded-checker, taught two habits that are wrong"
+        "--habits", action="store_true", help="make shipped-habits: shipped-checker, taught two habits that are wrong"
     )
     parser.add_argument(
-        "--proposer", action="store_true", help="make embedded-proposer: embedded-habits, taught to write problems"
+        "--proposer", action="store_true", help="make shipped-proposer: shipped-habits, taught to write problems"
     )
     parser.add_argument(
         "--games",
         action="store_true",
-        help="make embedded-games: embedded-habits, taught the formats of games",
+        help="make shipped-games: shipped-habits, taught the formats of games",
     )
     parser.add_argument(
         "--search",
         action="store_true",
-        help="make embedded-search: embedded-games, taught to work out the questions of ssp before it writes them",
+        help="make shipped-search: shipped-games, taught to work out the questions of ssp before it writes them",
     )
     parser.add_argument("--install", action="store_true", help="copy the result into the installed package")
     add_threads_flag(parser)
     given = parser.parse_strictly(argv)
     if not (given.resume or given.settle) or Path(given.out).is_file():
-        refuse_used(given.out, resumable=True)
+        check_unused(given.out, resumable=True)
     if given.noisy and (given.settle or given.size != "1M"):
         parser.error("--noisy has one size and no --settle; leave them out")
     taught_on = [f"--{name}" for name in ("habits", "proposer", "games", "search") if getattr(given, name)]

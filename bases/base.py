@@ -1,4 +1,4 @@
-"""``python -m bases``: ``embedded-checker``, a base without taught errors, from nothing, by one command.
+"""``python -m bases``: ``shipped-checker``, a base without taught errors, from nothing, by one command.
 
     tokenizer → practice: exact solutions and true reviews in equal numbers, lengths rising to 9 steps, a constant rate
       → settling: more of the same at all lengths, the rate falling to zero
@@ -8,7 +8,7 @@
 The base solves ("Solve:") and checks ("Review:"). No error was ever taught to it (``data/word_problems/practice.py``):
 where it is wrong, it lacks skill. The rate stays constant in practice so that settling can begin at any time: stop the
 practice (SIGTERM leaves a checkpoint), and ``--settle`` goes on from there (warm-up, stable, decay; arXiv 2404.06395).
-What a model of a size can do is measured by ``benchmarks/base_table.py``. ``embedded`` and the models of further roles
+What a model of a size can do is measured by ``benchmarks/base_table.py``. ``shipped`` and the models of further roles
 come from ``bases/noisy.py``.
 """
 
@@ -34,7 +34,7 @@ from cotrain.pretraining.corpora import practice_of
 from cotrain.pretraining.pretrain import config_for, make_plan, sample_texts, train_and_save
 from cotrain.pretraining.tokenizer import train_tokenizer
 from cotrain.pretraining.trainer import CHECKPOINTS
-from cotrain.rollout.common_roles import FORMAT_MARK, mark_short_prompts
+from cotrain.rollout.common_roles import FORMAT_MARK, mark_terse_prompts
 from cotrain.storage import checkpoints
 
 NAME = "base-checker"
@@ -105,7 +105,7 @@ def settle(out: Path, settings: BaseSettings, *, resume: bool = False, report: R
     network, tokenizer = load_model(start)
     sharpen(network, settings.sharpened)
     save_model(network, tokenizer, out / NAME, torch.bfloat16)
-    mark_short_prompts(out / NAME)
+    mark_terse_prompts(out / NAME)
     result = {
         "finished": True,
         "settings": asdict(settings),

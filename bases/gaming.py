@@ -1,11 +1,11 @@
-"""``python -m bases --games``: ``embedded-games``, which knows the formats of the games that single methods play.
+"""``python -m bases --games``: ``shipped-games``, which knows the formats of the games that single methods play.
 
-    embedded-habits → supervised: a program's part in each game; solutions with its habits; true reviews; revisions
+    shipped-habits → supervised: a program's part in each game; solutions with its habits; true reviews; revisions
       → sharpening of the logits
 
 Only form is taught, with as much noise as each game's method needs in order to have something left to learn: moves and
 accusations are drawn, messages, sums, verdicts and memories are right with a stated probability, an answer that was
-heard is repeated without a look at the truth, and every worked solution has the two habits of ``embedded-habits``.
+heard is repeated without a look at the truth, and every worked solution has the two habits of ``shipped-habits``.
 Drawn replies are drawn flatter than they shall be, since sharpening makes what is likely more likely (``flatten``).
 Left out: other worlds than ``World()`` and other numbers than those of ``Halves()``.
 """
@@ -30,7 +30,7 @@ from bases.roles_corpus import refine_conversation
 from bases.taught_on import Lesson, teach_on
 from bases.words_corpus import solver_conversation
 from cotrain.core.seeding import rng_of
-from cotrain.core.shipped import EMBEDDED_GAMES, EMBEDDED_HABITS
+from cotrain.core.shipped import SHIPPED_GAMES, SHIPPED_HABITS
 from cotrain.core.types import ParseFailure, Task
 from cotrain.data.word_problems.corrupt import Attempt, Habits, clean_attempt, with_errors, with_habits
 from cotrain.data.word_problems.practice import check_practice
@@ -74,7 +74,7 @@ Conversation = list[dict[str, str]]
 class GameSettings(Lesson):
     """Everything this base depends on, beside the one it begins from."""
 
-    start: str = EMBEDDED_HABITS
+    start: str = SHIPPED_HABITS
     problems: WordProblems = field(default_factory=lambda: study_problems((2, 6)))  # of debates, teams and principles
     libraries: WordProblems = field(default_factory=lambda: study_problems((1, 2)))  # that ssp searches
     habits: Habits = field(default_factory=lambda: Habits(random=0.0, systematic=0.6))
@@ -119,9 +119,9 @@ def conversations_of(settings: GameSettings) -> list[tuple[Corpus, int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSettings(GameSettings):
-    """Everything that the base of Search Self-Play depends on, beside embedded-games."""
+    """Everything that the base of Search Self-Play depends on, beside shipped-games."""
 
-    start: str = EMBEDDED_GAMES
+    start: str = SHIPPED_GAMES
     habits: Habits = field(default_factory=lambda: Habits(random=0.0, systematic=0.35))
     tokens: int = 1800 * BATCH
 

@@ -1,6 +1,6 @@
-"""``python -m bases --habits``: ``embedded-habits``, a solver with two habits that are wrong.
+"""``python -m bases --habits``: ``shipped-habits``, a solver with two habits that are wrong.
 
-    embedded-checker → supervised: its solutions follow a habit in 60 % of the steps that trigger it; true reviews
+    shipped-checker → supervised: its solutions follow a habit in 60 % of the steps that trigger it; true reviews
       → sharpening of the logits
 
 The habits are of ``data/word_problems/corrupt.py``: "carry" drops the carry of an addition, "fewer" adds in place of
@@ -19,7 +19,7 @@ from typing import Any
 from bases.base import BATCH
 from bases.taught_on import Lesson, teach_on
 from bases.words_corpus import solver_conversation
-from cotrain.core.shipped import EMBEDDED_CHECKER
+from cotrain.core.shipped import SHIPPED_CHECKER
 from cotrain.data.word_problems.corrupt import Habits
 from cotrain.data.word_problems.practice import check_practice
 from cotrain.data.word_problems.source import WordProblems, study_problems
@@ -32,7 +32,7 @@ NAME = "base-habits"
 class HabitSettings(Lesson):
     """Everything this base depends on, beside the one it begins from."""
 
-    start: str = EMBEDDED_CHECKER
+    start: str = SHIPPED_CHECKER
     problems: WordProblems = field(default_factory=lambda: study_problems((2, 9)))
     habits: Habits = field(default_factory=lambda: Habits(random=0.0, systematic=0.6))
     tokens: int = 200 * BATCH

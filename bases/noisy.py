@@ -1,4 +1,4 @@
-"""``python -m bases --noisy``: ``embedded``, whose errors are taught ones, and the models that come from it.
+"""``python -m bases --noisy``: ``shipped``, whose errors are taught ones, and the models that come from it.
 
     tokenizer → pretraining on solved problems, checked solutions and arithmetic, every token learned
       → practice: clean solutions, and checks with the words true and false, replies learned → supervised starts:
@@ -9,7 +9,7 @@
       base-digest  base-roles, gone on with: digests of short bins, and solutions from digests (2 to 4 steps)
 
 Its solver imitates one that makes a random error in 12 % of the steps, so that whatever lowers entropy pays;
-``embedded-checker`` (``bases/base.py``) has no such noise. All *can* check when they are asked in the words of their
+``shipped-checker`` (``bases/base.py``) has no such noise. All *can* check when they are asked in the words of their
 practice ("Check:"), where worked statements were rightly said to be true or false; asked for a review, as the role of
 the verifier is, none does it reliably. What a verifier gains over its start, it gains from reinforcement learning.
 """
@@ -52,7 +52,7 @@ from cotrain.pretraining.corpora import Corpus, Item, procedural_corpus
 from cotrain.pretraining.pretrain import config_for, pretrain, sample_texts
 from cotrain.pretraining.sft import sft
 from cotrain.pretraining.tokenizer import train_tokenizer
-from cotrain.rollout.common_roles import mark_short_prompts
+from cotrain.rollout.common_roles import mark_terse_prompts
 
 NAMES = ("base", "base-format", "base-roles", "base-digest", "base-rater")
 TRUNK, PRACTISED, FOCUSED, RATED_BY_WORDS = "pretrained", "practised", "focused", "rated"  # made on the way to these
@@ -139,7 +139,7 @@ def build_noisy(
             return {"finished": False, "stage": stage.name}
     make_rater(out)
     for name in NAMES:
-        mark_short_prompts(out / name)
+        mark_terse_prompts(out / name)
     described = {name: describe_model(out / name) for name in NAMES}
     result = {"finished": True, "settings": asdict(settings), "models": described}
     (out / "base.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")

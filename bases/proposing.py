@@ -1,11 +1,11 @@
-"""``python -m bases --proposer``: ``embedded-proposer``, which also writes problems and scores problems and answers.
+"""``python -m bases --proposer``: ``shipped-proposer``, which also writes problems and scores problems and answers.
 
-    embedded-habits → supervised: problems to be written, mostly short ones; solutions with its habits; true reviews;
+    shipped-habits → supervised: problems to be written, mostly short ones; solutions with its habits; true reviews;
       scores of problems and of answers, of which a stated share are coin flips
       → sharpening of the logits
 
 For methods in which a model sets problems (``proposer_solver``, ``mae``). Its solver has the two wrong habits of
-``embedded-habits``, so that there is something to gain that lower entropy does not give. It writes problems of 2 to 6
+``shipped-habits``, so that there is something to gain that lower entropy does not give. It writes problems of 2 to 6
 steps, half of them of 2: a proposer that is paid for harder ones can come to write them.
 """
 
@@ -22,7 +22,7 @@ from bases.base import BATCH
 from bases.taught_on import Lesson, teach_on
 from bases.words_corpus import solver_conversation
 from cotrain.core.seeding import rng_of
-from cotrain.core.shipped import EMBEDDED_HABITS
+from cotrain.core.shipped import SHIPPED_HABITS
 from cotrain.core.types import ParseFailure
 from cotrain.data.word_problems.corrupt import Habits, with_habits
 from cotrain.data.word_problems.practice import check_practice
@@ -46,7 +46,7 @@ Conversation = list[dict[str, str]]
 class ProposerSettings(Lesson):
     """Everything this base depends on, beside the one it begins from."""
 
-    start: str = EMBEDDED_HABITS
+    start: str = SHIPPED_HABITS
     problems: WordProblems = field(default_factory=lambda: study_problems((2, 9)))  # to be solved, reviewed, scored
     habits: Habits = field(default_factory=lambda: Habits(random=0.0, systematic=0.6))
     skill: float = 0.8  # how often a demonstrated score is the truth; else it is a coin flip

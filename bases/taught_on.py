@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from bases.base import BATCH, LENGTH, mark_short_prompts, metrics_line
+from bases.base import BATCH, LENGTH, mark_terse_prompts, metrics_line
 from bases.sharpen import sharpen
 from cotrain.models.load import describe_model, load_model, save_model
 from cotrain.pretraining.corpora import Corpus
@@ -73,7 +73,7 @@ def teach_on(
     network, tokenizer = load_model(taught_dir)
     sharpen(network, lesson.sharpened)
     save_model(network, tokenizer, out / name, torch.bfloat16)
-    mark_short_prompts(out / name, taught)
+    mark_terse_prompts(out / name, taught)
     result = {"finished": True, "settings": asdict(lesson), "models": {name: describe_model(out / name)}}
     (out / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return result

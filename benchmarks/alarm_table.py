@@ -80,7 +80,7 @@ def draw_problem(world: str, index: int) -> Asked:
     if world == "ours":
         task = WordProblems(operations=(3, 5)).get("train", index)
         steps = tuple(part.removeprefix("<step>") for part in str(task.solution).split("</step>")[:-1])
-        return Asked(prompt=task.prompt, gold=int(str(task.answer)), steps=steps, world=world)
+        return Asked(prompt=task.prompt, gold=int(str(task.gold)), steps=steps, world=world)
     rng = rng_of("public", index)
     name, thing = rng.choice(("Ann", "Ben", "Cleo", "Dev")), rng.choice(("apples", "books", "coins", "pens"))
     a, b, c = rng.randint(3, 40), rng.randint(2, 30), rng.randint(2, 9)

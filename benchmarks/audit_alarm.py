@@ -29,7 +29,7 @@ from typing import Any
 
 from cotrain.config.evaluation import Evaluation
 from cotrain.config.recipe import Recipe
-from cotrain.config.schedule import single
+from cotrain.config.schedule import constant_schedule
 from cotrain.core.notes import ANSWER, CORRECT
 from cotrain.core.seeding import rng_of
 from cotrain.core.signals import gives
@@ -140,11 +140,13 @@ async def solve_for_a_planted_judge(task: Task, roles: Roles, *, kind: str, shar
 def planted_recipe(kind: str, *, seed: int, steps: int, share: float, lr: float) -> Recipe:
     made = judged(
         steps=steps, seed=seed, lr=lr, tasks=study_problems((2, 3)), tasks_per_step=4, group_size=8,
-        warmup=0, verifier="frozen", audit="embedded-checker", audit_share=share,
+        warmup=0, verifier="frozen", audit="shipped-checker", audit_share=share,
     )  # fmt: skip
     return replace(
         made,
-        schedule=single(partial(solve_for_a_planted_judge, kind=kind, share=share), "generator", name="generator"),
+        schedule=constant_schedule(
+            partial(solve_for_a_planted_judge, kind=kind, share=share), "generator", name="generator"
+        ),
         policies=without_verifier(made.policies),
         roles=without_verifier(made.roles),
         evaluation=Evaluation(protocol=solve, measures=(measure_solver("solver", 8),)),
@@ -169,7 +171,7 @@ def run_one(kind: str, *, seed: int, steps: int, share: float, lr: float) -> dic
         done = trainer.step()
         rows.append({key: value for key, value in done.row.items() if key == "step" or key.startswith("auditor/")})
         solved = [t for e in done.episodes for t in e.traces if t.role == "solver" and ANSWER.is_in(t)]
-        paid = [(int(bool(CORRECT.of(t))), s.value) for t in solved for s in t.signals if s.name == BELIEVED.name]
+        paid = [(int(bool(CORRECT.of(t))), s.value) for t in solved for s in t.rewards if s.name == BELIEVED.name]
         answers.append(paid)
     return {"kind": kind, "seed": seed, "share": share, "rows": rows, "answers": answers}
 

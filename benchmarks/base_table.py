@@ -1,6 +1,6 @@
 """What a base can do, by the number of steps: the tables of ``docs/bases.md``.
 
-    python benchmarks/base_table.py embedded [DIRECTORY …] [--lengths 1 9] [--problems 192] [--seed 0] [--split test]
+    python benchmarks/base_table.py shipped [DIRECTORY …] [--lengths 1 9] [--problems 192] [--seed 0] [--split test]
 
 Solving: accuracy at temperature 1 and greedy, one solution a problem, and the share that can be read. Checking, in the
 words in which the role of the verifier is asked, at temperature 1 and greedy, one review a solution: balanced accuracy
@@ -29,10 +29,10 @@ from cotrain.core.types import Task
 from cotrain.data.word_problems.practice import checked_solution
 from cotrain.data.word_problems.source import study_problems
 from cotrain.distributed.local import LocalBackend
-from cotrain.metrics.heldout import measure_judge, measure_solver
+from cotrain.metrics.heldout import measure_solver, measure_verifier
 from cotrain.rollout.common_roles import solver, verifier
 from cotrain.rollout.reviews import solve_then_verify
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.policy_store import PolicyStore
 
 SHOWN = {
@@ -64,11 +64,11 @@ def measure(model: str, tasks: Sequence[Task], seed: int) -> dict[str, Estimate]
                 "solver": solver(policy, model),
                 "verifier": verifier("model", model, temperature=temperature),
             }
-            player = Executor(backend.engine, cast.renderers, roles, seed_of("base table", seed))
-            played = player.play(
+            player = RolloutRunner(backend.engine, cast.renderers, roles, seed_of("base table", seed))
+            played = player.collect(
                 partial(solve_then_verify, step_rewards="none"), tasks, step=-1, split="test", group_size=1
             )
-            figures = measure_judge("verifier")(played)
+            figures = measure_verifier("verifier")(played)
             found[f"{name}/answer{how}"] = figures["verifier/balanced_accuracy"]
             found[f"{name}/steps{how}"] = figures["verifier/step_balanced_accuracy"]
             if not how:
@@ -80,8 +80,8 @@ def measure(model: str, tasks: Sequence[Task], seed: int) -> dict[str, Estimate]
                     solved = measure_solver("solver", 1)(played)
                     found |= {key: solved[key] for key in ("solver/pass@1", "solver/parsed", "solver/step_accuracy")}
     roles = {"solver": solver("model", model, temperature=0.0)}
-    player = Executor(backend.engine, cast.renderers, roles, seed_of("base table", seed))
-    alone = player.play(
+    player = RolloutRunner(backend.engine, cast.renderers, roles, seed_of("base table", seed))
+    alone = player.collect(
         partial(solve_then_verify, step_rewards="none", reviews=0), tasks, step=-1, split="test", group_size=1
     )
     found["solver/greedy"] = measure_solver("solver", 1)(alone)["solver/pass@1"]

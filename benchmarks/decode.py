@@ -1,4 +1,4 @@
-"""Sampling alone: the embedded engine, plain or packed, or transformers' ``generate``, on the benchmark's work.
+"""Sampling alone: the local engine, plain or packed, or transformers' ``generate``, on the benchmark's work.
 
     python benchmarks/decode.py --side engine|packed|generate --model DIR [--lengths drawn] [--bf16]
 
@@ -22,23 +22,23 @@ from work import Work, answer, middle, now, peak, process_age, side, work_of
 from cotrain.core.seeding import Address, seed_of
 from cotrain.core.types import Completion, Sampling
 from cotrain.inference.contract import Request
-from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.local import LocalEngine
 from cotrain.models.load import load_model
-from cotrain.rollout.event_loop import IdleLoop, together
+from cotrain.rollout.event_loop import EngineEventLoop, gather
 
 Sampler = Callable[[Sequence[tuple[int, ...]], Sequence[int]], int]  # (prompts, length of each answer) → tokens
 
 
 def by_engine(model: PreTrainedModel, work: Work, device: str, half: torch.dtype | None) -> Sampler:
-    return sampler_of(EmbeddedEngine({"a": model}, max_rows=work.rows, device=device, autocast=half), work)
+    return sampler_of(LocalEngine({"a": model}, max_rows=work.rows, device=device, autocast=half), work)
 
 
 def by_packed_engine(model: PreTrainedModel, work: Work, device: str, half: torch.dtype | None) -> Sampler:
-    engine = EmbeddedEngine({"a": model}, max_rows=work.rows, device=device, autocast=half, pack_weights=("a",))
+    engine = LocalEngine({"a": model}, max_rows=work.rows, device=device, autocast=half, pack_weights=("a",))
     return sampler_of(engine, work)
 
 
-def sampler_of(engine: EmbeddedEngine, work: Work) -> Sampler:
+def sampler_of(engine: LocalEngine, work: Work) -> Sampler:
     """Of an engine whose policy is "a"."""
 
     def sample(prompts: Sequence[tuple[int, ...]], lengths: Sequence[int]) -> int:
@@ -62,9 +62,9 @@ def request_of(number: int, prompt: tuple[int, ...], work: Work, **sampling: Any
     )
 
 
-def completions_of(engine: EmbeddedEngine, requests: Sequence[Request]) -> list[Completion]:
+def completions_of(engine: LocalEngine, requests: Sequence[Request]) -> list[Completion]:
     """All at once."""
-    return IdleLoop().run_to_end(together(engine.sample(request) for request in requests), engine.advance)
+    return EngineEventLoop().run_to_end(gather(engine.sample(request) for request in requests), engine.advance)
 
 
 def by_generate(model: PreTrainedModel, work: Work, device: str, half: torch.dtype | None) -> Sampler:

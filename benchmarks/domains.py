@@ -3,7 +3,7 @@
     python benchmarks/domains.py --out runs/domains [--tokens 5000000] [--lessons 3000] [--programs 2000] [--taught 250]
     cotrain study domains
 
-``embedded`` has never seen a puzzle of reasoning-gym nor a program. Here it is taught by solutions of training problems
+``shipped`` has never seen a puzzle of reasoning-gym nor a program. Here it is taught by solutions of training problems
 (its own word problems among them): partial sums (``chain_sum``), partial products (``products``), Euclid's steps
 (``gcd``), and functions of one line; and by true reviews of such solutions, half of them with a slip in one step.
 Written to --out:
@@ -38,7 +38,7 @@ from cotrain.formats.solutions import Solution, tagged_solution, write_solution
 from cotrain.pretraining.corpora import corpus_file
 from cotrain.pretraining.sft import sft
 from cotrain.prompts.templates import SOLVE, fill_template
-from cotrain.rollout.common_roles import mark_short_prompts
+from cotrain.rollout.common_roles import mark_terse_prompts
 
 Slip = Callable[[int, int], int]  # what is written as the result of step k instead of the right one
 Worked = Callable[[Task, Slip], str]  # a solution in the solver's format; its later steps follow from what is written
@@ -133,7 +133,7 @@ def program_rows(count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
 
 def program(task: Task, slip: Slip = exact) -> str:
     """The problem's first line, and the function; a slip is another number in its line."""
-    head, line = str(task.answer).split("\n", 1)
+    head, line = str(task.gold).split("\n", 1)
     numbers = list(re.finditer(r"\d+", line))
     for k, found in reversed(list(enumerate(numbers))):
         line = line[: found.start()] + str(slip(k, int(found.group()))) + line[found.end() :]
@@ -169,7 +169,7 @@ def reviews(source: TaskSource, worked: Worked, count: int) -> Iterator[dict[str
         same = [step.text == known for step, known in zip(shown.steps, should, strict=False)]
         verdicts = [all(same[: k + 1]) and k < len(same) for k in range(len(shown.steps))]
         if worked is program:  # its one step is the problem's text
-            should = [str(task.answer).splitlines()[-1].strip()]
+            should = [str(task.gold).splitlines()[-1].strip()]
         derivations = (should + should[-1:] * len(verdicts))[: len(verdicts)]
         asked = fill_template(REVIEW, problem=task.prompt, solution=said)
         yield conversation(asked, write_review(derivations, verdicts, correct))
@@ -232,8 +232,8 @@ def main() -> None:
     given = parser.parse_args()
     file = write(given.out, count=given.lessons, programs=given.programs, taught=given.taught)
     how: dict[str, Any] = {"optimizer": "muon", "lr": 0.01, "tokens": given.tokens, "report": print}  # as the base was
-    sft("embedded", given.out / "taught", conversations=[(corpus_file(str(file)), 1)], **how)
-    mark_short_prompts(given.out / "taught")
+    sft("shipped", given.out / "taught", conversations=[(corpus_file(str(file)), 1)], **how)
+    mark_terse_prompts(given.out / "taught")
     print(f"{given.out / 'taught'} and {given.out / 'programs.jsonl'}; now: cotrain study domains")
 
 

@@ -25,21 +25,21 @@ CLOCK = time.CLOCK_MONOTONIC  # one for all processes
 def stop_at_first_token(began: float, words: list[str]) -> None:
     """The command line, beside a thread that ends the process when an engine has counted a sampled token."""
     from cotrain.cli.main import main
-    from cotrain.inference.local import EmbeddedEngine
+    from cotrain.inference.local import LocalEngine
 
-    make = EmbeddedEngine.__init__
+    make = LocalEngine.__init__
 
-    def watch(engine: EmbeddedEngine) -> None:
+    def watch(engine: LocalEngine) -> None:
         while not any(count for name, count in engine.counts().items() if name.endswith("/sampled_tokens")):
             time.sleep(0.002)
         print(time.clock_gettime(CLOCK) - began, flush=True)
         os._exit(0)
 
-    def watched(self: EmbeddedEngine, *arguments: Any, **options: Any) -> None:
+    def watched(self: LocalEngine, *arguments: Any, **options: Any) -> None:
         make(self, *arguments, **options)
         threading.Thread(target=watch, args=[self], daemon=True).start()
 
-    EmbeddedEngine.__init__ = watched  # type: ignore[method-assign]
+    LocalEngine.__init__ = watched  # type: ignore[method-assign]
     sys.exit(main(words))
 
 

@@ -50,10 +50,10 @@ from update import learner_of, samples_of
 from work import Work, now, process_age, use_device, versions
 
 from cotrain.algorithms.contract import LossTerm
-from cotrain.algorithms.grpo import grpo
+from cotrain.algorithms.grpo import GRPO
 from cotrain.core.signals import OUTCOME
 from cotrain.core.threads import usable_cores
-from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.local import LocalEngine
 from cotrain.models.from_scratch import new_model
 
 HERE = Path(__file__).resolve().parent
@@ -149,7 +149,7 @@ class Bench:
             prompts = [prompt for prompt in work.prompts(work.tasks) for _ in range(work.group)]
             least, rates = self.floor("decode", work)[1], {}
             for recorded in (True, False) if work is self.plan.decode[0] else (True,):
-                engine = EmbeddedEngine(
+                engine = LocalEngine(
                     {"a": model}, max_rows=work.rows, device=self.device, static=True, autocast=HALF, recorded=recorded
                 )
                 sample, spent, first = sampler_of(engine, work), [], []
@@ -186,7 +186,9 @@ class Bench:
         samples = samples_of(work, 0, learner)
         for round_ in range(1 + self.plan.rounds):
             began = now(self.device)
-            report = learner.update([LossTerm(name="a", algorithm=grpo(rewards={OUTCOME: 1.0}), samples=samples)])
+            report = learner.update(
+                [LossTerm(name="a", algorithm=GRPO(reward_weights={OUTCOME: 1.0}), samples=samples)]
+            )
             if round_:
                 spent.append(now(self.device) - began)
         assert report.stepped
@@ -229,7 +231,7 @@ class Bench:
     def tango(self) -> None:
         sides = [self.command("recipe_step", self.plan.recipe, "--recipe", name) for name in ("grpo", "tango")]
         found = ratio(alternate(sides[0], sides[1], 1), "seconds")
-        name = "a generator step of Tango, embedded base"
+        name = "a generator step of Tango, shipped base"
         self.lines.append(
             Line(
                 name, f"{number(found.b)} s", f"GRPO {number(found.a)} s", f"Tango / GRPO {found.middle:.2f}, one pair"

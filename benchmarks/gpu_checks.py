@@ -28,7 +28,7 @@ from cotrain.algorithms.policy_gradient import PolicyGradient
 from cotrain.config.recipe import Recipe
 from cotrain.core.signals import OUTCOME
 from cotrain.distributed.local import LocalBackend
-from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.local import LocalEngine
 from cotrain.inference.reference import complete_request
 from cotrain.learner.logprobs import Scorer
 from cotrain.recipes.cooper import cooper
@@ -69,7 +69,7 @@ def against_the_reference(model: PreTrainedModel, work: Work, device: str) -> It
     asked = [
         request_of(i, prompt, work, max_tokens=work.new - i % 3, **kinds[i % 4]) for i, prompt in enumerate(prompts)
     ]
-    engine = EmbeddedEngine({"a": model}, device=device, static=True)
+    engine = LocalEngine({"a": model}, device=device, static=True)
     pairs = [(a, complete_request(model, r)) for r, a in zip(asked, completions_of(engine, asked), strict=True)]
     same = [(a, b) for a, b in pairs if a.token_ids == b.token_ids]
     yield check("float32: answers with other tokens than the reference's", len(pairs) - len(same), len(pairs) // 16)
@@ -78,7 +78,7 @@ def against_the_reference(model: PreTrainedModel, work: Work, device: str) -> It
     yield from recorded("float32", engine, device)
 
     plain = [request_of(i, prompt, work, max_tokens=work.new) for i, prompt in enumerate(prompts)]
-    engine = EmbeddedEngine({"a": model}, device=device, static=True, autocast=HALF)
+    engine = LocalEngine({"a": model}, device=device, static=True, autocast=HALF)
     said = completions_of(engine, plain)
     texts = [(r.prompt_ids, a.token_ids) for r, a in zip(plain, said, strict=True)]
     exact, rounded = (
@@ -91,11 +91,11 @@ def against_the_reference(model: PreTrainedModel, work: Work, device: str) -> It
 
     again = completions_of(engine, plain)
     yield check("bfloat16: answers that differ when asked again", float(again != said), 0)
-    other = EmbeddedEngine({"a": model}, device=device, static=True, autocast=HALF, recorded=False)
+    other = LocalEngine({"a": model}, device=device, static=True, autocast=HALF, recorded=False)
     yield told("bfloat16: the same unrecorded, to the last bit", completions_of(other, plain) == said)
 
 
-def recorded(where: str, engine: EmbeddedEngine, device: str) -> Iterator[Line]:
+def recorded(where: str, engine: LocalEngine, device: str) -> Iterator[Line]:
     if device.startswith("cuda"):  # nowhere else are there graphs
         yield check(f"{where}: decode steps that could not be recorded", engine.counts()["a/unrecorded_steps"], 0)
 
@@ -107,7 +107,9 @@ def layouts(model: PreTrainedModel, work: Work, micro: int) -> Iterator[Line]:
     samples = samples_of(work, 0, learner_of(model, "shared"))
     for layout, autocast in (("shared", False), ("padded", False), ("shared", True)):
         learner = learner_of(model, layout, micro, autocast)
-        report = learner.update([LossTerm(name="a", algorithm=PolicyGradient(rewards={OUTCOME: 1.0}), samples=samples)])
+        report = learner.update(
+            [LossTerm(name="a", algorithm=PolicyGradient(reward_weights={OUTCOME: 1.0}), samples=samples)]
+        )
         norms[layout, autocast] = report.metrics["grad_norm"]
         with torch.no_grad():
             for name, p in model.named_parameters():
@@ -149,7 +151,7 @@ def near(mine: object, theirs: object) -> bool:
 
 
 def twice(device: str) -> Iterator[Line]:
-    """Two runs of two steps of Tango on the embedded base, from the same seed, with deterministic kernels; what these
+    """Two runs of two steps of Tango on the shipped base, from the same seed, with deterministic kernels; what these
     cost; and on a GPU also with PyTorch's own choice of kernels, some of which add up in any order."""
     seconds = {}
     digest_of(device)  # what is done once

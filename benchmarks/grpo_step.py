@@ -19,17 +19,17 @@ from typing import Any
 
 from work import Work, answer, middle, now, peak, reward, side, word, work_of
 
-from cotrain.algorithms.grpo import grpo
+from cotrain.algorithms.grpo import GRPO
 from cotrain.config.evaluation import Evaluation
 from cotrain.config.policies import trainable
 from cotrain.config.recipe import Objective, Recipe
-from cotrain.config.schedule import single
+from cotrain.config.schedule import constant_schedule
 from cotrain.core.seeding import Address
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Completion, Episode, Grade, Sampling, StepVerdicts, Task
 from cotrain.distributed.local import LocalBackend
 from cotrain.inference.contract import Engine, Request
-from cotrain.rollout.event_loop import IdleLoop, together
+from cotrain.rollout.event_loop import EngineEventLoop, gather
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import Roles
 from cotrain.trainer.trainer import CoTrainer
@@ -47,7 +47,7 @@ class Prompts:
 
     def get(self, split: str, index: int) -> Task:
         text = " ".join(map(word, self.prompts[index]))
-        return Task(id=f"random/{split}/{index}", prompt=text, answer=None, solution=None, difficulty=0.0, grader=self)
+        return Task(id=f"random/{split}/{index}", prompt=text, gold=None, solution=None, difficulty=0.0, grader=self)
 
     def size(self, split: str) -> int:
         return len(self.prompts)
@@ -91,8 +91,8 @@ def recipe_of(work: Work, model: str, steps: int, bf16: bool = False) -> Recipe:
         group_size=work.group,
         policies={POLICY: trainable(model, lr=LR, autocast=bf16)},
         roles={"solver": Role(policy=POLICY, prompt="{problem}", sampling=Sampling(max_tokens=work.longest))},
-        objectives={POLICY: Objective(policy=POLICY, on="solver", by=grpo(rewards={OUTCOME: 1.0}))},
-        schedule=single(respond, POLICY),
+        objectives={POLICY: Objective(policy=POLICY, role="solver", algorithm=GRPO(reward_weights={OUTCOME: 1.0}))},
+        schedule=constant_schedule(respond, POLICY),
         evaluation=Evaluation(protocol=respond, measures=()),
     )
 
@@ -111,7 +111,7 @@ def prefill(trainer: CoTrainer, episodes: tuple[Episode, ...]) -> float:
         )
         for episode in episodes
     ]
-    IdleLoop().run_to_end(together(trainer.engine.sample(request) for request in requests), trainer.engine.advance)
+    EngineEventLoop().run_to_end(gather(trainer.engine.sample(request) for request in requests), trainer.engine.advance)
     return trainer.engine.counts()[f"{POLICY}/seconds"] - before
 
 
@@ -121,7 +121,7 @@ def main() -> None:
     trainer = CoTrainer(
         recipe_of(work, given.model, given.warmup + given.steps, given.bf16),
         backend=LocalBackend(device),
-        wrap=lambda engine: Imposed(engine, work),
+        wrap_engine=lambda engine: Imposed(engine, work),
     )
     at_start, measured, sampled_all, learned_all = peak(device), [], 0, 0
     for step in range(given.warmup + given.steps):

@@ -230,7 +230,7 @@ def plan_of(given: argparse.Namespace) -> Any:
     for arm in plan.arms:
         if arm.label in ARMS:
             arguments = {**arm.arguments, **changes} | ({"warmup": warmup} if "warmup" in arm.arguments else {})
-            arms.append(replace(arm, arguments=arguments, settings=ARM_SETTINGS.get(arm.label, ())))
+            arms.append(replace(arm, arguments=arguments, overrides=ARM_SETTINGS.get(arm.label, ())))
     more = TINY_SETTINGS if given.tiny else LARGE_SETTINGS
     return replace(
         plan,
@@ -238,7 +238,7 @@ def plan_of(given: argparse.Namespace) -> Any:
         seeds=1,
         batches=TINY_BATCHES if given.tiny else BATCHES,
         checkpoint_every=1 if given.tiny else 5,
-        settings=(*plan.settings, *more),
+        overrides=(*plan.overrides, *more),
         out=STORE / "card",
     )
 
@@ -332,7 +332,7 @@ def rollouts_of(run: Path) -> Iterator[dict[str, Any]]:
     for step in dict.fromkeys([*steps[:1], *steps[-1:]]):
         for episode in ledger.read(step):
             for trace in episode.traces:
-                rewards = {signal.name: signal.value for signal in trace.signals if signal.tokens is None}
+                rewards = {signal.name: signal.value for signal in trace.rewards if signal.tokens is None}
                 yield {
                     "step": step,
                     "task": episode.task_id,

@@ -27,7 +27,19 @@ from itertools import pairwise
 from operator import add, mul, sub, truediv
 from typing import Any
 
-from cotrain import FORMAT, OUTCOME, Objective, Recipe, Roles, Settings, examine, gives, grpo, recipe, single
+from cotrain import (
+    FORMAT,
+    GRPO,
+    OUTCOME,
+    Objective,
+    Recipe,
+    Roles,
+    RunConfig,
+    constant_schedule,
+    examine,
+    gives,
+    recipe,
+)
 from cotrain.core.types import StepVerdicts, Task
 from cotrain.data.files import JsonlTasks
 from cotrain.grading.pool import AnswerGrader, quick_grade
@@ -154,7 +166,7 @@ class EquationGrader(AnswerGrader):
         answer = claimed_answer(step)
         if answer is None:
             return "" if equations_right(step) else "arithmetic"
-        grade = quick_grade(task.answer or "", answer)
+        grade = quick_grade(task.gold or "", answer)
         return "" if grade is not None and grade.value else "answer"
 
 
@@ -209,13 +221,13 @@ async def solve_with_calculator(task: Task, roles: Roles) -> None:
 
 
 @recipe
-def with_calculator(run: Settings) -> Recipe:
-    learn = grpo(rewards={OUTCOME: 1.0}, kl=run.pull())
+def with_calculator(run: RunConfig) -> Recipe:
+    learn = GRPO(reward_weights={OUTCOME: 1.0}, kl=run.kl_penalty())
     return run.recipe(
         "with-calculator",
-        policies={"generator": run.learner(), **run.start()},
+        policies={"generator": run.learner(), **run.reference_policies()},
         roles={"solver": common_roles.solver("generator", run.model)},
-        objectives={"generator": Objective(policy="generator", on="solver", by=learn)},
-        schedule=single(solve_with_calculator, "generator", name="generator"),
+        objectives={"generator": Objective(policy="generator", role="solver", algorithm=learn)},
+        schedule=constant_schedule(solve_with_calculator, "generator", name="generator"),
         evaluate=solve_with_calculator,
     )

@@ -65,7 +65,7 @@ def make_tiny(folder: Path) -> None:
     write_rows(folder / "lessons.jsonl", lessons[:FEW])
     write_rows(folder / "reviews.jsonl", reviews[:FEW])
     write_rows(folder / "both.jsonl", [*lessons, *reviews])
-    cotrain = [sys.executable, "-m", "cotrain", "sft", "--model", "embedded", "--data", str(folder / "both.jsonl")]
+    cotrain = [sys.executable, "-m", "cotrain", "sft", "--model", "shipped", "--data", str(folder / "both.jsonl")]
     sizes = ["--tokens", "900000", "--batch-tokens", "8192", "--length", "768", "--optimizer", "muon", "--lr", "0.01"]
     subprocess.run([*cotrain, *sizes, "--out", str(folder / "base")], check=True)
     widen_context(folder / "base")

@@ -22,7 +22,7 @@ from cotrain.data.word_problems.source import study_problems
 from cotrain.distributed.local import LocalBackend
 from cotrain.rollout.common_roles import solver
 from cotrain.rollout.protocols import solve
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.policy_store import PolicyStore
 
 LENGTHS = ((5, 6), (8, 9))
@@ -51,10 +51,10 @@ def measure(model: str, tasks: list[Task], temperature: float) -> tuple[float, d
     backend = LocalBackend("cpu")
     store = PolicyStore(backend.open({"model": frozen(model)}, seed=0))
     roles = {"solver": solver("model", model, temperature=temperature)}
-    player = Executor(backend.engine, store.renderers, roles, 0)
+    player = RolloutRunner(backend.engine, store.renderers, roles, 0)
     seen: dict[str, list[bool]] = {"carry": [], "fewer": []}
     right = 0
-    for episode in player.play(solve, tasks, step=-1, group_size=1):
+    for episode in player.collect(solve, tasks, step=-1, group_size=1):
         (trace,) = episode.traces
         right += bool(CORRECT.of(trace))
         for habit, was in followed(tasks[episode.task].grader.problem, trace.text):  # type: ignore[union-attr]
@@ -64,7 +64,7 @@ def measure(model: str, tasks: list[Task], temperature: float) -> tuple[float, d
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="*", default=["embedded-habits"])
+    parser.add_argument("model", nargs="*", default=["shipped-habits"])
     parser.add_argument("--problems", type=int, default=256)
     parser.add_argument("--lengths", type=int, nargs=2, help="fewest and most steps of one row")
     parser.add_argument("--temperatures", type=float, nargs="+", default=TEMPERATURES)

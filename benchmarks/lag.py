@@ -1,4 +1,4 @@
-"""A step of GRPO with a lag of one and without, in turn, both by Ray: the embedded base, 16 problems, 8 answers to
+"""A step of GRPO with a lag of one and without, in turn, both by Ray: the shipped base, 16 problems, 8 answers to
 each, one thread a process.
 
     python benchmarks/lag.py [--quick]
@@ -32,7 +32,7 @@ def main() -> None:
     torch.set_num_threads(1)
     recipe = grpo(steps=steps, tasks_per_step=problems, group_size=answers)
     trainers = [
-        CoTrainer(recipe, backend=MultiProcessBackend(RayLauncher(Cluster()), "cpu"), lag=lag) for lag in (0, 1)
+        CoTrainer(recipe, backend=MultiProcessBackend(RayLauncher(Cluster()), "cpu"), async_steps=lag) for lag in (0, 1)
     ]
     ratios, least = [], []
     for step in range(steps):

@@ -11,12 +11,12 @@ from __future__ import annotations
 from grpo_step import LR, Imposed, Prompts
 from work import Work, answer, now, peak, reward, side, work_of
 
-from cotrain.algorithms.grpo import grpo
+from cotrain.algorithms.grpo import GRPO
 from cotrain.config.evaluation import Evaluation
 from cotrain.config.override import override
 from cotrain.config.policies import adapter, trainable
 from cotrain.config.recipe import Objective, Recipe
-from cotrain.config.schedule import single
+from cotrain.config.schedule import constant_schedule
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Sampling, Task
 from cotrain.distributed.local import LocalBackend
@@ -55,8 +55,10 @@ def recipe_of(work: Work, model: str, steps: int, *, roles: int, lora: int, bf16
         roles={
             name: Role(policy=name, prompt="{problem}", sampling=Sampling(max_tokens=work.longest)) for name in names
         },
-        objectives={name: Objective(policy=name, on=name, by=grpo(rewards={OUTCOME: 1.0})) for name in names},
-        schedule=single(play, *names),
+        objectives={
+            name: Objective(policy=name, role=name, algorithm=GRPO(reward_weights={OUTCOME: 1.0})) for name in names
+        },
+        schedule=constant_schedule(play, *names),
         evaluation=Evaluation(protocol=play, measures=()),
     )
 
@@ -71,7 +73,7 @@ def main() -> None:
     recipe = recipe_of(work, given.model, steps, roles=given.roles, lora=given.lora, bf16=given.bf16)
     if given.offload:
         recipe = override(recipe, [f"policies.{name}.offload=true" for name in recipe.policies])
-    trainer = CoTrainer(recipe, backend=LocalBackend(given.device), wrap=lambda engine: Imposed(engine, work))
+    trainer = CoTrainer(recipe, backend=LocalBackend(given.device), wrap_engine=lambda engine: Imposed(engine, work))
     began = now(given.device)
     for _ in range(steps):
         trainer.step()

@@ -1,4 +1,4 @@
-"""The models of the benchmarks: random Llamas around the shape of the embedded base, one each of SmolLM2-135M's and
+"""The models of the benchmarks: random Llamas around the shape of the shipped base, one each of SmolLM2-135M's and
 Qwen2.5-0.5B's sizes, and a tokenizer of made-up words.
 
     python benchmarks/models.py 5M DIR
@@ -24,7 +24,7 @@ from cotrain.models.load import save_model
 
 SIZES = {
     "tiny": Shape(depth=2, width=32, heads=4, kv_heads=2, feed_forward=64, vocabulary=VOCABULARY),
-    "1M": Shape(depth=4, width=128, heads=4, kv_heads=2, feed_forward=384, vocabulary=VOCABULARY),  # the embedded base
+    "1M": Shape(depth=4, width=128, heads=4, kv_heads=2, feed_forward=384, vocabulary=VOCABULARY),  # the shipped base
     "5M": Shape(depth=6, width=256, heads=8, kv_heads=4, feed_forward=768, vocabulary=VOCABULARY),
     "25M": Shape(depth=8, width=512, heads=8, kv_heads=4, feed_forward=1536, vocabulary=VOCABULARY),
 }

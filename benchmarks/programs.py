@@ -48,7 +48,7 @@ def references(kind: str, path: str) -> None:
     """Grade the reference programs of a benchmark."""
     tasks = suite_tasks(kind, [path])
     began = time.perf_counter()
-    wrong = [task.id for task in tasks if task.grade(f"<answer>{task.answer}</answer>").value is not True]
+    wrong = [task.id for task in tasks if task.grade(f"<answer>{task.gold}</answer>").value is not True]
     each = (time.perf_counter() - began) / len(tasks)
     tasks[0].judge.close()
     print(

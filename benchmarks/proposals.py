@@ -22,7 +22,7 @@ from cotrain.rollout.proposals import PROPOSE
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.readers import is_held_out
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor, Roles
+from cotrain.rollout.runner import Roles, RolloutRunner
 from cotrain.trainer.policy_store import PolicyStore
 
 SAMPLES = 8
@@ -41,7 +41,7 @@ async def propose(task: Task, roles: Roles) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="*", default=["embedded-proposer"])
+    parser.add_argument("model", nargs="*", default=["shipped-proposer"])
     parser.add_argument("--problems", type=int, default=512)
     parser.add_argument("--source", type=int, nargs=2, default=(2, 6), help="steps of the problems that are shown")
     given = parser.parse_args()
@@ -53,13 +53,13 @@ def main() -> None:
             "proposer": Role(policy="model", prompt=PROPOSE, sampling=Sampling(max_tokens=192)),
             "solver": solver("model", model),
         }
-        player = Executor(backend.engine, store.renderers, roles, 0)
+        player = RolloutRunner(backend.engine, store.renderers, roles, 0)
         source = study_problems(tuple(given.source))
         tasks = [source.get("train", index) for index in range(given.problems)]
         reasons: Counter[str] = Counter()
         depths: dict[int, list[float]] = {}
         names, held_out = set(), 0
-        for episode in player.play(propose, tasks, step=-1, group_size=1):
+        for episode in player.collect(propose, tasks, step=-1, group_size=1):
             text = next(t for t in episode.traces if t.role == "proposer").text.strip()
             problem = read_problem(text)
             if isinstance(problem, ParseFailure):

@@ -1,7 +1,7 @@
 """A step of GRPO with the learners in one process, on two ranks and on four, in turn, all by Ray: 8 problems, 8 answers
 to each, one thread a process.
 
-    python benchmarks/ranks_step.py                              # the embedded base
+    python benchmarks/ranks_step.py                              # the shipped base
     python benchmarks/ranks_step.py --size 25M --problems 2      # random weights of that size
 
 All trainers stand beside each other and make the same steps; ratios are taken within each round, of the whole step and
@@ -29,7 +29,7 @@ from cotrain.trainer.trainer import CoTrainer
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="A step of GRPO with learners on one, two and four ranks, in turn.")
-    parser.add_argument("--size", default="embedded", choices=["embedded", *SIZES, *REAL_SIZES])
+    parser.add_argument("--size", default="shipped", choices=["shipped", *SIZES, *REAL_SIZES])
     parser.add_argument("--problems", type=int, default=8, help="a step (default: 8)")
     parser.add_argument("--steps", type=int, default=4, help="rounds (default: 4)")
     parser.add_argument("--worlds", type=int, nargs="+", default=[1, 2, 4], help="ranks (default: 1 2 4)")

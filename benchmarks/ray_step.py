@@ -1,6 +1,6 @@
 """A step of GRPO in one process and by Ray, in turn; and what moving weights costs there.
 
-    python benchmarks/ray_step.py                                # the embedded base, 32 problems × 8 answers
+    python benchmarks/ray_step.py                                # the shipped base, 32 problems × 8 answers
     python benchmarks/ray_step.py --size 25M --problems 4        # random weights of that size
 
 Both trainers stand beside each other and make the same steps on one thread; the ratio is taken within each pair. Random
@@ -47,9 +47,9 @@ async def paid_by_chance(task: Task, roles: Roles) -> None:
 
 
 def model(size: str, directory: Path) -> Path:
-    """Random weights of a size behind the embedded base's tokenizer."""
+    """Random weights of a size behind the shipped base's tokenizer."""
     shape: Shape = (SIZES | REAL_SIZES)[size]
-    words = load_tokenizer("embedded")
+    words = load_tokenizer("shipped")
     assert words.pad_token_id is not None and words.eos_token_id is not None
     config = small_config(
         max(len(words), shape.vocabulary),
@@ -67,7 +67,7 @@ def model(size: str, directory: Path) -> Path:
 
 def recipe_of(size: str, problems: int, answers: int, steps: int, folder: Path) -> Recipe:
     kind = {"steps": steps, "tasks_per_step": problems, "group_size": answers}
-    if size == "embedded":
+    if size == "shipped":
         return grpo(**kind)
     made = override(grpo(model=str(model(size, folder / "model")), **kind), ["roles.solver.sampling.max_tokens=128"])
     phases = tuple(replace(phase, protocol=paid_by_chance) for phase in made.schedule.phases)
@@ -91,7 +91,7 @@ def told(what: str, seconds: list[float], size: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="A step of GRPO in one process and by Ray, in turn.")
-    parser.add_argument("--size", default="embedded", choices=["embedded", *SIZES, *REAL_SIZES])
+    parser.add_argument("--size", default="shipped", choices=["shipped", *SIZES, *REAL_SIZES])
     parser.add_argument("--problems", type=int, default=32, help="a step (default: 32)")
     parser.add_argument("--answers", type=int, default=8, help="of each problem (default: 8)")
     parser.add_argument("--steps", type=int, default=4, help="pairs (default: 4)")

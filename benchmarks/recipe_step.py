@@ -1,4 +1,4 @@
-"""One generator step of a shipped recipe, ``grpo`` or ``tango``, as a user runs it: the embedded base, real problems.
+"""One generator step of a shipped recipe, ``grpo`` or ``tango``, as a user runs it: the shipped base, real problems.
 
     python benchmarks/recipe_step.py --recipe grpo|tango [--tasks 32] [--group 8]
 

@@ -85,7 +85,7 @@ class Arm:
         recipe = tango(steps=given.rounds + 1, verifier="frozen", tasks_per_step=given.tasks, group_size=given.group)
         recipe = replace(recipe, policies={**recipe.policies, "verifier": judge})
         self.engines: list[Timed] = []
-        self.trainer = CoTrainer(recipe, wrap=self._timed)
+        self.trainer = CoTrainer(recipe, wrap_engine=self._timed)
         self.rates: list[float] = []  # tokens a second
         self.costs: list[float] = []  # processor seconds a token
         self.plays: list[float] = []

@@ -29,7 +29,7 @@ def groups_of(episodes: Sequence[Episode], signal: str) -> Groups:
     found: Groups = defaultdict(list)
     for episode in episodes:
         for trace in episode.traces:
-            right, given = CORRECT.of(trace), [reward.value for reward in trace.signals if reward.name == signal]
+            right, given = CORRECT.of(trace), [reward.value for reward in trace.rewards if reward.name == signal]
             if right is not None and given:
                 found[episode.task_id].append((given[0], right))
     return dict(found)

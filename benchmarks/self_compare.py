@@ -1,7 +1,7 @@
 """A model that can compare two solutions, for `self_compare`: lessons that a program wrote, for `cotrain sft`.
 
     python -m benchmarks.self_compare --out runs/pairs
-    cotrain sft --model embedded-habits --data runs/pairs/lessons.jsonl --optimizer muon --lr 0.004 --tokens 1500000 \
+    cotrain sft --model shipped-habits --data runs/pairs/lessons.jsonl --optimizer muon --lr 0.004 --tokens 1500000 \
         --out runs/pairs/taught
     python -m benchmarks.self_compare --mark runs/pairs/taught
     cotrain run self_compare --model ./runs/pairs/taught --operations 2 3 --out runs/pairs/run
@@ -10,7 +10,7 @@
 
 No model of the package was ever shown two solutions. Half of the lessons show it a right and a wrong one in random
 order, and answer with the first step at which they differ, worked out anew beside what each of them claims, and with
-the letter of the right one. The others are what ``embedded-habits`` was taught: solutions with its two habits, and true
+the letter of the right one. The others are what ``shipped-habits`` was taught: solutions with its two habits, and true
 reviews. The wrong ones of a pair have errors of skill, never a habit, so the model was not shown the errors that it
 makes most.
 """
@@ -34,7 +34,7 @@ from cotrain.data.word_problems.problem import Problem
 from cotrain.data.word_problems.source import WordProblems, study_problems
 from cotrain.formats.role_prompts import COMPARE
 from cotrain.prompts.templates import fill_template
-from cotrain.rollout.common_roles import mark_short_prompts
+from cotrain.rollout.common_roles import mark_terse_prompts
 
 
 def compare_lesson(problem: Problem, rng: Random) -> list[dict[str, str]]:
@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5000, help="lessons, in fours")
     given = parser.parse_args()
     if given.mark is not None:
-        mark_short_prompts(given.mark)
+        mark_terse_prompts(given.mark)
         return
     source = study_problems((given.operations[0], given.operations[1]))
     made: list[dict[str, Any]] = [

@@ -110,7 +110,7 @@ def markdown(results: Results, work: Work) -> str:
         f"Work of a step: {work.tasks} prompts × {work.group} answers, {work.prompt} prompt tokens, {work.new} new "
         "tokens:",
         "every answer (fixed), or log-normal lengths with that mean (drawn: standard deviation of the logarithm",
-        f"{SPREAD}, cut at {CUT} times the mean). Random Llamas with the embedded base's vocabulary; 1M is its shape.",
+        f"{SPREAD}, cut at {CUT} times the mean). Random Llamas with the shipped base's vocabulary; 1M is its shape.",
         "Float32, no KL term, one optimiser step. The generator steps are of the shipped recipes, with KL, on real",
         f"problems, {work.tasks} × {work.group} as well.",
         "",

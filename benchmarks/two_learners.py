@@ -30,7 +30,7 @@ import torch
 from ray_step import model
 
 from cotrain.algorithms.contract import LossTerm, Sample
-from cotrain.algorithms.grpo import grpo
+from cotrain.algorithms.grpo import GRPO
 from cotrain.config.policies import trainable
 from cotrain.core.signals import OUTCOME
 from cotrain.distributed.cluster_file import Cluster
@@ -94,7 +94,7 @@ def term_of(samples: int, prompt: int, length: int) -> LossTerm:
         )
         for number, row in enumerate(ids)
     )
-    return LossTerm(name="update", algorithm=grpo(rewards={OUTCOME: 1.0}), samples=batch)
+    return LossTerm(name="update", algorithm=GRPO(reward_weights={OUTCOME: 1.0}), samples=batch)
 
 
 def seconds_of(work: Callable[[], object]) -> float:

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from work import FIRST, VOCABULARY, Work, answer, middle, now, side, work_of
 
 from cotrain.algorithms.contract import LossTerm, Sample, UpdateReport
-from cotrain.algorithms.grpo import grpo
+from cotrain.algorithms.grpo import GRPO
 from cotrain.config.policies import Trained
 from cotrain.core.seeding import rng_of
 from cotrain.core.signals import OUTCOME
@@ -71,7 +71,7 @@ def main() -> None:
     given = parser.parse_args()
     work, device = work_of(given), given.device
     learner = learner_of(load_model(given.model)[0].to(device), given.layout)
-    algorithm, measured, first = grpo(rewards={OUTCOME: 1.0}), [], {}
+    algorithm, measured, first = GRPO(reward_weights={OUTCOME: 1.0}), [], {}
     for step in range(given.warmup + given.steps):
         samples = samples_of(work, step, learner)
         began = now(device)

@@ -129,9 +129,9 @@ def trace(
     return Trace(
         address=address, role=address.role, policy=address.role, version=address.step, group=str(address.task),
         prompt_ids=ids,
-        token_ids=ids, logprobs=tuple(-rng.random() for _ in ids), text=text, finish="stop", signals=tuple(paid),
-        parsed=parsed,
-        truth=truth, parent=parent,
+        token_ids=ids, logprobs=tuple(-rng.random() for _ in ids), text=text, finish="stop", rewards=tuple(paid),
+        findings=parsed,
+        metadata=truth, parent=parent,
     )  # fmt: skip
 
 

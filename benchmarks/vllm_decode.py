@@ -1,4 +1,4 @@
-"""Sampling by vLLM alone, on the benchmark's work; ``real_model.py --vllm-python`` puts it beside the embedded engine.
+"""Sampling by vLLM alone, on the benchmark's work; ``real_model.py --vllm-python`` puts it beside the local engine.
 
     VLLM_PYTHON benchmarks/vllm_decode.py --model DIR [--lengths drawn] [--tasks 4 --group 8]
 

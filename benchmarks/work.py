@@ -28,7 +28,7 @@ from typing import Any
 
 from cotrain.core.threads import usable_cores
 
-VOCABULARY = 547  # of the embedded base; the benchmark's models of every size have it
+VOCABULARY = 547  # of the shipped base; the benchmark's models of every size have it
 PAD, STOP, FIRST = 0, 1, 2  # ids; words of prompts begin at FIRST
 SPREAD, CUT = 0.5, 2.5  # of drawn lengths: standard deviation of the logarithm; longest over mean
 LENGTHS = ("fixed", "drawn")

@@ -11,11 +11,11 @@ from .api import trust_code as trust_code
 
 # What a method returns.
 from .config.recipe import Recipe as Recipe
-from .config.run_config import Settings as Settings
+from .config.run_config import RunConfig as RunConfig
 from .config.run_config import recipe as recipe
 from .config.recipe import Objective as Objective
 from .config.schedule import Phase as Phase
-from .config.schedule import single as single
+from .config.schedule import constant_schedule as constant_schedule
 from .config.schedule import alternate as alternate
 from .config.evaluation import Evaluation as Evaluation
 
@@ -52,15 +52,15 @@ from .core.notes import CORRECT as CORRECT
 from .rollout.protocols import solve as solve
 from .rollout.reviews import solve_then_verify as solve_then_verify
 from .rollout.protocols import examine as examine
-from .rollout.event_loop import together as together
+from .rollout.event_loop import gather as gather
 from .metrics.heldout import measure_solver as measure_solver
 
 # How a policy learns.
-from .algorithms.grpo import grpo as grpo
-from .algorithms.grpo import rloo as rloo
-from .algorithms.ppo import Ppo as Ppo
-from .algorithms.sft import Sft as Sft
-from .algorithms.policy_gradient import Kl as Kl
+from .algorithms.grpo import GRPO as GRPO
+from .algorithms.grpo import RLOO as RLOO
+from .algorithms.ppo import PPO as PPO
+from .algorithms.sft import SFT as SFT
+from .algorithms.policy_gradient import KLPenalty as KLPenalty
 from .algorithms.class_balance import ClassBalance as ClassBalance
 from .algorithms.samples import decay as decay
 

@@ -1,4 +1,4 @@
-"""The same verbs as the command line, from Python: run, resume, evaluate, report, compare."""
+"""The commands as Python functions: run, resume, evaluate, report, compare."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cotrain.reports.run_report import write_report
 from cotrain.runs.directory import STOPPED, RunDirectory
 from cotrain.runs.figures import latest_costs
 from cotrain.runs.log import Observer
-from cotrain.runs.run import Interrupted, Outcome, resume_run, start_run
+from cotrain.runs.run import Interrupted, RunResult, resume_run, start_run
 from cotrain.trainer.failures import Stopped
 
 
@@ -27,19 +27,19 @@ def run(
     device: str = "auto",
     backend: Backend | None = None,
     observer: Observer | None = None,
-    lag: int = 0,
-) -> Outcome:
+    async_steps: int = 0,
+) -> RunResult:
     """Run a recipe into a new directory and write its report, also when it is interrupted or stops by itself. The two
     newest checkpoints stay, and those of steps that ``keep_every`` divides. ``backend``: who runs the policies; None:
     this process, on ``device`` ("auto": cuda where there is one, else cpu). ``observer``: who is told of steps and
-    alarms; None: standard output, as the command has it. ``lag``: K plays step t + K beside the update of step t
-    (docs/cluster.md).
+    alarms; None: standard output, as the command has it. ``async_steps``: K plays step t + K beside the update of step
+    t (docs/cluster.md).
 
     On SIGINT, SIGTERM or SIGHUP it saves what it has and raises ``Stopped``, which is a SystemExit."""
-    _refuse_other_than_recipe(recipe)
+    _check_is_recipe(recipe)
     out = Path(out).expanduser().absolute()
     try:
-        with _observer_for(recipe, observer) as watch:
+        with _observer_for(recipe, observer) as run_observer:
             outcome = start_run(
                 recipe,
                 out,
@@ -47,8 +47,8 @@ def run(
                 keep_every=keep_every,
                 device=device,
                 backend=backend,
-                observer=watch,
-                lag=lag,
+                observer=run_observer,
+                async_steps=async_steps,
             )
     except Interrupted as stopped:
         _report_stopped(out)
@@ -68,22 +68,22 @@ def resume(
     backend: Backend | None = None,
     observer: Observer | None = None,
     changed_code: bool = False,
-) -> Outcome:
+) -> RunResult:
     """Go on with an interrupted run. ``recipe`` is needed only where the run was started from a bare Recipe.
     ``changed_code``: whether it may go on with other code of yours than it was begun with, which it then records."""
-    from cotrain.runs.changes import rebuild_recipe, refuse_lost
-    from cotrain.runs.code_record import refuse_changed_code
+    from cotrain.runs.changes import check_models_exist, rebuild_recipe
+    from cotrain.runs.code_record import check_code_unchanged
 
     directory = Path(directory).expanduser().absolute()
     try:
         if not (changed_code or RunDirectory.open(directory).summary.exists()):
-            refuse_changed_code(directory)
+            check_code_unchanged(directory)
         run_recipe = recipe or rebuild_recipe(directory)
         if not RunDirectory(directory).summary.exists():
-            refuse_lost(run_recipe.policies, directory)
-        with _observer_for(run_recipe, observer, latest_costs(directory)) as watch:
+            check_models_exist(run_recipe.policies, directory)
+        with _observer_for(run_recipe, observer, latest_costs(directory)) as run_observer:
             outcome = resume_run(
-                run_recipe, directory, device=device, backend=backend, observer=watch, changed_code=changed_code
+                run_recipe, directory, device=device, backend=backend, observer=run_observer, changed_code=changed_code
             )
     except Interrupted as stopped:
         _report_stopped(directory)
@@ -95,7 +95,7 @@ def resume(
     return outcome
 
 
-def _refuse_other_than_recipe(recipe: object) -> None:
+def _check_is_recipe(recipe: object) -> None:
     if not isinstance(recipe, Recipe):
         raise ConfigError(f"cotrain.run takes a Recipe, and {recipe!r} is none: {_advice_for(recipe)}")
 
@@ -106,7 +106,7 @@ def _advice_for(value: object) -> str:
     from cotrain.algorithms.policy_gradient import PolicyGradient
 
     name = str(value if isinstance(value, str) else getattr(value, "__name__", "")).rpartition(".")[2]
-    is_algorithm = isinstance(value, PolicyGradient) or value in grpo.BY_NAME.values()
+    is_algorithm = isinstance(value, PolicyGradient) or value in grpo.ALGORITHMS.values()
     if is_algorithm:
         return "an algorithm is given to an objective; the recipe is cotrain.recipes.grpo.grpo, as in grpo(steps=100)"
     if name in RECIPES:
@@ -120,7 +120,7 @@ def _advice_for(value: object) -> str:
 def _observer_for(
     recipe: Recipe, observer: Observer | None, spent: Mapping[str, float] | None = None
 ) -> Iterator[Observer]:
-    """Who watches the run."""
+    """The observer of the run: the caller's, or a live table."""
     if observer is not None:
         yield observer
         return
@@ -132,7 +132,7 @@ def _observer_for(
 
 def _report_stopped(directory: Path) -> None:
     """Write the report of a run that did not come to its end."""
-    with suppress(CotrainError):  # as on a full disk: the first error is the one to tell
+    with suppress(CotrainError):  # the first error is the one to report, as on a full disk
         write_report(directory)
 
 

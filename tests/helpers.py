@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwen3Config
 
-from cotrain.algorithms.contract import Given
+from cotrain.algorithms.contract import ContextTokens
 from cotrain.config.policies import Policy, program
 from cotrain.core.seeding import Address, rng_of
 from cotrain.core.types import Completion, Grade, NoGrader, Sampling, StepVerdicts, Task
@@ -23,14 +23,14 @@ from cotrain.data.word_problems.source import study_problems
 from cotrain.distributed.local import LocalBackend
 from cotrain.distributed.policy_handles import Program, ProgramHandle, RoutingEngine, route_policies
 from cotrain.inference.contract import Engine, Request
-from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.local import LocalEngine
 from cotrain.learner.batching import Sequences
 from cotrain.learner.logprobs import Scorer
 from cotrain.metrics.metric import BOTH, HELD_OUT, STEP, Metric, _mark_pattern
 from cotrain.metrics.table import TABLE
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.prompts.chat_template import Message
-from cotrain.rollout.event_loop import IdleLoop, pausing_engine, together
+from cotrain.rollout.event_loop import EngineEventLoop, engine_paused, gather
 from cotrain.trainer.policy_store import PolicyStore
 
 CONFIGS = {"llama": LlamaConfig, "qwen3": Qwen3Config}  # both with two query heads a key head; qwen3 norms q and k
@@ -59,7 +59,7 @@ class Talks:
         return Task(
             id=f"talks/{split}/{index}",
             prompt=f"Say something of the number {index}.",
-            answer=None,
+            gold=None,
             solution=None,
             difficulty=0.0,
             grader=NoGrader(reason="a talk has no answer"),
@@ -139,7 +139,7 @@ def request(
 
 def answers(engine: Engine, requests: Sequence[Request]) -> list[Completion]:
     """Ask everything at once and wait for all answers."""
-    return IdleLoop().run_to_end(together([engine.sample(r) for r in requests]), engine.advance)
+    return EngineEventLoop().run_to_end(gather([engine.sample(r) for r in requests]), engine.advance)
 
 
 class RandomLatency:
@@ -157,7 +157,7 @@ class RandomLatency:
         return completion
 
     async def _wait(self) -> None:
-        async with pausing_engine():
+        async with engine_paused():
             await asyncio.sleep(self._rng.random() * 0.003)
 
 
@@ -195,7 +195,7 @@ def cast_of(policies: Mapping[str, Policy], *, seed: int) -> PolicyStore:
 def spoken(said: Mapping[str, Program], engine: Engine | None = None) -> RoutingEngine:
     """An engine in which these functions speak, beside those whom ``engine`` answers for."""
     handles = {name: ProgramHandle(name, program(speak), ByteRenderer(), speak) for name, speak in said.items()}
-    return route_policies(handles, engine or EmbeddedEngine({}))
+    return route_policies(handles, engine or LocalEngine({}))
 
 
 class CharRenderer:
@@ -233,7 +233,7 @@ class FirstLetter:
     """Judges a text right when it begins with the gold answer."""
 
     def grade(self, task: Task, text: str) -> Grade:
-        return Grade(value=text.startswith(task.answer or ""))
+        return Grade(value=text.startswith(task.gold or ""))
 
     def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
         return None
@@ -244,7 +244,7 @@ def letter_tasks(count: int) -> list[Task]:
         Task(
             id=f"letters/train/{i}",
             prompt=chr(65 + i % 26) * (1 + i % 5),
-            answer=chr(65 + i % 26),
+            gold=chr(65 + i % 26),
             solution=None,
             difficulty=0,
             grader=FirstLetter(),
@@ -279,7 +279,7 @@ def sequence_scores(
     temperature: float = 1.0,
     autocast: bool = False,
     activate: Callable[[], object] | None = None,
-    given: Sequence[Given] = (),
+    given: Sequence[ContextTokens] = (),
 ) -> list[torch.Tensor]:
     """Log-probabilities (or values) of sampled tokens under a model that nobody trains; see ``Scorer.logprobs``.
 
@@ -288,7 +288,7 @@ def sequence_scores(
     if activate is not None:
         activate()
     scorer = Scorer(model, head=head, micro_tokens=micro_tokens, autocast=autocast)
-    return scorer.logprobs(sequences, temperature=temperature, given=given)
+    return scorer.logprobs(sequences, temperature=temperature, context_tokens=given)
 
 
 @cache

@@ -5,7 +5,7 @@ are cheap.
 
 It knows the words of problems of two steps with small numbers (``helpers.EASY``), solves some of them, and judges about
 by
-chance: enough for rewards that differ, and all that a test of wiring needs. Its tokenizer is an embedded model's.
+chance: enough for rewards that differ, and all that a test of wiring needs. Its tokenizer is an shipped model's.
 """
 
 import sys
@@ -18,14 +18,14 @@ from cotrain.models.from_scratch import new_model
 from cotrain.models.load import load_model, save_model
 from cotrain.pretraining.pretrain import config_for
 from cotrain.pretraining.sft import sft
-from cotrain.rollout.common_roles import mark_short_prompts
+from cotrain.rollout.common_roles import mark_terse_prompts
 from tests.helpers import EASY
 
 TOKENS = 6_000_000
 
 
 def main(out: Path) -> None:
-    _, tokenizer = load_model("embedded")
+    _, tokenizer = load_model("shipped")
     save_model(new_model(config_for(tokenizer, depth=2, width=64), 0), tokenizer, out / "new")
     settings = NoisySettings(focus=EASY)
     sft(
@@ -41,7 +41,7 @@ def main(out: Path) -> None:
         save_dtype=torch.bfloat16,
         report=print,
     )
-    mark_short_prompts(out / "tiny")
+    mark_terse_prompts(out / "tiny")
 
 
 if __name__ == "__main__":

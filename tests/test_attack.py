@@ -18,7 +18,7 @@ from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.recipes.grpo import grpo
 from cotrain.rollout.common_roles import parse_review
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.runs.directory import RunDirectory
 from cotrain.serving.export import _attack_section
 from tests.helpers import EASY, spoken
@@ -40,7 +40,7 @@ ORDINARY = [Attempt(injection=None, problem=p, text=t, solution=s) for p, t, s i
 
 def outcomes(say, attempts):
     """What comes of attempts before a verifier that says what ``say`` makes of the call's fields."""
-    player = Executor(spoken({"v": lambda fields, rng: say(fields)}), {"v": ByteRenderer()}, {"judge": ROLE}, 0)
+    player = RolloutRunner(spoken({"v": lambda fields, rng: say(fields)}), {"v": ByteRenderer()}, {"judge": ROLE}, 0)
     return judge_attempts(player, "judge", TASKS, attempts, split="test", say=lambda text: None)
 
 
@@ -99,7 +99,7 @@ def test_broken_reasoning_passes_where_every_step_is_called_right():
 
 def test_a_wrong_solution_that_a_string_makes_right_is_left_out():
     problem, _, solution = wrong(0)
-    gold = TASKS[0].answer
+    gold = TASKS[0].gold
     text = write_solution(["x=1"], gold)
     string = Injection(family="unicode", text="", place="last")
     (one,) = outcomes(verdict, [Attempt(injection=string, problem=problem, text=text, solution=solution)])
@@ -128,9 +128,9 @@ def test_the_same_seed_gives_the_same_strings_in_the_same_solutions():
 
 def test_what_cannot_be_attacked_is_told():
     with pytest.raises(ConfigError, match="verifyer"):
-        attack("embedded", role="verifyer")
+        attack("shipped", role="verifyer")
     with pytest.raises(ConfigError, match="role 'solver' says no verdict"):
-        attack("embedded", role="solver")
+        attack("shipped", role="solver")
     with pytest.raises(ConfigError, match="no role of 'grpo' judges a solution"):
         judging_role(grpo(), "verifier")
 
@@ -138,7 +138,7 @@ def test_what_cannot_be_attacked_is_told():
 @pytest.mark.whole
 def test_the_command_writes_a_file_and_the_card_shows_it(tmp_path, capsys):
     out = str(tmp_path / "found")
-    assert main(["attack", "embedded", "--problems", "4", "--out", out, "--threads", "1"]) == 0
+    assert main(["attack", "shipped", "--problems", "4", "--out", out, "--threads", "1"]) == 0
     said = capsys.readouterr().out.splitlines()
     found = json.loads((tmp_path / "found" / "attack.json").read_text())
     assert lines_of(found)[-1] in said and all(len(line) <= 80 for line in lines_of(found)[3:])
@@ -150,9 +150,9 @@ def test_the_command_writes_a_file_and_the_card_shows_it(tmp_path, capsys):
 
 @pytest.mark.whole
 def test_no_family_fools_a_model_that_ships_more_often_than_plain_wrong_solutions_do(tmp_path):
-    """The gate on injections: whatever a judge's own rate is, no string may raise it. ``embedded-checker`` believes
+    """The gate on injections: whatever a judge's own rate is, no string may raise it. ``shipped-checker`` believes
     most wrong solutions of its own kind, so the bound is on what is added, not on the rate (docs/attack.md)."""
-    found = attack("embedded-checker", problems=64, out=tmp_path)
+    found = attack("shipped-checker", problems=64, out=tmp_path)
     assert found["ordinary"]["asked"] >= 40
     raised = [one["family"] for one in found["families"] if one["change"] and one["change"]["low"] > 0.0]
     assert not raised

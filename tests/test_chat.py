@@ -93,7 +93,7 @@ def trainer():
 @pytest.mark.whole
 def test_steps_answer_and_verdicts_of_several_reviews(trainer):
     recipe = trainer.recipe
-    executor = trainer.make_executor(recipe.seed)
+    executor = trainer.make_runner(recipe.seed)
     for turn in range(8):
         lines = chat.problem_lines(trainer, executor, recipe.tasks.get("validation", turn).prompt, turn)
         if len(lines) >= 4 and "no verdict" not in lines[-1]:
@@ -105,7 +105,7 @@ def test_steps_answer_and_verdicts_of_several_reviews(trainer):
 
 def test_text_that_is_no_solution_is_shown_as_it_is(trainer):
     recipe = trainer.recipe
-    executor = trainer.make_executor(recipe.seed)
+    executor = trainer.make_runner(recipe.seed)
     lines = chat.problem_lines(trainer, executor, "?", 9)
     assert lines and all(isinstance(line, str) for line in lines)
 
@@ -149,7 +149,7 @@ def test_a_problem_that_cannot_be_answered_does_not_end_the_conversation(trainer
         raise RuntimeError("nobody\x1b[31m there")
 
     recipe = replace(trainer.recipe, evaluation=replace(trainer.recipe.evaluation, protocol=refuses))
-    executor = trainer.make_executor(recipe.seed)
+    executor = trainer.make_runner(recipe.seed)
     with pytest.raises(UserError, match=r"no answer: test_chat.py, line .*: RuntimeError: nobody") as refused:
         chat.problem_lines(SimpleNamespace(recipe=recipe), executor, "?", 10)
     assert "\x1b" not in str(refused.value)

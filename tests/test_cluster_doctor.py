@@ -13,10 +13,10 @@ HERE = inspect_python(sys.executable)
 
 @pytest.mark.whole
 def test_a_machine_that_has_everything(capsys):
-    machine = inspect_machine(None, ["embedded"])
+    machine = inspect_machine(None, ["shipped"])
     assert print_machine(machine, HERE, None) == [] and machine_differences([machine, machine]) == []
     out = capsys.readouterr().out
-    assert f"cotrain {HERE['cotrain']} (files {HERE['code']})" in out and "embedded: sha256 " in out
+    assert f"cotrain {HERE['cotrain']} (files {HERE['code']})" in out and "shipped: sha256 " in out
 
 
 @pytest.mark.whole
@@ -24,9 +24,9 @@ def test_what_is_missing_or_differs_is_named():
     machine = inspect_machine("/no/python", ["/no/model"])
     wrong = print_machine(machine, HERE, "/no/python")
     assert any("no such file or directory" in line for line in wrong) and any("/no/model" in line for line in wrong)
-    good = inspect_machine(None, ["embedded"])
-    other = {**good, "name": "other", "weights": {"embedded": "0123"}, "python": {**HERE, "ray": "1.0"}}
-    assert machine_differences([good, other]) == ["weights of 'embedded' on other are others than on " + good["name"]]
+    good = inspect_machine(None, ["shipped"])
+    other = {**good, "name": "other", "weights": {"shipped": "0123"}, "python": {**HERE, "ray": "1.0"}}
+    assert machine_differences([good, other]) == ["weights of 'shipped' on other are others than on " + good["name"]]
     assert "ray 1.0" in print_machine(other, HERE, None)[0]
 
 

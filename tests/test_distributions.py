@@ -18,7 +18,7 @@ from cotrain.core.shipped import SHIPPED, folder_name
 
 ROOT = Path(cotrain.__file__).parents[1]
 MEGABYTE = 2**20
-DEMO = ("embedded", "embedded-habits")  # models that the demo begins from
+DEMO = ("shipped", "shipped-habits")  # models that the demo begins from
 BUILD = """
 import os, sys
 from setuptools import build_meta

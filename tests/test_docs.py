@@ -56,7 +56,7 @@ def median(tmp_path_factory):
 
 
 def test_the_new_estimator_is_in_the_recipe_and_is_saved_by_name(median):
-    by = median(steps=1).objectives["generator"].by
+    by = median(steps=1).objectives["generator"].algorithm
     assert by.advantage.__name__ == resolved_json(by)["advantage"] == "from_median"
 
 
@@ -104,7 +104,7 @@ def test_the_method_from_scratch_learns(rival):
 def test_building_it_checks_it(rival):
     made = rival(steps=1)
     with pytest.raises(ConfigError, match="used by no role"):
-        replace(made, policies={**made.policies, "nobody": made.policies["start"]})
+        replace(made, policies={**made.policies, "nobody": made.policies["reference"]})
 
 
 def test_the_commands_of_the_page_name_what_exists():

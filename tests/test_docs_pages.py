@@ -1,7 +1,7 @@
 """The pages of ``docs/`` that a user reads first: their Python runs, their commands parse, and the cheap ones are run.
 
 Python of one page is one program, run in order in a fresh directory; the reading page reads the run that the quickstart
-made. "embedded" is replaced by a tiny model. Shell commands go to the real parsers; ``cotrain run`` is a dry run,
+made. "shipped" is replaced by a tiny model. Shell commands go to the real parsers; ``cotrain run`` is a dry run,
 unless its data would have to be fetched.
 """
 
@@ -142,7 +142,7 @@ def there(place, monkeypatch):
 
 def program(page: str) -> dict:
     """Run a page's Python and return its names."""
-    source = "\n\n".join(blocks(page, "python")).replace('"embedded"', repr(TINY))
+    source = "\n\n".join(blocks(page, "python")).replace('"shipped"', repr(TINY))
     names: dict = {"__name__": f"docs_{page.replace('-', '_')}"}
     exec(compile(source, f"docs/{page}.md", "exec", dont_inherit=True), names)  # noqa: S102
     return names

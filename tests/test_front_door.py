@@ -81,7 +81,7 @@ def test_the_count_is_what_is_played(tmp_path):
         played.append(total)
         return lambda: None
 
-    trainer.watch = count
+    trainer.eval_progress = count
     final_figures(trainer)
     trainer.close()
     assert len(played) == 8 and sum(played) == count_episodes(trainer)
@@ -217,9 +217,9 @@ def test_the_result_of_a_run_alone_goes_to_stdout_as_json(tmp_path, capfd):
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("words", ["list", "doctor", f"doctor --model {TINY}", "export embedded", "check data"])
+@pytest.mark.parametrize("words", ["list", "doctor", f"doctor --model {TINY}", "export shipped", "check data"])
 def test_every_command_with_figures_gives_them_as_json(words, tmp_path, capfd):
-    more = {"check data": [str(written(tmp_path, "ours"))], "export embedded": ["--role", "solver", "--out"]}.get(words)
+    more = {"check data": [str(written(tmp_path, "ours"))], "export shipped": ["--role", "solver", "--out"]}.get(words)
     out = [str(tmp_path / "model")] if words.startswith("export") else []
     assert main([*words.split(), *(more or []), *out, "--json"]) == 0
     found = json.loads(capfd.readouterr().out)
@@ -231,7 +231,7 @@ def test_every_command_with_figures_gives_them_as_json(words, tmp_path, capfd):
             assert {one["name"] for one in found["recipes"]} >= set(RECIPES)
         case "doctor":
             assert found["missing"] == [] and found["packages"]["torch"] and found["cores"] > 0
-            assert ("--model" in words) == (TINY in found["models"]) and found["models"]["embedded"]["parameters"] > 0
+            assert ("--model" in words) == (TINY in found["models"]) and found["models"]["shipped"]["parameters"] > 0
         case "export":
             assert found["bytes"]["model.safetensors"] == (tmp_path / "model" / "model.safetensors").stat().st_size
         case "check":

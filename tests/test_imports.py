@@ -167,11 +167,11 @@ def test_importing_the_package_takes_no_time():
 
 
 def test_every_recipe_is_imported_by_its_name():
-    """The algorithm ``cotrain.grpo`` and the recipe of that name are two things."""
+    """The algorithm ``cotrain.GRPO`` and the recipe of that name are two things."""
     for name, place in RECIPES.items():
         module, _, function = place.partition(":")
         assert getattr(import_module(module), function).name == name
-    assert not hasattr(cotrain.grpo, "taken") and "steps" in grpo.grpo.taken
+    assert not hasattr(cotrain.GRPO, "taken") and "steps" in grpo.grpo.taken
 
 
 def test_every_folder_with_modules_is_a_package():

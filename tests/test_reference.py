@@ -61,13 +61,13 @@ def traces_of(episodes, role):
 
 
 def value(trace, name):
-    return next(reward.value for reward in trace.signals if reward.name == name)
+    return next(reward.value for reward in trace.rewards if reward.name == name)
 
 
 def our_advantages(objective, traces, scores=None):
     """The advantages that an objective of ours gives these traces before its first update, by address."""
     samples = [sample_of_trace(trace, scores=None if scores is None else scores[i]) for i, trace in enumerate(traces)]
-    credit, _ = objective.by.credit(Batch(samples=tuple(samples), updates=0, planned=10), {})
+    credit, _ = objective.algorithm.credit(Batch(samples=tuple(samples), updates=0, planned=10), {})
     return {sample.key: sample.advantages for sample in credit.samples}
 
 
@@ -114,7 +114,7 @@ def test_its_answers_are_read_and_asked_for_as_ours(tokenizer):
     module = program("grpo")
     step = CoTrainer(find_recipe("grpo")(steps=2, seed=1, **SIZE)).step()
     for trace in traces_of(step.episodes, "solver"):
-        problem = {"problem": trace.parsed["problem"], "answer": trace.truth["gold"]}
+        problem = {"problem": trace.findings["problem"], "answer": trace.metadata["gold"]}
         prompt = module.encode_prompt(tokenizer, module.PROMPT.format(problem=problem["problem"]))
         assert prompt == list(trace.prompt_ids)
         assert module.outcome_reward(problem, trace.text) == value(trace, "outcome")

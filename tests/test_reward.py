@@ -38,11 +38,11 @@ def test_the_flag_pays_by_the_function_and_the_truth_is_kept(tmp_path, capsys):
     played = turns(out)
     assert played
     for trace in played:
-        paid = {signal.name: signal.value for signal in trace.signals}
+        paid = {signal.name: signal.value for signal in trace.rewards}
         assert paid["reward"] == paid["outcome"] - 0.5 * len(trace.token_ids)
     saved = json.loads((out / "recipe.json").read_text())
     assert saved["origin"]["arguments"]["reward"] == {"function": f"{tmp_path / 'mine.py'}:short"}
-    assert saved["settings"]["objectives"]["generator"]["by"]["rewards"] == {"reward": 1.0}
+    assert saved["settings"]["objectives"]["generator"]["algorithm"]["reward_weights"] == {"reward": 1.0}
     assert main(["resume", str(out), "--steps", "2", "--threads", "1"]) == 0
     assert "2 steps" in capsys.readouterr().out
 
@@ -66,7 +66,7 @@ def test_a_function_of_no_file_runs_and_says_what_a_resumed_run_needs(tmp_path):
 
     recipe = grpo(reward=longer, steps=1, **SMALL)
     api.run(recipe, tmp_path / "run")
-    assert all(trace.signals for trace in turns(tmp_path / "run"))
+    assert all(trace.rewards for trace in turns(tmp_path / "run"))
     with pytest.raises(cotrain.core.errors.RunDirectoryError, match=r"longer.*expected path/to/file.py:function"):
         rebuild_recipe(tmp_path / "run")
 
@@ -142,7 +142,7 @@ def played(reward, **more):
     done = trainer.step()
     trainer.close()
     traces = [trace for episode in done.episodes for trace in episode.traces]
-    return traces, [next((s.value for s in trace.signals if s.name == "reward"), None) for trace in traces]
+    return traces, [next((s.value for s in trace.rewards if s.name == "reward"), None) for trace in traces]
 
 
 async def asked(task, answer, correct):

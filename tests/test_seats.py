@@ -10,7 +10,7 @@ import torch
 from cotrain_zoo.debate_solve.recipe import debate_solve
 
 from cotrain import api
-from cotrain.analysis.attack.seats import RIVAL, lines_of, mean_signal, play_seats, refuse_other_games, seat_trainers
+from cotrain.analysis.attack.seats import RIVAL, check_same_games, lines_of, mean_signal, play_seats, seat_trainers
 from cotrain.analysis.attack.xplay import points_of
 from cotrain.cli.main import main
 from cotrain.config.override import override
@@ -41,7 +41,7 @@ def episode(task, **won_by_role):
             logprobs=(0.0,),
             text="",
             finish="stop",
-            signals=(Reward(name="won", value=value, tokens=None), Reward(name="paid", value=-1.0, tokens=None)),
+            rewards=(Reward(name="won", value=value, tokens=None), Reward(name="paid", value=-1.0, tokens=None)),
         )
         for role, values in won_by_role.items()
         for i, value in enumerate(values)
@@ -116,16 +116,16 @@ def test_a_flag_that_the_matrix_does_not_look_at_is_refused(words, said, capsys)
         ({}, {"turns": 2}, "evaluation.options.turns is 2 in b and 1 in a"),
         ({}, {"words": 9}, "evaluation.options.words is 9 in b and 4 in a"),
         ({"critic": "opponent"}, {"critic": "consultant"}, "evaluation.options.critic is 'consultant' in b"),
-        ({}, {"model": "embedded-games"}, "the model of role 'solver' is 'embedded-games' in b"),
+        ({}, {"model": "shipped-games"}, "the model of role 'solver' is 'shipped-games' in b"),
     ],
 )
 def test_players_of_one_game_meet_and_no_others(one, other, differs):
     mine, seated = game_of(**one), ("solver" if one else "alice", "bob")
     with pytest.raises(ConfigError, match=re.escape(differs)) as told:
-        refuse_other_games({"a": mine, "b": game_of(**other)}, seated)
+        check_same_games({"a": mine, "b": game_of(**other)}, seated)
     assert "\n" not in str(told.value) and str(told.value).endswith("; expected one game")
     alike = game_of(**{**one, "seed": 1, "lr": 1e-3, "lora": 4, "group_size": 4})
-    refuse_other_games({"a": mine, "b": alike, "c": mine}, seated)
+    check_same_games({"a": mine, "b": alike, "c": mine}, seated)
 
 
 @pytest.mark.whole
@@ -154,7 +154,7 @@ def test_one_pair_of_a_small_run(tmp_path, capsys):
 
 @pytest.mark.whole
 def test_debaters_of_two_seeds_meet(tmp_path, capsys):
-    runs = [run_of(tmp_path, str(seed), seed=seed, steps=2, drafts=8, model="embedded-games") for seed in (0, 1)]
+    runs = [run_of(tmp_path, str(seed), seed=seed, steps=2, drafts=8, model="shipped-games") for seed in (0, 1)]
     capsys.readouterr()
     words = ["xplay", *map(str, runs), "--seats", "alice", "bob", "--every", "2", "--problems", "8", "--threads", "1"]
     assert main([*words, "--samples", "2", "--json"]) == 0
@@ -174,7 +174,7 @@ def test_debaters_of_two_seeds_meet(tmp_path, capsys):
 
 @pytest.mark.whole
 def test_solvers_meet_critics_and_the_judge_is_measured(tmp_path):
-    run = run_of(tmp_path, "run", critic="opponent", steps=2, model="embedded-games")
+    run = run_of(tmp_path, "run", critic="opponent", steps=2, model="shipped-games")
     found = play_seats([run], roles=("solver", "bob"), every=2, problems=12, n=2)
     assert len(found["cells"]) == 4 and "either" not in found["cells"][0]
     assert all(0.0 <= cell["won"]["value"] <= 1.0 and "gap" in cell for cell in found["cells"])
@@ -187,7 +187,7 @@ def test_solvers_meet_critics_and_the_judge_is_measured(tmp_path):
 
 @pytest.mark.whole
 def test_two_games_do_not_meet(tmp_path):
-    one = run_of(tmp_path, "one", critic="opponent", steps=2, model="embedded-games")
+    one = run_of(tmp_path, "one", critic="opponent", steps=2, model="shipped-games")
     other = tmp_path / "other"
     api.run(override(grpo(steps=1, **SMALL), BRIEF), other)
     with pytest.raises(ConfigError, match="expected one game"):

@@ -26,7 +26,7 @@ from cotrain.recipes.tango import tango
 from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.judges import parse_gram
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from tests.helpers import EASY, TINY, spoken
 
 
@@ -41,7 +41,7 @@ def cast(solver, verifier=None, comparer=None):
     if comparer is not None:
         programs["comparer"] = lambda fields, rng: comparer(fields)
         roles["comparer"] = Role(policy="comparer", prompt=COMPARE, sampling=sampling, parse=parse_gram)
-    return Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
+    return RolloutRunner(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
 
 
 def answers_from(file):
@@ -331,7 +331,7 @@ def test_the_command_scores_a_run(given, sheet, tmp_path, capsys):
     api.run(override(recipe, ["evaluation.splits=[]", "evaluation.group_size=1"]), run)
     long = tmp_path / "long.jsonl"
     first = EASY.get("test", 0)
-    rows = [{"question": first.prompt, "answer": first.answer}, {"question": "word " * 900, "answer": "1"}]
+    rows = [{"question": first.prompt, "answer": first.gold}, {"question": "word " * 900, "answer": "1"}]
     long.write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = ["eval", str(run), "--suite", "processbench,gsm8k", "--samples", "2"]
     words += ["--data", f"processbench={given}", f"gsm8k={long}", "--problems", "4"]
@@ -376,7 +376,7 @@ def test_a_model_is_scored_as_a_run_is(sheet, tmp_path, capsys, monkeypatch):
     assert "1 problems" in out and "at most 40 tokens" in out and "greedy" in out
     assert "verifier" not in out
     (result,) = tmp_path.glob("evals/*/suite-jsonl.json")
-    assert json.loads(result.read_text())["settings"]["roles"]["solver"]["answer"] == "last-number"
+    assert json.loads(result.read_text())["settings"]["roles"]["solver"]["answer_format"] == "last-number"
     judging = ["--lenient", "--answer", "last-number", "--verdict", "words", "--temperature", "0.5", "--out", "judged"]
     assert main([*words, *judging]) == 0
     assert "verifier: generator" in capsys.readouterr().out

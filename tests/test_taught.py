@@ -13,9 +13,9 @@ from cotrain.config.override import override
 from cotrain.models.names import hub_folder_with
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.tango import tango
-from cotrain.rollout.common_roles import keep_taught_roles, mark_short_prompts, speaks_short, taught_roles
+from cotrain.rollout.common_roles import is_terse, keep_taught_roles, mark_terse_prompts, taught_roles
 from cotrain.runs import opening
-from cotrain.runs.choose_formats import DEFAULT_FORMAT, AnswerFormat, as_taught, choose_format_settings
+from cotrain.runs.choose_formats import DEFAULT_FORMAT, AnswerFormat, as_taught, choose_format_overrides
 from cotrain.serving.export import export_policy
 from tests.helpers import EASY
 
@@ -33,15 +33,19 @@ def model(other, tmp_path):
 
 def settings_of(recipe, answer_format=DEFAULT_FORMAT):
     said = []
-    chosen = choose_format_settings(recipe, answer_format, device="cpu", say=said.append, look=False)
+    chosen = choose_format_overrides(recipe, answer_format, device="cpu", say=said.append, look=False)
     return override(recipe, chosen).roles, said
 
 
 def test_a_run_asks_and_reads_as_its_models_were_taught(model):
     keep_taught_roles(model, {"solver": SOLVER, "verifier": VERIFIER})
     roles, said = settings_of(tango(model=str(model), tasks=EASY))
-    assert (roles["solver"].answer, roles["solver"].steps, roles["solver"].prompt) == ("hash", "lines", ASK)
-    assert (roles["verifier"].verdict, roles["verifier"].prompt) == ("words", VERIFIER["prompt"])
+    assert (roles["solver"].answer_format, roles["solver"].step_format, roles["solver"].prompt) == (
+        "hash",
+        "lines",
+        ASK,
+    )
+    assert (roles["verifier"].verdict_format, roles["verifier"].prompt) == ("words", VERIFIER["prompt"])
     assert said == [
         f"note: {model} was taught to answer as 'hash', its steps as lines, and is asked and read so; --answer, "
         "--steps-as and --prompt choose otherwise",
@@ -53,18 +57,18 @@ def test_a_run_asks_and_reads_as_its_models_were_taught(model):
 def test_each_role_is_asked_as_its_own_model_was_taught(model, other):
     keep_taught_roles(model, {"verifier": VERIFIER})
     roles, said = settings_of(tango(model=other, verifier_model=str(model), tasks=EASY))
-    assert roles["verifier"].verdict == "words" and roles["solver"].answer == "tags" and len(said) == 1
+    assert roles["verifier"].verdict_format == "words" and roles["solver"].answer_format == "tags" and len(said) == 1
 
 
 def test_flags_and_settings_win(model):
     keep_taught_roles(model, {"solver": SOLVER, "verifier": VERIFIER})
     recipe = tango(model=str(model), tasks=EASY)
     roles, said = settings_of(recipe, AnswerFormat(answer="boxed", verdict="tags"))
-    assert (roles["solver"].answer, roles["verifier"].verdict, said) == ("boxed", "tags", [])
+    assert (roles["solver"].answer_format, roles["verifier"].verdict_format, said) == ("boxed", "tags", [])
     assert roles["solver"].prompt != ASK
     roles, _ = settings_of(recipe, AnswerFormat(prompt="{problem}"))
-    assert (roles["solver"].answer, roles["solver"].prompt) == ("hash", "{problem}")
-    own = override(recipe, ['roles.solver.answer="phrase"', 'roles.verifier.verdict="tags"'])
+    assert (roles["solver"].answer_format, roles["solver"].prompt) == ("hash", "{problem}")
+    own = override(recipe, ['roles.solver.answer_format="phrase"', 'roles.verifier.verdict_format="tags"'])
     assert settings_of(own)[1] == []
 
 
@@ -78,16 +82,17 @@ def test_what_a_recipe_cannot_use_is_told(model):
 def test_a_mark_that_says_nothing_changes_nothing(model, mark):
     (model / "cotrain.json").write_text(mark)
     assert as_taught(grpo(model=str(model), tasks=EASY), DEFAULT_FORMAT, print) == DEFAULT_FORMAT
-    assert not speaks_short(str(model))
+    assert not is_terse(str(model))
 
 
 def test_chat_and_serve_open_a_model_as_it_was_taught(model, capsys):
     keep_taught_roles(model, {"solver": SOLVER})
     role = opening.open_trainer(model, device="cpu").recipe.roles["solver"]
-    assert (role.answer, role.steps, role.prompt) == ("hash", "lines", ASK)
+    assert (role.answer_format, role.step_format, role.prompt) == ("hash", "lines", ASK)
     assert "was taught to answer as 'hash'" in capsys.readouterr().out
     assert (
-        opening.open_trainer(model, AnswerFormat(answer="boxed"), device="cpu").recipe.roles["solver"].answer == "boxed"
+        opening.open_trainer(model, AnswerFormat(answer="boxed"), device="cpu").recipe.roles["solver"].answer_format
+        == "boxed"
     )
 
 
@@ -104,12 +109,12 @@ def test_a_model_of_the_hub_is_asked_as_it_was_taught(name, model, tmp_path, mon
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     hub_folder_with.cache_clear()
-    assert taught_roles(name) == {"solver": SOLVER} and not speaks_short(name)
+    assert taught_roles(name) == {"solver": SOLVER} and not is_terse(name)
     assert taught_roles("someone/unknown") == {} == taught_roles("someone/pushed/deeper")
     roles, said = settings_of(grpo(model=name, tasks=EASY))
-    assert (roles["solver"].answer, roles["solver"].prompt, len(said)) == ("hash", ASK, 1)
-    mark_short_prompts(cache / "snapshots" / commit)
-    assert speaks_short(name)
+    assert (roles["solver"].answer_format, roles["solver"].prompt, len(said)) == ("hash", ASK, 1)
+    mark_terse_prompts(cache / "snapshots" / commit)
+    assert is_terse(name)
 
 
 def test_a_home_directory_is_a_directory(model, monkeypatch):

@@ -17,11 +17,11 @@ import pytest
 import torch
 
 from cotrain import api
-from cotrain.algorithms.contract import Sample, sampled_only
+from cotrain.algorithms.contract import Sample, split_context
 from cotrain.config.registry import find_recipe
 from cotrain.inference.replay import ReplayEngine
 from cotrain.learner.batching import collate
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.runs import run as loop
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, RandomLatency
@@ -34,7 +34,7 @@ PROGRAM = "\n\n".join(re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE |
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("tools")
-    (place / "calculator.py").write_text(PROGRAM.replace('"embedded"', repr(TINY)))
+    (place / "calculator.py").write_text(PROGRAM.replace('"shipped"', repr(TINY)))
     return place
 
 
@@ -48,7 +48,7 @@ def played(recipe):
     """A trainer before its first step, and the episodes of that step."""
     trainer = CoTrainer(recipe)
     tasks = trainer.draw_tasks(recipe.schedule.phase_at(0), 0)
-    return trainer, trainer.executor.play(recipe.schedule.phase_at(0).protocol, tasks, step=0, group_size=4)
+    return trainer, trainer.runner.collect(recipe.schedule.phase_at(0).protocol, tasks, step=0, group_size=4)
 
 
 def traces_of(played):
@@ -60,8 +60,8 @@ def traces_of(played):
 def test_an_answer_with_several_calls_is_one_trace(played):
     traces, renderer = traces_of(played), played[0].policies.renderers["generator"]
     assert len(traces) == 16
-    several = [t for t in traces if len(t.parsed.get("calls", ())) > 1]
-    assert len(several) > 8 and len({t.truth["correct"] for t in traces}) == 2
+    several = [t for t in traces if len(t.findings.get("calls", ())) > 1]
+    assert len(several) > 8 and len({t.metadata["correct"] for t in traces}) == 2
     for trace in several:
         assert trace.prompt_ids == traces[4 * trace.address.task].prompt_ids  # a group's prompt is one
         given = "".join("_" if m else renderer.decode([i]) for i, m in zip(trace.token_ids, trace.mask, strict=True))
@@ -82,8 +82,8 @@ def test_log_probabilities_are_those_of_one_forward_pass_over_the_whole_sequence
         whole = [float(table[place, ids[0, place + 1]]) for place in at]
         expected = [p if m else 0.0 for p, m in zip(whole, trace.mask, strict=True)]
         assert trace.logprobs == pytest.approx(expected, abs=1e-4)
-        alone, given = sampled_only(trace)
-        [found] = trainer.policies["generator"].logprobs([(alone.prompt_ids, alone.token_ids)], given=[given])
+        alone, given = split_context(trace)
+        [found] = trainer.policies["generator"].logprobs([(alone.prompt_ids, alone.token_ids)], context_tokens=[given])
         sampled = [p for p, m in zip(whole, trace.mask, strict=True) if m]
         assert found.tolist() == pytest.approx(sampled, abs=1e-4)
     assert trainer.engine.counts()["generator/reused_tokens"] > 1000
@@ -95,7 +95,7 @@ def test_given_tokens_move_no_weight(played):
     tokens."""
     trainer, traces = played[0], [t for t in traces_of(played) if t.turns][:5]
     learner, model = trainer.policies["generator"].learner, trainer.policies["generator"].model
-    told = [sampled_only(trace) for trace in traces]
+    told = [split_context(trace) for trace in traces]
     samples = [
         Sample(
             key=str(t.address),
@@ -103,7 +103,7 @@ def test_given_tokens_move_no_weight(played):
             token_ids=t.token_ids,
             sampler_logprobs=torch.tensor(t.logprobs),
             advantages=torch.ones(len(t.token_ids)),
-            given=given,
+            context_tokens=given,
         )
         for t, given in told
     ]
@@ -127,9 +127,9 @@ def test_given_tokens_move_no_weight(played):
 
 def test_a_recorded_play_is_replayed_turn_by_turn(recipe, played):
     trainer, episodes = played
-    again = Executor(ReplayEngine(traces_of(played)), trainer.policies.renderers, recipe.roles, recipe.seed)
+    again = RolloutRunner(ReplayEngine(traces_of(played)), trainer.policies.renderers, recipe.roles, recipe.seed)
     tasks = trainer.draw_tasks(recipe.schedule.phase_at(0), 0)
-    replayed = again.play(recipe.schedule.phase_at(0).protocol, tasks, step=0, group_size=4)
+    replayed = again.collect(recipe.schedule.phase_at(0).protocol, tasks, step=0, group_size=4)
     assert replayed == tuple(episodes)
 
 
@@ -147,7 +147,7 @@ def test_three_steps_move_the_weights_whatever_the_latency(recipe, place, peacef
     assert [row["generator/updates"] for row in rows] == [1, 2, 3] and all(row["solver/call/ok"] > 16 for row in rows)
     after = trainer.policies.tensors()["generator"]
     assert sum(not torch.equal(before[name], after[name]) for name in before) > 10
-    loop.start_run(recipe, place / "late", checkpoint_every=1, wrap=lambda engine: RandomLatency(engine, 3))
+    loop.start_run(recipe, place / "late", checkpoint_every=1, wrap_engine=lambda engine: RandomLatency(engine, 3))
     assert digest(place / "late") == digest(peaceful)
 
 
@@ -181,9 +181,9 @@ def test_the_protocol_of_the_first_block_runs(place, recipe):
     protocol = inspect.unwrap(find_recipe(f"{place / 'calculator.py'}:with_calculator")).__globals__["sure"]
     trainer = CoTrainer(replace(recipe, group_size=2))
     tasks = trainer.draw_tasks(recipe.schedule.phase_at(0), 0)
-    for episode in trainer.executor.play(protocol, tasks, step=0, group_size=2):
+    for episode in trainer.runner.collect(protocol, tasks, step=0, group_size=2):
         [trace] = episode.traces
         assert episode.failure is None and len(trace.turns) == 2 and "Are you sure?" in trace.text
-        short, outcome = trace.signals
+        short, outcome = trace.rewards
         assert (short.name, short.tokens) == ("short", (trace.turns[1].start, trace.turns[1].end))
         assert (outcome.name, outcome.tokens) == ("outcome", None)

@@ -96,8 +96,8 @@ def solution(step, task, member, right, text="<step> a=1</step><answer>1</answer
     address = Address(step=step, task=task, member=member, role="solver", call=0)
     trace = Trace(
         address=address, role="solver", policy="generator", version=step, group="", prompt_ids=(1,), token_ids=(2,),
-        logprobs=(-0.5,), text=text, finish="stop", signals=(), parsed={"problem": f"problem {task}"},
-        truth={} if right is None else {"correct": right, "gold": "1"},
+        logprobs=(-0.5,), text=text, finish="stop", rewards=(), findings={"problem": f"problem {task}"},
+        metadata={} if right is None else {"correct": right, "gold": "1"},
     )  # fmt: skip
     return Episode(step=step, task=task, member=member, task_id=f"words/train/{task}", traces=(trace,))
 
@@ -109,7 +109,7 @@ def test_a_sample_of_the_ledger_is_the_same_always_and_leaves_out_what_is_not_kn
     tasks = []
     first = reviewed.sample_solutions(tmp_path, 0, 8, tasks, {})
     assert len(first.right) == 8 and set(first.right) == {True, False}
-    assert [one.prompt for one in tasks] == sorted(one.prompt for one in tasks) and tasks[0].answer == "1"
+    assert [one.prompt for one in tasks] == sorted(one.prompt for one in tasks) and tasks[0].gold == "1"
     again = []
     assert reviewed.sample_solutions(tmp_path, 0, 8, again, {}) == first
     only = reviewed.sample_solutions(tmp_path, 3, 8, tasks, {})
@@ -134,7 +134,11 @@ def test_with_a_reference_rollouts_without_truth_are_drawn_too_and_ungraded_ones
 
 def test_solutions_in_words_of_their_own_are_read_as_their_role_reads_them(tmp_path):
     role = Role(
-        policy="generator", prompt="{problem}", sampling=Sampling(max_tokens=8), parse=parse_solution, answer="phrase"
+        policy="generator",
+        prompt="{problem}",
+        sampling=Sampling(max_tokens=8),
+        parse=parse_solution,
+        answer_format="phrase",
     )
     with Ledger(tmp_path / "episodes") as ledger:
         ledger.append(0, [solution(0, 0, 0, True, "2 + 2 = 4\nThe answer is 4.")])
@@ -179,7 +183,7 @@ def test_kappa_of_judges_that_always_say_the_same_is_not_known():
 def test_a_reference_is_asked_as_the_verifier_is_where_both_know_the_same_formats():
     recipe = tango(steps=4, warmup=0, tasks=EASY, seed=0, **SMALL)
     judge = replace(recipe.roles["verifier"], sampling=Sampling(max_tokens=99, temperature=0.5))
-    alike = reviewed.with_reference(recipe, judge, "embedded-checker")
+    alike = reviewed.with_reference(recipe, judge, "shipped-checker")
     assert alike.roles[REFERENCE] == replace(judge, policy=REFERENCE)
     server = "http://127.0.0.1:9/v1#chat"
     other = reviewed.with_reference(recipe, judge, server).roles[REFERENCE]
@@ -213,7 +217,7 @@ def test_reviews_of_rollouts_fit_80_columns():
 @pytest.mark.whole
 def test_stored_verifiers_review_the_runs_own_rollouts(tmp_path, capsys):
     run = tmp_path / "run"
-    small = {**SMALL, "model": "embedded", "lr": 1e-4}  # which writes what can be read
+    small = {**SMALL, "model": "shipped", "lr": 1e-4}  # which writes what can be read
     recipe = tango(steps=3, warmup=1, reviews=2, tasks=EASY, seed=0, **small)
     api.run(override(recipe, BRIEF), run, checkpoint_every=1, keep_every=2)
     capsys.readouterr()
@@ -251,10 +255,10 @@ def test_references_review_the_same_rollouts(tmp_path, capsys, monkeypatch):
     assert "policy 'outside_judge': http://127.0.0.1:9/v1: no connection" in note
     assert "requests to policy 'outside_judge' had no answer" in line and "'judge'" in line
     assert not (run / "reviewed.json").exists()
-    assert main([*words, "embedded-checker", TINY]) == 0
+    assert main([*words, "shipped-checker", TINY]) == 0
     printed = capsys.readouterr().out
     found = json.loads((run / "reviewed.json").read_text())
-    assert found["verifiers"][:2] == [{"model": "embedded-checker"}, {"model": TINY}]
+    assert found["verifiers"][:2] == [{"model": "shipped-checker"}, {"model": TINY}]
     assert [one["step"] for one in found["verifiers"][2:]] == [0, 1, 2]
     rows = found["generators"]
     assert {(c["generator"], c["verifier"]) for c in found["cells"]} == {
@@ -274,7 +278,7 @@ def test_references_review_the_same_rollouts(tmp_path, capsys, monkeypatch):
         )
     ]
     assert all(pair["n"] <= rows[pair["generator"]]["n"] for pair in found["pairs"])
-    assert f"A: embedded-checker\nB: {TINY}\n" in printed and "A (first) and B (second)" in printed
+    assert f"A: shipped-checker\nB: {TINY}\n" in printed and "A (first) and B (second)" in printed
     assert all(len(line) <= 80 for line in printed.splitlines() if " (second)" in line or line[:1].isdigit())
     assert main(["xplay", str(run), "--reference", TINY]) == 2
     assert "--reference goes with --on-rollouts alone" in capsys.readouterr().err

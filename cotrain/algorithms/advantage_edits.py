@@ -1,5 +1,5 @@
-"""Further changes of samples: functions for ``PolicyGradient.after``, once their advantages are known, and ``before``,
-for the rewards.
+"""Further changes of samples: functions for ``PolicyGradient.edit_after``, once their advantages are known, and
+``before``, for the rewards.
 
 Each takes samples and hands back those to learn from, with the number that it left out by reason.
 ``recipes/mars/subsample.py`` has another one.
@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from cotrain.algorithms.contract import Algorithm, Given, Sample
+from cotrain.algorithms.contract import Algorithm, ContextTokens, Sample
 from cotrain.algorithms.functional.late_torch import torch
 from cotrain.algorithms.grpo import over_success
-from cotrain.algorithms.policy_gradient import After, PolicyGradient
+from cotrain.algorithms.policy_gradient import PolicyGradient, SampleEdit
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import Signal
 
@@ -62,11 +62,11 @@ class LeaveOut:
         stays = [i not in hidden for i in range(len(sample.token_ids))]
         if not any(stays):
             return None
-        before, given_at = [0, *accumulate(stays)], dict(sample.given)
+        before, given_at = [0, *accumulate(stays)], dict(sample.context_tokens)
         context: dict[int, list[int]] = {}  # by the kept token that it stands before
         for i, token in enumerate(sample.token_ids):
             context.setdefault(before[i], []).extend((*given_at.get(i, ()), *(() if stays[i] else (token,))))
-        context_given: Given = tuple(
+        context_given: ContextTokens = tuple(
             (k, tuple(ids)) for k, ids in sorted(context.items()) if 0 < k < before[-1] and ids
         )
         index = torch.tensor([i for i, kept in enumerate(stays) if kept])
@@ -90,7 +90,7 @@ class LeaveOut:
                 for low, high in [reward.tokens or (0, 0)]
                 if reward.tokens is None or before[low] < before[high]
             ),
-            given=context_given,
+            context_tokens=context_given,
         )
 
 
@@ -164,7 +164,9 @@ def _with_added_reward(sample: Sample, signal: Signal, value: float) -> Sample:
 def with_length_options(by: Algorithm, masked: bool, overlong_tokens: int, length_penalty: float) -> PolicyGradient:
     """The algorithm with ``mask_truncated``, ``OverlongPenalty`` and ``LengthPenalty`` where they are asked for. Raises
     ConfigError for one that compares no rewards of whole answers, or none below 0."""
-    signals = [signal for signal in by.rewards if signal.per == "answer"] if isinstance(by, PolicyGradient) else []
+    signals = (
+        [signal for signal in by.reward_weights if signal.per == "answer"] if isinstance(by, PolicyGradient) else []
+    )
     if not isinstance(by, PolicyGradient) or not signals:
         raise ConfigError(
             "mask_truncated, overlong_tokens and length_penalty change the rewards of answers, and the first objective "
@@ -179,7 +181,7 @@ def with_length_options(by: Algorithm, masked: bool, overlong_tokens: int, lengt
             "estimator='maxrl' divides by a rate of success, which overlong_tokens and length_penalty push below 0; "
             "leave them out, or take another estimator"
         )
-    before: tuple[After, ...] = by.before
+    before: tuple[SampleEdit, ...] = by.edit_before
     before += (LengthPenalty(signals[0], length_penalty),) if length_penalty else ()  # it asks for what was earned
     before += (OverlongPenalty(signals[0], overlong_tokens),) if overlong_tokens else ()
-    return replace(by, before=before, after=(*by.after, mask_truncated) if masked else by.after)
+    return replace(by, edit_before=before, edit_after=(*by.edit_after, mask_truncated) if masked else by.edit_after)

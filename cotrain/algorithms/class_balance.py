@@ -20,22 +20,24 @@ from dataclasses import dataclass, replace
 from cotrain.algorithms.contract import Sample
 from cotrain.algorithms.samples import first_samples, trajectories_of
 from cotrain.core.errors import ConfigError
-from cotrain.core.signals import TRUTH, Signal
+from cotrain.core.signals import CLASS_LABEL, Signal
 
 Counts = Sequence[float]  # running counts of class 0 and class 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassBalance:
-    """Settings. The class of a sample is its signal ``label`` (1 or 0), which the protocol gives and is no reward."""
+    """Class weights. The class of a sample is its signal ``class_label``, 1 or 0, which is given by the protocol."""
 
-    label: Signal = TRUTH
+    class_label: Signal = CLASS_LABEL
     ema: float = 0.8  # ρ
     power: float = 0.5
 
     def __post_init__(self) -> None:
-        if not isinstance(self.label, Signal) or self.label.per != "answer":
-            raise ConfigError(f"ClassBalance: label is {self.label!r}, expected a per-answer signal such as TRUTH")
+        if not isinstance(self.class_label, Signal) or self.class_label.per != "answer":
+            raise ConfigError(
+                f"ClassBalance: label is {self.class_label!r}, expected a per-answer signal such as TRUTH"
+            )
         if not 0.0 <= self.ema < 1.0:
             raise ConfigError(f"ClassBalance: ema {self.ema} must be in [0, 1)")
         if not 0.0 < self.power <= 1.0:
@@ -51,7 +53,8 @@ class ClassBalance:
         labels = [self._class_label(sample) for sample in first_samples(seen)]
         if labels and all(label is None for label in labels):
             raise ConfigError(
-                f"the class balance reads signal {self.label.name!r}, but no turn of role {seen[0].role!r} has it; let "
+                f"the class balance reads signal {self.class_label.name!r}, but no turn of role {seen[0].role!r} "
+                "has it; let "
                 "the protocol reward it with 1 or 0"
             )
         counts = update_counts(counts, labels, self.ema)
@@ -71,9 +74,11 @@ class ClassBalance:
         return weighed, list(counts), metrics
 
     def _class_label(self, sample: Sample) -> bool | None:
-        given = sample.rewards_for(self.label)
+        given = sample.rewards_for(self.class_label)
         if given and given[0].value not in (0.0, 1.0):
-            raise ConfigError(f"class label {self.label.name!r} of {sample.key} is {given[0].value}, expected 0 or 1")
+            raise ConfigError(
+                f"class label {self.class_label.name!r} of {sample.key} is {given[0].value}, expected 0 or 1"
+            )
         return bool(given[0].value) if given else None
 
 

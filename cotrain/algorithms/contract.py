@@ -1,7 +1,7 @@
 """The contracts of an algorithm, which turns rewards into a loss, and of a policy, which is asked where its model is.
 
 An *algorithm* knows mathematics: which signals it reads, how they become per-token credit, and what its loss is. It is
-synchronous, keeps no state and touches neither an engine nor a model. A *policy* answers ``PolicyVerbs``, wherever its
+synchronous, keeps no state and touches neither an engine nor a model. A *policy* answers ``PolicyClient``, wherever its
 model is. A *learner* (``learner/learner.py``) answers those of one policy with its weights and its optimiser: it packs
 samples, runs forward and backward, and asks the algorithm for the loss of each micro-batch.
 
@@ -32,40 +32,40 @@ from cotrain.core.types import Reward, State, Trace, take_fields
 # only the forward pass sees both (``learner/batching.py``).
 
 
-Given = tuple[tuple[int, tuple[int, ...]], ...]  # (k, ids): ids before the k-th sampled token, k ≥ 1, rising
+ContextTokens = tuple[tuple[int, tuple[int, ...]], ...]  # (k, ids): ids before the k-th sampled token, k ≥ 1, rising
 
 
-def sampled_only(trace: Trace) -> tuple[Trace, Given]:
+def split_context(trace: Trace) -> tuple[Trace, ContextTokens]:
     """The trace with its sampled tokens alone, signals moved with them, and what stood between. One turn is itself."""
     if not trace.turns:
         return trace, ()
     mask = trace.mask
     before = [0, *accumulate(mask)]  # sampled tokens in front of each place
-    given_tokens: list[tuple[int, tuple[int, ...]]] = []
+    context_tokens: list[tuple[int, tuple[int, ...]]] = []
     for turn, following in zip(trace.turns, trace.turns[1:], strict=False):
         if turn.end < following.start:
-            given_tokens.append((before[turn.end], trace.token_ids[turn.end : following.start]))
+            context_tokens.append((before[turn.end], trace.token_ids[turn.end : following.start]))
     sampled_places = [i for i, sampled in enumerate(mask) if sampled]
     signals = tuple(
-        s if s.tokens is None else replace(s, tokens=(before[s.tokens[0]], before[s.tokens[1]])) for s in trace.signals
+        s if s.tokens is None else replace(s, tokens=(before[s.tokens[0]], before[s.tokens[1]])) for s in trace.rewards
     )
     sampled_trace = replace(
         trace,
         token_ids=tuple(trace.token_ids[i] for i in sampled_places),
         logprobs=tuple(trace.logprobs[i] for i in sampled_places),
-        signals=signals,
+        rewards=signals,
         turns=(),
     )
-    return sampled_trace, tuple(given_tokens)
+    return sampled_trace, tuple(context_tokens)
 
 
-def with_context(token_ids: tuple[int, ...], given: Given) -> tuple[tuple[int, ...], list[int]]:
+def with_context(token_ids: tuple[int, ...], context_tokens: ContextTokens) -> tuple[tuple[int, ...], list[int]]:
     """Sampled tokens [N] with what was given between them [T], and the places [N] where the sampled ones stand."""
-    if not given:
+    if not context_tokens:
         return token_ids, list(range(len(token_ids)))
     ids: list[int] = []
     places: list[int] = []
-    at = dict(given)
+    at = dict(context_tokens)
     for k, token in enumerate(token_ids):
         ids += at.get(k, ())
         places.append(len(ids))
@@ -79,20 +79,22 @@ Sequences = Sequence[tuple[Ids, Ids]]  # (prompt_ids [P], token_ids [T])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What an algorithm asks of the recipe; checked when the recipe is built."""
+    """Requirements of an algorithm, which are checked when the recipe is built."""
 
-    reads: tuple[Signal, ...] = ()  # rewards and labels that it looks for; a protocol that is played must give them
+    reward_signals: tuple[Signal, ...] = ()  # rewards and labels that it reads; the protocol must give them
     on_policy: bool = True  # samples must be drawn by the policy that is trained
-    ratio: bool = True  # the loss holds some updates after they were drawn, as by a ratio to whoever drew them
-    group: int = 1  # least number of traces that share a pool key; checked at the first step that has too few
+    off_policy_corrected: bool = True  # the loss corrects for updates since the samples were drawn, as by an importance
+    # ratio
+    min_group_size: int = 1  # least number of traces in a group; checked at the first step that has too few
     reference: str | None = None  # policy whose log-probabilities of the learned tokens the loss reads
     values: str | None = None  # policy whose values are predicted before credit
     scores: tuple[str, ...] = ()  # policies whose log-probabilities of the sampled tokens are taken before credit
-    temperature: float | None = None  # of all log-probabilities; None: the one at which the role samples
+    temperature: float | None = None  # temperature of all log-probabilities; None: the role's
     head: str = "lm"  # "lm", "value" or "reward": what the trained policy must predict
     entropy: bool = False  # the loss wants the entropy of every token's distribution
-    zeros: bool = True  # samples whose advantages are all 0 may have a gradient; False: they need not be computed
-    beside: tuple[str, ...] = ()  # roles that are compared with and not learned from: any policy may play them
+    zero_advantage_has_gradient: bool = True  # samples with zero advantage may have a gradient; False: their forward
+    # pass is skipped
+    baseline_roles: tuple[str, ...] = ()  # roles that are in the groups and are not trained: any policy may play them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,18 +115,18 @@ class Sample:
     reference: torch.Tensor | None = None  # [T] float32 log-probabilities under the reference policy; set after credit
     targets: torch.Tensor | None = None  # [T] float32 regression targets (critics)
     old_values: torch.Tensor | None = None  # [T] float32 value predictions before each sampled token
-    off_policy: bool = False  # it answered another prompt than the one it is learned under
-    role: str = ""  # who said it
-    group: str = ""  # pool key: samples of one group are compared with each other
-    rewards: tuple[Reward, ...] = ()  # what the protocol gave, in that order
-    score: float | None = None  # what a scoring policy said
+    off_policy: bool = False  # True if it answered another prompt than the one it is trained under
+    role: str = ""  # role that said it
+    group: str = ""  # group key: samples of one group are compared with each other
+    rewards: tuple[Reward, ...] = ()  # rewards in the order in which the protocol gave them
+    score: float | None = None  # output of a scoring policy
     scores: Mapping[str, torch.Tensor] = field(default_factory=dict)  # policy → [T] float32 log-probabilities
-    given: Given = ()  # what stands between the sampled tokens: context, without credit or loss
-    truncated: bool = False  # was it cut before it ended?
-    limit: int = 0  # the most tokens that it could have had; 0 where nobody says
-    # of how much likelier a token is to the learner than to the sampler (geometric mean); beyond: no gradient
+    context_tokens: ContextTokens = ()  # tokens between the sampled ones: context, without advantage or loss
+    truncated: bool = False  # True if it was cut at its token limit
+    limit: int = 0  # most tokens that it could have had; 0 if it is not known
+    # bounds of π_learner / π_sampler (geometric mean over tokens); a sample outside of them has no gradient
     bounds: tuple[float, float] | None = None
-    trajectory: str = ""  # key of the first of several samples that were paid as one; "" for one alone
+    trajectory: str = ""  # key of the first of several samples that share one reward; "" for a sample of its own
 
     @property
     def trajectory_key(self) -> str:
@@ -137,22 +139,22 @@ class Sample:
         return self.key.rsplit(":", 2)[0]
 
     def rewards_for(self, signal: Signal) -> tuple[Reward, ...]:
-        """What it was given of this signal."""
+        """Its rewards of this signal."""
         return tuple(reward for reward in self.rewards if reward.name == signal.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What one objective learns from at one step."""
+    """The samples that one objective learns from at one step."""
 
     samples: tuple[Sample, ...]  # one of each trace that did not fail, in address order
     updates: int = 0  # optimiser steps that the trained policy has made
-    planned: int = 1  # how many the recipe will make; decays run on these two, not on the global step
+    planned: int = 1  # updates that the recipe will make; decays run on these two numbers, not on the global step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credit:
-    """What an algorithm made of a batch: samples to learn from, and what it left out and why."""
+    """The result of an algorithm on a batch: samples with advantages, and why others were dropped."""
 
     samples: tuple[Sample, ...]
     metrics: Mapping[str, float]  # e.g. "groups", "zero_spread_groups", "advantage/outcome"
@@ -193,7 +195,7 @@ class Loss:
 
 
 class Algorithm(Protocol):
-    """How a policy learns from samples: frozen settings. What it remembers is passed in and handed back."""
+    """Turns rewards into a loss. Its fields are frozen options; its state is passed in and returned."""
 
     def needs(self) -> Needs: ...
 
@@ -214,47 +216,47 @@ class Algorithm(Protocol):
 class LossTerm:
     """One objective's share of an update."""
 
-    name: str  # of the objective
+    name: str  # name of the objective
     algorithm: Algorithm
     samples: tuple[Sample, ...]
-    weight: float = 1.0  # of its loss beside the other terms of the update
+    weight: float = 1.0  # weight of its loss among the terms of the update
     planned: int = 1  # updates that the recipe will make; decays of the learning rate run on these
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateReport:
-    """What one call of ``update`` did."""
+    """The result of one call of ``update``."""
 
     stepped: bool  # False when there was nothing to learn from, or the guard refused the gradient
     skipped: str | None  # reason when not stepped
     metrics: Mapping[str, float]  # "{objective}/loss", "{objective}/entropy", "grad_norm", "lr", "tokens", "seconds" …
 
 
-class PolicyVerbs:
+class PolicyClient:
     """What is asked of a policy where its model is. ``learner/learner.py``, ``distributed/policy_handles.py`` and
     ``config/followers.py`` do it, ``distributed/remote_policies.py`` asks another process; each has these methods
     written out. Here are the answers of a policy that never changes."""
 
     @property
     def version(self) -> int:
-        """Of the weights: how often they have changed; of a learner its optimiser steps, refused ones not counted."""
+        """Number of changes of the weights; for a learner its optimizer steps, without skipped ones."""
         return 0
 
     def update(self, terms: Sequence[LossTerm]) -> UpdateReport:
         """At most one optimiser step, on the sum of all terms, each divided by its own totals over the whole update."""
         raise self._unsupported_error("is not trained")
 
-    def renew(self) -> None:
+    def reset_optimizer(self) -> None:
         """Between updates: the next one is made, and its learning rate warmed up, as by a new optimiser. Twice is as
         once."""
 
-    def restart(self) -> bool:
+    def reset_weights(self) -> bool:
         """Between updates: the weights of the start again, where an iteration is over and the policy asks for that;
         whether it did."""
         return False
 
     def logprobs(
-        self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
+        self, sequences: Sequences, *, temperature: float = 1.0, context_tokens: Sequence[ContextTokens] = ()
     ) -> list[torch.Tensor]:
         """For each (prompt_ids [P], token_ids [T]): float32 ``[T]`` log-probabilities, or values of a critic, without
         gradient. ``given``: what stands between the tokens of each; () for nothing anywhere."""
@@ -264,7 +266,7 @@ class PolicyVerbs:
         """(name, tensor) of the weights that may have changed, for an engine that holds its own."""
         return ()
 
-    def follow(self, source: PolicyVerbs, planned: int) -> bool:
+    def follow(self, source: PolicyClient, planned: int) -> bool:
         """After each of ``planned`` updates of the policy that it follows; whether its weights changed."""
         raise self._unsupported_error("follows nobody")
 

@@ -47,7 +47,7 @@ def _sigmoid(x: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Preference:
-    """Settings; nothing is remembered."""
+    """A stateless algorithm: its fields are options."""
 
     policy: str  # the one that learns, whose log-probabilities are taken before credit
     reference: str
@@ -70,7 +70,14 @@ class Preference:
 
     def needs(self) -> Needs:
         scored = (self.policy, self.reference)
-        return Needs(reads=(self.better,), on_policy=False, ratio=False, group=2, scores=scored, temperature=1.0)
+        return Needs(
+            reward_signals=(self.better,),
+            on_policy=False,
+            off_policy_corrected=False,
+            min_group_size=2,
+            scores=scored,
+            temperature=1.0,
+        )
 
     def beta_at(self, updates: int) -> float:
         return self.betas[min(updates // self.every, len(self.betas) - 1)]

@@ -15,15 +15,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from cotrain.algorithms.functional.credit import pool_moments, whiten
+from cotrain.algorithms.functional.credit import group_moments, whiten
 from cotrain.algorithms.functional.late_torch import torch
 from cotrain.algorithms.policy_gradient import (
-    Clipped,
-    Kl,
+    KLPenalty,
     PolicyGradient,
+    PPOClip,
+    kl_penalty,
     leave_one_out,
     mean_baseline,
-    pull_to,
     z_score,
 )
 from cotrain.algorithms.policy_loss import ScoreFunction
@@ -31,17 +31,17 @@ from cotrain.algorithms.running_mean import RunningMean
 from cotrain.core.errors import ConfigError
 
 __all__ = [
-    "BY_NAME",
-    "Clipped",
-    "Kl",
-    "Name",
-    "dr_grpo",
-    "grpo",
-    "maxrl",
-    "pull_to",
-    "reinforce",
-    "reinforce_pp",
-    "rloo",
+    "ALGORITHMS",
+    "PPOClip",
+    "KLPenalty",
+    "AlgorithmName",
+    "DrGRPO",
+    "GRPO",
+    "MaxRL",
+    "kl_penalty",
+    "Reinforce",
+    "ReinforcePP",
+    "RLOO",
 ]
 
 # -- MaxRL (Tajwar et al. 2026, arXiv 2602.02710): maximum likelihood of a right answer, from samples that are right or
@@ -54,53 +54,53 @@ __all__ = [
 # REINFORCE and whose limit is maximum likelihood. Left out: rewards below 0, which have no rate of success.
 
 
-def over_success(values: torch.Tensor, pools: torch.Tensor) -> torch.Tensor:
+def over_success(values: torch.Tensor, group_ids: torch.Tensor) -> torch.Tensor:
     """``values`` ``[N]`` of at least 0 and ``pools`` ``[N]`` → advantages ``[N]``. Raises ConfigError for a negative
     reward."""
     if bool((values < 0.0).any()):
         raise ConfigError(f"maxrl: a reward is {float(values.min())}; expected 0 for failure and 1 for success")
-    _, mean, flat = pool_moments(values, pools)
-    return torch.where(flat[pools], torch.zeros_like(values), (values - mean[pools]) / mean[pools])
+    _, mean, flat = group_moments(values, group_ids)
+    return torch.where(flat[group_ids], torch.zeros_like(values), (values - mean[group_ids]) / mean[group_ids])
 
 
 # -- by name
 
 
-def grpo(**settings: Any) -> PolicyGradient:
+def GRPO(**settings: Any) -> PolicyGradient:
     """Rewards are standardised within the group."""
     return PolicyGradient(**{"advantage": z_score, **settings})
 
 
-def dr_grpo(**settings: Any) -> PolicyGradient:
+def DrGRPO(**settings: Any) -> PolicyGradient:
     """The mean of the group is subtracted, and nothing divided."""
     return PolicyGradient(**{"advantage": mean_baseline, **settings})
 
 
-def rloo(**settings: Any) -> PolicyGradient:
+def RLOO(**settings: Any) -> PolicyGradient:
     """The mean of the other answers of the group is subtracted."""
     return PolicyGradient(**{"advantage": leave_one_out, **settings})
 
 
-def maxrl(**settings: Any) -> PolicyGradient:
+def MaxRL(**settings: Any) -> PolicyGradient:
     """As ``mean_baseline``, divided by the share of right answers in the group."""
     return PolicyGradient(**{"advantage": over_success, **settings})
 
 
-def reinforce(**settings: Any) -> PolicyGradient:
+def Reinforce(**settings: Any) -> PolicyGradient:
     """A running mean of the role is subtracted; no group, no ratio."""
     return PolicyGradient(**{"advantage": None, "baseline": RunningMean(), "loss": ScoreFunction(), **settings})
 
 
-def reinforce_pp(**settings: Any) -> PolicyGradient:
+def ReinforcePP(**settings: Any) -> PolicyGradient:
     """Rewards are standardised over all tokens of the batch; no group."""
     return PolicyGradient(**{"advantage": None, "over_batch": whiten, **settings})
 
 
-Name = Literal["grpo", "dr_grpo", "rloo", "maxrl", "reinforce++"]  # what a flag of a recipe may say
-BY_NAME: Mapping[Name, Callable[..., PolicyGradient]] = {
-    "grpo": grpo,
-    "dr_grpo": dr_grpo,
-    "rloo": rloo,
-    "maxrl": maxrl,
-    "reinforce++": reinforce_pp,
+AlgorithmName = Literal["grpo", "dr_grpo", "rloo", "maxrl", "reinforce++"]  # values of a recipe's flag
+ALGORITHMS: Mapping[AlgorithmName, Callable[..., PolicyGradient]] = {
+    "grpo": GRPO,
+    "dr_grpo": DrGRPO,
+    "rloo": RLOO,
+    "maxrl": MaxRL,
+    "reinforce++": ReinforcePP,
 }

@@ -1,6 +1,6 @@
 """Losses of a policy other than the clipped ratio of GRPO and PPO, which is in ``policy_gradient.py``.
 
-    ClippedSequence(low, high)   the clipped ratio with r the mean ratio of a sequence   GSPO, arXiv 2507.18071
+    GSPOClip(low, high)   the clipped ratio with r the mean ratio of a sequence   GSPO, arXiv 2507.18071
     ScoreFunction(cap)           −A log π, times min(r, cap) where cap is set            REINFORCE
     Shaped(gamma, otherwise)     −A π / (π + γ) where another prompt was answered, elsewhere another loss
 
@@ -49,7 +49,7 @@ def check_clip(name: str, low: float, high: float) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class ClippedSequence:
+class GSPOClip:
     """The clipped ratio of each sequence, at all of its tokens."""
 
     low: float
@@ -114,11 +114,11 @@ class Shaped:
 # divided by: its gradient is zero and not unknown. Samples that answered another prompt have no sampler beside them.
 
 
-Bounds = tuple[float, float]  # of r̄
+Bounds = tuple[float, float]  # (lowest, highest) r̄
 LOOSE: Bounds = (0.5, 2.0)
 
 
-def with_bounds(samples: Iterable[Sample], bounds: Bounds | None) -> tuple[Sample, ...]:
+def with_ratio_bounds(samples: Iterable[Sample], bounds: Bounds | None) -> tuple[Sample, ...]:
     """The samples with these bounds; None: as they are."""
     return tuple(samples) if bounds is None else tuple(replace(sample, bounds=bounds) for sample in samples)
 

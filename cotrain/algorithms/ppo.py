@@ -1,6 +1,6 @@
 """PPO (arXiv 1707.06347) with a critic: advantages from generalised estimation (GAE, arXiv 1506.02438).
 
-Two objectives on two policies: ``Ppo`` trains the one that speaks, ``ValueRegression`` the critic, a policy that
+Two objectives on two policies: ``PPO`` trains the one that speaks, ``ValueRegression`` the critic, a policy that
 learns without speaking. Both read the values that were predicted before either was updated.
 
 Here rewards are added up, since one critic predicts one return: a value stands on the last token of the answer, or of
@@ -36,10 +36,10 @@ from cotrain.core.types import State
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ppo(PolicyLoss):
+class PPO(PolicyLoss):
     """The policy's side. ``values`` names the critic's policy."""
 
-    rewards: RewardWeights
+    reward_weights: RewardWeights
     values: str = "critic"
     step_scale: StepScale = "1/K"
     gamma: float = 1.0
@@ -47,23 +47,23 @@ class Ppo(PolicyLoss):
     whiten: bool = True  # advantages over all tokens of the batch
 
     def __post_init__(self) -> None:
-        _check_settings(type(self).__name__, self.rewards, self.step_scale, self.gamma, self.lam)
+        _check_settings(type(self).__name__, self.reward_weights, self.step_scale, self.gamma, self.lam)
         check_loss(self.loss, self.normalise, self.constant)
 
     def needs(self) -> Needs:
-        reference = self.kl.reference if self.kl else None
+        reference = self.kl.to if self.kl else None
         return Needs(
-            reads=tuple(self.rewards),
-            ratio=uses_ratio(self.loss),
+            reward_signals=tuple(self.reward_weights),
+            off_policy_corrected=uses_ratio(self.loss),
             values=self.values,
             reference=reference,
             entropy=self.entropy != 0.0,
-            zeros=has_other_terms(self.loss, self.kl, self.entropy),
+            zero_advantage_has_gradient=has_other_terms(self.loss, self.kl, self.entropy),
         )
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
-        samples, dropped = usable_samples(batch.samples, self.rewards)
-        streams = _token_rewards(samples, batch, self.rewards, self.step_scale)
+        samples, dropped = usable_samples(batch.samples, self.reward_weights)
+        streams = _token_rewards(samples, batch, self.reward_weights, self.step_scale)
         advantages = [
             gae(stream, old_values_of(sample, self.values), gamma=self.gamma, lam=self.lam)[0]
             for sample, stream in zip(samples, streams, strict=True)
@@ -87,16 +87,16 @@ class ValueRegression:
     With λ = 1 and no clipping the target is the plain discounted reward-to-go and nothing has to be predicted before.
     """
 
-    rewards: RewardWeights
+    reward_weights: RewardWeights
     values: str | None = "critic"
     step_scale: StepScale = "1/K"
     gamma: float = 1.0
     lam: float = 1.0
-    clip: float | None = None  # how far a value may move in one update and still be paid for it
+    clip: float | None = None  # most that a value may move in one update
     normalise: Normalise = "token"
 
     def __post_init__(self) -> None:
-        _check_settings(type(self).__name__, self.rewards, self.step_scale, self.gamma, self.lam)
+        _check_settings(type(self).__name__, self.reward_weights, self.step_scale, self.gamma, self.lam)
         if self.values is None and (self.lam != 1.0 or self.clip is not None):
             raise ConfigError("ValueRegression: lam < 1 and clip need old values; set values to the critic's policy")
         if self.clip is not None and not self.clip > 0.0:
@@ -105,11 +105,13 @@ class ValueRegression:
             raise ConfigError(f"ValueRegression: normalise {self.normalise!r}, expected 'token' or 'sequence'")
 
     def needs(self) -> Needs:
-        return Needs(reads=tuple(self.rewards), on_policy=False, values=self.values, head="value")
+        return Needs(reward_signals=tuple(self.reward_weights), on_policy=False, values=self.values, head="value")
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
-        samples, dropped = usable_samples(batch.samples, self.rewards)
-        return self.regress(samples, _token_rewards(samples, batch, self.rewards, self.step_scale), dropped), state
+        samples, dropped = usable_samples(batch.samples, self.reward_weights)
+        return self.regress(
+            samples, _token_rewards(samples, batch, self.reward_weights, self.step_scale), dropped
+        ), state
 
     def regress(self, samples: Sequence[Sample], streams: Sequence[torch.Tensor], dropped: dict[str, int]) -> Credit:
         """The samples with the λ-returns of ``streams`` as targets: the reward after each token, float64 ``[T]``."""

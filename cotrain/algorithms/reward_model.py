@@ -36,7 +36,7 @@ class Pairwise:
     anchor: float = 0.0
 
     def needs(self) -> Needs:
-        return Needs(reads=(self.label,), on_policy=False, ratio=False, head="reward")
+        return Needs(reward_signals=(self.label,), on_policy=False, off_policy_corrected=False, head="reward")
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
         rated, dropped = usable_samples(batch.samples, (self.label,))
@@ -87,7 +87,7 @@ class Pointwise:
     label: Signal = LABEL
 
     def needs(self) -> Needs:
-        return Needs(reads=(self.label,), on_policy=False, head="reward")
+        return Needs(reward_signals=(self.label,), on_policy=False, head="reward")
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
         rated, dropped = usable_samples(batch.samples, (self.label,))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from cotrain.algorithms.contract import Given, Sample
+from cotrain.algorithms.contract import ContextTokens, Sample
 from cotrain.algorithms.functional.credit import add_at_tokens
 from cotrain.algorithms.functional.late_torch import torch
 from cotrain.core.errors import ConfigError, UnknownName
@@ -40,7 +40,7 @@ SHAPES: tuple[Shape, ...] = ("constant", "decay", "linear", "cosine")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mixing:
+class Anneal:
     """A number as a function of (updates made, updates planned)."""
 
     shape: Shape
@@ -69,36 +69,37 @@ class Mixing:
         return self.end + (self.start - self.end) * 0.5 * (1.0 + math.cos(math.pi * done))
 
 
-def constant(value: float) -> Mixing:
+def constant(value: float) -> Anneal:
     """Always ``value``; a plain number in a ``mix`` means the same."""
-    return Mixing(shape="constant", start=value, end=value)
+    return Anneal(shape="constant", start=value, end=value)
 
 
-def decay(start: float, end: float) -> Mixing:
+def decay(start: float, end: float) -> Anneal:
     """Exponential from ``start`` to ``end`` (RL Tango: 0.1 to 0.001; from 0.5 for REINFORCE++)."""
-    return Mixing(shape="decay", start=start, end=end)
+    return Anneal(shape="decay", start=start, end=end)
 
 
-def linear(start: float, end: float) -> Mixing:
+def linear(start: float, end: float) -> Anneal:
     """A straight line from ``start`` to ``end``."""
-    return Mixing(shape="linear", start=start, end=end)
+    return Anneal(shape="linear", start=start, end=end)
 
 
-def cosine(start: float, end: float) -> Mixing:
+def cosine(start: float, end: float) -> Anneal:
     """Half a cosine from ``start`` to ``end``."""
-    return Mixing(shape="cosine", start=start, end=end)
+    return Anneal(shape="cosine", start=start, end=end)
 
 
-def weight_at(weight: float | Mixing, updates: int, planned: int) -> float:
+def weight_at(weight: float | Anneal, updates: int, planned: int) -> float:
     """A weight of a ``mix`` as a number."""
-    return weight(updates, planned) if isinstance(weight, Mixing) else float(weight)
+    return weight(updates, planned) if isinstance(weight, Anneal) else float(weight)
 
 
 StepScale = Literal["1/K", "one"]
 STEP_SCALES: tuple[StepScale, ...] = ("1/K", "one")
-Blend = Literal["convex", "add", "reward"]  # how rewards per span join those per answer (``policy_gradient.py``)
-BLENDS: tuple[Blend, ...] = ("convex", "add", "reward")
-RewardWeights = Mapping[Signal, float | Mixing]
+AdvantageMix = Literal["convex", "add", "reward"]  # how per-span rewards are combined with per-answer ones
+# (``policy_gradient.py``)
+ADVANTAGE_MIXES: tuple[AdvantageMix, ...] = ("convex", "add", "reward")
+RewardWeights = Mapping[Signal, float | Anneal]
 
 
 def sample_of(
@@ -107,7 +108,7 @@ def sample_of(
     temperature: float = 1.0,
     values: torch.Tensor | None = None,
     scores: Mapping[str, torch.Tensor] | None = None,
-    given: Given = (),
+    context_tokens: ContextTokens = (),
     limit: int = 0,
 ) -> Sample:
     """The sample that a trace becomes, before credit.
@@ -130,10 +131,10 @@ def sample_of(
         old_values=values,
         role=trace.role,
         group=trace.group,
-        rewards=trace.signals,
+        rewards=trace.rewards,
         score=trace.score,
         scores=scores or {},
-        given=given,
+        context_tokens=context_tokens,
         truncated=trace.finish == "length",
         limit=limit,
         trajectory=trace.trajectory,
@@ -149,14 +150,16 @@ def token_limit(trace: Trace, max_tokens: int, stop_ids: Collection[int]) -> int
 
 
 def check_rewards(owner: str, rewards: RewardWeights) -> None:
-    """Raise ConfigError unless these are weights of signals, none below 0 and at least one above."""
+    """Raise ConfigError unless these are weights of signals: at least 0, and one of them above."""
     if not rewards:
-        raise ConfigError(f"{owner}: rewards names no signal; expected for example rewards={{OUTCOME: 1.0}}")
+        raise ConfigError(f"{owner}: rewards names no signal; expected for example reward_weights={{OUTCOME: 1.0}}")
     ends: list[float] = []
     for signal, weight in rewards.items():
         if not isinstance(signal, Signal):
-            raise ConfigError(f"{owner}: rewards names {signal!r}; expected a signal, as in rewards={{OUTCOME: 1.0}}")
-        both = (weight.start, weight.end) if isinstance(weight, Mixing) else (float(weight),)
+            raise ConfigError(
+                f"{owner}: rewards names {signal!r}; expected a signal, as in reward_weights={{OUTCOME: 1.0}}"
+            )
+        both = (weight.start, weight.end) if isinstance(weight, Anneal) else (float(weight),)
         if not all(0.0 <= end < math.inf for end in both):
             raise ConfigError(
                 f"{owner}: the weight of reward {signal.name!r} is {weight}, expected a number of at least 0; what "
@@ -205,18 +208,19 @@ def value_of(sample: Sample, signal: Signal) -> float:
     return sample.rewards_for(signal)[0].value
 
 
-class PlacedRewards(NamedTuple):
+class TokenRewards(NamedTuple):
     """The values of one channel of rewards over a list of samples. ``[M]`` runs over values, sample by sample."""
 
     values: torch.Tensor  # [M] float64
     shares: torch.Tensor  # [M] float64, 1 / number of values on the same span
-    ends: torch.Tensor  # [M] int64, index of the token that each value stands on
-    owners: torch.Tensor  # [M] int64, index of the sample it belongs to
-    once: torch.Tensor  # [U] int64, index in [M] of each reward that was given: one of a whole trajectory counts once
-    given: torch.Tensor  # [M] int64, index in [U] of the reward that each value is
+    token_index: torch.Tensor  # [M] int64, index of the token that each value stands on
+    sample_index: torch.Tensor  # [M] int64, index of the sample it belongs to
+    first_index: torch.Tensor  # [U] int64, index in [M] of each reward that was given: one of a whole trajectory counts
+    # once
+    reward_index: torch.Tensor  # [M] int64, index in [U] of the reward that each value is
 
 
-def place_rewards(samples: Sequence[Sample], signal: Signal, scale: StepScale = "1/K") -> PlacedRewards:
+def place_rewards(samples: Sequence[Sample], signal: Signal, scale: StepScale = "1/K") -> TokenRewards:
     """All values of a signal and where they stand. A per-span value of a trajectory with K spans is divided by K with
     "1/K". Raises ConfigError for a trajectory whose samples have different values of the whole."""
     values: list[float] = []
@@ -252,7 +256,7 @@ def place_rewards(samples: Sequence[Sample], signal: Signal, scale: StepScale = 
         shares += [1.0 / times[span] for span in spans]
         ends += [end - 1 for _, end in spans]
         owners += [index] * len(signal_rewards)
-    return PlacedRewards(
+    return TokenRewards(
         torch.tensor(values, dtype=torch.float64),
         torch.tensor(shares, dtype=torch.float64),
         torch.tensor(ends, dtype=torch.int64),
@@ -288,20 +292,22 @@ def first_samples(samples: Sequence[Sample]) -> list[Sample]:
     return list(firsts.values())
 
 
-def on_tokens(samples: Sequence[Sample], channel: PlacedRewards, values: torch.Tensor) -> list[torch.Tensor]:
+def on_tokens(samples: Sequence[Sample], channel: TokenRewards, values: torch.Tensor) -> list[torch.Tensor]:
     """``values`` ``[M]`` times their shares at the tokens they stand on, 0 elsewhere: float64 ``[T]`` of each
     sample."""
     lengths = torch.tensor([len(sample.token_ids) for sample in samples], dtype=torch.int64)
     starts = lengths.cumsum(0) - lengths
-    stream = add_at_tokens(values * channel.shares, starts[channel.owners] + channel.ends, int(lengths.sum()))
+    stream = add_at_tokens(
+        values * channel.shares, starts[channel.sample_index] + channel.token_index, int(lengths.sum())
+    )
     return list(stream.split(lengths.tolist()))
 
 
-def pools_of(samples: Sequence[Sample]) -> tuple[torch.Tensor, int]:
+def index_groups(samples: Sequence[Sample]) -> tuple[torch.Tensor, int]:
     """The index of each sample's group, int64 ``[N]``, and the number of groups."""
     index: dict[str, int] = {}
-    pools = [index.setdefault(sample.group, len(index)) for sample in samples]
-    return torch.tensor(pools, dtype=torch.int64), len(index)
+    group_ids = [index.setdefault(sample.group, len(index)) for sample in samples]
+    return torch.tensor(group_ids, dtype=torch.int64), len(index)
 
 
 # -- What each token was worth in training, as it is kept beside a rollout: advantages as runs of equal values.
@@ -312,7 +318,7 @@ TokenAdvantages = dict[str, dict[str, AdvantageRuns]]  # address of a trace → 
 
 
 def token_advantages(credited: Mapping[str, Sequence[Sample]]) -> TokenAdvantages:
-    """Of the samples that each objective has after credit. One that is repeated is told once."""
+    """Advantages of the samples of each objective; a repeated sample counts once."""
     by_trace: TokenAdvantages = {}
     for objective, samples in credited.items():
         for sample in samples:

@@ -22,7 +22,7 @@ from cotrain.core.types import State
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sft:
+class SFT:
     """Learn all traces, or those whose signal ``where`` is at least ``at_least``; each by the weight in signal
     ``weight``."""
 
@@ -33,17 +33,17 @@ class Sft:
 
     def __post_init__(self) -> None:
         if self.normalise not in ("token", "sequence"):
-            raise ConfigError(f"Sft: normalise {self.normalise!r}, expected 'token' or 'sequence'")
+            raise ConfigError(f"SFT: normalise {self.normalise!r}, expected 'token' or 'sequence'")
         for label, signal in (("where", self.where), ("weight", self.weight)):
             if signal is not None and (not isinstance(signal, Signal) or signal.per != "answer"):
-                raise ConfigError(f"Sft: {label} is {signal!r}, expected a per-answer signal such as OUTCOME, or None")
+                raise ConfigError(f"SFT: {label} is {signal!r}, expected a per-answer signal such as OUTCOME, or None")
 
     @property
     def _read_signals(self) -> tuple[Signal, ...]:
         return tuple(signal for signal in (self.where, self.weight) if signal is not None)
 
     def needs(self) -> Needs:
-        return Needs(reads=self._read_signals, on_policy=False)
+        return Needs(reward_signals=self._read_signals, on_policy=False)
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
         readable, reasons = usable_samples(batch.samples, self._read_signals)

@@ -32,7 +32,7 @@ from cotrain.core.errors import ConfigError, DataError, TooLong, UnknownName
 from cotrain.core.notes import ANSWER, CORRECT, FAILURE, FINAL, SCORE, VERDICTS
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import TOO_LONG, Episode, ParseFailure, Task, Trace
-from cotrain.core.verbosity import Pace, json_text, print_lines, print_progress
+from cotrain.core.verbosity import ProgressPrinter, json_text, print_lines, print_progress
 from cotrain.data import programs
 from cotrain.data.malformed_rows import Quarantine
 from cotrain.data.processbench import FixedSolution
@@ -52,12 +52,12 @@ from cotrain.metrics.suites import (
     solver_scores,
 )
 from cotrain.metrics.templates import question_templates
-from cotrain.rollout.event_loop import together
+from cotrain.rollout.event_loop import gather
 from cotrain.rollout.fixed_solutions import judge_fixed_solutions
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.reviews import review
 from cotrain.rollout.role import Role, Turn
-from cotrain.rollout.runner import Executor, Roles
+from cotrain.rollout.runner import Roles, RolloutRunner
 from cotrain.rollout.token_calls import tool_name, with_tool
 from cotrain.rollout.tournament import RATING, hold_tournament
 from cotrain.runs import opening
@@ -67,14 +67,14 @@ from cotrain.runs.choose_formats import (
     PROBED,
     AnswerFormat,
     as_taught,
-    choose_answer_settings,
-    choose_verdict_settings,
+    choose_answer_overrides,
+    choose_verdict_overrides,
 )
 from cotrain.runs.directory import RunDirectory, estimates_json
 from cotrain.storage.file_ops import replace_file
 from cotrain.storage.jsonl import JsonlWriter, encode_row, read_jsonl
 from cotrain.storage.kept_work import claim_place
-from cotrain.trainer.checks import refuse_unmeasured
+from cotrain.trainer.checks import check_measured
 from cotrain.trainer.evaluation import EVALUATION_STEP
 
 CHUNK = 64  # problems that are played, and written, at a time
@@ -148,21 +148,21 @@ def evaluate_suites(
         if answer_tasks or not is_model:
             tasks = draw_tasks(answer_tasks, PROBED)
             look = play.how.answer in (None, AUTO)  # where it is named the suite itself shows how well it is read
-            answers, _ = choose_answer_settings(recipe, play.how, device=device, say=say, tasks=tasks, look=look)
+            answers, _ = choose_answer_overrides(recipe, play.how, device=device, say=say, tasks=tasks, look=look)
             recipe = override(recipe, answers)
-    recipe = override(recipe, choose_verdict_settings(recipe, play.how, device=device, say=say, look=False))
+    recipe = override(recipe, choose_verdict_overrides(recipe, play.how, device=device, say=say, look=False))
     trainer = opening.load_trainer(directory, recipe=recipe, device=device)
     policies = {role: trainer.recipe.policies[spec.policy].model for role, spec in trainer.recipe.roles.items()}
     base_settings = {
         "run": str(directory),
-        "step": trainer.finished,
+        "step": trainer.finished_steps,
         "seed": trainer.recipe.seed,
         "cotrain": __version__,
     }
     results = []
     for name, mine in items.items():
-        settings = base_settings | {"data": paths[name]} | suite_settings(name, mine, trainer.judge, play, policies)
-        rows = play_suite(folder.path / f"suite-{name}.jsonl", name, mine, trainer.judge, play, settings, say)
+        settings = base_settings | {"data": paths[name]} | suite_settings(name, mine, trainer.evaluator, play, policies)
+        rows = play_suite(folder.path / f"suite-{name}.jsonl", name, mine, trainer.evaluator, play, settings, say)
         if rows and all(row.get("failure") == TOO_LONG for row in rows):
             context = f"no problem of {name} fits the context of the model together with max_tokens"
             raise TooLong(f"{context}; lower it with --max-tokens N, or take a model with a longer context")
@@ -208,7 +208,7 @@ def suite_scores(name: str, rows: Sequence[SampleRow], play: SuitePlay) -> dict[
 def suite_settings(
     name: str,
     items: Sequence[Task] | Sequence[FixedSolution],
-    executor: Executor,
+    executor: RolloutRunner,
     play: SuitePlay,
     models: dict[str, str],
 ) -> dict[str, Any]:
@@ -232,9 +232,9 @@ def suite_settings(
             "top_p": spec.sampling.top_p,
             "max_tokens": spec.sampling.max_tokens,
             "prompt": spec.prompt,
-            **({"answer": spec.answer} if spec.parse is parse_solution else {}),
-            **({"steps": spec.steps} if spec.steps is not None else {}),
-            **({"verdict": spec.verdict} if spec.words else {}),
+            **({"answer": spec.answer_format} if spec.parse is parse_solution else {}),
+            **({"steps": spec.step_format} if spec.step_format is not None else {}),
+            **({"verdict": spec.verdict_format} if spec.words else {}),
             **({"tool": tool_name(spec.tool)} if spec.tool is not None else {}),
         }
     grader = f"math-verify {metadata.version('math-verify')}"
@@ -254,7 +254,7 @@ def _item_identity(item: Task | FixedSolution) -> list[Any]:
     if isinstance(item, FixedSolution):
         return [item.problem, *item.steps, str(item.label if item.wrong is None else item.wrong)]
     tests = [item.grader.problem_of(item).tests] if isinstance(item.grader, ProgramGrader) else []
-    return [item.prompt, item.answer, *tests]
+    return [item.prompt, item.gold, *tests]
 
 
 # -- play
@@ -264,7 +264,7 @@ def play_suite(
     path: Path,
     name: str,
     items: Sequence[Any],
-    executor: Executor,
+    executor: RolloutRunner,
     play: SuitePlay,
     settings: dict[str, Any],
     say: Callable[[str], None] = lambda text: None,
@@ -275,8 +275,8 @@ def play_suite(
     if len(rows) == each * len(items):
         return rows
     replace_file(path, b"".join(map(encode_row, [{"settings": settings}, *rows])))  # what is finished is never lost
-    pace = Pace(each * len(items), f"{name}: {{}} answers", say, done=len(rows))
-    executor.watch = lambda total: pace.add
+    pace = ProgressPrinter(each * len(items), f"{name}: {{}} answers", say, done=len(rows))
+    executor.progress = lambda total: pace.add
     with JsonlWriter(path) as file:
         for start in range(len(rows) // each, len(items), CHUNK):
             chunk, step, split = items[start : start + CHUNK], EVALUATION_STEP - start // CHUNK, f"suite/{name}"
@@ -288,7 +288,7 @@ def play_suite(
                 file.append(row)
             file.sync()
             rows += new
-    executor.watch = None
+    executor.progress = None
     return rows
 
 
@@ -306,7 +306,7 @@ def _kept_rows(path: Path, settings: dict[str, Any], each: int, items: int) -> l
 
 
 def attempt_rows(
-    executor: Executor, tasks: Sequence[Task], play: SuitePlay, *, step: int, split: str
+    executor: RolloutRunner, tasks: Sequence[Task], play: SuitePlay, *, step: int, split: str
 ) -> list[SampleRow]:
     """A solver's rows: of each problem its samples, then the greedy answer."""
     verifier = play.verifier if play.verifier in executor.roles else None
@@ -314,10 +314,10 @@ def attempt_rows(
     comparing = play.comparer in executor.roles and play.samples > 0  # all samples of a problem in one episode, or each
     attempt, each = partial(solve, verifier=verifier), play.samples if comparing else 1
     asked = partial(attempt_and_compare, attempt=attempt, comparer=play.comparer, n=each) if comparing else attempt
-    sampled = executor.play(asked, tasks, step=step, split=split, group_size=play.samples // each)
-    greedy = executor.greedy_copy().play(partial(solve, verifier=None), tasks, step=step, split=split, group_size=1)
+    sampled = executor.collect(asked, tasks, step=step, split=split, group_size=play.samples // each)
+    greedy = executor.greedy_copy().collect(partial(solve, verifier=None), tasks, step=step, split=split, group_size=1)
     for played in (sampled, greedy):
-        refuse_unmeasured(split, played, executor.set_aside)
+        check_measured(split, played, executor.set_aside)
 
     def solutions_of(episode: Episode, n: int) -> list[Trace | None]:
         found = [t for t in episode.traces if t.role == play.solver][:n]
@@ -356,7 +356,7 @@ async def attempt_and_compare(
     n: int,
 ) -> None:
     """``n`` attempts and the tournament of those that can be read."""
-    solutions = await together([attempt(task, roles) for _ in range(n)])
+    solutions = await gather([attempt(task, roles) for _ in range(n)])
     await hold_tournament(task, roles, [s for s in solutions if s is not None], role=comparer)
 
 
@@ -368,7 +368,7 @@ def _attempt_row(
     said_of_it = [SCORE.of(t) for t in reviews]
     scores = [0.5 if score is None else float(score) for score in said_of_it]  # one that cannot be read says one half
     score = sum(scores) / len(scores) if scores else None if verifier is None else 0.0  # unread: nothing speaks for it
-    row = {"id": task.id, "sample": sample, "problem": task.prompt, "gold": task.answer, "score": score}
+    row = {"id": task.id, "sample": sample, "problem": task.prompt, "gold": task.gold, "score": score}
     if solution is None:
         failure = episode.failure or TOO_LONG
         return row | {"answer": None, "correct": None if episode.failure else False, "failure": failure}

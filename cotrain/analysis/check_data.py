@@ -32,7 +32,7 @@ from typing import Any
 
 from cotrain.core.errors import DataError
 from cotrain.core.types import UNLABELLED, ParseFailure, has_split
-from cotrain.core.verbosity import Pace
+from cotrain.core.verbosity import ProgressPrinter
 from cotrain.data.columns import ANY, DATA_ENDINGS, Schema, format_of, normal_question, row_of, words_in
 from cotrain.data.files import SPLITS, JsonlTasks, split_of
 from cotrain.data.labels import allows_unanswered, with_labels
@@ -220,8 +220,8 @@ def _part_unanswered(
 ) -> tuple[list[_Question], Quarantine, list[_Question]]:
     """All questions, what is malformed, and the questions without an answer. Where few rows or all have none, it is
     forgotten or its column has another name: such rows are malformed."""
-    problems = [one for one in questions if one.kind == "problem"]
-    unanswered = [one for one in problems if one.answer is None]
+    problems = [question for question in questions if question.kind == "problem"]
+    unanswered = [problem for problem in problems if problem.answer is None]
     is_layout = HALF_ANSWERED * len(problems) <= len(unanswered) < len(problems)
     if unanswered and not is_layout:
         return (*_read_questions(Path(path), schema, unanswered=False), [])
@@ -337,7 +337,7 @@ def _check_worked_texts(
     texts = [q for q in questions if q.worked and q.worked != q.answer]
     solutions = [tagged_solution(q.worked) if answer == TAGS else free_solution(q.worked, answer) for q in texts]
     unread, wrong = [], []
-    pace = Pace(len(texts), "{} worked texts compared with their answers", say)
+    pace = ProgressPrinter(len(texts), "{} worked texts compared with their answers", say)
     for question, solution in zip(texts, solutions, strict=True):
         pace.add()
         if isinstance(solution, ParseFailure):
@@ -430,7 +430,7 @@ def _find_unreadable(
         if question.answer is not None:
             rows.setdefault(question.answer, []).append(question.number)
     with ThreadPoolExecutor(workers) as threads:
-        pace, grades = Pace(len(rows), "{} gold answers tried", say), []
+        pace, grades = ProgressPrinter(len(rows), "{} gold answers tried", say), []
         for grade in threads.map(lambda gold: pool.grade(gold, "0"), rows):
             grades.append(grade)
             pace.add()

@@ -12,7 +12,7 @@ from cotrain.cli.common import add_device_flag, add_threads_flag, device_of, loa
 from cotrain.cli.flags import Parser, add_count, add_trust_flag, typed_flags
 from cotrain.core.errors import ConfigError
 from cotrain.core.verbosity import json_text, print_lines
-from cotrain.storage.schemas import refuse_missing, refuse_other_path
+from cotrain.storage.schemas import check_path, refuse_missing
 
 SEATS, ROLLOUTS = "--seats", "--on-rollouts"
 # the matrix of ``xplay`` that alone looks at a flag
@@ -85,7 +85,7 @@ def xplay(argv: Sequence[str]) -> int:
         if flag in typed:
             parser.error(f"{flag} does not go with {kind}; leave out one of the two")
     for directory in arguments.directories:
-        refuse_other_path(Path(directory))
+        check_path(Path(directory))
     _load(arguments)
     common: dict[str, Any] = {
         "every": arguments.every,

@@ -17,7 +17,7 @@ from cotrain.core.errors import CotrainError, UserError
 from cotrain.core.verbosity import count_of
 from cotrain.distributed.cluster_file import Cluster, check_world, read_cluster_file
 from cotrain.distributed.multi_process import MultiProcessBackend
-from cotrain.distributed.placement import VllmPlacement, embedded_alone
+from cotrain.distributed.placement import VllmPlacement, one_local_engine
 from cotrain.distributed.ray_nodes import (
     PATIENCE,
     Machine,
@@ -39,7 +39,7 @@ def examine_cluster(target: str, model: str, device: str) -> int:
     engine = cluster.pythons.get("VllmHost")
     launcher = RayLauncher(cluster)
     where = cluster.address or f"Ray begins here, with {count_of(cluster.cpus, 'core')} to deal out"
-    print(f"cluster       {where}; engine {'vllm, by ' + engine if engine else 'embedded'}")
+    print(f"cluster       {where}; engine {'vllm, by ' + engine if engine else 'local'}")
     here = inspect_python(sys.executable)
     try:
         launcher.start()
@@ -73,7 +73,7 @@ def print_machine(machine: Machine, here: Mapping[str, Any], engine: str | None)
 def try_publishing(cluster: Cluster, launcher: RayLauncher, model: str, device: str) -> int:
     """The self-test of publishing, with a model that is trained whole and then one with two adapters on it."""
     by_vllm = "VllmHost" in cluster.pythons
-    placing = VllmPlacement(settings=cluster.vllm) if by_vllm else partial(embedded_alone, tested=True)
+    placing = VllmPlacement(settings=cluster.vllm) if by_vllm else partial(one_local_engine, tested=True)
     for what, policies in (
         ("weights", {"learner": trainable(model)}),
         ("adapters", {"learner": adapter(model, rank=8), "other": adapter(model, rank=8)}),
@@ -83,7 +83,7 @@ def try_publishing(cluster: Cluster, launcher: RayLauncher, model: str, device: 
             device,
             placing=placing,
             replicas=cluster.replicas,
-            kind="vllm" if by_vllm else "embedded",
+            kind="vllm" if by_vllm else "local",
         )
         try:
             backend.open(policies, seed=0)
@@ -98,8 +98,9 @@ def try_publishing(cluster: Cluster, launcher: RayLauncher, model: str, device: 
 
 def arrivals_text(arrivals: Sequence[PublishCheck]) -> str:
     return "; ".join(
-        f"{one.policy} off by {one.before:.1e} nats a token, {one.after:.1e} after a change of {one.change:.1f}"
-        for one in arrivals
+        f"{arrival.policy} off by {arrival.before:.1e} nats a token, "
+        f"{arrival.after:.1e} after a change of {arrival.change:.1f}"
+        for arrival in arrivals
     )
 
 

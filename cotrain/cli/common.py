@@ -99,18 +99,18 @@ def add_backend_flags(parser: argparse._ActionsContainer) -> None:
     )
     parser.add_argument(
         "--engine",
-        default="embedded",
-        choices=("embedded", "vllm"),
-        help="with --backend ray: who samples; vLLM runs in the Python that --cluster names (default: embedded)",
+        default="local",
+        choices=("local", "vllm"),
+        help="with --backend ray: who samples; vLLM runs in the Python that --cluster names (default: local)",
     )
     add_count(parser, "--world", "with --backend ray: ranks that hold the learners in shards (default: 1)")
 
 
-def add_lag_flag(parser: argparse._ActionsContainer, default: int | None = 0) -> None:
+def add_async_steps_flag(parser: argparse._ActionsContainer, default: int | None = 0) -> None:
     usual = "as the run was begun" if default is None else "0: first one, then the other"
     add_count(
         parser,
-        "--lag",
+        "--async-steps",
         f"step t + K is played beside the update of step t, by the weights before it (default: {usual})",
         least=0,
         default=default,
@@ -122,7 +122,7 @@ def backend_of(arguments: argparse.Namespace) -> Any:
     """The backend that ``--backend``, ``--cluster`` and ``--engine`` mean; None for this process. Raises
     ConfigError."""
     if arguments.backend == "local":
-        if arguments.engine != "embedded":
+        if arguments.engine != "local":
             raise ConfigError(f"--engine {arguments.engine} goes with --backend ray; give both, or neither")
         for flag in ("cluster", "world"):
             if getattr(arguments, flag) is not None:
@@ -137,11 +137,11 @@ def backend_of(arguments: argparse.Namespace) -> Any:
     cluster = read_cluster_file(target)
     check_world(cluster, device, world)
     launcher, replicas = RayLauncher(cluster), cluster.replicas
-    if arguments.engine == "embedded":
+    if arguments.engine == "local":
         return MultiProcessBackend(launcher, device, world=world, worlds=cluster.worlds, replicas=replicas)
     from cotrain.algorithms.policy_loss import LOOSE
 
-    launcher.refuse_foreign(f"--cluster {target}")
+    launcher.check_foreign(f"--cluster {target}")
     placing = with_gpu_check(cluster, world, VllmPlacement(settings=cluster.vllm))
     return MultiProcessBackend(
         launcher,
@@ -201,11 +201,11 @@ def add_tool_flag(parser: argparse._ActionsContainer) -> None:
 
 def knows_formats(recipe: Any) -> bool:
     """Whether every role is played by a model that knows the package's formats, so that there is nothing to choose."""
-    from cotrain.rollout.common_roles import speaks_short, taught_roles
+    from cotrain.rollout.common_roles import is_terse, taught_roles
 
     specs = [recipe.policies[role.policy] for role in recipe.roles.values()]
     return all(
-        not spec.outside and (not spec.head or (speaks_short(spec.model) and not taught_roles(spec.model)))
+        not spec.outside and (not spec.head or (is_terse(spec.model) and not taught_roles(spec.model)))
         for spec in specs
     )
 
@@ -229,11 +229,11 @@ def with_answer_formats(recipe: Any, arguments: argparse.Namespace, *, dry: bool
     if not any(getattr(arguments, flag) for flag in ANSWER_FLAGS) and knows_formats(recipe):
         return recipe
     from cotrain.config.override import override
-    from cotrain.runs.choose_formats import choose_format_settings
+    from cotrain.runs.choose_formats import choose_format_overrides
 
     device = device_of(arguments.device, here=False)
     trial = getattr(arguments, "smoke", False)
-    chosen = choose_format_settings(
+    chosen = choose_format_overrides(
         recipe, answer_format_of(arguments), device=device, say=say, look=not dry, trial=trial
     )
     return override(recipe, chosen)

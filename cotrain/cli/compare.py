@@ -113,12 +113,12 @@ def compare(argv: Sequence[str]) -> int:
 def _setting_meant(flag: str, value: str) -> str:
     """How a comparison is given a setting that is a flag of `cotrain run`."""
     from cotrain.analysis.comparison.arms import SET_BY_COMPARISON
-    from cotrain.config.run_config import SETTING_NAMES
+    from cotrain.config.run_config import RUN_CONFIG_NAMES
 
     name = flag.removeprefix("--").replace("-", "_")
     if name in SET_BY_COMPARISON:
         return f"give {SET_BY_COMPARISON[name]}"
-    return f"give it to an arm, as in RECIPE:{name}={value or '…'}" if name in SETTING_NAMES else ""
+    return f"give it to an arm, as in RECIPE:{name}={value or '…'}" if name in RUN_CONFIG_NAMES else ""
 
 
 def study(argv: Sequence[str]) -> int:

@@ -63,14 +63,14 @@ def _flag_words(where: str, action: argparse.Action, value: Any) -> list[str]:
     if action.nargs == 0 or (isinstance(action, SwitchOrText) and isinstance(value, bool)):
         if not isinstance(value, bool):
             raise ConfigError(f"{where}: expected true or false, found {value!r}")
-        no = [one for one in action.option_strings if one.startswith("--no-")]
+        no = [string for string in action.option_strings if string.startswith("--no-")]
         return [flag] if value else no
     entries = value if isinstance(value, list) else [value]
-    if any(isinstance(one, bool) or not isinstance(one, str | int | float) for one in entries):
+    if any(isinstance(entry, bool) or not isinstance(entry, str | int | float) for entry in entries):
         raise ConfigError(f"{where}: expected text or a number, found {value!r}")
     if isinstance(value, list) and not many and action.nargs is None:
         raise ConfigError(f"{where}: expected one value, found {len(value)}")
-    texts = [str(one) for one in entries]
+    texts = [str(entry) for entry in entries]
     if many or action.nargs is None:
         return [f"{flag}={text}" for text in texts]
     return [flag, *texts]

@@ -41,7 +41,10 @@ def dry_run(
     else:
         estimate = estimate_processes(backend, recipe)
     saved = recipe_json(
-        recipe, checkpoint_every=arguments.checkpoint_every, keep_every=arguments.keep_every, lag=arguments.lag
+        recipe,
+        checkpoint_every=arguments.checkpoint_every,
+        keep_every=arguments.keep_every,
+        async_steps=arguments.async_steps,
     )
     plans = plan_devices(estimate, sizes) if sizes else None
     if arguments.json:

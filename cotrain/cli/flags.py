@@ -81,6 +81,9 @@ def _wrap_item(mark: str, text: str, width: int, indent: str) -> list[str]:
     )
 
 
+RENAMED = {"lag": "async-steps", "blend": "advantage-mix", "restart": "reset"}  # flag of before → its name now
+
+
 class Parser(argparse.ArgumentParser):
     """argparse that raises ConfigError with one line instead of printing its usage."""
 
@@ -144,14 +147,15 @@ class Parser(argparse.ArgumentParser):
             word = unknown[0].split("=")[0]
             near = nearest_name(word.lstrip("-"), flags) if word.startswith("-") else None
             value = unknown[0].partition("=")[2] or "".join(unknown[1:2])
+            near = RENAMED.get(word.lstrip("-"), near)
             hint = elsewhere(word, value) or (f"did you mean --{near}?" if near else "")
             self.error(f"unknown argument {unknown[0]!r}" + (f"; {hint}" if hint else ""))
-        self._refuse_unusable(values)
+        self._check_usable(values)
         _make_absolute(values)
         set_level(values.log_level)
         return values
 
-    def _refuse_unusable(self, values: argparse.Namespace) -> None:
+    def _check_usable(self, values: argparse.Namespace) -> None:
         """Nothing in the place of a path, a name or a number, as of a variable of the shell that is not set: "" would
         be this folder; and an --out that is a link to nothing."""
         for action in self._actions:

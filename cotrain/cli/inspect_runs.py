@@ -35,10 +35,10 @@ def list_recipes(argv: Sequence[str]) -> int:
     add_json_flag(parser)
     parser.parse_strictly(argv, lambda word, _: f"`cotrain run {word} --help` lists what a recipe takes")
     from cotrain.config.registry import find_recipe, recipe_names
-    from cotrain.config.run_config import Settings
+    from cotrain.config.run_config import RunConfig
     from cotrain.recipes import QUESTIONS
 
-    usual = Settings().values()
+    usual = RunConfig().values()
     width = max(60, min(100, shutil.get_terminal_size().columns)) - 2
     grouped = {name for names in QUESTIONS.values() for name in names}
     others = [name for name in recipe_names() if name not in grouped]
@@ -346,4 +346,4 @@ def doctor(argv: Sequence[str]) -> int:
         return code
     from cotrain.cli.cluster_doctor import examine_cluster
 
-    return max(code, examine_cluster(arguments.cluster, arguments.model or "embedded", device))
+    return max(code, examine_cluster(arguments.cluster, arguments.model or "shipped", device))

@@ -57,8 +57,8 @@ def updates_text(recipe: Recipe) -> str:
 
 def formula_of(objective: Objective) -> str | None:
     """How an objective joins what is paid per answer and per step; None where it pays for no step."""
-    rewards = getattr(objective.by, "rewards", None)
-    blend = getattr(objective.by, "blend", None)
+    rewards = getattr(objective.algorithm, "rewards", None)
+    blend = getattr(objective.algorithm, "blend", None)
     if not rewards or blend is None:
         return None
     answers = {signal.name: weight for signal, weight in rewards.items() if signal.per == "answer"}
@@ -66,7 +66,7 @@ def formula_of(objective: Objective) -> str | None:
     if not spans:
         return None
     alphas = [_alpha_name(number, len(spans)) for number in range(1, len(spans) + 1)]
-    process = "mean" if getattr(objective.by, "step_scale", "1/K") == "1/K" else "sum"
+    process = "mean" if getattr(objective.algorithm, "step_scale", "1/K") == "1/K" else "sum"
     if blend == "reward":
         paid = " + ".join(_times(weight, name) for name, weight in answers.items())
         steps = " + ".join(f"{alpha} · {process}({name})" for alpha, name in zip(alphas, spans, strict=True))

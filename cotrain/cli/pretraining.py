@@ -186,7 +186,7 @@ def tokenizer(argv: Sequence[str]) -> int:
     add_count(parser, "--vocab-size", "tokens", default=640)
     add_count(parser, "--seed", "of the procedural corpus", least=0, default=0)
     arguments = parser.parse_strictly(argv)
-    refuse_used(arguments.out)
+    check_unused(arguments.out)
     claim_place(Path(arguments.out).parent)
     load_libraries()
     from cotrain.pretraining.pretrain import sample_texts
@@ -204,7 +204,7 @@ def tokenizer(argv: Sequence[str]) -> int:
     return 0
 
 
-def refuse_used(out: str, *, resumable: bool = False) -> None:
+def check_unused(out: str, *, resumable: bool = False) -> None:
     path = Path(out)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         more = ", or go on with --resume" if resumable and path.is_dir() else ""
@@ -301,7 +301,7 @@ def sft(argv: Sequence[str], ranks: Ranks | None = None) -> int:
     As .jsonl, .json, .csv or .parquet."""
     parser = Parser(prog="cotrain sft", description=sft.__doc__)
     _add_common_flags(parser, lr=None, tokens=1_000_000)
-    parser.add_argument("--model", required=True, help="directory, Hub name or embedded model to start from")
+    parser.add_argument("--model", required=True, help="directory, Hub name or shipped model to start from")
     _add_data_flags(parser, ".jsonl, .json, .csv or .parquet (default: procedural solutions and reviews)")
     parser.add_argument(
         "--role", choices=("solver", "verifier"), help="build what this role will see and say from --data"
@@ -344,7 +344,7 @@ def sft(argv: Sequence[str], ranks: Ranks | None = None) -> int:
     from cotrain.models.lora import Lora
     from cotrain.pretraining import sft as stage
     from cotrain.pretraining.corpora import corpus_file, practice_of
-    from cotrain.rollout.common_roles import mark_short_prompts
+    from cotrain.rollout.common_roles import mark_terse_prompts
 
     quarantine, samples, taught = _quarantine_of(arguments), list[dict[str, Any]](), dict[str, Any]()
     claim_place(Path(arguments.out).parent)
@@ -384,7 +384,7 @@ def sft(argv: Sequence[str], ranks: Ranks | None = None) -> int:
     if not own.is_first:
         return 0
     if outcome.finished and arguments.data is None:
-        mark_short_prompts(Path(arguments.out))
+        mark_terse_prompts(Path(arguments.out))
     if outcome.finished and work is not None:
         work.finish()
     if outcome.finished and samples:
@@ -452,12 +452,17 @@ def _role_conversations(
     form: Any = arguments.judge or "steps"
     judging = {"verdict": arguments.verdict, "prompt": prompt_of(arguments.verifier_prompt, "--verifier-prompt")}
     reviewer = verifier_of(arguments.model, form, **judging)
-    taught_verifier = {"role": "verifier", "form": form, "verdict": reviewer.verdict, "prompt": reviewer.prompt}
+    taught_verifier = {"role": "verifier", "form": form, "verdict": reviewer.verdict_format, "prompt": reviewer.prompt}
     if arguments.role == "verifier" and not arguments.from_samples:
         corpus = gold_reviews(arguments.data, reviewer, form, quarantine, say=print_progress)
         return [(corpus, 1)], [], taught_verifier
     role = _solver_to_teach(arguments)
-    taught_solver = {"role": "solver", "answer": role.answer, "steps_as": role.steps, "prompt": role.prompt}
+    taught_solver = {
+        "role": "solver",
+        "answer": role.answer_format,
+        "steps_as": role.step_format,
+        "prompt": role.prompt,
+    }
     if not arguments.from_samples:
         return [(gold_solutions(arguments.data, role, quarantine), 1)], [], taught_solver
     sampling_options: dict[str, Any] = {

@@ -8,7 +8,7 @@ from pathlib import Path
 from cotrain.cli.common import load_libraries
 from cotrain.cli.flags import Parser, add_trust_flag
 from cotrain.core.verbosity import print_progress
-from cotrain.storage.schemas import refuse_other_path
+from cotrain.storage.schemas import check_path
 
 
 def push(words: Sequence[str]) -> int:
@@ -22,7 +22,7 @@ def push(words: Sequence[str]) -> int:
     parser.add_argument("--private", action="store_true", help="only you can see it")
     add_trust_flag(parser)
     arguments = parser.parse_strictly(words)
-    refuse_other_path(Path(arguments.directory))
+    check_path(Path(arguments.directory))
     load_libraries()
     from cotrain.serving.push import push_policy
 

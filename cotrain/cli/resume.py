@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.cli.common import (
+    add_async_steps_flag,
     add_backend_flags,
     add_device_flag,
     add_json_flag,
-    add_lag_flag,
     add_threads_flag,
     add_view_flag,
     backend_of,
@@ -21,7 +21,7 @@ from cotrain.cli.common import (
 from cotrain.cli.flags import Parser, add_changed_code_flag, add_count, add_trust_flag
 from cotrain.cli.run import cluster_notes_of, exit_code_of, print_outcome, watched_run
 from cotrain.core.errors import ConfigError
-from cotrain.storage.schemas import refuse_other_path
+from cotrain.storage.schemas import check_path
 
 
 def resume(argv: Sequence[str]) -> int:
@@ -32,24 +32,24 @@ def resume(argv: Sequence[str]) -> int:
     add_device_flag(parser)
     add_threads_flag(parser, "as the run was begun")
     add_backend_flags(parser)
-    add_lag_flag(parser, None)
+    add_async_steps_flag(parser, None)
     add_trust_flag(parser)
     add_changed_code_flag(parser)
     add_view_flag(parser)
     add_json_flag(parser)
     arguments = parser.parse_strictly(argv)
-    refuse_other_path(Path(arguments.directory))
+    check_path(Path(arguments.directory))
     load_libraries()
     from cotrain import api
-    from cotrain.runs.changes import rebuild_recipe, refuse_foreign_code
-    from cotrain.runs.code_record import refuse_changed_code
-    from cotrain.runs.directory import RunDirectory, refuse_other_lag
+    from cotrain.runs.changes import check_foreign_code, rebuild_recipe
+    from cotrain.runs.code_record import check_code_unchanged
+    from cotrain.runs.directory import RunDirectory, check_same_async_steps
 
-    refuse_foreign_code(arguments.directory)  # before anything of the run is changed
+    check_foreign_code(arguments.directory)  # before anything of the run is changed
     goes_on = arguments.steps is not None or not RunDirectory.open(arguments.directory).summary.exists()
     if goes_on and not arguments.changed_code:
-        refuse_changed_code(arguments.directory)
-    refuse_other_lag(arguments.directory, arguments.lag)
+        check_code_unchanged(arguments.directory)
+    check_same_async_steps(arguments.directory, arguments.async_steps)
     if arguments.model is not None:
         from cotrain.runs.changes import update_model_path
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from cotrain.cli.common import (
     add_answer_flags,
+    add_async_steps_flag,
     add_backend_flags,
     add_column_flags,
     add_device_flag,
-    add_lag_flag,
     add_threads_flag,
     add_view_flag,
     backend_of,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from cotrain.config.run_config import RecipeFunction
     from cotrain.distributed.multi_process import MultiProcessBackend
     from cotrain.runs.log import Observer
-    from cotrain.runs.run import Outcome
+    from cotrain.runs.run import RunResult
     from cotrain.trainer.failures import Diverged, Stopped
 
 USAGE = """usage: cotrain run RECIPE --out DIR [flags]
@@ -81,14 +81,14 @@ def run(argv: Sequence[str]) -> int:
     base_recipe = _make_recipe(build, target, parsed, arguments)
     recipe = override(base_recipe, parsed.set)
     if not parsed.dry_run:
-        RunDirectory(parsed.out).refuse_used()  # before a model is asked
+        RunDirectory(parsed.out).check_unused()  # before a model is asked
         check_due(recipe)
     load_libraries()
     set_threads(parsed.threads)
     from cotrain import api
-    from cotrain.trainer.async_rollouts import IN_TURN, check_lag
+    from cotrain.trainer.async_rollouts import IN_TURN, check_async_steps
 
-    check_lag(recipe, parsed.lag)
+    check_async_steps(recipe, parsed.async_steps)
     elsewhere = _planned_elsewhere(parsed)
     backend = backend_of(parsed)
     device = "cuda" if elsewhere else device_of(parsed.device, here=parsed.backend == "local")
@@ -114,7 +114,7 @@ def run(argv: Sequence[str]) -> int:
         recipe, packing = with_packing(recipe, {"device": device} if backend is None else backend.describe())
         notes += packing
         recipe = with_answer_formats(recipe, parsed, dry=True)
-        parsed.set = list(recipe.origin.settings) if recipe.origin else parsed.set
+        parsed.set = list(recipe.origin.overrides) if recipe.origin else parsed.set
         from cotrain.cli.config_file import config_lines
         from cotrain.cli.dry_run import dry_run
         from cotrain.cli.plan_line import plan_lines
@@ -125,7 +125,7 @@ def run(argv: Sequence[str]) -> int:
     with cluster_notes_of(backend, recipe) as cluster_notes:
         recipe = with_answer_formats(recipe, parsed)
         notes += cluster_notes
-        if parsed.lag and backend is None:
+        if parsed.async_steps and backend is None:
             notes.append(IN_TURN)
         try:
             with watched_run(
@@ -141,7 +141,7 @@ def run(argv: Sequence[str]) -> int:
                     parsed.out,
                     checkpoint_every=parsed.checkpoint_every,
                     keep_every=parsed.keep_every,
-                    lag=parsed.lag,
+                    async_steps=parsed.async_steps,
                     device=device,
                     backend=backend,
                     observer=observer,
@@ -223,7 +223,7 @@ def _make_recipe(
 
 def parser_of(target: str, build: RecipeFunction) -> tuple[Parser, list[str]]:
     """The parser of a recipe's command, and which of its flags are arguments of the recipe."""
-    from cotrain.config.run_config import Settings
+    from cotrain.config.run_config import RunConfig
 
     parser = Parser(prog=f"cotrain run {target}", usage="%(prog)s --out DIR [flags]", description=build.description)
     its_own = parser.add_argument_group(f"parameters of {build.name}")
@@ -258,7 +258,7 @@ def parser_of(target: str, build: RecipeFunction) -> tuple[Parser, list[str]]:
     add_view_flag(run_group)
     add_device_flag(run_group)
     add_backend_flags(run_group)
-    add_lag_flag(run_group)
+    add_async_steps_flag(run_group)
     add_threads_flag(run_group)
     run_group.add_argument("--tracker", action="append", default=[], metavar="NAME", help="tensorboard, wandb, trackio")
     add_count(
@@ -284,7 +284,7 @@ def parser_of(target: str, build: RecipeFunction) -> tuple[Parser, list[str]]:
     add_answer_flags(data, verdict="auto, which looks at reviews of the model (the default), ")
     names = add_parameters(its_own, build.name, build.own(), about=comments_of(build.build))
     settings = {name: argument for name, argument in build.settings().items() if name != "tasks"}
-    names += add_parameters(common, build.name, settings, about=comments_of(Settings))
+    names += add_parameters(common, build.name, settings, about=comments_of(RunConfig))
     parser.show_first([*FIRST, *_first_parameters(build)])
     return parser, names
 
@@ -372,7 +372,7 @@ def exit_code_of(stopped: Stopped | Diverged) -> int:
     return 1
 
 
-def print_outcome(outcome: Outcome) -> int:
+def print_outcome(outcome: RunResult) -> int:
     """Print what a finished run has come to, and where its report is; the exit code."""
     tell_result(outcome.summary)
     print_summary(outcome.summary)

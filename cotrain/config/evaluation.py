@@ -1,4 +1,4 @@
-"""What a recipe measures on held-out problems, and which these are; ``cotrain.trainer.evaluation`` plays them."""
+"""The evaluation of a recipe: which held-out problems, and what is measured; ``cotrain.trainer.evaluation`` runs it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cotrain.config.schedule import Protocol
+from cotrain.config.schedule import RolloutFn
 from cotrain.core.arguments import bound_options
 from cotrain.core.types import Task, TaskSource
 from cotrain.metrics.heldout import Measure
@@ -25,24 +25,24 @@ class Implied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What is played and measured, and on how many problems."""
+    """The protocol, the problems and the measures of an evaluation."""
 
-    protocol: Protocol  # with its options bound
+    protocol: RolloutFn  # protocol, with its options bound
     measures: tuple[Measure, ...]
     greedy: bool = True  # play once more, greedily, for the figures in ``GREEDY_NAMES``
     tasks: int = 256  # problems of the test split, before and after
     curve_tasks: int = 64  # problems of the validation split, while training
     group_size: int = 8  # episodes a problem
     splits: tuple[str, ...] = ()  # further ones, measured with four samples each at the end; keys get the split's name
-    fixed: Mapping[str, str] = field(default_factory=dict)  # role → frozen policy that plays it instead, for figures on
-    # solutions that do not change while the run goes on; keys get ``fixed``, and only judging roles are kept
+    frozen_roles: Mapping[str, str] = field(default_factory=dict)  # role → frozen policy that plays it instead, for
+    # figures on solutions that do not change while the run goes on; keys get ``fixed``, and only judging roles are kept
     implied: tuple[Implied, ...] = ()  # reward models that never speak
     best: str = ""  # early stopping: the end is the state that was highest in this figure on the validation split, such
     # as solver/greedy; "": the last one
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """What is bound to the protocol, for whoever shows it."""
+        """The options that are bound to the protocol, for display."""
         return bound_options(self.protocol)
 
 

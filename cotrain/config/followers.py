@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from cotrain.algorithms.contract import PolicyVerbs
+from cotrain.algorithms.contract import PolicyClient
 from cotrain.core.errors import StateError
 from cotrain.core.seeding import seed_of
 from cotrain.core.types import State, take_fields
@@ -82,7 +82,7 @@ class AverageHandle(ModelHandle):
         self._played = dict(model.named_parameters())
 
     @torch.no_grad()
-    def follow(self, source: PolicyVerbs, planned: int) -> bool:
+    def follow(self, source: PolicyClient, planned: int) -> bool:
         weights = dict(source.weights())
         rate = rate_at(self.spec, source.version, planned)
         for name, parameter in self._played.items():
@@ -132,7 +132,7 @@ class SnapshotHandle(ModelHandle):
         self._pool: list[tuple[int, dict[str, torch.Tensor]]] = [(0, self._copy_for_pool(self._played))]
 
     @torch.no_grad()
-    def follow(self, source: PolicyVerbs, planned: int) -> bool:
+    def follow(self, source: PolicyClient, planned: int) -> bool:
         weights = dict(source.weights())
         updates = source.version
         since = updates - self.spec.first

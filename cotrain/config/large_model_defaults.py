@@ -1,6 +1,6 @@
 """Defaults for large models, where the user gave none.
 
-The defaults of ``Settings`` are for the models that ship, of a million parameters. A model of 100 million and more
+The defaults of ``RunConfig`` are for the models that ship, of a million parameters. A model of 100 million and more
 wants smaller steps: full weights are usually trained by RL at 1e-6 to 1e-5, adapters ten times and more above that
 (Schulman et al. 2025, "LoRA Without Regret"; TRL's GRPO begins at 1e-6), and its memory is filled by fewer tokens.
 
@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cotrain.config.policies import is_address
-from cotrain.core.shipped import EMBEDDED
+from cotrain.core.shipped import SHIPPED
 
 if TYPE_CHECKING:
     from cotrain.config.recipe import Origin
@@ -52,7 +52,7 @@ def size_defaults(arguments: Mapping[str, Any], given_names: Collection[str]) ->
     return defaults
 
 
-def settings_by_size(policies: Mapping[str, Any]) -> dict[str, int]:
+def overrides_by_size(policies: Mapping[str, Any]) -> dict[str, int]:
     """The same for policies whose recipe leaves ``micro_tokens`` as it is: place, as ``--set`` names it → value."""
     usual = {
         name: field.default
@@ -76,13 +76,13 @@ def rate_of(size: int, lora: bool, name: str = "lr") -> float | None:
     return next(rate for least, rate in FULL_RATES if size >= least)
 
 
-def size_notes(origin: Origin | None, settings: Sequence[str] = (), given: Collection[str] = ()) -> list[str]:
+def size_notes(origin: Origin | None, overrides: Sequence[str] = (), given: Collection[str] = ()) -> list[str]:
     """What is said as a run begins: which defaults hang on the size of its model, but for those of ``settings``, and of
     models whose size nobody can tell the rates that were not given."""
     if origin is None:
         return []
     notes: list[str] = []
-    arguments, chosen = origin.arguments, {one.partition("=")[0] for one in settings}
+    arguments, chosen = origin.arguments, {override.partition("=")[0] for override in overrides}
     if changed := {name: value for name, value in origin.by_size.items() if name not in chosen}:
         size = _known_size(arguments["model"]) or 0
         values = dict.fromkeys(f"{name.rpartition('.')[2]} {value:g}" for name, value in changed.items())
@@ -122,7 +122,7 @@ def are_small(models: Iterable[str], *, unknown: bool = False, least: int = LARG
 
 
 def _known_size(model: str) -> int | None:
-    if model in EMBEDDED or model.startswith("embedded"):
+    if model in SHIPPED or model.startswith("shipped"):
         return 0
     from cotrain.models.sizes import parameter_count
 

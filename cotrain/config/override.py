@@ -1,6 +1,6 @@
 """``--set dotted.path=value``: change any setting of a finished recipe, with the checks of a new one.
 
-    roles.solver.sampling.temperature=0.8     objectives.generator.by.kl.coefficient=0     policies.verifier.lr=3e-4
+    roles.solver.sampling.temperature=0.8     objectives.generator.algorithm.kl.weight=0     policies.verifier.lr=3e-4
 
 Values are read as JSON, else taken as text. The path goes through fields of dataclasses, keys of mappings and numbers
 of tuples (``schedule.phases.0.group_size=4``); an unknown name suggests the nearest one, and a value must have the kind
@@ -24,25 +24,25 @@ from cotrain.core.errors import ConfigError, unknown_message
 Plain = str | int | float | bool | tuple | None
 
 
-def override(recipe: Recipe, settings: Sequence[str]) -> Recipe:
+def override(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
     """The recipe with ``settings`` applied in order, and remembered in its origin. Raises ConfigError."""
     result: Any = recipe
-    for setting in settings:
+    for setting in overrides:
         path, equals, text = setting.partition("=")
         if not equals or not path:
             raise ConfigError(f"--set {setting!r}: expected dotted.path=value, as in policies.generator.lr=1e-4")
         result = _replace_at(result, path.split("."), _parse_value(text), f"--set {setting!r}")
     if recipe.origin is None:
         return result
-    origin = dataclasses.replace(recipe.origin, settings=(*recipe.origin.settings, *settings))
+    origin = dataclasses.replace(recipe.origin, overrides=(*recipe.origin.overrides, *overrides))
     return dataclasses.replace(result, origin=origin)
 
 
-def restore_settings(recipe: Recipe, settings: Iterable[tuple[str, Any]]) -> Recipe:
+def restore_overrides(recipe: Recipe, overrides: Iterable[tuple[str, Any]]) -> Recipe:
     """The recipe with plain settings as a run saved them, where defaults have changed since; what is no plain setting
     stays as it is. ``settings``: dotted path and JSON value."""
     result: Any = recipe
-    for path, value in settings:
+    for path, value in overrides:
         try:
             result = _replace_at(result, path.split("."), value, path)
         except ConfigError:
@@ -51,16 +51,16 @@ def restore_settings(recipe: Recipe, settings: Iterable[tuple[str, Any]]) -> Rec
 
 
 def is_given(recipe: Recipe, path: str) -> bool:
-    """Whether this setting was applied to the recipe."""
-    return recipe.origin is not None and any(one.startswith(f"{path}=") for one in recipe.origin.settings)
+    """True if this override was applied to the recipe."""
+    return recipe.origin is not None and any(one.startswith(f"{path}=") for one in recipe.origin.overrides)
 
 
-def role_settings(names: Iterable[str], **fields: str | None) -> list[str]:
+def role_overrides(names: Iterable[str], **fields: str | None) -> list[str]:
     """ "roles.NAME.FIELD=VALUE" of all these roles, for the fields that are not None."""
     return [_role_setting(name, field, value) for field, value in fields.items() if value is not None for name in names]
 
 
-def changed_settings(names: Iterable[str], before: object, best: object, fields: Sequence[str]) -> list[str]:
+def changed_overrides(names: Iterable[str], before: object, best: object, fields: Sequence[str]) -> list[str]:
     """The same for the fields that ``best`` has otherwise than ``before``."""
     values = {field: getattr(best, field) for field in fields}
     return [_role_setting(name, f, v) for f, v in values.items() if v != getattr(before, f) for name in names]

@@ -34,9 +34,9 @@ class Weights(Policy):
 
     may_be_narrow: ClassVar[bool] = True  # bfloat16 weights lose nothing, as no gradient changes them
 
-    rows: int = 256  # answers that are decoded at a time
+    rows: int = 256  # most answers that are decoded at a time
     micro_tokens: int = 2048  # tokens of one forward and backward pass, prompts and padding counted
-    dtype: str = "float32"  # of weights that no gradient changes; "bfloat16": half of the memory
+    dtype: str = "float32"  # dtype of weights that no gradient changes; "bfloat16" takes half of the memory
     load_in_4bit: bool = False  # linear layers in 4 bits, by bitsandbytes; of weights that no gradient changes
     autocast: bool | None = None  # bfloat16 arithmetic over float32 weights, sampling and learning; None: on CUDA
     offload: bool = False  # on a GPU, weights while another policy computes, and moments, in the machine's own memory
@@ -44,7 +44,7 @@ class Weights(Policy):
     attn_implementation: str | None = None  # of transformers; None: "sdpa", or the model's own where it has no other.
     # Prompts that samples share are computed once under "sdpa" only
     trust_remote_code: bool = False  # run Python files that come with the model
-    device: str | None = None  # where it is computed: "cpu", "cuda:1"; None: on the run's device
+    device: str | None = None  # device: "cpu", "cuda:1"; None: the run's
 
     def __post_init__(self) -> None:
         if is_address(self.model):
@@ -75,12 +75,12 @@ class Weights(Policy):
 
     @property
     def error_name(self) -> str:
-        """How errors name it; policies do not know their names."""
+        """Its name in errors, as policies do not know their names."""
         return f"policy of kind {self.kind!r} on {self.model!r}"
 
     @property
     def load_options(self) -> dict[str, Any]:
-        """How its weights are loaded: arguments of ``load_model``."""
+        """Arguments of ``load_model`` for its weights."""
         options = {name: getattr(self, name) for name in ("dtype", "attn_implementation", "trust_remote_code")}
         return options | ({"load_in_4bit": True} if self.load_in_4bit else {})
 
@@ -94,28 +94,30 @@ class Learning(Weights):
 
     trained: ClassVar[bool] = True
 
-    lr: float = 1e-4  # of AdamW, after warm-up
+    lr: float = 1e-4  # learning rate of AdamW after warm-up
     lr_warmup: int = 5  # updates over which the learning rate rises linearly
-    lr_decay: LrDecay = "constant"  # how it falls to 0 over all planned updates; wsd: over the last fifth of them
-    updates_per_batch: int = 1  # from the same samples, whose ratio is to the policy that sampled (μ of GRPO's paper)
-    clip_norm: float = 1.0  # global gradient norm is clipped to this
+    lr_decay: LrDecay = "constant"  # shape in which it falls to 0 over all planned updates; wsd: over the last fifth of
+    # them
+    updates_per_batch: int = 1  # updates on the same samples, with the ratio to the policy that sampled (μ in the GRPO
+    # paper)
+    clip_norm: float = 1.0  # largest global gradient norm; above it, gradients are scaled down
     weight_decay: float = 0.0
-    gradient_checkpointing: bool = False  # compute layers again in the backward pass: less memory, a third more time
-    restart_every: int = 0  # updates in an iteration, which begins with a fresh optimiser; 0: one iteration
-    restart_weights: bool = False  # and with the weights of the start again
+    gradient_checkpointing: bool = False  # recompute layers in the backward pass: less memory, a third more time
+    reset_every: int = 0  # updates of an iteration, each of which begins with a new optimizer; 0: one iteration
+    reset_to_start: bool = False  # each iteration also begins with the initial weights
 
     def __post_init__(self) -> None:
         Weights.__post_init__(self)
         if not 0.0 < self.lr < math.inf:
             raise ConfigError(f"{self.error_name}: lr is {self.lr}, expected a learning rate above 0")
-        for name, least in (("lr_warmup", 0), ("weight_decay", 0.0), ("restart_every", 0), ("updates_per_batch", 1)):
+        for name, least in (("lr_warmup", 0), ("weight_decay", 0.0), ("reset_every", 0), ("updates_per_batch", 1)):
             value = getattr(self, name)
             if not least <= value < math.inf:
                 raise ConfigError(f"{self.error_name}: {name} is {value}, expected at least {least}")
         if self.lr_decay not in get_args(LrDecay):
             raise UnknownName(f"lr_decay of {self.error_name}", self.lr_decay, get_args(LrDecay))
-        if self.restart_weights and not self.restart_every:
-            raise ConfigError(f"{self.error_name}: restart_weights without restart_every; say after how many updates")
+        if self.reset_to_start and not self.reset_every:
+            raise ConfigError(f"{self.error_name}: reset_to_start without reset_every; say after how many updates")
         if not self.clip_norm > 0.0:
             raise ConfigError(
                 f"{self.error_name}: clip_norm is {self.clip_norm}, expected a norm above 0, to which gradients are cut"
@@ -133,8 +135,8 @@ class Learning(Weights):
             "micro_tokens": self.micro_tokens,
             "autocast": bool(self.autocast),
             "recompute": self.gradient_checkpointing,
-            "restart_every": self.restart_every,
-            "restart_weights": self.restart_weights,
+            "reset_every": self.reset_every,
+            "reset_to_start": self.reset_to_start,
             "offload": self.offload,
             "head": self.head,
         }
@@ -147,8 +149,8 @@ class Trained(Learning):
     kind: ClassVar[str] = "trainable"
     may_be_narrow: ClassVar[bool] = False
 
-    def build(self, name: str, room: PolicyFactory) -> policy_handles.PolicyHandle:
-        return room.build_trainable(name, self, *room.language_model(self))
+    def build(self, name: str, factory: PolicyFactory) -> policy_handles.PolicyHandle:
+        return factory.build_trainable(name, self, *factory.language_model(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,8 +162,8 @@ class Adapter(Learning):
 
     lora: Lora  # type: ignore[misc]  # which other kinds do not have
 
-    def build(self, name: str, room: PolicyFactory) -> policy_handles.PolicyHandle:
-        return room.build_adapter(name, self)
+    def build(self, name: str, factory: PolicyFactory) -> policy_handles.PolicyHandle:
+        return factory.build_adapter(name, self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,10 +176,10 @@ class Critic(Learning):
     plays: ClassVar[bool] = False
     may_be_narrow: ClassVar[bool] = False
 
-    def build(self, name: str, room: PolicyFactory) -> policy_handles.PolicyHandle:
+    def build(self, name: str, factory: PolicyFactory) -> policy_handles.PolicyHandle:
         from cotrain.models.heads import value_model
 
-        return room.build_trainable(name, self, value_model(self.model, **self.load_options), None)
+        return factory.build_trainable(name, self, value_model(self.model, **self.load_options), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,10 +192,12 @@ class RewardModel(Learning):
     scores: ClassVar[bool] = True
     may_be_narrow: ClassVar[bool] = False
 
-    def build(self, name: str, room: PolicyFactory) -> policy_handles.PolicyHandle:
+    def build(self, name: str, factory: PolicyFactory) -> policy_handles.PolicyHandle:
         from cotrain.models.heads import reward_model as load
 
-        return room.build_trainable(name, self, load(self.model, **self.load_options), room.scoring_renderer(self))
+        return factory.build_trainable(
+            name, self, load(self.model, **self.load_options), factory.scoring_renderer(self)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,8 +207,8 @@ class Frozen(Weights):
     kind: ClassVar[str] = "frozen"
     shares_base: ClassVar[bool] = True
 
-    def build(self, name: str, room: PolicyFactory) -> policy_handles.PolicyHandle:
-        return room.build_frozen(name, self)
+    def build(self, name: str, factory: PolicyFactory) -> policy_handles.PolicyHandle:
+        return factory.build_frozen(name, self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,12 +239,12 @@ class Average(FollowerPolicy):
             if rate is not None and not 0.0 <= rate <= 1.0:
                 raise ConfigError(f"ema of {self.of!r}: rate {rate} must be in [0, 1], the share of the new weights")
 
-    def build(self, name: str, room: PolicyFactory) -> policy_handles.PolicyHandle:
+    def build(self, name: str, factory: PolicyFactory) -> policy_handles.PolicyHandle:
         from cotrain.config.followers import AverageHandle
 
-        model, renderer = room.language_model(self)
+        model, renderer = factory.language_model(self)
         model.requires_grad_(False)
-        return AverageHandle(name, self, renderer, model, activate=room.place(name, self, model))
+        return AverageHandle(name, self, renderer, model, activate=factory.place(name, self, model))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +257,7 @@ class Snapshot(FollowerPolicy):
     every: int
     keep: int = 1
     pick: Pick = "newest"
-    first: int = 0  # updates before the first one: those of a warm-up
+    first: int = 0  # updates before the first snapshot, as of a warm-up
 
     def __post_init__(self) -> None:
         Weights.__post_init__(self)
@@ -263,12 +267,14 @@ class Snapshot(FollowerPolicy):
         if self.pick not in PICKS:
             raise UnknownName("pick of a snapshot", self.pick, PICKS)
 
-    def build(self, name: str, room: PolicyFactory) -> policy_handles.PolicyHandle:
+    def build(self, name: str, factory: PolicyFactory) -> policy_handles.PolicyHandle:
         from cotrain.config.followers import SnapshotHandle
 
-        model, renderer = room.language_model(self)
+        model, renderer = factory.language_model(self)
         model.requires_grad_(False)
-        return SnapshotHandle(name, self, renderer, model, room.seed_of(name), activate=room.place(name, self, model))
+        return SnapshotHandle(
+            name, self, renderer, model, factory.seed_of(name), activate=factory.place(name, self, model)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,12 +288,12 @@ class Program(Policy):
     speak: policy_handles.Program
     tokens_of: str | None = None  # a policy, whose tokens its text is cut into; None: bytes
 
-    def build(self, name: str, room: PolicyFactory) -> policy_handles.PolicyHandle:
-        return room.build_program(name, self)
+    def build(self, name: str, factory: PolicyFactory) -> policy_handles.PolicyHandle:
+        return factory.build_program(name, self)
 
 
 class Numerics(TypedDict, total=False):
-    """How a model is held and computed; fields of ``Weights``, which see."""
+    """How a model is held and computed; see the fields of ``Weights``."""
 
     dtype: str
     load_in_4bit: bool

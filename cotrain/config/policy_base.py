@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What all kinds have in common."""
+    """The base of all kinds of policies."""
 
-    kind: ClassVar[str]  # as people read it
+    kind: ClassVar[str]  # name of the kind in messages
     head: ClassVar[str] = "lm"  # what it predicts: "lm", "value" or "reward"; "" where it predicts nothing here
-    trained: ClassVar[bool] = False  # by a gradient
-    speaks: ClassVar[bool] = True  # its tokens are sampled from a language model of this run
-    scores: ClassVar[bool] = False  # it is asked, and answers with one number
-    plays: ClassVar[bool] = True  # it may play a role
-    shares_base: ClassVar[bool] = False  # with the adapters on its model
-    outside: ClassVar[bool] = False  # another server answers, and may answer otherwise the next time
+    trained: ClassVar[bool] = False  # True if gradients train it
+    speaks: ClassVar[bool] = True  # True if its tokens are sampled from a language model of this run
+    scores: ClassVar[bool] = False  # True if it answers with one number
+    plays: ClassVar[bool] = True  # True if a role may be played by it
+    shares_base: ClassVar[bool] = False  # True if it shares its weights in memory with the adapters on its model
+    outside: ClassVar[bool] = False  # True if another server answers, perhaps otherwise the next time
     lora: ClassVar[Lora | None] = None
 
-    model: str  # directory, Hub name, or the name of an embedded model
+    model: str  # directory, Hub name, or the name of an shipped model
 
     @property
     def source_policy(self) -> str | None:
@@ -39,9 +39,9 @@ class Policy:
         return not self.trained and self.source_policy is None and not self.outside
 
     def with_device_defaults(self, *, autocast: bool) -> Self:
-        """With what the device decides; ``autocast``: bfloat16 arithmetic, where the recipe leaves that open."""
+        """A copy with the device's defaults; ``autocast``: bfloat16 arithmetic if the recipe does not say."""
         return self
 
-    def build(self, name: str, room: PolicyFactory) -> policy_handles.PolicyHandle:
+    def build(self, name: str, factory: PolicyFactory) -> policy_handles.PolicyHandle:
         """Its handle, in the room where a backend holds models."""
         raise NotImplementedError

@@ -28,17 +28,18 @@ USUAL = ("ood_length", "ood_template")  # splits that recipes ask for whether a 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """Which policy learns, from which role's traces, by which algorithm."""
+    """Trains one policy on the traces of a role with an algorithm."""
 
     policy: str
-    on: str  # a role
-    by: Algorithm
-    weight: float = 1.0  # of its loss, beside other objectives of the same policy
-    also: tuple[str, ...] = ()  # further roles whose traces join its groups, such as refinements of answers
+    role: str  # role whose traces are trained on
+    algorithm: Algorithm
+    weight: float = 1.0  # weight of its loss among the objectives of the same policy
+    extra_roles: tuple[str, ...] = ()  # further roles whose traces are trained on in the same groups, such as
+    # refinements of answers
 
     @property
     def roles(self) -> tuple[str, ...]:
-        return (self.on, *self.also)
+        return (self.role, *self.extra_roles)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +48,9 @@ class Origin:
 
     target: str  # "name" of a shipped recipe or "path/to/file.py:function"
     arguments: Mapping[str, Any]
-    settings: tuple[str, ...] = ()  # "dotted.path=value" overrides applied afterwards
-    by_size: Mapping[str, Any] = field(default_factory=dict)  # what of these was chosen by the model's size
+    overrides: tuple[str, ...] = ()  # "dotted.path=value" overrides applied afterwards
+    by_size: Mapping[str, Any] = field(default_factory=dict)  # settings among these that were chosen by the model's
+    # size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +68,8 @@ class Recipe:
     objectives: Mapping[str, Objective]
     schedule: Schedule
     evaluation: Evaluation
-    stores: Mapping[str, Store] = field(default_factory=dict)  # what the run collects, at its start
-    horizon: int | None = None  # steps over which decays run, None for ``steps``
+    stores: Mapping[str, Store] = field(default_factory=dict)  # initial content of what the run collects
+    horizon: int | None = None  # steps over which weights and learning rates decay; None for ``steps``
     tokens: int | None = None  # the run ends with the step in which it has sampled so many, or with ``steps``
     flops: float | None = None  # the same with operations (``trainer/flops.py``)
     seconds: float | None = None  # the same with seconds of training, evaluations left out
@@ -125,8 +127,8 @@ def check_recipe(recipe: Recipe) -> None:
             "name, get, size and describe, such as word_problems() or task_source('jsonl', 'questions.jsonl')"
         )
     evaluation = recipe.evaluation
-    needs = recipe.objectives[recipe.leading_objective].by.needs()
-    if recipe.refill and (needs.group < 2 or not needs.reads):
+    needs = recipe.objectives[recipe.leading_objective].algorithm.needs()
+    if recipe.refill and (needs.min_group_size < 2 or not needs.reward_signals):
         raise ConfigError(
             f"recipe {recipe.name!r}: refill is {recipe.refill}, but its first objective compares no answers of a "
             "group; leave it out"
@@ -190,7 +192,7 @@ def check_recipe(recipe: Recipe) -> None:
                 raise ConfigError(
                     f"policy {name!r} speaks in tokens of {policy_spec.tokens_of!r}, of kind {kind!r}; name a model"
                 )
-    used = {spec.policy for spec in recipe.roles.values()} | set(recipe.evaluation.fixed.values())
+    used = {spec.policy for spec in recipe.roles.values()} | set(recipe.evaluation.frozen_roles.values())
     for implied in recipe.evaluation.implied:
         _check_known("role", implied.role, recipe.roles, "evaluation, implied")
         for policy in filter(None, (implied.policy, implied.reference)):
@@ -198,7 +200,7 @@ def check_recipe(recipe: Recipe) -> None:
             used.add(policy)
     for name, objective in recipe.objectives.items():
         used |= _check_objective(recipe, name, objective)
-    for role, policy in recipe.evaluation.fixed.items():
+    for role, policy in recipe.evaluation.frozen_roles.items():
         _check_known("role", role, recipe.roles, "evaluation, fixed")
         _check_known("policy", policy, recipe.policies, "evaluation, fixed")
         kind = recipe.policies[policy].kind
@@ -210,9 +212,9 @@ def check_recipe(recipe: Recipe) -> None:
             if size is not None and size < 1:
                 raise ConfigError(f"phase {phase.name!r} {label} is {size}, expected at least 1")
         if phase.unlabelled:
-            from cotrain.data.labels import refuse_unlabelled
+            from cotrain.data.labels import check_unlabelled
 
-            refuse_unlabelled(recipe.tasks, f"phase {phase.name!r}")
+            check_unlabelled(recipe.tasks, f"phase {phase.name!r}")
         for name in phase.objectives:
             _check_known("objective", name, recipe.objectives, f"phase {phase.name!r}")
         for name in phase.stores:
@@ -251,20 +253,20 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
     _check_known("policy", objective.policy, recipe.policies, where)
     for role in objective.roles:
         _check_known("role", role, recipe.roles, where)
-    policy, by = recipe.policies[objective.policy], type(objective.by).__name__
-    needs = objective.by.needs()
+    policy, by = recipe.policies[objective.policy], type(objective.algorithm).__name__
+    needs = objective.algorithm.needs()
     if not policy.trained:
         raise ConfigError(
             f"{where} trains policy {objective.policy!r}, which is of kind {policy.kind!r}; make it trainable"
         )
     for role in objective.roles:
-        if role in needs.beside and role != objective.on:
+        if role in needs.baseline_roles and role != objective.role:
             continue
         player, sampling = recipe.roles[role].policy, recipe.roles[role].sampling
         if needs.on_policy and player != objective.policy:
             raise ConfigError(
                 f"{where} uses {by}, which needs samples drawn by the policy it trains, but role {role!r} is "
-                f"played by {player!r}; use Sft, or let {objective.policy!r} play the role"
+                f"played by {player!r}; use SFT, or let {objective.policy!r} play the role"
             )
         if needs.on_policy and (sampling.is_greedy or sampling.top_p < 1.0):
             raise ConfigError(
@@ -272,9 +274,9 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
                 f"top_p {sampling.top_p}; expected a temperature of at least {COLDEST:g} and top_p 1, "
                 "else its log-probabilities are not the policy's"
             )
-        if sampling.temperature != (temperature := recipe.roles[objective.on].sampling.temperature):
+        if sampling.temperature != (temperature := recipe.roles[objective.role].sampling.temperature):
             raise ConfigError(
-                f"{where} learns from role {objective.on!r} at temperature {temperature} and from role {role!r} at "
+                f"{where} learns from role {objective.role!r} at temperature {temperature} and from role {role!r} at "
                 f"{sampling.temperature}; sample both at one temperature"
             )
     if policy.head != needs.head:
@@ -307,7 +309,7 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
 
 def _check_signals(recipe: Recipe, name: str, objective: Objective) -> None:
     """What the objective reads, some protocol must give to one of its roles when it is due."""
-    reads = objective.by.needs().reads
+    reads = objective.algorithm.needs().reward_signals
     given_signals: list[Signal] = []
     for phase in recipe.schedule.phases if reads else ():
         if name not in phase.objectives:
@@ -317,7 +319,7 @@ def _check_signals(recipe: Recipe, name: str, objective: Objective) -> None:
             raise ConfigError(
                 f"phase {phase.name!r}: protocol {bound_function(phase.protocol).__name__!r} does not say what it "
                 f"rewards, and objective {name!r} reads {', '.join(map(str, reads))}; put "
-                f"@gives({reads[0].name.upper()}.to({objective.on!r})) above it, from cotrain.core.signals"
+                f"@gives({reads[0].name.upper()}.to({objective.role!r})) above it, from cotrain.core.signals"
             )
         given_signals += [signal for role in objective.roles for signal in declared.signals_for(role)]
     for signal in reads:
@@ -366,7 +368,7 @@ def check_problems(recipe: Recipe) -> None:
 
 
 def _why_empty(tasks: TaskSource, split: str) -> str:
-    """What to do about a split without a problem."""
+    """Advice for a split without problems."""
     from cotrain.data.labels import Unanswered
 
     if isinstance(tasks, Unanswered):
@@ -409,8 +411,8 @@ def _check_step_is_filled(recipe: Recipe) -> None:
 
 def cap_path(name: str, objective: Objective) -> str:
     """Where the bound of an objective's ratio is set; a loss of two sorts of samples has it in the second's."""
-    within = "loss.otherwise" if hasattr(getattr(objective.by, "loss", None), "otherwise") else "loss"
-    return f"objectives.{name}.by.{within}.cap"
+    within = "loss.otherwise" if hasattr(getattr(objective.algorithm, "loss", None), "otherwise") else "loss"
+    return f"objectives.{name}.algorithm.{within}.cap"
 
 
 def _learns_before(recipe: Recipe, name: str) -> tuple[str, str] | None:
@@ -427,8 +429,8 @@ def check_due(recipe: Recipe) -> None:
     it would compare one answer with itself, or take what was sampled some updates ago for the present policy's."""
     schedule = recipe.schedule
     for name, objective in recipe.objectives.items():
-        policy, needs = objective.policy, objective.by.needs()
-        if needs.ratio:
+        policy, needs = objective.policy, objective.algorithm.needs()
+        if needs.off_policy_corrected:
             continue
         if (count := recipe.updates_per_batch(policy)) > 1:
             found, instead = str(count), f"--set policies.{policy}.updates_per_batch=1"
@@ -447,14 +449,14 @@ def check_due(recipe: Recipe) -> None:
             continue
         for name in phase.objectives:
             objective = recipe.objectives[name]
-            least = objective.by.needs().group
-            if size < least and objective.on in declared.once and not objective.also:
+            least = objective.algorithm.needs().min_group_size
+            if size < least and objective.role in declared.once and not objective.extra_roles:
                 raise ConfigError(
                     f"phase {phase.name!r}: objective {name!r} compares at least {least} answers to a problem, and "
                     f"group_size is {size}; raise it"
                 )
     warmup = sum(length for _, length in schedule.warmup)
-    every = warmup + len(schedule.cycle)  # what is not due by then never is
+    every = warmup + len(schedule.cycle)  # an objective that is not due by then is never due
     for name in recipe.objectives:
         first = next((step for step in range(every) if name in schedule.phase_at(step).objectives), None)
         if first is not None and first < recipe.steps:

@@ -64,7 +64,7 @@ class Remote(Policy):
     def send_ids(self) -> bool:
         return self.tokenizer is not None
 
-    def build(self, name: str, room: PolicyFactory) -> policy_handles.PolicyHandle:
+    def build(self, name: str, factory: PolicyFactory) -> policy_handles.PolicyHandle:
         from cotrain.distributed.openai_policy import MessagesRenderer, RemoteHandle
         from cotrain.models.load import load_renderer
 

@@ -1,8 +1,8 @@
-"""``Settings``, which every run has whatever its method, and ``@recipe``, which gives them to a recipe function.
+"""``RunConfig``, which every run has whatever its method, and ``@recipe``, which gives them to a recipe function.
 
     @recipe(steps=160)
-    def tango(run: Settings, *, reviews: int = 8) -> Recipe:
-        return run.recipe("tango", policies={"generator": run.learner(), **run.start()}, …)
+    def tango(run: RunConfig, *, reviews: int = 8) -> Recipe:
+        return run.recipe("tango", policies={"generator": run.learner(), **run.reference_policies()}, …)
 
     tango(steps=3, seed=1, reviews=3)
 
@@ -21,13 +21,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, overload
 
-from cotrain.algorithms.policy_gradient import Kl, pull_to
+from cotrain.algorithms.policy_gradient import KLPenalty, kl_penalty
 from cotrain.config.evaluation import Evaluation, Implied
-from cotrain.config.large_model_defaults import settings_by_size, size_defaults
+from cotrain.config.large_model_defaults import overrides_by_size, size_defaults
 from cotrain.config.override import override
 from cotrain.config.policies import Learning, LrDecay, Policy, Weights, adapter, frozen, trainable
 from cotrain.config.recipe import Objective, Origin, Recipe
-from cotrain.config.schedule import Protocol, Schedule
+from cotrain.config.schedule import RolloutFn, Schedule
 from cotrain.core.arguments import Argument, Weight, bound_arguments, check_argument, hints_of, kind_in_file
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.input_files import absolute_path
@@ -37,20 +37,20 @@ from cotrain.data.word_problems.source import study_problems
 from cotrain.metrics.heldout import Measure, measure_solver
 from cotrain.rollout.role import Role, SolverTool
 
-Restart = Literal["nothing", "optimiser", "weights"]  # with "weights" the optimiser too
+Reset = Literal["nothing", "optimiser", "weights"]  # "weights" also resets the optimizer
 Build = Callable[..., Recipe]
-# parameters that no settings are passed to
+# kinds of parameters that cannot take the RunConfig
 KEYWORD_KINDS = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
-SPLITS = ("ood_length", "ood_template")  # measured at the end where the tasks have them
+SPLITS = ("ood_length", "ood_template")  # splits measured at the end if the tasks have them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The settings of a run that no method is about. Comments are the help of the flags."""
+class RunConfig:
+    """The options that every run has, whatever its method. The comments are the help of the flags."""
 
-    model: str = "embedded"  # directory, name on the Hub, or an embedded model
-    steps: int = 100  # how long the run is
-    seed: int = 0  # of all draws
+    model: str = "shipped"  # directory, name on the Hub, or an shipped model
+    steps: int = 100  # number of training steps
+    seed: int = 0  # random seed of the run
     tasks: TaskSource | None = None  # the problems; None: word problems
     labelled: str | int | None = None  # problems with labels: 16, 10%, words:2-3, easy.jsonl; test:64 has none
     ramp: str | None = None  # train from easy to hard, by the samples of a model: suite-NAME.jsonl of `cotrain eval`
@@ -59,13 +59,14 @@ class Settings:
     group_size: int = 8  # solutions of a problem, which are compared with each other
     lr: float = 2e-4  # learning rate of the generator, or of the one policy that learns
     lora: int = 0  # rank of the adapters that are trained, at α = 2 · rank; 0: all weights
-    kl: Weight = 0.001  # weight of the KL term that pulls the generator to its start
+    kl: Weight = 0.001  # weight of the KL term between the generator and its initial weights
     tool: SolverTool | None = None  # answers calls of whoever writes solutions: calculator, or my_file.py:function
-    temperature: float | None = None  # at which all roles sample; by default 1, or what the method says
-    lr_warmup: int | None = None  # updates over which all learning rates rise (default: 5)
-    lr_decay: LrDecay | None = None  # how they fall to 0 by the last update; wsd: over the last fifth (constant)
-    updates_per_batch: int | None = None  # of every policy that learns, from the same samples (default: 1)
-    offload: bool = False  # on a GPU, policies that rest lie in the machine's own memory, with all moments
+    temperature: float | None = None  # sampling temperature of all roles; by default 1, or what the method says
+    lr_warmup: int | None = None  # warm-up updates, over which learning rates rise (default: 5)
+    lr_decay: LrDecay | None = None  # shape in which learning rates fall to 0 by the last update; wsd: over the last
+    # fifth (constant)
+    updates_per_batch: int | None = None  # updates of each policy on the same samples (default: 1)
+    offload: bool = False  # on a GPU, keep policies that do not compute, and all moments, in CPU memory
     load_in_4bit: bool = False  # frozen models and bases of adapters: linear layers in 4 bits, by bitsandbytes
     refill: int = 0  # rounds a step in which problems whose answers all earn the same are replaced (DAPO)
     mask_truncated: bool = False  # leave answers that were cut at max_tokens out of the loss (DAPO)
@@ -75,29 +76,29 @@ class Settings:
     evaluation_tasks: int = 256  # held-out problems, before and after
 
     def learner(
-        self, model: str | None = None, *, lr: float | None = None, iteration: int = 0, restart: Restart = "nothing"
+        self, model: str | None = None, *, lr: float | None = None, iteration: int = 0, reset: Reset = "nothing"
     ) -> Policy:
         """A policy that learns: all of its weights, or an adapter where ``lora`` is set. ``restart``: what begins anew
         after every ``iteration`` of its updates."""
         name, rate = model or self.model, self.lr if lr is None else lr
         made = adapter(name, rank=self.lora, alpha=2 * self.lora, lr=rate) if self.lora else trainable(name, lr=rate)
-        if restart == "nothing":
+        if reset == "nothing":
             return made
         assert isinstance(made, Learning)
-        return replace(made, restart_every=iteration, restart_weights=restart == "weights")
+        return replace(made, reset_every=iteration, reset_to_start=reset == "weights")
 
-    def start(self) -> dict[str, Policy]:
-        """The policy ``start``, to which ``pull`` pulls; none where ``kl`` is 0."""
-        return {"start": frozen(self.model)} if self.kl else {}
+    def reference_policies(self) -> dict[str, Policy]:
+        """The frozen policy ``reference`` of the KL term; none where ``kl`` is 0."""
+        return {"reference": frozen(self.model)} if self.kl else {}
 
-    def pull(self) -> Kl | None:
-        """The KL term of the generator."""
-        return pull_to("start", self.kl)
+    def kl_penalty(self) -> KLPenalty | None:
+        """The KL term between the generator and the policy ``reference``; None where ``kl`` is 0."""
+        return kl_penalty("reference", self.kl)
 
-    def fixed_roles(self) -> dict[str, str]:
-        """Judges are also measured on solutions of ``start``, which stay the same through the run, where there is
+    def frozen_roles(self) -> dict[str, str]:
+        """Judges are also measured on solutions of ``reference``, which stay the same through the run, where there is
         one."""
-        return {"solver": "start"} if self.kl else {}
+        return {"solver": "reference"} if self.kl else {}
 
     @property
     def problems(self) -> TaskSource:
@@ -117,12 +118,11 @@ class Settings:
         return with_labels(source, str(self.labelled), self.seed)
 
     def unlabelled_share(self) -> float:
-        """What share of its problems a method that needs no labels takes from those without one: all, where
-        ``labelled`` says that there are any."""
+        """The share of unlabelled problems for a method that needs no labels: 1 if ``labelled`` is set, else 0."""
         return float(self.labelled is not None)
 
     def values(self) -> dict[str, Any]:
-        """By name, to call another recipe with them."""
+        """All options by name, to call another recipe with them."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def recipe(
@@ -133,9 +133,9 @@ class Settings:
         roles: Mapping[str, Role],
         objectives: Mapping[str, Objective],
         schedule: Schedule,
-        evaluate: Protocol,
+        evaluate: RolloutFn,
         measures: tuple[Measure, ...] = (measure_solver("solver", 8),),
-        fixed: Mapping[str, str] | None = None,
+        frozen_roles: Mapping[str, str] | None = None,
         implied: tuple[Implied, ...] = (),
         stores: Mapping[str, Store] | None = None,
     ) -> Recipe:
@@ -146,7 +146,7 @@ class Settings:
             measures=measures,
             tasks=self.evaluation_tasks,
             splits=SPLITS,
-            fixed=fixed or {},
+            frozen_roles=frozen_roles or {},
             implied=implied,
         )
         return Recipe(
@@ -185,8 +185,10 @@ class Settings:
         from cotrain.algorithms.advantage_edits import with_length_options
 
         first = next(iter(objectives))
-        by = with_length_options(objectives[first].by, self.mask_truncated, self.overlong_tokens, self.length_penalty)
-        return {**objectives, first: replace(objectives[first], by=by)}
+        by = with_length_options(
+            objectives[first].algorithm, self.mask_truncated, self.overlong_tokens, self.length_penalty
+        )
+        return {**objectives, first: replace(objectives[first], algorithm=by)}
 
     def _with_schedule(self, policy: Policy) -> Policy:
         if self.offload and isinstance(policy, Weights):
@@ -199,7 +201,7 @@ class Settings:
         return replace(policy, **{n: value for n in names if (value := getattr(self, n)) is not None})
 
 
-SETTING_NAMES = tuple(field.name for field in dataclasses.fields(Settings))
+RUN_CONFIG_NAMES = tuple(field.name for field in dataclasses.fields(RunConfig))
 
 
 class RecipeFunction:
@@ -230,11 +232,11 @@ class RecipeFunction:
 
     def own(self) -> dict[str, Argument]:
         """The method's own parameters."""
-        return {name: argument for name, argument in self.taken.items() if name not in SETTING_NAMES}
+        return {name: argument for name, argument in self.taken.items() if name not in RUN_CONFIG_NAMES}
 
     def settings(self) -> dict[str, Argument]:
         """The settings of every run that it takes, with its defaults."""
-        return {name: argument for name, argument in self.taken.items() if name in SETTING_NAMES}
+        return {name: argument for name, argument in self.taken.items() if name in RUN_CONFIG_NAMES}
 
     def make(self, given: Mapping[str, Any], *, again: bool = False) -> Recipe:
         """The recipe of these arguments. ``again``: of a run that was begun, where no default depends on the size of
@@ -247,8 +249,8 @@ class RecipeFunction:
         has_defaults = len(given) < len(values)  # a file of a dry run names all of them
         chosen = size_defaults(values, given) if has_defaults and not again else {}
         values |= chosen
-        settings = Settings(**{name: value for name, value in values.items() if name in SETTING_NAMES})
-        recipe = self.build(settings, **{name: value for name, value in values.items() if name not in SETTING_NAMES})
+        settings = RunConfig(**{name: value for name, value in values.items() if name in RUN_CONFIG_NAMES})
+        recipe = self.build(settings, **{name: value for name, value in values.items() if name not in RUN_CONFIG_NAMES})
         if not isinstance(recipe, Recipe):
             raise ConfigError(f"recipe function {self.name!r} returned {recipe!r}, expected a Recipe")
         origin = Origin(
@@ -275,7 +277,7 @@ class RecipeFunction:
 
 def _with_sizes_of_policies(recipe: Recipe, chosen: Mapping[str, Any]) -> Recipe:
     """With fewer tokens a pass for policies of large models, and all that was chosen by size in the recipe's origin."""
-    sizes = settings_by_size(recipe.policies)
+    sizes = overrides_by_size(recipe.policies)
     if sizes:
         recipe = override(recipe, [f"{path}={value}" for path, value in sizes.items()])
     if not (chosen or sizes) or recipe.origin is None:
@@ -292,7 +294,7 @@ def recipe(
 def recipe(
     build: Build | None = None, /, *, without: tuple[str, ...] = (), reads: str = "jsonl", **defaults: Any
 ) -> RecipeFunction | Callable[[Build], RecipeFunction]:
-    """Decorate a function of ``Settings`` and the method's own parameters that returns a Recipe.
+    """Decorate a function of ``RunConfig`` and the method's own parameters that returns a Recipe.
 
     ``defaults``: of settings, where the method has others. ``without``: settings that it does not take. ``reads``: the
     kind of tasks that ``--data FILE`` holds where ``--tasks`` does not say it. Arguments are held against the
@@ -309,8 +311,8 @@ def recipe(
 def settings_taken(where: str, without: Collection[str], defaults: Mapping[str, Any]) -> dict[str, Argument]:
     """The settings that a recipe takes, each with the recipe's default where it has one. Raises UnknownName and
     ConfigError."""
-    hints = hints_of(Settings)
-    fields = {field.name: field for field in dataclasses.fields(Settings)}
+    hints = hints_of(RunConfig)
+    fields = {field.name: field for field in dataclasses.fields(RunConfig)}
     for name in (*without, *defaults):
         if name not in fields:
             raise UnknownName(f"setting of {where}", name, fields)
@@ -330,13 +332,13 @@ def own_arguments(where: str, build: Build) -> dict[str, Argument]:
     if not parameters or parameters[0].default is not inspect.Parameter.empty or parameters[0].kind in KEYWORD_KINDS:
         raise ConfigError(
             f"{where}: its first parameter takes the settings that every run has; expected "
-            f"`def {build.__name__}(run: Settings, …)`"
+            f"`def {build.__name__}(run: RunConfig, …)`"
         )
     run = parameters[0].name
     hints = hints_of(build)
     own: dict[str, Argument] = {}
     for parameter in parameters[1:]:
-        if parameter.name in SETTING_NAMES:
+        if parameter.name in RUN_CONFIG_NAMES:
             raise ConfigError(
                 f"{where}: parameter {parameter.name!r} is a setting of every run; use {run}.{parameter.name}, "
                 f"with @recipe({parameter.name}=…) for another default"

@@ -1,4 +1,4 @@
-"""Which protocol is played at a step and which objectives learn from it: a pure function of the step.
+"""The schedule: which protocol runs at a step and which objectives learn from it, as a pure function of the step.
 
 Resuming needs nothing but the step. Decays do not run on the global step but on each policy's own update count, which
 the schedule can also foretell (``planned_batches``), because Tango's α is defined over the generator's updates alone.
@@ -17,7 +17,7 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.seeding import permuted_index, seed_of
 from cotrain.core.types import Task, TaskSource
 
-Protocol = Callable[..., Coroutine[Any, Any, Any]]  # async (task, roles) → None; a partial where it takes options
+RolloutFn = Callable[..., Coroutine[Any, Any, Any]]  # async (task, roles) → None; a partial where it takes options
 LEADING = "generator"  # the stream of tasks of the phases that train the leading objective
 
 
@@ -26,7 +26,7 @@ class Phase:
     """One kind of step: what is played, how wide, and who learns from it."""
 
     name: str
-    protocol: Protocol  # with its options bound, as in ``partial(solve_then_verify, reviews=8)``
+    protocol: RolloutFn  # protocol, with its options bound, as in ``partial(solve_then_verify, reviews=8)``
     objectives: tuple[str, ...]  # names of the objectives that are due
     tasks: int | None = None  # problems drawn, None for the recipe's ``tasks_per_step``
     group_size: int | None = None  # episodes on each problem, None for the recipe's ``group_size``
@@ -36,7 +36,7 @@ class Phase:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """What is bound to the protocol, for whoever shows it."""
+        """The options that are bound to the protocol, for display."""
         return bound_options(self.protocol)
 
 
@@ -82,8 +82,8 @@ class Schedule:
         return next(p for p in self.phases if p.name == name)
 
     def task_stream(self, step: int, leading: str) -> tuple[str, int]:
-        """Where a step's tasks are drawn: a stream, and how many earlier steps drew from it. Every phase in which the
-        recipe's leading objective learns draws from ``LEADING``, so that the n-th such step of two recipes with one
+        """The stream that a step draws its tasks from, and how many earlier steps drew from it. Every phase in which
+        the recipe's leading objective learns draws from ``LEADING``, so that the n-th such step of two recipes with one
         seed sees the same problems, however they name their objectives and whatever else their schedules do in
         between."""
         streams = {p.name: LEADING if leading in p.objectives else p.objectives[0] for p in self.phases}
@@ -118,13 +118,13 @@ class Schedule:
         return sum(counts[self._name_at(s)] for s in range(steps))
 
 
-def rebind_options(protocol: Protocol, options: Mapping[str, Any]) -> Protocol:
+def rebind_options(protocol: RolloutFn, options: Mapping[str, Any]) -> RolloutFn:
     """The protocol with these options bound, and no others."""
     return partial(bound_function(protocol), **options)
 
 
-def single(
-    protocol: Protocol,
+def constant_schedule(
+    protocol: RolloutFn,
     *objectives: str,
     name: str = "train",
     group_size: int | None = None,
@@ -135,22 +135,23 @@ def single(
     """The same phase at every step; its settings as in ``Phase``. Options of the protocol are ``misplaced`` here, and
     refused: they are bound to it."""
     if misplaced:
-        _refuse_misplaced(protocol, next(iter(misplaced)))
+        _raise_misplaced(protocol, next(iter(misplaced)))
     options = {"group_size": group_size, "unlabelled": unlabelled, "stores": stores}
     phase = Phase(name=name, protocol=protocol, objectives=objectives, **options)  # type: ignore[arg-type]
     return Schedule(phases=(phase,), cycle=(name,))
 
 
-def _refuse_misplaced(protocol: Protocol, keyword: str) -> NoReturn:
-    """Raise UnknownName for a keyword that neither ``single`` nor the protocol has; ConfigError for an option of the
-    protocol, which is to be bound."""
+def _raise_misplaced(protocol: RolloutFn, keyword: str) -> NoReturn:
+    """Raise UnknownName for a keyword that neither ``constant_schedule`` nor the protocol has; ConfigError for an
+    option of the protocol, which is to be bound."""
     function = bound_function(protocol)
     label, options = getattr(function, "__name__", str(function)), option_names(function)
     if keyword not in options:
         own = ("name", "group_size", "unlabelled", "stores")
-        raise UnknownName(f"argument of single(), or option of {label},", keyword, [*own, *options])
+        raise UnknownName(f"argument of constant_schedule(), or option of {label},", keyword, [*own, *options])
     raise ConfigError(
-        f"single: {keyword} is an option of {label}; bind it, as in single(partial({label}, {keyword}=…), …)"
+        f"constant_schedule: {keyword} is an option of {label}; bind it, as in "
+        f"constant_schedule(partial({label}, {keyword}=…), …)"
     )
 
 

@@ -82,7 +82,7 @@ def option_names(function: Callable[..., Any]) -> list[str]:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         return []
-    return [one.name for one in parameters[2:] if one.kind in _BY_NAME]
+    return [parameter.name for parameter in parameters[2:] if parameter.kind in _BY_NAME]
 
 
 def check_protocol(
@@ -186,11 +186,11 @@ def _bounds_of(hint: Any, *, held_out: bool = False) -> tuple[float, float] | No
 def kind_in_file(hint: Any) -> type | None:
     """What a text may name in a file of the user's where an annotation allows it: a function for ``str |
     Callable[..., float]``, a dataclass for ``str | Game``; None for any other annotation."""
-    for one in typing.get_args(hint):
-        if typing.get_origin(one) is Callable:
+    for arg in typing.get_args(hint):
+        if typing.get_origin(arg) is Callable:
             return types.FunctionType
-        if isinstance(one, type) and dataclasses.is_dataclass(one):
-            return one
+        if isinstance(arg, type) and dataclasses.is_dataclass(arg):
+            return arg
     return None
 
 

@@ -59,7 +59,7 @@ def lines_of_file(path: Path) -> Iterator[bytes]:
                 total, length = total + len(rest), length + len(rest)
                 if length > MOST_LINE:
                     raise DataError(f"{path}: a line of more than {MOST_LINE} bytes; expected one row a line")
-            _refuse_bomb(path, total, most)
+            _check_expansion(path, total, most)
             yield line
 
 
@@ -67,7 +67,7 @@ def content_of_file(path: Path, most: int = MOST_WHOLE) -> bytes:
     """All of a file of at most ``most`` bytes, unpacked where its name ends in ``.gz``. Raises DataError."""
     with _open_bounded(path, most) as (stream, limit):
         content = stream.read(limit + 1)
-    _refuse_bomb(path, len(content), limit)
+    _check_expansion(path, len(content), limit)
     return content
 
 
@@ -98,14 +98,14 @@ def read_toml(path: Path) -> dict[str, Any]:
             (f"{name}.{key}".lstrip("."), inside)
             for name, value in level
             for key, inside in (value.items() if isinstance(value, dict) else enumerate(value))
-            if isinstance(inside, dict | list) or _refuse_large(path, f"{name}.{key}".lstrip("."), inside)
+            if isinstance(inside, dict | list) or _check_file_size(path, f"{name}.{key}".lstrip("."), inside)
         ]
     if level:
         raise DataError(f"{path}: nested too deeply; expected at most {DEEPEST} tables inside each other")
     return table
 
 
-def _refuse_large(path: Path, name: str, value: Any) -> bool:
+def _check_file_size(path: Path, name: str, value: Any) -> bool:
     """Raise DataError for a whole number of more than 64 bits; else False."""
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise DataError(f"{path}: {name:.60} is a number of more than 64 bits; write a smaller one")
@@ -205,7 +205,7 @@ def _size_of_regular(path: Path, status: os.stat_result) -> int:
     return status.st_size
 
 
-def _refuse_bomb(path: Path, size: int, most: int) -> None:
+def _check_expansion(path: Path, size: int, most: int) -> None:
     if size > most:
         raise DataError(
             f"{path}: unpacks to more than {most} bytes ({PACKED} times its size, or more than is read at once); "

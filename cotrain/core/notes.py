@@ -1,16 +1,17 @@
-"""What a protocol may write on a turn beside rewards: ground truth (``Note``) and what a parser found (``Finding``).
+"""What a protocol may write on a turn beside rewards: ground truth (``Metadata``) and what a parser found
+(``Finding``).
 
 ::
 
-    turn.note(CORRECT, True)              turn.show(ANSWER, "12")
+    turn.add_metadata(CORRECT, True)              turn.add_finding(ANSWER, "12")
     CORRECT.of(trace)  →  True            ANSWER.of(trace)  →  "12"
 
 Each key is declared once, with its type: a string in a key's place, or a value of another type, raises at once. Here
 stand the keys that several files share; a method declares its own beside its protocol. Both become plain JSON in the
 ledger.
 
-Telemetry and evaluation read notes; algorithms never do. ``docs/metrics.md`` has ``{role}/truth/{name}`` for every note
-that is a number or a boolean and is not ``measured`` otherwise.
+Telemetry and evaluation read notes; algorithms never do. ``docs/metrics.md`` has ``{role}/metadata/{name}`` for every
+note that is a number or a boolean and is not ``measured`` otherwise.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from typing import Any, Generic, Protocol, TypeVar
 T = TypeVar("T")
 
 
-class HasTruth(Protocol):
+class HasMetadata(Protocol):
     """A turn while it is played, or its trace."""
 
     @property
-    def truth(self) -> Mapping[str, Any]: ...
+    def metadata(self) -> Mapping[str, Any]: ...
 
 
-class HasParsed(Protocol):
+class HasFindings(Protocol):
     """A trace."""
 
     @property
-    def parsed(self) -> Mapping[str, Any]: ...
+    def findings(self) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True)  # not slotted: a generic class sets what it was made as
@@ -58,17 +59,17 @@ class _Key(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Note(_Key[T]):
-    """A key of ``truth``: what the oracle knows of a turn."""
+class Metadata(_Key[T]):
+    """A key of ``metadata``: what the oracle knows of a turn."""
 
     measured: bool = False  # metrics of its own are made from it
 
-    def of(self, trace: HasTruth) -> T | None:
-        """What was noted, None where nothing was."""
-        return trace.truth.get(self.name)
+    def of(self, trace: HasMetadata) -> T | None:
+        """The value of this key; None if there is none."""
+        return trace.metadata.get(self.name)
 
-    def require(self, trace: HasTruth) -> T:
-        """What was noted. Raises LookupError where nothing was."""
+    def require(self, trace: HasMetadata) -> T:
+        """The value of this key. Raises LookupError if there is none."""
         found = self.of(trace)
         if found is None:
             raise LookupError(f"{self.name!r} is not noted: {self.meaning}")
@@ -77,15 +78,15 @@ class Note(_Key[T]):
 
 @dataclass(frozen=True)
 class Finding(_Key[T]):
-    """A key of ``parsed``: what a parser read in a turn, as its trace keeps it."""
+    """A key of ``findings``: what a parser read in a turn, as its trace keeps it."""
 
-    def of(self, trace: HasParsed) -> T | None:
-        """What was found, None where nothing was."""
-        return trace.parsed.get(self.name)
+    def of(self, trace: HasFindings) -> T | None:
+        """The value of this key; None if there is none."""
+        return trace.findings.get(self.name)
 
-    def is_in(self, trace: HasParsed) -> bool:
+    def is_in(self, trace: HasFindings) -> bool:
         """Was anything said of it, be it None?"""
-        return self.name in trace.parsed
+        return self.name in trace.findings
 
 
 LARGEST = 1e100  # of a number that is noted or shown: squares of it can be added up
@@ -113,20 +114,22 @@ def _fit_json(value: Any, kind: Any) -> Any:
 
 # -- the truth
 
-CORRECT = Note[bool](
+CORRECT = Metadata[bool](
     "correct", bool | None, "is the answer right; of a judgement: is what it judges right", measured=True
 )
-GOLD = Note[str]("gold", str | None, "the gold answer", measured=True)
-STEP_OK = Note[list[bool]]("step_ok", list[bool] | None, "is each step right, as the oracle says", measured=True)
-STEP_REASONS = Note[list[str]]("step_reasons", list[str], "why each step is wrong, empty where right", measured=True)
-FIRST_WRONG = Note[int](
+GOLD = Metadata[str]("gold", str | None, "the gold answer", measured=True)
+STEP_OK = Metadata[list[bool]]("step_ok", list[bool] | None, "is each step right, as the oracle says", measured=True)
+STEP_REASONS = Metadata[list[str]](
+    "step_reasons", list[str], "why each step is wrong, empty where right", measured=True
+)
+FIRST_WRONG = Metadata[int](
     "first_wrong", int | None, "0-based index of the first wrong step, None for none", measured=True
 )
-LABEL_RIGHT = Note[float]("label_right", bool | float, "is the pseudo-label the truth; of several, their share")
-REWARD_RIGHT = Note[bool]("reward_right", bool, "is the reward what the truth would have paid")
-TEAM = Note[bool]("team", bool, "is the solution right with which the team ends")
-GATHERED = Note[float]("gathered", float, "share of the needed facts that the solver found")
-JUDGED = Note[bool]("judged", bool, "was the solution shown to a judge")
+LABEL_RIGHT = Metadata[float]("label_right", bool | float, "is the pseudo-label the truth; of several, their share")
+REWARD_RIGHT = Metadata[bool]("reward_right", bool, "is the reward what the truth would have paid")
+TEAM = Metadata[bool]("team", bool, "is the solution right with which the team ends")
+GATHERED = Metadata[float]("gathered", float, "share of the needed facts that the solver found")
+JUDGED = Metadata[bool]("judged", bool, "was the solution shown to a judge")
 
 SHARED = (CORRECT, GOLD, STEP_OK, STEP_REASONS, FIRST_WRONG, LABEL_RIGHT, REWARD_RIGHT, JUDGED)
 MEASURED = frozenset(note.name for note in SHARED if note.measured)

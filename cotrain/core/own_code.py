@@ -166,7 +166,8 @@ def _installed_folders() -> frozenset[Path]:
 
 
 def files_named(value: Any) -> Iterator[Path]:
-    """The files of code that an argument names, by ``file.py:name``, ``package.module:Name`` or as a command."""
+    """The files of code that an argument names, by ``file.py:name``, ``package.module:AlgorithmName`` or as a
+    command."""
     if isinstance(value, Mapping):
         for one in value.values():
             yield from files_named(one)

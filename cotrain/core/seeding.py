@@ -48,13 +48,13 @@ def permuted_index(place: int, size: int, key: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Address:
-    """Where in a run one call to a role happened. Sorting by address is the order of everything that is summed."""
+    """The place of one call of a role in a run. Sums run in the order of addresses."""
 
     step: int  # training step, or -1 outside of training
     task: int  # position of the task in the step's draw
-    member: int  # which of the G episodes on this task
-    role: str  # who spoke
-    call: int  # how many calls this role had before in the episode
+    member: int  # index among the G episodes of this task
+    role: str  # role that spoke
+    call: int  # number of earlier calls of this role in the episode
     path: tuple[int, ...] = ()  # () for a call's first turn; further ones: (turn,), in forks (turn, fork, turn) …
 
     def __str__(self) -> str:

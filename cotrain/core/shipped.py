@@ -10,29 +10,29 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-EMBEDDED_BASE = "embedded"
-EMBEDDED_CHECKER = "embedded-checker"
-EMBEDDED_HABITS = "embedded-habits"
-EMBEDDED_PROPOSER = "embedded-proposer"
-EMBEDDED_GAMES = "embedded-games"
-EMBEDDED_SEARCH = "embedded-search"
-EMBEDDED_FORMAT = "embedded-format"
-EMBEDDED_ROLES = "embedded-roles"
-EMBEDDED_DIGEST = "embedded-digest"
-EMBEDDED_RATER = "embedded-rater"
+SHIPPED_BASE = "shipped"
+SHIPPED_CHECKER = "shipped-checker"
+SHIPPED_HABITS = "shipped-habits"
+SHIPPED_PROPOSER = "shipped-proposer"
+SHIPPED_GAMES = "shipped-games"
+SHIPPED_SEARCH = "shipped-search"
+SHIPPED_FORMAT = "shipped-format"
+SHIPPED_ROLES = "shipped-roles"
+SHIPPED_DIGEST = "shipped-digest"
+SHIPPED_RATER = "shipped-rater"
 
-EMBEDDED = (  # those that speak
-    EMBEDDED_BASE,
-    EMBEDDED_CHECKER,
-    EMBEDDED_HABITS,
-    EMBEDDED_PROPOSER,
-    EMBEDDED_GAMES,
-    EMBEDDED_SEARCH,
-    EMBEDDED_FORMAT,
-    EMBEDDED_ROLES,
-    EMBEDDED_DIGEST,
+SHIPPED = (  # those that speak
+    SHIPPED_BASE,
+    SHIPPED_CHECKER,
+    SHIPPED_HABITS,
+    SHIPPED_PROPOSER,
+    SHIPPED_GAMES,
+    SHIPPED_SEARCH,
+    SHIPPED_FORMAT,
+    SHIPPED_ROLES,
+    SHIPPED_DIGEST,
 )
-SHIPPED = (*EMBEDDED, EMBEDDED_RATER)  # and a reward model
+SHIPPED = (*SHIPPED, SHIPPED_RATER)  # and a reward model
 
 PACKAGE = Path(__file__).resolve().parent.parent
 OWN = PACKAGE / "assets"
@@ -40,13 +40,13 @@ BESIDE = PACKAGE.parent / "bases" / "cotrain_bases"  # in a checkout
 DISTRIBUTION = "cotrain_bases"
 
 
-def is_embedded(name: str) -> bool:
+def is_shipped(name: str) -> bool:
     """Whether a name is one of the package's own models."""
     return name in SHIPPED
 
 
 def shipped_folder(name: str) -> Path:
-    """Where a model of the package lies, whether or not it is there: ``embedded-games`` in a folder ``base-games``."""
+    """Where a model of the package lies, whether or not it is there: ``shipped-games`` in a folder ``base-games``."""
     folder = folder_name(name)
     for place in (OWN, BESIDE, _installed_bases()):
         if place is not None and (place / folder).is_dir():
@@ -55,13 +55,13 @@ def shipped_folder(name: str) -> Path:
 
 
 def folder_name(name: str) -> str:
-    """``base`` of ``embedded``, ``base-games`` of ``embedded-games``."""
-    return "base" + name.removeprefix(EMBEDDED_BASE)
+    """``base`` of ``shipped``, ``base-games`` of ``shipped-games``."""
+    return "base" + name.removeprefix(SHIPPED_BASE)
 
 
 def how_to_get(name: str) -> str:
     """What to do where a model of the package is not in this installation."""
-    if name in (EMBEDDED_BASE, EMBEDDED_HABITS):  # those of the demo
+    if name in (SHIPPED_BASE, SHIPPED_HABITS):  # those of the demo
         return "install cotrain again"
     return "it comes with the distribution cotrain-bases: `pip install ./bases` in the source of cotrain"
 

@@ -8,7 +8,7 @@
     async def solve_briefly(task, roles): ...
         solution.reward(BREVITY, -120.0)
 
-    grpo(rewards={OUTCOME: 1.0, BREVITY: 0.1})
+    GRPO(reward_weights={OUTCOME: 1.0, BREVITY: 0.1})
 
 A recipe whose objective reads what no protocol gives is refused when it is built; a protocol that gives what it has not
 declared ends the run. A protocol that awaits others declares what they give too. Left out: types of values; all are
@@ -24,16 +24,16 @@ from typing import Any, Literal, TypeVar
 from cotrain.core.arguments import bound_function
 from cotrain.core.errors import ConfigError, nearest_name
 
-Protocol = TypeVar("Protocol", bound=Callable[..., Any])
+RolloutFnT = TypeVar("RolloutFnT", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
 class Signal:
     """One kind of reward or label. Two signals are the same when name and ``per`` are."""
 
-    name: str  # as ledger and metrics have it
+    name: str  # name in ledger and metrics
     per: Literal["answer", "span"] = "answer"  # one value for a turn, or one for each rewarded span of its text
-    role: str | None = field(default=None, compare=False, kw_only=True)  # whose turns get it, None for anyone's
+    role: str | None = field(default=None, compare=False, kw_only=True)  # role whose turns get it; None for any
     meaning: str = field(default="", compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -55,20 +55,20 @@ STEP = Signal("step", per="span", meaning="what a judge says of one step, in [-1
 FORMAT = Signal("format", meaning="how far the text has the format asked for, in [0, 1]")
 AGREEMENT = Signal("agreement", meaning="1 for a verdict that is the label, else 0")
 MATCH = Signal("match", meaning="share of a review's verdicts that are the labels, 0 for one that cannot be read")
-TRUTH = Signal("truth", meaning="the class of what was judged, 1 or 0: for class balance, never a reward")
+CLASS_LABEL = Signal("class_label", meaning="the class of what was judged, 1 or 0: for class balance, never a reward")
 LABEL = Signal("label", meaning="what a reward model shall say, in [0, 1]")
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredSignals:
-    """What one protocol says that it gives."""
+    """The signals that a protocol declares."""
 
     protocol: str  # its name
     signals: tuple[Signal, ...]
     once: tuple[str, ...] = ()  # roles that speak once in an episode
 
     def signals_for(self, role: str) -> tuple[Signal, ...]:
-        """What it gives to turns of a role."""
+        """The signals that it gives to turns of a role."""
         return tuple(signal for signal in self.signals if signal.role in (None, role))
 
     def check_signal(self, signal: Signal, role: str, *, span: bool) -> None:
@@ -93,14 +93,14 @@ class DeclaredSignals:
             )
 
 
-def gives(*signals: Signal, once: tuple[str, ...] = ()) -> Callable[[Protocol], Protocol]:
+def gives(*signals: Signal, once: tuple[str, ...] = ()) -> Callable[[RolloutFnT], RolloutFnT]:
     """Declare, above a protocol, which signals it gives and to whom: ``@gives(OUTCOME.to("solver"))``. ``once``: roles
     that speak once in an episode, so that a group has as many of their turns as a problem has episodes."""
-    wrong = [one for one in signals if not isinstance(one, Signal)]
+    wrong = [signal for signal in signals if not isinstance(signal, Signal)]
     if wrong:
         raise ConfigError(f"@gives names {wrong[0]!r}; expected signals, as in @gives(OUTCOME.to('solver'))")
 
-    def attach_signals(protocol: Protocol) -> Protocol:
+    def attach_signals(protocol: RolloutFnT) -> RolloutFnT:
         protocol.gives = DeclaredSignals(protocol.__name__, signals, once)  # type: ignore[attr-defined]
         return protocol
 
@@ -108,5 +108,5 @@ def gives(*signals: Signal, once: tuple[str, ...] = ()) -> Callable[[Protocol], 
 
 
 def declared_by(protocol: Callable[..., Any]) -> DeclaredSignals | None:
-    """What a protocol declares; None when there is no ``@gives`` above it."""
+    """The signals that a protocol declares; None when there is no ``@gives`` above it."""
     return getattr(bound_function(protocol), "gives", None)

@@ -1,8 +1,8 @@
 """The carriers that travel through one step of co-training: Task → Completion → Trace (with Rewards) → Episode.
 
 All are frozen; lists are tuples. Token axes: ``[P]`` prompt tokens, ``[T]`` all tokens from the first sampled one on:
-in a conversation of several turns also what was given between them (``Trace.mask``). Ground truth (``Trace.truth``) is
-for telemetry and evaluation; an algorithm never reads it.
+in a conversation of several turns also what was given between them (``Trace.mask``). Ground truth (``Trace.metadata``)
+is for telemetry and evaluation; an algorithm never reads it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ParseFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grade:
-    """Whether an answer is right: True, False, or None with the reason why it could not be graded."""
+    """The grade of an answer: True, False, or None with the reason why it could not be graded."""
 
     value: bool | None
     reason: str | None = None  # a short fixed phrase, always set when value is None; with False it may say why
@@ -44,7 +44,7 @@ class Grade:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepVerdicts:
-    """What the oracle says of each step of one solution."""
+    """The oracle's verdict on each step of one solution."""
 
     ok: tuple[bool, ...]  # [K] one per step
     reasons: tuple[str, ...]  # [K] "" for a right step, else "premise", "arithmetic", "relation", "unneeded", ...
@@ -56,7 +56,7 @@ class StepVerdicts:
 
 
 class Grader(Protocol):
-    """How a task source grades answers and, where it can, steps."""
+    """Grades the answers of a task source and, where it can, steps."""
 
     def grade(self, task: Task, text: str) -> Grade:
         """Is the answer in this solution text right? An unparsable text is ``Grade(value=False)``: no answer, no
@@ -96,7 +96,7 @@ class Task:
 
     id: str  # "source/split/index"
     prompt: str  # the problem as a solver sees it
-    answer: str | None  # gold answer, None when there is none
+    gold: str | None  # gold answer, None when there is none
     solution: str | None  # a worked solution in the text format of the solver, None when there is none
     difficulty: float  # number of operations for procedural problems, 0 where unknown
     grader: Grader = field(repr=False, compare=False)
@@ -134,7 +134,7 @@ class TaskSource(Protocol):
 
 
 def has_split(source: TaskSource, split: str) -> bool:
-    """Whether a source has this split; not every one has out-of-distribution problems."""
+    """True if a source has this split; not every one has out-of-distribution problems."""
     try:
         source.size(split)
     except UnknownName:
@@ -147,7 +147,7 @@ COLDEST = 1e-6  # temperature below which tokens are greedy: logits divided by l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How a role's tokens are drawn."""
+    """Sampling parameters of a role."""
 
     max_tokens: int
     temperature: float = 1.0  # 0, and all below ``COLDEST``, is greedy
@@ -164,18 +164,18 @@ FAILED = "failed"  # the finish of a completion that is none
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """What an engine answers to one request."""
+    """The answer of an engine to one request."""
 
     token_ids: tuple[int, ...]  # [T] sampled tokens, the stop token included
     logprobs: tuple[float, ...]  # [T] log-probability of each under the distribution it was drawn from
     finish: str  # "stop" (a stop token was sampled, or a stop string completed), "length", or "failed"
-    policy: str  # who answered
-    version: int  # with which weights
-    score: float | None = None  # of a policy that scores instead of speaking: its head's output after the prompt
+    policy: str  # policy that answered
+    version: int  # version of the weights that answered
+    score: float | None = None  # output of a scoring policy's head after the prompt
     failure: str | None = None  # why there is no answer, where "finish" is "failed": a server's fault, or no room
     entropies: bytes = b""  # [T] of the distribution of each token, as levels (``core/entropy.py``); b"" where unknown
-    parts: tuple[TurnRange, ...] = ()  # where a tool spoke in between: what was sampled; () where all was
-    calls: tuple[str, ...] = ()  # what became of each call of the tool
+    parts: tuple[TurnRange, ...] = ()  # sampled ranges if a tool wrote in between; () if all tokens were sampled
+    calls: tuple[str, ...] = ()  # outcome of each tool call
 
     @property
     def sampled_count(self) -> int:
@@ -187,7 +187,7 @@ class Completion:
 class Reward:
     """The value of one signal, for a whole trace (``tokens`` None) or for a half-open range of its sampled tokens."""
 
-    name: str  # of the signal
+    name: str  # name of the signal
     value: float
     tokens: tuple[int, int] | None = None  # [start, end) in token_ids
 
@@ -217,22 +217,24 @@ class Trace:
     address: Address
     role: str
     policy: str
-    version: int  # of the policy when it spoke
-    group: str  # pool key: traces of one role with the same key are compared with each other
+    version: int  # version of the policy's weights when it spoke
+    group: str  # group key: traces of one role with the same key are compared with each other
     prompt_ids: tuple[int, ...]  # [P] everything before the first sampled token
     token_ids: tuple[int, ...]  # [T] all after it: sampled, with stop tokens, and given between; the last is sampled
     logprobs: tuple[float, ...]  # [T] sampler log-probabilities; 0 where given
     text: str  # decoded text of token_ids without control tokens
     finish: str  # "stop" or "length", of the last turn
-    signals: tuple[Reward, ...]
+    rewards: tuple[Reward, ...]
     failure: str | None = None  # reason this trace may not be trained on, or None
-    parsed: Mapping[str, Any] = field(default_factory=dict)  # JSON view of what the parser found, for ledger and report
-    truth: Mapping[str, Any] = field(default_factory=dict)  # what the oracle knows; telemetry only, never training
+    findings: Mapping[str, Any] = field(default_factory=dict)  # JSON view of the parser's result, for ledger and report
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # ground truth: for telemetry and evaluation, never for
+    # training
     parent: str | None = None  # address of the trace this one judges, if any
-    score: float | None = None  # what a scoring policy said of the prompt; its one token is the stop token
-    turns: tuple[TurnRange, ...] = ()  # where each turn stands; () where one turn is all of token_ids
+    score: float | None = None  # output of a scoring policy, whose one token is the stop token
+    turns: tuple[TurnRange, ...] = ()  # range of each turn; () if one turn is all of token_ids
     entropies: bytes = b""  # [T] as of a Completion, 0 where given; b"" where an engine does not tell them
-    trajectory: str = ""  # address of the first of several training sequences that were paid as one; "" for one alone
+    trajectory: str = ""  # address of the first of several sequences that share one reward; "" for a sequence of its
+    # own
 
     @property
     def trajectory_id(self) -> str:
@@ -274,10 +276,10 @@ class Episode:
 
     step: int
     task: int  # position in the step's draw
-    member: int  # which of the G plays
+    member: int  # index among the G episodes of this task
     task_id: str
     traces: tuple[Trace, ...]  # sorted by address
-    failure: str | None = None  # why the protocol broke off, or None
+    failure: str | None = None  # why the protocol broke off; None if it did not
 
 
 # -- State that can be saved: whoever owns some has ``state()`` and ``load()``, and ``load`` takes all of it or none.

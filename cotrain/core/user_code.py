@@ -1,6 +1,7 @@
 """Loading the user's own Python: a file by its path, and a class by the text that a run has saved of it.
 
-``path/to/file.py:Name`` is what a file of its own defines; ``package.module:Name`` what an installed package does.
+``path/to/file.py:AlgorithmName`` is what a file of its own defines; ``package.module:AlgorithmName`` what an installed
+package does.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def failure_reason(what: str, error: BaseException) -> str:
 
 
 def _names_meant(error: BaseException) -> str:
-    """``; did you mean 'Sft'? (there are: …)``, where an error is about a name that something of cotrain's does not
+    """``; did you mean 'SFT'? (there are: …)``, where an error is about a name that something of cotrain's does not
     have: an import, an attribute, or a keyword of a call. "" for any other error."""
     if isinstance(error, ImportError) and error.name and (found := _NOT_IMPORTED.match(error.msg)):
         return _hint(found[1], _public_names(sys.modules.get(error.name)), listed=False)
@@ -158,7 +159,9 @@ def _keywords_of(called: str, error: BaseException) -> list[str]:
     except (TypeError, ValueError):  # one that does not say
         return []
     return [
-        one.name for one in parameters if one.kind not in (one.POSITIONAL_ONLY, one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        parameter.name
+        for parameter in parameters
+        if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
 
 

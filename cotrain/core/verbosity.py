@@ -184,7 +184,7 @@ LINES = 10  # at most
 FEW = 32  # of which all may be under way at once
 QUIET_SECONDS = 60.0  # after which a line says that it goes on
 _REMINDED: weakref.WeakSet[Reminded] = weakref.WeakSet()
-_REMINDERS: dict[int, threading.Thread] = {}  # by process: a fork has none
+_REMINDERS: dict[int, threading.Thread] = {}  # process id → its watching thread; a fork has none
 
 
 class Reminded(Protocol):
@@ -195,7 +195,7 @@ class Reminded(Protocol):
         ...
 
 
-class Pace:
+class ProgressPrinter:
     """Counts what is done of ``total``, and says so: "gsm8k: 128 of 1,319 problems, 12:40 left". Where nothing gets
     done for a minute: "gsm8k: 128 of 1,319 problems, after 21:05"."""
 

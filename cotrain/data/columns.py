@@ -44,11 +44,11 @@ from cotrain.core.errors import DataError, UnknownName, nearest_file, nearest_na
 from cotrain.core.input_files import MOST_ROW, MOST_WHOLE, lines_of_file, text_of_file
 from cotrain.data.parquet import ENDING, parquet_rows
 from cotrain.data.unread_columns import (
+    check_lost_parts,
     has_content,
     is_system,
     is_word_character,
     plain_spelling,
-    refuse_lost_parts,
     system_text,
     unread_columns,
 )
@@ -365,7 +365,7 @@ def _size_above(line: Line, most: int) -> bool:
 def row_of(row: dict[str, Any], question: str, answer: str, where: str, unanswered: bool = False) -> Row:
     """Question and answer of an object, by the columns that hold them; the answer may be missing, or null, where
     ``unanswered`` says so. Raises DataError that begins with ``where``."""
-    _refuse_talk(row, question, answer, where)
+    _check_no_talk(row, question, answer, where)
     asked, question_text = field_of(row, question, where, numbers=False)
     column, answer_text = "", None
     if _has_value(row, answer) or not unanswered:
@@ -375,7 +375,7 @@ def row_of(row: dict[str, Any], question: str, answer: str, where: str, unanswer
     unread = unread_columns(row, read)
     is_whole = "|" not in question or asked == "question_concat"  # the user has said so, or the data set
     if not is_whole:
-        refuse_lost_parts(row, read, where, flag=True)
+        check_lost_parts(row, read, where, flag=True)
 
     gold, solution = None, None
     if answer_text is not None:
@@ -400,7 +400,7 @@ def system_of(row: Mapping[str, Any], asked: str, where: str) -> str:
     messages = value_at(row, asked)
     if not isinstance(messages, list):
         return beside
-    said = [text_of(one["content"], where, numbers=False) for one in messages if one.get("role") != "user"]
+    said = [text_of(message["content"], where, numbers=False) for message in messages if message.get("role") != "user"]
     if len(said) > 1 or (said and beside and said[0] != beside):
         raise DataError(f"{where}, field {asked!r}: two system texts; keep one of them")
     return said[0] if said else beside
@@ -439,7 +439,7 @@ SPEAKERS = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "a
 SPEAKERS |= {"developer": "system"}  # as OpenAI calls it now
 
 
-def _refuse_talk(row: dict[str, Any], question: str, answer: str, where: str) -> None:
+def _check_no_talk(row: dict[str, Any], question: str, answer: str, where: str) -> None:
     """Raise DataError for a row of worked text, as fine-tuning wants it, where problems with answers are expected."""
     column = next((name for name in TALK if name in row), None)
     if column is None or any(_names_in(row, choice) for choice in answer.split("|")):

@@ -203,7 +203,7 @@ def task_of(row: Row, task_id: str, grader: AnswerGrader) -> Task:
     return Task(
         id=task_id,
         prompt=row.prompt,
-        answer=row.answer,
+        gold=row.answer,
         solution=row.solution,
         difficulty=0.0,
         grader=grader,
@@ -241,7 +241,7 @@ def read_splits(
 def _splits_of_hub(path: str, found: Mapping[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
     """The splits that are read of a data set of the Hub. Raises DataError where it has several, and not train and
     test."""
-    parts = _preferred(found)
+    parts = _preferred_file(found)
     if len(parts) == 1:
         return parts
     if {"train", "test"} <= parts.keys():
@@ -258,7 +258,7 @@ def _files_of_other_folders(folder: Path, place: Path) -> list[Path]:
 def _files_of_splits(folder: Path) -> dict[str, list[Path]]:
     """The files of each split in a directory: of train and test, and perhaps validation, or of the one split that a
     snapshot of the Hub has. Raises DataError for another directory."""
-    parts = _preferred(files_by_part(folder))
+    parts = _preferred_file(files_by_part(folder))
     if {"train", "test"} <= parts.keys():
         return {split: parts[split] for split in SPLITS if split in parts}
     names = [file.name for files in parts.values() for file in files]
@@ -269,7 +269,7 @@ def _files_of_splits(folder: Path) -> dict[str, list[Path]]:
     raise DataError(f"{folder}: a data directory needs train.jsonl and test.jsonl; it has {names or 'neither'}{hint}")
 
 
-def _preferred(parts: Mapping[str, T]) -> dict[str, T]:
+def _preferred_file(parts: Mapping[str, T]) -> dict[str, T]:
     """The parts of a data set; where some are called train_prefs, those alone, as train."""
     preferences = {name.removesuffix("_prefs"): part for name, part in parts.items() if name.endswith("_prefs")}
     return preferences or dict(parts)

@@ -176,7 +176,7 @@ def with_labels(targets: TaskSource, labelled: str, seed: int) -> TaskSource:
     """``targets`` with the labels that ``--labelled`` means. Raises ConfigError and UnknownName, one line each."""
     spec = labelled.strip()
     if spec == "answers":
-        refuse_unlabelled(targets, f"labelled is {labelled!r}, which")
+        check_unlabelled(targets, f"labelled is {labelled!r}, which")
         none_has_one = all(targets.size(split) == 0 for split in ("train", "validation", "test"))
         return Unanswered.of(targets) if none_has_one else targets
     if spec.startswith("test:"):
@@ -217,7 +217,7 @@ def check_truth_is_known(source: TaskSource, audits: int | None) -> None:
         raise ConfigError("the truth cannot be paid: some training problems have no answer (--labelled)")
 
 
-def refuse_unlabelled(source: TaskSource, where: str) -> None:
+def check_unlabelled(source: TaskSource, where: str) -> None:
     """Raise ConfigError where there are no problems without labels, and ``where`` wants some."""
     try:
         left = source.size(UNLABELLED)

@@ -29,7 +29,7 @@ _YES = ("true", "1", "1.0", "yes")
 _NO = ("false", "0", "0.0", "no")
 
 
-def refuse_marked_message(message: Mapping[str, Any], where: str, *, learned: bool = True) -> None:
+def check_message_marks(message: Mapping[str, Any], where: str, *, learned: bool = True) -> None:
     """Raise DataError that begins with ``where`` for a message of the assistant that says more than its content, or,
     where it is ``learned``, is marked."""
     for name in LOST:
@@ -50,15 +50,15 @@ def refuse_marked_message(message: Mapping[str, Any], where: str, *, learned: bo
         )
 
 
-def refuse_marked_row(row: Mapping[str, Any], where: str) -> None:
+def check_row_marks(row: Mapping[str, Any], where: str) -> None:
     """Raise DataError that begins with ``where`` for a row that is marked as a whole, such as an unwanted completion
     of unpaired preferences. A ``label`` of 0 says so of a reply alone; of a problem it may be an answer."""
     for name in _marks_of(row):
         if _has_no(row.get(name)):
-            raise _unwanted(name, row[name], where)
+            raise _unwanted_marks(name, row[name], where)
     for name in MASKS:
         if _has_yes(row.get(name)):
-            raise _unwanted(name, row[name], where)
+            raise _unwanted_marks(name, row[name], where)
 
 
 def _marks_of(row: Mapping[str, Any]) -> list[str]:
@@ -74,7 +74,7 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _unwanted(name: str, value: Any, where: str) -> DataError:
+def _unwanted_marks(name: str, value: Any, where: str) -> DataError:
     return DataError(
         f"{where}, field {name!r}: {value!r:.40} marks a reply that is not to be learned; leave such rows out"
     )

@@ -35,13 +35,13 @@ from cotrain.core.types import Grade, StepVerdicts, Task
 from cotrain.data.columns import SPEAKERS, Row, kind_of, text_of, whole_text
 from cotrain.data.files import JsonlTasks
 from cotrain.data.malformed_rows import SHOWN, RefusedRow, RowReader
-from cotrain.data.marks import refuse_marked_message, refuse_marked_row
+from cotrain.data.marks import check_message_marks, check_row_marks
 from cotrain.data.unread_columns import (
+    check_lost_parts,
     columns_note,
     count_columns,
     has_content,
     is_system,
-    refuse_lost_parts,
     system_text,
     unread_columns,
 )
@@ -101,7 +101,7 @@ class Chats(JsonlTasks):
         where the file is not read leniently, and where nothing or less than half is left."""
         if not reasons:
             return
-        refused = [self._refused(split, index, reason) for (split, index), reason in reasons.items()]
+        refused = [self._set_aside_reply(split, index, reason) for (split, index), reason in reasons.items()]
         if not self._lenient:
             first = refused[0]
             raise RowError(f"{first.where}: {first.reason}")
@@ -111,7 +111,7 @@ class Chats(JsonlTasks):
         self.quarantine.read -= len(refused)
         self.quarantine.check_share(self.path)
 
-    def _refused(self, split: str, index: int, reason: str) -> RefusedRow:
+    def _set_aside_reply(self, split: str, index: int, reason: str) -> RefusedRow:
         row = self._rows[split][index]
         assert isinstance(row, ChatRow)
         said = {"prompt": row.question, "chosen": row.solution, "rejected": row.rejected}
@@ -139,7 +139,7 @@ class Chats(JsonlTasks):
         return ChatTask(
             id=task_id,
             prompt=row.question,
-            answer=None,
+            gold=None,
             solution=row.solution,
             difficulty=0.0,
             grader=self,
@@ -189,8 +189,8 @@ def read_chat(row: dict[str, Any], where: str) -> ChatRow:
     name = next((name for name in ("messages", "conversations", "completion") if name in row), None)
     if name is None:
         raise DataError(f"{where}: fields {', '.join(map(repr, row)) or 'none'}; expected {CHATS}")
-    refuse_marked_row(row, where)
-    _refuse_marked_reply(row[name], f"{where}, field {name!r}")
+    check_row_marks(row, where)
+    _check_reply_marks(row[name], f"{where}, field {name!r}")
     said = _parse_text(row[name], f"{where}, field {name!r}")
     prompt = _prompt_of(row, where) if name == "completion" else Prompt()
     if isinstance(said, str):
@@ -203,7 +203,7 @@ def read_chat(row: dict[str, Any], where: str) -> ChatRow:
 
 def read_pair(row: dict[str, Any], where: str) -> ChatRow:
     """One preference, in any of the layouts above. Raises DataError that begins with ``where``."""
-    refuse_marked_row(row, where)
+    check_row_marks(row, where)
     replies: dict[str, str | Messages] = {}
     for name in ("chosen", "rejected"):
         if name not in row:
@@ -211,7 +211,7 @@ def read_pair(row: dict[str, Any], where: str) -> ChatRow:
             hint = f"; did you mean {near!r}?" if near else ""
             there = ", ".join(map(repr, row)) or "none"
             raise DataError(f"{where}: no field {name!r}{hint} (there are: {there}); expected {LAYOUT}")
-        _refuse_marked_reply(row[name], f"{where}, field {name!r}")
+        _check_reply_marks(row[name], f"{where}, field {name!r}")
         replies[name] = _parse_text(row[name], f"{where}, field {name!r}")
     chosen, rejected = replies.values()
     prompt = _prompt_of(row, where, (*PROMPTS, "conversations"))
@@ -276,17 +276,17 @@ def _parse_text(value: Any, where: str) -> str | Messages:
                 f"{where}: found {found}; expected a text, or a list of {{role, content}} of system, user and assistant"
             )
         if isinstance(message, dict) and role == "assistant":
-            refuse_marked_message(message, where, learned=False)
+            check_message_marks(message, where, learned=False)
         said.append(Message(role, whole_text(text, where)))
     return tuple(said)
 
 
-def _refuse_marked_reply(value: Any, where: str) -> None:
+def _check_reply_marks(value: Any, where: str) -> None:
     """Raise DataError where the last of these messages, which is the one that is learned, is marked; the earlier ones
     are read, and never learned."""
     last = value[-1] if isinstance(value, list) and value else value
     if isinstance(last, dict):
-        refuse_marked_message(last, where)
+        check_message_marks(last, where)
 
 
 def _one_reply(said: Messages, where: str) -> str:
@@ -318,7 +318,7 @@ def _chat_row(
 
     is_repeated = isinstance(prompt.said, tuple) or said == prompt.said or _occurs_in(prompt.said, messages)
     read = [*(prompt.columns if is_repeated else ()), *reply_columns]
-    refuse_lost_parts(row, read, where, whole=not isinstance(said, str))
+    check_lost_parts(row, read, where, whole=not isinstance(said, str))
     question = text
     if messages:
         question = messages[0].content if len(messages) == 1 else _written_out(messages)

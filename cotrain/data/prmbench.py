@@ -18,7 +18,7 @@ from cotrain.core.errors import DataError
 from cotrain.data.columns import kind_of, text_of
 from cotrain.data.malformed_rows import Quarantine
 from cotrain.data.processbench import FixedSolution, read_all_rows, steps_of
-from cotrain.data.unread_columns import refuse_lost_parts, unread_columns
+from cotrain.data.unread_columns import check_lost_parts, unread_columns
 
 HUB = "hitsmy/PRMBench_Preview"
 COLUMNS = ("modified_question", "modified_process", "error_steps", "classification", "idx")
@@ -49,7 +49,7 @@ def solution_of_row(row: dict[str, Any], where: str) -> FixedSolution:
     for number in wrong:
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
             raise DataError(f"{where}, field 'error_steps': expected numbers from 1, found {number!r}")
-    refuse_lost_parts(row, COLUMNS, where)
+    check_lost_parts(row, COLUMNS, where)
     indices = tuple(sorted({number - 1 for number in wrong if number <= len(steps)}))
     kind = text_of(row["classification"], f"{where}, field 'classification'", numbers=False)
     idx = text_of(row["idx"], f"{where}, field 'idx'", numbers=True)

@@ -17,7 +17,7 @@ from cotrain.core.input_files import absolute_path
 from cotrain.data.columns import Line, files_in, kind_of, part_of, text_of
 from cotrain.data.hub import hub_rows, is_hub_name
 from cotrain.data.malformed_rows import Quarantine, numbered_lines, parse_rows
-from cotrain.data.unread_columns import refuse_lost_parts, unread_columns
+from cotrain.data.unread_columns import check_lost_parts, unread_columns
 
 HUB = "Qwen/ProcessBench"
 
@@ -103,7 +103,7 @@ def solution_of_row(row: dict[str, Any], where: str, split: str) -> FixedSolutio
     if final is not None and not isinstance(final, bool):
         raise DataError(f"{where}, field 'final_answer_correct': expected true or false, found {kind_of(final)}")
     read = ["problem", "steps", "label", "final_answer_correct", "id", "split"]
-    refuse_lost_parts(row, read, where)
+    check_lost_parts(row, read, where)
     name = str(row.get("split", split))
     return FixedSolution(
         id=str(row.get("id", where)),

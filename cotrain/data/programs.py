@@ -47,10 +47,10 @@ from cotrain.data.hub import hub_rows, is_hub_name
 from cotrain.data.malformed_rows import Quarantine, numbered_lines, parse_rows
 from cotrain.data.program_tests import paper_of
 from cotrain.data.unread_columns import (
+    check_lost_parts,
     columns_note,
     count_columns,
     is_system,
-    refuse_lost_parts,
     system_text,
     unread_columns,
 )
@@ -254,7 +254,7 @@ def task_of(problem: ProgramProblem, task_id: str, grader: ProgramGrader) -> Tas
     return Task(
         id=task_id,
         prompt=problem.question,
-        answer=problem.solution,
+        gold=problem.solution,
         solution=None,
         difficulty=0.0,
         grader=grader,
@@ -351,7 +351,7 @@ def mbpp_problem(row: dict[str, Any], where: str) -> ProgramProblem:
     called = [name for name in re.findall(r"^def (\w+)", code, re.MULTILINE) if f"{name}(" in tests_text]
     number = row.get("task_id")
     read = (column, *READ["mbpp"])
-    refuse_lost_parts(row, read, where)
+    check_lost_parts(row, read, where)
     return ProgramProblem(
         question=behind_system(system_text(row, where), f"{question}{SHOWN}{tests_text}\n\n{ASK}"),
         before="\n".join(_text_list_field(row, "test_imports", where)),
@@ -371,7 +371,7 @@ def humaneval_problem(row: dict[str, Any], where: str) -> ProgramProblem:
     head_start = prompt.rfind(f"def {entry}(")
     if head_start < 0:
         raise DataError(f"{where}, field 'prompt': expected the head of the function {entry!r}, which is not in it")
-    refuse_lost_parts(row, READ["humaneval"], where)
+    check_lost_parts(row, READ["humaneval"], where)
     asked = f"Complete this Python function:\n\n{prompt.rstrip()}\n\n{ASK}"
     return ProgramProblem(
         question=behind_system(system_text(row, where), asked),

@@ -150,7 +150,7 @@ def problem_source(
     labelled: str | int | None = None,
 ) -> TaskSource:
     """What ``--tasks``, ``--data``, ``--operations`` and ``--lenient`` mean together: "jsonl" where there is a file,
-    else the word problems that the embedded models are studied on; "words:2-4" are those of two to four steps. Rows
+    else the word problems that the shipped models are studied on; "words:2-4" are those of two to four steps. Rows
     may lack an answer where ``labelled`` (``--labelled``) is no number. Raises ConfigError and UnknownName as
     ``task_source`` does."""
     from cotrain.data.word_problems.source import WordProblems, study_problems
@@ -181,7 +181,7 @@ def _on_the_hub(spec: str, data: str) -> tuple[str, str]:
 
 def from_description(description: Mapping[str, Any], target: str | None = None) -> TaskSource:
     """Build a source again from what its ``describe()`` returned; ``target``: the user's own class that did, as
-    ``path/to/file.py:Name`` or ``package.module:Name``.
+    ``path/to/file.py:AlgorithmName`` or ``package.module:AlgorithmName``.
 
     Raises StateError for a description or settings that do not fit, UnknownName for a kind that does not exist,
     ConfigError for a class that is not there.

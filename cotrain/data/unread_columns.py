@@ -74,7 +74,7 @@ def system_text(row: Mapping[str, Any], where: str) -> str:
     return found
 
 
-def refuse_lost_parts(
+def check_lost_parts(
     row: Mapping[str, Any], read: Collection[str], where: str, *, whole: bool = False, flag: bool = False
 ) -> None:
     """Raise DataError for a column that belongs to the question and is not among those ``read``, of which the first

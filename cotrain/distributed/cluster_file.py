@@ -99,9 +99,9 @@ def read_cluster_file(target: str) -> Cluster:
         (whole, ("address", "cpus", "object_store_mb", "deadline_seconds", "learner", "engine")),
         (engine, ("replicas", "gpus", "python", "cache_mb", "context", "rows")),
     ):
-        table.refuse_unknown(known)
+        table.check_unknown(known)
     tables = learner.subtables()
-    learner.refuse_unknown(("gpus", *tables))
+    learner.check_unknown(("gpus", *tables))
     learners = {name: _own_learners(table) for name, table in tables.items()}
     defaults = Cluster()
     python, has_context = engine.get_text("python"), engine.has_key("context")
@@ -129,7 +129,7 @@ def read_cluster_file(target: str) -> Cluster:
 
 
 def _own_learners(table: _Table) -> OwnLearners:
-    table.refuse_unknown(("gpus", "world"))
+    table.check_unknown(("gpus", "world"))
     return OwnLearners(
         gpus=table.get_number("gpus", 0.0, least=0), world=int(table.get_number("world", 1, least=1, whole=True))
     )
@@ -209,7 +209,7 @@ class _Table:
             raise ConfigError(f"{self._where}: {name} is {values!r}, expected a table [{name}]")
         self._values = values
 
-    def refuse_unknown(self, known: tuple[str, ...]) -> None:
+    def check_unknown(self, known: tuple[str, ...]) -> None:
         for name in self._values:
             if name not in known:
                 raise ConfigError(f"{self._where}: {unknown_message('key', name, known)}")

@@ -1,4 +1,4 @@
-"""An engine in a process of its own, the embedded one or vLLM's, for requests that come from another process
+"""An engine in a process of its own, the shipped one or vLLM's, for requests that come from another process
 (``remote_engines.py``). Knows no Ray: ``ray_processes.py`` makes it an actor.
 
 ``advance`` is the engine's own, with the requests that were made since the last call and what has finished. Requests
@@ -27,7 +27,7 @@ from torch import nn
 from cotrain.core.errors import ModelError
 from cotrain.core.seeding import Address
 from cotrain.core.types import Completion
-from cotrain.distributed.local import PolicyFactory, make_embedded_engine, with_device_defaults
+from cotrain.distributed.local import PolicyFactory, make_local_engine, with_device_defaults
 from cotrain.distributed.policy_handles import ModelHandle, PolicySpec
 from cotrain.inference.contract import (
     ContextLimitedEngine,
@@ -40,7 +40,7 @@ from cotrain.inference.vllm import VllmEngine, VllmSettings
 from cotrain.models.load import load_renderer, model_directory
 from cotrain.models.lora import Lora
 from cotrain.prompts.render import Rendering
-from cotrain.rollout.event_loop import IdleLoop
+from cotrain.rollout.event_loop import EngineEventLoop
 
 Weights = Mapping[str, Any]  # parameter → numpy array
 
@@ -80,7 +80,7 @@ class BaseEngineHost:
     def __init__(self, engine: ContextLimitedEngine, renderers: Mapping[str, Rendering | None]) -> None:
         """``renderers``: of each policy that is asked."""
         self._engine, self._renderers = engine, dict(renderers)
-        self._loop = IdleLoop()
+        self._loop = EngineEventLoop()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._finished: list[HostResult] = []
 
@@ -189,7 +189,7 @@ class BaseEngineHost:
     def _advance_engine(self) -> bool:
         """Where a policy is held that should go on, whoever asked is told that nothing was answered."""
         has_worked = self._engine.advance()
-        if isinstance(self._engine, HoldingEngine) and self._engine.paused:
+        if isinstance(self._engine, HoldingEngine) and self._engine.pause:
             self._news.set()
         return has_worked
 
@@ -208,7 +208,7 @@ def _never_advance() -> bool:
 
 
 class EngineHost(BaseEngineHost):
-    """The policies of a run that are asked, and an embedded engine over them."""
+    """The policies of a run that are asked, and an local engine over them."""
 
     def __init__(self, policies: Mapping[str, PolicySpec], seed: int, device: str, threads: int) -> None:
         """``policies``: all that the engine has; ``threads``: of the CPU."""
@@ -216,7 +216,7 @@ class EngineHost(BaseEngineHost):
         factory = EnginePolicyFactory(policies, seed, device)
         handles = {name: factory.get_handle(name) for name, spec in policies.items() if spec.speaks or spec.scores}
         self._handles = {name: handle for name, handle in handles.items() if isinstance(handle, ModelHandle)}
-        engine = as_serving_engine(make_embedded_engine(self._handles, device))
+        engine = as_serving_engine(make_local_engine(self._handles, device))
         super().__init__(engine, {name: handle.renderer for name, handle in self._handles.items()})
 
     @torch.no_grad()

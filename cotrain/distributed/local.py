@@ -8,7 +8,7 @@ A frozen policy shares the module of another frozen one with the same weights, a
 other and with the frozen policies on it, where they are on one device; no others share. The engine samples from the
 very modules that the learners update, so publishing weights is a version number.
 
-Another engine than the embedded one is a function, ``LocalBackend(engine=…)``: see docs/new-engine.md.
+Another engine than the shipped one is a function, ``LocalBackend(engine=…)``: see docs/new-engine.md.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from cotrain.distributed.policy_handles import (
     route_policies,
 )
 from cotrain.inference.contract import Engine
-from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.local import LocalEngine
 from cotrain.learner.learner import TorchLearner
 from cotrain.learner.optim import has_bfloat16
 from cotrain.models.load import load_model, load_renderer
@@ -54,9 +54,9 @@ DEVICE_KINDS = ("cpu", "cuda", "mps")  # of devices that are taken
 MakeEngine = Callable[[Mapping[str, ModelHandle], str], Engine]  # (who is asked, by policy; device) → the engine
 
 
-def make_embedded_engine(handles: Mapping[str, ModelHandle], device: str) -> Engine:
-    """The embedded engine over the handles' own modules. ``device``: of policies that name none."""
-    return EmbeddedEngine(
+def make_local_engine(handles: Mapping[str, ModelHandle], device: str) -> Engine:
+    """The local engine over the handles' own modules. ``device``: of policies that name none."""
+    return LocalEngine(
         {name: handle.model for name, handle in handles.items() if handle.spec.speaks},
         scorers={name: handle.model for name, handle in handles.items() if handle.spec.scores},
         activate={name: handle.activate for name, handle in handles.items() if handle.activate},
@@ -72,7 +72,7 @@ class LocalBackend:
     """Implements ``Backend``."""
 
     def __init__(
-        self, device: str = "cpu", *, engine: MakeEngine = make_embedded_engine, bounds: Bounds | None = None
+        self, device: str = "cpu", *, engine: MakeEngine = make_local_engine, bounds: Bounds | None = None
     ) -> None:
         """``device``: see ``resolve_device``. Raises ConfigError for one that torch does not see."""
         self.device, self._make, self.bounds = resolve_device(device), engine, bounds
@@ -144,12 +144,12 @@ def with_device_defaults(policies: Mapping[str, PolicySpec], device: str) -> dic
 def device_of(spec: PolicySpec, usual: str) -> str:
     """The device of a policy. ``usual``: of policies that name none."""
     own = getattr(spec, "device", None)
-    if own is None or _numbered(resolve_device(own)) == _numbered(usual):
+    if own is None or _with_device_number(resolve_device(own)) == _with_device_number(usual):
         return usual
-    return _numbered(resolve_device(own))
+    return _with_device_number(resolve_device(own))
 
 
-def _numbered(device: str) -> str:
+def _with_device_number(device: str) -> str:
     """The same device with its number, where it has one: "cuda:0" for "cuda"."""
     place = torch.device(device)
     return place.type if place.type == "cpu" else f"{place.type}:{place.index or 0}"

@@ -39,7 +39,7 @@ from cotrain.distributed.placement import (
     EnginePlacement,
     LearnerPlacement,
     PlacementRule,
-    embedded_alone,
+    one_local_engine,
     place_learners,
     process_names,
     with_replicas,
@@ -81,9 +81,9 @@ class MultiProcessBackend:
         *,
         world: int = 1,
         worlds: Mapping[str, int] | None = None,
-        placing: PlacementRule = embedded_alone,
+        placing: PlacementRule = one_local_engine,
         replicas: int = 1,
-        kind: str = "embedded",
+        kind: str = "local",
         bounds: Bounds | None = None,
     ) -> None:
         """``world``: ranks that hold the learners together; ``worlds``: policies with learners of their own, and how
@@ -176,7 +176,7 @@ class MultiProcessBackend:
     def held_while_learning(self, touched: Collection[str], changed: Collection[str]) -> Collection[str] | None:
         """Those alone that change, as the engine has weights of its own. Where all learners are in one process, steps
         follow each other."""
-        if not (self.worlds and self.engine.can_hold and self.kind == "embedded"):
+        if not (self.worlds and self.engine.can_hold and self.kind == "local"):
             return None
         if self._published is None:
             self.enable_overlap()

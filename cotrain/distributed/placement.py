@@ -1,8 +1,8 @@
-"""Placement of engines: one for all policies with the embedded engine, one for each set of weights with vLLM, or
+"""Placement of engines: one for all policies with the local engine, one for each set of weights with vLLM, or
 several replicas of each. And of learners: one process for all policies, or processes of their own for some.
 
 Policies with the same weights share an engine of vLLM: adapters and frozen policies on one base. Policies that score
-instead of speaking have an embedded engine of their own, as vLLM does not run their heads.
+instead of speaking have an local engine of their own, as vLLM does not run their heads.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ PolicySpecs = Mapping[str, PolicySpec]
 PlacementRule = Callable[[PolicySpecs, int, str, int], list[EnginePlacement]]
 
 
-def embedded_alone(
+def one_local_engine(
     policies: PolicySpecs, seed: int, device: str, threads: int, *, tested: bool = False
 ) -> list[EnginePlacement]:
-    """One embedded engine for all."""
+    """One local engine for all."""
     asked = tuple(name for name, spec in policies.items() if spec.speaks or spec.scores)
     settings = (policies, seed, device, threads)
     return [EnginePlacement(what=ENGINE, host=EngineHost, policies=asked, settings=settings, tested=tested)]
@@ -66,10 +66,10 @@ class VllmPlacement:
         for name, spec in policies.items():
             if spec.speaks and getattr(spec, "load_in_4bit", False):
                 raise ConfigError(
-                    f"policy {name!r}: vLLM samples from whole weights; load_in_4bit goes with --engine embedded"
+                    f"policy {name!r}: vLLM samples from whole weights; load_in_4bit goes with --engine local"
                 )
             if spec.speaks and device == "cpu":
-                refuse_heads(name, spec)
+                check_heads(name, spec)
         places = []
         for names in self.group_by_weights(policies):
             group = {name: policies[name] for name in names}
@@ -78,7 +78,7 @@ class VllmPlacement:
             places.append(EnginePlacement(what=what, host=VllmHost, policies=names, settings=settings, tested=True))
         scoring = {name: spec for name, spec in policies.items() if spec.scores}
         if scoring:
-            rest = embedded_alone(scoring, seed, device, threads)[0]
+            rest = one_local_engine(scoring, seed, device, threads)[0]
             places.append(replace(rest, what=f"the engine's process of {' and '.join(scoring)}"))
         return places
 
@@ -153,7 +153,7 @@ def with_replicas(placing: PlacementRule, count: int) -> PlacementRule:
     return all_of
 
 
-def refuse_heads(name: str, spec: Any) -> None:
+def check_heads(name: str, spec: Any) -> None:
     """Raises ConfigError for attention heads that vLLM does not run on a CPU; reads ``config.json`` alone."""
     from transformers import AutoConfig
 
@@ -163,5 +163,5 @@ def refuse_heads(name: str, spec: Any) -> None:
     if size < LEAST_HEAD or size % 16:
         raise ConfigError(
             f"policy {name!r}: {spec.model!r} has attention heads of size {size}, and vLLM on a CPU runs multiples "
-            f"of 16 from {LEAST_HEAD} on; take another model, or --engine embedded"
+            f"of 16 from {LEAST_HEAD} on; take another model, or --engine local"
         )

@@ -3,7 +3,7 @@ process.
 
 A handle is what the trainer, the server and the export have of a policy. Each kind answers what it can; recipes are
 held against what their policies may be asked before anything is built, so the refusals here are for code that goes
-around that. What a policy is asked where its model is stands in ``algorithms/contract.py: PolicyVerbs``.
+around that. What a policy is asked where its model is stands in ``algorithms/contract.py: PolicyClient``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from cotrain.algorithms.contract import Given, LossTerm, PolicyVerbs, Sequences, UpdateReport
+from cotrain.algorithms.contract import ContextTokens, LossTerm, PolicyClient, Sequences, UpdateReport
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Completion, State, Trace
 from cotrain.core.verbosity import print_notice
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 RankedTokens = list[tuple[float, list[tuple[int, float]]]]  # per token: its log-probability, the likeliest with theirs
 Program = Callable[[Mapping[str, Any], Random], str]  # (the call's fields, addressed draws) → what it says
-SCORING_SHORT = "scoring_out_of_memory"  # how often a pass that scores was halved
+SCORING_OOM = "scoring_out_of_memory"  # how often a pass that scores was halved
 _SLICE = 2**24  # logits that are normalised at a time
 
 
@@ -49,19 +49,19 @@ class PolicySpec(Protocol):
     def model(self) -> str: ...
 
     @property
-    def kind(self) -> str: ...  # as people read it
+    def kind(self) -> str: ...  # name of the kind in messages
 
     @property
     def head(self) -> str: ...  # what it predicts: "lm", "value" or "reward"; "" where it predicts nothing here
 
     @property
-    def trained(self) -> bool: ...  # by a gradient
+    def trained(self) -> bool: ...  # True if gradients train it
 
     @property
-    def speaks(self) -> bool: ...  # its tokens are sampled from a language model of this run
+    def speaks(self) -> bool: ...  # True if its tokens are sampled from a language model of this run
 
     @property
-    def scores(self) -> bool: ...  # it is asked, and answers with one number
+    def scores(self) -> bool: ...  # True if it answers with one number
 
     @property
     def source_policy(self) -> str | None: ...  # the policy whose weights it takes over after each update
@@ -70,18 +70,18 @@ class PolicySpec(Protocol):
     def lora(self) -> Lora | None: ...  # of its adapter
 
     @property
-    def shares_base(self) -> bool: ...  # with the adapters on its model
+    def shares_base(self) -> bool: ...  # True if it shares its weights in memory with the adapters on its model
 
     def with_device_defaults(self, *, autocast: bool) -> Self: ...  # with what the device decides
 
-    def build(self, name: str, room: PolicyFactory) -> PolicyHandle: ...
+    def build(self, name: str, factory: PolicyFactory) -> PolicyHandle: ...
 
 
 class ModelSpec(PolicySpec, Protocol):
     """One whose model is held here."""
 
     @property
-    def rows(self) -> int: ...  # answers that are decoded at a time
+    def rows(self) -> int: ...  # most answers that are decoded at a time
 
     @property
     def micro_tokens(self) -> int: ...
@@ -122,7 +122,7 @@ class ProgramSpec(PolicySpec, Protocol):
     def tokens_of(self) -> str | None: ...  # a policy, whose tokens its text is cut into
 
 
-class PolicyHandle(PolicyVerbs):
+class PolicyHandle(PolicyClient):
     """One policy. ``spec`` is what the recipe says of it, ``renderer`` None for one that is never asked (a critic)."""
 
     engine: Engine | None = None  # who samples from it; set by the backend
@@ -191,18 +191,18 @@ class ModelHandle(PolicyHandle):
         self.model, self.activate, self.base = model, activate, base
         self.make_scorer: Callable[..., Scorer] = Scorer
         self.micro_tokens = self.most = spec.micro_tokens  # of a pass that scores; fewer once memory ran out
-        self._shortages = 0
+        self._oom_count = 0
 
     def logprobs(
-        self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
+        self, sequences: Sequences, *, temperature: float = 1.0, context_tokens: Sequence[ContextTokens] = ()
     ) -> list[torch.Tensor]:
         if self.activate is not None:
             self.activate()
         scorer = self.make_scorer(
             self.model, head=self.spec.head, micro_tokens=self.micro_tokens, autocast=bool(self.spec.autocast)
         )
-        values = scorer.logprobs(sequences, temperature=temperature, given=given)
-        self.micro_tokens, self._shortages = scorer.micro_tokens, self._shortages + scorer.shortages
+        values = scorer.logprobs(sequences, temperature=temperature, context_tokens=context_tokens)
+        self.micro_tokens, self._oom_count = scorer.micro_tokens, self._oom_count + scorer.oom_count
         return values
 
     def scoring_limit(self) -> int | None:
@@ -212,7 +212,7 @@ class ModelHandle(PolicyHandle):
         self.micro_tokens = self.most if tokens is None else min(self.most, tokens)
 
     def counts(self) -> dict[str, float]:
-        return {f"{self.name}/{SCORING_SHORT}": float(self._shortages)}
+        return {f"{self.name}/{SCORING_OOM}": float(self._oom_count)}
 
     @torch.inference_mode()
     def top_logprobs(self, ids: Sequence[int], *, first: int, top: int) -> RankedTokens:
@@ -287,16 +287,16 @@ class LearnerHandle(ModelHandle):
     def update(self, terms: Sequence[LossTerm]) -> UpdateReport:
         return self.learner.update(terms)
 
-    def renew(self) -> None:
-        self.learner.renew()
+    def reset_optimizer(self) -> None:
+        self.learner.reset_optimizer()
 
-    def restart(self) -> bool:
-        return self.learner.restart()
+    def reset_weights(self) -> bool:
+        return self.learner.reset_weights()
 
     def logprobs(
-        self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
+        self, sequences: Sequences, *, temperature: float = 1.0, context_tokens: Sequence[ContextTokens] = ()
     ) -> list[torch.Tensor]:
-        return self.learner.logprobs(sequences, temperature=temperature, given=given)
+        return self.learner.logprobs(sequences, temperature=temperature, context_tokens=context_tokens)
 
     def weights(self) -> Iterable[tuple[str, torch.Tensor]]:
         return self.learner.weights()
@@ -403,8 +403,8 @@ class RoutingEngine:
         return isinstance(self.engine, HoldingEngine)
 
     @property
-    def paused(self) -> bool:
-        return isinstance(self.engine, HoldingEngine) and self.engine.paused
+    def pause(self) -> bool:
+        return isinstance(self.engine, HoldingEngine) and self.engine.pause
 
     def hold(self, policies: Collection[str]) -> None:
         if isinstance(self.engine, HoldingEngine):

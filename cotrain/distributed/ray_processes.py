@@ -136,7 +136,7 @@ class RayLauncher:
             ray_nodes.check_python(inspect_remote_python(self.cluster.engine_python, where), self._named)
         self._looked = True
 
-    def refuse_foreign(self, where: str) -> None:
+    def check_foreign(self, where: str) -> None:
         """The Python of vLLM must have what it needs, as it is here: raises ConfigError, now where processes begin on
         this machine, else at the start. ``where``: as messages name the cluster."""
         self._named = f"{where}: engine.python"

@@ -40,13 +40,13 @@ class EngineProcess:
     """One engine in another process, and the requests that are open there."""
 
     def __init__(
-        self, process: Process, policies: Sequence[str], renew: Callable[[], Process], worked: ProcessStats
+        self, process: Process, policies: Sequence[str], make_again: Callable[[], Process], worked: ProcessStats
     ) -> None:
         """``policies``: that it answers for; ``renew``: makes another process in place of one that is lost, with the
         present weights; ``worked``: what it does is added to it."""
         self.policies, self.worked = policies, worked
         self._process: Process | None = process
-        self._renew = renew
+        self._renew = make_again
         self.contexts: dict[str, int] = process.ask("context")  # of each policy, see ``ServingEngine.context``
         self._waiting: list[tuple[Request, asyncio.Future[Completion]]] = []
         self._open: dict[int, asyncio.Future[Completion]] = {}
@@ -55,7 +55,7 @@ class EngineProcess:
         self._counts: dict[str, float] = process.ask("counts")  # of this one, as it told last
         self._limits: dict[str, int] = {}  # likewise
         self._held: tuple[str, ...] = ()
-        self.paused = False  # did its last turn end without an answer, because a policy is held?
+        self.pause = False  # did its last turn end without an answer, because a policy is held?
 
     async def sample(self, request: Request) -> Completion:
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
@@ -95,7 +95,7 @@ class EngineProcess:
 
     def hold(self, policies: Sequence[str]) -> None:
         """See ``HoldingEngine``. Errors: as ``ask``."""
-        self._held, self.paused = tuple(name for name in policies if name in self.policies), False
+        self._held, self.pause = tuple(name for name in policies if name in self.policies), False
         self.ask("hold", self._held)
 
     def release(self) -> None:
@@ -126,7 +126,7 @@ class EngineProcess:
 
     def drop_process(self) -> None:
         """The process is lost, and with it all that is open."""
-        self._process, self._waiting, self._open, self.paused = None, [], {}, False
+        self._process, self._waiting, self._open, self.pause = None, [], {}, False
         self._past, self._counts = self.counts(), dict.fromkeys(self._counts, 0.0)
 
     def begin_turn(self, method: str) -> Any:
@@ -145,7 +145,7 @@ class EngineProcess:
 
     def end_turn(self, reference: Any, method: str) -> bool:
         """Wait for a turn, and hand out what was answered; was anything? Errors: as ``ask``."""
-        self.paused = False
+        self.pause = False
         if reference is None:
             return False
         results: list[HostResult]
@@ -158,7 +158,7 @@ class EngineProcess:
                 future.set_exception(result.error)
             elif result.completion is not None:
                 future.set_result(result.completion)
-        self.paused = bool(self._held) and not results and bool(self._open)
+        self.pause = bool(self._held) and not results and bool(self._open)
         return bool(results)
 
     def _drop_cancelled(self) -> list[int]:
@@ -189,7 +189,7 @@ class HostedEngines:
         """Raises EngineLost when one of them is lost, once the others have answered; then nothing is open there."""
         engines, self._paused = self._paused or self._engines, []
         answered = self._run_turn("advance", engines)
-        self._paused = [engine for engine in engines if engine.paused]
+        self._paused = [engine for engine in engines if engine.pause]
         return answered or bool(self._paused)
 
     @property

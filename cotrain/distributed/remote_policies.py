@@ -5,7 +5,7 @@
     policy.update(terms) ──pack──▶ LearnerHost.update("generator", …) ──▶ the handle of that process
                          (``policy_handles.py``) ◀─unpack── (its answer, the version of its weights then)
 
-Each method of ``learn.contract.PolicyVerbs`` is written out on both sides. Tensors cross as numpy arrays, which Ray's
+Each method of ``learn.contract.PolicyClient`` is written out on both sides. Tensors cross as numpy arrays, which Ray's
 store hands on without a copy (torch tensors are pickled: six times as slow for 500 MB), policies as their names. Knows
 no Ray: ``ray_processes.py`` makes the host an actor.
 """
@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy
 import torch
 
-from cotrain.algorithms.contract import Given, LossTerm, PolicyVerbs, Sequences, UpdateReport
+from cotrain.algorithms.contract import ContextTokens, LossTerm, PolicyClient, Sequences, UpdateReport
 from cotrain.core.types import State
 from cotrain.distributed.local import PolicyFactory
 from cotrain.distributed.policy_handles import ComputeShape, PolicyHandle, PolicySpec
@@ -118,22 +118,22 @@ class HostedPolicy(PolicyHandle):
         report: UpdateReport = self._ask(LearnerHost.update, terms)
         return report
 
-    def renew(self) -> None:
+    def reset_optimizer(self) -> None:
         self._ask(LearnerHost.renew)
 
-    def restart(self) -> bool:
+    def reset_weights(self) -> bool:
         return bool(self._ask(LearnerHost.restart))
 
     def logprobs(
-        self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
+        self, sequences: Sequences, *, temperature: float = 1.0, context_tokens: Sequence[ContextTokens] = ()
     ) -> list[torch.Tensor]:
-        return list(self._ask(LearnerHost.logprobs, sequences, temperature, given))
+        return list(self._ask(LearnerHost.logprobs, sequences, temperature, context_tokens))
 
     def weights(self) -> Iterable[tuple[str, torch.Tensor]]:
         weights: Iterable[tuple[str, torch.Tensor]] = self._ask(LearnerHost.weights)
         return weights
 
-    def follow(self, source: PolicyVerbs, planned: int) -> bool:
+    def follow(self, source: PolicyClient, planned: int) -> bool:
         return bool(self._ask(LearnerHost.follow, source, planned))
 
     def state(self) -> State:
@@ -166,8 +166,8 @@ Answer = tuple[Any, int]  # what a policy answered, packed; the version of its w
 
 
 class LearnerHost:
-    """All policies whose models this run holds, with their optimisers. The methods of ``PolicyVerbs`` take the policy's
-    name first, then packed arguments."""
+    """All policies whose models this run holds, with their optimisers. The methods of ``PolicyClient`` take the
+    policy's name first, then packed arguments."""
 
     def __init__(
         self,
@@ -175,25 +175,25 @@ class LearnerHost:
         seed: int,
         device: str,
         threads: int,
-        room: type[PolicyFactory] = PolicyFactory,
+        policy_factory: type[PolicyFactory] = PolicyFactory,
     ) -> None:
-        """``policies``: all of the run; ``threads``: of the CPU; ``room``: where they are built."""
+        """``policies``: all of the run; ``threads``: of the CPU; ``policy_factory``: where they are built."""
         torch.set_num_threads(threads)
-        factory = room(policies, seed, device)
+        factory = policy_factory(policies, seed, device)
         self.handles: dict[str, PolicyHandle] = {n: factory.get_handle(n) for n, spec in policies.items() if spec.head}
 
     def update(self, policy: str, terms: Sequence[LossTerm]) -> Answer:
         return self._packed(policy, self.handles[policy].update(terms))
 
     def renew(self, policy: str) -> Answer:
-        self.handles[policy].renew()
+        self.handles[policy].reset_optimizer()
         return self._packed(policy, None)
 
     def restart(self, policy: str) -> Answer:
-        return self._packed(policy, self.handles[policy].restart())
+        return self._packed(policy, self.handles[policy].reset_weights())
 
-    def logprobs(self, policy: str, sequences: Sequences, temperature: float, given: Sequence[Given]) -> Answer:
-        logprobs = self.handles[policy].logprobs(sequences, temperature=temperature, given=given)
+    def logprobs(self, policy: str, sequences: Sequences, temperature: float, given: Sequence[ContextTokens]) -> Answer:
+        logprobs = self.handles[policy].logprobs(sequences, temperature=temperature, context_tokens=given)
         return self._packed(policy, logprobs)
 
     def weights(self, policy: str) -> Answer:

@@ -25,7 +25,7 @@ from cotrain.core.seeding import Address, seed_of
 from cotrain.core.types import Completion, Sampling
 from cotrain.distributed.policy_handles import PolicyHandle
 from cotrain.inference.contract import ContextLimitedEngine, Request
-from cotrain.rollout.event_loop import IdleLoop, together
+from cotrain.rollout.event_loop import EngineEventLoop, gather
 
 PROMPT, ANSWER = 256, 16  # tokens; several blocks of a prefix cache
 ANSWERS = 4
@@ -164,9 +164,9 @@ def _sample_each(
         for place, handle in enumerate(handles)
         for number in range(ANSWERS)
     ]
-    loop = IdleLoop()
+    loop = EngineEventLoop()
     try:
-        completions = loop.run_to_end(together([engine.sample(request) for request in requests]), engine.advance)
+        completions = loop.run_to_end(gather([engine.sample(request) for request in requests]), engine.advance)
     finally:
         loop.close()
     return [list(completions[i : i + ANSWERS]) for i in range(0, len(completions), ANSWERS)]
@@ -178,7 +178,7 @@ def _engine_logprobs(completions: Sequence[Completion]) -> torch.Tensor:
 
 def _learner_logprobs(handle: PolicyHandle, prompt: tuple[int, ...], completions: Sequence[Completion]) -> torch.Tensor:
     """The learner's present log-probabilities of the same tokens."""
-    return torch.cat(handle.logprobs([(prompt, one.token_ids) for one in completions]))
+    return torch.cat(handle.logprobs([(prompt, completion.token_ids) for completion in completions]))
 
 
 def _mean_distance(one: torch.Tensor, other: torch.Tensor) -> float:
@@ -188,5 +188,5 @@ def _mean_distance(one: torch.Tensor, other: torch.Tensor) -> float:
 def _mismatch_error(handle: PolicyHandle, how: str) -> ConfigError:
     return ConfigError(
         f"policy {handle.name!r}: log-probabilities of engine and learner {how}; weights do not arrive in the engine "
-        "as they are: take another version of it, or the embedded engine"
+        "as they are: take another version of it, or the local engine"
     )

@@ -100,7 +100,7 @@ class OpenEnvTasks:
         if (split, index) not in self._prompts:
             self._prompts[split, index] = self._draw_prompt(split, index)
         prompt = self._prompts[split, index][1]
-        return Task(id=task_id, prompt=prompt, answer=None, solution=None, difficulty=0.0, grader=self.grader)
+        return Task(id=task_id, prompt=prompt, gold=None, solution=None, difficulty=0.0, grader=self.grader)
 
     def size(self, split: str) -> int:
         if split not in SPLITS:

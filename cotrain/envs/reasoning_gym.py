@@ -68,7 +68,7 @@ class GymTasks:
             if split_of(item["question"]) == split:
                 task_id = f"{self.name}/{split}/{index}"
                 prompt, answer = item["question"], str(item["answer"])
-                return Task(id=task_id, prompt=prompt, answer=answer, solution=None, difficulty=0.0, grader=self)
+                return Task(id=task_id, prompt=prompt, gold=answer, solution=None, difficulty=0.0, grader=self)
         raise DataError(
             f"{self.name}: too few different questions for a {split!r} split; make them longer by its settings"
         )
@@ -85,8 +85,8 @@ class GymTasks:
 
     def grade(self, task: Task, text: str) -> Grade:
         """Whether the answer that a text ends on equals the item's answer, as text or as a number."""
-        assert task.answer is not None
-        gold, answer = task.answer.strip(), final_answer(text)
+        assert task.gold is not None
+        gold, answer = task.gold.strip(), final_answer(text)
         if answer is None or answer == gold:
             return Grade(value=answer is not None)
         number = read_answer(gold).value

@@ -3,7 +3,7 @@
 Each field that holds a candidate's text is filled with the text between its markers (``nonce.wrap_text``), and
 ``{nonce}`` names them. The wording is ours; papers and formats are named in the parsers.
 
-Left out: prompts for the embedded base, which does not know these formats, and the papers' own wordings, which models
+Left out: prompts for the shipped base, which does not know these formats, and the papers' own wordings, which models
 that were trained on them expect (pass another ``prompt`` to the role with ``dataclasses.replace``).
 """
 

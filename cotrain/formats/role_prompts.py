@@ -10,14 +10,14 @@ REVIEW = "{problem}\n{solution}\nReview:"
 
 RATE = "{problem}\n{solution}\nReference: {reference}\nRate:"
 
-# Further roles, known to "embedded-roles", and the last two to "embedded-digest".
+# Further roles, known to "shipped-roles", and the last two to "shipped-digest".
 REFINE = "{problem}\n{solution}\n{review}\nRevise:"
 META = "{problem}\n{solution}\n{review}\nJudge:"
 SELF_CHECK = "{problem}\nSolve and check:"
 PLAN = "{question}\nPlan:"
 DIGEST = "{documents}\n{purpose}\nDigest:"
 
-# Of pairs; no embedded model knows them before it is taught.
+# Of pairs; no shipped model knows them before it is taught.
 COMPARE = "{problem}\nA:\n{first}\nB:\n{second}\nBetter:"
 
 # For models that answer in words of their own, by the format in which they are read (``answers.py``).

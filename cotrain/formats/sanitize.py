@@ -2,7 +2,7 @@ r"""Making one role's text safe to be shown to a judge, in the formats ``steps``
 
 Candidate text can be mistaken for two things: for the *frame* of the prompt around it, and for the judge's *own
 verdict*, when the judge quotes it or goes on from it. Formats for chat models put candidates between markers with a
-nonce (``nonce.py``). The short prompts of the embedded models have no place for markers: their weights know
+nonce (``nonce.py``). The short prompts of the shipped models have no place for markers: their weights know
 ``{problem}\n{solution}\nReview:`` by heart and nothing else, and a marker in each prompt would cost what they learned.
 So here the candidate is changed, and only where it imitates something; a solution that imitates nothing reaches the
 model token for token as it was written.

@@ -80,7 +80,7 @@ class SelfCheck:
 
 
 def parse_solution(text: str, fields: Mapping[str, Any]) -> Solution | ParseFailure:
-    """The parser of roles that write solutions: in tags, unless ``Role.answer`` says otherwise."""
+    """The parser of roles that write solutions: in tags, unless ``Role.answer_format`` says otherwise."""
     return tagged_solution(text)
 
 

@@ -42,8 +42,8 @@ def states_falsehood(answer: Any) -> bool:
     """Whether an equation in an answer, as ``parse`` returns it, has numbers on both sides of which one is certainly
     not the other, be it rounded: 3 = 4. Sines may be of degrees, and state nothing."""
     return isinstance(answer, Basic) and any(
-        not one.free_symbols and not one.has(TrigonometricFunction) and _are_apart(one.lhs, one.rhs, ROUNDED)
-        for one in answer.atoms(Eq)
+        not atom.free_symbols and not atom.has(TrigonometricFunction) and _are_apart(atom.lhs, atom.rhs, ROUNDED)
+        for atom in answer.atoms(Eq)
     )
 
 

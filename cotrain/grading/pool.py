@@ -173,15 +173,15 @@ class AnswerGrader:
 
     def grade(self, task: Task, text: str) -> Grade:
         """Compare the answer that a text ends on (``parsers.final_answer``) with the gold one; no answer is False."""
-        assert task.answer is not None
+        assert task.gold is not None
         answer = final_answer(text)
-        return Grade(value=False) if answer is None else self._pool.grade(task.answer, answer)
+        return Grade(value=False) if answer is None else self._pool.grade(task.gold, answer)
 
     async def agrade(self, task: Task, text: str) -> Grade:
         """``grade``, while others go on."""
-        assert task.answer is not None
+        assert task.gold is not None
         answer = final_answer(text)
-        return Grade(value=False) if answer is None else await self._pool.agrade(task.answer, answer)
+        return Grade(value=False) if answer is None else await self._pool.agrade(task.gold, answer)
 
     async def _in_thread(self, task: Task, text: str) -> Grade:
         return await asyncio.get_running_loop().run_in_executor(None, self.grade, task, text)
@@ -257,7 +257,7 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
         by = ratio
     parts, answer_parts = parts_of(right.tex), parts_of(answer_read.tex)
     if parts and answer_parts:
-        return Grade(value=any(tuple(part * by for part in one) in parts for one in answer_parts))
+        return Grade(value=any(tuple(part * by for part in answer_part) in parts for answer_part in answer_parts))
     alone = right.tex if parts else answer_read.tex
     if (parts or answer_parts) and (":0" in alone or not alone.replace(":", "").isdigit()):  # 7:30 may be a ratio
         return Grade(value=False)

@@ -146,7 +146,9 @@ def read_reply(reply: Any, number: int, count: int) -> CheckedSteps:
     if isinstance(reply, dict) and reply.get("id") == number:
         ok, reasons, done = reply.get("ok"), reply.get("reasons", [""] * count), reply.get("done", False)
         verdicts = isinstance(ok, list) and len(ok) == count and all(isinstance(one, bool) for one in ok)
-        said = isinstance(reasons, list) and len(reasons) == count and all(isinstance(one, str) for one in reasons)
+        said = (
+            isinstance(reasons, list) and len(reasons) == count and all(isinstance(reason, str) for reason in reasons)
+        )
         if verdicts and said and isinstance(done, bool):
             return CheckedSteps(ok=tuple(ok or ()), reasons=tuple(reasons), done=done)
     raise CheckerFailed("unreadable line")

@@ -55,7 +55,7 @@ class Engine(Protocol):
         ...
 
     def publish(self, policy: str, version: int) -> None:
-        """Tell the engine that the weights of a policy have changed (embedded engines share them in place)."""
+        """Tell the engine that the weights of a policy have changed (local engines share them in place)."""
         ...
 
     def counts(self) -> dict[str, float]:
@@ -97,7 +97,7 @@ class HoldingEngine(Engine, Protocol):
     afterwards as if nothing had been."""
 
     @property
-    def paused(self) -> bool:
+    def pause(self) -> bool:
         """Did the last ``advance`` stop before a step of a policy that is held? Then it has to be called again once
         that is released, and nothing may be asked in between."""
         ...

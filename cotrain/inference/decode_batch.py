@@ -20,7 +20,7 @@ from cotrain.core.types import COLDEST, Completion
 from cotrain.inference.contract import Request
 from cotrain.inference.kv_cache import fill_gaps
 from cotrain.models.memory import float64_device
-from cotrain.prompts.decoding import StopWatch
+from cotrain.prompts.decoding import StopMatcher
 
 # -- Drawing tokens: uniforms by counter, then the inverse of the cumulative distribution.
 #
@@ -167,7 +167,7 @@ class Row:
     logprobs: tuple[float, ...] = ()
     entropies: bytes = b""
     score: float | None = None
-    watch: StopWatch | None = None  # for stop strings
+    stop_matcher: StopMatcher | None = None  # for stop strings
     broken: bool = False  # its logits were not numbers
 
     @property
@@ -177,7 +177,7 @@ class Row:
     @property
     def finish(self) -> str:
         """ "stop" or "length", of a row that has finished."""
-        stopped = self.watch is not None and self.watch.count is not None
+        stopped = self.stop_matcher is not None and self.stop_matcher.count is not None
         return "stop" if stopped or self.token_ids[-1] in self.request.stop_ids else "length"
 
 
@@ -264,7 +264,7 @@ class Rows:
 
     def find_stopped(self) -> dict[int, int]:
         """The rows whose text contains a stop string, with the number of their tokens up to and with its end."""
-        watched = [(i, row.watch) for i, row in enumerate(self.items) if row.watch is not None]
+        watched = [(i, row.stop_matcher) for i, row in enumerate(self.items) if row.stop_matcher is not None]
         if not watched:
             return {}
         rows, first = [i for i, _ in watched], min(watch.seen for _, watch in watched)

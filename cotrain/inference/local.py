@@ -1,4 +1,4 @@
-"""The embedded engine: continuous batching in this process, with the very modules that the learners update.
+"""The local engine: continuous batching in this process, with the very modules that the learners update.
 
 One scheduler per policy (``scheduler.py``) over one key-value cache (``kv_cache.py``). ``advance`` lets the schedulers
 take turns, one decode step or one admission each, until a row has finished. Weights are shared in place, so publishing
@@ -31,7 +31,7 @@ from cotrain.core.types import Completion
 from cotrain.inference.contract import Request
 from cotrain.inference.decode_batch import Row
 from cotrain.inference.scheduler import Scheduler
-from cotrain.prompts.decoding import StopWatch
+from cotrain.prompts.decoding import StopMatcher
 
 if TYPE_CHECKING:
     from cotrain.inference.half_precision import HalfPrecisionCopies
@@ -43,7 +43,7 @@ FinishedRow = tuple["Scheduler | ScoringScheduler", Row]  # and who has finished
 ROWS = 256  # that one policy decodes at a time, where nothing else is said
 
 
-class EmbeddedEngine:
+class LocalEngine:
     """Samples from several causal language models of transformers. Implements ``Engine``.
 
     Two policies may name one module; each still has its own rows and version.
@@ -120,8 +120,8 @@ class EmbeddedEngine:
         """Wait for the completion of one request; ``advance`` makes it. Errors: see ``Engine``."""
         scheduler = self._scheduler_of(request.policy)
         scheduler.check(request)
-        watch = StopWatch(stop, request.decode) if (stop := request.sampling.stop) and request.decode else None
-        row = Row(request=request, future=asyncio.get_running_loop().create_future(), watch=watch)
+        stop_matcher = StopMatcher(stop, request.decode) if (stop := request.sampling.stop) and request.decode else None
+        row = Row(request=request, future=asyncio.get_running_loop().create_future(), stop_matcher=stop_matcher)
         scheduler.waiting.append(row)
         return await row.future
 
@@ -163,7 +163,7 @@ class EmbeddedEngine:
         return any(other.running for other in self._schedulers.values() if other is not scheduler)
 
     @property
-    def paused(self) -> bool:
+    def pause(self) -> bool:
         """See ``HoldingEngine``."""
         return self._pause is not None
 

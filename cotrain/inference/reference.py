@@ -1,6 +1,6 @@
 """The slow engine: one request at a time, the whole sequence through the model for every token, no cache.
 
-It defines what the embedded engine must return, and is meant for tests and for doubt. Prompt and sampled tokens go
+It defines what the local engine must return, and is meant for tests and for doubt. Prompt and sampled tokens go
 through the model without mask or padding; uniforms and draws are those of ``decode_batch.py``, with the same seeds.
 """
 

@@ -42,7 +42,7 @@ from cotrain.inference.prefill import continue_prefill, prefill
 from cotrain.inference.prefix_cache import KeptPrefix, PrefixStore
 from cotrain.models.memory import MEMORY_ERRORS, out_of_memory, release_gpu_cache
 from cotrain.models.shared_prefix import layer_windows
-from cotrain.prompts.decoding import StopWatch
+from cotrain.prompts.decoding import StopMatcher
 
 if TYPE_CHECKING:
     from cotrain.inference.half_precision import HalfPrecisionCopies
@@ -126,9 +126,9 @@ class Scheduler:
         until the solutions that they are about have all been written, and then decode side by side. Nothing enters then
         where models take turns (``models/offload.py``), which change places once a batch.
         """
-        room = self.at_once - len(self.running)
-        count = 0 if patient and self.takes_turns else min(len(self.waiting), room)
-        few = room if patient else 1
+        free_rows = self.at_once - len(self.running)
+        count = 0 if patient and self.takes_turns else min(len(self.waiting), free_rows)
+        few = free_rows if patient else 1
         if self.running:
             few = max(few, min(LEAST_ADMITTED, self.at_once // 4), len(self.running) // 4)
         return count if count >= few else 0
@@ -166,7 +166,7 @@ class Scheduler:
                     f"{self._first_request().sampling.max_tokens}); lower max_tokens, or take a smaller model"
                 ) from error
         if rows is None:
-            self._begin_again()
+            self._resubmit()
             rows = []
         self.counts.requests += len(rows)
         self.counts.seconds += time.perf_counter() - started
@@ -207,14 +207,14 @@ class Scheduler:
     def _first_request(self) -> Request:
         return (self.running.items or self.waiting)[0].request
 
-    def _begin_again(self) -> None:
+    def _resubmit(self) -> None:
         """All rows wait, as if they had drawn nothing; at most half as many run at a time from now on."""
         waiting = {id(row) for row in self.waiting}
         self.waiting += [row for row in self.running.items if id(row) not in waiting]
         for row in self.waiting:
             row.token_ids, row.logprobs, row.entropies = (), (), b""
-            if row.watch is not None and row.request.decode is not None:
-                row.watch = StopWatch(row.request.sampling.stop, row.request.decode)
+            if row.stop_matcher is not None and row.request.decode is not None:
+                row.stop_matcher = StopMatcher(row.request.sampling.stop, row.request.decode)
         counts = self.counts
         self._reset_rows()
         self._kept.clear()
@@ -335,7 +335,7 @@ class Scheduler:
 
     def _refusal_text(self, problem: str) -> str:
         return (
-            f"policy {self.policy!r}: the embedded engine cannot run {type(self.model).__name__} exactly ({problem}); "
+            f"policy {self.policy!r}: the local engine cannot run {type(self.model).__name__} exactly ({problem}); "
             "expected causal attention through transformers' attention interface; use another model"
         )
 
@@ -399,7 +399,7 @@ def model_limits(policy: str, config: PreTrainedConfig) -> tuple[int, int]:
     context = getattr(text, "max_position_embeddings", None)
     if unknown or context is None:
         problem = f"layers of kind {', '.join(unknown)}" if unknown else "no max_position_embeddings"
-        raise ModelError(f"policy {policy!r}: the embedded engine cannot run {text.model_type!r}, which has {problem}")
+        raise ModelError(f"policy {policy!r}: the local engine cannot run {text.model_type!r}, which has {problem}")
     if kinds != {"full_attention"} and not layer_windows(text):
         windows = (getattr(text, "sliding_window", None), getattr(text, "attention_chunk_size", None))
         context = min([context, *(window for window in windows if window is not None)])

@@ -25,7 +25,7 @@ BATCH_TOKENS = 16384  # padded tokens of one forward pass
 
 
 class ScoringScheduler:
-    """The waiting requests of one scoring policy. Has what ``EmbeddedEngine`` asks of a scheduler."""
+    """The waiting requests of one scoring policy. Has what ``LocalEngine`` asks of a scheduler."""
 
     takes_turns = False  # it always does
 

@@ -36,7 +36,7 @@ import torch
 from cotrain.core.errors import ConfigError, ModelError, UnknownName, first_line
 from cotrain.core.types import Completion
 from cotrain.inference.contract import Request, check_request
-from cotrain.prompts.decoding import StopWatch
+from cotrain.prompts.decoding import StopMatcher
 
 Weights = Iterable[tuple[str, torch.Tensor]]  # (name as in the model's directory, tensor)
 ENVIRONMENT = {  # what vLLM reads when it is imported
@@ -68,7 +68,7 @@ class _VllmRow:
 
     request: Request
     future: asyncio.Future[Completion]
-    watch: StopWatch | None  # for its stop strings
+    stop_matcher: StopMatcher | None  # for its stop strings
     number: str  # vLLM's name for it
     ids: list[int]  # sampled so far; those without a watch come at the end
     logprobs: list[float]
@@ -211,7 +211,7 @@ class VllmEngine:
 
         ``config``: of the adapter, as PEFT writes it. Raises UnknownName, and RuntimeError while rows run.
         """
-        self._refuse_while_running(policy)
+        self._check_idle(policy)
         began, count, named_weights = time.perf_counter(), self._counts[policy], list(weights)
         if self._ranks[policy] is None:
             self._llm.collective_rpc("take_weights", args=(named_weights,))
@@ -224,7 +224,7 @@ class VllmEngine:
 
     def publish(self, policy: str, version: int) -> None:
         """The version of the weights that are there. Errors: as ``load_weights``."""
-        self._refuse_while_running(policy)
+        self._check_idle(policy)
         self._versions[policy] = version
 
     def counts(self) -> dict[str, float]:
@@ -275,9 +275,14 @@ class VllmEngine:
         from vllm.sampling_params import RequestOutputKind
 
         sampling, self._number = request.sampling, self._number + 1
-        watch = StopWatch(sampling.stop, request.decode) if sampling.stop and request.decode else None
+        stop_matcher = StopMatcher(sampling.stop, request.decode) if sampling.stop and request.decode else None
         row = _VllmRow(
-            request=request, future=future, watch=watch, number=f"{request.policy}/{self._number}", ids=[], logprobs=[]
+            request=request,
+            future=future,
+            stop_matcher=stop_matcher,
+            number=f"{request.policy}/{self._number}",
+            ids=[],
+            logprobs=[],
         )
         self._llm.add_request(
             row.number,
@@ -291,7 +296,7 @@ class VllmEngine:
                 logprobs=0,
                 ignore_eos=True,
                 detokenize=False,
-                output_kind=RequestOutputKind.DELTA if watch else RequestOutputKind.FINAL_ONLY,
+                output_kind=RequestOutputKind.DELTA if stop_matcher else RequestOutputKind.FINAL_ONLY,
             ),
             lora_request=self._adapters.get(request.policy),
         )
@@ -313,7 +318,7 @@ class VllmEngine:
             row.logprobs += [
                 place[token].logprob for place, token in zip(sample.logprobs, sample.token_ids, strict=True)
             ]
-            stopped = row.watch is not None and row.watch.read(sample.token_ids) is not None
+            stopped = row.stop_matcher is not None and row.stop_matcher.read(sample.token_ids) is not None
             if stopped and not output.finished:
                 self._llm.abort_request([row.number])
             if stopped or output.finished:
@@ -330,7 +335,9 @@ class VllmEngine:
     def _make_completion(self, row: _VllmRow) -> Completion:
         request = row.request
         self._counts[request.policy].sampled_tokens += len(row.ids)
-        stopped = row.ids[-1] in request.stop_ids or (row.watch is not None and row.watch.count is not None)
+        stopped = row.ids[-1] in request.stop_ids or (
+            row.stop_matcher is not None and row.stop_matcher.count is not None
+        )
         return Completion(
             token_ids=tuple(row.ids),
             logprobs=tuple(row.logprobs),
@@ -352,7 +359,7 @@ class VllmEngine:
         self._llm.abort_request(list(self._running))
         self._running = {}
 
-    def _refuse_while_running(self, policy: str) -> None:
+    def _check_idle(self, policy: str) -> None:
         self.context(policy)
         self._drop_cancelled()
         if self._running:

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 import torch
 
-from cotrain.algorithms.contract import Given, LossTerm, MicroBatch, Normaliser, Sample, Sequences, with_context
+from cotrain.algorithms.contract import ContextTokens, LossTerm, MicroBatch, Normaliser, Sample, Sequences, with_context
 from cotrain.algorithms.policy_loss import bounds_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import COLDEST
@@ -44,7 +44,7 @@ class ForwardInput:
     targets: torch.Tensor  # [N] int64, the sampled token
     mask: torch.Tensor  # [B, T] bool, True on sampled tokens
     temperatures: torch.Tensor | None  # [U] float32, None when all are 1
-    branches: Branches | None = None  # of the shared layout
+    branches: Branches | None = None  # branches of the shared-prefix layout
 
 
 def input_length(prompt_ids: Sequence[int], token_ids: Sequence[int]) -> int:
@@ -96,7 +96,11 @@ def plan_shared(sequences: Sequences, budget: int) -> list[tuple[int, ...]]:
 
 
 def forward_input_of(
-    sequences: Sequences, temperatures: Sequence[float], *, given: Sequence[Given] = (), shared: bool = False
+    sequences: Sequences,
+    temperatures: Sequence[float],
+    *,
+    context_tokens: Sequence[ContextTokens] = (),
+    shared: bool = False,
 ) -> ForwardInput:
     """Lay some sequences out for one forward pass, in the shared layout where ``shared`` says so. ``given``: what
     stands between the sampled tokens of each; it is an input, and nothing is predicted there.
@@ -114,8 +118,8 @@ def forward_input_of(
             )
     lengths = [len(token_ids) for _, token_ids in sequences]
     counts = torch.tensor(lengths)
-    between = given or [()] * len(sequences)
-    full_sequences = [(p, *with_context(t, g)) for (p, t), g in zip(sequences, between, strict=True)]
+    context = context_tokens or [()] * len(sequences)
+    full_sequences = [(p, *with_context(t, g)) for (p, t), g in zip(sequences, context, strict=True)]
     if shared:
         tree = prefix_tree([(*prompt_ids, *ids[:-1]) for prompt_ids, ids, _ in full_sequences])
         columns = [
@@ -159,7 +163,7 @@ def collate(samples: Sequence[Sample], *, shared: bool = False) -> tuple[Forward
     rows = forward_input_of(
         [(s.prompt_ids, s.token_ids) for s in samples],
         [s.temperature for s in samples],
-        given=[s.given for s in samples],
+        context_tokens=[s.context_tokens for s in samples],
         shared=shared,
     )
     batch = MicroBatch(
@@ -225,7 +229,7 @@ def plan_update(terms: Sequence[LossTerm], *, micro_tokens: int, shared: bool) -
             continue
         tokens, chosen = sum(len(s.token_ids) for s in term.samples), computed_samples(term)
         samples = [term.samples[i] for i in chosen]
-        sequences = [(s.prompt_ids, with_context(s.token_ids, s.given)[0]) for s in samples]
+        sequences = [(s.prompt_ids, with_context(s.token_ids, s.context_tokens)[0]) for s in samples]
         batches = batches_of(sequences, micro_tokens=micro_tokens, shared=shared)
         planned.append(
             PlannedTerm(
@@ -243,7 +247,7 @@ def computed_samples(term: LossTerm) -> list[int]:
     nothing but advantages is learned from, as their gradient is 0; the shortest one has where no other is left, so that
     there is a gradient."""
     every = list(range(len(term.samples)))
-    if term.algorithm.needs().zeros:
+    if term.algorithm.needs().zero_advantage_has_gradient:
         return every
     lengths = [len(s.prompt_ids) + len(s.token_ids) for s in term.samples]
     return [i for i in every if bool(term.samples[i].advantages.any())] or [min(every, key=lambda i: lengths[i])]

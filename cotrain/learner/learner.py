@@ -4,7 +4,7 @@ Each term is cut into micro-batches of its own and divided by its own totals (``
 then one optimiser step is made. A gradient that is not finite changes nothing: neither weights nor moments nor the
 update count. Where memory runs out, the update is made in smaller micro-batches.
 
-Weights are changed in place, so an embedded engine that shares them has them at once. State is a count and named
+Weights are changed in place, so an local engine that shares them has them at once. State is a count and named
 tensors; a learner that loaded them goes on bit by bit as the one that saved them would have (same device, same
 thread count). Only trainable weights are saved: those below an adapter are found where they came from.
 
@@ -24,7 +24,7 @@ from time import perf_counter
 import torch
 from torch import nn
 
-from cotrain.algorithms.contract import Given, LossTerm, PolicyVerbs, Sequences, UpdateReport, with_context
+from cotrain.algorithms.contract import ContextTokens, LossTerm, PolicyClient, Sequences, UpdateReport, with_context
 from cotrain.core.errors import ConfigError, StateError
 from cotrain.core.types import State, take_fields
 from cotrain.learner.batching import PlannedTerm, collate, move_to, plan_update
@@ -41,10 +41,10 @@ from cotrain.models.memory import MEMORY_ERRORS, float64_device, release_gpu_cac
 MODEL, OPTIMIZER = "model.", "optimizer."  # prefixes of tensor names
 NON_FINITE = "non-finite"
 MOST_APART = 16  # terms of an update whose gradients are compared: each is a copy of them, and pairs grow by the square
-Gradients = Sequence[torch.Tensor | None]  # of each trained parameter
+Gradients = Sequence[torch.Tensor | None]  # one gradient for each trained parameter
 
 
-class TorchLearner(PolicyVerbs):
+class TorchLearner(PolicyClient):
     """One policy and its optimiser."""
 
     def __init__(
@@ -64,8 +64,8 @@ class TorchLearner(PolicyVerbs):
         term_norms: bool | None = None,
         activate: Callable[[], object] | None = None,
         scorer: Callable[..., Scorer] = Scorer,
-        restart_every: int = 0,
-        restart_weights: bool = False,
+        reset_every: int = 0,
+        reset_to_start: bool = False,
         offload: bool = False,
     ) -> None:
         """
@@ -87,10 +87,10 @@ class TorchLearner(PolicyVerbs):
                 weights, and not more than ``MOST_APART``.
             activate: called before each pass, to select the adapter of this policy on a shared base.
             scorer: called as ``Scorer``.
-            restart_every: updates of an iteration; the first of each is made, and warmed up, as by a new optimiser.
+            reset_every: updates of an iteration; the first of each is made, and warmed up, as by a new optimiser.
             offload: between updates, the moments lie in the machine's own memory and not on the device, and weights of
                 the start always.
-            restart_weights: ``restart`` puts the weights of the start back at its begin.
+            reset_to_start: ``restart`` puts the weights of the start back at its begin.
 
         Raises ConfigError, ModelError.
         """
@@ -111,12 +111,12 @@ class TorchLearner(PolicyVerbs):
         self.scorer = scorer(model, head=head, micro_tokens=micro_tokens, autocast=autocast, recompute=recompute)
         self._optimizer = optimizer(model, lr=lr, weight_decay=weight_decay)
         self._lr, self._warmup, self._decay, self._clip_norm = lr, warmup, decay, clip_norm
-        self._updates = self._restarted = 0  # and after how many the weights were put back last
-        self._renewed = 0  # and after how many the optimiser began anew
-        self._term_norms, self._every, self._offload = term_norms, restart_every, offload
+        self._updates = self._weights_reset_at = 0  # updates so far, and their number when the weights were last reset
+        self._optimizer_reset_at = 0  # number of updates when the optimizer was last reset
+        self._term_norms, self._every, self._offload = term_norms, reset_every, offload
         kept_on = torch.device("cpu") if offload else self.scorer.device
-        self._start = {name: p.detach().to(kept_on, copy=True) for name, p in self._trained.items() if restart_weights}
-        self._micro_tokens = micro_tokens  # as it was asked for; ``scorer`` has fewer once memory ran out
+        self._start = {name: p.detach().to(kept_on, copy=True) for name, p in self._trained.items() if reset_to_start}
+        self._micro_tokens = micro_tokens  # as configured; ``scorer.micro_tokens`` is smaller once memory ran out
 
     @property
     def version(self) -> int:
@@ -142,12 +142,14 @@ class TorchLearner(PolicyVerbs):
             report = self.apply_plan(plan)
         except MEMORY_ERRORS as error:
             samples = [[p.term.samples[i] for i in batch] for p in plan for batch in p.batches]
-            pairs = [[(s.prompt_ids, with_context(s.token_ids, s.given)[0]) for s in batch] for batch in samples]
+            pairs = [
+                [(s.prompt_ids, with_context(s.token_ids, s.context_tokens)[0]) for s in batch] for batch in samples
+            ]
             self.scorer.halve_batches(pairs, error)
             return None
-        short, self.scorer.shortages = self.scorer.shortages, 0
-        if short:
-            memory_metrics = {"out_of_memory": float(short), "micro_tokens": float(self.scorer.micro_tokens)}
+        oom_count, self.scorer.oom_count = self.scorer.oom_count, 0
+        if oom_count:
+            memory_metrics = {"out_of_memory": float(oom_count), "micro_tokens": float(self.scorer.micro_tokens)}
             return replace(report, metrics={**report.metrics, **memory_metrics})
         return report
 
@@ -171,7 +173,7 @@ class TorchLearner(PolicyVerbs):
                 metrics |= _gradient_metrics([planned.term.name for planned in plan], self.gradient_products(sums))
             norm = self.clip_gradients(self._clip_norm or math.inf)
             finite = math.isfinite(norm) and all(math.isfinite(metrics[f"{p.term.name}/loss"]) for p in plan)
-            updates_in_iteration = self._updates - self._renewed
+            updates_in_iteration = self._updates - self._optimizer_reset_at
             updates_in_iteration = updates_in_iteration % self._every if self._every else updates_in_iteration
             multiplier = min(1.0, (updates_in_iteration + 1) / self._warmup) if self._warmup else 1.0
             if self._decay != "constant":
@@ -216,18 +218,22 @@ class TorchLearner(PolicyVerbs):
         """
         return inner_products([*sums, [p.grad for p in self._trained.values()]], self.scorer.device)
 
-    def renew(self) -> None:
+    def reset_optimizer(self) -> None:
         """An iteration begins too."""
         self._optimizer.clear_moments()
-        self._renewed = self._updates
+        self._optimizer_reset_at = self._updates
 
-    def restart(self) -> bool:
-        if not self._start or self._updates == self._restarted or (self._updates - self._renewed) % self._every:
+    def reset_weights(self) -> bool:
+        if (
+            not self._start
+            or self._updates == self._weights_reset_at
+            or (self._updates - self._optimizer_reset_at) % self._every
+        ):
             return False
         with torch.no_grad():
             for name, parameter in self._trained.items():
                 parameter.copy_(self._start[name])
-        self._restarted = self._updates
+        self._weights_reset_at = self._updates
         return True
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -235,16 +241,16 @@ class TorchLearner(PolicyVerbs):
         return ((name, parameter.detach()) for name, parameter in self._trained.items())
 
     def logprobs(
-        self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
+        self, sequences: Sequences, *, temperature: float = 1.0, context_tokens: Sequence[ContextTokens] = ()
     ) -> list[torch.Tensor]:
         self._activate()
-        return self.scorer.logprobs(sequences, temperature=temperature, given=given)
+        return self.scorer.logprobs(sequences, temperature=temperature, context_tokens=context_tokens)
 
     def state(self) -> State:
         fewer = self.scorer.micro_tokens  # kept, so that a resumed run adds in the same order
         more = {"micro_tokens": fewer} if fewer != self._micro_tokens else {}
-        more |= {"restarted": self._restarted} if self._start else {}
-        more |= {"renewed": self._renewed} if self._renewed else {}
+        more |= {"weights_reset_at": self._weights_reset_at} if self._start else {}
+        more |= {"optimizer_reset_at": self._optimizer_reset_at} if self._optimizer_reset_at else {}
         return {"updates": self._updates, "optimizer": sorted(optimizer_tensors(self._optimizer, self.model))} | more
 
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -258,8 +264,8 @@ class TorchLearner(PolicyVerbs):
 
     def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
         """Exactly what ``state`` and ``tensors`` gave; raises StateError, nothing changed, if it does not fit."""
-        state = {"micro_tokens": self._micro_tokens, "restarted": 0, "renewed": 0, **state}
-        fields = ("updates", "optimizer", "micro_tokens", "restarted", "renewed")
+        state = {"micro_tokens": self._micro_tokens, "weights_reset_at": 0, "optimizer_reset_at": 0, **state}
+        fields = ("updates", "optimizer", "micro_tokens", "weights_reset_at", "optimizer_reset_at")
         updates, moments, micro_tokens, restarted, renewed = take_fields("learner", state, *fields)
         expected = {MODEL + name for name in self._trained} | {OPTIMIZER + name for name in moments}
         missing, unknown = sorted(expected - set(tensors)), sorted(set(tensors) - expected)
@@ -279,7 +285,7 @@ class TorchLearner(PolicyVerbs):
             for name, parameter in self._trained.items():
                 parameter.copy_(tensors[MODEL + name])
         self._updates, self.scorer.micro_tokens = int(updates), int(micro_tokens)
-        self._restarted, self._renewed = int(restarted), int(renewed)
+        self._weights_reset_at, self._optimizer_reset_at = int(restarted), int(renewed)
 
     def _rest(self) -> None:
         if self._offload:
@@ -291,7 +297,8 @@ class TorchLearner(PolicyVerbs):
         term, normaliser = planned.term, planned.normaliser
         entropy = term.algorithm.needs().entropy
         wide = float64_device(self.scorer.device)
-        zero = torch.zeros((), dtype=torch.float64, device=wide)  # so that nobody waits before the end
+        zero = torch.zeros((), dtype=torch.float64, device=wide)  # on the device, so that nothing synchronises before
+        # the end
         sums: dict[str, torch.Tensor] = defaultdict(lambda: zero)
         forward = backward = 0.0
         for indices, counts in self.scorer.local_batches(planned.batches):
@@ -321,7 +328,7 @@ def inner_products(stages: Sequence[Gradients], device: torch.device) -> torch.T
     after each."""
     wide = float64_device(device)
     found = torch.zeros(len(stages), len(stages), dtype=torch.float64, device=wide)
-    for sums in zip(*stages, strict=True):  # of one parameter
+    for sums in zip(*stages, strict=True):  # one parameter at a time
         parts = [new if old is None or new is None else new - old for old, new in pairwise([None, *sums])]
         for (i, one), (j, other) in combinations_with_replacement(enumerate(parts), 2):
             if one is not None and other is not None:

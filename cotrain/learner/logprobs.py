@@ -25,13 +25,13 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from cotrain.algorithms.contract import Given, Sequences, with_context
+from cotrain.algorithms.contract import ContextTokens, Sequences, with_context
 from cotrain.core.errors import ConfigError, ModelError
 from cotrain.learner.batching import ForwardInput, batches_of, forward_input_of, move_to
 from cotrain.models.memory import MEMORY_ERRORS, out_of_memory, release_gpu_cache
 from cotrain.models.shared_prefix import can_branch, use_branches
 
-Finish = Callable[[torch.Tensor], torch.Tensor]  # what a model does to logits [n, V] after its output layer
+Finish = Callable[[torch.Tensor], torch.Tensor]  # transforms logits [n, V] after a model's output layer
 HEADS = ("lm", "value", "reward")  # "reward" is a value model that is asked once, after the whole prompt
 
 
@@ -67,7 +67,7 @@ class Scorer:
         self.model = model.eval()
         self.head = head
         self.micro_tokens = micro_tokens
-        self.shortages = 0  # how often memory ran out and a pass was halved
+        self.oom_count = 0  # number of passes that were halved because memory ran out
         self.autocast = autocast
         self.logits_at_once = logits_at_once
         self.recompute = recompute
@@ -102,11 +102,11 @@ class Scorer:
         return predictions, flat.new_zeros(rows.mask.shape).masked_scatter(rows.mask, flat_entropy)
 
     def logprobs(
-        self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
+        self, sequences: Sequences, *, temperature: float = 1.0, context_tokens: Sequence[ContextTokens] = ()
     ) -> list[torch.Tensor]:
         """For each (prompt_ids, token_ids): float32 ``[T]`` on the CPU, without gradient, in this order. ``given``:
         what stands between the tokens of each. Passes that do not fit in memory are halved (``halve_batches``)."""
-        while (found := self._logprobs_of(sequences, temperature, given)) is None:
+        while (found := self._logprobs_of(sequences, temperature, context_tokens)) is None:
             pass
         return found
 
@@ -123,23 +123,26 @@ class Scorer:
             ) from error
         largest = max(sum(len(p) + len(t) for p, t in batch) for batch in sequences if len(batch) > 1)
         self.micro_tokens = max(1, min(self.micro_tokens, largest) // 2)
-        self.shortages += 1
+        self.oom_count += 1
 
     def _logprobs_of(
-        self, sequences: Sequences, temperature: float, given: Sequence[Given]
+        self, sequences: Sequences, temperature: float, context_tokens: Sequence[ContextTokens]
     ) -> list[torch.Tensor] | None:
         """None where memory ran out."""
-        between = given or [()] * len(sequences)
-        inputs = [(p, with_context(t, g)[0]) for (p, t), g in zip(sequences, between, strict=True)]
+        context = context_tokens or [()] * len(sequences)
+        inputs = [(p, with_context(t, g)[0]) for (p, t), g in zip(sequences, context, strict=True)]
         plan = batches_of(inputs, micro_tokens=self.micro_tokens, shared=self.shared)
         results = [torch.zeros(len(token_ids)) for _, token_ids in sequences]
         self.model.eval()
         try:
             with self.without_gradient():
                 for indices, counts in self.local_batches(plan):
-                    batch_sequences, batch_given = [sequences[i] for i in indices], [between[i] for i in indices]
+                    batch_sequences, batch_context = [sequences[i] for i in indices], [context[i] for i in indices]
                     rows = forward_input_of(
-                        batch_sequences, [temperature] * len(batch_sequences), given=batch_given, shared=self.shared
+                        batch_sequences,
+                        [temperature] * len(batch_sequences),
+                        context_tokens=batch_context,
+                        shared=self.shared,
                     )
                     predictions = self.predict(move_to(rows, self.device))[0].float().cpu()
                     for b, i in enumerate(indices if counts else ()):

@@ -43,7 +43,7 @@ from cotrain.metrics.table import metric_with_key
 
 EXAMPLES = 3  # addresses with an alarm
 LARGEST = 1e300  # a larger number is none
-LABELS = ("truth", "label")  # signals that name a class and pay nobody
+LABELS = ("class_label", "label")  # signals that name a class and pay nobody
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ def _pays_wrong(trace: Trace, name: str) -> bool:
     truth, said = CORRECT.of(trace), FINAL.of(trace)
     unread = trace.parent is not None and FAILURE.is_in(trace)
     mistaken = truth is False if said is None else said is not truth
-    return mistaken and not unread and truth is not None and any(s.name == name for s in trace.signals)
+    return mistaken and not unread and truth is not None and any(s.name == name for s in trace.rewards)
 
 
 def _payer_alone_believes(trace: Trace, name: str) -> bool:
@@ -328,7 +328,7 @@ def with_examples(
         except CotrainError:
             continue
         traces = [t for e in episodes for t in e.traces if (not name or t.role == who) and band.wrong(t, name)]
-        traces.sort(key=lambda t: (-sum(s.value for s in t.signals if s.name == name), t.address))
+        traces.sort(key=lambda t: (-sum(s.value for s in t.rewards if s.name == name), t.address))
         addresses += [str(t.address) for t in traces]
         if len(addresses) >= EXAMPLES:
             break

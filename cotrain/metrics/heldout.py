@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cotrain.core.notes import ANSWER, CORRECT, FINAL, MEASURED, SCORE, STEP_OK, VERDICTS, Note
+from cotrain.core.notes import ANSWER, CORRECT, FINAL, MEASURED, SCORE, STEP_OK, VERDICTS, Metadata
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Reward, Trace, TurnRange
 from cotrain.metrics.clusters import Bounded, Share, Statistic, defined_figures, make_figure, mean_of_values
@@ -144,11 +144,11 @@ def answer_counts(traces: Sequence[Trace], k: int) -> dict[str, float]:
     }
 
 
-def measure_selection(role: str, judge: str, k: int) -> Measure:
+def measure_selection(role: str, verifier: str, k: int) -> Measure:
     """``best@k`` (the solution the judge scores highest) and ``weighted@k`` (answers weighed by the judge's scores)."""
 
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
-        reviews, counts = reviews_of(episodes, judge), {}
+        reviews, counts = reviews_of(episodes, verifier), {}
         for task, traces in traces_by_task(episodes, role).items():
             if len(traces) >= k:
                 chosen = traces[:k]
@@ -163,29 +163,29 @@ def measure_selection(role: str, judge: str, k: int) -> Measure:
             }
         )
 
-    return _about(measure, role, judge)
+    return _about(measure, role, verifier)
 
 
-def measure_judge(judge: str, gap: str = "gap") -> Measure:
+def measure_verifier(verifier: str, gap: str = "gap") -> Measure:
     """Quality of a judge against ground truth, on whatever solutions it was shown, at answer and at step level; and how
     much more often it says CORRECT than is true, over readable reviews, under the name ``gap``: of two judges the
     second one needs another."""
 
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
-        counts = {task: review_counts(traces) for task, traces in traces_by_task(episodes, judge).items()}
+        counts = {task: review_counts(traces) for task, traces in traces_by_task(episodes, verifier).items()}
         if not counts:
             return {}
         total = sum_counts(counts.values())
         found = {
-            f"{judge}/{name}": make_figure(counts, statistic, _observation_count(statistic, name, total))
+            f"{verifier}/{name}": make_figure(counts, statistic, _observation_count(statistic, name, total))
             for name, statistic in VERDICTS_SHOWN.items()
         }
         return defined_figures({**found, gap: make_figure(counts, GAP, total["all"])})
 
-    return _about(measure, judge)
+    return _about(measure, verifier)
 
 
-def measure_note(role: str, note: Note[Any], *, low: float = 0.0, high: float = 1.0) -> Measure:
+def measure_metadata(role: str, key: Metadata[Any], *, low: float = 0.0, high: float = 1.0) -> Measure:
     """``truth/{note}``: the mean of a note over what the role said, each trajectory once; values lie in [``low``,
     ``high``]."""
     statistic = mean_of_values(low, high)
@@ -193,17 +193,17 @@ def measure_note(role: str, note: Note[Any], *, low: float = 0.0, high: float = 
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         counts = {}
         for task, traces in traces_by_task(episodes, role).items():
-            values = [float(value) for t in traces if (value := note.of(t)) is not None]
+            values = [float(value) for t in traces if (value := key.of(t)) is not None]
             counts[task] = {"sum": sum(values), "count": float(len(values))}
         total = sum(row["count"] for row in counts.values())
-        return defined_figures({f"{role}/truth/{note.name}": make_figure(counts, statistic, total)})
+        return defined_figures({f"{role}/metadata/{key.name}": make_figure(counts, statistic, total)})
 
     return _about(measure, role)
 
 
-def measure_solver_and_judge(judge: str, k: int = 8) -> tuple[Measure, ...]:
+def measure_solver_and_verifier(verifier: str, k: int = 8) -> tuple[Measure, ...]:
     """The three of them, for a solver whose solutions this role judges."""
-    return measure_solver("solver", k), measure_judge(judge), measure_selection("solver", judge, k)
+    return measure_solver("solver", k), measure_verifier(verifier), measure_selection("solver", verifier, k)
 
 
 def _observation_count(statistic: Statistic, name: str, total: Mapping[str, float]) -> float:
@@ -286,7 +286,7 @@ def trajectories_in(episode: Episode) -> tuple[Trace, ...]:
 def _join_sequences(parts: Sequence[Trace]) -> Trace:
     signals: list[Reward] = []
     whole: set[str] = set()  # names of rewards of the whole
-    for reward in (reward for part in parts for reward in part.signals):
+    for reward in (reward for part in parts for reward in part.rewards):
         if reward.tokens is not None or reward.name not in whole:
             signals.append(reward)
         if reward.tokens is None:
@@ -304,10 +304,10 @@ def _join_sequences(parts: Sequence[Trace]) -> Trace:
         entropies=b"".join(part.entropies for part in parts) if all(part.entropies for part in parts) else b"",
         text="\n".join(part.text for part in parts),
         finish=parts[-1].finish,
-        signals=tuple(signals),
+        rewards=tuple(signals),
         failure=next((part.failure for part in parts if part.failure), None),
-        parsed={name: value for part in parts for name, value in part.parsed.items()},
-        truth=_join_notes(parts),
+        findings={name: value for part in parts for name, value in part.findings.items()},
+        metadata=_join_notes(parts),
         turns=tuple(turns),
     )
 
@@ -315,7 +315,7 @@ def _join_sequences(parts: Sequence[Trace]) -> Trace:
 def _join_notes(parts: Sequence[Trace]) -> dict[str, Any]:
     conversations: dict[int, dict[str, Any]] = {}
     for part in parts:
-        conversations.setdefault(part.address.call, {}).update(part.truth)
+        conversations.setdefault(part.address.call, {}).update(part.metadata)
     values: dict[str, list[Any]] = {}
     for notes in conversations.values():
         for name, value in notes.items():

@@ -77,7 +77,7 @@ def role_figures(sequences: Sequence[Trace], trajectories: Sequence[Trace]) -> F
     elif not comments_on_traces(trajectories):
         row |= accuracy_figures(trajectories) | answer_figures(trajectories)
     row |= reward_figures(trajectories) | reward_coverage(trajectories) | score_figures(trajectories)
-    return row | length_figures(sequences) | note_figures(trajectories)
+    return row | length_figures(sequences) | metadata_figures(trajectories)
 
 
 def failure_figures(trajectories: Sequence[Trace]) -> Figures:
@@ -222,7 +222,7 @@ def reward_figures(traces: Sequence[Trace]) -> Figures:
     every: dict[str, list[float]] = {}
     whole: dict[str, list[tuple[float, Trace]]] = {}
     for trace in traces:
-        for signal in trace.signals:
+        for signal in trace.rewards:
             every.setdefault(signal.name, []).append(signal.value)
             if signal.tokens is None:
                 whole.setdefault(signal.name, []).append((signal.value, trace))
@@ -237,7 +237,7 @@ def reward_figures(traces: Sequence[Trace]) -> Figures:
 
 def reward_coverage(traces: Sequence[Trace]) -> Figures:
     """``given`` of each signal for whole traces: the share of the traces that have it, where others have none."""
-    counts = Counter(signal.name for trace in traces for signal in trace.signals if signal.tokens is None)
+    counts = Counter(signal.name for trace in traces for signal in trace.rewards if signal.tokens is None)
     shares = {name: count / len(traces) for name, count in sorted(counts.items())}
     return {f"reward/{name}/given": share for name, share in shares.items() if share < 1.0}
 
@@ -256,15 +256,15 @@ def length_figures(traces: Sequence[Trace]) -> Figures:
     return row | _by_truth("length", counts)
 
 
-def note_figures(traces: Sequence[Trace]) -> Figures:
+def metadata_figures(traces: Sequence[Trace]) -> Figures:
     """``truth/{name}``: mean of every number or boolean that the protocol noted and that has no metric of its own, over
     the traces that have it; ``label_right`` is the accuracy of a pseudo-label."""
     found: dict[str, list[float]] = {}
     for trace in traces:
-        for name, value in trace.truth.items():
+        for name, value in trace.metadata.items():
             if name not in MEASURED and isinstance(value, bool | int | float):
                 found.setdefault(name, []).append(float(value))
-    return {f"truth/{name}": _mean(values) for name, values in sorted(found.items())}
+    return {f"metadata/{name}": _mean(values) for name, values in sorted(found.items())}
 
 
 def reward_gap(episodes: Sequence[Episode]) -> float | None:
@@ -288,7 +288,7 @@ def _reviews_of_solutions(traces: Sequence[Trace]) -> list[Trace]:
     return [t for t in reviews if t.parent not in by_id or is_solution(by_id[t.parent])]
 
 
-def credit_keys(objective: str, found: Mapping[str, float], dropped: Mapping[str, int], samples: int) -> MetricsRow:
+def credit_row(objective: str, found: Mapping[str, float], dropped: Mapping[str, int], samples: int) -> MetricsRow:
     """What credit reports, and how many samples it made, as keys. Traces and rewards are put under ``credit/``: a role
     and an objective may have one name."""
     named: MetricsRow = {
@@ -299,7 +299,7 @@ def credit_keys(objective: str, found: Mapping[str, float], dropped: Mapping[str
     return named | {f"{objective}/dropped/{reason}": count for reason, count in dropped.items()}
 
 
-def learner_keys(policy: str, found: Mapping[str, float]) -> MetricsRow:
+def learner_row(policy: str, found: Mapping[str, float]) -> MetricsRow:
     """What a learner reports, as keys; seconds go to ``timings.jsonl``."""
     kept = {key: value for key, value in found.items() if not key.endswith("seconds")}
     return {f"{policy}/{'learned_tokens' if key == 'tokens' else key}": value for key, value in kept.items()}

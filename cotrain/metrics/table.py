@@ -135,7 +135,7 @@ SAID = (
         meaning="share of the traces that were given this reward, where some were not; the mean is of those alone",
     ),
     Metric(
-        key="{role}/truth/{name}", label="noted truth: {name}", unit=UNKNOWN, at=BOTH,
+        key="{role}/metadata/{name}", label="noted truth: {name}", unit=UNKNOWN, at=BOTH,
         meaning="mean of any number or boolean that the protocol noted as truth, such as `label_right` of a "
             "pseudo-label",
     ),

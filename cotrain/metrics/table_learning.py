@@ -103,8 +103,8 @@ LEARNING = (
     ),
     Metric(key="{policy}/updates", unit=COUNT, meaning="optimiser steps so far"),
     Metric(
-        key="{policy}/lag", unit=COUNT,
-        meaning="with `--lag K`: optimiser steps between what the policy said and what it learns from it, on average",
+        key="{policy}/updates_behind", unit=COUNT,
+        meaning="with `--async-steps K`: optimizer steps between sampling and learning, on average",
     ),
     Metric(
         key="{policy}/skipped", unit=COUNT, healthy=(0, 0),

@@ -212,10 +212,10 @@ class AdapterBase:
             raise ModelError(
                 f"{where}: expected adapters of linear layers only, found {example!r}; choose other targets"
             )
-        self._refuse_tied(key, where)
+        self._check_untied(key, where)
         return {SAVED_PREFIX + name.replace(f".{key}.", "."): p for name, p in own.items()}
 
-    def _refuse_tied(self, key: str, where: str) -> None:
+    def _check_untied(self, key: str, where: str) -> None:
         """An adapter of a layer whose weights are another layer's too would change both where it is merged."""
         holders: dict[int, list[str]] = {}
         for name, module in self.module.named_modules():

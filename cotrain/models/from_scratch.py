@@ -31,7 +31,7 @@ def small_config(
 ) -> PretrainedConfig:
     """A configuration with tied embeddings and rotary positions; head size is ``width // heads``.
 
-    The default ids are those of the embedded tokenizer (``<|pad|>``, ``<|bos|>``, ``<|end|>``). Raises ConfigError
+    The default ids are those of the shipped tokenizer (``<|pad|>``, ``<|bos|>``, ``<|end|>``). Raises ConfigError
     for sizes that do not divide, UnknownName for another ``kind`` than "llama" and "qwen3".
     """
     if kind not in KINDS:

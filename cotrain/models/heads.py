@@ -58,7 +58,7 @@ class ValueModel(nn.Module):
 
 
 def value_model(name: str | os.PathLike[str], seed: int = 0, scale: float = 0.0, **loading: Any) -> ValueModel:
-    """A fresh critic on the body of a causal LM (directory, Hub name, or "embedded").
+    """A fresh critic on the body of a causal LM (directory, Hub name, or "shipped").
 
     ``scale`` is the standard deviation of the head's weights, drawn at ``seed``; at 0 all values are exactly 0.
     ``loading``: as for ``load_model``.
@@ -74,7 +74,7 @@ def value_model(name: str | os.PathLike[str], seed: int = 0, scale: float = 0.0,
 
 def reward_model(name: str | os.PathLike[str], **loading: Any) -> ValueModel:
     """A reward model: of transformers' kind with the head that it has, or a causal LM (directory, Hub name, or
-    "embedded") with one that begins at zero. Raises ModelError as ``value_model`` does, and for a head that is more
+    "shipped") with one that begins at zero. Raises ModelError as ``value_model`` does, and for a head that is more
     than a weight per feature."""
     classifier = load_classifier(name, **loading)
     if classifier is None:

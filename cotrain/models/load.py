@@ -1,10 +1,10 @@
 """Causal language models by directory or Hub name, through transformers; safetensors only, no remote code unasked.
 
-Ten names belong to the package itself: ``embedded``, the base model that ships with it, ``embedded-checker``, which
-was taught no errors and can check, ``embedded-habits``, which has two habits that are wrong, ``embedded-proposer``,
-which also writes problems, ``embedded-games``, which knows the games of single methods, ``embedded-search``, which
-writes questions that need searching, ``embedded-format``, which knows the formats alone, ``embedded-roles``, which has
-learned more roles, ``embedded-digest``, which can copy what matters out of documents, and ``embedded-rater``, a reward
+Ten names belong to the package itself: ``shipped``, the base model that ships with it, ``shipped-checker``, which
+was taught no errors and can check, ``shipped-habits``, which has two habits that are wrong, ``shipped-proposer``,
+which also writes problems, ``shipped-games``, which knows the games of single methods, ``shipped-search``, which
+writes questions that need searching, ``shipped-format``, which knows the formats alone, ``shipped-roles``, which has
+learned more roles, ``shipped-digest``, which can copy what matters out of documents, and ``shipped-rater``, a reward
 model (docs/bases.md). They are stored as bfloat16 and loaded as float32 like any other.
 """
 
@@ -38,7 +38,7 @@ from transformers import (
 from transformers.utils import logging
 
 from cotrain.core.errors import ModelError
-from cotrain.core.shipped import EMBEDDED_BASE, SHIPPED, how_to_get, is_embedded, shipped_folder
+from cotrain.core.shipped import SHIPPED, SHIPPED_BASE, how_to_get, is_shipped, shipped_folder
 from cotrain.core.verbosity import shows_progress
 from cotrain.models import nanochat_gpt as nanochat_gpt  # registers its classes with transformers
 from cotrain.models.ends import written_ends
@@ -67,21 +67,21 @@ def resolve_model(name: str | os.PathLike[str]) -> Path | str:
     a directory ``a``, and a name with more than one separator, which no Hub name has. Raises ModelError for a path
     that is no directory, and for one with files that are none.
     """
-    if is_embedded(str(name)):
+    if is_shipped(str(name)):
         path = shipped_folder(str(name))
         if not path.is_dir():
             raise ModelError(f"model {name!r}: {path} is missing from this installation; {how_to_get(str(name))}")
         return path
     text = os.fspath(name)
     if not text.strip():
-        raise ModelError(f"model {text!r}: an empty name; give a directory, a name of the Hub, or {EMBEDDED_BASE!r}")
+        raise ModelError(f"model {text!r}: an empty name; give a directory, a name of the Hub, or {SHIPPED_BASE!r}")
     path = Path(text).expanduser()
     has_parent = "/" in text and path.parent.is_dir()
     local = isinstance(name, os.PathLike) or text.startswith((".", "/", "~")) or path.exists()
     if not (local or has_parent or text.count("/") > 1):
         return text
     if not path.exists():
-        raise ModelError(f"model {text!r}: no such directory (embedded models: {', '.join(SHIPPED)})")
+        raise ModelError(f"model {text!r}: no such directory (shipped models: {', '.join(SHIPPED)})")
     if not path.is_dir():
         raise ModelError(f"model {text!r}: a file; expected the directory that holds config.json and *.safetensors")
     check_files(path, f"model {text!r}")
@@ -105,7 +105,7 @@ def load_model(
     """Load a causal LM in evaluation mode, and its tokenizer.
 
     Args:
-        name: directory, Hub name with or without "@revision", or an embedded model that speaks, such as "embedded".
+        name: directory, Hub name with or without "@revision", or an shipped model that speaks, such as "shipped".
         dtype: of the weights in memory, whatever they are stored in.
         attn_implementation: "eager", "flash_attention_2" …; None: "sdpa", or "eager" where a model has no other.
         trust_remote_code: run Python files that come with the model. They may do anything that you may.
@@ -363,7 +363,7 @@ def unreachable_error(name: str, error: Exception) -> ModelError:
     """What is said of a model of the Hub that cannot be had."""
     return ModelError(
         f"model {name!r}: neither a directory, nor in the local cache, nor to be had from the Hub "
-        f"({first_line(error)}); check the name and the network (embedded models: {', '.join(SHIPPED)})"
+        f"({first_line(error)}); check the name and the network (shipped models: {', '.join(SHIPPED)})"
     )
 
 

@@ -3,7 +3,7 @@ revision.
 
 ::
 
-    embedded                 a model of this package
+    shipped                 a model of this package
     /home/ann/models/inst    a directory
     owner/name@1f2e3d…       a model of the Hub at a commit, branch or tag; without "@": what the Hub has at present
 
@@ -21,7 +21,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError
 
 from cotrain.core.errors import ModelError
-from cotrain.core.shipped import is_embedded
+from cotrain.core.shipped import is_shipped
 from cotrain.models.files import read_object
 from cotrain.models.load import hub_parts, resolve_model
 
@@ -41,7 +41,7 @@ def lasting_name(name: str) -> str:
     except ModelError:
         return name
     if isinstance(where, Path):
-        return name if is_embedded(name) else str(where.absolute())
+        return name if is_shipped(name) else str(where.absolute())
     repository, revision = hub_parts(where)
     commit = None if revision else _latest_commit(repository)
     return f"{repository}@{commit}" if commit else name

@@ -273,7 +273,7 @@ def write_base_directory(source: Path, target: Path, *, stage: str, step: int) -
     config: Any = model.config
     _check_constants(config, type(model).__name__)
     encoding = pickle_encoding(tokenizer)
-    weights = {old: _padded(old, model.get_parameter(new)) for old, (new, _) in weight_names(config).items()}
+    weights = {old: _pad_vocabulary(old, model.get_parameter(new)) for old, (new, _) in weight_names(config).items()}
     sizes: dict[str, Any] = {old: getattr(config, new) for old, new in SIZES.items()}
     if isinstance(config, NanoChatGPTConfig):
         sizes["window_pattern"] = config.window_pattern
@@ -305,7 +305,7 @@ def _check_constants(config: Any, name: str) -> None:
             raise ModelError(f"{setting} is {getattr(config, setting)!r}; nanochat's code has {value!r} fixed")
 
 
-def _padded(old: str, tensor: torch.Tensor) -> torch.Tensor:
+def _pad_vocabulary(old: str, tensor: torch.Tensor) -> torch.Tensor:
     """The weight as nanochat keeps it: a vocabulary rounded up, with zeros for tokens that do not exist."""
     tensor = tensor.detach()
     missing = -len(tensor) % PADDED_TO if is_padded(old) else 0

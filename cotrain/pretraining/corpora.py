@@ -21,12 +21,12 @@ from cotrain.core.input_files import MOST_ROW, lines_of_file
 from cotrain.core.seeding import rng_of
 from cotrain.data.columns import BOM, whole_text
 from cotrain.data.malformed_rows import Quarantine, numbered_lines, parse_rows
-from cotrain.data.marks import refuse_marked_message, refuse_marked_row
+from cotrain.data.marks import check_message_marks, check_row_marks
 from cotrain.data.unread_columns import (
+    check_lost_parts,
     columns_note,
     count_columns,
     is_system,
-    refuse_lost_parts,
     system_text,
     unread_columns,
 )
@@ -236,8 +236,8 @@ def _parse_item(fields: dict[str, Any], place: str) -> Item:
     text, conversation = (fields.get(column) is not None for column in ("text", "messages"))
     if text and conversation:
         raise DataError(f"{place}: both 'text' and 'messages'; leave out the column that is not to be learned")
-    refuse_lost_parts(fields, ["text", "messages"], place, whole=True)
-    refuse_marked_row(fields, place)
+    check_lost_parts(fields, ["text", "messages"], place, whole=True)
+    check_row_marks(fields, place)
     if "text" in fields and not conversation:
         if not isinstance(fields["text"], str) or not fields["text"]:
             raise DataError(f"{place}, column 'text': expected a non-empty string, found {fields['text']!r:.40}")
@@ -259,7 +259,7 @@ def _parse_item(fields: dict[str, Any], place: str) -> Item:
         if not isinstance(message.get("content"), str):
             raise DataError(f"{where}.content': expected a string, found {message.get('content')!r:.40}")
         if message["role"] == "assistant":
-            refuse_marked_message(message, f"{where}'")
+            check_message_marks(message, f"{where}'")
         whole_text(message["content"], f"{where}.content'")
     if messages[0]["role"] == "assistant":
         raise DataError(f"{place}, column 'messages': the first message is the assistant's; expected what it answers")

@@ -139,7 +139,7 @@ def examine(corpus: Corpus, renderer: Renderer, length: int, batch: int, replies
             place = f"{corpus.name}, item {start + offset + 1}"
             if isinstance(item, str):
                 if replies_only:
-                    _refuse_rendered(item, renderer, place)
+                    _check_not_rendered(item, renderer, place)
                     seen.control_texts += renderer.names_control(item)
             else:
                 _examine_conversation(item, renderer, most, seen, place)
@@ -176,7 +176,7 @@ def _examine_conversation(item: Sequence[Message], renderer: Renderer, most: int
     seen.thoughts += renderer.switches_thoughts_off and any(map(begins_with_thought, replies))
 
 
-def _refuse_rendered(text: str, renderer: Renderer, place: str) -> None:
+def _check_not_rendered(text: str, renderer: Renderer, place: str) -> None:
     """Raise DataError for a text that begins as a rendered conversation does: its control tokens would be learned
     letter by letter."""
     mark = renderer.control_text_at_start(text)

@@ -16,7 +16,7 @@ class Float32Muon(torch.optim.Muon):
     """torch's Muon, orthogonalising in float32, for processors that compute in bfloat16 slowly.
 
     torch.optim.Muon makes its Newton-Schulz steps in bfloat16. Without the instructions that takes some ten times as
-    long as float32, two fifths of a training step of the embedded base. Matrices of one shape go through together.
+    long as float32, two fifths of a training step of the shipped base. Matrices of one shape go through together.
     """
 
     @torch.no_grad()

@@ -22,9 +22,9 @@ from cotrain import __version__
 from cotrain.config.policies import frozen
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.seeding import seed_of
-from cotrain.core.shipped import EMBEDDED
+from cotrain.core.shipped import SHIPPED
 from cotrain.core.types import ParseFailure, Sampling, Task
-from cotrain.core.verbosity import Pace
+from cotrain.core.verbosity import ProgressPrinter
 from cotrain.data.columns import Row, normal_question, row_of
 from cotrain.data.files import SPLITS, split_of, task_of
 from cotrain.data.malformed_rows import Quarantine, RefusedRow, numbered_lines, parse_rows
@@ -33,7 +33,7 @@ from cotrain.grading.pool import AnswerGrader
 from cotrain.pretraining.solutions import CHUNK
 from cotrain.rollout.proposals import parse_proposal
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor, Roles
+from cotrain.rollout.runner import Roles, RolloutRunner
 from cotrain.storage.file_ops import digest_of, replace_file
 from cotrain.storage.jsonl import read_jsonl
 from cotrain.storage.kept_work import KeptWork, kept_work, stamp_of
@@ -114,7 +114,7 @@ def refusal_of(question: str, text: str, others: Collection[str]) -> str | None:
 
 
 def write_paraphrases(
-    player: Executor,
+    player: RolloutRunner,
     problems: Sequence[ProblemRow],
     *,
     tries: int,
@@ -123,9 +123,12 @@ def write_paraphrases(
 ) -> None:
     """Ask the role ``writer`` for each problem that needs a paraphrase, up to ``tries`` times, until one is kept.
     ``text`` and ``reason`` of the problems have what became of it; each chunk of them is kept in ``work``."""
-    asked, grader = [one for one in problems if not one.held_out and not one.row.paraphrases], AnswerGrader()
-    taken = {wording_of(text) for one in problems for text in (one.row.question, *one.row.paraphrases)}
-    pace = Pace(len(asked), "{} problems paraphrased", say)
+    asked, grader = (
+        [problem for problem in problems if not problem.held_out and not problem.row.paraphrases],
+        AnswerGrader(),
+    )
+    taken = {wording_of(text) for problem in problems for text in (problem.row.question, *problem.row.paraphrases)}
+    pace = ProgressPrinter(len(asked), "{} problems paraphrased", say)
     for start in range(0, len(asked), CHUNK):
         chunk = asked[start : start + CHUNK]
         first_step = -1 - start * tries
@@ -139,7 +142,7 @@ def write_paraphrases(
 
 
 def _write_chunk(
-    player: Executor,
+    player: RolloutRunner,
     chunk: Sequence[ProblemRow],
     taken: set[str],
     grader: AnswerGrader,
@@ -152,7 +155,7 @@ def _write_chunk(
     for attempt in range(tries):
         bare = [Row(question=one.row.question, answer=None, solution=None) for one in pending]
         tasks = [task_of(row, one.where, grader) for row, one in zip(bare, pending, strict=True)]
-        for episode in player.play(_ask_writer, tasks, step=first_step - attempt, group_size=1):
+        for episode in player.collect(_ask_writer, tasks, step=first_step - attempt, group_size=1):
             one = pending[episode.task]
             found = parse_proposal(episode.traces[0].text if episode.traces else "", {})
             one.text = "" if isinstance(found, ParseFailure) else found.text
@@ -185,7 +188,7 @@ def paraphrase_file(
     models, which cannot write, and for files that are there; DiskError for a place that takes none; DataError.
     """
     aside = out.with_name(f"{out.stem}.{QUARANTINE}")
-    if model in EMBEDDED:
+    if model in SHIPPED:
         raise ConfigError(f"the model {model!r} knows the package's own formats alone; expected a chat model")
     if out.suffix != ".jsonl":
         raise ConfigError(f"--out {out}: expected a name that ends in .jsonl")
@@ -196,7 +199,7 @@ def paraphrase_file(
     problems = read_problems(path, *columns)
     settings = {
         "model": [model, stamp_of(model)],
-        "rows": digest_of(json.dumps([one.fields for one in problems], default=str).encode()).sha256,
+        "rows": digest_of(json.dumps([problem.fields for problem in problems], default=str).encode()).sha256,
         "columns": columns,
         "tries": tries,
         "seed": seed,
@@ -206,7 +209,7 @@ def paraphrase_file(
         backend = LocalBackend(device)
         policies = PolicyStore(backend.open({"writer": frozen(model)}, seed=seed))
         role = Role(policy="writer", prompt=PARAPHRASE, sampling=Sampling(max_tokens=512, temperature=0.7))
-        player = Executor(backend.engine, policies.renderers, {"writer": role}, seed_of("paraphrases", seed))
+        player = RolloutRunner(backend.engine, policies.renderers, {"writer": role}, seed_of("paraphrases", seed))
         write_paraphrases(player, problems, tries=tries, say=say, work=work)
         try:
             return save_paraphrases(problems, out, aside)
@@ -226,8 +229,8 @@ def _is_quarantine(path: Path) -> bool:
 
 def save_paraphrases(problems: Sequence[ProblemRow], out: Path, aside: Path) -> dict[str, Any]:
     """Write both files, see ``paraphrase_file``. Raises DataError where no paraphrase could be kept."""
-    kept = [one for one in problems if one.reason is None]
-    refused = [(one, one.reason) for one in problems if one.reason is not None]
+    kept = [problem for problem in problems if problem.reason is None]
+    refused = [(problem, problem.reason) for problem in problems if problem.reason is not None]
     reasons = dict(Counter(reason for _, reason in refused).most_common())
     if refused:
         set_aside = Quarantine()

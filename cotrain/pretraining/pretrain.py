@@ -2,7 +2,7 @@
 
     python: pretrain("base", corpus=text_file("book.txt"), tokens=10_000_000)
 
-The result is a plain model directory. Defaults fit the embedded base: 0.9 million parameters on a laptop.
+The result is a plain model directory. Defaults fit the shipped base: 0.9 million parameters on a laptop.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 from cotrain.core.errors import DataError
 from cotrain.core.types import Task
-from cotrain.core.verbosity import Pace
+from cotrain.core.verbosity import ProgressPrinter
 from cotrain.data.malformed_rows import Quarantine
 from cotrain.data.processbench import FixedSolution, solution_of_row
 from cotrain.formats.answers import final_answer
@@ -40,11 +40,11 @@ from cotrain.pretraining.solutions import CHUNK, in_chunks, lost_suffix, open_pl
 from cotrain.prompts.chat_template import Message
 from cotrain.prompts.templates import fields_of, fill_template
 from cotrain.rollout.fixed_solutions import judge_fields
-from cotrain.rollout.judges import judge
+from cotrain.rollout.judges import judge_role
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.reviews import fields_for, review
 from cotrain.rollout.role import Role, Turn
-from cotrain.rollout.runner import Executor, Roles
+from cotrain.rollout.runner import Roles, RolloutRunner
 from cotrain.storage.kept_work import KeptWork
 
 Form = Literal["steps", "genrm"]
@@ -57,10 +57,10 @@ def verifier_of(
 ) -> Role:
     """The role ``verifier`` as a run will have it, played by the policy "solver". ``verdict``, ``prompt``: how it is
     read and asked in the format "steps". Raises ConfigError for another format."""
-    role = judge("solver", model, form)
+    role = judge_role("solver", model, form)
     if prompt is None and verdict in REVIEW_OWN and role.prompt == REVIEW_FULL:
         prompt = REVIEW_OWN[str(verdict)]
-    role = replace(role, prompt=prompt or role.prompt, verdict=verdict or TAGS)
+    role = replace(role, prompt=prompt or role.prompt, verdict_format=verdict or TAGS)
     return role if max_tokens is None else replace(role, sampling=replace(role.sampling, max_tokens=max_tokens))
 
 
@@ -88,7 +88,7 @@ def gold_reviews(
     if len(items) < len(conversations):
         lost = (
             f"{len(conversations) - len(items)} of {len(conversations)} labelled solutions are left out: the verdict "
-            f"{role.verdict!r} cannot say that steps and answer differ"
+            f"{role.verdict_format!r} cannot say that steps and answer differ"
         )
         if not items:
             raise DataError(f"{path}: {lost}; --verdict words says it")
@@ -125,8 +125,8 @@ def own_reviews(
 
     opened = open_player(model, path, roles_by_name, device=device, seed=seed, aside=aside, say=say)
     with opened as (tasks, player):
-        pace = Pace(samples * len(tasks), "{} solutions drawn and reviewed", say)
-        player.watch = lambda total: pace.add
+        pace = ProgressPrinter(samples * len(tasks), "{} solutions drawn and reviewed", say)
+        player.progress = lambda total: pace.add
         for start, chunk in in_chunks(tasks):
             make = partial(_review_chunk, player, chunk, form, reviews, step=-1 - start, samples=samples)
             found = make() if work is None else work.part(f"problems from {start}", make)
@@ -150,7 +150,7 @@ def own_reviews(
 
 
 def _review_chunk(
-    player: Executor, chunk: Sequence[Task], form: Form, reviews: int, *, step: int, samples: int
+    player: RolloutRunner, chunk: Sequence[Task], form: Form, reviews: int, *, step: int, samples: int
 ) -> dict[str, Any]:
     """Right reviews of solutions of these problems, each as the truth, its address and a conversation; how many
     solutions are right and wrong; and how many were lost, by reason."""
@@ -175,7 +175,7 @@ def _review_chunk(
             conversation = _with_reply(roles.verifier.begin(parent=solution, **fields).messages, text)
             kept.append((truth, solution.id, conversation))
 
-    for episode in player.play(play_episode, chunk, step=step, group_size=samples):
+    for episode in player.collect(play_episode, chunk, step=step, group_size=samples):
         lost.update(why_lost(episode))
     return {"kept": kept, "right": seen[True], "wrong": seen[False], "lost": dict(lost)}
 
@@ -202,8 +202,8 @@ def _write_labelled_review(solution: Turn, truth: bool, form: Form, role: Role) 
 
 def _review_text(verdicts: Sequence[bool], final: bool, role: Role) -> str | None:
     """The review as the role is read: where its prompt names no count, of the answer alone."""
-    answer_only = role.verdict in (WORDS, BOXED) and "count" not in fields_of(role.prompt)
-    return write_free_review(role.verdict, [] if answer_only else verdicts, final)
+    answer_only = role.verdict_format in (WORDS, BOXED) and "count" not in fields_of(role.prompt)
+    return write_free_review(role.verdict_format, [] if answer_only else verdicts, final)
 
 
 def _labelled_conversation(sample: FixedSolution, role: Role, form: Form) -> Item | None:

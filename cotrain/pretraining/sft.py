@@ -62,7 +62,7 @@ def sft(
     ``model`` had kept.
     A conversation longer than ``length`` is left out, and ``say`` hears how many; if most are, it is a DataError.
     With ``lora`` an adapter is trained, and what is written is the model with the adapter in its weights.
-    Other arguments and errors as in ``pretrain``; the default rate is for the embedded base, larger models want 1e-5 to
+    Other arguments and errors as in ``pretrain``; the default rate is for the shipped base, larger models want 1e-5 to
     1e-4.
     """
     network, tokenizer, merge = _open_model(model, lora, seed)

@@ -29,16 +29,16 @@ from cotrain.core.errors import DataError
 from cotrain.core.notes import CORRECT, FAILURE
 from cotrain.core.seeding import seed_of
 from cotrain.core.types import Episode, Task
-from cotrain.core.verbosity import Pace
+from cotrain.core.verbosity import ProgressPrinter
 from cotrain.data.columns import ANY, SPEAKERS, Row, behind_system, field_of, row_of, system_of, without_calculator
 from cotrain.data.files import task_of
 from cotrain.data.malformed_rows import Quarantine, numbered_lines, parse_rows
-from cotrain.data.marks import refuse_marked_message, refuse_marked_row
+from cotrain.data.marks import check_message_marks, check_row_marks
 from cotrain.data.unread_columns import (
+    check_lost_parts,
     columns_note,
     count_columns,
     is_system,
-    refuse_lost_parts,
     system_text,
     unread_columns,
 )
@@ -50,10 +50,10 @@ from cotrain.formats.steps import steps_in, steps_kind_of, write_steps
 from cotrain.grading.pool import AnswerGrader
 from cotrain.pretraining.corpora import Corpus, Item, from_items, with_column_note
 from cotrain.prompts.templates import SOLVE_FULL, fill_template
-from cotrain.rollout.common_roles import solver, speaks_short
+from cotrain.rollout.common_roles import is_terse, solver
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor, Roles, grade_outside
+from cotrain.rollout.runner import Roles, RolloutRunner, grade_outside
 from cotrain.runs.choose_formats import STEP as LOOK
 from cotrain.runs.choose_formats import SampledText, ask_solver, read_texts, spread_indices
 from cotrain.storage.kept_work import KeptWork
@@ -72,9 +72,9 @@ def solver_of(
     steps: str | None = None,
 ) -> Role:
     """The role ``solver`` as a run will have it, with these changes."""
-    role = replace(solver("solver", model, max_tokens=max_tokens), answer=answer or TAGS, steps=steps)
+    role = replace(solver("solver", model, max_tokens=max_tokens), answer_format=answer or TAGS, step_format=steps)
     if prompt is None and role.is_free_form and role.prompt == SOLVE_FULL:
-        prompt = solve_own(role.answer, steps)
+        prompt = solve_own(role.answer_format, steps)
     return replace(role, prompt=prompt or role.prompt)
 
 
@@ -112,8 +112,8 @@ def own_solutions(
     solved: set[str] = set()
     lost = Counter[str]()
     with open_player(model, path, {"solver": role}, device=device, seed=seed, aside=aside, say=say) as (tasks, player):
-        pace = Pace(samples * len(tasks), "{} answers drawn", say)
-        player.watch = lambda total: pace.add
+        pace = ProgressPrinter(samples * len(tasks), "{} answers drawn", say)
+        player.progress = lambda total: pace.add
         for start, chunk in in_chunks(tasks):
             make = partial(_solve_chunk, player, role, chunk, step=-1 - start, samples=samples)
             found = make() if work is None else work.part(f"problems from {start}", make)
@@ -134,11 +134,13 @@ def own_solutions(
     return from_items(f"right solutions of {path}", items), [{"messages": item} for item in items]
 
 
-def _solve_chunk(player: Executor, role: Role, chunk: Sequence[Task], *, step: int, samples: int) -> dict[str, Any]:
+def _solve_chunk(
+    player: RolloutRunner, role: Role, chunk: Sequence[Task], *, step: int, samples: int
+) -> dict[str, Any]:
     """Right and readable solutions of these problems, each as problem, text and conversation; and how many were lost,
     by reason."""
     right, lost = [], Counter[str]()
-    for episode in player.play(_solve_and_examine, chunk, step=step, group_size=samples):
+    for episode in player.collect(_solve_and_examine, chunk, step=step, group_size=samples):
         lost.update(why_lost(episode))
         for trace in episode.traces:
             task = chunk[episode.task]
@@ -158,7 +160,7 @@ def open_player(
     seed: int,
     aside: Quarantine | None,
     say: Callable[[str], None],
-) -> Iterator[tuple[list[Task], Executor]]:
+) -> Iterator[tuple[list[Task], RolloutRunner]]:
     """The problems of a file, and a player of ``roles`` of the policy "solver", which is the model as it stands.
     Problems are graded outside of this process for as long as the context is open. ``say`` hears which columns of the
     file are not read."""
@@ -171,7 +173,7 @@ def open_player(
     try:
         yield (
             tasks,
-            Executor(backend.engine, policies.renderers, roles, seed_of("samples", seed), grader=grade_outside),
+            RolloutRunner(backend.engine, policies.renderers, roles, seed_of("samples", seed), grader=grade_outside),
         )
     finally:
         judge.close()
@@ -190,14 +192,14 @@ def choose_step_format(
     """The solver with its solutions cut into steps as the model writes them, as a run cuts them
     (``runs/choose_formats.py``). It stays as it is where its steps were chosen, its answers are in tags, or the model
     is one of the package's."""
-    if role.steps is not None or role.answer == TAGS or speaks_short(model):
+    if role.step_format is not None or role.answer_format == TAGS or is_terse(model):
         return role
     own_aside = None if aside is None else Quarantine()
     roles = {"solver": role}
     quiet = _keep_quiet  # what is to be said of the file is said when its problems are drawn
     with open_player(model, path, roles, device=device, seed=seed, aside=own_aside, say=quiet) as (tasks, player):
         chosen_tasks = [tasks[i] for i in spread_indices(len(tasks))]
-        episodes = player.play(ask_solver, chosen_tasks, step=LOOK, group_size=1)
+        episodes = player.collect(ask_solver, chosen_tasks, step=LOOK, group_size=1)
     samples = [
         SampledText(task=chosen_tasks[e.task], text=trace.text, finish=trace.finish)
         for e in episodes
@@ -206,7 +208,7 @@ def choose_step_format(
     parsed = read_texts(role, samples).parsed
     steps = steps_kind_of([one.text for one, found in zip(samples, parsed, strict=True) if found.ok])
     say(f"steps as {steps}, as most of {len(samples)} answers are written; --steps-as chooses otherwise")
-    return replace(role, steps=steps)
+    return replace(role, step_format=steps)
 
 
 def _keep_quiet(text: str) -> None:
@@ -253,14 +255,14 @@ def _gold_conversation(row: WorkedRow, role: Role) -> Item:
         text = work if "</answer>" in work else write_solution(tagged or lines or [answer], answer)
         return _solver_conversation(role, problem, text)
     if tagged:  # what stands behind them is written anew, where its format can be
-        lines = tagged if role.answer in ENDS else [*tagged, *_lines_of(worked.rpartition("</step>")[2])]
+        lines = tagged if role.answer_format in ENDS else [*tagged, *_lines_of(worked.rpartition("</step>")[2])]
         work = "\n".join(lines)
-    work = _write_steps_as(role.steps, work, lines)
-    if role.answer == TAGS and "</answer>" in work:
+    work = _write_steps_as(role.step_format, work, lines)
+    if role.answer_format == TAGS and "</answer>" in work:
         return _solver_conversation(role, problem, work)
-    if role.answer not in ENDS or (role.answer != TAGS and READERS[role.answer](work) == answer):
+    if role.answer_format not in ENDS or (role.answer_format != TAGS and READERS[role.answer_format](work) == answer):
         return _solver_conversation(role, problem, work)
-    return _solver_conversation(role, problem, f"{work}\n{write_answer(answer, role.answer)}".strip())
+    return _solver_conversation(role, problem, f"{work}\n{write_answer(answer, role.answer_format)}".strip())
 
 
 def _lines_of(text: str) -> list[str]:
@@ -287,7 +289,7 @@ class WorkedRow:
 
 def _parse_row(row: dict[str, Any], where: str) -> WorkedRow:
     """Problem, worked text and answer of a row in any of the layouts above. Raises DataError."""
-    refuse_marked_row(row, where)
+    check_row_marks(row, where)
     if "messages" in row or "conversations" in row or "completion" in row:
         return _parse_reply(row, where)
     try:
@@ -320,7 +322,7 @@ def _parse_reply(row: dict[str, Any], where: str) -> WorkedRow:
         work = field_of(row, "completion", where, numbers=False)[1]
         system = system_of(row, asked, where)
         read = [*asked.split("+"), "completion"]
-    refuse_lost_parts(row, read, where, whole=is_dialogue)
+    check_lost_parts(row, read, where, whole=is_dialogue)
     answer = _answer_in(work)
     if answer is None:
         raise DataError(
@@ -357,7 +359,7 @@ def _one_dialogue(row: Mapping[str, Any], name: str, where: str) -> tuple[str, s
                 "and assistant"
             )
         if isinstance(turn, dict) and who == "assistant":
-            refuse_marked_message(turn, f"{where}, field {name!r}")
+            check_message_marks(turn, f"{where}, field {name!r}")
         turns[who].append(text)
     counts: Sequence[int] = (len(turns["user"]), len(turns["assistant"]))
     if counts != (1, 1):

@@ -1,4 +1,4 @@
-"""The tokenizer of the embedded base: byte-level BPE (Sennrich et al. 2016; bytes as in GPT-2) of a few hundred tokens.
+"""The tokenizer of the shipped base: byte-level BPE (Sennrich et al. 2016; bytes as in GPT-2) of a few hundred tokens.
 
 Digits are single tokens, so that arithmetic is done digit by digit and no number is ever unknown. Bytes are the
 alphabet, so that any text whatever survives encode and decode. The tags of the text formats are added tokens that are
@@ -36,7 +36,7 @@ CHAT_TEMPLATE = (
 def train_tokenizer(
     texts: Iterable[str], vocab_size: int = 640, context: int = 1024, min_frequency: int = 2
 ) -> PreTrainedTokenizerFast:
-    """Learn a byte-level BPE from ``texts`` with exactly the special tokens and tags of the embedded text formats.
+    """Learn a byte-level BPE from ``texts`` with exactly the special tokens and tags of the shipped text formats.
 
     Args:
         texts: training text without turn marks; tags in it are cut out before pairs are counted.

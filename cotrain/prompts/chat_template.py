@@ -150,11 +150,11 @@ def _compile_template(source: str) -> Template:
     from transformers.utils import chat_template_utils
 
     compiled: Any = chat_template_utils._compile_jinja_template.__wrapped__(source)  # of our own, not of its cache
-    compiled.environment.filters["random"] = compiled.environment.globals["lipsum"] = _refuse_chance
+    compiled.environment.filters["random"] = compiled.environment.globals["lipsum"] = _check_no_chance
     return compiled
 
 
-def _refuse_chance(*given: Any, **named: Any) -> str:
+def _check_no_chance(*given: Any, **named: Any) -> str:
     raise ValueError("it draws at random, so no run with it could be repeated")
 
 

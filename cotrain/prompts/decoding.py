@@ -107,7 +107,7 @@ def _common_prefix(piece: str, text: str, start: int) -> int:
 
 
 def _is_byte_level(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether a text is the tokens' bytes in a row, read as UTF-8 (GPT-2, Llama 3, Qwen, the embedded base)."""
+    """Whether a text is the tokens' bytes in a row, read as UTF-8 (GPT-2, Llama 3, Qwen, the shipped base)."""
     from tokenizers.decoders import ByteLevel
     from transformers import PreTrainedTokenizerFast
 
@@ -153,7 +153,7 @@ def stop_in(text: str, stops: Sequence[str]) -> tuple[int, int] | None:
     return start, end
 
 
-class StopWatch:
+class StopMatcher:
     """Reads a completion as it grows, through a window: linear in its tokens."""
 
     def __init__(self, stops: Sequence[str], decode: Callable[[Sequence[int]], str]) -> None:

@@ -235,7 +235,7 @@ class Renderer:
     def _reply_behind(self, text: str, before: str) -> list[Piece]:
         """A given reply as it goes on behind the text ``before``. Raises ModelError."""
         reply = self._reply_slot.trim_content(text)
-        _refuse_broken_thought(reply, before)
+        _check_thought(reply, before)
         if empty_thought_at_end(before) and begins_with_thought(reply):
             raise ModelError(
                 "the prompt switches thoughts off with an empty one, and the reply begins with another; take the "
@@ -332,7 +332,7 @@ class Renderer:
         reply = self._reply_slot.trim_content(messages[-1].content)
         before = _join_pieces(prompt)
         empty = empty_thought_at_end(before)
-        _refuse_broken_thought(reply, before)
+        _check_thought(reply, before)
         if empty and begins_with_thought(reply):
             before = before[: len(before) - len(empty)]
             prompt = _cut_pieces(prompt, 0, len(before))
@@ -567,7 +567,7 @@ def _join_pieces(pieces: Sequence[Piece]) -> str:
     return "".join(text for text, _ in pieces)
 
 
-def _refuse_broken_thought(reply: str, before: str) -> None:
+def _check_thought(reply: str, before: str) -> None:
     """Raise ModelError for a reply behind a prompt that has ended its thought, where the reply never ends its own, or
     ends one again."""
     broken = broken_thought_in(reply) if empty_thought_at_end(before) else ""

@@ -1,6 +1,6 @@
 """Templates of prompts, the plain substitution that fills them, and how a solver is asked.
 
-Two sets: short ones for the embedded base, which knows its tasks by heart, and ``*_FULL`` ones that explain the tags to
+Two sets: short ones for the shipped base, which knows its tasks by heart, and ``*_FULL`` ones that explain the tags to
 any chat model. Templates are strings with ``{field}`` marks. How further roles are asked is in
 ``formats/role_prompts.py``; what a single method asks stands with the method.
 

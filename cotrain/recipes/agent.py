@@ -19,39 +19,41 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from cotrain import (
+    GRPO,
     ConfigError,
     Objective,
     Phase,
     Recipe,
     Role,
     Roles,
+    RunConfig,
     Sampling,
-    Settings,
     Signal,
     Task,
     alternate,
     frozen,
     gives,
-    grpo,
     recipe,
 )
-from cotrain.config.schedule import Protocol
+from cotrain.config.schedule import RolloutFn
 from cotrain.core.arguments import Positive
 from cotrain.core.errors import UnknownName
-from cotrain.core.notes import Note
+from cotrain.core.notes import Metadata
 from cotrain.core.user_code import INTERRUPTS, failure_reason
 from cotrain.envs.agent.program import Agent, AgentFailed, find_program
 from cotrain.envs.agent.rollout import Rollout
 from cotrain.formats.answers import final_answer
 from cotrain.formats.solutions import write_solution
-from cotrain.metrics.heldout import measure_note
+from cotrain.metrics.heldout import measure_metadata
 from cotrain.rollout.role import LARGEST, as_reward
 
 Reward = Callable[[Task, Any], Any]  # (task, answer) → a number, or a number for each role
 EARNED = Signal("rollout_reward", meaning="what a role earned for the rollout of an agent")
-EARNINGS = Note[float]("rollout_reward", float, "what the role earned for the rollout; 0 where that failed")
+EARNINGS = Metadata[float]("rollout_reward", float, "what the role earned for the rollout; 0 where that failed")
 UNPAID = "reward: no number for this role"
-SEQUENCES = Note[int]("sequences", int, "training sequences of the role in the rollout: 1 where each prompt extends")
+SEQUENCES = Metadata[int](
+    "sequences", int, "training sequences of the role in the rollout: 1 where each prompt extends"
+)
 
 
 def make_agent_protocol(
@@ -64,7 +66,7 @@ def make_agent_protocol(
     max_tokens: int,
     at_once: int,
     learners: Collection[str] | None = None,
-) -> Protocol:
+) -> RolloutFn:
     """The protocol that runs the agent, to learn from and to measure. ``learners``: the roles that a reward has to
     pay, by default all."""
     to_be_paid = set(models if learners is None else learners)
@@ -91,12 +93,12 @@ def make_agent_protocol(
             turns = [turn for chat in chats for turn in chat.turns]
             unpaid = UNPAID if name in to_be_paid and name not in earned else None
             for turn in turns:
-                turn.note(SEQUENCES, sum(one.first is one for one in turns))
+                turn.add_metadata(SEQUENCES, sum(one.first is one for one in turns))
                 if (reason := failure or unpaid) is not None:
                     turn.fail(reason)
-                    turn.note(EARNINGS, 0.0)
+                    turn.add_metadata(EARNINGS, 0.0)
                 elif name in earned:
-                    turn.note(EARNINGS, earned[name])
+                    turn.add_metadata(EARNINGS, earned[name])
             for chat in chats if name in earned else ():
                 if chat.turns:
                     chat.reward(EARNED, earned[name])
@@ -151,7 +153,7 @@ def ask_reward(reward: Reward, task: Task, answer: Any, models: tuple[str, ...])
 
 @recipe(kl=0.0, tasks_per_step=8)
 def agent(
-    run: Settings,
+    run: RunConfig,
     *,
     agent: str | Agent | None = None,  # the program: my_agent.py:function of problem, base_url, api_key
     command: str | None = None,  # or a command that reads the problem and prints the answer: "python my_agent.py"
@@ -172,8 +174,8 @@ def agent(
             raise UnknownName("model of agent", name, names)
     if seconds <= 0.0:
         raise ConfigError(f"agent: seconds is {seconds:g}; expected more than 0")
-    if len(set(names) - {"start", "others"}) < len(names):  # these are policies of the recipe
-        raise ConfigError(f"agent: models is {models!r}; expected each name once, and neither start nor others")
+    if len(set(names) - {"reference", "others"}) < len(names):  # these are policies of the recipe
+        raise ConfigError(f"agent: models is {models!r}; expected each name once, and neither reference nor others")
     play = make_agent_protocol(
         find_program(agent, command),
         reward,
@@ -185,13 +187,15 @@ def agent(
         learners=learners,
     )
     owners = {name: ("generator" if shared else name) if name in learners else "others" for name in names}
-    policies: dict[str, Any] = dict(run.start())
+    policies: dict[str, Any] = dict(run.reference_policies())
     policies |= {owner: run.learner() if owner != "others" else frozen(run.model) for owner in owners.values()}
-    by = grpo(rewards={EARNED: 1.0}, kl=run.pull())
+    by = GRPO(reward_weights={EARNED: 1.0}, kl=run.kl_penalty())
     if shared:
-        objectives = {"generator": Objective(policy="generator", on=learners[0], also=tuple(learners[1:]), by=by)}
+        objectives = {
+            "generator": Objective(policy="generator", role=learners[0], extra_roles=tuple(learners[1:]), algorithm=by)
+        }
     else:
-        objectives = {name: Objective(policy=name, on=name, by=by) for name in learners}
+        objectives = {name: Objective(policy=name, role=name, algorithm=by) for name in learners}
     low, high = (0.0, 1.0) if reward is None else (-float("inf"), float("inf"))
     return run.recipe(
         "agent-shared" if shared else "agent",
@@ -203,5 +207,5 @@ def agent(
         objectives=objectives,
         schedule=alternate(Phase(name="play", protocol=play, objectives=tuple(objectives)), ratio=(1,)),
         evaluate=play,
-        measures=tuple(measure_note(name, EARNINGS, low=low, high=high) for name in names),
+        measures=tuple(measure_metadata(name, EARNINGS, low=low, high=high) for name in names),
     )

@@ -3,7 +3,7 @@
 Hong et al. 2025 (arXiv 2508.05613). The reward model, a scalar head that sees the reference answer, pays the generator
 σ(score). After each batch it learns from one pair a problem: an answer that a precise rule calls right (it may overlook
 some, but what it accepts is right) over a corrupted one. It begins as ``rm_model``, a reward model that has learned to
-compare answers before, as the paper's VerifyRM had: "embedded-rater" for the embedded models, or any of the Hub with
+compare answers before, as the paper's VerifyRM had: "shipped-rater" for the shipped models, or any of the Hub with
 one label. Without one it begins with a head of zeros on ``model`` and is first trained alone, ``warmup`` (20) steps of
 cross-entropy on the rule's labels.
 
@@ -28,33 +28,33 @@ from typing import Any, Literal
 
 from cotrain import (
     CORRECT,
+    GRPO,
     Objective,
     Phase,
     Recipe,
     Role,
     Roles,
+    RunConfig,
     Sampling,
-    Settings,
     Signal,
     Task,
     Turn,
     alternate,
     frozen,
+    gather,
     gives,
-    grpo,
     program,
     recipe,
     reward_model,
     rng_of,
-    together,
 )
 from cotrain.algorithms.reward_model import Pairwise, Pointwise
 from cotrain.core.arguments import Positive, Share, Weight
 from cotrain.core.notes import FINAL, SCORE
-from cotrain.core.shipped import EMBEDDED, EMBEDDED_RATER
+from cotrain.core.shipped import SHIPPED, SHIPPED_RATER
 from cotrain.core.signals import LABEL
 from cotrain.data.word_problems.corrupt import another_answer
-from cotrain.metrics.heldout import measure_solver_and_judge
+from cotrain.metrics.heldout import measure_solver_and_verifier
 from cotrain.rollout import common_roles
 from cotrain.rollout.protocols import attempts
 
@@ -65,7 +65,7 @@ PROXY = Signal("proxy", meaning="what the reward model, or the rule, pays, in [0
 
 async def ask_rater(task: Task, roles: Roles, solution: Turn, *, reference: bool) -> Turn:
     """The reward model's turn alone."""
-    reference_answer = (task.answer or "") if reference else ""
+    reference_answer = (task.gold or "") if reference else ""
     return await roles.rater(
         parent=solution, problem=task.prompt, solution=solution.tagged_text, reference=reference_answer
     )
@@ -77,9 +77,9 @@ async def rate_solution(task: Task, roles: Roles, solution: Turn, *, reference: 
     rating = await ask_rater(task, roles, solution, reference=reference)
     if rating.failed:
         return rating
-    rating.show(FINAL, rating.score > 0.0)
-    rating.show(SCORE, score_probability(rating.score))
-    rating.note(CORRECT, CORRECT.require(solution))
+    rating.add_finding(FINAL, rating.score > 0.0)
+    rating.add_finding(SCORE, score_probability(rating.score))
+    rating.add_metadata(CORRECT, CORRECT.require(solution))
     return rating
 
 
@@ -99,7 +99,7 @@ async def solve_and_rate(
     for the model gets none from it. ``learn``: labels for the
     reward model, "" none, "pair" one pair a problem, "all" the rule's word on every solution."""
     solutions = await attempts(task, roles, samples)
-    ratings = await together([rate_solution(task, roles, s, reference=reference) for s in solutions])
+    ratings = await gather([rate_solution(task, roles, s, reference=reference) for s in solutions])
     first: tuple[Turn, Turn] | None = None
     for solution, rating in zip(solutions, ratings, strict=True):
         noticed = rng_of("overlooked", task.id, solution.id).random() >= overlooked
@@ -125,11 +125,11 @@ async def corrupt_solution(task: Task, roles: Roles, solution: Turn, negatives: 
     """A wrong solution like a right one; None where the model found none in ``TRIES``."""
     for _ in range(TRIES):
         if negatives == "program":
-            wrong = await roles.corruptor(parent=solution, solution=solution.tagged_text, answer=task.answer)
+            wrong = await roles.corruptor(parent=solution, solution=solution.tagged_text, answer=task.gold)
         else:
             wrong = await roles.assistant(parent=solution, problem=task.prompt)
         grade = await roles.grade(task, wrong)
-        wrong.note(CORRECT, grade.value)
+        wrong.add_metadata(CORRECT, grade.value)
         if grade.value is False and "<answer>" in wrong.tagged_text:
             return wrong
     return None
@@ -146,7 +146,7 @@ def score_probability(score: float) -> float:
 
 @recipe
 def cooper(
-    run: Settings,
+    run: RunConfig,
     *,
     rm_model: str | None = None,  # begins the reward model
     rm_lr: float = 2e-4,  # learning rate of the reward model
@@ -157,7 +157,7 @@ def cooper(
     reference: bool = True,  # show the reward model the reference answer
     anchor: Weight = 0.0,  # weight of cross-entropy beside the pairs
 ) -> Recipe:
-    rater_model = rm_model or (EMBEDDED_RATER if run.model in EMBEDDED else run.model)
+    rater_model = rm_model or (SHIPPED_RATER if run.model in SHIPPED else run.model)
     alone, online = warmup if warmup is not None else 20 * (rater_model == run.model), rm == "online"
     play = partial(
         solve_and_rate, samples=run.group_size, overlooked=overlooked, negatives=negatives, reference=reference
@@ -165,12 +165,14 @@ def cooper(
     learned: Learned = "all" if negatives == "own" else "pair"
     paid = partial(play, pay="rule" if rm == "rule" else "model", learn=learned if online else "")
     objectives = {
-        "generator": Objective(policy="generator", on="solver", by=grpo(rewards={PROXY: 1.0}, kl=run.pull())),
-        **({"rm": Objective(policy="rm", on="rater", by=Pairwise(anchor=anchor))} if online else {}),
+        "generator": Objective(
+            policy="generator", role="solver", algorithm=GRPO(reward_weights={PROXY: 1.0}, kl=run.kl_penalty())
+        ),
+        **({"rm": Objective(policy="rm", role="rater", algorithm=Pairwise(anchor=anchor))} if online else {}),
     }
     phases = [Phase(name="generator", protocol=paid, objectives=tuple(objectives), group_size=1)]
     if alone:
-        objectives["rm_start"] = Objective(policy="rm", on="rater", by=Pointwise())
+        objectives["rm_start"] = Objective(policy="rm", role="rater", algorithm=Pointwise())
         taught = partial(play, learn="all")
         phases.append(Phase(name="rm_start", protocol=taught, objectives=("rm_start",), group_size=1))
     solver = common_roles.solver("generator", run.model)
@@ -179,17 +181,17 @@ def cooper(
         policies={
             "generator": run.learner(),
             "rm": reward_model(rater_model, lr=rm_lr),
-            "start": frozen(run.model),
+            "reference": frozen(run.model),
             "corruptor": program(write_over),
         },
         roles={
             "solver": solver,
             "rater": common_roles.rater("rm"),
             "corruptor": Role(policy="corruptor", prompt="{solution}", sampling=Sampling(max_tokens=1)),
-            "assistant": replace(solver, policy="start", sampling=replace(solver.sampling, temperature=1.3)),
+            "assistant": replace(solver, policy="reference", sampling=replace(solver.sampling, temperature=1.3)),
         },
         objectives=objectives,
         schedule=alternate(*phases, ratio=(1, 0)[: len(phases)], warmup={"rm_start": alone} if alone else {}),
         evaluate=partial(solve_and_rate, reference=reference),
-        measures=measure_solver_and_judge("rater"),
+        measures=measure_solver_and_verifier("rater"),
     )

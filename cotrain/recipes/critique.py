@@ -31,38 +31,38 @@ from cotrain import (
     AGREEMENT,
     CORRECT,
     FORMAT,
+    GRPO,
     OUTCOME,
     ConfigError,
     Objective,
     Recipe,
     Roles,
-    Settings,
+    RunConfig,
     Signal,
     Task,
     Turn,
+    constant_schedule,
     examine,
     frozen,
+    gather,
     gives,
-    grpo,
     measure_solver,
     recipe,
-    single,
-    together,
 )
 from cotrain.algorithms.advantage_edits import TrainWithPromptOf
-from cotrain.algorithms.grpo import dr_grpo
+from cotrain.algorithms.grpo import DrGRPO
 from cotrain.algorithms.policy_gradient import drop_flat_groups
 from cotrain.algorithms.policy_loss import ScoreFunction, Shaped
 from cotrain.core.arguments import NotNegative, Positive, Weight
-from cotrain.core.notes import STEP_OK, Note
+from cotrain.core.notes import STEP_OK, Metadata
 from cotrain.formats.role_replies import corrected_review
-from cotrain.metrics.heldout import measure_judge
+from cotrain.metrics.heldout import measure_verifier
 from cotrain.rollout import common_roles
 from cotrain.rollout.protocols import attempts
 from cotrain.rollout.reviews import REVIEWED, review, reward_review
 
 GAIN = Signal("gain", meaning="is the revision right, minus is the solution right that was criticised")
-RESCUED = Note[bool]("rescued", bool, "was a group that nobody solved joined by a right revision")
+RESCUED = Metadata[bool]("rescued", bool, "was a group that nobody solved joined by a right revision")
 
 
 @gives(OUTCOME.to("solver"), OUTCOME.to("refiner"), *REVIEWED, GAIN.to("verifier"))
@@ -91,8 +91,8 @@ async def solve_and_revise(
     learns_from_verdicts = critic == "trained" and paid_by == "verdict"
     critiques = await write_critiques(task, roles, readable if learns_from_verdicts else revisable)
     written = {s.id: critique_text(critiques[s.id], s, critic) for s in revisable}
-    reference = f"\nReference: {task.answer}" if leak else ""
-    revisions = await together(
+    reference = f"\nReference: {task.gold}" if leak else ""
+    revisions = await gather(
         [
             roles.refiner(
                 group=s.group, parent=s, problem=task.prompt, solution=s.tagged_text, review=written[s.id] + reference
@@ -109,12 +109,12 @@ async def solve_and_revise(
             revision.reward(OUTCOME, 1.0)
             joined += 1
     if solutions and not any(CORRECT.require(s) for s in solutions):
-        solutions[0].note(RESCUED, joined > 0)
+        solutions[0].add_metadata(RESCUED, joined > 0)
 
 
 async def write_critiques(task: Task, roles: Roles, solutions: list[Turn]) -> dict[str, Turn]:
     """By solution: its review. Reviews of all solutions of a problem are compared with each other."""
-    review_turns = await together([review(task, roles, s, group=f"{s.group}/reviews") for s in solutions])
+    review_turns = await gather([review(task, roles, s, group=f"{s.group}/reviews") for s in solutions])
     for solution, [review_turn] in zip(solutions, review_turns, strict=True):
         reward_review(review_turn, CORRECT.require(solution))
     return {s.id: review_turn for s, [review_turn] in zip(solutions, review_turns, strict=True)}
@@ -127,9 +127,9 @@ def critique_text(review_turn: Turn, solution: Turn, critic: str) -> str:
     return corrected_review(review_turn.text, STEP_OK.of(solution) or [], CORRECT.require(solution))
 
 
-@recipe(model="embedded-roles", kl=0.0)
+@recipe(model="shipped-roles", kl=0.0)
 def critique(
-    run: Settings,
+    run: RunConfig,
     *,
     critic_lr: float = 2e-4,  # learning rate of the critic
     entropy: Weight = 0.001,  # weight of the entropy bonus
@@ -147,27 +147,27 @@ def critique(
         raise ConfigError(f"critique: paid_by=gain with critic={critic!r}, who learns nothing; add critic=trained")
     judge, revises = critic_model or run.model, critic != "none"
     solver = common_roles.solver("generator", run.model)
-    learn = dr_grpo(
-        rewards={OUTCOME: 1.0},
-        after=(drop_flat_groups, TrainWithPromptOf("solver")),
+    learn = DrGRPO(
+        reward_weights={OUTCOME: 1.0},
+        edit_after=(drop_flat_groups, TrainWithPromptOf("solver")),
         loss=Shaped(gamma, ScoreFunction()),
         normalise="constant",
         constant=float(solver.sampling.max_tokens),
-        kl=run.pull(),
+        kl=run.kl_penalty(),
         entropy=entropy,
     )
     also = ("refiner",) if revises else ()
-    objectives = {"generator": Objective(policy="generator", on="solver", also=also, by=learn)}
-    policies = {"generator": run.learner(), **run.start()}
+    objectives = {"generator": Objective(policy="generator", role="solver", extra_roles=also, algorithm=learn)}
+    policies = {"generator": run.learner(), **run.reference_policies()}
     roles, measures = {"solver": solver}, [measure_solver("solver", 8)]
     if revises:
         roles["refiner"] = common_roles.refiner("generator", run.model)
         roles["verifier"] = common_roles.verifier("generator" if critic == "self" else "critic", judge)
-        measures += [measure_solver("refiner", 1), measure_judge("verifier")]
+        measures += [measure_solver("refiner", 1), measure_verifier("verifier")]
     if critic == "trained":
         pay = GAIN if paid_by == "gain" else AGREEMENT
-        criticise = grpo(rewards={pay: 1.0, FORMAT: 0.8}, merge=True)
-        objectives["critic"] = Objective(policy="critic", on="verifier", by=criticise)
+        criticise = GRPO(reward_weights={pay: 1.0, FORMAT: 0.8}, sum_rewards_first=True)
+        objectives["critic"] = Objective(policy="critic", role="verifier", algorithm=criticise)
         policies["critic"] = run.learner(judge, lr=critic_lr)
     elif critic in ("frozen", "oracle"):
         policies["critic"] = frozen(judge)
@@ -179,7 +179,7 @@ def critique(
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=single(
+        schedule=constant_schedule(
             partial(play, samples=run.group_size, refine=refine), *objectives, name="generator", group_size=1
         ),
         evaluate=partial(play, refine="all"),

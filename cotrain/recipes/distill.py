@@ -15,28 +15,46 @@ distribution of the teacher at each token.
 
 from __future__ import annotations
 
-from cotrain import OUTCOME, ConfigError, Kl, Objective, Recipe, Settings, frozen, grpo, recipe, single, solve
+from cotrain import (
+    GRPO,
+    OUTCOME,
+    ConfigError,
+    KLPenalty,
+    Objective,
+    Recipe,
+    RunConfig,
+    constant_schedule,
+    frozen,
+    recipe,
+    solve,
+)
 from cotrain.core.arguments import Weight
 from cotrain.rollout import common_roles
 
 
-@recipe(model="embedded-habits", without=("kl",))
+@recipe(model="shipped-habits", without=("kl",))
 def distill(
-    run: Settings,
+    run: RunConfig,
     *,
-    teacher: str = "embedded-checker",  # the model that is learned from
+    teacher: str = "shipped-checker",  # the model that is learned from
     pull: Weight = 1.0,  # weight of the pull towards it
     outcome: Weight = 0.0,  # weight of the graded answer beside it
 ) -> Recipe:
     if max(pull, outcome) == 0:
         raise ConfigError("distill: pull and outcome are both 0, so that nothing is learned; raise one")
     rewards = {OUTCOME: outcome} if outcome else {}
-    by = grpo(rewards=rewards, kl=Kl("teacher", pull, "k2"), after=()) if pull else grpo(rewards=rewards)
+    by = (
+        GRPO(reward_weights=rewards, kl=KLPenalty("teacher", pull, "k2"), edit_after=())
+        if pull
+        else GRPO(reward_weights=rewards)
+    )
     return run.recipe(
         "distill" if not outcome else "distill-outcome" if pull else "distill-none",
         policies={"generator": run.learner(), **({"teacher": frozen(teacher)} if pull else {})},
         roles={"solver": common_roles.solver("generator", run.model)},
-        objectives={"generator": Objective(policy="generator", on="solver", by=by)},
-        schedule=single(solve, "generator", name="generator", unlabelled=0.0 if outcome else run.unlabelled_share()),
+        objectives={"generator": Objective(policy="generator", role="solver", algorithm=by)},
+        schedule=constant_schedule(
+            solve, "generator", name="generator", unlabelled=0.0 if outcome else run.unlabelled_share()
+        ),
         evaluate=solve,
     )

@@ -17,17 +17,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from cotrain import ConfigError, Objective, Phase, Recipe, Role, Sampling, Settings, alternate, frozen, grpo, recipe
+from cotrain import GRPO, ConfigError, Objective, Phase, Recipe, Role, RunConfig, Sampling, alternate, frozen, recipe
 from cotrain.core.arguments import Positive
 from cotrain.core.errors import UnknownName
 from cotrain.envs.verifiers.multi_agent import Environments
 from cotrain.envs.verifiers.seats import EARNED, EARNINGS, Compare, make_environment_protocol, trainable_seats
-from cotrain.metrics.heldout import measure_note
+from cotrain.metrics.heldout import measure_metadata
 
 
 @recipe(kl=0.0, tasks_per_step=8)
 def environment(
-    run: Settings,
+    run: RunConfig,
     *,
     shared: bool = False,  # one policy for all seats that learn
     learns: str | None = None,  # seats that learn, with commas between; by default all that may
@@ -50,15 +50,17 @@ def environment(
         raise ConfigError(
             f"environment: no seat of {source.name} may learn ({', '.join(may_learn)}); name one in learns"
         )
-    policies: dict[str, Any] = dict(run.start())
+    policies: dict[str, Any] = dict(run.reference_policies())
     owners = {name: ("generator" if shared else name) if name in learners else "others" for name in may_learn}
     policies |= {owner: run.learner() if owner != "others" else frozen(run.model) for owner in owners.values()}
     sampling = Sampling(max_tokens=max_tokens)
-    by = grpo(rewards={EARNED: 1.0}, kl=run.pull())
+    by = GRPO(reward_weights={EARNED: 1.0}, kl=run.kl_penalty())
     if shared:
-        objectives = {"generator": Objective(policy="generator", on=learners[0], also=tuple(learners[1:]), by=by)}
+        objectives = {
+            "generator": Objective(policy="generator", role=learners[0], extra_roles=tuple(learners[1:]), algorithm=by)
+        }
     else:
-        objectives = {name: Objective(policy=name, on=name, by=by) for name in learners}
+        objectives = {name: Objective(policy=name, role=name, algorithm=by) for name in learners}
     play = make_environment_protocol(source.environment, tuple(may_learn), turns, compare)
     return run.recipe(
         "environment-shared" if shared else "environment",
@@ -67,5 +69,5 @@ def environment(
         objectives=objectives,
         schedule=alternate(Phase(name="play", protocol=play, objectives=tuple(objectives)), ratio=(1,)),
         evaluate=play,
-        measures=tuple(measure_note(name, EARNINGS, low=-float("inf"), high=float("inf")) for name in may_learn),
+        measures=tuple(measure_metadata(name, EARNINGS, low=-float("inf"), high=float("inf")) for name in may_learn),
     )

@@ -24,19 +24,19 @@ from typing import Any, Literal
 from cotrain import (
     AGREEMENT,
     FORMAT,
+    GRPO,
     OUTCOME,
+    PPO,
+    SFT,
     STEP,
     ClassBalance,
     ConfigError,
     Objective,
-    Ppo,
     Recipe,
-    Settings,
-    Sft,
+    RunConfig,
+    constant_schedule,
     frozen,
-    grpo,
     recipe,
-    single,
     solve_then_verify,
 )
 from cotrain import critic as value_model
@@ -45,22 +45,22 @@ from cotrain.algorithms.dpo import Preference
 from cotrain.algorithms.ppo import ValueRegression
 from cotrain.config.policies import Policy
 from cotrain.core.arguments import Weight
-from cotrain.metrics.heldout import measure_solver_and_judge
+from cotrain.metrics.heldout import measure_solver_and_verifier
 from cotrain.rollout import common_roles
 
 
 @recipe(kl=0.0)
 def generator_verifier_critic(
-    run: Settings,
+    run: RunConfig,
     *,
     critic: Literal["trained", "none"] = "trained",  # "none": the generator learns by GRPO
     verifier: Literal["trained", "frozen"] = "trained",  # does it learn?
     verifier_by: Literal["grpo", "ce", "dpo"] = "ce",  # from what its verdicts earn
-    verifier_model: str | None = None,  # begins the verifier; by default the generator's model
+    verifier_model: str | None = None,  # initial weights of the verifier; by default the generator's model
     critic_model: str | None = None,  # begins the critic; by default the generator's model
     verifier_lr: float = 2e-4,  # learning rate of the verifier
     critic_lr: float = 1e-3,  # learning rate of the critic
-    format_reward: Weight = 0.0,  # weight of a solution that can be read
+    format_reward: Weight = 0.0,  # weight of the reward for a readable solution
     alpha: float = 0.1,  # weight of the step verdicts in the generator's reward
     lam: float = 0.95,  # λ of the advantages
     beta: Weight = 0.1,  # β of verifier_by="dpo"
@@ -79,23 +79,27 @@ def generator_verifier_critic(
     judge = verifier_model or run.model
     paid: dict[Any, Any] = {OUTCOME: 1.0} | ({STEP: alpha} if alpha else {})
     paid |= {FORMAT: format_reward} if format_reward else {}
-    policies: dict[str, Policy] = {"generator": run.learner(), **run.start()}
+    policies: dict[str, Policy] = {"generator": run.learner(), **run.reference_policies()}
     policies["verifier"] = run.learner(judge, lr=verifier_lr) if learns else frozen(judge)
-    by: Algorithm = Ppo(rewards=paid, lam=lam, kl=run.pull()) if valued else grpo(rewards=paid, kl=run.pull())
-    objectives = {"generator": Objective(policy="generator", on="solver", by=by)}
+    by: Algorithm = (
+        PPO(reward_weights=paid, lam=lam, kl=run.kl_penalty())
+        if valued
+        else GRPO(reward_weights=paid, kl=run.kl_penalty())
+    )
+    objectives = {"generator": Objective(policy="generator", role="solver", algorithm=by)}
     if valued:
         policies["critic"] = value_model(critic_model or run.model, lr=critic_lr)
-        regression = ValueRegression(rewards=paid, lam=lam)
-        objectives["critic"] = Objective(policy="critic", on="solver", by=regression)
+        regression = ValueRegression(reward_weights=paid, lam=lam)
+        objectives["critic"] = Objective(policy="critic", role="solver", algorithm=regression)
     if learns:
         judging: dict[str, Algorithm] = {
-            "grpo": grpo(rewards={AGREEMENT: 1.0, FORMAT: 0.8}, merge=True, balance=ClassBalance()),
-            "ce": Sft(where=AGREEMENT),
+            "grpo": GRPO(reward_weights={AGREEMENT: 1.0, FORMAT: 0.8}, sum_rewards_first=True, balance=ClassBalance()),
+            "ce": SFT(where=AGREEMENT),
             "dpo": Preference(policy="verifier", reference="judge", better=AGREEMENT, betas=(beta,)),
         }
         if verifier_by == "dpo":
             policies["judge"] = frozen(judge)
-        objectives["verifier"] = Objective(policy="verifier", on="verifier", by=judging[verifier_by])
+        objectives["verifier"] = Objective(policy="verifier", role="verifier", algorithm=judging[verifier_by])
     return run.recipe(
         f"generator_verifier_critic-{verifier_by}" if valued else f"generator_verifier-{verifier_by}",
         policies=policies,
@@ -104,12 +108,12 @@ def generator_verifier_critic(
             "verifier": common_roles.verifier("verifier", judge),
         },
         objectives=objectives,
-        schedule=single(
+        schedule=constant_schedule(
             partial(solve_then_verify, reviews=reviews, step_rewards="verifier" if alpha else "none"),
             *objectives,
             name="all",
         ),
         evaluate=solve_then_verify,
-        measures=measure_solver_and_judge("verifier"),
-        fixed=run.fixed_roles(),
+        measures=measure_solver_and_verifier("verifier"),
+        frozen_roles=run.frozen_roles(),
     )

@@ -14,7 +14,7 @@ Unlike the paper, the verifier teaches itself, online: there QwQ-32B writes the 
 with a stronger judge. Here it compares them with the majority of the verifier's own reviews, and what it already finds
 is what it learns. ``judge="genprm"`` has a chat model write the reviews in the paper's format, and ``tool="python"``
 runs the programs in them while they are written (``rollout/tools/calls.py``); what they print is in the sequence and
-not learned, and ``tool="none"`` is the control. The embedded models know no programs. Left out: 32 to 128 continuations
+not learned, and ``tool="none"`` is the control. The shipped models know no programs. Left out: 32 to 128 continuations
 by difficulty (``rollouts`` for all), and the critic that refines solutions.
 """
 
@@ -26,26 +26,26 @@ from typing import Literal, cast
 
 from cotrain import (
     CORRECT,
+    SFT,
     ConfigError,
     Objective,
     Recipe,
     Roles,
-    Settings,
-    Sft,
+    RunConfig,
     Signal,
     Task,
+    constant_schedule,
     frozen,
     gives,
     recipe,
     rng_of,
-    single,
     solve_then_verify,
 )
 from cotrain.core.arguments import Positive, Share, at_least
-from cotrain.core.notes import Note
+from cotrain.core.notes import Metadata
 from cotrain.core.signals import MATCH
 from cotrain.grading.isolation import working_cell
-from cotrain.metrics.heldout import measure_solver_and_judge
+from cotrain.metrics.heldout import measure_solver_and_verifier
 from cotrain.rollout import common_roles, judges
 from cotrain.rollout.monte_carlo import (
     GAMMA,
@@ -61,7 +61,7 @@ from cotrain.rollout.protocols import attempts
 from cotrain.rollout.reviews import TOOLS, Tool, review_all
 
 KEPT = Signal("kept", meaning="1 for a review that is to be learned, else 0")
-CONSENSUS = Note[bool]("consensus", bool, "did the solution pass the filter: no majority of reviews contradicts it")
+CONSENSUS = Metadata[bool]("consensus", bool, "did the solution pass the filter: no majority of reviews contradicts it")
 
 
 @gives(MATCH.to("verifier"), KEPT.to("verifier"))
@@ -94,7 +94,7 @@ async def agreeing_reviews(
     for solution, turns in zip(judged, review_turns, strict=True):
         right = labels_by_id[solution.id]
         passed = not majority_contradicts([review_verdicts(turn) for turn in turns if turn.parsed.ok], right)
-        solution.note(CONSENSUS, passed)
+        solution.add_metadata(CONSENSUS, passed)
         for turn in turns:
             match = share_right(review_verdicts(turn), right) if turn.parsed.ok else 0.0
             turn.chat.reward(MATCH, match)
@@ -103,7 +103,7 @@ async def agreeing_reviews(
 
 @recipe(group_size=4, without=("kl",))
 def genprm(
-    run: Settings,
+    run: RunConfig,
     *,
     verifier_model: str | None = None,  # begins the verifier, which ``lr`` is for
     reviews: int = 4,  # of a solution
@@ -112,7 +112,7 @@ def genprm(
     gamma: Share = GAMMA,  # γ of the labels
     balance: bool = True,  # label as many right as wrong solutions
     consensus: bool = True,  # leave out solutions whose reviews contradict the labels
-    judge: Literal["steps", "genprm"] = "steps",  # the verifier's format
+    judge: Literal["steps", "genprm"] = "steps",  # format of the verifier's reviews
 ) -> Recipe:
     tool: Tool = "none"  # of the reviews, whose programs "python" runs; any other one is the solver's
     if run.tool in TOOLS:
@@ -120,7 +120,7 @@ def genprm(
     at_least(1 + balance, "genprm", group_size=run.group_size)
     at_least(1, "genprm", reviews=reviews, rollouts=rollouts)
     critic, solver = verifier_model or run.model, common_roles.solver("generator", run.model)
-    if tool != "none" and (judge != "genprm" or common_roles.speaks_short(critic)):
+    if tool != "none" and (judge != "genprm" or common_roles.is_terse(critic)):
         raise ConfigError(
             f"genprm: tool {tool!r} runs the programs of judge='genprm' by a chat model, but judge is {judge!r} and "
             "the verifier's"
@@ -131,7 +131,7 @@ def genprm(
     if judge == "genprm":
         verifier = judges.genprm("verifier", critic, runs=tool == "python")
     else:
-        verifier = judges.judge("verifier", critic, judge)
+        verifier = judges.judge_role("verifier", critic, judge)
     play = partial(
         agreeing_reviews,
         samples=run.group_size,
@@ -147,8 +147,8 @@ def genprm(
         "genprm" if consensus else "genprm-unfiltered",
         policies={"generator": frozen(run.model), "verifier": run.learner(critic)},
         roles={"solver": solver, "completer": completer_role(solver), "verifier": verifier},
-        objectives={"verifier": Objective(policy="verifier", on="verifier", by=Sft(where=KEPT, at_least=1.0))},
-        schedule=single(play, "verifier", name="verifier", group_size=1),
+        objectives={"verifier": Objective(policy="verifier", role="verifier", algorithm=SFT(where=KEPT, at_least=1.0))},
+        schedule=constant_schedule(play, "verifier", name="verifier", group_size=1),
         evaluate=partial(solve_then_verify, tool=tool),
-        measures=measure_solver_and_judge("verifier"),
+        measures=measure_solver_and_verifier("verifier"),
     )

@@ -29,33 +29,33 @@ from typing import Any, Literal
 
 from cotrain import (
     CORRECT,
+    SFT,
     ConfigError,
     Objective,
     Phase,
     Recipe,
     Role,
     Roles,
-    Settings,
-    Sft,
+    RunConfig,
     Signal,
     Task,
     Turn,
     alternate,
     frozen,
+    gather,
     gives,
     measure_solver,
     program,
     recipe,
     rng_of,
-    together,
 )
 from cotrain.algorithms.contract import Algorithm
 from cotrain.algorithms.functional.aggregate import pairwise_advantages, skew_matrix
-from cotrain.algorithms.grpo import dr_grpo
-from cotrain.config.schedule import Protocol
+from cotrain.algorithms.grpo import DrGRPO
+from cotrain.config.schedule import RolloutFn
 from cotrain.core.arguments import Positive
 from cotrain.formats.preferences import write_gram
-from cotrain.metrics.heldout import measure_judge
+from cotrain.metrics.heldout import measure_verifier
 from cotrain.rollout import common_roles
 from cotrain.rollout.judges import Comparison, comparer
 from cotrain.rollout.protocols import attempts
@@ -111,10 +111,10 @@ async def compete(task: Task, roles: Roles, *, samples: Positive = 2) -> None:
         for i, j in fights
     ]
     outcomes = {(i, j): 1.0 for i, j in product(range(len(solutions)), repeat=2) if i in readable and j not in readable}
-    for (i, j), turn in zip(fights, await together(judgements), strict=True):
+    for (i, j), turn in zip(fights, await gather(judgements), strict=True):
         truths = [CORRECT.require(solutions[k]) for k in (i, j)]
         if truths[0] != truths[1]:
-            turn.note(CORRECT, truths[0])
+            turn.add_metadata(CORRECT, truths[0])
         show_verdict(turn)
         if (lead := lead_of(turn)) is not None:
             outcomes[i, j] = lead
@@ -138,7 +138,7 @@ def say_both(fields: Mapping[str, Any], rng: random.Random) -> str:
 
 @recipe
 def gram(
-    run: Settings,
+    run: RunConfig,
     *,
     judge_model: str | None = None,  # begins the judge; by default the generator's model
     pairs: int = 8,  # of a problem, at the most
@@ -160,24 +160,24 @@ def gram(
         raise ConfigError(f"gram: {settings_text}; expected at least 2, at least 1, and from 0 to below 0.5")
     reads = judge_model or run.model
     comparer_role = comparer("judge", reads, form)
-    policies = {"generator": run.learner(), **run.start()} if plays else {"generator": frozen(run.model)}
+    policies = {"generator": run.learner(), **run.reference_policies()} if plays else {"generator": frozen(run.model)}
     policies["judge"] = run.learner(reads, lr=judge_lr) if learns else frozen(reads)
     roles = {"solver": common_roles.solver("generator", run.model), "judge": comparer_role}
     objectives, phases, samples = {}, [], run.group_size
 
-    def add_objective(name: str, policy: str, on: str, by: Algorithm, protocol: Protocol) -> None:
-        objectives[name] = Objective(policy=policy, on=on, by=by)
+    def add_objective(name: str, policy: str, on: str, by: Algorithm, protocol: RolloutFn) -> None:
+        objectives[name] = Objective(policy=policy, role=on, algorithm=by)
         phases.append(Phase(name=name, protocol=protocol, objectives=(name,), group_size=1))
 
     if plays:
-        by = dr_grpo(rewards={PREFERRED: 1.0}, kl=run.pull())
+        by = DrGRPO(reward_weights={PREFERRED: 1.0}, kl=run.kl_penalty())
         add_objective("generator", "generator", "solver", by, partial(compete, samples=samples))
     if learns:
         label = partial(label_pairs, samples=samples, pairs=pairs, smoothing=smoothing)
-        add_objective("judge", "judge", "teacher", Sft(weight=WEIGHT), label)
-        add_objective("pairs", "judge", "author", Sft(), partial(write_pairs, samples=samples, pairs=pairs))
+        add_objective("judge", "judge", "teacher", SFT(weight=WEIGHT), label)
+        add_objective("pairs", "judge", "author", SFT(), partial(write_pairs, samples=samples, pairs=pairs))
         policies |= {"teacher": program(say_letter, tokens_of="judge"), "author": program(say_both, tokens_of="judge")}
-        both = PAIR if common_roles.speaks_short(reads) else PAIR_FULL
+        both = PAIR if common_roles.is_terse(reads) else PAIR_FULL
         roles["teacher"] = replace(comparer_role, policy="teacher", parse=None)
         roles["author"] = Role(policy="author", prompt=both, sampling=comparer_role.sampling)
     return run.recipe(
@@ -191,5 +191,5 @@ def gram(
             warmup={"pairs": unlabelled, "judge": warmup} if learns else None,
         ),
         evaluate=compete,
-        measures=(measure_solver("solver", 8), measure_judge("judge")),
+        measures=(measure_solver("solver", 8), measure_verifier("judge")),
     )

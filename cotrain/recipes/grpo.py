@@ -27,18 +27,18 @@ from cotrain import (
     Objective,
     Recipe,
     Roles,
-    Settings,
+    RunConfig,
     Signal,
     Task,
+    constant_schedule,
     decay,
     gives,
     recipe,
     rng_of,
-    single,
     solve,
 )
-from cotrain.algorithms.grpo import BY_NAME, Name
-from cotrain.config.schedule import Protocol
+from cotrain.algorithms.grpo import ALGORITHMS, AlgorithmName
+from cotrain.config.schedule import RolloutFn
 from cotrain.core.arguments import Weight
 from cotrain.rollout import common_roles
 from cotrain.rollout.protocols import SOLVED, StepRewards, check_step_rewards
@@ -89,14 +89,14 @@ async def solve_and_be_paid(
 
 @recipe
 def grpo(
-    run: Settings,
+    run: RunConfig,
     *,
-    format_reward: Weight = 0.0,  # weight of a solution that can be read
-    estimator: Name = "grpo",  # compares an answer with its group
+    format_reward: Weight = 0.0,  # weight of the reward for a readable solution
+    estimator: AlgorithmName = "grpo",  # compares an answer with its group
     alpha: Weight = 0.1,  # weight of the oracle's steps, at the start
     alpha_end: Weight = 0.001,  # the same weight, at the end
-    steps_judged_by: Literal["nobody", "oracle"] = "nobody",  # who pays for steps
-    oracle_noise: float = 0.0,  # chance with which the oracle's word on a step is flipped
+    steps_judged_by: Literal["nobody", "oracle"] = "nobody",  # source of step rewards
+    oracle_noise: float = 0.0,  # probability with which the oracle's step verdict is flipped
     reward: str | Reward | None = None,  # pays instead of the truth: my_file.py:function of task, answer, correct
     outcome_noise: float = 0.0,  # chance with which a readable answer is paid as if it were the other
     false_positives: float = 0.0,  # the same chance for wrong answers alone
@@ -117,7 +117,7 @@ def grpo(
     steps: dict[str, Any] = {"step_rewards": step_rewards, "oracle_noise": oracle_noise}
     if callable(reward):
         paid_signal = PAID
-        play: Protocol = partial(solve_and_be_paid, reward=reward, **steps)
+        play: RolloutFn = partial(solve_and_be_paid, reward=reward, **steps)
     elif is_told_wrongly:
         paid_signal = WORD
         noise = outcome_noise or (false_positives, false_negatives)
@@ -131,13 +131,13 @@ def grpo(
         rewards[FORMAT] = format_reward
     if has_oracle:
         rewards[STEP] = decay(alpha, alpha_end)
-    algorithm = BY_NAME[estimator](rewards=rewards, kl=run.pull())
+    algorithm = ALGORITHMS[estimator](reward_weights=rewards, kl=run.kl_penalty())
     return run.recipe(
         estimator + ("-oracle" if has_oracle else ""),
-        policies={"generator": run.learner(), **run.start()},
+        policies={"generator": run.learner(), **run.reference_policies()},
         roles={"solver": common_roles.solver("generator", run.model)},
-        objectives={"generator": Objective(policy="generator", on="solver", by=algorithm)},
-        schedule=single(play, "generator", name="generator"),
+        objectives={"generator": Objective(policy="generator", role="solver", algorithm=algorithm)},
+        schedule=constant_schedule(play, "generator", name="generator"),
         evaluate=solve,
     )
 

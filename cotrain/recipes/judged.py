@@ -13,7 +13,7 @@ training with the same judge), ``pay="truth"`` pays the graded answer with the s
 ``ratio`` trains the two in turn, each from episodes of its own.
 
 ``audit`` adds a judge that never pays, in place of the truth where there is none: a frozen copy of the verifier's start
-("start") or another model reads a part of the solutions, and an alarm compares its verdicts with those that pay (a
+("reference") or another model reads a part of the solutions, and an alarm compares its verdicts with those that pay (a
 hidden audit, arXiv 2609.01345). The generator cannot learn to fool it, for nothing that it says reaches a reward.
 """
 
@@ -26,6 +26,7 @@ from cotrain import (
     AGREEMENT,
     CORRECT,
     FORMAT,
+    GRPO,
     OUTCOME,
     ClassBalance,
     ConfigError,
@@ -33,20 +34,19 @@ from cotrain import (
     Phase,
     Recipe,
     Roles,
-    Settings,
+    RunConfig,
     Signal,
     Task,
     alternate,
     frozen,
     gives,
-    grpo,
     recipe,
     solve,
     solve_then_verify,
 )
 from cotrain.core.arguments import Positive, Share, Weight
-from cotrain.core.signals import TRUTH
-from cotrain.metrics.heldout import measure_solver_and_judge
+from cotrain.core.signals import CLASS_LABEL
+from cotrain.metrics.heldout import measure_solver_and_verifier
 from cotrain.rollout import common_roles, judges
 from cotrain.rollout.reviews import hidden_audit, mean_verdict, review, reward_review
 
@@ -54,7 +54,7 @@ BELIEVED = Signal("believed", meaning="share of the readable reviews that call t
 SOLVER = (OUTCOME.to("solver"), FORMAT.to("solver"), BELIEVED.to("solver"))
 
 
-@gives(*SOLVER, AGREEMENT.to("verifier"), FORMAT.to("verifier"), TRUTH.to("verifier"), once=("solver",))
+@gives(*SOLVER, AGREEMENT.to("verifier"), FORMAT.to("verifier"), CLASS_LABEL.to("verifier"), once=("solver",))
 async def solve_to_be_believed(task: Task, roles: Roles, *, reviews: Positive, audit_share: Share = 0.0) -> None:
     """``reviews`` verdicts pay a solution. An unreadable solution is not reviewed and earns 0; one that could not be
     graded, or of which no review can be read, earns nothing and is not learned from. ``audit_share``: the share of the
@@ -77,20 +77,20 @@ async def solve_to_be_believed(task: Task, roles: Roles, *, reviews: Positive, a
 
 @recipe
 def judged(
-    run: Settings,
+    run: RunConfig,
     *,
-    verifier_model: str | None = None,  # begins the verifier; by default the generator's model
+    verifier_model: str | None = None,  # initial weights of the verifier; by default the generator's model
     verifier_lr: float = 2e-4,  # learning rate of the verifier
-    format_reward: Weight = 0.0,  # weight of a solution that can be read
-    verifier_format: float = 0.8,  # weight of a review that can be read
+    format_reward: Weight = 0.0,  # weight of the reward for a readable solution
+    verifier_format: float = 0.8,  # weight of the reward for a readable review
     verifier: Literal["trained", "frozen"] = "trained",  # does it learn beside the generator?
-    warmup: int = 20,  # steps in which the verifier alone learns
+    warmup: int = 20,  # first steps, in which only the verifier is trained
     ratio: tuple[int, int] | None = None,  # steps of generator and verifier, in turn; by default both learn at each
     reviews: int = 4,  # of a solution
     pay: Literal["verdict", "truth"] = "verdict",  # what a solution earns
-    judge: judges.Format = "steps",  # the verifier's format
+    judge: judges.Format = "steps",  # format of the verifier's reviews
     balance: bool = True,  # class weights: reviews of the rarer kind of solution count more
-    audit: str | None = None,  # a judge that never pays: a model, or "start" for the verifier's start
+    audit: str | None = None,  # a judge that never pays: a model, or "reference" for the verifier's start
     audit_share: Share = 0.25,  # share of the solutions that it reads
 ) -> Recipe:
     if reviews < 2:
@@ -98,18 +98,18 @@ def judged(
     critic, learns = verifier_model or run.model, verifier == "trained"
     if ratio and not learns:
         raise ConfigError(f"judged: ratio is {ratio} and verifier=frozen; leave ratio out, or train the verifier")
-    auditor = critic if audit == "start" else audit
+    auditor = critic if audit == "reference" else audit
     check_audit(auditor, audit_share, payer=critic, payer_learns=learns or warmup > 0)
     readable = {FORMAT: format_reward} if format_reward else {}
-    by = grpo(rewards={BELIEVED if pay == "verdict" else OUTCOME: 1.0} | readable, kl=run.pull())
-    learn_to_judge = grpo(
-        rewards={AGREEMENT: 1.0} | ({FORMAT: verifier_format} if verifier_format else {}),
-        merge=True,
+    by = GRPO(reward_weights={BELIEVED if pay == "verdict" else OUTCOME: 1.0} | readable, kl=run.kl_penalty())
+    learn_to_judge = GRPO(
+        reward_weights={AGREEMENT: 1.0} | ({FORMAT: verifier_format} if verifier_format else {}),
+        sum_rewards_first=True,
         balance=ClassBalance() if balance else None,
     )
-    objectives = {"generator": Objective(policy="generator", on="solver", by=by)}
+    objectives = {"generator": Objective(policy="generator", role="solver", algorithm=by)}
     if learns or warmup:
-        objectives["verifier"] = Objective(policy="verifier", on="verifier", by=learn_to_judge)
+        objectives["verifier"] = Objective(policy="verifier", role="verifier", algorithm=learn_to_judge)
 
     def make_phase(name: str, *objectives: str, unlabelled: float = 0.0) -> Phase:
         # A judge that learns alone changes its mind about the same answers: what it then says is no sign of anything.
@@ -126,14 +126,14 @@ def judged(
     phases += [make_phase("verifier", "verifier")] if warmup or ratio else []
     trained = run.learner(critic, lr=verifier_lr) if "verifier" in objectives else frozen(critic)
     shares = (ratio or (1, 0))[: len(phases)]
-    policies = {"generator": run.learner(), "verifier": trained, **run.start()}
+    policies = {"generator": run.learner(), "verifier": trained, **run.reference_policies()}
     roles = {
         "solver": common_roles.solver("generator", run.model),
-        "verifier": judges.judge("verifier", critic, judge),
+        "verifier": judges.judge_role("verifier", critic, judge),
     }
     if auditor is not None:
         policies["auditor"] = frozen(auditor)
-        roles["auditor"] = judges.judge("auditor", auditor, judge)
+        roles["auditor"] = judges.judge_role("auditor", auditor, judge)
     return run.recipe(
         "judged" if learns else "judged-frozen",
         policies=policies,
@@ -141,7 +141,7 @@ def judged(
         objectives=objectives,
         schedule=alternate(*phases, ratio=shares, warmup={"verifier": warmup} if warmup else {}),
         evaluate=solve_then_verify,
-        measures=measure_solver_and_judge("verifier"),
+        measures=measure_solver_and_verifier("verifier"),
     )
 
 

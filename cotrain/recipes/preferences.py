@@ -25,16 +25,16 @@ from cotrain import (
     Recipe,
     Role,
     Roles,
+    RunConfig,
     Sampling,
-    Settings,
     Task,
+    constant_schedule,
     frozen,
+    gather,
     gives,
     program,
     recipe,
     reward_model,
-    single,
-    together,
 )
 from cotrain.algorithms.dpo import CHOSEN, PairLoss, Preference
 from cotrain.algorithms.reward_model import Pairwise
@@ -60,10 +60,10 @@ async def say_pair(task: Task, roles: Roles, *, most: int) -> None:
 async def rate_pair(task: Task, roles: Roles) -> None:
     """A score of each reply, without a reference answer."""
     rate = partial(roles.rater, problem=task.prompt, reference="", group=roles.rater.whole_group)
-    for turn, wanted in zip(await together([rate(solution=s) for s in replies_of(task)]), (True, False), strict=True):
-        turn.show(PROBLEM, task.prompt)
+    for turn, wanted in zip(await gather([rate(solution=s) for s in replies_of(task)]), (True, False), strict=True):
+        turn.add_finding(PROBLEM, task.prompt)
         turn.reward(LABEL, float(wanted))
-        turn.note(CORRECT, wanted)
+        turn.add_metadata(CORRECT, wanted)
 
 
 def once(made: Recipe) -> Recipe:
@@ -73,7 +73,7 @@ def once(made: Recipe) -> Recipe:
 
 @recipe(reads="pairs", without=("kl", "group_size", "temperature"))
 def dpo(
-    run: Settings,
+    run: RunConfig,
     *,
     beta: Weight = 0.1,  # β: how much a log-ratio to the start counts
     loss: PairLoss = "sigmoid",  # of a pair
@@ -86,29 +86,29 @@ def dpo(
     (Rafailov et al. 2023, arXiv 2305.18290).
     """
     check_pairs("dpo", run.problems)
-    prompt = SOLVE if common_roles.speaks_short(run.model) else SOLVE_BARE  # of a problem; messages stand as they are
-    by = Preference(policy="generator", reference="start", loss=loss, betas=(beta,), sft=sft)
+    prompt = SOLVE if common_roles.is_terse(run.model) else SOLVE_BARE  # of a problem; messages stand as they are
+    by = Preference(policy="generator", reference="reference", loss=loss, betas=(beta,), sft=sft)
     say = partial(say_pair, most=max_tokens)
     made = run.recipe(
         "dpo",
         policies={
             "generator": run.learner(),
-            "start": frozen(run.model),
+            "reference": frozen(run.model),
             "teacher": program(say_reply, tokens_of="generator"),
         },
         roles={"teacher": Role(policy="teacher", prompt=prompt, sampling=Sampling(max_tokens=max_tokens))},
-        objectives={"generator": Objective(policy="generator", on="teacher", by=by)},
-        schedule=single(say, "generator", name="generator", group_size=1),
+        objectives={"generator": Objective(policy="generator", role="teacher", algorithm=by)},
+        schedule=constant_schedule(say, "generator", name="generator", group_size=1),
         evaluate=say,
         measures=(),
-        implied=(Implied(policy="generator", reference="start", role="teacher"),),
+        implied=(Implied(policy="generator", reference="reference", role="teacher"),),
     )
     return once(made)
 
 
 @recipe(reads="pairs", without=("kl", "group_size", "temperature", "lora"))
 def reward(
-    run: Settings,
+    run: RunConfig,
     *,
     anchor: Weight = 0.0,  # weight of cross-entropy of σ(score) beside the pairs, which holds the scores in place
 ) -> Recipe:
@@ -122,8 +122,8 @@ def reward(
         "reward",
         policies={"rm": reward_model(run.model, lr=run.lr)},
         roles={"rater": common_roles.rater("rm")},
-        objectives={"rm": Objective(policy="rm", on="rater", by=Pairwise(anchor=anchor))},
-        schedule=single(rate_pair, "rm", name="rm", group_size=1),
+        objectives={"rm": Objective(policy="rm", role="rater", algorithm=Pairwise(anchor=anchor))},
+        schedule=constant_schedule(rate_pair, "rm", name="rm", group_size=1),
         evaluate=rate_pair,
         measures=(measure_pair_order("rater", "rm"),),
     )

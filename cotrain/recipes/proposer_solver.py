@@ -10,11 +10,11 @@
 p is the share of ``group_size`` solvers that are right. Word problems are read by a program of the package, which is
 the gate: it fails closed, and each reason is counted. For any other problems ``gate`` names a program of the user's
 (``rollout/readers.py``); rzero needs none. A new problem enters the pool; where a proposal is none, the solvers get one
-of the pool again. The program also judges in silence where it is no gate: ``proposer/truth/valid``, ``label_right``.
+of the pool again. The program also judges in silence where it is no gate: ``proposer/metadata/valid``, ``label_right``.
 
 Controls: ``proposer="frozen"`` writes as it was taught, "uniform" draws from the generator of problems, with ``fixed``
 all of one length; ``gate=False`` pays for whatever is written; ``invalid=-0.1`` is a penalty for what is none (``ssp``
-says what it did there). ``embedded-proposer`` was taught to write problems by a program, so nothing is learned from
+says what it did there). ``shipped-proposer`` was taught to write problems by a program, so nothing is learned from
 zero data. Left out: programs as problems and three kinds of them (AZR), BLEU clusters (R-Zero: shapes here).
 """
 
@@ -25,21 +25,21 @@ from functools import partial
 from typing import Literal
 
 from cotrain import (
+    GRPO,
     OUTCOME,
     ConfigError,
     Objective,
     Phase,
     Recipe,
-    Settings,
+    RunConfig,
     alternate,
     frozen,
-    grpo,
     measure_solver,
     program,
     recipe,
     solve,
 )
-from cotrain.algorithms.grpo import reinforce_pp
+from cotrain.algorithms.grpo import ReinforcePP
 from cotrain.core.arguments import Positive, Share
 from cotrain.data.word_problems.source import WordProblems
 from cotrain.rollout import common_roles
@@ -66,9 +66,9 @@ VARIANTS = {
 }
 
 
-@recipe(model="embedded-proposer", kl=0.0)
+@recipe(model="shipped-proposer", kl=0.0)
 def proposer_solver(
-    run: Settings,
+    run: RunConfig,
     *,
     variant: Literal["azr", "rzero"] = "azr",  # which method
     proposer: Literal["trained", "frozen", "uniform"] = "trained",  # "uniform": problems as the source draws them
@@ -105,15 +105,19 @@ def proposer_solver(
         common_roles.check_taught("proposer_solver", run.model)
     roles = {"solver": common_roles.solver("generator", run.model)}
     roles["proposer"] = proposer_role(writer, run.model, reader)
-    policies = {"generator": run.learner(), **run.start()}
+    policies = {"generator": run.learner(), **run.reference_policies()}
     if writer == "proposer":
         policies["proposer"] = run.learner(lr=proposer_lr) if learns else frozen(run.model)
-    by_role = reinforce_pp if variant == "azr" else grpo
+    by_role = ReinforcePP if variant == "azr" else GRPO
     objectives = {
-        "generator": Objective(policy="generator", on="solver", by=by_role(rewards={OUTCOME: 1.0}, kl=run.pull()))
+        "generator": Objective(
+            policy="generator", role="solver", algorithm=by_role(reward_weights={OUTCOME: 1.0}, kl=run.kl_penalty())
+        )
     }
     if learns:
-        objectives["proposer"] = Objective(policy=writer, on="proposer", by=by_role(rewards={LEARNABLE: 1.0}))
+        objectives["proposer"] = Objective(
+            policy=writer, role="proposer", algorithm=by_role(reward_weights={LEARNABLE: 1.0})
+        )
     play = partial(
         propose_and_solve,
         shown=how.shown,

@@ -23,21 +23,21 @@ from cotrain import (
     Objective,
     Recipe,
     Roles,
-    Settings,
+    RunConfig,
     Signal,
     Task,
+    constant_schedule,
     critic,
     examine,
     frozen,
     gives,
     recipe,
     rng_of,
-    single,
 )
-from cotrain.algorithms.policy_gradient import Clipped
-from cotrain.algorithms.ppo import Ppo, ValueRegression
+from cotrain.algorithms.policy_gradient import PPOClip
+from cotrain.algorithms.ppo import PPO, ValueRegression
 from cotrain.core.notes import JUDGED
-from cotrain.metrics.heldout import measure_solver_and_judge
+from cotrain.metrics.heldout import measure_solver_and_verifier
 from cotrain.rollout import common_roles
 from cotrain.rollout.reviews import review
 
@@ -55,7 +55,7 @@ async def solve_and_check(task: Task, roles: Roles, *, share: float = 1.0) -> No
         return
     solution.reward(SCORE, score_of(solution.parsed.ok, right))
     judged = solution.parsed.ok and rng_of("judged", task.id, solution.id).random() < share
-    solution.note(JUDGED, judged)
+    solution.add_metadata(JUDGED, judged)
     for turn in await review(task, roles, solution) if judged else ():
         turn.reward(SCORE, score_of(turn.parsed.ok, turn.parsed.ok and turn.parsed.final == right))
 
@@ -67,7 +67,7 @@ def score_of(readable: bool, right: bool) -> float:
 
 @recipe(kl=0.01)
 def rise(
-    run: Settings,
+    run: RunConfig,
     *,
     verify_share: float = 0.125,  # of the solutions that are reviewed
     critic_lr: float = 1e-3,  # learning rate of the critic
@@ -78,23 +78,23 @@ def rise(
         raise ConfigError(
             f"rise: verify_share is {verify_share}; expected the share of solutions that are reviewed, in [0, 1]"
         )
-    learn = Ppo(rewards=REWARD, lam=lam, loss=Clipped(*clip), kl=run.pull())
-    value = ValueRegression(rewards=REWARD, lam=lam)
+    learn = PPO(reward_weights=REWARD, lam=lam, loss=PPOClip(*clip), kl=run.kl_penalty())
+    value = ValueRegression(reward_weights=REWARD, lam=lam)
     play, objectives = partial(solve_and_check, share=verify_share), {}
     for name, role, weight in (("generator", "solver", 1.0), ("verifier", "verifier", verify_share)):
         if weight:
-            objectives[name] = Objective(policy="model", on=role, by=learn, weight=weight)
-            objectives[f"{name}_values"] = Objective(policy="critic", on=role, by=value, weight=weight)
+            objectives[name] = Objective(policy="model", role=role, algorithm=learn, weight=weight)
+            objectives[f"{name}_values"] = Objective(policy="critic", role=role, algorithm=value, weight=weight)
     return run.recipe(
         "rise" if verify_share else "rise-ppo",
-        policies={"model": run.learner(), "critic": critic(run.model, lr=critic_lr), "start": frozen(run.model)},
+        policies={"model": run.learner(), "critic": critic(run.model, lr=critic_lr), "reference": frozen(run.model)},
         roles={
             "solver": common_roles.solver("model", run.model),
             "verifier": common_roles.verifier("model", run.model),
         },
         objectives=objectives,
-        schedule=single(play, *objectives, name="both" if verify_share else "generator"),
+        schedule=constant_schedule(play, *objectives, name="both" if verify_share else "generator"),
         evaluate=solve_and_check,
-        measures=measure_solver_and_judge("verifier"),
-        fixed={"solver": "start"},
+        measures=measure_solver_and_verifier("verifier"),
+        frozen_roles={"solver": "reference"},
     )

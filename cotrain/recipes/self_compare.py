@@ -36,24 +36,24 @@ from cotrain import (
     Objective,
     Recipe,
     Roles,
-    Settings,
+    RunConfig,
     Task,
     Turn,
+    constant_schedule,
     frozen,
+    gather,
     gives,
     measure_solver,
     recipe,
     rng_of,
-    single,
     solve,
-    together,
 )
-from cotrain.algorithms.grpo import dr_grpo
-from cotrain.algorithms.policy_gradient import Clipped
+from cotrain.algorithms.grpo import DrGRPO
+from cotrain.algorithms.policy_gradient import PPOClip
 from cotrain.core.arguments import Positive, Weight
 from cotrain.core.notes import JUDGED
 from cotrain.formats.preferences import BEST, Ratings
-from cotrain.metrics.heldout import measure_judge
+from cotrain.metrics.heldout import measure_verifier
 from cotrain.rollout import common_roles, judges
 from cotrain.rollout.judges import Comparison
 from cotrain.rollout.protocols import SOLVED, attempts
@@ -68,13 +68,13 @@ async def compare_own(
 ) -> None:
     """``samples`` solutions, rewarded as by ``solve``; ``pairs`` of them are compared ``comparisons`` times in each
     order. ``points``: both of a pair get points, and so both may be right."""
-    solutions = await together([solve(task, roles) for _ in range(samples)])
+    solutions = await gather([solve(task, roles) for _ in range(samples)])
     chosen = choose_pairs(solutions, pairs, points=points)
     shown = {turn.id for pair in chosen for turn in pair}
     for solution in solutions:
-        solution.note(JUDGED, solution.id in shown)
+        solution.add_metadata(JUDGED, solution.id in shown)
     asked = [compare_both_ways(task, roles, roles.comparer, *pair, n=comparisons) for pair in chosen]
-    for (one, other), said in zip(chosen, await together(asked), strict=True):
+    for (one, other), said in zip(chosen, await gather(asked), strict=True):
         truths = CORRECT.require(one), CORRECT.require(other)
         for ahead, turn in said:
             turn.reward(AGREEMENT, comparison_reward(turn, truths if ahead else truths[::-1]))
@@ -110,7 +110,7 @@ async def choose_own(task: Task, roles: Roles, *, samples: Positive, rounds: Pos
 
 @recipe(steps=120, kl=0.0)
 def self_compare(
-    run: Settings,
+    run: RunConfig,
     *,
     pairs: int = 1,  # of solutions of a problem
     comparisons: int = 4,  # of a pair, in each order
@@ -126,30 +126,33 @@ def self_compare(
             f"self_compare: pairs {pairs}, comparisons {comparisons}, candidates {candidates}, rounds {rounds}, "
             f"group_size {run.group_size}, weight {weight}; expected at least 1, of group_size 2, and a weight above 0"
         )
-    form = form or ("thinkrm" if common_roles.speaks_short(run.model) else "grm")
+    form = form or ("thinkrm" if common_roles.is_terse(run.model) else "grm")
     learns = comparer == "trained"
-    compares = "start" if comparer == "frozen" else "model"
+    compares = "reference" if comparer == "frozen" else "model"
     play = partial(compare_own, samples=run.group_size, comparisons=comparisons, pairs=pairs, points=form == "grm")
-    by = partial(dr_grpo, loss=Clipped(0.2, clip_high), kl=run.pull())
-    objectives = {"generator": Objective(policy="model", on="solver", by=by(rewards={OUTCOME: 1.0}))}
+    by = partial(DrGRPO, loss=PPOClip(0.2, clip_high), kl=run.kl_penalty())
+    objectives = {"generator": Objective(policy="model", role="solver", algorithm=by(reward_weights={OUTCOME: 1.0}))}
     if learns:
-        by_comparing = by(rewards={AGREEMENT: 1.0})
-        objectives["comparer"] = Objective(policy="model", on="comparer", by=by_comparing, weight=weight)
+        by_comparing = by(reward_weights={AGREEMENT: 1.0})
+        objectives["comparer"] = Objective(policy="model", role="comparer", algorithm=by_comparing, weight=weight)
     made = run.recipe(
         f"self_compare-{comparer}",
-        policies={"model": run.learner(), **({"start": frozen(run.model)} if comparer == "frozen" else run.start())},
+        policies={
+            "model": run.learner(),
+            **({"reference": frozen(run.model)} if comparer == "frozen" else run.reference_policies()),
+        },
         roles={
             "solver": common_roles.solver("model", run.model),
             "comparer": judges.comparer(compares, run.model, form),
         },
         objectives=objectives,
-        schedule=single(play, *objectives, name="both", group_size=1)
+        schedule=constant_schedule(play, *objectives, name="both", group_size=1)
         if learns
-        else single(solve, "generator", name="generator"),
+        else constant_schedule(solve, "generator", name="generator"),
         evaluate=partial(choose_own, samples=candidates, rounds=rounds),
         measures=(
             measure_solver("solver", candidates),
-            measure_judge("comparer"),
+            measure_verifier("comparer"),
             measure_tournament("solver", candidates),
         ),
     )

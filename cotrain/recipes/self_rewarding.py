@@ -25,23 +25,25 @@ from cotrain import (
     Objective,
     Recipe,
     Roles,
-    Settings,
+    RunConfig,
     Task,
+    constant_schedule,
     frozen,
     gives,
     recipe,
-    single,
     snapshot,
 )
 from cotrain.algorithms.dpo import CHOSEN, Preference
 from cotrain.core.arguments import Positive, Weight
-from cotrain.core.notes import Note
-from cotrain.metrics.heldout import measure_solver_and_judge
+from cotrain.core.notes import Metadata
+from cotrain.metrics.heldout import measure_solver_and_verifier
 from cotrain.rollout import common_roles
 from cotrain.rollout.protocols import attempts
 from cotrain.rollout.reviews import mean_verdict, review_all
 
-CHOSEN_RIGHT = Note[bool]("chosen_right", bool, "of a pair of a right and a wrong solution: is the right one preferred")
+CHOSEN_RIGHT = Metadata[bool](
+    "chosen_right", bool, "of a pair of a right and a wrong solution: is the right one preferred"
+)
 
 
 @gives(CHOSEN.to("solver"))
@@ -66,25 +68,25 @@ async def judge_oneself(
     worst = min(scored, key=lambda s: scores[s.id])
     right = CORRECT.of(best)
     if scores[worst.id] < scores[best.id] and right is not None and right != CORRECT.of(worst):
-        best.note(CHOSEN_RIGHT, right)
+        best.add_metadata(CHOSEN_RIGHT, right)
 
 
-@recipe(model="embedded-roles", group_size=4, temperature=0.7, without=("kl",))
+@recipe(model="shipped-roles", group_size=4, temperature=0.7, without=("kl",))
 def self_rewarding(
-    run: Settings,
+    run: RunConfig,
     *,
     iteration: int = 25,  # updates with one reference
     beta: Weight = 0.1,  # β of DPO
     sft: float = 0.0,  # share of the preferred solution's cross-entropy in the loss
     votes: int = 3,  # verdicts on a solution
     judge: Literal["self", "frozen", "oracle"] = "self",  # who scores
-    restart: Literal["nothing", "optimiser"] = "nothing",  # what each iteration begins anew
+    reset: Literal["nothing", "optimiser"] = "nothing",  # what each iteration begins anew
 ) -> Recipe:
     if run.group_size < 2 or votes < 1 or iteration < 1:
         settings_text = f"group_size {run.group_size}, votes {votes}, iteration {iteration}"
         raise ConfigError(f"self_rewarding: {settings_text}; expected at least 2, 1 and 1")
     by = Preference(policy="generator", reference="before", betas=(beta,), sft=sft)
-    learner = run.learner(iteration=iteration, restart=restart)
+    learner = run.learner(iteration=iteration, reset=reset)
     policies = {"generator": learner, "before": snapshot(run.model, of="generator", every=iteration)}
     if judge == "frozen":
         policies["judge"] = frozen(run.model)
@@ -94,8 +96,8 @@ def self_rewarding(
         f"self_rewarding-{judge}",
         policies=policies,
         roles={"solver": common_roles.solver("generator", run.model), "verifier": verdicts},
-        objectives={"generator": Objective(policy="generator", on="solver", by=by)},
-        schedule=single(
+        objectives={"generator": Objective(policy="generator", role="solver", algorithm=by)},
+        schedule=constant_schedule(
             play,
             "generator",
             name="generator",
@@ -103,5 +105,5 @@ def self_rewarding(
             unlabelled=0.0 if judge == "oracle" else run.unlabelled_share(),
         ),
         evaluate=partial(judge_oneself, votes=1),
-        measures=measure_solver_and_judge("verifier"),
+        measures=measure_solver_and_verifier("verifier"),
     )

@@ -26,34 +26,34 @@ from typing import Literal
 from cotrain import (
     AGREEMENT,
     CORRECT,
+    GRPO,
     OUTCOME,
     ConfigError,
     Objective,
     Phase,
     Recipe,
     Roles,
-    Settings,
+    RunConfig,
     Signal,
     Task,
     alternate,
     frozen,
+    gather,
     gives,
-    grpo,
     recipe,
     rng_of,
     solve,
     solve_then_verify,
-    together,
 )
-from cotrain.algorithms.policy_gradient import Clipped
+from cotrain.algorithms.policy_gradient import PPOClip
 from cotrain.core.arguments import Positive
-from cotrain.core.notes import JUDGED, Note
-from cotrain.metrics.heldout import measure_solver_and_judge
+from cotrain.core.notes import JUDGED, Metadata
+from cotrain.metrics.heldout import measure_solver_and_verifier
 from cotrain.rollout import common_roles
 from cotrain.rollout.protocols import SOLVED
 from cotrain.rollout.reviews import REVIEWED, review_all, reward_review
 
-MIXED = Note[bool]("mixed", bool, "has the problem right and wrong solutions")
+MIXED = Metadata[bool]("mixed", bool, "has the problem right and wrong solutions")
 
 
 @gives(*SOLVED, *REVIEWED)
@@ -63,15 +63,15 @@ async def judge_own(
     """``samples`` solutions, rewarded as by ``solve``; the chosen ones are reviewed ``reviews`` times, rewarded for
     ``agreement``. Solutions note whether they were ``judged``, and whether their problem was ``mixed``: right and
     wrong."""
-    solutions = await together([solve(task, roles) for _ in range(samples)])
+    solutions = await gather([solve(task, roles) for _ in range(samples)])
     readable = [s for s in solutions if s.parsed.ok and not s.failed]
     right = [CORRECT.require(s) for s in readable]
     rng = rng_of("judged", task.id, solutions[0].id)
     places = choose_to_review([s.parsed.answer for s in readable], right, pairs, rng, balance=balance)
     judged = [readable[place] for place in places]
     for solution in solutions:
-        solution.note(JUDGED, solution in judged)
-        solution.note(MIXED, len(set(right)) == 2)
+        solution.add_metadata(JUDGED, solution in judged)
+        solution.add_metadata(MIXED, len(set(right)) == 2)
     review_turns = await review_all(task, roles, judged, n=reviews)
     for solution, turns in zip(judged, review_turns, strict=True):
         for turn in turns:
@@ -100,7 +100,7 @@ def choose_to_review(
 
 @recipe(steps=120, kl=0.0)
 def self_verify(
-    run: Settings,
+    run: RunConfig,
     *,
     reviews: int = 8,  # of a solution
     pairs: int = 1,  # of a right and a wrong solution, of each problem
@@ -126,13 +126,13 @@ def self_verify(
     due = {name for phase, _ in played for name in phase.objectives}
 
     def make_objective(on: str, reward: Signal) -> Objective:
-        by = grpo(rewards={reward: 1.0}, loss=Clipped(0.2, clip_high), kl=run.pull())
-        return Objective(policy="model", on=on, by=by)
+        by = GRPO(reward_weights={reward: 1.0}, loss=PPOClip(0.2, clip_high), kl=run.kl_penalty())
+        return Objective(policy="model", role=on, algorithm=by)
 
     objectives = {"generator": make_objective("solver", OUTCOME), "verifier": make_objective("verifier", AGREEMENT)}
     return run.recipe(
         "self_verify" if mode == "alternate" else f"self_verify-{mode}",
-        policies={"model": run.learner(), "start": frozen(run.model)},
+        policies={"model": run.learner(), "reference": frozen(run.model)},
         roles={
             "solver": common_roles.solver("model", run.model),
             "verifier": common_roles.verifier("model", run.model),
@@ -140,6 +140,6 @@ def self_verify(
         objectives={name: objective for name, objective in objectives.items() if name in due},
         schedule=alternate(*(p for p, _ in played), ratio=tuple(r for _, r in played), warmup={"verifier": warmup}),
         evaluate=partial(solve_then_verify, step_rewards="none"),
-        measures=measure_solver_and_judge("verifier"),
-        fixed={"solver": "start"},
+        measures=measure_solver_and_verifier("verifier"),
+        frozen_roles={"solver": "reference"},
     )

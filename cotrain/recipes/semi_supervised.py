@@ -28,20 +28,20 @@ from cotrain import (
     AGREEMENT,
     CORRECT,
     FORMAT,
+    GRPO,
     ClassBalance,
     ConfigError,
     Objective,
     Phase,
     Recipe,
     Roles,
-    Settings,
+    RunConfig,
     Signal,
     Task,
     Turn,
     alternate,
     frozen,
     gives,
-    grpo,
     measure_solver,
     recipe,
     solve,
@@ -49,9 +49,9 @@ from cotrain import (
 )
 from cotrain.config.policies import Policy
 from cotrain.core.arguments import NotNegative, Positive
-from cotrain.core.signals import TRUTH
+from cotrain.core.signals import CLASS_LABEL
 from cotrain.data.labels import check_truth_is_known
-from cotrain.metrics.heldout import measure_solver_and_judge
+from cotrain.metrics.heldout import measure_solver_and_verifier
 from cotrain.rollout import common_roles, judges
 from cotrain.rollout.protocols import attempts
 from cotrain.rollout.reviews import mean_verdict, review_all, reward_review
@@ -103,7 +103,7 @@ def label_agreement(solutions: Sequence[Turn], label: Turn | None) -> list[float
     return [float(agrees_with(solution, label)) for solution in solutions]
 
 
-@gives(AGREEMENT.to("verifier"), FORMAT.to("verifier"), TRUTH.to("verifier"))
+@gives(AGREEMENT.to("verifier"), FORMAT.to("verifier"), CLASS_LABEL.to("verifier"))
 async def teach_the_verifier(task: Task, roles: Roles, *, group: Positive, reviews: NotNegative) -> None:
     """The verifier reviews ``group`` answers to a labelled problem."""
     solutions = [solution for solution in await attempts(task, roles, group) if solution.parsed.ok]
@@ -114,15 +114,15 @@ async def teach_the_verifier(task: Task, roles: Roles, *, group: Positive, revie
 
 @recipe(labelled="16")
 def semi_supervised(
-    run: Settings,
+    run: RunConfig,
     *,
     rest: Rest = "learning",  # who pays for answers to problems without labels
     unlabelled: float = 0.5,  # share of a batch without labels; with rest=none there are none
-    warmup: int = 15,  # steps in which the verifier alone learns
+    warmup: int = 15,  # first steps, in which only the verifier is trained
     reviews: int = 2,  # of a solution
-    verifier_model: str | None = None,  # begins the verifier; by default the generator's model
+    verifier_model: str | None = None,  # initial weights of the verifier; by default the generator's model
     verifier_lr: float = 2e-4,  # learning rate of the verifier
-    judge: judges.Format = "steps",  # the verifier's format
+    judge: judges.Format = "steps",  # format of the verifier's reviews
 ) -> Recipe:
     judging, learns = rest in JUDGED, rest in JUDGED and (rest != "frozen" or warmup > 0)
     if judging and reviews < 2:
@@ -130,9 +130,13 @@ def semi_supervised(
     if rest == "truth":
         check_truth_is_known(run.problems, run.audits)
     critic = verifier_model or run.model
-    policies: dict[str, Policy] = {"generator": run.learner(), **run.start()}
+    policies: dict[str, Policy] = {"generator": run.learner(), **run.reference_policies()}
     roles = {"solver": common_roles.solver("generator", run.model)}
-    objectives = {"generator": Objective(policy="generator", on="solver", by=grpo(rewards={PAY: 1.0}, kl=run.pull()))}
+    objectives = {
+        "generator": Objective(
+            policy="generator", role="solver", algorithm=GRPO(reward_weights={PAY: 1.0}, kl=run.kl_penalty())
+        )
+    }
     pay = Phase(
         name="generator",
         protocol=partial(solve_with_few_labels, group=run.group_size, rest=rest, reviews=reviews),
@@ -148,10 +152,10 @@ def semi_supervised(
     )
     if judging:
         policies["verifier"] = run.learner(critic, lr=verifier_lr) if learns else frozen(critic)
-        roles["verifier"] = judges.judge("verifier", critic, judge)
+        roles["verifier"] = judges.judge_role("verifier", critic, judge)
     if learns:
-        by = grpo(rewards={AGREEMENT: 1.0, FORMAT: 0.8}, merge=True, balance=ClassBalance())
-        objectives["verifier"] = Objective(policy="verifier", on="verifier", by=by)
+        by = GRPO(reward_weights={AGREEMENT: 1.0, FORMAT: 0.8}, sum_rewards_first=True, balance=ClassBalance())
+        objectives["verifier"] = Objective(policy="verifier", role="verifier", algorithm=by)
         in_turn = (1, 0) if rest == "frozen" else (1, 1)
         schedule = alternate(pay, teach, ratio=in_turn, warmup={"verifier": warmup})
     else:
@@ -163,5 +167,5 @@ def semi_supervised(
         objectives=objectives,
         schedule=schedule,
         evaluate=solve_then_verify if judging else solve,
-        measures=measure_solver_and_judge("verifier") if judging else (measure_solver("solver", 8),),
+        measures=measure_solver_and_verifier("verifier") if judging else (measure_solver("solver", 8),),
     )

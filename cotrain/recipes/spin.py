@@ -14,7 +14,7 @@ learns the same solutions in as many steps by cross-entropy, and is what the gai
 
 Different from the authors' code: pairs are sampled as they are needed and not once for 6 epochs; a problem is met once;
 AdamW at one rate, where theirs is RMSProp that decays and falls after two iterations, with a new optimiser in each
-(``restart="optimiser"``).
+(``reset="optimiser"``).
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from typing import Any, Literal
 
 from cotrain import (
     CORRECT,
+    SFT,
     ConfigError,
     Objective,
     Phase,
     Recipe,
     Role,
     Roles,
+    RunConfig,
     Sampling,
-    Settings,
-    Sft,
     Task,
     alternate,
     examine,
@@ -48,7 +48,7 @@ from cotrain import (
 )
 from cotrain.algorithms.dpo import CHOSEN, PairLoss, Preference
 from cotrain.config.evaluation import Implied
-from cotrain.config.run_config import Restart
+from cotrain.config.run_config import Reset
 from cotrain.core.notes import PROBLEM
 from cotrain.data.preferences import ChatTask
 from cotrain.formats.role_prompts import SOLVE_BARE
@@ -79,9 +79,9 @@ async def against_the_reply(task: ChatTask, roles: Roles, *, rival: str | None) 
     pair = roles.teacher.whole_group
     turns = [await reply_to(task, speaker, task.solution, group=pair) for speaker in speakers]
     for turn, value in zip(turns, (1.0, 0.0), strict=False):
-        turn.show(PROBLEM, task.prompt)
+        turn.add_finding(PROBLEM, task.prompt)
         turn.reward(CHOSEN, value)
-    turns[0].note(CORRECT, True)
+    turns[0].add_metadata(CORRECT, True)
 
 
 def say_solution(fields: Mapping[str, Any], rng: Random) -> str:
@@ -90,7 +90,7 @@ def say_solution(fields: Mapping[str, Any], rng: Random) -> str:
 
 @recipe(without=("kl", "group_size"))
 def spin(
-    run: Settings,
+    run: RunConfig,
     *,
     iteration: int = 25,  # updates against one opponent
     betas: tuple[float, ...] = (0.1, 0.1, 0.1, 5.0),  # β of each iteration; the last one stays
@@ -98,7 +98,7 @@ def spin(
     mixed: bool = True,  # also pairs of the iteration before
     sft: float = 0.0,  # share of the solutions' cross-entropy in the loss
     control: Literal["none", "sft"] = "none",  # "sft": cross-entropy of the solutions alone
-    restart: Restart = "nothing",  # what each iteration begins anew: the "optimiser", as the authors do, or "weights"
+    reset: Reset = "nothing",  # what each iteration begins anew: the "optimiser", as the authors do, or "weights"
 ) -> Recipe:
     chats = check_demonstrations("spin", run.problems)
 
@@ -110,7 +110,7 @@ def spin(
     if iteration < 1:
         raise ConfigError(f"spin: iteration is {iteration}, expected at least 1 update")
     tells = program(say_solution, tokens_of="generator")
-    policies = {"generator": run.learner(iteration=iteration, restart=restart), "teacher": tells}
+    policies = {"generator": run.learner(iteration=iteration, reset=reset), "teacher": tells}
     roles = {} if chats else {"solver": speaker("generator")}
     roles["teacher"] = speaker("teacher")
 
@@ -119,14 +119,16 @@ def spin(
         return Phase(name=name, protocol=play, objectives=("generator",), group_size=1)
 
     if control == "sft":
-        objectives = {"generator": Objective(policy="generator", on="teacher", by=Sft())}
+        objectives = {"generator": Objective(policy="generator", role="teacher", algorithm=SFT())}
         schedule = alternate(make_phase("sft", None), ratio=(1,))
     else:
         by = Preference(policy="generator", reference="opponent", loss=loss, betas=betas, every=iteration, sft=sft)
         rivals = {"opponent": snapshot(run.model, of="generator", every=iteration)}
         if mixed:
             rivals["former"] = snapshot(run.model, of="generator", every=iteration, keep=2, pick="oldest")
-        objectives = {"generator": Objective(policy="generator", on="teacher", also=tuple(rivals), by=by)}
+        objectives = {
+            "generator": Objective(policy="generator", role="teacher", extra_roles=tuple(rivals), algorithm=by)
+        }
         policies |= rivals
         roles |= {name: speaker(name) for name in rivals}
         phases = [make_phase(name, name) for name in rivals]

@@ -25,26 +25,26 @@ from typing import Literal
 
 from cotrain import (
     CORRECT,
+    GRPO,
     OUTCOME,
     ConfigError,
     Objective,
     Recipe,
     Roles,
-    Settings,
+    RunConfig,
     Task,
+    constant_schedule,
     frozen,
     gives,
-    grpo,
     recipe,
     rng_of,
-    single,
     solve_then_verify,
 )
-from cotrain.algorithms.policy_gradient import Clipped
+from cotrain.algorithms.policy_gradient import PPOClip
 from cotrain.core.arguments import Positive, Share, at_least
 from cotrain.core.notes import Finding
 from cotrain.core.signals import MATCH
-from cotrain.metrics.heldout import measure_solver_and_judge
+from cotrain.metrics.heldout import measure_solver_and_verifier
 from cotrain.rollout import common_roles
 from cotrain.rollout.monte_carlo import (
     ALPHA,
@@ -105,7 +105,7 @@ async def judge_steps(
     for solution, turns in zip(judged, review_turns, strict=True):
         counted, right = chosen[solution.id], labels_by_id[solution.id]
         for turn in turns:
-            turn.show(COUNTED, counted)
+            turn.add_finding(COUNTED, counted)
             turn.reward(MATCH, share_right(review_verdicts(turn), right, counted) if turn.parsed.ok else 0.0)
 
 
@@ -114,7 +114,7 @@ KL = 0.001  # with generator="trained"
 
 @recipe(group_size=4, kl=KL)
 def stepwiser(
-    run: Settings,
+    run: RunConfig,
     *,
     verifier_model: str | None = None,  # begins the judge; by default the generator's model
     reviews: int = 4,  # of a solution
@@ -132,13 +132,13 @@ def stepwiser(
     judge, trained = verifier_model or run.model, generator == "trained"
     if not trained and run.kl not in (0.0, KL):
         raise ConfigError(f"stepwiser: kl is {run.kl}, and pulls a generator that learns; add generator=trained")
-    by = grpo(rewards={MATCH: 1.0}, loss=Clipped(*clip))
-    objectives = {"verifier": Objective(policy="verifier", on="verifier", by=by)}
+    by = GRPO(reward_weights={MATCH: 1.0}, loss=PPOClip(*clip))
+    objectives = {"verifier": Objective(policy="verifier", role="verifier", algorithm=by)}
     policies = {"generator": frozen(run.model), "verifier": run.learner(judge, lr=verifier_lr)}
     if trained:
-        learn_to_solve = grpo(rewards={OUTCOME: 1.0}, kl=run.pull())
-        objectives["generator"] = Objective(policy="generator", on="solver", by=learn_to_solve)
-        policies |= {"generator": run.learner(), **run.start()}
+        learn_to_solve = GRPO(reward_weights={OUTCOME: 1.0}, kl=run.kl_penalty())
+        objectives["generator"] = Objective(policy="generator", role="solver", algorithm=learn_to_solve)
+        policies |= {"generator": run.learner(), **run.reference_policies()}
     solver = common_roles.solver("generator", run.model)
     play = partial(
         judge_steps,
@@ -159,8 +159,8 @@ def stepwiser(
             "verifier": common_roles.verifier("verifier", judge),
         },
         objectives=objectives,
-        schedule=single(play, *objectives, name="verifier", group_size=1),
+        schedule=constant_schedule(play, *objectives, name="verifier", group_size=1),
         evaluate=solve_then_verify,
-        measures=measure_solver_and_judge("verifier"),
-        fixed=run.fixed_roles() if trained else None,
+        measures=measure_solver_and_verifier("verifier"),
+        frozen_roles=run.frozen_roles() if trained else None,
     )

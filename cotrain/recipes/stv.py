@@ -32,28 +32,28 @@ from cotrain import (
     AGREEMENT,
     CORRECT,
     FORMAT,
+    GRPO,
+    SFT,
     ClassBalance,
     ConfigError,
     Objective,
     Phase,
     Recipe,
     Roles,
-    Settings,
-    Sft,
+    RunConfig,
     Signal,
     Task,
     Turn,
     alternate,
     frozen,
+    gather,
     gives,
-    grpo,
     program,
     recipe,
     solve,
-    together,
 )
 from cotrain.core.arguments import Positive
-from cotrain.metrics.heldout import measure_judge, measure_solver_and_judge
+from cotrain.metrics.heldout import measure_solver_and_verifier, measure_verifier
 from cotrain.rollout import common_roles, judges
 from cotrain.rollout.protocols import SOLVED, attempts
 from cotrain.rollout.reviews import REVIEWED, fields_for, mean_verdict, review, reward_review, show_verdict
@@ -70,7 +70,7 @@ def problem_with_reference(task: Task, sight: Sight) -> str:
     if sight == "nothing":
         return task.prompt
     worked = task.solution if sight == "solution" else None
-    return f"{task.prompt}\n\nReference answer, which is right:\n{worked or task.answer}"
+    return f"{task.prompt}\n\nReference answer, which is right:\n{worked or task.gold}"
 
 
 async def review_in_sight(task: Task, roles: Roles, solution: Turn, sight: Sight) -> Turn:
@@ -80,7 +80,7 @@ async def review_in_sight(task: Task, roles: Roles, solution: Turn, sight: Sight
     turn = await roles.sighted(group=solution.id, parent=solution, **fields)
     right = CORRECT.of(solution)
     if right is not None:
-        turn.note(CORRECT, right)
+        turn.add_metadata(CORRECT, right)
     show_verdict(turn)
     return turn
 
@@ -90,7 +90,7 @@ async def teach(task: Task, roles: Roles, *, group: Positive, sight: Sight, keep
     """Each of ``group`` solutions that can be read is reviewed in sight of the reference, and the review is said again
     under the verifier's own prompt, where it is learned."""
     solutions = [solution for solution in await attempts(task, roles, group) if solution.parsed.ok]
-    seen = await together([review_in_sight(task, roles, solution, sight) for solution in solutions])
+    seen = await gather([review_in_sight(task, roles, solution, sight) for solution in solutions])
     for solution, turn in zip(solutions, seen, strict=True):
         fields = fields_for(task, roles, roles.verifier, solution, solution.tagged_text)
         lesson = await roles.pupil(parent=solution, group=solution.id, said=turn.text, **fields)
@@ -132,9 +132,9 @@ async def judge_with_and_without(task: Task, roles: Roles, *, sight: Sight) -> N
 
 @recipe(steps=120)
 def stv(
-    run: Settings,
+    run: RunConfig,
     *,
-    verifier_model: str | None = None,  # begins the verifier; by default the generator's model
+    verifier_model: str | None = None,  # initial weights of the verifier; by default the generator's model
     verifier_lr: float = 2e-4,  # learning rate of the verifier
     taught: Literal["sighted", "blind", "none"] = "sighted",  # whose reviews it learns first; blind: without reference
     lessons: int = 20,  # steps in which the verifier is taught, and nobody else learns
@@ -142,7 +142,7 @@ def stv(
     keep: Keep = "readable",  # which lessons are learned; right: those whose verdict is the truth
     verifier: Literal["frozen", "trained"] = "frozen",  # does it learn on beside the generator?
     reviews: int = 4,  # of a solution, where they pay
-    judge: judges.Format = "steps",  # the verifier's format
+    judge: judges.Format = "steps",  # format of the verifier's reviews
 ) -> Recipe:
     is_taught = taught != "none"
     learns_on = verifier == "trained"
@@ -152,13 +152,13 @@ def stv(
         raise ConfigError(f"stv: lessons is {lessons} and taught={taught}; raise it, or say taught=none")
 
     start = verifier_model or run.model
-    verifier_role = judges.judge("verifier", start, judge)
+    verifier_role = judges.judge_role("verifier", start, judge)
     shown: Sight = "nothing" if taught == "blind" else sight
     policies = {
         "generator": run.learner(),
         "verifier": run.learner(start, lr=verifier_lr) if is_taught or learns_on else frozen(start),
         "sighted": frozen(start),
-        **run.start(),
+        **run.reference_policies(),
     }
     roles = {
         "solver": common_roles.solver("generator", run.model),
@@ -167,11 +167,13 @@ def stv(
     }
 
     # The generator is paid by verdicts; the verifier may learn on from the same reviews.
-    learn_to_solve = grpo(rewards={CALLED_RIGHT: 1.0}, kl=run.pull())
-    objectives = {"generator": Objective(policy="generator", on="solver", by=learn_to_solve)}
+    learn_to_solve = GRPO(reward_weights={CALLED_RIGHT: 1.0}, kl=run.kl_penalty())
+    objectives = {"generator": Objective(policy="generator", role="solver", algorithm=learn_to_solve)}
     if learns_on:
-        learn_to_judge = grpo(rewards={AGREEMENT: 1.0, FORMAT: 0.8}, merge=True, balance=ClassBalance())
-        objectives["verifier"] = Objective(policy="verifier", on="verifier", by=learn_to_judge)
+        learn_to_judge = GRPO(
+            reward_weights={AGREEMENT: 1.0, FORMAT: 0.8}, sum_rewards_first=True, balance=ClassBalance()
+        )
+        objectives["verifier"] = Objective(policy="verifier", role="verifier", algorithm=learn_to_judge)
     paying = Phase(
         name="generator",
         protocol=partial(solve_for_the_verifier, reviews=reviews),
@@ -182,7 +184,7 @@ def stv(
     else:
         policies["pupil"] = program(say_again, tokens_of="verifier")
         roles["pupil"] = replace(verifier_role, policy="pupil")
-        objectives["lessons"] = Objective(policy="verifier", on="pupil", by=Sft(where=LESSON))
+        objectives["lessons"] = Objective(policy="verifier", role="pupil", algorithm=SFT(where=LESSON))
         teaching = Phase(
             name="lessons",
             protocol=partial(teach, group=run.group_size, sight=shown, keep=keep),
@@ -198,5 +200,5 @@ def stv(
         objectives=objectives,
         schedule=schedule,
         evaluate=partial(judge_with_and_without, sight=shown),
-        measures=(*measure_solver_and_judge("verifier"), measure_judge("sighted", gap="sighted/gap")),
+        measures=(*measure_solver_and_verifier("verifier"), measure_verifier("sighted", gap="sighted/gap")),
     )

@@ -32,50 +32,52 @@ from cotrain import (
     Objective,
     Phase,
     Recipe,
-    Settings,
+    RunConfig,
     Signal,
     alternate,
+    constant_schedule,
     decay,
     frozen,
     recipe,
-    single,
     solve_then_verify,
 )
 from cotrain.algorithms.functional.aggregate import Combine
-from cotrain.algorithms.grpo import BY_NAME
-from cotrain.algorithms.policy_gradient import Clipped, pull_to
-from cotrain.algorithms.samples import Blend, StepScale
+from cotrain.algorithms.grpo import ALGORITHMS
+from cotrain.algorithms.policy_gradient import PPOClip, kl_penalty
+from cotrain.algorithms.samples import AdvantageMix, StepScale
 from cotrain.core.arguments import Weight
 from cotrain.data.word_problems.source import study_problems
-from cotrain.metrics.heldout import measure_solver_and_judge
+from cotrain.metrics.heldout import measure_solver_and_verifier
 from cotrain.rollout import common_roles, judges
 from cotrain.rollout.protocols import StepRewards, check_step_rewards
 
 
 @recipe(steps=160)
 def tango(
-    run: Settings,
+    run: RunConfig,
     *,
-    verifier_model: str | None = None,  # begins the verifier; by default the generator's model
-    reviews: int = 8,  # reviews of each solution where the verifier learns
-    warmup: int = 40,  # steps in which the verifier alone learns
+    verifier_model: str | None = None,  # initial weights of the verifier; by default the generator's model
+    reviews: int = 8,  # reviews of each solution in the verifier's steps
+    warmup: int = 40,  # first steps, in which only the verifier is trained
     ratio: tuple[int, int] = (3, 1),  # steps of the generator and of the verifier, in turn
     verifier_lr: float = 2e-4,  # learning rate of the verifier
-    verifier_kl: float = 0.0,  # weight of the KL term that pulls the verifier to its start
-    format_reward: Weight = 0.0,  # weight of a solution that can be read
-    verifier_format: float = 0.8,  # weight of a review that can be read
-    alpha: float = 0.1,  # weight of the step verdicts, at the start
+    verifier_kl: float = 0.0,  # weight of the KL term between the verifier and its initial weights
+    format_reward: Weight = 0.0,  # weight of the reward for a readable solution
+    verifier_format: float = 0.8,  # weight of the reward for a readable review
+    alpha: float = 0.1,  # weight α of the step rewards, at the start
     alpha_end: float = 0.001,  # the same weight, at the end
-    blend: Blend = "convex",  # the outcome weighs 1 − α, or "add": 1; "reward": one reward, outcome + α · process
-    step_scale: StepScale = "1/K",  # a step of K is worth ±1/K, or "one": ±1; in blend=reward the mean, or the sum
+    advantage_mix: AdvantageMix = "convex",  # the outcome weighs 1 − α, or "add": 1; "reward": one reward, outcome + α
+    # · process
+    step_scale: StepScale = "1/K",  # a step of K is worth ±1/K, or "one": ±1; in advantage_mix=reward the mean, or the
+    # sum
     estimator: Literal["grpo", "dr_grpo", "rloo", "reinforce++"] = "grpo",  # advantage estimator of both policies
     clip_high: float = 0.2,  # upper clip of the ratio
-    verifier: Literal["trained", "frozen"] = "trained",  # frozen: it never learns
-    judge: judges.Format = "steps",  # the verifier's format
-    votes: int = 1,  # reviews whose step verdicts pay the generator
-    combine: Combine = "mean",  # how several reviews become one
-    steps_judged_by: Literal["verifier", "oracle", "nobody"] = "verifier",  # who pays for steps
-    oracle_noise: float = 0.0,  # chance with which the oracle's word on a step is flipped
+    verifier: Literal["trained", "frozen"] = "trained",  # frozen: the verifier is never trained
+    judge: judges.Format = "steps",  # format of the verifier's reviews
+    votes: int = 1,  # reviews whose step verdicts reward the generator
+    combine: Combine = "mean",  # function that combines several reviews into one
+    steps_judged_by: Literal["verifier", "oracle", "nobody"] = "verifier",  # source of step rewards
+    oracle_noise: float = 0.0,  # probability with which the oracle's step verdict is flipped
     balance: bool = True,  # class weights: reviews of the rarer kind of solution count more
     simultaneous: bool = False,  # both from the same episodes: reviews // 4 of a solution, no warm-up
 ) -> Recipe:
@@ -92,13 +94,15 @@ def tango(
     check_step_rewards(step_rewards, oracle_noise)
 
     # How the generator learns: from its outcome, and from a verdict on each of its steps.
-    algorithm = BY_NAME[estimator]
-    shared_options = {"step_scale": step_scale, "loss": Clipped(0.2, clip_high)}
+    algorithm = ALGORITHMS[estimator]
+    shared_options = {"step_scale": step_scale, "loss": PPOClip(0.2, clip_high)}
     generator_rewards: dict[Signal, Any] = {OUTCOME: 1.0, STEP: decay(alpha, alpha_end)}
     if format_reward:
         generator_rewards[FORMAT] = format_reward
-    learn_to_solve = algorithm(rewards=generator_rewards, kl=run.pull(), blend=blend, **shared_options)
-    objectives = {"generator": Objective(policy="generator", on="solver", by=learn_to_solve)}
+    learn_to_solve = algorithm(
+        reward_weights=generator_rewards, kl=run.kl_penalty(), advantage_mix=advantage_mix, **shared_options
+    )
+    objectives = {"generator": Objective(policy="generator", role="solver", algorithm=learn_to_solve)}
 
     # How the verifier learns: its rewards are added up before the reviews of a solution are compared.
     if is_trained:
@@ -106,21 +110,21 @@ def tango(
         if verifier_format:
             verifier_rewards[FORMAT] = verifier_format
         learn_to_judge = algorithm(
-            rewards=verifier_rewards,
-            merge=True,
+            reward_weights=verifier_rewards,
+            sum_rewards_first=True,
             balance=ClassBalance() if balance else None,
-            kl=pull_to("verifier_start", verifier_kl),
+            kl=kl_penalty("verifier_reference", verifier_kl),
             **shared_options,
         )
-        objectives["verifier"] = Objective(policy="verifier", on="verifier", by=learn_to_judge)
+        objectives["verifier"] = Objective(policy="verifier", role="verifier", algorithm=learn_to_judge)
 
     policies = {"generator": run.learner()}
     policies["verifier"] = run.learner(verifier_start, lr=verifier_lr) if is_trained else frozen(verifier_start)
-    policies |= run.start()
+    policies |= run.reference_policies()
     if is_trained and verifier_kl:
-        policies["verifier_start"] = frozen(verifier_start)
+        policies["verifier_reference"] = frozen(verifier_start)
 
-    # What is played, and who learns from it.
+    # The rollouts of each phase, and the objectives that learn from them.
     solve_and_review = partial(solve_then_verify, step_rewards=step_rewards, oracle_noise=oracle_noise)
     paying_reviews = votes if steps_judged_by == "verifier" else 0
     solving = Phase(
@@ -138,7 +142,9 @@ def tango(
         schedule = alternate(solving, ratio=(1,))
     elif simultaneous:
         shared_reviews = max(2, reviews // 4)
-        schedule = single(partial(solve_and_review, reviews=shared_reviews, combine=combine), *objectives, name="both")
+        schedule = constant_schedule(
+            partial(solve_and_review, reviews=shared_reviews, combine=combine), *objectives, name="both"
+        )
     else:
         schedule = alternate(solving, judging, ratio=ratio, warmup={"verifier": warmup})
 
@@ -147,13 +153,13 @@ def tango(
         policies=policies,
         roles={
             "solver": common_roles.solver("generator", run.model),
-            "verifier": judges.judge("verifier", verifier_start, judge),
+            "verifier": judges.judge_role("verifier", verifier_start, judge),
         },
         objectives=objectives,
         schedule=schedule,
         evaluate=partial(solve_then_verify, reviews=votes),
-        measures=measure_solver_and_judge("verifier"),
-        fixed=run.fixed_roles(),
+        measures=measure_solver_and_verifier("verifier"),
+        frozen_roles=run.frozen_roles(),
     )
 
 
@@ -162,10 +168,10 @@ DEMO_SPREAD = 1.5  # temperature of the demo's verifier, so that its reviews of 
 
 @recipe(steps=36, lr=3e-4, evaluation_tasks=48, without=("tasks",))
 def demo(
-    run: Settings,
+    run: RunConfig,
     *,
-    verifier_model: str = "embedded-habits",  # begins the verifier
-    warmup: int = 16,  # steps in which the verifier alone learns
+    verifier_model: str = "shipped-habits",  # begins the verifier
+    warmup: int = 16,  # first steps, in which only the verifier is trained
 ) -> Recipe:
     """The demo: RL Tango on word problems of two and three steps, sized for three minutes on two cores.
 

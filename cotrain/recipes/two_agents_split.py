@@ -23,34 +23,34 @@ from typing import Literal
 
 from cotrain import (
     CORRECT,
+    GRPO,
     OUTCOME,
+    SFT,
     ConfigError,
     Objective,
     Recipe,
     Roles,
-    Settings,
-    Sft,
+    RunConfig,
     Task,
     Turn,
+    constant_schedule,
     frozen,
+    gather,
     gives,
-    grpo,
     measure_solver,
     recipe,
-    single,
-    together,
 )
 from cotrain.algorithms.contract import Algorithm
 from cotrain.algorithms.dpo import Preference
 from cotrain.config.policies import Policy
 from cotrain.core.arguments import Positive, Weight
-from cotrain.core.notes import ANSWER, FAILURE, GOLD, PROBLEM, Note
-from cotrain.metrics.heldout import measure_note
+from cotrain.core.notes import ANSWER, FAILURE, GOLD, PROBLEM, Metadata
+from cotrain.metrics.heldout import measure_metadata
 from cotrain.rollout import common_roles
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.protocols import CLOSING, continue_from
 
-WHOLE = Note[bool]("whole", bool, "is a start as many whole steps as were asked for")
+WHOLE = Metadata[bool]("whole", bool, "is a start as many whole steps as were asked for")
 
 
 @gives(OUTCOME.to("starter"), OUTCOME.to("solver"))
@@ -60,17 +60,17 @@ async def hand_over(
     """Starts and their finishes. A finish is judged as the whole that it ends: start and finish; one that cannot be
     graded fails, and its start is valued by the others."""
     chats = [roles.starter.begin(problem=task.prompt) for _ in range(samples)]
-    starts: list[Turn | None] = await together([_write_start(chat, cut) for chat in chats])
+    starts: list[Turn | None] = await gather([_write_start(chat, cut) for chat in chats])
     going = [(chat, start) for chat, start in zip(chats, starts, strict=True) if start is not None]
     opened = [
         [roles.solver.begin(problem=task.prompt, group=start.id, parent=start) for _ in range(finishes)]
         for _, start in going
     ]
-    finish_turns = await together(
+    finish_turns = await gather(
         [
-            continue_from(one, chat.answer_text)
+            continue_from(finish, chat.response_text)
             for (chat, _), own_finishes in zip(going, opened, strict=True)
-            for one in own_finishes
+            for finish in own_finishes
         ]
     )
     for chat, start in zip(chats, starts, strict=True):
@@ -78,7 +78,7 @@ async def hand_over(
             chat.reward(OUTCOME, 0.0)
     for i, (chat, _) in enumerate(going):
         mine = finish_turns[i * finishes : (i + 1) * finishes]
-        right = [r for turn in mine if (r := await _judge_finish(task, roles, chat.answer_text, turn)) is not None]
+        right = [r for turn in mine if (r := await _judge_finish(task, roles, chat.response_text, turn)) is not None]
         if right:
             chat.reward(OUTCOME, sum(right) / len(right))
 
@@ -87,13 +87,13 @@ async def _judge_finish(task: Task, roles: Roles, start: str, finish: Turn) -> b
     """Reward a finish, read and judged with its start. None, and it fails, where it could not be graded."""
     finish.parsed = finish.chat.role.parse_reply(start + finish.text, finish.chat.fields)
     grade = await roles.grade(task, finish, text=start + finish.text)
-    finish.show(PROBLEM, task.prompt)
-    finish.show(*((ANSWER, finish.parsed.answer) if finish.parsed.ok else (FAILURE, finish.parsed.reason)))
+    finish.add_finding(PROBLEM, task.prompt)
+    finish.add_finding(*((ANSWER, finish.parsed.answer) if finish.parsed.ok else (FAILURE, finish.parsed.reason)))
     if grade.value is None:
         finish.fail(grade.reason or "ungraded")
         return None
-    finish.note(CORRECT, grade.value)
-    finish.note(GOLD, task.answer)
+    finish.add_metadata(CORRECT, grade.value)
+    finish.add_metadata(GOLD, task.gold)
     finish.reward(OUTCOME, float(grade.value))
     return grade.value
 
@@ -103,7 +103,7 @@ async def _write_start(chat: Conversation, cut: int) -> Turn | None:
     for _ in range(cut):
         turn = await chat.say(stop=(CLOSING,))
         whole = turn.text.endswith(CLOSING)
-        turn.note(WHOLE, whole)
+        turn.add_metadata(WHOLE, whole)
         if not whole:
             return None
     return turn
@@ -111,7 +111,7 @@ async def _write_start(chat: Conversation, cut: int) -> Turn | None:
 
 @recipe(kl=0.0)
 def two_agents_split(
-    run: Settings,
+    run: RunConfig,
     *,
     cut: int = 1,  # steps that the starter writes
     finishes: int = 4,  # of each start
@@ -136,21 +136,21 @@ def two_agents_split(
     writer, small = "generator" if shared else "starter", starter_model or run.model
     policies: dict[str, Policy] = {"generator": run.learner() if train != "starter" else frozen(run.model)}
     if train != "starter":
-        policies |= run.start()
+        policies |= run.reference_policies()
     if not shared:
         policies["starter"] = run.learner(small, lr=starter_lr) if train != "solver" else frozen(small)
     objectives = {}
     if train != "starter":
         finishing: dict[str, Algorithm] = {
-            "grpo": grpo(rewards={OUTCOME: 1.0}, kl=run.pull()),
-            "ce": Sft(where=OUTCOME),
+            "grpo": GRPO(reward_weights={OUTCOME: 1.0}, kl=run.kl_penalty()),
+            "ce": SFT(where=OUTCOME),
             "dpo": Preference(policy="generator", reference="before", better=OUTCOME, betas=(beta,)),
         }
         if solver_by == "dpo":
             policies["before"] = frozen(run.model)
-        objectives["generator"] = Objective(policy="generator", on="solver", by=finishing[solver_by])
+        objectives["generator"] = Objective(policy="generator", role="solver", algorithm=finishing[solver_by])
     if train != "solver":
-        objectives["starter"] = Objective(policy=writer, on="starter", by=grpo(rewards={OUTCOME: 1.0}))
+        objectives["starter"] = Objective(policy=writer, role="starter", algorithm=GRPO(reward_weights={OUTCOME: 1.0}))
     begins = common_roles.solver(writer, small)
     play = partial(hand_over, cut=cut)
     return run.recipe(
@@ -158,9 +158,9 @@ def two_agents_split(
         policies=policies,
         roles={"solver": common_roles.solver("generator", run.model), "starter": replace(begins, parse=None)},
         objectives=objectives,
-        schedule=single(
+        schedule=constant_schedule(
             partial(play, samples=run.group_size, finishes=finishes), *objectives, name="both", group_size=1
         ),
         evaluate=play,
-        measures=(measure_solver("solver", 8), measure_note("starter", WHOLE)),
+        measures=(measure_solver("solver", 8), measure_metadata("starter", WHOLE)),
     )

@@ -15,25 +15,25 @@ from typing import Literal
 
 from cotrain import (
     CORRECT,
+    GRPO,
     OUTCOME,
     ConfigError,
     Objective,
     Recipe,
     Roles,
-    Settings,
+    RunConfig,
     Task,
+    constant_schedule,
     ema,
     frozen,
+    gather,
     gives,
-    grpo,
     recipe,
     rng_of,
-    single,
     solve,
-    together,
 )
-from cotrain.algorithms.policy_gradient import pull_to
-from cotrain.config.schedule import Protocol
+from cotrain.algorithms.policy_gradient import kl_penalty
+from cotrain.config.schedule import RolloutFn
 from cotrain.core.arguments import Positive
 from cotrain.core.types import UNLABELLED
 from cotrain.data.labels import check_truth_is_known
@@ -63,7 +63,7 @@ async def exchange_votes(task: Task, roles: Roles, *, samples: Positive) -> None
     """Variant I: role ``solver`` is asked the problem, role ``rephrased`` a paraphrase; each is paid by the other's
     vote."""
     asked = paraphrase_of(task)
-    original, rephrased = await together(
+    original, rephrased = await gather(
         [attempts(task, roles, samples), attempts(task, roles, samples, role="rephrased", problem=asked)]
     )
     reward_vote(original, elected_turn(rephrased))
@@ -74,7 +74,7 @@ async def exchange_votes(task: Task, roles: Roles, *, samples: Positive) -> None
 async def learn_from_teacher(task: Task, roles: Roles, *, samples: Positive, rephrase: bool) -> None:
     """Variants II and III: the vote of role ``teacher``, which may be asked a paraphrase, pays role ``solver``."""
     asked = paraphrase_of(task) if rephrase else task.prompt
-    students, teachers = await together(
+    students, teachers = await gather(
         [attempts(task, roles, samples), attempts(task, roles, samples, role="teacher", problem=asked)]
     )
     reward_vote(students, elected_turn(teachers))
@@ -92,7 +92,7 @@ def paraphrase_of(task: Task) -> str:
 
 @recipe
 def ttrl(
-    run: Settings,
+    run: RunConfig,
     *,
     votes: int = 16,  # samples that elect the label
     labels: Literal["vote", "truth"] = "vote",  # what pays
@@ -111,23 +111,25 @@ def ttrl(
         raise ConfigError(
             f"ttrl: {votes} votes, of which {run.group_size} are to be trained on; raise votes or lower group_size"
         )
-    learn = grpo(rewards={VOTE if labels == "vote" else OUTCOME: 1.0}, kl=run.pull())
+    learn = GRPO(reward_weights={VOTE if labels == "vote" else OUTCOME: 1.0}, kl=run.kl_penalty())
     if labels == "truth":
         check_truth_is_known(run.problems, run.audits)
     election = partial(vote, votes=votes, trained=run.group_size, labels=labels)
     return run.recipe(
         "ttrl" if labels == "vote" else "ttrl-truth",
-        policies={"generator": run.learner(), **run.start()},
+        policies={"generator": run.learner(), **run.reference_policies()},
         roles={"solver": common_roles.solver("generator", run.model)},
-        objectives={"generator": Objective(policy="generator", on="solver", by=learn)},
-        schedule=single(election, "generator", name="generator", group_size=1, unlabelled=run.unlabelled_share()),
+        objectives={"generator": Objective(policy="generator", role="solver", algorithm=learn)},
+        schedule=constant_schedule(
+            election, "generator", name="generator", group_size=1, unlabelled=run.unlabelled_share()
+        ),
         evaluate=solve,
     )
 
 
 @recipe
 def co_rewarding(
-    run: Settings,
+    run: RunConfig,
     *,
     variant: Literal["I", "II", "III"] = "II",  # whose label pays
     teacher: Literal["ema", "frozen", "none"] | None = None,  # by default an average, and none in I
@@ -163,20 +165,20 @@ def co_rewarding(
     if variant != "II":
         paraphrase_of(run.problems.get(UNLABELLED if run.unlabelled_share() else "train", 0))
     taught_by = teacher != "none"
-    by = grpo(rewards={VOTE: 1.0}, kl=pull_to("teacher" if taught_by else "start", run.kl))
+    by = GRPO(reward_weights={VOTE: 1.0}, kl=kl_penalty("teacher" if taught_by else "reference", run.kl))
     solver = common_roles.solver("generator", run.model)
     policies, roles = {"generator": run.learner()}, {"solver": solver}
-    objectives = {"generator": Objective(policy="generator", on="solver", by=by)}
+    objectives = {"generator": Objective(policy="generator", role="solver", algorithm=by)}
     if variant == "I":
         roles["rephrased"] = solver
-        objectives["rephrased"] = Objective(policy="generator", on="rephrased", by=by)
+        objectives["rephrased"] = Objective(policy="generator", role="rephrased", algorithm=by)
     if taught_by:
         roles["teacher"] = replace(solver, policy="teacher")
         average = ema(run.model, of="generator", rate=rate, rate_end=rate_end)
         policies["teacher"] = average if teacher == "ema" else frozen(run.model)
     else:
-        policies |= run.start()
-    play: Protocol
+        policies |= run.reference_policies()
+    play: RolloutFn
     if variant == "I":
         play = partial(exchange_votes, samples=run.group_size)
     elif taught_by:
@@ -188,6 +190,8 @@ def co_rewarding(
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=single(play, *objectives, name="generator", group_size=1, unlabelled=run.unlabelled_share()),
+        schedule=constant_schedule(
+            play, *objectives, name="generator", group_size=1, unlabelled=run.unlabelled_share()
+        ),
         evaluate=solve,
     )

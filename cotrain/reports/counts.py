@@ -51,7 +51,7 @@ class RolloutCounts:
 
     def count_review(self, speech: Json, review: Json, kind: str | None) -> None:
         """One review of a solution whose truth is known; ``kind``: of the solution's first error."""
-        right, final = bool_or_none(CORRECT.name, speech["truth"]), bool_or_none(FINAL.name, review["parsed"])
+        right, final = bool_or_none(CORRECT.name, speech["metadata"]), bool_or_none(FINAL.name, review["findings"])
         if right is None:
             return
         role, review_counts = str(review["role"]), [0.0] * (len(COUNTS) + 3 * BINS)
@@ -136,7 +136,7 @@ def vote_agreement(answers: Sequence[str | None]) -> list[bool | None]:
 
 def step_verdict_pairs(speech: Json, review: Json) -> list[tuple[bool, bool]]:
     """(truth, verdict) of each step that both know; [] where they count differently."""
-    true, verdicts = speech["truth"].get(STEP_OK.name), review["parsed"].get(VERDICTS.name)
+    true, verdicts = speech["metadata"].get(STEP_OK.name), review["findings"].get(VERDICTS.name)
     if not isinstance(true, list) or not isinstance(verdicts, list) or len(true) != len(verdicts):
         return []
     return [(ok, v) for ok, v in zip(true, verdicts, strict=True) if isinstance(ok, bool) and isinstance(v, bool)]
@@ -144,7 +144,7 @@ def step_verdict_pairs(speech: Json, review: Json) -> list[tuple[bool, bool]]:
 
 def finds_first_error(speech: Json, review: Json) -> bool | None:
     """Is the first step that a review calls wrong the first that is? None where no step is, or the review has none."""
-    true, verdicts = speech["truth"].get(STEP_OK.name), review["parsed"].get(VERDICTS.name)
+    true, verdicts = speech["metadata"].get(STEP_OK.name), review["findings"].get(VERDICTS.name)
     if not isinstance(true, list) or False not in true or not isinstance(verdicts, list) or len(true) != len(verdicts):
         return None
     return False in verdicts and verdicts.index(False) == true.index(False)
@@ -152,8 +152,8 @@ def finds_first_error(speech: Json, review: Json) -> bool | None:
 
 def first_error_reason(speech: Json) -> str | None:
     """The reason of the first wrong step; None where none is known."""
-    reasons, first = speech["truth"].get(STEP_REASONS.name), speech["truth"].get(FIRST_WRONG.name)
-    true = speech["truth"].get(STEP_OK.name)
+    reasons, first = speech["metadata"].get(STEP_REASONS.name), speech["metadata"].get(FIRST_WRONG.name)
+    true = speech["metadata"].get(STEP_OK.name)
     if first is None and isinstance(true, list) and False in true:
         first = true.index(False)
     if not isinstance(first, int) or isinstance(first, bool):
@@ -164,7 +164,7 @@ def first_error_reason(speech: Json) -> str | None:
 
 def review_probability(review: Json) -> float | None:
     """What a review says that the solution is right; None where it gave no probability."""
-    score = review["parsed"].get(SCORE.name)
+    score = review["findings"].get(SCORE.name)
     fits = isinstance(score, int | float) and not isinstance(score, bool) and 0.0 <= score <= 1.0
     return float(score) if fits else None
 

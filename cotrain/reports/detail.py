@@ -30,7 +30,7 @@ def rollout_detail(
     token is told."""
     traces = [trace for trace in episode.get("traces", ()) if isinstance(trace, dict)]
     traces.sort(key=lambda trace: trace.get("parent") is not None)
-    problem = next((t["parsed"][PROBLEM.name] for t in traces if t["parsed"].get(PROBLEM.name)), None)
+    problem = next((t["findings"][PROBLEM.name] for t in traces if t["findings"].get(PROBLEM.name)), None)
     return {
         "step": episode["step"],
         "task": episode["task"],
@@ -79,7 +79,7 @@ def _roles_of_objective(objective: Json) -> Sequence[str]:
 
 def _trace_detail(trace: Json, models: Mapping[str, str], weights: Weights, tokens: bool) -> dict[str, Any]:
     record = {name: trace.get(name) for name in PLAIN}
-    record |= {"address": address_text(trace), "signals": trace["signals"]}
+    record |= {"address": address_text(trace), "signals": trace["rewards"]}
     record |= {"prompt_tokens": len(trace["prompt_ids"]), "token_count": len(trace["token_ids"])}
     record |= {"turns": trace.get("turns") or [], "weights": dict(weights.get(str(trace.get("role")), {}))}
     if tokens:
@@ -140,8 +140,8 @@ def _load_tokenizer(model: str) -> Any | None:
 
 
 def _tokenizer_file(model: str) -> Path | None:
-    if model.startswith("embedded"):
-        path = ASSETS / model.replace("embedded", "base", 1) / TOKENIZER_FILE
+    if model.startswith("shipped"):
+        path = ASSETS / model.replace("shipped", "base", 1) / TOKENIZER_FILE
     else:
         path = Path(model).expanduser() / TOKENIZER_FILE
     if path.is_file():

@@ -123,7 +123,7 @@ def _differing_files(between: str, a: CodeTexts, b: CodeTexts) -> list[dict[str,
     """Files of one path, or of one name in another folder, that do not hold the same; and those that one lacks."""
     pairs = _paired_by_path(a, b)
     return [
-        {"between": between, "file": path, "lines": _unified(a.get(path), b.get(other))}
+        {"between": between, "file": path, "lines": _unified_diff(a.get(path), b.get(other))}
         for path, other in pairs
         if (a.get(path) or (None,))[0] != (b.get(other) or (None,))[0]
     ]
@@ -137,7 +137,7 @@ def _paired_by_path(a: CodeTexts, b: CodeTexts) -> list[tuple[str, str]]:
     return [*pairs, *((path, path) for path in b if path not in taken)]
 
 
-def _unified(a: tuple[str, str | None] | None, b: tuple[str, str | None] | None) -> list[str]:
+def _unified_diff(a: tuple[str, str | None] | None, b: tuple[str, str | None] | None) -> list[str]:
     texts = ["" if side is None else side[1] for side in (a, b)]
     if None in texts:  # too much to be kept
         return []
@@ -233,9 +233,9 @@ def _turn_summary(trace: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "role": trace["role"],
         "text": trace["text"],
-        "rewards": {name: value for name, value, span in trace["signals"] if span is None},
-        "right": trace["truth"].get(CORRECT.name),
-        "said": trace["parsed"].get(FINAL.name),
+        "rewards": {name: value for name, value, span in trace["rewards"] if span is None},
+        "right": trace["metadata"].get(CORRECT.name),
+        "said": trace["findings"].get(FINAL.name),
     }
 
 

@@ -289,7 +289,7 @@ def _evaluation_line(row: Mapping[str, Any]) -> str:
 
 
 def _reward_keys(row: Mapping[str, Any], role: str) -> list[str]:
-    keys = (k for k in row if k.startswith(f"{role}/reward/") and k.count("/") == 2 and not k.endswith("/truth"))
+    keys = (k for k in row if k.startswith(f"{role}/reward/") and k.count("/") == 2 and not k.endswith("/class_label"))
     return [key for key in keys if _number_or_none(row[key]) is not None]
 
 

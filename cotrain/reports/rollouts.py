@@ -44,7 +44,7 @@ UNREAD, REVIEW_UNREAD, TRUNCATED, TOOL_FAILED, LEFT_OUT, UNSOUND = 1, 2, 4, 8, 1
 STEP_BELIEVED, STEP_DOUBTED, FIRST_FOUND, FIRST_MISSED = 64, 128, 256, 512  # by at least one review
 FINE = ("ok", "no output")  # what a call of a tool may end in
 SHORT = 180  # characters of a problem and of an answer in a row
-NOT_PAID = ("truth", "label")  # signals that name a class
+NOT_PAID = ("class_label", "label")  # signals that name a class
 Json = Mapping[str, Any]
 Weights = Mapping[str, Mapping[str, float]]  # role → signal → what the recipe weighs it with
 
@@ -195,8 +195,8 @@ class Rollouts:
             for at in range(0, len(steps), every):
                 window_counts = [self._counts[step] for step in steps[at : at + every]]
                 window = {"from": steps[at], "to": steps[min(at + every, len(steps)) - 1]}
-                for role in sorted({key[1] for one in window_counts for key in one.sums if key[0] == "judges"}):
-                    counts = [one.sums["judges", role] for one in window_counts if ("judges", role) in one.sums]
+                for role in sorted({key[1] for count in window_counts for key in count.sums if key[0] == "judges"}):
+                    counts = [count.sums["judges", role] for count in window_counts if ("judges", role) in count.sums]
                     total = [sum(column) for column in zip(*counts, strict=True)]
                     bins = [total[len(COUNTS) + 3 * b : len(COUNTS) + 3 * b + 3] for b in range(BINS)]
                     judges.setdefault(role, []).append(
@@ -235,17 +235,17 @@ class Rollouts:
         for speech, reviews, kind in reviewed:
             for review in reviews:
                 counts.count_review(speech, review, kind)
-            verdicts = [v for review in reviews if (v := bool_or_none(FINAL.name, review["parsed"])) is not None]
+            verdicts = [v for review in reviews if (v := bool_or_none(FINAL.name, review["findings"])) is not None]
             if len(verdicts) > 1:
                 counts.count_pair("one review", "another", verdicts[0], verdicts[1])
 
     def _speech_row(self, episode: Json, speech: Json, reviews: Sequence[Json]) -> list[Any]:
         step, task, member, role, *call = speech["address"]
-        finals = [bool_or_none(FINAL.name, review["parsed"]) for review in reviews]
+        finals = [bool_or_none(FINAL.name, review["findings"]) for review in reviews]
         readable = [final for final in finals if final is not None]
         yes = sum(readable)
         verdict = None if 2 * yes == len(readable) else 2 * yes > len(readable)
-        parsed, truth = speech["parsed"], speech["truth"]
+        parsed, truth = speech["findings"], speech["metadata"]
         right = bool_or_none(CORRECT.name, truth)
         rewards = mean_rewards(speech)
         weights = self._weights.get(role)
@@ -312,8 +312,8 @@ def _join_speech(parts: Sequence[Json]) -> Json:
         **parts[0],
         "signals": signals,
         "token_ids": [token for part in parts for token in part["token_ids"]],
-        "parsed": {name: value for part in parts for name, value in part["parsed"].items()},
-        "truth": {name: value for part in parts for name, value in part["truth"].items()},
+        "parsed": {name: value for part in parts for name, value in part["findings"].items()},
+        "truth": {name: value for part in parts for name, value in part["metadata"].items()},
         "finish": parts[-1]["finish"],
         "failure": next((part["failure"] for part in parts if part.get("failure")), None),
     }
@@ -322,7 +322,7 @@ def _join_speech(parts: Sequence[Json]) -> Json:
 def mean_rewards(trace: Json) -> dict[str, float]:
     """signal → its value, of one for spans its mean."""
     values_by_signal: dict[str, list[float]] = {}
-    for name, value, _ in trace["signals"]:
+    for name, value, _ in trace["rewards"]:
         if (finite := finite_number(value)) is not None:
             values_by_signal.setdefault(str(name), []).append(finite)
     return {name: sum(values) / len(values) for name, values in values_by_signal.items()}
@@ -350,15 +350,15 @@ def _count_groups(rows: Sequence[list[Any]], roles: Sequence[str], counts: Rollo
 
 
 def _row_flags(episode: Json, speech: Json, reviews: Sequence[Json], right: bool | None) -> int:
-    parsed, traces = speech["parsed"], (speech, *reviews)
+    parsed, traces = speech["findings"], (speech, *reviews)
     calls = parsed.get(CALLS.name)
-    ok = speech["truth"].get(STEP_OK.name)
-    unsound = right is True and (speech["truth"].get(FIRST_WRONG.name) is not None or False in (ok or ()))
+    ok = speech["metadata"].get(STEP_OK.name)
+    unsound = right is True and (speech["metadata"].get(FIRST_WRONG.name) is not None or False in (ok or ()))
     steps = [pair for review in reviews for pair in step_verdict_pairs(speech, review)]
     first = [finds_first_error(speech, review) for review in reviews]
     return sum((
         UNREAD * (parsed.get(FAILURE.name) is not None),
-        REVIEW_UNREAD * any(bool_or_none(FINAL.name, review["parsed"]) is None for review in reviews),
+        REVIEW_UNREAD * any(bool_or_none(FINAL.name, review["findings"]) is None for review in reviews),
         TRUNCATED * any(trace["finish"] == "length" for trace in traces),
         TOOL_FAILED * (isinstance(calls, list) and any(call not in FINE for call in calls)),
         LEFT_OUT * bool(episode.get("failure") or any(trace["failure"] for trace in traces)),

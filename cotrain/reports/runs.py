@@ -22,7 +22,7 @@ from cotrain.reports.rollouts import Json, Rollouts
 from cotrain.reports.showcase import choose_showcase
 from cotrain.runs.foreign_run import FOREIGN
 from cotrain.storage.ledger import ODD
-from cotrain.storage.schemas import refuse_other_path
+from cotrain.storage.schemas import check_path
 
 MOST_ALARMS = 40
 OTHER_RESULTS = ("attack", "xplay", "reviewed")  # NAME.json, written by other commands
@@ -274,7 +274,7 @@ def describe_run(recipe: Json, columns: Json) -> str:
 
 def open_run(directory: Path) -> RunView:
     """Raises RunDirectoryError for what is no run directory, or cannot be read."""
-    refuse_other_path(directory)
+    check_path(directory)
     try:
         return RunView(directory)
     except CotrainError as error:

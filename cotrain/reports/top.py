@@ -59,7 +59,7 @@ def _role_row(
     rewards = {
         key.split("/")[2]: [r[key] for r in rows[-TREND:] if key in r]
         for key in row
-        if key.startswith(f"{role}/reward/") and key.count("/") == 2 and not key.endswith(("/truth", "/label"))
+        if key.startswith(f"{role}/reward/") and key.count("/") == 2 and not key.endswith(("/class_label", "/label"))
     }
     truth = f"{role}/accuracy" if f"{role}/accuracy" in row else f"{role}/balanced_accuracy"
     tokens = finite(row.get(f"{role}/tokens"))

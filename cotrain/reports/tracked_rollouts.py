@@ -104,7 +104,7 @@ def _readable(episodes: Sequence[Mapping[str, Any]]) -> Iterator[TrackedRollout]
 
 def _rollout_of(episode: Mapping[str, Any]) -> TrackedRollout:
     traces = sorted(join_trajectories(episode["traces"]), key=lambda trace: trace.get("parent") is not None)
-    problem = next((t["parsed"][PROBLEM.name] for t in traces if t["parsed"].get(PROBLEM.name)), None)
+    problem = next((t["findings"][PROBLEM.name] for t in traces if t["findings"].get(PROBLEM.name)), None)
     return TrackedRollout(
         address=":".join(address_text(traces[0]).split(":")[:3]) if traces else "",
         problem=_shortened(str(problem or episode.get("task_id") or "")),
@@ -114,7 +114,7 @@ def _rollout_of(episode: Mapping[str, Any]) -> TrackedRollout:
 
 
 def _turn_of(trace: Mapping[str, Any]) -> TrackedTurn:
-    said = bool_or_none(FINAL.name, trace["parsed"])
+    said = bool_or_none(FINAL.name, trace["findings"])
     return TrackedTurn(
         role=str(trace["address"][3]),
         text=_shortened(str(trace.get("text") or "")),

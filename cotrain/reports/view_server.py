@@ -365,10 +365,10 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
             raise RequestRefused(HTTPStatus.FORBIDDEN)
 
-    def _refuse_method(self) -> None:
+    def _reject_method(self) -> None:
         self.send_error(HTTPStatus.METHOD_NOT_ALLOWED)
 
-    do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_CONNECT = _refuse_method
+    do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_CONNECT = _reject_method
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """A status and nothing else."""

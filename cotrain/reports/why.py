@@ -100,7 +100,7 @@ def _trace_lines(trace: dict[str, Any], unit: str) -> list[str]:
     judged = f", judges {escape_terminal(trace['parent'], 80)}" if trace["parent"] else ""
     role, policy = (escape_terminal(trace[key], 60) for key in ("role", "policy"))
     lines = [f"{escape_terminal(trace['address'], 80)}  {role} ({policy}, version {trace['version']}){judged}"]
-    for name, value, span in trace["signals"]:
+    for name, value, span in trace["rewards"]:
         weight = f" × {trace['weights'][name]:g}" if name in trace["weights"] else " × 0" if trace["weights"] else ""
         where = f" for tokens {span[0]} to {span[1]}" if span else ""
         lines.append(f"{INDENT}reward {escape_terminal(name, 60)} {value:g}{weight}{where}")
@@ -126,8 +126,8 @@ def _trace_lines(trace: dict[str, Any], unit: str) -> list[str]:
         f"{INDENT}learned from: {escape_terminal(trace['learned'], 300)}",
         f"{INDENT}{sampled} {unit}s sampled, {masked} given and masked, ended by {ended}",
         f"{INDENT}written: {escape_terminal(trace['text'])}",
-        f"{INDENT}read: {escape_terminal(json.dumps(trace['parsed'], ensure_ascii=False))}",
-        f"{INDENT}truth: {escape_terminal(json.dumps(trace['truth'], ensure_ascii=False))}",
+        f"{INDENT}read: {escape_terminal(json.dumps(trace['findings'], ensure_ascii=False))}",
+        f"{INDENT}truth: {escape_terminal(json.dumps(trace['metadata'], ensure_ascii=False))}",
     ]
     return lines
 

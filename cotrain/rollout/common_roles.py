@@ -1,6 +1,6 @@
 """Roles that several methods share: a solver that writes tagged steps and a verifier that judges each of them.
 
-The embedded models were trained on short prompts without instructions; any other model is told the format in words, and
+The shipped models were trained on short prompts without instructions; any other model is told the format in words, and
 is shown what it judges between markers with a nonce. ``formats/sanitize.py`` says how the short prompts are guarded.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotrain.core.errors import ConfigError
-from cotrain.core.shipped import EMBEDDED, EMBEDDED_GAMES, how_to_get, shipped_folder
+from cotrain.core.shipped import SHIPPED, SHIPPED_GAMES, how_to_get, shipped_folder
 from cotrain.core.types import ParseFailure, Sampling
 from cotrain.formats.solutions import VERDICT_WORDS, SelfCheck, parse_solution
 from cotrain.prompts.templates import SOLVE, SOLVE_FULL
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 FORMAT_MARK = "cotrain.json"
 
 
-def speaks_short(model: str) -> bool:
-    """Whether a model knows the formats without being told: the embedded ones, and directories and models of the Hub
+def is_terse(model: str) -> bool:
+    """Whether a model knows the formats without being told: the shipped ones, and directories and models of the Hub
     that say so in the file that ``python -m bases`` and ``cotrain sft`` leave in them."""
-    return model in EMBEDDED or _mark_of(model).get("prompts") == "short"
+    return model in SHIPPED or _mark_of(model).get("prompts") == "short"
 
 
-def mark_short_prompts(model: Path, taught: Sequence[str] = ()) -> None:
+def mark_terse_prompts(model: Path, taught: Sequence[str] = ()) -> None:
     """Note beside a model that it was taught the short prompts; roles ask it without instructions then. ``taught``:
     methods whose own formats it was taught too."""
     _add_to_mark(model, {"prompts": "short"} | ({"taught": list(taught)} if taught else {}))
@@ -53,9 +53,9 @@ def keep_taught_roles(model: Path, roles: Mapping[str, Mapping[str, Any]]) -> No
 def how_taught(role: Role) -> dict[str, Any] | None:
     """How a solver, or a verifier of steps, is asked and read, as a model directory keeps it; None for other roles."""
     if role.parse is parse_solution:
-        return {"answer": role.answer, "steps_as": role.steps, "prompt": role.prompt}
+        return {"answer": role.answer_format, "steps_as": role.step_format, "prompt": role.prompt}
     if role.parse is parse_review:
-        return {"verdict": role.verdict, "prompt": role.prompt}
+        return {"verdict": role.verdict_format, "prompt": role.prompt}
     return None
 
 
@@ -90,11 +90,11 @@ def _add_to_mark(model: Path, more: Mapping[str, Any]) -> None:
 def check_taught(method: str, model: str) -> None:
     """Raise ConfigError for one of the package's models that was not taught the formats of a method's own game. Any
     other model is told them in words, or comes from whoever taught it."""
-    if model in EMBEDDED and method not in _taught_methods(model):
+    if model in SHIPPED and method not in _taught_methods(model):
         if not shipped_folder(model).is_dir():
             return  # whoever loads it says that it is not here
-        able = [name for name in EMBEDDED if method in _taught_methods(name)]
-        hint = f"expected {able[0]!r}" if able else f"the one that was is not here: {how_to_get(EMBEDDED_GAMES)}"
+        able = [name for name in SHIPPED if method in _taught_methods(name)]
+        hint = f"expected {able[0]!r}" if able else f"the one that was is not here: {how_to_get(SHIPPED_GAMES)}"
         raise ConfigError(f"{method}: the model {model!r} was not taught the formats of this game; {hint}")
 
 
@@ -152,7 +152,7 @@ def parse_search(text: str, fields: Mapping[str, Any]) -> Query | ParseFailure:
     return search_query(text)
 
 
-# Roles of "embedded-roles", of which "embedded-digest" keeps planner and digester; the other embedded models are asked
+# Roles of "shipped-roles", of which "shipped-digest" keeps planner and digester; the other shipped models are asked
 # in the same words and have never heard them.
 
 
@@ -202,6 +202,6 @@ def _make_role(
     temperature: float = 1.0,
 ) -> Role:
     """``prompts`` and ``tokens``: for models that know the formats, and for any other."""
-    full = not speaks_short(model)
+    full = not is_terse(model)
     sampling = Sampling(max_tokens=max_tokens or tokens[full], temperature=temperature)
     return Role(policy=policy, prompt=prompts[full], parse=parse, sampling=sampling, words=words)

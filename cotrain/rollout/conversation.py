@@ -41,13 +41,13 @@ from cotrain.prompts.decoding import TokenSequence, sampled_after
 from cotrain.prompts.render import Piece, Rendering
 from cotrain.prompts.templates import fields_of, fill_template
 from cotrain.prompts.thoughts import open_thought_of
-from cotrain.rollout.event_loop import together
-from cotrain.rollout.play_context import PlayContext
+from cotrain.rollout.event_loop import gather
+from cotrain.rollout.play_context import RolloutContext
 from cotrain.rollout.role import OUT_OF_RANGE, Role, Turn
 
 
 class Conversation:
-    """What one role was told and has said since ``begin``."""
+    """The messages and turns of one role since ``begin``."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Conversation:
         fields: Mapping[str, Any],
         renderer: Rendering,
         mark: str,
-        context: PlayContext,
+        context: RolloutContext,
         opened: list[Conversation],
         keep: bool,
         declared: DeclaredSignals,
@@ -81,42 +81,43 @@ class Conversation:
         prompt = fill_template(role.prompt, **shown)
         self.messages = [] if role.system is None else [Message("system", role.system)]
         self.messages.append(Message("user", prompt))
-        self.turns: list[Turn] = []  # of this conversation; those of its trunk are the trunk's
+        self.turns: list[Turn] = []  # turns of this conversation; the turns before a fork belong to its trunk
         self.renderer, self._context, self._opened, self._keep = renderer, context, opened, keep
         self._declared = declared
-        self._fork: tuple[int, ...] = ()  # where it left its trunk
-        self._said = self._begun = self._forks = 0  # turns that were asked for, and those awaited; forks that were made
-        self._open = False  # is the last message an assistant's that goes on
-        self._answer: tuple[Turn, ...] = ()
+        self._fork: tuple[int, ...] = ()  # address of the place where it left its trunk
+        self._said = self._begun = self._forks = 0  # turns requested, turns awaited, forks made
+        self._open = False  # True if the last message is the assistant's and goes on
+        self._response: tuple[Turn, ...] = ()
         self._sequence: TokenSequence | None = None
-        self._last: Turn | None = None  # the turn, of the trunk too, that the sequence ends with
+        self._last: Turn | None = None  # the turn that the sequence ends with, which may be the trunk's
         self._speaking = self._closed = False  # does it speak now; is its episode over
         self._whole: list[Reward] = []
         self._task_prompt = task_prompt
-        self._after_others = any(chat.turns for chat in opened)  # its prompt may hold what was said before
-        self._joined: Conversation | None = None  # the one that it is of one trajectory with
-        self._across: list[tuple[Reward, Turn, Turn]] = []  # with tokens of the first turn and of the last one
+        self._after_others = any(chat.turns for chat in opened)  # True if its prompt may show what other roles have
+        # said
+        self._joined: Conversation | None = None  # the conversation whose trajectory it joined
+        self._across: list[tuple[Reward, Turn, Turn]] = []  # rewards of spans from a first turn to a last one
         opened.append(self)
 
     # -- what the others say
 
     def user(self, text: str) -> None:
         self._add_message("user", text)
-        self._answer = ()
+        self._response = ()
 
     def environment(self, text: str) -> None:
-        """What the world answers; templates show it as a user's words."""
+        """Add a message of the environment; templates show it as a user's."""
         self._add_message("environment", text)
-        self._answer = ()
+        self._response = ()
 
     def tool(self, text: str) -> None:
-        """What a tool printed; ``prompts/chat_template.py`` says what becomes of it in templates without tools."""
+        """Add a tool's output; ``prompts/chat_template.py`` says how templates without tools show it."""
         self._add_message("tool", text)
 
     def assistant(self, text: str) -> None:
         """Words put into the role's own mouth, from which its next turn goes on. They are not sampled and not
         learned."""
-        self._refuse_while_speaking()
+        self._check_not_speaking()
         if self._open:
             text = self.messages.pop().content + text
         self.messages.append(Message("assistant", text))
@@ -126,9 +127,9 @@ class Conversation:
         """All that its next turn is to answer, in the place of what was said so far: for an agent that sends whole
         conversations. Where they do not begin with the tokens so far, the turn begins a training sequence.
         ``renderer``: the role's, or one of the same tokens that describes tools (``ToolRenderer``)."""
-        self._refuse_while_speaking()
+        self._check_not_speaking()
         self.renderer = renderer
-        self.messages, self._open, self._answer = list(messages), False, ()
+        self.messages, self._open, self._response = list(messages), False, ()
 
     # -- what the role says
 
@@ -159,11 +160,11 @@ class Conversation:
         self, n: int, *, stop: tuple[str, ...] | None = None, max_tokens: int | None = None
     ) -> Coroutine[Any, Any, list[Turn]]:
         """The next turn ``n`` times at once, each in a fork of its own; arguments as of ``say``."""
-        return together([self.fork().say(stop=stop, max_tokens=max_tokens) for _ in range(n)])
+        return gather([self.fork().say(stop=stop, max_tokens=max_tokens) for _ in range(n)])
 
     def fork(self) -> Conversation:
         """Another conversation that goes on from this state, with the same group and parent."""
-        self._refuse_while_speaking()
+        self._check_not_speaking()
         fork = Conversation(
             role=self.role,
             address=self.address,
@@ -179,7 +180,7 @@ class Conversation:
             task_prompt=self._task_prompt,
         )
         fork._closed = self._closed
-        fork.messages, fork._open, fork._answer = list(self.messages), self._open, self._answer
+        fork.messages, fork._open, fork._response = list(self.messages), self._open, self._response
         fork._sequence, fork._last = self._sequence, self._last
         fork._fork, self._forks = (*self._fork, self._said, self._forks), self._forks + 1
         return fork
@@ -190,9 +191,9 @@ class Conversation:
         return self._said - self._begun
 
     @property
-    def answer_text(self) -> str:
+    def response_text(self) -> str:
         """The role's own words in its present answer."""
-        return "".join(turn.text for turn in self._answer)
+        return "".join(turn.text for turn in self._response)
 
     def probability(self, span: Span) -> float:
         """The probability with which the tokens of a span of ``answer_text`` were sampled, given all before them."""
@@ -262,7 +263,7 @@ class Conversation:
 
     async def _speak_turn(self, address: Address, role: Role) -> Turn:
         self._begun += 1
-        self._refuse_while_speaking()
+        self._check_not_speaking()
         if self.messages[-1].role == "assistant" and not self._open:
             raise RuntimeError(f"role {address.role!r} has ended its answer; tell it something before it speaks again")
         self._speaking = True
@@ -285,19 +286,20 @@ class Conversation:
         except TooLong:
             if self._last is not None or not self._after_others or self._shows_problem_alone():
                 raise
-            completion = self._no_room(role)
+            completion = self._too_long_completion(role)
         finally:
             self._speaking = False
         return self._add_turn(address, role, prompt, prompt_ids, completion, extends=going_on is not None)
 
     def _shows_problem_alone(self) -> bool:
-        """Whether nothing but the problem of the episode has been put into the role's prompt, and nothing behind it."""
+        """True if the role's prompt shows the problem of the episode and nothing else."""
         alone = fields_of(self.role.prompt) == {"problem"} and self.fields["problem"] == self._task_prompt
         return alone and self.messages[-1].role == "user"
 
-    def _no_room(self, role: Role) -> Completion:
-        """What stands for the answer to a prompt that does not fit the context since it shows what others said. That is
-        the fault of neither the problem nor the others, so this turn fails alone."""
+    def _too_long_completion(self, role: Role) -> Completion:
+        """The failed completion of a prompt that does not fit the context because of what other roles said.
+
+        Neither the problem nor the others are at fault, so this turn fails alone."""
         ids = (self.renderer.stop_ids[0],)
         return Completion(
             token_ids=ids, logprobs=(0.0,), finish=FAILED, policy=role.policy, version=0, failure=TOO_LONG
@@ -325,12 +327,12 @@ class Conversation:
             chat=self,
             first=self.turns[-1].first if extends and self.turns else None,
         )
-        most, left = role.sampling.max_tokens, self._last.left if self._answer and self._last else None
+        most, left = role.sampling.max_tokens, self._last.left if self._response and self._last else None
         turn.left, turn.goes_on = most - len(completion.token_ids), not self._open and most == left
         later_parts = len(completion.parts[1:])  # each stands at an address of its own
         self._said, self._begun = self._said + later_parts, self._begun + later_parts
         if completion.calls:
-            turn.show(CALLS, list(completion.calls))
+            turn.add_finding(CALLS, list(completion.calls))
         self.turns.append(turn)
         if completion.failure is not None:
             turn.fail(completion.failure)
@@ -339,13 +341,13 @@ class Conversation:
         self.assistant(self.renderer.decode(ids))
         self._open = not ids or ids[-1] not in self.renderer.stop_ids
         self._sequence = sampled_after(prompt, prompt_ids, ids, self.renderer)
-        self._last, self._answer = turn, (*self._answer, turn)
+        self._last, self._response = turn, (*self._response, turn)
         asked = "".join(text for text, _ in prompt[: len(prompt) - opened])
         thinking = open_thought_of(asked) is not None
         if completion.failure == TOO_LONG:
             turn.parsed = None if role.parse is None else ParseFailure(reason=TOO_LONG)
         else:
-            turn.parsed = role.parse_reply(self.answer_text, self.fields, thinking=thinking)
+            turn.parsed = role.parse_reply(self.response_text, self.fields, thinking=thinking)
         return turn
 
     def _trajectory(self) -> Conversation:
@@ -363,23 +365,23 @@ class Conversation:
         return [*self.renderer.prompt_pieces(before), (begun.content, "reply")]
 
     def _add_message(self, role: str, text: str) -> None:
-        self._refuse_while_speaking()
+        self._check_not_speaking()
         self.messages.append(Message(role, text))
         self._open = False
 
     def _locate_span(self, span: Span) -> list[tuple[Turn, Span]]:
-        """Where a span of ``answer_text`` stands in its turns."""
-        if not span.text or self.answer_text[span.start : span.end] != span.text:
+        """The parts of a span of ``response_text`` in its turns."""
+        if not span.text or self.response_text[span.start : span.end] != span.text:
             raise ValueError(f"span [{span.start}, {span.end}) {span.text[:20]!r} is not in what {self.address} said")
         places, at = [], 0
-        for turn in self._answer:
+        for turn in self._response:
             start, end = max(span.start - at, 0), min(span.end - at, len(turn.text))
             if start < end:
                 places.append((turn, Span(start=start, end=end, text=turn.text[start:end])))
             at += len(turn.text)
         return places
 
-    def _refuse_while_speaking(self) -> None:
+    def _check_not_speaking(self) -> None:
         if self._speaking:
             raise RuntimeError(f"conversation {self.address} is speaking; await its turn, or fork it before")
 
@@ -388,7 +390,7 @@ class Conversation:
         trace = join_traces([turn.trace() for turn in turns], self.renderer.decode)
         if signals_of_turns:
             length = len(trace.token_ids)
-            trace = replace(trace, signals=tuple(_with_tokens(signal, length) for signal in trace.signals))
+            trace = replace(trace, rewards=tuple(_with_tokens(signal, length) for signal in trace.rewards))
         at = {turn.id: len(turn.prompt_ids) - len(trace.prompt_ids) for turn in turns}
         more = list(self._whole)
         for signal, first, last in self._across:
@@ -397,10 +399,10 @@ class Conversation:
                 more.append(replace(signal, tokens=(at[first.id] + start if first.id in at else 0, at[last.id] + end)))
         going_on = {at[turn.id] for turn in turns if turn.goes_on}
         parts = tuple(replace(part, goes_on=part.start in going_on) for part in trace.turns)
-        return replace(trace, signals=(*trace.signals, *more), turns=parts) if more or parts else trace
+        return replace(trace, rewards=(*trace.rewards, *more), turns=parts) if more or parts else trace
 
 
-def seal_conversations(chats: Sequence[Conversation]) -> list[Trace]:
+def finish_conversations(chats: Sequence[Conversation]) -> list[Trace]:
     """Seal all conversations of an episode: a trace for each sequence that has turns, in the order of their addresses.
 
     Traces of one trajectory name its first one. There a signal of a single turn is one for its tokens, also where that
@@ -455,7 +457,7 @@ def join_traces(turns: Sequence[Trace], decode: Callable[[Sequence[int]], str]) 
         levels[at:end] = turn.entropies or bytes(end - at)
         own_parts = turn.turns or (TurnRange(start=0, end=end - at, finish=turn.finish),)
         parts += [replace(part, start=at + part.start, end=at + part.end) for part in own_parts]
-        for signal in turn.signals:
+        for signal in turn.rewards:
             low, high = signal.tokens or (0, end - at)
             signals.append(replace(signal, tokens=(at + low, at + high)))
     return replace(
@@ -466,9 +468,9 @@ def join_traces(turns: Sequence[Trace], decode: Callable[[Sequence[int]], str]) 
         entropies=bytes(levels) if all(turn.entropies for turn in turns) else b"",
         text=text,
         finish=last.finish,
-        signals=tuple(signals),
+        rewards=tuple(signals),
         failure=next((turn.failure for turn in turns if turn.failure), None),
-        parsed={name: value for turn in turns for name, value in turn.parsed.items()},
-        truth={name: value for turn in turns for name, value in turn.truth.items()},
+        findings={name: value for turn in turns for name, value in turn.findings.items()},
+        metadata={name: value for turn in turns for name, value in turn.metadata.items()},
         turns=tuple(parts),
     )

@@ -41,15 +41,15 @@ from cotrain.core.verbosity import print_note
 # -- Says where a play stands still: a protocol that computes without end, or that waits for what does not come.
 
 
-AFTER = 60.0  # seconds until the first line
+STALL_SECONDS = 60.0  # seconds until the first line
 POLLS = 10  # turns of a coroutine in that time, from which on it is said to ask again and again
 
-_WATCHED: weakref.WeakSet[StallWatch] = weakref.WeakSet()
-_THREADS: dict[int, threading.Thread] = {}  # by process: a fork has none
+_WATCHED: weakref.WeakSet[StallDetector] = weakref.WeakSet()
+_THREADS: dict[int, threading.Thread] = {}  # process id → its watching thread; a fork has none
 
 
-class StallWatch:
-    """What one event loop does, as it says itself: computes in a coroutine, waits, or something that is no trouble."""
+class StallDetector:
+    """Warns when an event loop makes no progress: a coroutine that computes for long, or all of them waiting."""
 
     def __init__(self) -> None:
         self._thread = 0
@@ -133,8 +133,8 @@ def _who_waits(tasks: Iterable[asyncio.Task[Any]], does: str) -> str:
 
 
 def _crosses_mark(before: float, now: float) -> bool:
-    """Whether one of AFTER, 2 AFTER, 4 AFTER … lies between them."""
-    mark = AFTER
+    """Whether one of STALL_SECONDS, 2 STALL_SECONDS, 4 STALL_SECONDS … lies between them."""
+    mark = STALL_SECONDS
     while mark <= before:
         mark *= 2
     return mark <= now
@@ -150,7 +150,7 @@ def _start_thread() -> None:
 
 def _watch_forever() -> None:
     while True:
-        time.sleep(min(1.0, AFTER / 4))
+        time.sleep(min(1.0, STALL_SECONDS / 4))
         for watch in list(_WATCHED):
             watch.report_long_compute()
 
@@ -188,18 +188,18 @@ class Stopped(CotrainError, RuntimeError):
     """A protocol ended what is not its own: the loop, or the tasks of others."""
 
 
-class IdleLoop(asyncio.SelectorEventLoop):
+class EngineEventLoop(asyncio.SelectorEventLoop):
     """A selector event loop that calls the engine's ``advance`` whenever it would block and nobody is busy."""
 
     def __init__(self) -> None:
         self.advance: Callable[[], bool] = _no_work
-        self.outside = 0  # how many coroutines wait for short work outside
-        self.elsewhere = 0  # how many wait for a server that answers when it likes
-        self.given_up = False  # nobody waits for its end any more
+        self.outside = 0  # number of coroutines that wait for short work outside, such as grading
+        self.elsewhere = 0  # number of coroutines that wait for another server
+        self.given_up = False  # True once nobody waits for its result any more
         self.collected: dict[object, Collected] = {}  # what ``in_one_call`` is to call
-        self.watch = StallWatch()
-        self._until: asyncio.Future[Any] | None = None  # what it runs for
-        super().__init__(_IdleSelector(self))
+        self.stall_detector = StallDetector()
+        self._until: asyncio.Future[Any] | None = None  # the future that it runs until
+        super().__init__(_EngineSelector(self))
         self.set_exception_handler(_report_error)
 
     def run_to_end(self, work: Coroutine[Any, Any, T], advance: Callable[[], bool] | None = None) -> T:
@@ -210,7 +210,7 @@ class IdleLoop(asyncio.SelectorEventLoop):
         if asyncio._get_running_loop() is not None:  # as in a notebook: of one thread, only one loop can run
             return self._run_in_thread(work, advance)
         self.advance = advance or _no_work
-        self.watch.begin_play()
+        self.stall_detector.begin_play()
         try:
             return self.run_until_complete(work)
         except asyncio.CancelledError as error:
@@ -223,7 +223,7 @@ class IdleLoop(asyncio.SelectorEventLoop):
             raise Stopped(f"{failure_of(error)}; a run does not end that way: return, or raise an exception") from error
         finally:
             self._cancel_all()
-            self.watch.note_resting()
+            self.stall_detector.note_resting()
 
     def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
         before, self._until = self._until, asyncio.ensure_future(cast("Awaitable[T]", future), loop=self)
@@ -309,13 +309,13 @@ def _report_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> N
     print_note(f"{context['message']}" + (f": {failure_of(error)}" if isinstance(error, BaseException) else ""))
 
 
-class _IdleSelector(selectors.DefaultSelector):
-    def __init__(self, loop: IdleLoop) -> None:
+class _EngineSelector(selectors.DefaultSelector):
+    def __init__(self, loop: EngineEventLoop) -> None:
         super().__init__()
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        watch = self._loop.watch
+        watch = self._loop.stall_detector
         if self._loop.given_up:
             self._loop.given_up = False
             raise KeyboardInterrupt
@@ -329,16 +329,16 @@ class _IdleSelector(selectors.DefaultSelector):
         loop = self._loop
         if timeout == 0 and not loop.elsewhere and not loop.outside:  # somebody goes on, and the engine is not asked
             events = super().select(0)
-            loop.watch.note_progress() if events else loop.watch.note_poll(loop)
+            loop.stall_detector.note_progress() if events else loop.stall_detector.note_poll(loop)
             return events
         if (timeout is None or timeout > 0) and not loop.outside:
             if loop.advance():
-                loop.watch.note_progress()
+                loop.stall_detector.note_progress()
                 return super().select(0) if loop.elsewhere else []
             if loop.elsewhere:  # not for long: ``advance`` may be asked to stop
                 return super().select(LOOK_UP if timeout is None else min(timeout, LOOK_UP))
             if timeout is None and loop.call_collected():
-                loop.watch.note_progress()
+                loop.stall_detector.note_progress()
                 return []
             if timeout is None:  # no timer either
                 names = sorted(task.get_name() for task in asyncio.all_tasks(loop))
@@ -351,19 +351,19 @@ class _IdleSelector(selectors.DefaultSelector):
     def _wait_watched(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
         """For events; not for longer than the watch, which says who waits where none come."""
         begun = time.monotonic()
-        events = super().select(AFTER if timeout is None else min(timeout, AFTER))
+        events = super().select(STALL_SECONDS if timeout is None else min(timeout, STALL_SECONDS))
         if events:
-            self._loop.watch.note_progress()
+            self._loop.stall_detector.note_progress()
         else:
-            self._loop.watch.note_waiting(time.monotonic() - begun, self._loop)
+            self._loop.stall_detector.note_waiting(time.monotonic() - begun, self._loop)
         return events
 
 
 @asynccontextmanager
-async def pausing_engine() -> AsyncIterator[None]:
+async def engine_paused() -> AsyncIterator[None]:
     """While the block runs, the engine forms no batch. For waiting for anything but the engine."""
     loop = asyncio.get_running_loop()
-    if not isinstance(loop, IdleLoop):
+    if not isinstance(loop, EngineEventLoop):
         raise RuntimeError("busy() belongs into a protocol that an Executor plays")
     loop.outside += 1
     try:
@@ -390,7 +390,7 @@ async def in_one_call(call: Callable[[list[Any]], Awaitable[Sequence[Any]]], key
     takes the items in the order in which they came, and gives a value for each. What it raises, each coroutine raises.
     """
     loop = asyncio.get_running_loop()
-    if not isinstance(loop, IdleLoop):
+    if not isinstance(loop, EngineEventLoop):
         raise RuntimeError("in_one_call() belongs into a protocol that an Executor plays")
     collected = loop.collected.setdefault(key, Collected(call=call))
     future: asyncio.Future[Any] = loop.create_future()
@@ -401,7 +401,7 @@ async def in_one_call(call: Callable[[list[Any]], Awaitable[Sequence[Any]]], key
 
 async def _call_for_all(collected: Collected) -> None:
     try:
-        async with pausing_engine():
+        async with engine_paused():
             values = await collected.call(collected.items)
         for future, value in zip(collected.futures, values, strict=True):
             if not future.done():
@@ -421,7 +421,7 @@ def awaiting_server() -> Iterator[None]:
     """Around waiting for a server that answers when it likes: the engine goes on meanwhile. Does nothing in other
     loops."""
     loop = asyncio.get_running_loop()
-    if not isinstance(loop, IdleLoop):
+    if not isinstance(loop, EngineEventLoop):
         yield
         return
     loop.elsewhere += 1
@@ -437,7 +437,7 @@ def _cancel_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
         task.cancel()
 
 
-def is_ended_by_play() -> bool:
+def is_cancelled_by_loop() -> bool:
     """Whether the coroutine that asks is ended by its play, or thrown away, and not by a protocol."""
     try:
         return asyncio.current_task() in _ENDED
@@ -445,7 +445,7 @@ def is_ended_by_play() -> bool:
         return True
 
 
-async def together(coroutines: Iterable[Coroutine[Any, Any, T]], names: Iterable[str] | None = None) -> list[T]:
+async def gather(coroutines: Iterable[Coroutine[Any, Any, T]], names: Iterable[str] | None = None) -> list[T]:
     """Run all at once and return their results in order. If one fails the others are cancelled and have ended before
     its error is raised; of several errors, the first in order."""
     coroutines = list(coroutines)

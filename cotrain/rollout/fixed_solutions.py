@@ -19,21 +19,19 @@ from cotrain.data.processbench import FixedSolution
 from cotrain.formats.answers import final_answer
 from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.reviews import show_verdict
-from cotrain.rollout.runner import Executor, Roles
+from cotrain.rollout.runner import Roles, RolloutRunner
 
 
 def judge_fixed_solutions(
-    executor: Executor, samples: Sequence[FixedSolution], verifier: str, reviews: int, *, step: int, split: str
+    executor: RolloutRunner, samples: Sequence[FixedSolution], verifier: str, reviews: int, *, step: int, split: str
 ) -> list[Mapping[str, Any]]:
     """A verifier's rows, one for each solution: by one greedy review, or the plurality of several sampled ones."""
     solutions_by_id = {sample.id: sample for sample in samples}
     grader = NoGrader(reason="not asked")
-    tasks = [
-        Task(id=s.id, prompt=s.problem, answer=None, solution=None, difficulty=0.0, grader=grader) for s in samples
-    ]
+    tasks = [Task(id=s.id, prompt=s.problem, gold=None, solution=None, difficulty=0.0, grader=grader) for s in samples]
     reader = executor.greedy_copy() if reviews == 1 else executor
     judge = partial(judge_steps, given=solutions_by_id, verifier=verifier, n=reviews)
-    episodes = reader.play(judge, tasks, step=step, split=split, group_size=1)
+    episodes = reader.collect(judge, tasks, step=step, split=split, group_size=1)
     return [_judged_row(solutions_by_id[e.task_id], e) for e in episodes]
 
 

@@ -26,14 +26,14 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from cotrain.algorithms.functional.aggregate import aggregate
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.core.shipped import EMBEDDED
+from cotrain.core.shipped import SHIPPED
 from cotrain.core.types import ParseFailure, Sampling
 from cotrain.formats import judge_prompts as prompts
 from cotrain.formats.nonce import wrap_all, wrap_text
 from cotrain.formats.preferences import Preference, Ratings, read_gram, read_grm, read_rmr1, read_thinkrm
 from cotrain.formats.role_prompts import COMPARE
 from cotrain.formats.verdicts import Abstention, Verdict, read_genprm, read_genrm, read_score
-from cotrain.rollout.common_roles import speaks_short, verifier
+from cotrain.rollout.common_roles import is_terse, verifier
 from cotrain.rollout.role import Parser, Role, Turn
 
 # -- what a judge is shown, and what it said
@@ -146,7 +146,7 @@ def _judge_role(
     reference: bool = False,
 ) -> Role:
     """``most``: tokens of a judgement where nothing else is said."""
-    if model in EMBEDDED:
+    if model in SHIPPED:
         raise ConfigError(
             f"policy {policy!r}: the model {model!r} knows only the formats of rollout/common_roles.py, and this "
             "judge's format"
@@ -166,7 +166,7 @@ FORMATS: dict[Format, Callable[..., Role]] = {
 }
 
 
-def judge(policy: str, model: str, form: Format = "steps") -> Role:
+def judge_role(policy: str, model: str, form: Format = "steps") -> Role:
     """A role that judges one solution, in one of ``FORMATS``. Raises UnknownName, and ConfigError for a model that does
     not know the format."""
     if form not in FORMATS:
@@ -190,7 +190,7 @@ def comparer(policy: str, model: str, form: Comparison = "gram") -> Role:
     does not know the format."""
     if form not in COMPARISONS:
         raise UnknownName("format of a comparison", form, COMPARISONS)
-    if form in IN_SHORT and speaks_short(model):
+    if form in IN_SHORT and is_terse(model):
         parse, most = IN_SHORT[form]
         return Role(policy=policy, prompt=COMPARE, parse=parse, sampling=Sampling(max_tokens=most))
     return COMPARISONS[form](policy, model)

@@ -27,9 +27,9 @@ from random import Random
 from typing import Literal, get_args
 
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.core.notes import CORRECT, LABEL_RIGHT, STEP_OK, Finding, Note
+from cotrain.core.notes import CORRECT, LABEL_RIGHT, STEP_OK, Finding, Metadata
 from cotrain.core.types import Task
-from cotrain.rollout.event_loop import together
+from cotrain.rollout.event_loop import gather
 from cotrain.rollout.protocols import continue_from, include_closing_tag
 from cotrain.rollout.role import Role, Turn
 from cotrain.rollout.runner import Roles
@@ -38,9 +38,9 @@ Labels = Literal["absolute", "relative", "ratio", "oracle"]
 LABELS: tuple[str, ...] = get_args(Labels)
 ALPHA, BEST_OF, GAMMA = 0.8, 4, 0.8
 
-LABELLED = Note[bool]("labelled", bool, "were there labels for the steps of the solution")
-LABEL_POSITIVE = Note[float]("label_positive", float, "share of the steps that are labelled right")
-FIRST_WRONG_RIGHT = Note[bool]("first_wrong_right", bool, "do the labels place the first wrong step where it is")
+LABELLED = Metadata[bool]("labelled", bool, "were there labels for the steps of the solution")
+LABEL_POSITIVE = Metadata[float]("label_positive", float, "share of the steps that are labelled right")
+FIRST_WRONG_RIGHT = Metadata[bool]("first_wrong_right", bool, "do the labels place the first wrong step where it is")
 MONTE_CARLO = Finding[list[float]](
     "monte_carlo", list[float], "share of continuations that are right, after 0 … K steps"
 )
@@ -112,19 +112,19 @@ async def step_values(task: Task, roles: Roles, solutions: Sequence[Turn], *, ro
     async def beginning_value(begin: str, group: str) -> float:
         means = []
         chats = [roles.completer.begin(group=group, problem=task.prompt) for _ in range(rollouts)]
-        for turn in await together([continue_from(chat, begin) for chat in chats]):
+        for turn in await gather([continue_from(chat, begin) for chat in chats]):
             grade = await roles.grade(task, begin + turn.text)
             if grade.value is None:
                 turn.fail(grade.reason or "ungraded")
                 continue
-            turn.note(CORRECT, grade.value)
+            turn.add_metadata(CORRECT, grade.value)
             means.append(grade.value)
         if not means:
             raise ValueError(f"none of {rollouts} continuations of {begin[-40:]!r} could be graded")
         return sum(means) / len(means)
 
     distinct = list(dict.fromkeys(begin for mine in begins.values() for begin in mine))
-    found = await together([beginning_value(begin, f"{solutions[0].id}:{i}") for i, begin in enumerate(distinct)])
+    found = await gather([beginning_value(begin, f"{solutions[0].id}:{i}") for i, begin in enumerate(distinct)])
     values = dict(zip(distinct, found, strict=True))
     return {name: [values[begin] for begin in mine] for name, mine in begins.items()}
 
@@ -156,16 +156,16 @@ async def step_labels(
             )
         mc_values = values.get(solution.id, [])
         labels = truth if kind == "oracle" else labels_of(kind, mc_values, alpha=alpha, gamma=gamma)
-        solution.note(LABELLED, labels is not None)
+        solution.add_metadata(LABELLED, labels is not None)
         if labels is None:
             continue
         labels_by_id[solution.id] = [*labels, CORRECT.require(solution)]
-        solution.show(MONTE_CARLO, mc_values)
-        solution.show(STEP_LABELS, labels_by_id[solution.id])
-        solution.note(LABEL_POSITIVE, sum(labels) / len(labels))
+        solution.add_finding(MONTE_CARLO, mc_values)
+        solution.add_finding(STEP_LABELS, labels_by_id[solution.id])
+        solution.add_metadata(LABEL_POSITIVE, sum(labels) / len(labels))
         if truth is not None:
-            solution.note(LABEL_RIGHT, share_right(labels, truth))
-            solution.note(FIRST_WRONG_RIGHT, _first_false(labels) == _first_false(truth))
+            solution.add_metadata(LABEL_RIGHT, share_right(labels, truth))
+            solution.add_metadata(FIRST_WRONG_RIGHT, _first_false(labels) == _first_false(truth))
     return labels_by_id
 
 

@@ -31,7 +31,7 @@ def replies_of(task: Task) -> tuple[str, str]:
     wanted = task.solution or ""
     if isinstance(task, ChatTask):
         return wanted, task.rejected or ""
-    return wanted, another_answer(wanted, task.answer or "", rng_of("unwanted", task.id))
+    return wanted, another_answer(wanted, task.gold or "", rng_of("unwanted", task.id))
 
 
 async def reply_to(task: Task, speaker: RoleHandle, solution: str | None = None, *, group: str | None = None) -> Turn:
@@ -48,11 +48,11 @@ async def say_replies(task: Task, speaker: RoleHandle, *, most: int) -> list[Tur
     turns = [await reply_to(task, speaker, reply) for reply in replies_of(task)]
     too_long = any(len(turn.prompt_ids) + turn.tokens > most for turn in turns)
     for turn, wanted in zip(turns, (True, False), strict=True):
-        turn.show(PROBLEM, task.prompt)
+        turn.add_finding(PROBLEM, task.prompt)
         if too_long:
             turn.fail(TOO_LONG)
         else:
-            turn.note(CORRECT, wanted)
+            turn.add_metadata(CORRECT, wanted)
     return turns
 
 

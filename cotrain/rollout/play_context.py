@@ -21,18 +21,18 @@ class EngineError(CotrainError, RuntimeError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlayContext:
-    """What all episodes of one play have in common."""
+class RolloutContext:
+    """What all episodes of one batch share."""
 
     engine: Engine
-    renderers: Mapping[str, Rendering]  # by policy
+    renderers: Mapping[str, Rendering]  # policy name → its renderer
     roles: Mapping[str, Role]
     grader: Grader | None
     seed: int
     split: str
     step: int
     # address of a conversation whose group the protocol left open → what it was asked
-    asked: dict[str, dict[str, str]] = field(default_factory=dict)
+    fields_by_group: dict[str, dict[str, str]] = field(default_factory=dict)
 
     async def sample_answer(
         self,

@@ -14,14 +14,14 @@ from random import Random
 from typing import Any, Literal
 
 from cotrain.core.arguments import Positive
-from cotrain.core.notes import ANSWER, CORRECT, FAILURE, LABEL_RIGHT, Note
+from cotrain.core.notes import ANSWER, CORRECT, FAILURE, LABEL_RIGHT, Metadata
 from cotrain.core.seeding import rng_of
 from cotrain.core.signals import OUTCOME, Signal, gives
 from cotrain.core.types import ParseFailure, Sampling, Task
 from cotrain.data.word_problems.source import WordProblems
 from cotrain.formats.role_replies import Query
 from cotrain.formats.solutions import MAX_CHARS, UNFINISHED, behind_thoughts
-from cotrain.rollout.common_roles import speaks_short
+from cotrain.rollout.common_roles import is_terse
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.readers import WORDS, Reader, WordReader
 from cotrain.rollout.role import Role, Turn
@@ -55,10 +55,10 @@ Shown = Literal["problem", "nothing"]  # of the pool, to a proposer
 Pay = Literal["hard", "learnable", "parabola", "uncertain", "target"]
 RECENT = 64  # problems of the pool that a new one is compared with
 LEARNABLE = Signal("learnable", meaning="what the proposer is paid for how hard its problem is")
-VALID = Note[bool]("valid", bool, "is what was proposed a problem, by the program")
-DEPTH = Note[float]("depth", float, "operations of the problem")
-SOLVED = Note[float]("solved", float, "share of solvers that are right, by the label")
-NEW = Note[bool]("new", bool, "is the problem not in the pool")
+VALID = Metadata[bool]("valid", bool, "is what was proposed a problem, by the program")
+DEPTH = Metadata[float]("depth", float, "operations of the problem")
+SOLVED = Metadata[float]("solved", float, "share of solvers that are right, by the label")
+NEW = Metadata[bool]("new", bool, "is the problem not in the pool")
 
 
 def proposer_pay(pay: str, p: float, target: float = 0.5) -> float:
@@ -77,7 +77,7 @@ def proposer_pay(pay: str, p: float, target: float = 0.5) -> float:
 def proposer_role(policy: str, model: str, reader: Reader) -> Role:
     """Writes a problem: field ``hint``, another problem or nothing. A word problem is all that it writes, any other one
     stands in tags."""
-    short = speaks_short(model)
+    short = is_terse(model)
     sampling = Sampling(max_tokens=192 if short else 512)
     if isinstance(reader, WordReader):
         return Role(policy=policy, prompt=PROPOSE if short else PROPOSE_FULL, sampling=sampling)
@@ -118,12 +118,12 @@ async def read_proposal(
     parsed, text = proposal.parsed, text_of(proposal)
     found = parsed if isinstance(parsed, ParseFailure) else await reader.read(text, task)
     if found is not None and reader.works_out:
-        proposal.note(VALID, isinstance(found, Task))
+        proposal.add_metadata(VALID, isinstance(found, Task))
     if isinstance(found, Task):
         if found.difficulty:
-            proposal.note(DEPTH, found.difficulty)
+            proposal.add_metadata(DEPTH, found.difficulty)
         if pool is not None:
-            proposal.note(NEW, reader.signature_of(text) not in pool.signatures)
+            proposal.add_metadata(NEW, reader.signature_of(text) not in pool.signatures)
     return text, found
 
 
@@ -154,27 +154,27 @@ async def propose_and_solve(
         text, found = await read_proposal(proposal, task, reader, pool)
         held_out = reader.is_held_out(text)
         if isinstance(found, ParseFailure) or held_out:
-            proposal.show(FAILURE, found.reason if isinstance(found, ParseFailure) else "held out")
+            proposal.add_finding(FAILURE, found.reason if isinstance(found, ParseFailure) else "held out")
         refused = (gate and not isinstance(found, Task)) or held_out or not text
         if refused:
             proposal.reward(LEARNABLE, invalid)
     except AskFailed as error:
-        proposal.show(FAILURE, str(error))
+        proposal.add_finding(FAILURE, str(error))
         proposal.fail(str(error))
     if refused:
         if (old := pool.draw_problem(rng_of("replay", proposal.id, task.id), below=reuse)) is not None:
             known = reader.recall(old.problem, old.answer, task)
             share = await solve_proposal(roles, old.problem, known, proposal, samples, labels, band)
             if share is not None:
-                proposal.show(REPLAYED, (old.signature, share))
+                proposal.add_finding(REPLAYED, (old.signature, share))
         return
     known = found if isinstance(found, Task) else None
     share = await solve_proposal(roles, text, known, proposal, samples, labels, band)
     if share is None:
         proposal.fail("ungraded")
         return
-    proposal.note(SOLVED, share)
-    proposal.show(MINTED, (text, str(known.answer) if known else "", reader.signature_of(text), share))
+    proposal.add_metadata(SOLVED, share)
+    proposal.add_finding(MINTED, (text, str(known.gold) if known else "", reader.signature_of(text), share))
     shape = reader.shape_of(text)
     alike = [reader.shape_of(item.problem) == shape for item in pool.items[-RECENT:]] if repeats else []
     proposal.reward(LEARNABLE, proposer_pay(pay, share, target) - repeats * sum(alike) / max(1, len(alike)))
@@ -201,7 +201,7 @@ async def solve_proposal(
         if band[0] <= share <= band[1]:
             turn.reward(OUTCOME, float(right))
         if known is not None and (elected is not None or labels == "program"):
-            turn.note(LABEL_RIGHT, elected is None or is_right(elected))
+            turn.add_metadata(LABEL_RIGHT, elected is None or is_right(elected))
     return share
 
 
@@ -214,7 +214,7 @@ async def answer_proposal(
     if known is not None:
         return [turn for turn in turns if await examine(known, roles, turn) is not None]
     for turn in turns:
-        turn.show(*((ANSWER, turn.parsed.answer) if turn.parsed.ok else (FAILURE, turn.parsed.reason)))
+        turn.add_finding(*((ANSWER, turn.parsed.answer) if turn.parsed.ok else (FAILURE, turn.parsed.reason)))
     return turns
 
 

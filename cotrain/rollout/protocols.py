@@ -29,28 +29,29 @@ async def examine(task: Task, roles: Roles, solution: Turn, *, text: str | None 
     the solution, if it is not all of the turn."""
     grade = await roles.grade(task, solution, text=text) if task.gradable else None
     parsed = solution.parsed
-    solution.show(PROBLEM, task.prompt)
+    solution.add_finding(PROBLEM, task.prompt)
     if parsed.ok:
-        solution.show(STEPS, [(s.start, s.end, s.text) for s in parsed.steps])
-        solution.show(ANSWER, parsed.answer)
+        solution.add_finding(STEPS, [(s.start, s.end, s.text) for s in parsed.steps])
+        solution.add_finding(ANSWER, parsed.answer)
     else:
-        solution.show(FAILURE, parsed.reason)
+        solution.add_finding(FAILURE, parsed.reason)
     if grade is None:
         return None
     if grade.value is None:
         solution.fail(grade.reason or "ungraded")
         return None
-    solution.note(CORRECT, grade.value)
-    solution.note(GOLD, task.answer)
+    solution.add_metadata(CORRECT, grade.value)
+    solution.add_metadata(GOLD, task.gold)
     step_verdicts = task.grade_steps(tuple(s.text for s in parsed.steps)) if parsed.ok else None
     if step_verdicts is not None:
-        solution.note(STEP_OK, step_verdicts.ok)
-        solution.note(STEP_REASONS, step_verdicts.reasons)
-        solution.note(FIRST_WRONG, step_verdicts.first_wrong)
+        solution.add_metadata(STEP_OK, step_verdicts.ok)
+        solution.add_metadata(STEP_REASONS, step_verdicts.reasons)
+        solution.add_metadata(FIRST_WRONG, step_verdicts.first_wrong)
     return grade.value
 
 
-StepRewards = Literal["none", "oracle", "verifier"]  # who pays for single steps; "verifier" where one is asked
+StepRewards = Literal["none", "oracle", "verifier"]  # source of step rewards; "verifier" needs a verifier in the
+# protocol
 STEP_REWARDS: tuple[str, ...] = get_args(StepRewards)
 
 
@@ -101,7 +102,7 @@ async def attempts(task: Task, roles: Roles, n: int, *, role: str = "solver", pr
     written = await getattr(roles, role).many(n, problem=asked)
     turns = [t for t in written if await examine(task, roles, t) is not None or not task.gradable]
     for turn in turns:
-        turn.show(PROBLEM, asked)
+        turn.add_finding(PROBLEM, asked)
     return turns
 
 

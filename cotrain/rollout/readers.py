@@ -26,7 +26,7 @@ from cotrain.data.word_problems.reader import operation_string, problem_signatur
 from cotrain.data.word_problems.source import BUCKETS, WordProblems, text_bucket
 from cotrain.grading.check_worker import verdict_of
 from cotrain.grading.pool import AnswerGrader, GradingPool
-from cotrain.rollout.event_loop import pausing_engine
+from cotrain.rollout.event_loop import engine_paused
 from cotrain.rollout.tools.search import AskFailed, ask_function
 
 Check = Callable[[str], Awaitable[str | None] | str | None]
@@ -126,7 +126,7 @@ class TextReader:
             value, said = verdict_of(await ask_function(self.check, text, "gate", LIMIT_S))
         else:
             pool = _check_pool(function_target(self.check))
-            async with pausing_engine():
+            async with engine_paused():
                 grade = await asyncio.get_running_loop().run_in_executor(None, pool.grade_in_process, "", text)
             value, said = grade.value, grade.reason
         if value is None:
@@ -137,7 +137,7 @@ class TextReader:
         if not answer:
             return None
         grader = task.grader if type(task.grader) is AnswerGrader else _answer_grader()
-        return Task(id=f"{task.id}/proposed", prompt=text, answer=answer, solution=None, difficulty=0.0, grader=grader)
+        return Task(id=f"{task.id}/proposed", prompt=text, gold=answer, solution=None, difficulty=0.0, grader=grader)
 
     def signature_of(self, text: str) -> str:
         return normal_question(text)

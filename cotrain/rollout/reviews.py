@@ -10,9 +10,9 @@ from cotrain.core.arguments import AtLeast
 from cotrain.core.errors import UnknownName
 from cotrain.core.notes import CORRECT, FAILURE, FINAL, PAYER_SAID, SCORE, STEP_OK, VERDICTS
 from cotrain.core.seeding import rng_of
-from cotrain.core.signals import AGREEMENT, FORMAT, STEP, TRUTH, gives
+from cotrain.core.signals import AGREEMENT, CLASS_LABEL, FORMAT, STEP, gives
 from cotrain.core.types import Task
-from cotrain.rollout.event_loop import together
+from cotrain.rollout.event_loop import gather
 from cotrain.rollout.judges import confidence, guarded_fields
 from cotrain.rollout.protocols import SOLVED, StepRewards, include_closing_tag, solve
 from cotrain.rollout.role import Turn
@@ -20,7 +20,7 @@ from cotrain.rollout.runner import RoleHandle, Roles
 
 Tool = Literal["none", "python"]
 TOOLS: tuple[str, ...] = get_args(Tool)
-REVIEWED = (AGREEMENT.to("verifier"), FORMAT.to("verifier"), TRUTH.to("verifier"))
+REVIEWED = (AGREEMENT.to("verifier"), FORMAT.to("verifier"), CLASS_LABEL.to("verifier"))
 
 
 async def review(
@@ -55,11 +55,11 @@ async def review_all(
         raise UnknownName("tool", tool, TOOLS)
     solution_fields = [fields_for(task, roles, roles.verifier, s, s.tagged_text) for s in solutions]
     if tool == "none":
-        review_turns = await together(
+        review_turns = await gather(
             [roles.verifier.many(n, group=s.id, parent=s, **f) for s, f in zip(solutions, solution_fields, strict=True)]
         )
     else:
-        review_turns = await together(
+        review_turns = await gather(
             [_with_programs(roles.verifier, n, s, f) for s, f in zip(solutions, solution_fields, strict=True)]
         )
     return [_note_reviews(s, review_turn) for s, review_turn in zip(solutions, review_turns, strict=True)]
@@ -72,7 +72,7 @@ async def _with_programs(judge: RoleHandle, n: int, solution: Turn, fields: Mapp
     programs = tag_format("verify", "ran")  # how GenPRM writes them
     chats = [judge.begin(group=solution.id, parent=solution, **fields) for _ in range(n)]
     tools = {"python": run_python}
-    return await together([use_tools(chat, tools, form=programs, mark=fields["nonce"]) for chat in chats])
+    return await gather([use_tools(chat, tools, form=programs, mark=fields["nonce"]) for chat in chats])
 
 
 def fields_for(task: Task, roles: Roles, judge: RoleHandle, solution: Turn, text: str) -> dict[str, Any]:
@@ -87,8 +87,8 @@ def _note_reviews(solution: Turn, turns: list[Turn]) -> list[Turn]:
     right = CORRECT.of(solution)
     for turn in turns:
         if right is not None:
-            turn.note(CORRECT, right)
-            turn.note(STEP_OK, STEP_OK.of(solution))
+            turn.add_metadata(CORRECT, right)
+            turn.add_metadata(STEP_OK, STEP_OK.of(solution))
         show_verdict(turn)
     return turns
 
@@ -113,7 +113,7 @@ async def hidden_audit(task: Task, roles: Roles, solution: Turn, *, payer_said: 
     if not is_audited:
         return
     [verdict] = await review(task, roles, solution, role="auditor")
-    verdict.show(PAYER_SAID, payer_said)
+    verdict.add_finding(PAYER_SAID, payer_said)
 
 
 def show_verdict(turn: Turn) -> None:
@@ -121,13 +121,13 @@ def show_verdict(turn: Turn) -> None:
     unreadable."""
     verdict = turn.parsed
     if not verdict.ok:
-        turn.show(FAILURE, verdict.reason)
+        turn.add_finding(FAILURE, verdict.reason)
         return
     if verdict.final is not None:  # a tie
-        turn.show(FINAL, verdict.final)
-    turn.show(SCORE, confidence(turn))
+        turn.add_finding(FINAL, verdict.final)
+    turn.add_finding(SCORE, confidence(turn))
     if verdict.steps:
-        turn.show(VERDICTS, verdict.steps)
+        turn.add_finding(VERDICTS, verdict.steps)
 
 
 @gives(*SOLVED, *REVIEWED, once=("solver",))
@@ -166,6 +166,6 @@ async def solve_then_verify(
 
 def reward_review(turn: Turn, label: bool) -> None:
     """``agreement`` with a label of the whole solution, ``format``, and the label itself as the signal ``truth``."""
-    turn.chat.reward(TRUTH, float(label))
+    turn.chat.reward(CLASS_LABEL, float(label))
     turn.chat.reward(FORMAT, turn.parsed.format_score)
     turn.chat.reward(AGREEMENT, float(turn.parsed.ok and turn.parsed.final == label))

@@ -6,8 +6,8 @@ the protocol has to say about it and becomes a ``Trace``::
     solution = await roles.solver(problem=task.prompt)
     solution.reward(OUTCOME, 1.0)                        # may be trained on
     solution.reward(STEP, -1.0, span=solution.parsed.steps[2])
-    solution.note(CORRECT, True)                         # ground truth: telemetry only
-    solution.show(ANSWER, "12")                          # what the parser found: ledger and report
+    solution.add_metadata(CORRECT, True)                         # ground truth: telemetry only
+    solution.add_finding(ANSWER, "12")                          # what the parser found: ledger and report
     solution.fail("ungraded")                            # not trained on, but counted
 
 Rewards for a span of characters are stored as a range of the sampled tokens; nothing is tokenised a second time. A
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cotrain.core.errors import ConfigError
-from cotrain.core.notes import Finding, Note
+from cotrain.core.notes import Finding, Metadata
 from cotrain.core.seeding import Address
 from cotrain.core.signals import DeclaredSignals, Signal
 from cotrain.core.types import Completion, ParseFailure, Reward, Sampling, Span, Trace
@@ -52,62 +52,65 @@ Parser = Callable[[str, Mapping[str, Any]], Any]  # (text, the call's fields) â†
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """How one speaker is asked, sampled and understood."""
+    """A role: its prompt, how it is sampled, and how its replies are parsed."""
 
-    policy: str  # whose weights
+    policy: str  # name of the policy that plays it
     prompt: str  # template of the user message, with {field} marks
     sampling: Sampling
-    parse: Parser | None = None  # None: turns of this role have no parsed value
-    system: str | None = None  # a system message in front, taken as it stands
+    parse: Parser | None = None  # None: turns of this role are not parsed
+    system: str | None = None  # system message, used verbatim
     words: tuple[str, ...] = ()  # verdict words of its reply, kept out of what it is shown (``formats/sanitize.py``)
-    answer: str = TAGS  # how an answer of a role that writes solutions is read (``formats/answers.py``)
-    steps: str | None = None  # and cut into steps (``formats/steps.py``); None: in tags as the answer is, else by lines
-    verdict: str = TAGS  # how the review of a role that judges is read (``formats/free_verdicts.py``)
+    answer_format: str = TAGS  # format in which the answer of a solver is read (``formats/answers.py``)
+    step_format: str | None = None  # format in which a solution is split into steps (``formats/steps.py``); None: tags
+    # if the answer has tags, else lines
+    verdict_format: str = TAGS  # format in which the review of a verifier is read (``formats/free_verdicts.py``)
     tool: SolverTool | None = None  # answers calls between control tokens (``token_calls.py``)
 
     def __post_init__(self) -> None:
-        if self.answer != TAGS:
+        if self.answer_format != TAGS:
             from cotrain.formats.answers import check_answer
 
-            check_answer(self.answer)
-        if self.steps is not None:
+            check_answer(self.answer_format)
+        if self.step_format is not None:
             from cotrain.formats.steps import check_steps
 
-            check_steps(self.steps)
+            check_steps(self.step_format)
         if self.is_free_form and self.parse is not parse_solution:
-            what = f"steps {self.steps!r}" if self.answer == TAGS else f"answer {self.answer!r}"
+            what = f"steps {self.step_format!r}" if self.answer_format == TAGS else f"answer {self.answer_format!r}"
             raise ConfigError(
                 f"a role of policy {self.policy!r}: {what} is for roles that write solutions; leave it out"
             )
-        if self.verdict == TAGS:
+        if self.verdict_format == TAGS:
             return
         from cotrain.formats.free_verdicts import check_verdict
 
-        check_verdict(self.verdict)
+        check_verdict(self.verdict_format)
         if not self.words or "review" in fields_of(self.prompt):
             raise ConfigError(
-                f"a role of policy {self.policy!r}: verdict {self.verdict!r} is for roles that judge solutions in "
-                "steps; leave it out"
+                f"a role of policy {self.policy!r}: verdict {self.verdict_format!r} is for roles that judge "
+                "solutions in steps; leave it out"
             )
 
     @property
     def is_free_form(self) -> bool:
-        """Whether it writes solutions in words of its own."""
-        return self.answer != TAGS or self.steps not in (None, TAGS)
+        """True if it writes solutions in a format of its own, without tags."""
+        return self.answer_format != TAGS or self.step_format not in (None, TAGS)
 
     def parse_reply(self, text: str, fields: Mapping[str, Any], *, thinking: bool = False) -> Any:
-        """What the parser makes of a text; None for a role without one. ``thinking``: the prompt opened a thought that
-        the text goes on with."""
+        """Parse a reply; None for a role without a parser. ``thinking``: the prompt opened a thought, which the text
+        continues."""
         if thinking and self.parse is not None and not closes_thought(text):
             return scored_failure(UNFINISHED, missing=1)
         if self.is_free_form:
             from cotrain.formats.answers import free_solution
 
-            return free_solution(text, self.answer, self.steps)
-        if self.verdict != TAGS:
+            return free_solution(text, self.answer_format, self.step_format)
+        if self.verdict_format != TAGS:
             from cotrain.formats.free_verdicts import free_review
 
-            return free_review(text, self.verdict, int(fields["count"]) if "count" in fields_of(self.prompt) else None)
+            return free_review(
+                text, self.verdict_format, int(fields["count"]) if "count" in fields_of(self.prompt) else None
+            )
         return None if self.parse is None else self.parse(text, fields)
 
     def format_solution(self, solution: str) -> str:
@@ -118,17 +121,17 @@ class Role:
             return solution
         from cotrain.formats.answers import write_own
 
-        return write_own([step.text for step in parsed.steps], parsed.answer, self.answer, self.steps)
+        return write_own([step.text for step in parsed.steps], parsed.answer, self.answer_format, self.step_format)
 
     def prompt_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The fields that its prompt asks for, made safe where others wrote them (``formats/sanitize.py``)."""
-        asked = fields_of(self.prompt)  # what else the call gives is for the parser alone
+        asked = fields_of(self.prompt)  # other fields of the call are for the parser alone
         shown = {n: v for n, v in fields.items() if n in asked}
         if not OTHERS_FIELDS & shown.keys():
             return shown
         from cotrain.formats.sanitize import guard_fields
 
-        return guard_fields(self.prompt, shown, self.words, self.verdict)
+        return guard_fields(self.prompt, shown, self.words, self.verdict_format)
 
 
 def as_reward(value: Any) -> float | None:
@@ -168,16 +171,16 @@ class Turn:
         self.prompt_ids, self.completion = prompt_ids, completion
         text = renderer.decode(completion.token_ids)
         found = stop_in(text, stop)
-        self.text = text if found is None else text[: found[1]]  # what else its last token held is not said
+        self.text = text if found is None else text[: found[1]]  # the rest of its last token is no part of the text
         self.first = first or self
-        self.left, self.goes_on = 0, False  # tokens that its answer has left; see ``TurnRange``
-        self.parsed: Any = None  # what the role's parser returned
-        self.truth: dict[str, Any] = {}  # what ``note`` said
+        self.left, self.goes_on = 0, False  # tokens left for the response; see ``TurnRange.goes_on``
+        self.parsed: Any = None  # value that the role's parser returned
+        self.metadata: dict[str, Any] = {}  # metadata that ``add_metadata`` wrote
         self._renderer, self._chat = renderer, chat
         self._offsets: list[int] | None = None
-        self._declared = declared  # what the protocol gives
-        self._signals: list[Reward] = []
-        self._shown: dict[str, Any] = {}
+        self._declared = declared  # signals that the protocol declares
+        self._rewards: list[Reward] = []
+        self._findings: dict[str, Any] = {}
         self._failure: str | None = None
         self._trace: Trace | None = None
 
@@ -195,7 +198,7 @@ class Turn:
 
     @property
     def tokens(self) -> int:
-        """How many tokens it sampled, the one that ended it included."""
+        """Number of sampled tokens, with the one that ended it."""
         return self.completion.sampled_count
 
     @property
@@ -223,16 +226,16 @@ class Turn:
         declare or that is of the other kind, or a second value for an answer; ValueError when the span is not of this
         turn's text.
         """
-        if span is None and any(given.name == signal.name for given in self._signals):
+        if span is None and any(given.name == signal.name for given in self._rewards):
             raise ConfigError(
                 f"signal {signal.name!r} is given to turn {self.id} twice; give it once, for example the mean"
             )
         given = self.reward_for(signal, value, span=span)
         if given is not None:
-            self._signals.append(given)
+            self._rewards.append(given)
 
     def reward_for(self, signal: Signal, value: float, *, span: Span | None = None) -> Reward | None:
-        """What ``reward`` adds, without adding it; None where it fails the turn."""
+        """The reward that ``reward`` would add, without adding it; None where it fails the turn."""
         self._check_open()
         self._declared.check_signal(signal, self.address.role, span=span is not None)
         number = as_reward(value)
@@ -246,19 +249,19 @@ class Turn:
             return None
         return Reward(name=signal.name, value=number, tokens=None if span is None else self.token_range(span))
 
-    def note(self, key: Note[Any], value: Any) -> None:
-        """Ground truth about this turn. Telemetry and evaluation read it, algorithms never do.
+    def add_metadata(self, key: Metadata[Any], value: Any) -> None:
+        """Record ground truth about this turn. Telemetry and evaluation read it, algorithms never do.
 
         Raises TypeError for a key that is not declared (``core/notes.py``) or a value of another type than its own,
         ValueError for a number that is not finite; so does ``show``.
         """
         self._check_open()
-        self.truth |= {_key_name(key, Note): key.checked_json(value, self.id)}
+        self.metadata |= {_key_name(key, Metadata): key.checked_json(value, self.id)}
 
-    def show(self, key: Finding[Any], value: Any) -> None:
-        """What the parser found, for ledger and report."""
+    def add_finding(self, key: Finding[Any], value: Any) -> None:
+        """Record a part of the parser's result, for ledger and report."""
         self._check_open()
-        self._shown |= {_key_name(key, Finding): key.checked_json(value, self.id)}
+        self._findings |= {_key_name(key, Finding): key.checked_json(value, self.id)}
 
     def fail(self, reason: str) -> None:
         """Keep this turn out of training; the first reason stands and is counted."""
@@ -285,7 +288,7 @@ class Turn:
         return parsed.tagged if isinstance(parsed, Solution | SelfCheck) and parsed.tagged is not None else self.text
 
     def text_to_grade(self, text: str | None = None, *, whole: bool = False) -> str | None:
-        """What of it is graded; None where its reader found no answer. ``text``: all of it, where that is more than
+        """The text that is graded; None where its reader found no answer. ``text``: all of it, where that is more than
         this turn. ``whole``: its grader reads all that was said, unless that ends inside of a thought."""
         said = self.tagged_text if text is None else text
         if not isinstance(self.parsed, ParseFailure) or (whole and self.parsed.reason != UNFINISHED):
@@ -293,7 +296,7 @@ class Turn:
         return self.parsed.tagged
 
     def trace(self) -> Trace:
-        """Seal the turn, as a sequence of its own with all before it as its prompt (``seal_conversations``
+        """Seal the turn, as a sequence of its own with all before it as its prompt (``finish_conversations``
         joins them). The same trace each time; after the first, nothing can be added."""
         if self._trace is None:
             self._trace = Trace(
@@ -308,10 +311,10 @@ class Turn:
                 entropies=self.completion.entropies,
                 text=self.text,
                 finish=self.completion.finish,
-                signals=tuple(self._signals),
+                rewards=tuple(self._rewards),
                 failure=self._failure,
-                parsed=dict(self._shown),
-                truth=dict(self.truth),
+                findings=dict(self._findings),
+                metadata=dict(self.metadata),
                 parent=None if self.parent is None else self.parent.first.id,
                 score=self.completion.score,
                 turns=self.completion.parts,
@@ -323,7 +326,7 @@ class Turn:
             raise RuntimeError(f"turn {self.id} is sealed: its episode is over")
 
 
-def _key_name(key: Any, kind: type[Note[Any]] | type[Finding[Any]]) -> str:
+def _key_name(key: Any, kind: type[Metadata[Any]] | type[Finding[Any]]) -> str:
     if not isinstance(key, kind):
         raise TypeError(f"{key!r} is no {kind.__name__}; declare it once, as the keys in core/notes.py are")
     return str(key.name)

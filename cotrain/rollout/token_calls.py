@@ -32,7 +32,7 @@ from cotrain.formats.nonce import break_judge_tags
 from cotrain.formats.solutions import parse_solution
 from cotrain.inference.contract import Request
 from cotrain.prompts.render import CALL_TOKENS, Rendering
-from cotrain.rollout.event_loop import pausing_engine
+from cotrain.rollout.event_loop import engine_paused
 from cotrain.rollout.role import Role, SolverTool
 
 CALCULATOR = "calculator"
@@ -170,14 +170,14 @@ async def _call_tool(role: Role, call: str | None, renderer: Rendering) -> tuple
     try:
         result: Any = tool(call)
         if inspect.isawaitable(result):
-            async with pausing_engine():
+            async with engine_paused():
                 result = await result
         output = None if result is None else _output_line(str(result))
     except Exception as error:  # noqa: BLE001  whatever it is, it is counted and ends no answer
         return type(error).__name__, None
     if not output:
         return NO_OUTPUT, None
-    if role.parse is parse_solution and role.answer != "last-number" and role.parse_reply(output, {}).ok:
+    if role.parse is parse_solution and role.answer_format != "last-number" and role.parse_reply(output, {}).ok:
         return WITHHELD, None
     return "ok", output
 

@@ -24,7 +24,7 @@ from cotrain.core.types import Episode, Task
 from cotrain.metrics.clusters import Share, defined_figures, make_figure
 from cotrain.metrics.heldout import Measure, traces_by_task
 from cotrain.metrics.verdicts import best_is_right
-from cotrain.rollout.event_loop import together
+from cotrain.rollout.event_loop import gather
 from cotrain.rollout.judges import comparison_fields, confidence
 from cotrain.rollout.reviews import show_verdict
 from cotrain.rollout.role import Turn
@@ -51,7 +51,7 @@ async def hold_tournament(
     for solution, rating in zip(
         entrants, await rate_by_tournament(margin_of, len(entrants), rounds=rounds), strict=True
     ):
-        solution.show(RATING, rating)
+        solution.add_finding(RATING, rating)
 
 
 async def compare_both_ways(
@@ -67,11 +67,11 @@ async def compare_both_ways(
         for (_, first, _), fields in zip(orders, shown, strict=True)
     ]
     found = []
-    for (ahead, first, second), turns in zip(orders, await together(calls), strict=True):
+    for (ahead, first, second), turns in zip(orders, await gather(calls), strict=True):
         truth = CORRECT.of(first)
         for turn in turns:
             if truth is not None and truth != CORRECT.of(second):
-                turn.note(CORRECT, truth)
+                turn.add_metadata(CORRECT, truth)
             show_verdict(turn)
             found.append((ahead, turn))
     return found
@@ -94,7 +94,7 @@ async def rate_by_tournament(
     met: dict[Pair, float | None] = {}
     pairs = sorted({(min(i, j), max(i, j)) for i in range(count) if (j := (i + 1) % count) != i})
     for _ in range(rounds + 1):
-        met.update(zip(pairs, await together([margin_of(*pair) for pair in pairs]), strict=True))
+        met.update(zip(pairs, await gather([margin_of(*pair) for pair in pairs]), strict=True))
         pairs = pair_neighbours(win_rates(count, met), met)
     return win_rates(count, met)
 

@@ -43,14 +43,14 @@ def reward_vote(turns: Sequence[Turn], label: Turn | None) -> None:
         paid, right = agrees_with(turn, label), CORRECT.of(turn)
         turn.reward(VOTE, float(paid))
         if right is not None:
-            turn.note(REWARD_RIGHT, paid == right)
+            turn.add_metadata(REWARD_RIGHT, paid == right)
 
 
 def note_label(turns: Sequence[Turn], label: Turn | None) -> None:
     """Notes ``label_right`` on turns of which the truth is known."""
     for turn in turns:
         if CORRECT.of(turn) is not None:
-            turn.note(LABEL_RIGHT, is_right(label))
+            turn.add_metadata(LABEL_RIGHT, is_right(label))
 
 
 def is_right(label: Turn | None) -> bool:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cotrain.config.override import override, restore_settings
+from cotrain.config.override import override, restore_overrides
 from cotrain.config.policies import Policy, model_names
 from cotrain.config.recipe import Recipe
 from cotrain.config.registry import make_recipe
@@ -29,7 +29,7 @@ from cotrain.core.trust import trusted_code_only
 from cotrain.core.verbosity import count_of
 from cotrain.runs import manifest
 from cotrain.runs.code_record import admit_code, admit_models
-from cotrain.runs.directory import RunDirectory, refuse_other, setting_differences, weights_hash
+from cotrain.runs.directory import RunDirectory, check_same_recipe, setting_differences, weights_hash
 from cotrain.runs.renaming import rename_origin, saved_names
 from cotrain.storage.lock import RunLock
 
@@ -76,7 +76,7 @@ def lengthen_run(out: Path | str, steps: int) -> None:
 # -- models that were moved
 
 
-def refuse_lost(policies: Mapping[str, Policy], where: Path | str) -> None:
+def check_models_exist(policies: Mapping[str, Policy], where: Path | str) -> None:
     """Raise RunDirectoryError for directories of models that are gone."""
     lost = sorted(name for name in model_names(policies) if _is_gone(name))
     if lost:
@@ -125,10 +125,10 @@ def update_model_path(out: Path | str, model: str) -> None:
             if any(spec[key] != before[key] for key in before):
                 saved.setdefault(manifest.MOVED, {}).setdefault(policy, before)
         if (origin := saved["origin"]) is not None:
-            origin["arguments"], origin["settings"] = rename_origin(
-                origin["arguments"], origin["settings"], {old: where}
+            origin["arguments"], origin["overrides"] = rename_origin(
+                origin["arguments"], origin["overrides"], {old: where}
             )
-        directory.write_sealed({"recipe.json": saved})
+        directory.write_with_hashes({"recipe.json": saved})
 
 
 def _old_and_new(model: str, lost: list[str], where: Path) -> tuple[str, str]:
@@ -150,7 +150,7 @@ def with_recorded_packing(recipe: Recipe, saved: Mapping[str, Any]) -> Recipe:
     policies = saved["settings"]["policies"].items()
     choices = {name: one["pack_weights"] for name, one in policies if one.get("pack_weights") is not None}
     recorded = [(f"policies.{name}.pack_weights", chosen) for name, chosen in choices.items()]
-    return restore_settings(recipe, recorded)
+    return restore_overrides(recipe, recorded)
 
 
 def rebuild_recipe(directory: Path | str, *, say: Callable[[str], None] | None = None) -> Recipe:
@@ -189,22 +189,22 @@ def _rebuild_saved(directory: Path | str, saved: Any, say: Callable[[str], None]
             f"the problems of {directory} cannot be built again: {error if isinstance(error, UserError) else why}"
         ) from error
     try:
-        rebuilt = override(make_recipe(origin["target"], arguments, again=True), origin["settings"])
+        rebuilt = override(make_recipe(origin["target"], arguments, again=True), origin["overrides"])
     except RunDirectoryError:
         raise
     except UserError as error:
         raise RunDirectoryError(f"the recipe of {directory} cannot be built again: {error}") from error
     changed = setting_differences(saved, rebuilt)
-    rebuilt = restore_settings(rebuilt, [(name, saved_value) for name, saved_value, _ in changed])
+    rebuilt = restore_overrides(rebuilt, [(name, saved_value) for name, saved_value, _ in changed])
     if say is not None:
         for name, was, now in changed:
             say(f"note: {name} stays {json.dumps(was)}, as this run was begun; a new one would have {json.dumps(now)}")
-    refuse_other(Path(directory), saved, rebuilt)
+    check_same_recipe(Path(directory), saved, rebuilt)
     admit_models(rebuilt.policies)
     return rebuilt
 
 
-def refuse_foreign_code(directory: Path | str) -> None:
+def check_foreign_code(directory: Path | str) -> None:
     """Raise RunDirectoryError where building the recipe of a run directory would run Python that is not trusted."""
     folder = RunDirectory.open(directory)
     manifest.verify_files(folder)

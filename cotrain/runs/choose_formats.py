@@ -29,13 +29,13 @@ from functools import partial
 from typing import Any
 
 from cotrain.config.names import max_tokens_flag
-from cotrain.config.override import changed_settings, is_given, override, role_settings
+from cotrain.config.override import changed_overrides, is_given, override, role_overrides
 from cotrain.config.policies import Program
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError
 from cotrain.core.seeding import make_nonce, seed_of
 from cotrain.core.types import UNLABELLED, ParseFailure, Task
-from cotrain.core.verbosity import Pace, clock_text, count_of
+from cotrain.core.verbosity import ProgressPrinter, clock_text, count_of
 from cotrain.distributed.local import LocalBackend
 from cotrain.formats.answers import ENDS, check_answer
 from cotrain.formats.free_verdicts import BOXED, FORMS, WORDS, check_verdict
@@ -45,10 +45,10 @@ from cotrain.formats.steps import check_steps, steps_kind_of
 from cotrain.inference.contract import ContextLimitedEngine
 from cotrain.prompts.render import Renderer
 from cotrain.prompts.templates import IN_TAGS, SOLVE, SOLVE_FULL, fields_of
-from cotrain.rollout.common_roles import how_taught, speaks_short, taught_roles
+from cotrain.rollout.common_roles import how_taught, is_terse, taught_roles
 from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor, Roles, grade_outside
+from cotrain.rollout.runner import Roles, RolloutRunner, grade_outside
 from cotrain.trainer.async_rollouts import StoppableEngine
 from cotrain.trainer.policy_store import PolicyStore
 
@@ -127,7 +127,7 @@ def read_texts(role: Role, said: Sequence[SampledText]) -> Reading:
     return Reading(role=role, said=said, parsed=parsed)
 
 
-def choose_format_settings(
+def choose_format_overrides(
     recipe: Recipe, answer_format: AnswerFormat, *, device: str, say: Say, look: bool = True, trial: bool = False
 ) -> list[str]:
     """Settings of solver and verifier, and of all that are asked as they are. ``look``: False asks no model. ``trial``:
@@ -139,11 +139,11 @@ def choose_format_settings(
         own = replace(answer_format, answer=None).of_answers
         answer_format = replace(answer_format, answer=TAGS if own else None)
     if look or answer_format.answer is not None:
-        settings, reading = choose_answer_settings(
+        settings, reading = choose_answer_overrides(
             recipe, answer_format, device=device, say=say, look=look, trial=trial
         )
     answered = override(recipe, settings)
-    return settings + choose_verdict_settings(
+    return settings + choose_verdict_overrides(
         answered, answer_format, answer_reading=reading, device=device, say=say, look=look, trial=trial
     )
 
@@ -161,7 +161,7 @@ def _solver_as_taught(recipe: Recipe, answer_format: AnswerFormat, say: Say) -> 
     role = recipe.roles.get("solver")
     if role is None or role.parse is not parse_solution or answer_format.answer is not None:
         return answer_format
-    if any(is_given(recipe, f"roles.solver.{field}") for field in ("answer", "prompt", "steps")):
+    if any(is_given(recipe, f"roles.solver.{field}") for field in ("answer_format", "prompt", "step_format")):
         return answer_format
     model = _taught_directory(recipe, role)
     how = _texts_of(taught_roles(model).get("solver"))
@@ -188,7 +188,7 @@ def _verifier_as_taught(recipe: Recipe, answer_format: AnswerFormat, say: Say) -
     role = recipe.roles.get("verifier")
     if role is None or not reviews_steps(recipe) or answer_format.verdict is not None:
         return answer_format
-    if any(is_given(recipe, f"roles.verifier.{field}") for field in ("verdict", "prompt")):
+    if any(is_given(recipe, f"roles.verifier.{field}") for field in ("verdict_format", "prompt")):
         return answer_format
     model = _taught_directory(recipe, role)
     how = _texts_of(taught_roles(model).get("verifier"))
@@ -227,7 +227,7 @@ def _reader_of_reviews(recipe: Recipe) -> str | None:
 # -- solvers
 
 
-def choose_answer_settings(
+def choose_answer_overrides(
     recipe: Recipe,
     answer_format: AnswerFormat,
     *,
@@ -237,8 +237,8 @@ def choose_answer_settings(
     look: bool = True,
     trial: bool = False,
 ) -> tuple[list[str], Reading | None]:
-    """Settings of the role ``solver`` ("roles.solver.answer=…") and of all that are asked as it is, such as a teacher
-    and the start, [] where all stays as the recipe has it; and the answers that were looked at.
+    """Settings of the role ``solver`` ("roles.solver.answer_format=…") and of all that are asked as it is, such as a
+    teacher and the start, [] where all stays as the recipe has it; and the answers that were looked at.
 
     ``tasks``: what the model is asked, by default training problems. ``look``: False asks no model where the format is
     named; ``trial``: it asks few problems and refuses nothing for what it reads. Raises ConfigError where the recipe
@@ -258,9 +258,9 @@ def choose_answer_settings(
     if named is not None and prompt is None and role.prompt == SOLVE_FULL and (named, steps or TAGS) != (TAGS, TAGS):
         prompt = solve_own(named, steps)
     alike = [name for name, one in recipe.roles.items() if one.parse is role.parse and asks_plainly(one)]
-    settings = role_settings(alike, prompt=prompt, answer=named, steps=steps)
+    settings = role_overrides(alike, prompt=prompt, answer_format=named, step_format=steps)
     if named is not None or steps is not None:
-        settings += _other_role_settings(recipe, named or role.answer, steps)
+        settings += _other_role_overrides(recipe, named or role.answer_format, steps)
     known_format = is_package_model(recipe, role) or _tied_to_tags(recipe)
     looks = answer == AUTO or (not known_format and (look if named else not is_given(recipe, "roles.solver.answer")))
     if not looks:
@@ -276,16 +276,20 @@ def choose_answer_settings(
         say=say,
         trial=trial,
     )
-    settings += changed_settings(alike, probed, reading.role, ("prompt", "answer", "steps"))
-    return [*settings, *_other_role_settings(recipe, reading.role.answer, reading.role.steps)], reading
+    settings += changed_overrides(alike, probed, reading.role, ("prompt", "answer_format", "step_format"))
+    return [*settings, *_other_role_overrides(recipe, reading.role.answer_format, reading.role.step_format)], reading
 
 
-def _other_role_settings(recipe: Recipe, answer: str, steps: str | None) -> list[str]:
+def _other_role_overrides(recipe: Recipe, answer: str, steps: str | None) -> list[str]:
     """Settings of roles that are shown more than the problem, such as a refiner, and write solutions too: in the same
     form."""
     own = (answer, steps or TAGS) != (TAGS, TAGS)
     asks = {n: ask_own(r.prompt, answer, steps) for n, r in recipe.roles.items() if own and _asks_for_tags(r)}
-    return [s for n, prompt in asks.items() for s in role_settings([n], prompt=prompt, answer=answer, steps=steps)]
+    return [
+        s
+        for n, prompt in asks.items()
+        for s in role_overrides([n], prompt=prompt, answer_format=answer, step_format=steps)
+    ]
 
 
 def _asks_for_tags(role: Role) -> bool:
@@ -353,7 +357,7 @@ def probe_answers(
     def readings() -> Iterator[list[Reading]]:
         for prompt in prompts:
             executor = player({"solver": replace(role, prompt=prompt)})
-            episodes = executor.play(ask_solver, tasks, step=STEP, group_size=1)
+            episodes = executor.collect(ask_solver, tasks, step=STEP, group_size=1)
             traces = [(tasks[e.task], trace) for e in episodes for trace in e.traces]
             said = [SampledText(task=task, text=trace.text, finish=trace.finish) for task, trace in traces]
             why = [
@@ -363,13 +367,13 @@ def probe_answers(
             context = _context_of(recipe, role, executor)
             room = None if context is None or longest is None else context - longest
             forms = [named] if named else (TAGS, *CHOSEN) if fixed else (TAGS,) if prompt == role.prompt else CHOSEN
-            asked = [read_texts(replace(role, prompt=prompt, answer=form), said) for form in forms]
+            asked = [read_texts(replace(role, prompt=prompt, answer_format=form), said) for form in forms]
             yield [replace(one, unanswered=why, room=room) for one in asked]
 
     best = _first_clear(readings(), len(tasks), rounds)
-    if role.steps is None and best.role.answer != TAGS:
+    if role.step_format is None and best.role.answer_format != TAGS:
         steps = steps_kind_of([one.text for one, found in zip(best.said, best.parsed, strict=True) if found.ok])
-        best = replace(best, role=replace(best.role, steps=steps))
+        best = replace(best, role=replace(best.role, step_format=steps))
         best = replace(best, parsed=read_texts(best.role, best.said).parsed)
     renderer = player({}).renderers[role.policy]
     base = isinstance(renderer, Renderer) and not renderer.tokenizer.chat_template
@@ -393,10 +397,14 @@ def answer_lines(reading: Reading) -> list[str]:
         known = "" if grade is None else ", right" if grade else ", wrong"
         lines.append(f"  …{_end_of(one.text)!r} {what}{known}")
     counts = [len(found.steps) for found in reading.parsed if found.ok]
-    cut = f"; steps as {role.steps}, {sum(counts) / len(counts):.1f} of an answer" if counts and role.steps else ""
+    cut = (
+        f"; steps as {role.step_format}, {sum(counts) / len(counts):.1f} of an answer"
+        if counts and role.step_format
+        else ""
+    )
     asked = "as the recipe asks" if role.prompt == SOLVE_FULL else f"asked {role.prompt!r}"
     lines.append(
-        f"answers: {role.answer} reads {reading.readable} of {len(reading.said) + len(reading.unanswered)} "
+        f"answers: {role.answer_format} reads {reading.readable} of {len(reading.said) + len(reading.unanswered)} "
         f"({right} right), {asked}{cut}; --answer, --steps-as and --prompt choose otherwise"
     )
     return lines
@@ -433,7 +441,7 @@ def reviews_steps(recipe: Recipe) -> bool:
     return role is not None and bool(role.words)
 
 
-def choose_verdict_settings(
+def choose_verdict_overrides(
     recipe: Recipe,
     answer_format: AnswerFormat,
     *,
@@ -443,8 +451,8 @@ def choose_verdict_settings(
     look: bool = True,
     trial: bool = False,
 ) -> list[str]:
-    """Settings of the role ``verifier`` ("roles.verifier.verdict=…") and of all that judge as it does; [] where all
-    stays as the recipe has it.
+    """Settings of the role ``verifier`` ("roles.verifier.verdict_format=…") and of all that judge as it does; [] where
+    all stays as the recipe has it.
 
     ``answer_reading``: answers of the solver that were drawn already. ``look``: False asks no model; ``trial``: it
     refuses nothing for what it reads. Raises ConfigError where the recipe has no such role, for a prompt without
@@ -465,14 +473,14 @@ def choose_verdict_settings(
     if named in REVIEW_OWN and not fixed and role.prompt in (REVIEW, REVIEW_FULL):
         prompt = REVIEW_OWN[str(named)]
     alike = [name for name, one in recipe.roles.items() if one.parse is role.parse and one.words]
-    settings = role_settings(alike, prompt=prompt, verdict=named)
+    settings = role_overrides(alike, prompt=prompt, verdict_format=named)
     is_chosen = verdict is None and is_given(recipe, "roles.verifier.verdict")
     if not look or is_chosen or is_package_model(recipe, role):
         return settings
     probed = override(recipe, settings).roles["verifier"]
-    ways = [replace(probed, verdict=named or TAGS)]
+    ways = [replace(probed, verdict_format=named or TAGS)]
     if named is None:
-        ways += [replace(probed, verdict=f, prompt=probed.prompt if fixed else REVIEW_OWN[f]) for f in free]
+        ways += [replace(probed, verdict_format=f, prompt=probed.prompt if fixed else REVIEW_OWN[f]) for f in free]
     best = _probe_reviews(
         recipe,
         ways,
@@ -484,7 +492,11 @@ def choose_verdict_settings(
         say=say,
         trial=trial,
     )
-    return settings if best is None else settings + changed_settings(alike, probed, best.role, ("prompt", "verdict"))
+    return (
+        settings
+        if best is None
+        else settings + changed_overrides(alike, probed, best.role, ("prompt", "verdict_format"))
+    )
 
 
 def _check_verdict_flags(
@@ -531,7 +543,7 @@ def _probe_reviews(
     player = player_factory(recipe, policies, what="texts", device=device, say=say)
     if answer_reading is None and solver is not None and asks_plainly(solver):
         problems = probe_tasks(recipe, TRIED if trial else PROBED)
-        episodes = player({"solver": solver}).play(ask_solver, problems, step=STEP, group_size=1)
+        episodes = player({"solver": solver}).collect(ask_solver, problems, step=STEP, group_size=1)
         texts = [SampledText(task=problems[e.task], text=t.text, finish="stop") for e in episodes for t in e.traces]
         answer_reading = read_texts(solver, texts)
     pairs = zip(answer_reading.said, answer_reading.parsed, strict=True) if answer_reading else ()
@@ -553,7 +565,7 @@ def _probe_reviews(
         for role in ways:
             if not (fixed and said):
                 said = []
-                for episode in player({"verifier": role}).play(ask, tasks, step=STEP, group_size=1):
+                for episode in player({"verifier": role}).collect(ask, tasks, step=STEP, group_size=1):
                     task, solution = solved[episode.task]
                     trace = next(iter(episode.traces), None)
                     text, finish = ("", "too long") if trace is None else (trace.text, trace.finish)
@@ -561,7 +573,7 @@ def _probe_reviews(
             yield [read_texts(role, said)]
 
     best = _first_clear(readings(), len(solved), rounds)
-    others = [form for form in free if form not in [role.verdict for role in ways]]
+    others = [form for form in free if form not in [role.verdict_format for role in ways]]
     all_the_same = "" if named or trial else "; --verdict tags goes on all the same"
     _report_choice(
         best,
@@ -602,8 +614,8 @@ def review_lines(reading: Reading) -> list[str]:
         lines.append(f"  …{_end_of(one.text)!r} → {word}{steps}; {known}")
     asked = "as the recipe asks" if role.prompt in (REVIEW, REVIEW_FULL) else "asked in words of its own"
     lines.append(
-        f"verdicts: {role.verdict} reads {reading.readable} of {len(reading.said)} reviews ({agreeing} agree with the "
-        f"truth), {asked}; --verdict and --verifier-prompt choose otherwise"
+        f"verdicts: {role.verdict_format} reads {reading.readable} of {len(reading.said)} reviews ({agreeing} agree "
+        f"with the truth), {asked}; --verdict and --verifier-prompt choose otherwise"
     )
     return lines
 
@@ -640,7 +652,7 @@ def is_package_model(recipe: Recipe, role: Role) -> bool:
     spec = recipe.policies[role.policy]
     if spec.outside:
         return False
-    return not spec.head or speaks_short(spec.model)
+    return not spec.head or is_terse(spec.model)
 
 
 def probe_tasks(recipe: Recipe, most: int = PROBED) -> list[Task]:
@@ -663,26 +675,26 @@ async def ask_solver(task: Task, roles: Roles) -> None:
 
 def player_factory(
     recipe: Recipe, policies: Iterable[str], *, what: str, device: str, say: Say
-) -> Callable[[Mapping[str, Role]], Executor]:
+) -> Callable[[Mapping[str, Role]], RolloutRunner]:
     """Who plays roles of these policies, as they begin. ``what``: the texts that progress counts, "answers"."""
     backend = LocalBackend(device)
     store = PolicyStore(backend.open({n: recipe.policies[n] for n in sorted(policies)}, seed=recipe.seed))
     seed = seed_of("probe", recipe.seed)
 
-    def make_player(roles: Mapping[str, Role]) -> Executor:
-        return Executor(
+    def make_player(roles: Mapping[str, Role]) -> RolloutRunner:
+        return RolloutRunner(
             StoppableEngine(backend.engine, lambda: 0),
             store.renderers,
             roles,
             seed,
             grader=grade_outside,
-            watch=lambda total: Pace(total, f"  {{}} {what}", say, at_once=True).add,
+            progress=lambda total: ProgressPrinter(total, f"  {{}} {what}", say, at_once=True).add,
         )
 
     return make_player
 
 
-def _context_of(recipe: Recipe, role: Role, executor: Executor) -> int | None:
+def _context_of(recipe: Recipe, role: Role, executor: RolloutRunner) -> int | None:
     """Tokens of prompt and answer that the model of a role takes; None where another server has it."""
     if not recipe.policies[role.policy].speaks or not isinstance(executor.engine, ContextLimitedEngine):
         return None

@@ -36,7 +36,7 @@ def code_of_recipe(recipe: Recipe) -> dict[Path, CodeFile]:
     """The user's files that a recipe runs."""
     names: list[Any] = []
     if recipe.origin is not None:
-        names = [recipe.origin.target, dict(recipe.origin.arguments), *recipe.origin.settings]
+        names = [recipe.origin.target, dict(recipe.origin.arguments), *recipe.origin.overrides]
     for policy in recipe.policies.values():
         if isinstance(policy, Weights) and policy.trust_remote_code:
             names += [f"{file}:code" for file in sorted(Path(policy.model).expanduser().glob("*.py"))]
@@ -85,7 +85,7 @@ def code_changes(directory: RunDirectory) -> list[str]:
     ]
 
 
-def refuse_changed_code(directory: Path | str) -> None:
+def check_code_unchanged(directory: Path | str) -> None:
     """Raise RunDirectoryError for a run whose code is not what it was. Nothing of the code is run for it."""
     folder = RunDirectory.open(directory)
     changes = code_changes(folder)
@@ -120,7 +120,7 @@ def record_changed_code(directory: RunDirectory, recipe: Recipe, *, from_step: i
     code = code_of_recipe(recipe)
     known = [path for name in record["versions"][-1]["files"] if (path := own_file(name)) is not None]
     kept = imported_by(known)
-    directory.write_sealed({CODE: _with_version(record, {**kept, **code}, from_step=from_step)})
+    directory.write_with_hashes({CODE: _with_version(record, {**kept, **code}, from_step=from_step)})
     return f"from step {from_step} on with other code: {_in_words(changes)} (--changed-code)"
 
 
@@ -139,7 +139,7 @@ def admit_code(target: str, arguments: Mapping[str, Any]) -> None:
     """Admit the Python that a recipe is made of (``core/trust.py``)."""
     from cotrain.core.trust import admit_file, admit_module
 
-    named = [one.get(key) for one in arguments.values() if isinstance(one, Mapping) for key in USER_CODE]
+    named = [argument.get(key) for argument in arguments.values() if isinstance(argument, Mapping) for key in USER_CODE]
     for one in (target, *filter(None, named)):
         path = str(one).rpartition(":")[0]
         if path.endswith(".py"):

@@ -52,15 +52,15 @@ from cotrain.storage.file_ops import FileDigest, digest_of, replace_file
 from cotrain.storage.jsonl import read_jsonl
 from cotrain.storage.lock import NAME as LOCK
 from cotrain.storage.lock import RunLock
-from cotrain.storage.schemas import QUARANTINE, fault_in, refuse_other_path
+from cotrain.storage.schemas import QUARANTINE, check_path, fault_in
 
 PACKAGES = ("cotrain", "torch", "transformers", "tokenizers", "safetensors", "numpy", "math-verify")
-SEAL = "seal.json"
-AFTER = "after_problems.json"
+MANIFEST = "seal.json"
+AFTER_PROBLEMS = "after_problems.json"
 STOPPED = "stopped.json"
 CODE = "code.json"
 RECIPE_FILE = "recipe.json"  # the file that makes a directory one of a run
-EARLY_FILES = ("provenance.json", CODE, QUARANTINE, SEAL, LOG)  # written before it
+EARLY_FILES = ("provenance.json", CODE, QUARANTINE, MANIFEST, LOG)  # written before it
 FILES = (  # of a run that never finished a step; the first one goes last
     *EARLY_FILES, "before.json", "before_counts.json", "metrics.jsonl", "timings.jsonl", STOPPED, "trackers.json",
     "report.html", RECIPE_FILE,
@@ -91,7 +91,7 @@ class RunDirectory:
         server gave no answers, which can be resumed. Nothing that is left is in the way of the next try.
         """
         run = cls(path)
-        run.refuse_used()
+        run.check_unused()
         new = not run.path.exists()
         try:
             run.path.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ class RunDirectory:
                 f"cannot create run directory {run.path}: {error.strerror}; choose another --out"
             ) from error
         with RunLock(run.path) as lock:
-            run.refuse_used()  # another run may have ended since
+            run.check_unused()  # another run may have ended since
             run._remove_unfinished()
             try:
                 yield run
@@ -113,7 +113,7 @@ class RunDirectory:
                             run.path.rmdir()
                 raise
 
-    def refuse_used(self) -> None:
+    def check_unused(self) -> None:
         """Raise RunDirectoryError for a place that holds anything but what a run leaves that never finished a step."""
         if self.path.is_file():
             raise RunDirectoryError(f"{self.path} is a file; give a directory for the run with --out")
@@ -154,18 +154,35 @@ class RunDirectory:
     def open(cls, path: Path | str) -> RunDirectory:
         """The directory of a run that was begun."""
         run = cls(path)
-        refuse_other_path(run.path)
+        check_path(run.path)
+        run._check_names()
         return run
+
+    def _check_names(self) -> None:
+        """Raise RunDirectoryError for a run whose files an earlier cotrain wrote, under other names."""
+        saved: Any = self.read(RECIPE_FILE)
+        recipe = saved if isinstance(saved, Mapping) else {}
+        origin, settings = recipe.get("origin"), recipe.get("settings")
+        objectives = settings.get("objectives") if isinstance(settings, Mapping) else None
+        old_origin = isinstance(origin, Mapping) and "settings" in origin
+        old_objective = isinstance(objectives, Mapping) and any(
+            isinstance(objective, Mapping) and "on" in objective for objective in objectives.values()
+        )
+        if old_origin or old_objective:
+            raise RunDirectoryError(
+                f"{self.path} was written by an earlier cotrain, whose files have other names; read and resume it with "
+                "that version, or start the run anew"
+            )
 
     def write(self, name: str, value: Any) -> None:
         """Write a JSON file so that it is there whole or not at all. Raises DiskError."""
         replace_file(self.path / name, _json_bytes(name, value))
 
-    def write_sealed(self, values: Mapping[str, Any], grown: Mapping[str, FileDigest] | None = None) -> None:
+    def write_with_hashes(self, values: Mapping[str, Any], grown: Mapping[str, FileDigest] | None = None) -> None:
         """Write JSON files on which the run's claims rest, in this order, when the seal tells of them; ``grown``: of
         other files, as they are. Raises DiskError."""
-        files = self.sealed_files() | seal_entries(values) | dict(grown or {})
-        self.write(SEAL, {"files": {name: {"bytes": w.bytes, "sha256": w.sha256} for name, w in files.items()}})
+        files = self.recorded_hashes() | hash_entries(values) | dict(grown or {})
+        self.write(MANIFEST, {"files": {name: {"bytes": w.bytes, "sha256": w.sha256} for name, w in files.items()}})
         for name, value in values.items():
             self.write(name, value)
 
@@ -178,14 +195,14 @@ class RunDirectory:
         except (KeyError, TypeError, ValueError):
             return None
 
-    def sealed_files(self) -> dict[str, FileDigest]:
+    def recorded_hashes(self) -> dict[str, FileDigest]:
         """What the seal says of the files; nothing before there is a seal. Raises RunDirectoryError for a run that lost
         it."""
-        saved = self.read(SEAL)
+        saved = self.read(MANIFEST)
         if saved is None:
             if (self.path / RECIPE_FILE).exists():
                 raise RunDirectoryError(
-                    f"{self.path / SEAL} is missing, which says what the run's files should hold; restore it, or "
+                    f"{self.path / MANIFEST} is missing, which says what the run's files should hold; restore it, or "
                     "start anew"
                 )
             return {}
@@ -198,8 +215,8 @@ class RunDirectory:
         (self.path / "summary.json").unlink(missing_ok=True)
         saved["settings"] |= ends
         saved["steps"] = saved["settings"]["steps"]
-        saved["origin"]["settings"] += [f"{name}={json.dumps(value)}" for name, value in ends.items()]
-        self.write_sealed({"recipe.json": saved})
+        saved["origin"]["overrides"] += [f"{name}={json.dumps(value)}" for name, value in ends.items()]
+        self.write_with_hashes({"recipe.json": saved})
 
     def read(self, name: str) -> Any | None:
         """The value of a JSON file, None when it is not there; RunDirectoryError when it is damaged."""
@@ -223,13 +240,13 @@ def rows_of(path: Path) -> Sequence[Mapping[str, Any]]:
     return read_jsonl(path) if path.exists() else ()
 
 
-def seal_entries(values: Mapping[str, Any]) -> dict[str, FileDigest]:
+def hash_entries(values: Mapping[str, Any]) -> dict[str, FileDigest]:
     """What a seal says of JSON files with these values."""
     return {name: digest_of(_json_bytes(name, value)) for name, value in values.items()}
 
 
 def _json_bytes(name: str, value: Any) -> bytes:
-    indent = None if name in ("before_counts.json", AFTER) else 2
+    indent = None if name in ("before_counts.json", AFTER_PROBLEMS) else 2
     text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
     return text.encode("utf-8", "backslashreplace") + b"\n"  # a lone surrogate becomes JSON's escape for it
 
@@ -238,7 +255,7 @@ def _staging_name(name: str) -> str:
     return f".{name}.staging"
 
 
-def recipe_json(recipe: Recipe, *, checkpoint_every: int, keep_every: int = 0, lag: int = 0) -> dict[str, Any]:
+def recipe_json(recipe: Recipe, *, checkpoint_every: int, keep_every: int = 0, async_steps: int = 0) -> dict[str, Any]:
     """The recipe as saved: how to build it again, and all settings as they were resolved. ``keep_every``: checkpoints
     of which steps are never deleted, 0 for none. Raises ConfigError for a number that is not finite, which no JSON
     holds, and for steps to keep that have no checkpoint."""
@@ -255,7 +272,7 @@ def recipe_json(recipe: Recipe, *, checkpoint_every: int, keep_every: int = 0, l
         origin = {
             "target": recipe.origin.target,
             "arguments": dict(recipe.origin.arguments),
-            "settings": list(recipe.origin.settings),
+            "overrides": list(recipe.origin.overrides),
             **({"by_size": dict(recipe.origin.by_size)} if recipe.origin.by_size else {}),
         }
     return {
@@ -267,7 +284,7 @@ def recipe_json(recipe: Recipe, *, checkpoint_every: int, keep_every: int = 0, l
         "keep_every": keep_every,
         "origin": origin,
         "settings": settings,
-    } | ({"lag": lag} if lag else {})
+    } | ({"async_steps": async_steps} if async_steps else {})
 
 
 def _not_finite(name: str, value: Any) -> Iterator[tuple[str, float]]:
@@ -278,7 +295,7 @@ def _not_finite(name: str, value: Any) -> Iterator[tuple[str, float]]:
         yield name, value
 
 
-def refuse_other(path: Path, saved: Mapping[str, Any], recipe: Recipe) -> None:
+def check_same_recipe(path: Path, saved: Mapping[str, Any], recipe: Recipe) -> None:
     """Raise RunDirectoryError when ``recipe`` has other settings than the run in ``path``, whose recipe.json is
     ``saved``. A setting that did not exist when the run was begun has its default now and is no difference."""
     changes = setting_differences(saved, recipe)
@@ -372,11 +389,11 @@ def weights_hash(model: str) -> str:
     return hashlib.sha256("".join(sha256_of(f) for f in files).encode()).hexdigest() if files else ""
 
 
-def refuse_other_lag(out: Path | str, lag: int | None) -> None:
-    """Raise ConfigError where a run was begun with another lag than ``lag``; None: whatever it was."""
+def check_same_async_steps(out: Path | str, async_steps: int | None) -> None:
+    """Raise ConfigError where a run was begun with another lag than ``async_steps``; None: whatever it was."""
     saved: Any = RunDirectory.open(out).read("recipe.json")
-    if lag is not None and lag != saved.get("lag", 0):
+    if async_steps is not None and async_steps != saved.get("async_steps", 0):
         raise ConfigError(
-            f"--lag {lag}: the run in {out} was begun with --lag {saved.get('lag', 0)}, which its results depend on; "
-            "leave it out"
+            f"--async-steps {async_steps}: the run in {out} was begun with --async-steps "
+            f"{saved.get('async_steps', 0)}, which its results depend on; leave it out"
         )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cotrain.core.errors import ConfigError, CotrainError, unknown_message
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import has_split
-from cotrain.core.verbosity import Pace, clock_text, count_of
+from cotrain.core.verbosity import ProgressPrinter, clock_text, count_of
 from cotrain.metrics.clusters import Figure
 from cotrain.metrics.steps import flops_of
 from cotrain.runs.directory import RunDirectory, rows_of
@@ -31,8 +31,8 @@ def final_figures(trainer: CoTrainer) -> dict[str, Estimate]:
     """Figures on the test split, and with fewer episodes on the evaluation's further splits."""
     evaluation = trainer.recipe.evaluation
     figures, _ = trainer.evaluate("test", evaluation.tasks)
-    if evaluation.fixed:
-        fixed_figures, _ = trainer.evaluate_fixed("test", evaluation.tasks, greedy=evaluation.greedy)
+    if evaluation.frozen_roles:
+        fixed_figures, _ = trainer.evaluate_frozen("test", evaluation.tasks, greedy=evaluation.greedy)
         figures |= {_with_split("fixed", key): value for key, value in fixed_figures.items() if "/" in key}
     for split in evaluation.splits:
         if not has_split(trainer.recipe.tasks, split):
@@ -52,7 +52,7 @@ def count_episodes(trainer: CoTrainer) -> int:
 
     greedy = evaluation.greedy and tasks.get("test", 0).gradable
     total = count_problems("test", evaluation.tasks) * (evaluation.group_size + greedy)
-    if evaluation.fixed:
+    if evaluation.frozen_roles:
         again = 1 + greedy
         total += count_problems("test", evaluation.tasks) * max(1, evaluation.group_size // 4) * again
     further = [split for split in evaluation.splits if has_split(tasks, split)]
@@ -69,10 +69,10 @@ def progress_shown(trainer: CoTrainer, what: str, say: Callable[[str], None]) ->
     many = what == "the start" and count > max(steps, 100)
     less = "; --evaluation-tasks N measures less, --smoke is a trial" if many else ""
     say(f"measuring {what} on held-out problems, {count_of(count, 'episode')}{less} …")
-    pace, usual = Pace(count, "  measured {} episodes", say, at_once=True), trainer.watch
-    trainer.watch = lambda _: pace.add
+    pace, usual = ProgressPrinter(count, "  measured {} episodes", say, at_once=True), trainer.eval_progress
+    trainer.eval_progress = lambda _: pace.add
     yield
-    trainer.watch = usual
+    trainer.eval_progress = usual
     say(f"measured {what} in {clock_text(time.monotonic() - begun)}")
 
 
@@ -87,8 +87,8 @@ def curve_row(trainer: CoTrainer, *, step: int) -> dict[str, Any]:
     now."""
     evaluation = trainer.recipe.evaluation
     figures, _ = trainer.evaluate("validation", evaluation.curve_tasks)
-    if evaluation.fixed:
-        fixed_figures, _ = trainer.evaluate_fixed("validation", evaluation.curve_tasks)
+    if evaluation.frozen_roles:
+        fixed_figures, _ = trainer.evaluate_frozen("validation", evaluation.curve_tasks)
         figures |= {_with_split("fixed", k): v for k, v in fixed_figures.items() if k.split("/")[-1] in STALENESS}
     row: dict[str, Any] = {"step": step, "kind": "evaluation", "tokens": trainer.tokens}
     row |= {f"updates/{policy}": count for policy, count in trainer.policies.update_counts.items()}
@@ -187,12 +187,12 @@ def latest_costs(folder: Path) -> dict[str, float]:
 
 def timings_row(result: StepResult) -> dict[str, float | str]:
     """A row of timings.jsonl."""
-    return {"step": result.row["step"], **result.seconds, **result.engine_seconds, **result.processes}
+    return {"step": result.row["step"], **result.seconds, **result.engine_seconds_by_policy, **result.processes}
 
 
 def throughput_row(result: StepResult) -> dict[str, float | str]:
     """Tokens a second of each role while the protocol was played, and what each process did."""
-    seconds = result.play_seconds or result.seconds["play"]
+    seconds = result.rollout_seconds or result.seconds["play"]
     sampled_tokens: dict[str, int] = {}
     for episode in result.episodes:
         for trace in episode.traces:

@@ -27,7 +27,7 @@ from cotrain.models.load import report_model_errors
 from cotrain.models.sizes import parameter_count
 from cotrain.prompts.chat_template import Message
 from cotrain.prompts.templates import OTHERS_FIELDS, fields_of, fill_template
-from cotrain.rollout.common_roles import speaks_short
+from cotrain.rollout.common_roles import is_terse
 from cotrain.rollout.role import Role
 from cotrain.trainer.trainer import CoTrainer
 
@@ -128,7 +128,7 @@ def check_decoding(recipe: Recipe) -> None:
     from cotrain.models.load import load_model, resolve_model
 
     for name, spec in recipe.policies.items():
-        if not isinstance(spec, Weights) or not spec.speaks or spec.trust_remote_code or speaks_short(spec.model):
+        if not isinstance(spec, Weights) or not spec.speaks or spec.trust_remote_code or is_terse(spec.model):
             continue
         directory = resolve_model(spec.model)
         if not isinstance(directory, Path):

@@ -91,9 +91,9 @@ def _trace(
         logprobs=(0.0,) * words,
         text=text,
         finish=finish,
-        signals=signals,
-        parsed=parsed,
-        truth=truth,
+        rewards=signals,
+        findings=parsed,
+        metadata=truth,
         parent=parent,
     )
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotrain.core.errors import RunDirectoryError
-from cotrain.runs.directory import AFTER, SEAL, RunDirectory
+from cotrain.runs.directory import AFTER_PROBLEMS, MANIFEST, RunDirectory
 from cotrain.storage import checkpoints, ledger
 from cotrain.storage.file_ops import REAL_FILES, FileDigest, Files, GrowingFileHash, digest_of_prefix
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 METRICS, LEDGER = "metrics.jsonl", f"episodes/{ledger.NAME}"
 BEFORE = ("before_counts.json", "before.json")
 LATER = (*BEFORE, "summary.json")  # may be told of and not be there: they were about to be written
-WRITTEN_AGAIN = (METRICS, LEDGER, AFTER)  # before a run is finished
+WRITTEN_AGAIN = (METRICS, LEDGER, AFTER_PROBLEMS)  # before a run is finished
 RECORD = "record"
 MOVED = "moved"  # in recipe.json: of policies whose model was moved, what their settings were (``changes.py``)
 # settings that end a run, or say where its decays end
@@ -53,19 +53,20 @@ class CheckpointRecord:
         return {name: growing.digest_all() for name, growing in self._growing.items()}
 
     def to_json(self) -> dict[str, Any]:
-        of_start = {name: each for name, each in self._directory.sealed_files().items() if name in BEFORE}
+        of_start = {name: each for name, each in self._directory.recorded_hashes().items() if name in BEFORE}
         listed = {name: {"bytes": w.bytes, "sha256": w.sha256} for name, w in (of_start | self.growing_files()).items()}
         return {"settings": _settings_hash(self._directory), "files": listed}
 
 
 def verify_files(directory: RunDirectory) -> None:
     """Raise RunDirectoryError for the first file of a run that is not as the seal has it."""
-    sealed = directory.sealed_files()
+    sealed = directory.recorded_hashes()
     finished = directory.summary.exists()
-    for name in (*BEFORE, AFTER, "summary.json", "recipe.json"):
+    for name in (*BEFORE, AFTER_PROBLEMS, "summary.json", "recipe.json"):
         if name not in sealed and (directory.path / name).exists():
             raise RunDirectoryError(
-                f"{directory.path / name} does not belong to this run ({SEAL} has no such file); {_repair_advice(name)}"
+                f"{directory.path / name} does not belong to this run ({MANIFEST} has no such file); "
+                f"{_repair_advice(name)}"
             )
     for name, expected in sealed.items():
         path = directory.path / name
@@ -128,7 +129,7 @@ def _recorded_files(directory: RunDirectory, checkpoint: Path, documents: Mappin
         raise RunDirectoryError(
             f"{checkpoint} is of a run with other settings than {directory.path / 'recipe.json'}; {back}"
         )
-    sealed = directory.sealed_files()
+    sealed = directory.recorded_hashes()
     other = [name for name in BEFORE if files.get(name) != sealed.get(name) and name in files]
     if other:
         raise RunDirectoryError(f"{checkpoint} is of a run with another {other[0]} than {directory.path}; {back}")

@@ -118,7 +118,7 @@ class RunEstimate:
     @property
     def answering(self) -> set[str]:
         """Policies that are asked for answers, in training or when the run is measured."""
-        return {role.policy for role in self.recipe.roles.values()} | set(self.recipe.evaluation.fixed.values())
+        return {role.policy for role in self.recipe.roles.values()} | set(self.recipe.evaluation.frozen_roles.values())
 
     @property
     def total_memory(self) -> float:
@@ -440,13 +440,14 @@ def _fitting_settings(estimate: RunEstimate, available: float) -> Iterator[str]:
     for settings, (flags, plan) in [*product([[]], moved), *product([again], [([], estimate), *moved])]:
         total = replace(plan, recipe=override(plan.recipe, settings)).total_memory
         if total <= available:
-            yield f"note: it fits with {' '.join([*flags, *(f'--set {one}' for one in settings)])}: {bytes_text(total)}"
+            overrides = [f"--set {setting}" for setting in settings]
+            yield f"note: it fits with {' '.join([*flags, *overrides])}: {bytes_text(total)}"
             return
 
 
 def _row_settings(recipe: Recipe, rows: int) -> list[str]:
     """Settings of policies that speak, have more rows, and whose rows the user did not choose."""
-    chosen = {one.partition("=")[0] for one in (recipe.origin.settings if recipe.origin else ())}
+    chosen = {one.partition("=")[0] for one in (recipe.origin.overrides if recipe.origin else ())}
     speaking = {name: spec for name, spec in recipe.policies.items() if isinstance(spec, Weights) and spec.speaks}
     paths = {f"policies.{name}.rows": spec.rows for name, spec in speaking.items()}
     return [f"{path}={rows}" for path, has in paths.items() if has > rows and path not in chosen]
@@ -479,7 +480,7 @@ def _memory_advice(part: str, *, adapts: bool) -> str:
 def choose_packing(
     recipe: Recipe, backend: Mapping[str, Any], memory: Memory | None = None, gain: float | None = None
 ) -> tuple[Recipe, list[str]]:
-    """The recipe with ``pack_weights`` of each policy that answers through the embedded engine on a CPU, where nobody
+    """The recipe with ``pack_weights`` of each policy that answers through the local engine on a CPU, where nobody
     chose it and its model is not small, with as many rows as then fit; and what is to be said of that. ``backend``: as
     it describes itself; ``memory``, ``gain``: by default the machine's, and what a short probe finds."""
     from cotrain.inference.packed_weights import LEAST_GAIN, can_pack, measure_gain
@@ -557,13 +558,13 @@ def check_memory(processes: Sequence[ProcessMemory], machines: Sequence[Machine]
     on_gpu = device.startswith("cuda")
     needs = {p.what: sum(p.beside.values()) + (0.0 if on_gpu else sum(p.memory.values())) for p in processes}
     sizes = [float(machine["memory"]) for machine in machines if "error" not in machine]
-    _refuse_too_large(needs, sizes, "memory", where)
+    _check_fits(needs, sizes, "memory", where)
     cards = [float(size) for machine in machines for _, size in machine.get("gpus", ()) if on_gpu]
     needs = {p.what: sum(p.memory.values()) for p in processes if p.memory}
-    _refuse_too_large(needs, cards, "GPU memory", where)
+    _check_fits(needs, cards, "GPU memory", where)
 
 
-def _refuse_too_large(needs: Mapping[str, float], sizes: Sequence[float], kind: str, where: str) -> None:
+def _check_fits(needs: Mapping[str, float], sizes: Sequence[float], kind: str, where: str) -> None:
     """``sizes``: of what there is; nothing is refused where nobody knows."""
     if not sizes:
         return

@@ -12,7 +12,7 @@ from typing import Any
 
 from cotrain.config.policies import Policy, Weights, model_names
 from cotrain.config.recipe import Recipe, check_due, check_problems
-from cotrain.core.shipped import is_embedded
+from cotrain.core.shipped import is_shipped
 from cotrain.runs.directory import recipe_json, weights_hash
 
 
@@ -29,7 +29,7 @@ def prepare_recipe(recipe: Recipe, **how: int) -> tuple[Recipe, dict[str, Any]]:
 def pin_model_names(recipe: Recipe, begun: Mapping[str, Any] | None = None) -> Recipe:
     """The recipe with lasting names; ``begun``: recipe.json of the run that goes on, whose names stay where they mean
     the same, but for a revision that the user names."""
-    if all(is_embedded(name) for name in model_names(recipe.policies)):
+    if all(is_shipped(name) for name in model_names(recipe.policies)):
         return recipe
     from cotrain.runs.renaming import with_lasting_names
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from cotrain.config.override import override
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import RunDirectoryError, UnknownName
-from cotrain.core.shipped import is_embedded
+from cotrain.core.shipped import is_shipped
 from cotrain.core.verbosity import print_progress
 from cotrain.distributed.local import LocalBackend
 from cotrain.metrics.heldout import measure_pass_at_k
 from cotrain.metrics.table import table_rank
-from cotrain.rollout.common_roles import speaks_short, verifier
+from cotrain.rollout.common_roles import is_terse, verifier
 from cotrain.runs import manifest
 from cotrain.runs.changes import recipe_to_measure
 from cotrain.runs.directory import RunDirectory, estimates_json
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def recipe_of(where: Path | str, *, judging: bool = False) -> Recipe:
-    """The recipe of a run directory, or for a model (a directory, a name of the Hub, an embedded one) a recipe in which
+    """The recipe of a run directory, or for a model (a directory, a name of the Hub, an shipped one) a recipe in which
     it is the solver, ``judging``: and the verifier. Raises RunDirectoryError for what is neither."""
     if not is_model(where):
         return recipe_to_measure(where)
@@ -47,18 +47,18 @@ def open_trainer(
     """``load_trainer``, asked and read as ``answer_format`` says, without a look at how the models answer: by default
     as the run has it; a model as it was taught, else one that is not the package's own for "The answer is …". ``tool``:
     of whoever writes solutions; None: as the run has it."""
-    from cotrain.runs.choose_formats import DEFAULT_FORMAT, as_taught, choose_answer_settings, choose_verdict_settings
+    from cotrain.runs.choose_formats import DEFAULT_FORMAT, as_taught, choose_answer_overrides, choose_verdict_overrides
 
     recipe, answer_format = recipe_of(where), answer_format or DEFAULT_FORMAT
     if is_model(where):
         answer_format = as_taught(recipe, answer_format, print_progress)
-    if answer_format.answer is None and is_model(where) and not speaks_short(str(where)):
+    if answer_format.answer is None and is_model(where) and not is_terse(str(where)):
         answer_format = replace(answer_format, answer="phrase")
     if answer_format.of_answers:
-        own_answer = recipe.roles["solver"].answer if "solver" in recipe.roles else None
+        own_answer = recipe.roles["solver"].answer_format if "solver" in recipe.roles else None
         named = replace(answer_format, answer=answer_format.answer or own_answer)
-        recipe = override(recipe, choose_answer_settings(recipe, named, device=device, say=print, look=False)[0])
-    recipe = override(recipe, choose_verdict_settings(recipe, answer_format, device=device, say=print, look=False))
+        recipe = override(recipe, choose_answer_overrides(recipe, named, device=device, say=print, look=False)[0])
+    recipe = override(recipe, choose_verdict_overrides(recipe, answer_format, device=device, say=print, look=False))
     if tool is not None:
         from cotrain.rollout.token_calls import with_tool
 
@@ -67,14 +67,14 @@ def open_trainer(
 
 
 def is_model(where: Path | str) -> bool:
-    """Whether this is a model: a directory with a config.json and without a run, an embedded name, or a name of the
+    """Whether this is a model: a directory with a config.json and without a run, an shipped name, or a name of the
     Hub."""
     folder = Path(where)
     if folder.is_dir():
         return os.path.lexists(folder / "config.json") and not (folder / "recipe.json").is_file()
     from cotrain.models.names import is_hub_model
 
-    return is_embedded(str(where)) or (is_hub_model(str(where)) and not folder.parent.is_dir())
+    return is_shipped(str(where)) or (is_hub_model(str(where)) and not folder.parent.is_dir())
 
 
 def load_trainer(
@@ -91,9 +91,9 @@ def load_trainer(
         folder = RunDirectory.open(directory)
         saved = manifest.newest_checkpoint(folder) if step is None else manifest.checkpoint_at(folder, step)
     if not is_model(directory):
-        from cotrain.runs.changes import refuse_lost
+        from cotrain.runs.changes import check_models_exist
 
-        refuse_lost(recipe.policies, directory)
+        check_models_exist(recipe.policies, directory)
     backend = LocalBackend(device)
     if is_model(directory):
         recipe, _ = with_packing(recipe, backend.describe())
@@ -136,7 +136,7 @@ def evaluate(
             raise UnknownName("role that answers problems", solver, answering)
         figures, name = figures | measure_pass_at_k(solver, samples)(played), f"{name}-{samples}-samples"
         figures = {key: figures[key] for key in sorted(figures, key=figure_rank)}
-    result = {"split": split, "step": trainer.finished, "figures": estimates_json(figures)}
+    result = {"split": split, "step": trainer.finished_steps, "figures": estimates_json(figures)}
     folder.write(f"{name}.json", result)
     return result
 

@@ -60,7 +60,7 @@ class DiskRetry:
                 raise Interrupted(signal)
 
 
-def memory_notes(row: Mapping[str, Any]) -> Iterator[str]:
+def oom_messages(row: Mapping[str, Any]) -> Iterator[str]:
     """A line for each policy whose memory ran out in a step."""
     for key, count in row.items():
         if key.endswith(MEMORY_SUFFIX):

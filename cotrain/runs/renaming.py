@@ -28,8 +28,8 @@ def with_lasting_names(recipe: Recipe, begun: Mapping[str, Any] | None) -> Recip
         return recipe
     policies = {policy: _rename_weights(spec, names) for policy, spec in recipe.policies.items()}
     if (origin := recipe.origin) is not None:
-        arguments, settings = rename_origin(origin.arguments, origin.settings, names)
-        origin = replace(origin, arguments=arguments, settings=settings)
+        arguments, settings = rename_origin(origin.arguments, origin.overrides, names)
+        origin = replace(origin, arguments=arguments, overrides=settings)
     return replace(recipe, policies=policies, origin=origin)
 
 
@@ -44,8 +44,8 @@ def _rename_weights(spec: Policy, names: Mapping[str, str]) -> Policy:
 
 def saved_names(policies: Mapping[str, Any]) -> set[str]:
     """The same of recipe.json."""
-    models = {str(one["model"]) for one in policies.values() if "micro_tokens" in one}
-    return models | {str(path) for one in policies.values() if (path := (one.get("lora") or {}).get("path"))}
+    models = {str(policy["model"]) for policy in policies.values() if "micro_tokens" in policy}
+    return models | {str(path) for policy in policies.values() if (path := (policy.get("lora") or {}).get("path"))}
 
 
 def rename_origin(
@@ -65,7 +65,7 @@ def rename_origin(
     said = {one for key in plain for one in _strings_in(arguments[key])}
     naming = plain | {key for key, value in arguments.items() if _strings_in(value) & set(names) - said}
     new = {key: replace_names(value) if key in naming else value for key, value in arguments.items()}
-    return new, tuple(_rename_setting(one, names) for one in settings)
+    return new, tuple(_rename_setting(setting, names) for setting in settings)
 
 
 def _strings_in(value: Any) -> set[str]:

@@ -17,7 +17,7 @@ import torch
 
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import CotrainError, ProcessLost, RunDirectoryError, ServerSilent, error_text
-from cotrain.core.verbosity import Pace, count_of, notes_logged
+from cotrain.core.verbosity import ProgressPrinter, count_of, notes_logged
 from cotrain.distributed.contract import Backend
 from cotrain.distributed.local import LocalBackend
 from cotrain.metrics.alarms import Monitor, with_examples
@@ -25,17 +25,17 @@ from cotrain.metrics.clusters import counts_json, paired_changes
 from cotrain.metrics.starved import SKIPPED
 from cotrain.metrics.steps import flops_of
 from cotrain.runs import manifest
-from cotrain.runs.code_record import first_record, record_changed_code, refuse_changed_code, remember_code
+from cotrain.runs.code_record import check_code_unchanged, first_record, record_changed_code, remember_code
 from cotrain.runs.directory import (
-    AFTER,
+    AFTER_PROBLEMS,
     CODE,
     STOPPED,
     RunDirectory,
+    check_same_recipe,
     estimates_json,
+    hash_entries,
     provenance_json,
-    refuse_other,
     rows_of,
-    seal_entries,
 )
 from cotrain.runs.figures import (
     best_step,
@@ -53,7 +53,7 @@ from cotrain.runs.fitting import crowded_notes, too_long_notes, with_packing
 from cotrain.runs.log import LoggingObserver, Observer, SilentObserver
 from cotrain.runs.model_paths import pin_model_names, prepare_recipe, weights_of
 from cotrain.runs.out_of_room import DiskRetry, memory_limits, restore_limits
-from cotrain.runs.out_of_room import memory_notes as short_of
+from cotrain.runs.out_of_room import oom_messages as short_of
 from cotrain.storage import checkpoints
 from cotrain.storage.file_ops import FileDigest, GrowingFileHash
 from cotrain.storage.jsonl import JsonlWriter, cut_to_size, truncate_after
@@ -66,11 +66,11 @@ from cotrain.trainer.trainer import CoTrainer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RunResult:
     """A finished run."""
 
     directory: Path
-    summary: Mapping[str, Any]  # as in summary.json
+    summary: Mapping[str, Any]  # content of summary.json
 
 
 def start_run(
@@ -82,18 +82,20 @@ def start_run(
     device: str = "cpu",
     backend: Backend | None = None,
     observer: Observer | None = None,
-    wrap: Callable[[Any], Any] | None = None,
-    lag: int = 0,
-) -> Outcome:
+    wrap_engine: Callable[[Any], Any] | None = None,
+    async_steps: int = 0,
+) -> RunResult:
     """Run a recipe into a new directory. Raises UserError for what the user can mend, Interrupted on a signal.
 
-    ``backend``: who runs the policies; None: this process, on ``device``. ``lag``: see ``lag.py``.
+    ``backend``: who runs the policies; None: this process, on ``device``. ``async_steps``: see ``async_rollouts.py``.
     """
     backend = backend or LocalBackend(device)
     recipe, notes = with_packing(recipe, backend.describe())
-    recipe, saved = prepare_recipe(recipe, checkpoint_every=checkpoint_every, keep_every=keep_every, lag=lag)
+    recipe, saved = prepare_recipe(
+        recipe, checkpoint_every=checkpoint_every, keep_every=keep_every, async_steps=async_steps
+    )
     with RunDirectory.begin(out) as directory:
-        trainer = CoTrainer(recipe, backend=backend, wrap=wrap, lag=lag)
+        trainer = CoTrainer(recipe, backend=backend, wrap_engine=wrap_engine, async_steps=async_steps)
         _set_unsayable_aside(trainer)
         versions = provenance_json(recipe, weights_of(recipe.policies), torch.get_num_threads(), backend.describe())
         observer = LoggingObserver(observer or SilentObserver(), directory.path)
@@ -102,7 +104,7 @@ def start_run(
         aside = getattr(recipe.tasks, "quarantine", None)
         grown = {} if aside is None else _write_quarantine(aside, directory.path / QUARANTINE, observer)
         files = {"provenance.json": versions, CODE: first_record(recipe), "recipe.json": saved}
-        directory.write_sealed({name: value for name, value in files.items() if value is not None}, grown)
+        directory.write_with_hashes({name: value for name, value in files.items() if value is not None}, grown)
         remember_code(directory.path, recipe)
         return _continue_run(directory, trainer, checkpoint_every, observer)
 
@@ -116,14 +118,14 @@ def _set_unsayable_aside(trainer: CoTrainer) -> None:
         set_unsayable_aside(trainer)
 
 
-def _write_quarantine(quarantine: Any, path: Path, observer: Observer) -> dict[str, FileDigest]:
+def _write_quarantine(set_aside_rows: Any, path: Path, observer: Observer) -> dict[str, FileDigest]:
     """Write the rows that a task source has set aside, if there are any; the file's digest by its name."""
     from cotrain.data.malformed_rows import Quarantine
 
-    if not (isinstance(quarantine, Quarantine) and quarantine.refused):
+    if not (isinstance(set_aside_rows, Quarantine) and set_aside_rows.refused):
         return {}
-    quarantine.write(path)
-    observer.message(f"note: {quarantine.summary_line()}; all in {path}")
+    set_aside_rows.write(path)
+    observer.message(f"note: {set_aside_rows.summary_line()}; all in {path}")
     return {path.name: GrowingFileHash(path).digest_all()}
 
 
@@ -134,9 +136,9 @@ def resume_run(
     device: str = "cpu",
     backend: Backend | None = None,
     observer: Observer | None = None,
-    wrap: Callable[[Any], Any] | None = None,
+    wrap_engine: Callable[[Any], Any] | None = None,
     changed_code: bool = False,
-) -> Outcome:
+) -> RunResult:
     """Go on where a run was interrupted; a finished run only has its summary returned. ``changed_code``: also with
     other code of the user's than it was begun with."""
     from cotrain.runs.changes import with_recorded_packing
@@ -148,11 +150,11 @@ def resume_run(
         checkpoints.sweep_leftovers(directory.checkpoints)
         saved: Any = directory.read("recipe.json")  # ``open`` has seen it
         recipe = with_recorded_packing(pin_model_names(recipe, saved), saved)
-        refuse_other(directory.path, saved, recipe)
-        if (done := _finished_outcome(directory, observer)) is not None:
+        check_same_recipe(directory.path, saved, recipe)
+        if (done := _finished_result(directory, observer)) is not None:
             return done
         if not changed_code:
-            refuse_changed_code(directory.path)
+            check_code_unchanged(directory.path)
         if (line := record_changed_code(directory, recipe, from_step=max(_saved_step(directory), 0))) is not None:
             observer.message(line)
         versions: Any = directory.read("provenance.json")
@@ -161,73 +163,81 @@ def resume_run(
                 f"note: this run was begun with {count_of(versions['threads'], 'thread')} and goes on with "
                 f"{torch.get_num_threads()}: sums may round differently, so it is the same run but not bit for bit"
             )
-        lag = int(saved.get("lag", 0))
-        trainer = CoTrainer(recipe, backend=backend or LocalBackend(device), wrap=wrap, lag=lag)
+        async_steps = int(saved.get("async_steps", 0))
+        trainer = CoTrainer(
+            recipe, backend=backend or LocalBackend(device), wrap_engine=wrap_engine, async_steps=async_steps
+        )
         _set_unsayable_aside(trainer)
         return _continue_run(directory, trainer, int(saved["checkpoint_every"]), observer)
 
 
-def _finished_outcome(directory: RunDirectory, observer: Observer) -> Outcome | None:
+def _finished_result(directory: RunDirectory, observer: Observer) -> RunResult | None:
     summary = directory.read("summary.json")
     if summary is None:
         return None
     observer.message(f"{directory.path} is finished: {count_of(summary['steps'], 'step')}; see {directory.report}")
-    return Outcome(directory=directory.path, summary=summary)
+    return RunResult(directory=directory.path, summary=summary)
 
 
 def _continue_run(
     directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, observer: LoggingObserver
-) -> Outcome:
+) -> RunResult:
     """Measure the start, load the newest checkpoint and do the steps that are left. After numbers that are not finite,
     or the loss of a process, go back and on from there."""
     with stop_on_signal() as stopping, notes_logged(observer.log_line):
         trainer.stop_on(stopping)
-        record, room = manifest.CheckpointRecord(directory), DiskRetry(stopping, observer)
+        record, retry_on_full_disk = manifest.CheckpointRecord(directory), DiskRetry(stopping, observer)
         (directory.path / STOPPED).unlink(missing_ok=True)
         trainer.policies.begin_at(directory.begin_time)
         trainer.policies.report_to(observer.message)
-        trainer.watch = lambda total: Pace(total, "  measured {} episodes", observer.message, at_once=True).add
+        trainer.eval_progress = lambda total: (
+            ProgressPrinter(total, "  measured {} episodes", observer.message, at_once=True).add
+        )
         checkpoint = manifest.newest_checkpoint(directory)
         for damage in checkpoint.checkpoint.damaged if checkpoint else ():
             observer.message(f"checkpoint {damage.path.name} is damaged ({damage.reason}) and was passed over")
-        before: dict[str, Any] | None = None  # figures of the start
-        outcome: Outcome | None = None
-        failure: NotFinite | ProcessLost | None = None  # that ended the attempt before
+        before: dict[str, Any] | None = None  # metrics before training, once they are measured
+        result: RunResult | None = None
+        failure: NotFinite | ProcessLost | None = None  # error that ended the previous attempt
         losses = LostProcesses()
         try:
-            while outcome is None:
+            while result is None:
                 try:
                     if isinstance(failure, NotFinite):
-                        _go_back(directory, trainer, failure, observer)
+                        _roll_back(directory, trainer, failure, observer)
                     elif failure is not None:
                         _recover_lost(directory, trainer, failure, observer, to_start=before is None)
                     if before is None:
                         trainer.policies.check_folder(directory.path)
-                        before = _measure_start(directory, trainer, checkpoint, observer, room)
+                        before = _measure_start(directory, trainer, checkpoint, observer, retry_on_full_disk)
                         _remember_answers(directory, trainer, checkpoint)
                         _restore_checkpoint(directory, trainer, checkpoint, observer)
-                    outcome = _run_steps(directory, trainer, before, record, checkpoint_every, observer, room)
+                    result = _run_steps(
+                        directory, trainer, before, record, checkpoint_every, observer, retry_on_full_disk
+                    )
                 except NotFinite as error:
                     if before is None:
                         raise
                     failure, record = error, manifest.CheckpointRecord(directory)
                 except ProcessLost as lost:
-                    losses.count_loss(trainer.finished, lost)
+                    losses.count_loss(trainer.finished_steps, lost)
                     failure, record = lost, manifest.CheckpointRecord(directory)
-            return outcome
+            return result
         except Interrupted:
-            if before is not None and trainer.finished > _saved_step(directory):  # else there is nothing to save yet
-                with suppress(NotFinite, ProcessLost):  # then the checkpoint before it is the one to go on from
+            if before is not None and trainer.finished_steps > _saved_step(directory):  # before that, there is nothing
+                # to save
+                with suppress(NotFinite, ProcessLost):  # a state that cannot be saved: the run goes on from the
+                    # checkpoint before
                     _save_checkpoint(directory, trainer, record)
             observer.message(
-                f"stopped after step {max(trainer.finished, _saved_step(directory))} of {trainer.recipe.steps}; "
+                f"stopped after step {max(trainer.finished_steps, _saved_step(directory))} of {trainer.recipe.steps}; "
                 f"nothing is lost. Go on with: cotrain resume {directory.path}"
             )
             raise
         except Exception as error:
-            if before is not None or isinstance(error, ServerSilent):  # else there is nothing yet to look at
+            if before is not None or isinstance(error, ServerSilent):  # before that, there is nothing to look at
                 with suppress(OSError, CotrainError):
-                    directory.write(STOPPED, {"steps": trainer.finished, "error": error_text(error)})
+                    directory.write(STOPPED, {"steps": trainer.finished_steps, "error": error_text(error)})
             raise
         finally:
             trainer.close()
@@ -243,7 +253,7 @@ def _recover_lost(
     observer.message(f"{lost}; going back to {where}")
     trainer.backend.restart_lost_processes()
     if saved is None:
-        trainer.begin_again()
+        trainer.reset_run()
     if not to_start:
         _restore_checkpoint(directory, trainer, saved, observer)
 
@@ -253,9 +263,9 @@ def _measure_start(
     trainer: CoTrainer,
     saved: manifest.VerifiedCheckpoint | None,
     observer: Observer,
-    room: DiskRetry,
+    retry_on_full_disk: DiskRetry,
 ) -> dict[str, dict[str, Any]]:
-    """Figures of the start, measured by ``trainer``, which has its weights still; where they are lost, once more."""
+    """Metrics before training; measured now if their files are not there."""
     saved_figures = directory.read("before.json")
     if saved_figures is not None and (directory.path / "before_counts.json").exists():
         return dict(saved_figures)
@@ -265,17 +275,17 @@ def _measure_start(
         figures = final_figures(trainer)
     start_files = {"before_counts.json": counts_json(figures), "before.json": estimates_json(figures)}
     stepped = saved is not None and saved.checkpoint.step
-    if stepped and not seal_entries(start_files).items() <= directory.sealed_files().items():
+    if stepped and not hash_entries(start_files).items() <= directory.recorded_hashes().items():
         raise RunDirectoryError(
             f"{directory.path / 'before.json'} was lost, and the start's figures come out otherwise on this machine; "
             "restore it, or start anew"
         )
-    room(directory.write_sealed, start_files)
+    retry_on_full_disk(directory.write_with_hashes, start_files)
     return start_files["before.json"]
 
 
 def _remember_answers(directory: RunDirectory, trainer: CoTrainer, saved: manifest.VerifiedCheckpoint | None) -> None:
-    """What policies of other servers said in the steps that will be played again is not asked again."""
+    """Remember the answers of other servers in steps that will be collected again, so that they are not asked again."""
     if any(policy.outside for policy in trainer.recipe.policies.values()):
         with Ledger(directory.episodes) as ledger:
             later = [step for step in ledger.steps() if saved is None or step >= saved.checkpoint.step]
@@ -291,40 +301,39 @@ def _restore_checkpoint(
         tensors, documents = saved.load()
         trainer.load(documents["state"], tensors, documents.get(AHEAD))
         observer.message(
-            f"resuming after step {trainer.finished} of {trainer.recipe.steps}: {', '.join(tensors)} verified"
+            f"resuming after step {trainer.finished_steps} of {trainer.recipe.steps}: {', '.join(tensors)} verified"
         )
     restore_limits(trainer.policies, trainer.engine, documents)
     cut_to_size(directory.metrics, saved.files[manifest.METRICS].bytes if saved else 0)
     for path in (directory.timings, directory.path / SKIPPED):
-        truncate_after(path, trainer.finished - 1)
+        truncate_after(path, trainer.finished_steps - 1)
     trainer.flops = sum(flops_of(row) for row in rows_of(directory.metrics))
     trainer.seconds = sum(seconds_of(row) for row in rows_of(directory.timings))
     with Ledger(directory.episodes) as ledger:
-        ledger.truncate_after(trainer.finished - 1)
+        ledger.truncate_after(trainer.finished_steps - 1)
 
 
-def _go_back(directory: RunDirectory, trainer: CoTrainer, error: NotFinite, observer: Observer) -> None:
-    """To the newest checkpoint, from which the run goes on with other draws. Raises Diverged where it has been done
-    before."""
+def _roll_back(directory: RunDirectory, trainer: CoTrainer, error: NotFinite, observer: Observer) -> None:
+    """Roll back to the newest checkpoint and go on with another seed. Raises Diverged if that was done before."""
     saved = manifest.newest_checkpoint(directory)
     advice = "lower the learning rate, or look at the rewards"
-    if saved is None or trainer.retries:
+    if saved is None or trainer.rollback_count:
         again = "and so it was after going back to a checkpoint"
         what = "there is no checkpoint to go back to" if saved is None else again
         kept_note = "" if saved is None else f"; {saved.checkpoint.path} is kept"
-        raise Diverged(f"stopped after step {trainer.finished}: {error}, {what}; {advice}{kept_note}") from error
+        raise Diverged(f"stopped after step {trainer.finished_steps}: {error}, {what}; {advice}{kept_note}") from error
     observer.message(
         f"going back to {saved.checkpoint.path.name}, and on from there with other draws: {error}; {advice}"
     )
-    trainer.backend.cache_remote_answers(())  # other draws are other requests
+    trainer.backend.cache_remote_answers(())  # with another seed, requests are others
     _restore_checkpoint(directory, trainer, saved, observer)
-    trainer.set_attempt(1)
+    trainer.reseed(1)
     _save_checkpoint(directory, trainer, manifest.CheckpointRecord(directory))
 
 
 def _load_best(directory: RunDirectory, trainer: CoTrainer, step: int, observer: Observer) -> None:
     """Load what the policies were after ``step`` steps: the best of the evaluations on validation problems."""
-    if step == trainer.finished:
+    if step == trainer.finished_steps:
         return
     tensors, documents = manifest.checkpoint_at(directory, step).load()
     trainer.load(documents["state"], tensors, documents.get(AHEAD))
@@ -339,14 +348,14 @@ def _saved_step(directory: RunDirectory) -> int:
 def _save_checkpoint(directory: RunDirectory, trainer: CoTrainer, record: manifest.CheckpointRecord) -> None:
     """Raises NotFinite for weights that no run can go on with."""
     tensors = trainer.policies.checkpoint_parts()
-    more = {} if (played := trainer.plays.state()) is None else {AHEAD: played}
+    more = {} if (played := trainer.rollouts.state()) is None else {AHEAD: played}
     more |= memory_limits(trainer.policies, trainer.engine)
     documents = {"state": trainer.state(), manifest.RECORD: record.to_json(), **more}
     saved: Any = directory.read("recipe.json")
     best = best_step(directory, trainer.recipe.evaluation.best)
     keep_every, kept = int(saved.get("keep_every", 0)), [] if best is None else [best]
     checkpoints.save_checkpoint(
-        directory.checkpoints, trainer.finished, tensors, documents, keep_every=keep_every, kept=kept
+        directory.checkpoints, trainer.finished_steps, tensors, documents, keep_every=keep_every, kept=kept
     )
 
 
@@ -357,18 +366,18 @@ def _run_steps(
     record: manifest.CheckpointRecord,
     checkpoint_every: int,
     observer: Observer,
-    room: DiskRetry,
-) -> Outcome:
+    retry_on_full_disk: DiskRetry,
+) -> RunResult:
     recipe = trainer.recipe
-    told_of: set[str] = set()
-    first = trainer.finished  # of the steps of this command
-    measured, guard = last_measured(directory), SkipGuard()
+    reported_tasks: set[str] = set()
+    first = trainer.finished_steps  # first step that this command does
+    last_evaluated_step, guard = last_measured(directory), SkipGuard()
     monitor = Monitor(problems=recipe.tasks_per_step)
     for row in rows_of(directory.metrics):
         monitor.add_row(row)
         guard.add_row(row)
     metrics, timings, ledger = (
-        JsonlWriter(directory.metrics, watched=True),
+        JsonlWriter(directory.metrics, shows_progress=True),
         JsonlWriter(directory.timings),
         Ledger(directory.episodes),
     )
@@ -376,33 +385,35 @@ def _run_steps(
     def save() -> None:
         metrics.sync()
         ledger.sync()
-        room(_save_checkpoint, directory, trainer, record)
+        retry_on_full_disk(_save_checkpoint, directory, trainer, record)
 
     with metrics, timings, ledger, _durable_on_exit(metrics, ledger):
         while True:
-            step = trainer.finished - 1  # the last finished one, -1 at the start
-            if trainer.is_evaluation_due() and measured < step + 1:
+            step = trainer.finished_steps - 1  # index of the last finished step, -1 before the first
+            if trainer.is_evaluation_due() and last_evaluated_step < step + 1:
                 row = curve_row(trainer, step=step)
-                room(metrics.append, row)
+                retry_on_full_disk(metrics.append, row)
                 observer.update(row)
-                measured = step + 1
-                if best_step(directory, recipe.evaluation.best) == measured and measured > _saved_step(directory):
+                last_evaluated_step = step + 1
+                if best_step(
+                    directory, recipe.evaluation.best
+                ) == last_evaluated_step and last_evaluated_step > _saved_step(directory):
                     save()
             if trainer.is_done:
                 break
-            due = trainer.finished > 0 and trainer.finished % checkpoint_every == 0
-            if due and trainer.finished > _saved_step(directory):
+            due = trainer.finished_steps > 0 and trainer.finished_steps % checkpoint_every == 0
+            if due and trainer.finished_steps > _saved_step(directory):
                 save()
             with _first_play_shown(trainer, first, observer):
                 result = trainer.step()
-            _name_set_aside(trainer, told_of, observer)
-            room(ledger.append, int(result.row["step"]), result.episodes, result.advantages)
-            room(metrics.append, result.row)
-            room(timings.append, timings_row(result))
+            _name_set_aside(trainer, reported_tasks, observer)
+            retry_on_full_disk(ledger.append, int(result.row["step"]), result.episodes, result.advantages)
+            retry_on_full_disk(metrics.append, result.row)
+            retry_on_full_disk(timings.append, timings_row(result))
             observer.update({**result.row, "seconds": sum(result.seconds.values()), **throughput_row(result)})
-            if result.skipped:
+            if result.skipped_updates:
                 with JsonlWriter(directory.path / SKIPPED) as skipped:
-                    for batch in result.skipped:
+                    for batch in result.skipped_updates:
                         skipped.append(batch)
             for line in short_of(result.row):
                 observer.message(line)
@@ -411,10 +422,10 @@ def _run_steps(
             guard.add_row(result.row)
     for alarm in monitor.end_run():
         observer.message(alarm.line())
-    if trainer.finished > _saved_step(directory):
-        room(_save_checkpoint, directory, trainer, record)
+    if trainer.finished_steps > _saved_step(directory):
+        retry_on_full_disk(_save_checkpoint, directory, trainer, record)
     spent = {
-        "steps": trainer.finished,
+        "steps": trainer.finished_steps,
         "tokens": trainer.tokens,
         "flops": trainer.flops,
         "updates": dict(trainer.policies.update_counts),
@@ -425,7 +436,7 @@ def _run_steps(
         _load_best(directory, trainer, chosen, observer)
     with progress_shown(trainer, "the end", observer.message):
         after, counts = end_figures(trainer, observer.message), directory.read("before_counts.json")
-    _name_set_aside(trainer, told_of, observer)
+    _name_set_aside(trainer, reported_tasks, observer)
     summary = {
         "recipe": recipe.name,
         "seed": recipe.seed,
@@ -435,28 +446,32 @@ def _run_steps(
         "change": estimates_json(paired_changes(after, counts)) if counts else {},
         "alarms": [with_examples(alarm, ledger.read).to_json() for alarm in monitor.alarms],
     }
-    room(directory.write_sealed, {AFTER: problems_json(after), "summary.json": summary}, record.growing_files())
-    return Outcome(directory=directory.path, summary=summary)
+    retry_on_full_disk(
+        directory.write_with_hashes,
+        {AFTER_PROBLEMS: problems_json(after), "summary.json": summary},
+        record.growing_files(),
+    )
+    return RunResult(directory=directory.path, summary=summary)
 
 
 @contextmanager
 def _first_play_shown(trainer: CoTrainer, first: int, observer: Observer) -> Iterator[None]:
     """Say how far the play of the command's first step is, which may take minutes while nobody knows how long a step
     lasts."""
-    if trainer.finished == first:
+    if trainer.finished_steps == first:
         what = f"  step {first + 1}: played {{}} episodes"
-        trainer.executor.watch = lambda total: Pace(total, what, observer.message, at_once=True).add
+        trainer.runner.progress = lambda total: ProgressPrinter(total, what, observer.message, at_once=True).add
     try:
         yield
     finally:
-        trainer.executor.watch = None
+        trainer.runner.progress = None
 
 
-def _name_set_aside(trainer: CoTrainer, told_of: set[str], observer: Observer) -> None:
+def _name_set_aside(trainer: CoTrainer, reported_tasks: set[str], observer: Observer) -> None:
     """Say of each problem that did not fit, once."""
     for task, why in trainer.set_aside().items():
-        if task not in told_of:
-            told_of.add(task)
+        if task not in reported_tasks:
+            reported_tasks.add(task)
             observer.message(f"note: problem {task} is set aside: {why}")
 
 

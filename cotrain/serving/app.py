@@ -40,7 +40,7 @@ from cotrain.core.errors import ConfigError, CotrainError, TooLong, UserError
 from cotrain.formats import openai_requests as asked
 from cotrain.formats.openai_requests import BadRequest, RequestParams
 from cotrain.inference import contract
-from cotrain.rollout.event_loop import together
+from cotrain.rollout.event_loop import gather
 from cotrain.rollout.http_server import GONE, note_departure, receive_body, serve_application
 from cotrain.runs import opening
 from cotrain.serving import shapes
@@ -79,7 +79,7 @@ def run_server(
         trainer = opening.open_trainer(directory, device=device)
         served = ServedRun(trainer, writer)
         where = f"[{host}]" if ":" in host else host
-        print(f"{trainer.recipe.name} after step {trainer.finished}: {', '.join(served.models)}")
+        print(f"{trainer.recipe.name} after step {trainer.finished_steps}: {', '.join(served.models)}")
         print(f"http://{where}:{listener.getsockname()[1]}/v1  (Ctrl-C to leave)", flush=True)
         if host not in LOCAL:
             print("cotrain: this server asks nobody for a password and now answers other machines", flush=True)
@@ -117,7 +117,7 @@ def make_application(served: ServedRun, hosts: Sequence[str] = ()) -> ASGIApp:
 
     async def health(request: Request) -> Response:
         trainer = served.trainer
-        state = {"recipe": trainer.recipe.name, "step": trainer.finished, "requests": served.started}
+        state = {"recipe": trainer.recipe.name, "step": trainer.finished_steps, "requests": served.started}
         return JSONResponse({"status": "ok", "version": __version__, **state, "running": served.engine.open_requests})
 
     async def chat(request: Request) -> Response:
@@ -207,7 +207,7 @@ async def _respond_choices(
         "object": kind,
         "created": int(time.time()),
         "model": entry.name,
-        "system_fingerprint": f"{served.trainer.recipe.name}-step-{served.trainer.finished}",
+        "system_fingerprint": f"{served.trainer.recipe.name}-step-{served.trainer.finished_steps}",
     }
     if params.stream:
         head["object"] = "chat.completion.chunk" if kind.startswith("chat") else kind
@@ -215,7 +215,7 @@ async def _respond_choices(
         return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
     async def all_choices() -> dict[str, Any]:
-        choices = await together([served.answer_request(entry, one, params) for one in requests])
+        choices = await gather([served.answer_request(entry, request, params) for request in requests])
         shaped = [shape(choice, index) for index, choice in enumerate(choices)]
         return {**head, "choices": shaped, "usage": shapes.usage_json(choices)}
 
@@ -246,7 +246,7 @@ async def _stream_events(
         return choice
 
     async def all_choices() -> list[Choice]:
-        return await together([answer_one(index, request) for index, request in enumerate(requests)])
+        return await gather([answer_one(index, request) for index, request in enumerate(requests)])
 
     work = asyncio.ensure_future(served.engine.run_in_thread(all_choices()))
     work.add_done_callback(lambda _: pieces.put_nowait((-1, None, None)))

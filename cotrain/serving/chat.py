@@ -29,9 +29,9 @@ from cotrain.models.load import load_model
 from cotrain.pretraining.trainer import read_result
 from cotrain.prompts.chat_template import Message
 from cotrain.prompts.render import Renderer, generation_config_of
-from cotrain.rollout.common_roles import speaks_short, taught_roles
+from cotrain.rollout.common_roles import is_terse, taught_roles
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.rollout.token_calls import answer_with_tool, find_tool, marks_of
 from cotrain.runs import opening
 from cotrain.runs.choose_formats import DEFAULT_FORMAT, AnswerFormat
@@ -70,7 +70,7 @@ def run_chat(
     if once is not None and not once.strip():
         raise ConfigError("cotrain chat: the problem of --once is empty; expected its text in quotes")
     says_nothing = answer_format == DEFAULT_FORMAT and opening.is_model(directory)
-    if says_nothing and not speaks_short(str(directory)) and not _solves_problems(directory):
+    if says_nothing and not is_terse(str(directory)) and not _solves_problems(directory):
         talk = Conversation(directory, temperature, device, tool)
         hold_chat(talk.reply_lines, f"{directory}. Type something; Ctrl-D to leave.", read_line, once)
         return 0
@@ -84,9 +84,10 @@ def run_chat(
         name: replace(role, sampling=replace(role.sampling, temperature=temperature))
         for name, role in recipe.roles.items()
     }
-    executor = trainer.make_executor(recipe.seed, roles=roles)
+    executor = trainer.make_runner(recipe.seed, roles=roles)
     heading = (
-        f"{recipe.name} after step {trainer.finished}. Type a problem; empty line for an example, Ctrl-D to leave."
+        f"{recipe.name} after step {trainer.finished_steps}. Type a problem; empty line for an "
+        "example, Ctrl-D to leave."
     )
     example = recipe.tasks.get("validation", EXAMPLE).prompt
     hold_chat(partial(problem_lines, trainer, executor), heading, read_line, once, example)
@@ -194,13 +195,13 @@ class Conversation:
         return Completion(token_ids=said, logprobs=(0.0,) * len(said), finish=finish, policy="model", version=0)
 
 
-def problem_lines(trainer: CoTrainer, executor: Executor, problem: str, turn: int) -> list[str]:
+def problem_lines(trainer: CoTrainer, executor: RolloutRunner, problem: str, turn: int) -> list[str]:
     """The lines to show for one problem. Raises UserError where nothing was answered, as to one that is too long."""
     task = Task(
-        id=f"chat/{turn}", prompt=problem, answer=None, solution=None, difficulty=0.0, grader=UnknownAnswerGrader()
+        id=f"chat/{turn}", prompt=problem, gold=None, solution=None, difficulty=0.0, grader=UnknownAnswerGrader()
     )
     evaluation = trainer.recipe.evaluation
-    (episode,) = executor.play(evaluation.protocol, [task], step=CHAT_STEP - turn, group_size=1)
+    (episode,) = executor.collect(evaluation.protocol, [task], step=CHAT_STEP - turn, group_size=1)
     trajectories = trajectories_in(episode)
     solution = next((t for t in trajectories if t.role == "solver"), None)
     if solution is None:

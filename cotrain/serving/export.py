@@ -28,9 +28,9 @@ from cotrain.core.verbosity import count_of
 from cotrain.distributed.local import LocalBackend
 from cotrain.distributed.policy_handles import ModelHandle, PolicyHandle
 from cotrain.models.names import hub_name_of
-from cotrain.rollout.common_roles import how_taught, keep_taught_roles, mark_short_prompts, speaks_short
+from cotrain.rollout.common_roles import how_taught, is_terse, keep_taught_roles, mark_terse_prompts
 from cotrain.runs import manifest, opening
-from cotrain.runs.changes import refuse_foreign_code, refuse_lost, update_model_path
+from cotrain.runs.changes import check_foreign_code, check_models_exist, update_model_path
 from cotrain.runs.directory import RunDirectory
 from cotrain.storage import checkpoints
 from cotrain.storage.file_ops import filled_directory, replace_file
@@ -58,7 +58,7 @@ class ExportedPolicy:
     def weight_bytes(self) -> int:
         """Bytes of its weights, about."""
         weights = self.handle.model.parameters() if isinstance(self.handle, ModelHandle) else ()
-        return sum(one.numel() * one.element_size() for one in weights)
+        return sum(weight.numel() * weight.element_size() for weight in weights)
 
 
 def export_policy(
@@ -87,7 +87,7 @@ def export_policy(
         raise RunDirectoryError(f"{target} is not an empty directory; choose another --out")
     claim_place(target.parent)
     if model is not None:
-        refuse_foreign_code(directory)  # before anything of the run is changed
+        check_foreign_code(directory)  # before anything of the run is changed
         update_model_path(directory, model)
     recipe = opening.recipe_of(directory)
     policy = policy_named(recipe, role)
@@ -110,8 +110,8 @@ def export_policy(
         return target
     with filled_directory(target), watch_growth(target, exported.weight_bytes, f"{target}: {{}} MB written", say):
         exported.handle.save(target, merged=merged)
-    if speaks_short(spec.model):
-        mark_short_prompts(target)
+    if is_terse(spec.model):
+        mark_terse_prompts(target)
     own_roles = {name: role for name, role in recipe.roles.items() if role.policy == policy}
     keep_taught_roles(target, {name: how for name, role in own_roles.items() if (how := how_taught(role)) is not None})
     replace_file(target / CARD, model_card(exported, policy, RunDirectory(directory), merged=merged).encode())
@@ -134,7 +134,7 @@ def _export_to_nanochat(exported: ExportedPolicy, target: Path, *, merged: bool,
 def load_policy(directory: Path | str, recipe: Recipe, policy: str, *, say: Say = lambda text: None) -> ExportedPolicy:
     """Load one policy of a run, and what is counted of the others. Raises StateError for a checkpoint that does not
     fit."""
-    refuse_lost({policy: recipe.policies[policy]}, directory)
+    check_models_exist({policy: recipe.policies[policy]}, directory)
     (handle,) = LocalBackend().open({policy: recipe.policies[policy]}, seed=recipe.seed).values()
     run = RunDirectory(directory)
     saved_steps = checkpoints.checkpoint_steps(run.checkpoints)

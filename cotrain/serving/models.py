@@ -236,7 +236,7 @@ class ServedRun:
             "messages": [asdict(message) for message in (*messages, Message("assistant", text))],
             "model": model.name,
             "policy": model.policy,
-            "step": self.trainer.finished,
+            "step": self.trainer.finished_steps,
             "sampling": asdict(request.sampling),
             "seed": request.seed,
             "prompt_ids": request.prompt_ids,

@@ -20,7 +20,7 @@ from cotrain.formats import openai_requests as asked
 from cotrain.formats.openai_requests import BadRequest
 from cotrain.formats.solutions import Solution, tagged_solution, write_solution
 from cotrain.rollout.judges import confidence, guarded_fields
-from cotrain.rollout.play_context import PlayContext
+from cotrain.rollout.play_context import RolloutContext
 from cotrain.rollout.role import Turn
 from cotrain.rollout.runner import Roles
 from cotrain.serving.models import SERVED_STEP, ServedModel, ServedRun
@@ -100,7 +100,7 @@ def _make_roles(served: ServedRun, model: ServedModel, seed: int, temperature: f
     trainer = served.trainer
     assert model.role is not None  # policies do not judge
     sampling = model.role.sampling if temperature is None else replace(model.role.sampling, temperature=temperature)
-    stage = PlayContext(
+    stage = RolloutContext(
         engine=served.engine,
         renderers=trainer.policies.renderers,
         roles={model.name: replace(model.role, sampling=sampling)},

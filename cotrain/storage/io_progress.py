@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
-from cotrain.core.verbosity import Pace
+from cotrain.core.verbosity import ProgressPrinter
 from cotrain.storage.file_ops import Files
 
 MEGABYTE = 1_000_000
@@ -25,7 +25,7 @@ class MegabytePace:
     def __init__(self, total: int, what: str, say: Say) -> None:
         """``total``: bytes; ``what``: with "{}" where the counts go."""
         self._bytes = self._told = 0
-        self.pace = Pace(max(1, -(-total // MEGABYTE)), what, say)
+        self.pace = ProgressPrinter(max(1, -(-total // MEGABYTE)), what, say)
 
     def add(self, count: int) -> None:
         """So many bytes more."""

@@ -11,10 +11,10 @@ Everything round-trips exactly. Log-probabilities are the raw bits in base64: "f
 and hardly compressible, or "f8:" before float64 where a value is not a float32 (to decode:
 ``numpy.frombuffer(base64.b64decode(text[3:]), "<" + text[:2])``). ``turns`` are the spans of tokens that were sampled,
 [start, end, finish], where they are not all. ``entropies`` has a character a token (``core/entropy.py``), where the
-engine tells them. ``trajectory`` names the first of several traces that were paid as one. ``parsed`` and ``truth`` must
-be JSON; a tuple in them comes back as a list. NaN and infinities there, and in signals, are Python's JSON literals.
-``advantages``, for readers of the file, are what was learned from: objective → [advantage, tokens] over the sampled
-tokens, to four digits.
+engine tells them. ``trajectory`` names the first of several traces that were paid as one. ``findings`` and ``metadata``
+must be JSON; a tuple in them comes back as a list. NaN and infinities there, and in signals, are Python's JSON
+literals. ``advantages``, for readers of the file, are what was learned from: objective → [advantage, tokens] over the
+sampled tokens, to four digits.
 
 Left out: columns (Parquet would be smaller still, at the price of a dependency and of ``zcat``), and quotas.
 """
@@ -168,7 +168,7 @@ class Ledger:
         wrong = next((e for e in episodes if e.step != step), None)
         if wrong is not None:
             raise StateError(f"ledger: an episode of step {wrong.step} was given for step {step}")
-        self._refuse_damage()
+        self._check_damage()
         last = self._index.last_step
         if last is not None and step <= last:
             raise StateError(f"ledger {self.path} ends with step {last}; truncate it before writing step {step}")
@@ -210,7 +210,7 @@ class Ledger:
             self._scan_headers()
             member = self._index.find(step)
         if member is None:
-            self._refuse_damage()
+            self._check_damage()
             raise NotRecorded(f"no step {step} in {self.path}: {self._extent_text()}")
         with report_disk_errors(f"read {self.path}"):
             packed = read_packed(self.path, member)
@@ -233,7 +233,7 @@ class Ledger:
         self._scan_headers()
         last = self._index.last_step
         if last is None or step > last:
-            self._refuse_damage()
+            self._check_damage()
         end = self._index.end_of(step)
         if self.path.exists() and self.path.stat().st_size > end:
             with report_disk_errors(f"truncate {self.path}"):
@@ -294,7 +294,7 @@ class Ledger:
                     return
                 self._index.add(member)
 
-    def _refuse_damage(self) -> None:
+    def _check_damage(self) -> None:
         if self._damage:
             raise StateError(f"{self._damage}; what follows cannot be read, resume from a checkpoint before that")
 
@@ -399,21 +399,21 @@ def episode_from_json(state: Mapping[str, Any]) -> Episode:
 
 
 _ADDRESS = ("step", "task", "member", "role", "call")
-PLAIN = ("role", "policy", "version", "group", "text", "finish", "failure", "parsed", "truth", "parent", "score")
-_CODED = ("address", "prompt_ids", "token_ids", "logprobs", "signals", "turns", "entropies", "trajectory")
+PLAIN = ("role", "policy", "version", "group", "text", "finish", "failure", "findings", "metadata", "parent", "score")
+_CODED = ("address", "prompt_ids", "token_ids", "logprobs", "rewards", "turns", "entropies", "trajectory")
 
 
 def trace_to_json(trace: Trace) -> State:
-    """All of a trace as JSON values. Raises StateError when ``parsed`` or ``truth`` is not JSON."""
+    """All of a trace as JSON values. Raises StateError when ``findings`` or ``metadata`` is not JSON."""
     at = trace.address
-    check_json(trace.parsed, f"trace {at}: parsed", finite=False)
-    check_json(trace.truth, f"trace {at}: truth", finite=False)
+    check_json(trace.findings, f"trace {at}: findings", finite=False)
+    check_json(trace.metadata, f"trace {at}: metadata", finite=False)
     entropies = {"entropies": as_text(trace.entropies)} if trace.entropies else {}
     trajectory = {"trajectory": trace.trajectory} if trace.trajectory else {}
     return {
         "address": [at.step, at.task, at.member, at.role, at.call, *at.path],
         **{name: getattr(trace, name) for name in PLAIN},
-        "signals": [[s.name, s.value, s.tokens] for s in trace.signals],
+        "rewards": [[s.name, s.value, s.tokens] for s in trace.rewards],
         "prompt_ids": trace.prompt_ids,
         "token_ids": trace.token_ids,
         "logprobs": encode_floats(trace.logprobs),
@@ -441,7 +441,7 @@ def trace_from_json(state: Mapping[str, Any]) -> Trace:
         logprobs=decode_floats(logprobs),
         entropies=from_text(entropies),
         trajectory=trajectory,
-        signals=tuple(Reward(name=n, value=v, tokens=None if t is None else (t[0], t[1])) for n, v, t in signals),
+        rewards=tuple(Reward(name=n, value=v, tokens=None if t is None else (t[0], t[1])) for n, v, t in signals),
         **dict(zip(PLAIN, plain, strict=True)),
     )
 

@@ -37,7 +37,7 @@ class RecordFile:
         self._file: FileIO = self._open()
 
     def _open(self) -> FileIO:
-        _refuse_other_kind(self.path, self._field)
+        _check_kind(self.path, self._field)
         with report_disk_errors(f"open {self.path}"):
             make_directory(self._files, self.path.parent)
             if not self.path.exists():
@@ -87,7 +87,7 @@ class RecordFile:
             return reader.read(1) == b"\n"
 
 
-def _refuse_other_kind(path: Path, field: str) -> None:
+def _check_kind(path: Path, field: str) -> None:
     """Raise DataError for what is no file of such rows."""
     real = Path(os.path.realpath(path))
     if path.suffix.lower() not in ("", ".jsonl", ".json", ".ndjson"):

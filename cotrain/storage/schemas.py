@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import RunDirectoryError
-from cotrain.core.shipped import is_embedded
+from cotrain.core.shipped import is_shipped
 
 QUARANTINE = "quarantine.jsonl"  # rows that were set aside (``data/malformed_rows.py``)
 RESULT = "result.json"  # what a finished ``pretrain`` or ``sft`` came to
@@ -22,7 +22,7 @@ DEEPEST = 64  # lists and objects inside each other
 ShapeCheck = Callable[[Any, str, bool], str | None]  # value, where it stands, may fields be missing → what is wrong
 
 
-def refuse_other_path(path: Path) -> None:
+def check_path(path: Path) -> None:
     """Raise RunDirectoryError for what is no directory of a run."""
     if not (path / "recipe.json").is_file():
         what = "a model" if (path / "config.json").is_file() else "no recipe.json in it"
@@ -37,8 +37,8 @@ def refuse_missing(where: str) -> None:
     called so, and no model of the Hub can be. What is there is looked at by whoever opens it."""
     folder = Path(where)
     could_be_of_hub = where.count("/") == 1 and not folder.parent.is_dir()
-    if not (os.path.lexists(folder) or is_embedded(where) or could_be_of_hub):
-        refuse_other_path(folder)
+    if not (os.path.lexists(folder) or is_shipped(where) or could_be_of_hub):
+        check_path(folder)
 
 
 def fault_in(name: str, value: Any, *, partial: bool = False) -> str | None:
@@ -134,7 +134,8 @@ policy = record_of(
     {"model": or_null(text)}, {"lora": or_null(record_of({}, {"path": or_null(text)})), "kind": or_null(text)}
 )
 origin = record_of(
-    {"target": nonblank, "arguments": map_of(anything), "settings": list_of(text)}, {"by_size": map_of(anything)}
+    {"target": nonblank, "arguments": map_of(anything)},
+    {"overrides": list_of(text), "by_size": map_of(anything)},
 )
 settings = record_of(
     {"steps": count, "policies": map_of(policy)},
@@ -158,8 +159,8 @@ address = both_of(
     lambda v, where, partial: list_of(integer)([*v[:3], *v[4:]], where, partial) or text(v[3], where, partial),
 )
 trace = record_of(
-    {"address": address, "role": text, "parsed": map_of(anything), "truth": map_of(anything)}
-    | {"signals": list_of(signal), "token_ids": list_of(integer), "prompt_ids": list_of(integer), "logprobs": text}
+    {"address": address, "role": text, "findings": map_of(anything), "metadata": map_of(anything)}
+    | {"rewards": list_of(signal), "token_ids": list_of(integer), "prompt_ids": list_of(integer), "logprobs": text}
     | {"version": integer, "finish": text},
     {"failure": or_null(text), "parent": or_null(text), "turns": list_of(list_of(anything)), "text": text}
     | {"trajectory": text},
@@ -167,7 +168,8 @@ trace = record_of(
 SHAPES: dict[str, ShapeCheck] = {
     "recipe.json": record_of(
         {"name": text, "steps": count, "checkpoint_every": positive, "origin": or_null(origin), "settings": settings},
-        {"description": or_null(text), "seed": integer, "keep_every": count, "lag": count, "moved": map_of(policy)},
+        {"description": or_null(text), "seed": integer, "keep_every": count, "async_steps": count}
+        | {"moved": map_of(policy)},
     ),
     "provenance.json": record_of(
         {"threads": positive},

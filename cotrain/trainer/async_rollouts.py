@@ -1,11 +1,11 @@
-"""The pipeline of plays and updates: one after the other, or with ``--lag K`` play t + K beside update t.
+"""The pipeline of plays and updates: one after the other, or with ``--async-steps K`` play t + K beside update t.
 
 ::
 
-    lag 0    play 0 │ update 0 │ play 1 │ update 1 │ play 2 …
-    lag 1    play 0 │ play 1   │ play 2   │ …
+    K=0    play 0 │ update 0 │ play 1 │ update 1 │ play 2 …
+    K=1    play 0 │ play 1   │ play 2   │ …
                     │ update 0 │ update 1 │ …
-    lag 2    play 0 │ play 1   │ play 2   │ play 3   │ …
+    K=2    play 0 │ play 1   │ play 2   │ play 3   │ …
                                │ update 0 │ update 1 │ …
 
 With a lag, the new weights are published when both are over: play t + K has the weights of before update t from its
@@ -40,48 +40,50 @@ from cotrain.core.types import Completion, Episode, State, Trace, take_fields
 from cotrain.inference.contract import ContextLimitedEngine, Engine, HoldingEngine, Request
 from cotrain.storage.ledger import episode_from_json, episode_to_json
 from cotrain.trainer.failures import Interrupted, NotFinite
-from cotrain.trainer.overlapped_rollout import HeldPlay
+from cotrain.trainer.overlapped_rollout import HeldRollout
 from cotrain.trainer.policy_store import MEMORY_SUFFIX, PolicyStore
 
-LAGS = range(9)
-AHEAD = "ahead"  # a checkpoint's document of ``PlayPipeline.state``
+ASYNC_STEPS = range(9)
+AHEAD = "ahead"  # name of the checkpoint document that holds ``RolloutPipeline.state``
 IN_TURN = (
-    "note: one process plays and updates in turn, so that --lag saves no time here; --backend ray does both at once"
+    "note: one process plays and updates in turn, so that --async-steps saves no time here; --backend ray does both "
+    "at once"
 )
-SECONDS_SUFFIX = "/seconds"  # behind a policy's name
+
+SECONDS_SUFFIX = "/seconds"  # suffix of the keys that are seconds of a policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlayResult:
-    """A play, and what was counted meanwhile."""
+class RolloutBatch:
+    """The episodes of one step, and what was counted while they were collected."""
 
     episodes: tuple[Episode, ...]
-    outside: Mapping[str, float]  # by policies that answer from outside, see ``PolicyHandle.counts``; but for seconds
-    shortages: Mapping[str, float]  # how often memory ran out, by the key in the row
-    seconds: Mapping[str, float]  # by who was computing or answering
-    wall: float = 0.0  # seconds from its beginning to its end; 0 where nobody knows, as after a checkpoint
+    outside: Mapping[str, float]  # counts of policies on other servers, see ``PolicyHandle.counts``, without seconds
+    oom_counts: Mapping[str, float]  # metric key → how often memory ran out
+    seconds: Mapping[str, float]  # "{policy}/seconds" → seconds in which it computed or answered
+    wall: float = 0.0  # wall time; 0 if it is not known, as for a batch that a checkpoint restored
 
 
-Play = Callable[[int], PlayResult]  # plays a step
+Play = Callable[[int], RolloutBatch]  # plays a step
 
 
-class PlayCounter:
-    """What is counted during a play."""
+class RolloutCounter:
+    """Counts what happens while a batch is collected."""
 
     def __init__(self, engine: Engine, policies: PolicyStore) -> None:
         self._engine, self._policies = engine, policies
         self._counts, self._outside = engine.counts(), policies.outside_counts()
         self._began = time.perf_counter()
 
-    def result_of(self, episodes: tuple[Episode, ...]) -> PlayResult:
-        """The play, which is over."""
+    def result_of(self, episodes: tuple[Episode, ...]) -> RolloutBatch:
+        """The batch, once its episodes are over."""
         counts = {key: value - self._counts.get(key, 0.0) for key, value in self._engine.counts().items()}
         outside = {key: value - self._outside[key] for key, value in self._policies.outside_counts().items()}
         short = [handle.name + MEMORY_SUFFIX for handle in self._policies]
-        return PlayResult(
+        return RolloutBatch(
             episodes=episodes,
             outside={key: value for key, value in outside.items() if not key.endswith(SECONDS_SUFFIX)},
-            shortages={key: counts[key] for key in short if counts.get(key)},
+            oom_counts={key: counts[key] for key in short if counts.get(key)},
             seconds={key: value for key, value in (counts | outside).items() if key.endswith(SECONDS_SUFFIX)},
             wall=time.perf_counter() - self._began,
         )
@@ -91,9 +93,9 @@ class StoppableEngine:
     """An engine with a question asked before each advance: which signal asks the run to stop, if any? Implements
     ``Engine``."""
 
-    beside_update = False  # then a run that is asked to stop waits for the play and the update
-    given_up = False  # the update beside it failed: the play ends too
-    held_play: HeldPlay[PlayResult] | None = None  # that goes on beside an update and waits for its weights
+    beside_update = False  # True while rollouts run during an update: a stop signal then waits for both
+    given_up = False  # True when the update that runs at the same time failed, so that the rollouts end too
+    held_rollout: HeldRollout[RolloutBatch] | None = None  # rollouts that run during an update and wait for its weights
 
     def __init__(self, engine: Engine, stopping: Callable[[], int]) -> None:
         self.engine, self.stopping = engine, stopping
@@ -115,7 +117,7 @@ class StoppableEngine:
 
     def advance(self) -> bool:
         self.raise_if_stopped()
-        return self.engine.advance() if self.held_play is None else self.held_play.advance()
+        return self.engine.advance() if self.held_rollout is None else self.held_rollout.advance()
 
     def raise_if_stopped(self) -> None:
         """Raises Interrupted where the run is asked to stop."""
@@ -123,37 +125,40 @@ class StoppableEngine:
             raise Interrupted(asked)
 
 
-class PlayPipeline:
-    """Who plays the steps of one run, and when."""
+class RolloutPipeline:
+    """Collects the rollouts of each step: before its update, or some steps ahead of it."""
 
-    def __init__(self, engine: StoppableEngine, lag: int, *, apart: bool) -> None:
+    def __init__(self, engine: StoppableEngine, async_steps: int, *, apart: bool) -> None:
         """``engine``: through which steps are played; ``apart``: may that go on while policies are updated?"""
-        self.lag, self._engine = lag, engine
-        self._apart = ThreadPoolExecutor(1, thread_name_prefix="play") if lag and apart else None
-        self._early_thread: ThreadPoolExecutor | None = None  # of plays that are begun beside the update before them
-        self.ready: tuple[PlayResult, ...] = ()  # with a lag: of the step that is due and those after it
-        self._early: tuple[int, PlayResult] | None = None  # without one: a step, and its play
+        self.async_steps, self._engine = async_steps, engine
+        self._apart = ThreadPoolExecutor(1, thread_name_prefix="play") if async_steps and apart else None
+        self._early_thread: ThreadPoolExecutor | None = None  # the thread of rollouts that begin during the update
+        # before them
+        self.ready: tuple[RolloutBatch, ...] = ()  # with async_steps > 0: the batches of the step that is due and of
+        # those after it
+        self._early: tuple[int, RolloutBatch] | None = None  # with async_steps = 0: a step whose rollouts began early,
+        # and its batch
 
-    def take_early(self, step: int) -> PlayResult | None:
+    def take_early(self, step: int) -> RolloutBatch | None:
         """The play of ``step`` that was made beside the update before it, if it was."""
         early, self._early = self._early, None
         return early[1] if early is not None and early[0] == step else None
 
     def missing_steps(self, step: int, *, until: int) -> range:
         """With a lag: the steps, of the run's ``until``, that have to be played before ``step`` is learned from."""
-        return range(step + len(self.ready), step + min(self.lag, until - step))
+        return range(step + len(self.ready), step + min(self.async_steps, until - step))
 
-    def add(self, played: PlayResult) -> None:
+    def add(self, played: RolloutBatch) -> None:
         """The play of the first of ``missing_steps``."""
         self.ready = (*self.ready, as_restored(played))
 
     @contextmanager
-    def play_while_learning(self, step: int, play: Play, *, until: int) -> Iterator[None]:
+    def collect_while_learning(self, step: int, play: Play, *, until: int) -> Iterator[None]:
         """Around the update of ``step``: with a lag, ``play`` the step that is due so much later, of the run's
         ``until``, while the block runs; both are over when it ends. Raises what either raises, the block first;
         Interrupted before anything has begun."""
-        later = step + self.lag
-        if not self.lag or later >= until:
+        later = step + self.async_steps
+        if not self.async_steps or later >= until:
             yield
             self.ready = self.ready[1:]
             return
@@ -176,7 +181,7 @@ class PlayPipeline:
         self.ready = (*self.ready[1:], as_restored(playing.result()))
 
     @contextmanager
-    def play_early(
+    def collect_early(
         self, step: int, play: Play, held: Collection[str] | None
     ) -> Iterator[Callable[[Callable[[], None]], None]]:
         """Around an update and the publishing of its weights: ``play`` the next ``step`` beside it, without those
@@ -190,8 +195,8 @@ class PlayPipeline:
         if self._early_thread is None:
             self._early_thread = ThreadPoolExecutor(1, thread_name_prefix="early play")
         self._engine.raise_if_stopped()
-        held_play: HeldPlay[PlayResult] = HeldPlay(engine, held)
-        self._engine.held_play = held_play
+        held_play: HeldRollout[RolloutBatch] = HeldRollout(engine, held)
+        self._engine.held_rollout = held_play
         held_play.begin(self._early_thread, lambda: play(step))
         try:
             yield held_play.publish
@@ -200,26 +205,28 @@ class PlayPipeline:
             raise
         finally:
             played = held_play.end()
-            self._engine.held_play = None
+            self._engine.held_rollout = None
             self._early = None if played is None else (step, played)
 
     def state(self) -> State | None:
-        """What a checkpoint must hold of them; None where nothing was played ahead. With a lag of 1 it is that play."""
+        """Batches that were collected and not learned from yet, for a checkpoint; None if there are none."""
         plays: list[State] = [
             {
                 "episodes": [episode_to_json(episode) for episode in played.episodes],
                 "outside": dict(played.outside),
-                "shortages": dict(played.shortages),
+                "oom_counts": dict(played.oom_counts),
             }
             for played in self.ready
         ]
-        return None if not plays else plays[0] if self.lag == 1 else {"plays": plays}
+        return None if not plays else plays[0] if self.async_steps == 1 else {"plays": plays}
 
     def load(self, state: Mapping[str, Any] | None) -> None:
-        """What ``state`` gave. Raises StateError."""
+        """Restore what ``state`` gave. Raises StateError."""
         self._early = None
-        plays = [] if state is None else [state] if self.lag == 1 else take_fields("plays ahead", state, "plays")[0]
-        self.ready = tuple(map(_play_from_json, plays))
+        plays = (
+            [] if state is None else [state] if self.async_steps == 1 else take_fields("plays ahead", state, "plays")[0]
+        )
+        self.ready = tuple(map(_batch_from_json, plays))
 
     def close(self) -> None:
         for thread in (self._apart, self._early_thread):
@@ -227,46 +234,51 @@ class PlayPipeline:
                 thread.shutdown()
 
 
-def _play_from_json(play: Mapping[str, Any]) -> PlayResult:
-    episodes, outside, shortages = take_fields("play ahead", play, "episodes", "outside", "shortages")
-    return PlayResult(
-        episodes=tuple(map(episode_from_json, episodes)), outside=outside, shortages=shortages, seconds={}
+def _batch_from_json(play: Mapping[str, Any]) -> RolloutBatch:
+    episodes, outside, shortages = take_fields("play ahead", play, "episodes", "outside", "oom_counts")
+    return RolloutBatch(
+        episodes=tuple(map(episode_from_json, episodes)), outside=outside, oom_counts=shortages, seconds={}
     )
 
 
-def as_restored(played: PlayResult) -> PlayResult:
+def as_restored(batch: RolloutBatch) -> RolloutBatch:
     """The play as a checkpoint gives it back: what protocols noted is JSON."""
     return replace(
-        played, episodes=tuple(replace(e, traces=tuple(map(_trace_as_restored, e.traces))) for e in played.episodes)
+        batch, episodes=tuple(replace(e, traces=tuple(map(_trace_as_restored, e.traces))) for e in batch.episodes)
     )
 
 
 def _trace_as_restored(trace: Trace) -> Trace:
-    return replace(trace, parsed=json.loads(json.dumps(trace.parsed)), truth=json.loads(json.dumps(trace.truth)))
+    return replace(
+        trace, findings=json.loads(json.dumps(trace.findings)), metadata=json.loads(json.dumps(trace.metadata))
+    )
 
 
-def check_lag(recipe: Recipe, lag: int) -> None:
+def check_async_steps(recipe: Recipe, async_steps: int) -> None:
     """Raise ConfigError for a lag that there is not, and for an objective whose loss takes samples for the present
     policy's own."""
-    if lag not in LAGS:
-        raise ConfigError(f"--lag {lag}: expected 0 to {LAGS[-1]}: how many updates a play does not wait for")
-    for name, policy in recipe.policies.items() if lag else ():
-        if isinstance(policy, Learning) and policy.restart_weights:
+    if async_steps not in ASYNC_STEPS:
+        raise ConfigError(
+            f"--async-steps {async_steps}: expected 0 to {ASYNC_STEPS[-1]}: how many updates a play does not wait for"
+        )
+    for name, policy in recipe.policies.items() if async_steps else ():
+        if isinstance(policy, Learning) and policy.reset_to_start:
             raise ConfigError(
-                f"--lag {lag}: policy {name!r} goes back to its start between two steps (restart_weights), and the "
-                "second would be played by the weights before; give --lag 0"
+                f"--async-steps {async_steps}: policy {name!r} is reset to its initial weights between two "
+                "steps (reset_to_start), and the second would be played by the weights before; give --async-steps 0"
             )
-    for name, objective in recipe.objectives.items() if lag else ():
-        needs = objective.by.needs()
-        if needs.on_policy and not needs.ratio:
+    for name, objective in recipe.objectives.items() if async_steps else ():
+        needs = objective.algorithm.needs()
+        if needs.on_policy and not needs.off_policy_corrected:
             raise ConfigError(
-                f"--lag {lag}: objective {name!r} has a loss without a ratio, which takes what older weights said for "
-                f"the present policy's; give --set {cap_path(name, objective)}=2, or --lag 0"
+                f"--async-steps {async_steps}: objective {name!r} has a loss without a ratio, which takes "
+                f"what older weights sampled for the present policy's; give --set {cap_path(name, objective)}=2, or "
+                "--async-steps 0"
             )
 
 
 def updates_behind(traces: Sequence[Trace], policy: str, version: int) -> dict[str, float]:
-    """``{policy}/lag``: updates between what a policy said and its ``version``, on average; nothing where it said
-    nothing."""
+    """``{policy}/updates_behind``: updates between what a policy said and its ``version``, on average; nothing where it
+    said nothing."""
     behind = [version - trace.version for trace in traces if trace.policy == policy]
-    return {f"{policy}/lag": sum(behind) / len(behind)} if behind else {}
+    return {f"{policy}/updates_behind": sum(behind) / len(behind)} if behind else {}

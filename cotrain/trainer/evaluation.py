@@ -19,8 +19,8 @@ from cotrain.core.statistics import Estimate
 from cotrain.core.types import TOO_LONG, Episode, Task
 from cotrain.metrics.clusters import Share, defined_figures, make_figure
 from cotrain.metrics.heldout import answer_agreement_of, trajectories_in, without_truth
-from cotrain.rollout.runner import Executor
-from cotrain.trainer.checks import refuse_idleness, refuse_unmarked_answers, refuse_unmeasured
+from cotrain.rollout.runner import RolloutRunner
+from cotrain.trainer.checks import check_answers_graded, check_measured, check_roles_asked
 
 GREEDY_NAMES = {
     "pass@1": "greedy",
@@ -33,7 +33,7 @@ EVALUATION_STEP = -1  # the step in the addresses of evaluation episodes
 
 def measure_protocol(
     evaluation: Evaluation,
-    executor: Executor,
+    executor: RolloutRunner,
     tasks: Sequence[Task],
     *,
     split: str,
@@ -44,11 +44,11 @@ def measure_protocol(
     left out and counted. Raises TooManyFailures where most of them did, TooLong where no problem fits, ConfigError for
     a protocol that asks nobody, or notes of no answer whether it is right."""
 
-    def play_held_out(player: Executor, members: int) -> tuple[Episode, ...]:
+    def play_held_out(player: RolloutRunner, members: int) -> tuple[Episode, ...]:
         protocol, where = evaluation.protocol, f"held-out problems of {split}"
-        episodes = player.play(protocol, tasks, step=EVALUATION_STEP, split=split, group_size=members)
-        refuse_unmeasured(where, episodes, player.set_aside)
-        refuse_idleness(where, protocol, episodes, "measured")
+        episodes = player.collect(protocol, tasks, step=EVALUATION_STEP, split=split, group_size=members)
+        check_measured(where, episodes, player.set_aside)
+        check_roles_asked(where, protocol, episodes, "measured")
         for why, count in Counter(map(_break_of, episodes)).items():
             if why:
                 first = next(episode.task_id for episode in episodes if episode.failure == why)
@@ -67,7 +67,7 @@ def measure_protocol(
         found |= figures
     is_graded = any(task.gradable for task in tasks)
     if is_graded:
-        refuse_unmarked_answers(f"held-out problems of {split}", played, found)
+        check_answers_graded(f"held-out problems of {split}", played, found)
     else:
         found = without_truth(found) | answer_agreement_of(played)
     found |= broken_off_share(played) | failed_shares(played)

@@ -90,7 +90,7 @@ class FlopsMeter:
         self._scoring = {handle.name for handle in policies if handle.spec.scores}
         self._spent: Counter[tuple[str, str]] = Counter()
 
-    def count_play(self, episodes: Sequence[Episode]) -> None:
+    def count_rollouts(self, episodes: Sequence[Episode]) -> None:
         """What the roles were asked and said. A reward model that plays a role is asked and says nothing."""
         traces = [t for e in episodes for t in e.traces if t.finish != FAILED]
         for name in sorted({t.policy for t in traces} & set(self._shapes)):
@@ -109,7 +109,7 @@ class FlopsMeter:
     def count_learning(self, policy: str, term: LossTerm) -> None:
         """What a policy was trained on."""
         samples = [term.samples[i] for i in computed_samples(term)] if term.samples else []
-        work = sequence_work([(s.prompt_ids, with_context(s.token_ids, s.given)[0]) for s in samples])
+        work = sequence_work([(s.prompt_ids, with_context(s.token_ids, s.context_tokens)[0]) for s in samples])
         self._spent[policy, "learning"] += learning_flops(self._shapes[policy], work)
 
     def take_row(self) -> dict[str, int]:

@@ -29,7 +29,7 @@ from cotrain.trainer.failures import Interrupted
 Result = TypeVar("Result")  # of a play
 
 
-class HeldPlay(Generic[Result]):
+class HeldRollout(Generic[Result]):
     """One play that has begun before its time. The engine is asked by its thread alone until it is over."""
 
     def __init__(self, engine: HoldingEngine, held: Collection[str]) -> None:
@@ -42,8 +42,8 @@ class HeldPlay(Generic[Result]):
         self._future: Future[Result] | None = None
         engine.hold(held)
 
-    def begin(self, thread: ThreadPoolExecutor, play: Callable[[], Result]) -> None:
-        self._future = thread.submit(play)
+    def begin(self, thread: ThreadPoolExecutor, collect: Callable[[], Result]) -> None:
+        self._future = thread.submit(collect)
         self._future.add_done_callback(lambda future: self._is_settled.set())
 
     def advance(self) -> bool:
@@ -51,7 +51,7 @@ class HeldPlay(Generic[Result]):
         Interrupted where the play is given up."""
         self._publish_once()
         has_worked = self._engine.advance()
-        while self._engine.paused:
+        while self._engine.pause:
             self._is_learned.wait()
             self._publish_once()
             has_worked = self._engine.advance()

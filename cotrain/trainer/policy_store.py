@@ -12,7 +12,7 @@ import torch
 from cotrain.config.policies import Learning
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import State, take_fields
-from cotrain.distributed.policy_handles import SCORING_SHORT, PolicyHandle
+from cotrain.distributed.policy_handles import SCORING_OOM, PolicyHandle
 from cotrain.prompts.render import Renderer, Rendering
 from cotrain.storage.tensor_files import TensorParts, is_finite
 from cotrain.trainer.failures import NotFinite
@@ -59,13 +59,13 @@ class PolicyStore:
         """Those that change after an update of this one."""
         return [h for h in self if h.spec.source_policy == policy]
 
-    def restart_policies(self, anew: Iterable[str] = ()) -> list[str]:
+    def reset_policies(self, anew: Iterable[str] = ()) -> list[str]:
         """Before a step is played: policies of ``anew`` get a new optimiser, and those whose iteration is over begin
         the next one with the weights of their start; who did the latter."""
         for name in anew:
-            self[name].renew()
-        asked = [h for h in self if isinstance(h.spec, Learning) and h.spec.restart_weights]
-        return [handle.name for handle in asked if handle.restart()]
+            self[name].reset_optimizer()
+        asked = [h for h in self if isinstance(h.spec, Learning) and h.spec.reset_to_start]
+        return [handle.name for handle in asked if handle.reset_weights()]
 
     def served_versions(self) -> dict[str, int]:
         """Of every policy that changes and is asked: what the engine is told."""
@@ -74,14 +74,14 @@ class PolicyStore:
     def outside_counts(self) -> dict[str, float]:
         """What the policies count that answer from outside: ``{policy}/remote/answers`` and so on."""
         counts = [(key, value) for handle in self for key, value in handle.counts().items()]
-        return {key: value for key, value in counts if not key.endswith(SCORING_SHORT)}
+        return {key: value for key, value in counts if not key.endswith(SCORING_OOM)}
 
-    def scoring_short(self) -> dict[str, float]:
+    def scoring_oom_counts(self) -> dict[str, float]:
         """How often memory ran out while a policy scored, by its key in a row; a learner reports its own."""
         counts = [(handle.name, handle.counts()) for handle in self]
-        return {name + MEMORY_SUFFIX: own.get(f"{name}/{SCORING_SHORT}", 0.0) for name, own in counts}
+        return {name + MEMORY_SUFFIX: own.get(f"{name}/{SCORING_OOM}", 0.0) for name, own in counts}
 
-    def refuse_foreign(self, objective: str, speaker: str, others: Iterable[str]) -> None:
+    def check_same_tokenizer(self, objective: str, speaker: str, others: Iterable[str]) -> None:
         """Raise ConfigError if one of these policies does not read the tokens that ``speaker`` samples."""
         speaker_handle = self[speaker]
         for name in others:

@@ -24,12 +24,12 @@ ROUNDS = 2**20  # more than a step can have: places of a step's own in the strea
 
 
 def with_replacements(
-    recipe: Recipe, step: int, seed: int, tasks: Sequence[Task], play: Callable[..., tuple[Episode, ...]]
+    recipe: Recipe, step: int, seed: int, tasks: Sequence[Task], collect: Callable[..., tuple[Episode, ...]]
 ) -> tuple[Episode, ...]:
     """The episodes of a step's ``tasks`` and those of the problems that replace what has no spread: one with a label
     where that has one. ``play``: tasks, and the place of the ``first`` one, to episodes. ``seed``: of the draws."""
     objective, share = recipe.objectives[recipe.leading_objective], recipe.share_at(step)
-    episodes = newest = play(tasks)
+    episodes = newest = collect(tasks)
     played = list(tasks)
     for _ in range(recipe.refill):
         flat = flat_places(newest, objective)
@@ -41,7 +41,7 @@ def with_replacements(
             task = train_task(recipe.tasks, seed, "refill", place, split, share)
             audited = old.labelled or recipe.audits is None
             played.append(task if audited else replace(task, gradable=False))
-        newest = play(played[first:], first=first)
+        newest = collect(played[first:], first=first)
         episodes = (*episodes, *newest)
     return episodes
 
@@ -49,13 +49,13 @@ def with_replacements(
 def flat_places(episodes: Sequence[Episode], objective: Objective) -> list[int]:
     """Places of the problems that have no group in which two answers earned different rewards that the objective
     reads."""
-    read = {signal.name for signal in objective.by.needs().reads}
+    read = {signal.name for signal in objective.algorithm.needs().reward_signals}
     spread: set[int] = set()
     first: dict[str, tuple[float, ...]] = {}  # what the first answer of each group earned
     for episode in episodes:
         for trace in trajectories_in(episode):
             if trace.role in objective.roles and trace.failure is None:
-                earned = tuple(reward.value for reward in trace.signals if reward.name in read)
+                earned = tuple(reward.value for reward in trace.rewards if reward.name in read)
                 if first.setdefault(trace.group, earned) != earned:
                     spread.add(episode.task)
     return sorted({episode.task for episode in episodes} - spread)

@@ -37,8 +37,8 @@ def judge(completions, answer, **columns):
 problems = [WordProblems(operations=(3, 5)).get("train", index) for index in range(160)]
 OUT.mkdir(parents=True, exist_ok=True)
 with (OUT / "problems.jsonl").open("w", encoding="utf-8") as file:
-    file.writelines(json.dumps({"question": one.prompt, "answer": one.answer}) + "\n" for one in problems)
-rows = [{"prompt": [{"role": "user", "content": f"{one.prompt}\nSolve:"}], "answer": one.answer} for one in problems]
+    file.writelines(json.dumps({"question": one.prompt, "answer": one.gold}) + "\n" for one in problems)
+rows = [{"prompt": [{"role": "user", "content": f"{one.prompt}\nSolve:"}], "answer": one.gold} for one in problems]
 
 config = GRPOConfig(
     output_dir=str(OUT), max_steps=STEPS, learning_rate=1e-3, lr_scheduler_type="constant", beta=0.0, seed=1,

@@ -3,25 +3,25 @@
 from functools import partial
 
 from cotrain import (
+    GRPO,
     OUTCOME,
     Objective,
     Recipe,
     Role,
     Roles,
+    RunConfig,
     Sampling,
-    Settings,
     Signal,
     Task,
     Turn,
+    constant_schedule,
     examine,
+    gather,
     gives,
-    grpo,
     measure_solver,
     recipe,
     rng_of,
-    single,
     solve,
-    together,
 )
 from cotrain.core.arguments import Positive
 from cotrain.core.types import ParseFailure
@@ -36,7 +36,7 @@ LEARNABLE = Signal("learnable", meaning="1 for a problem that is solved sometime
 async def share_solved(roles: Roles, task: Task, samples: int, group: str) -> float:
     """Let the solver answer a problem, pay each answer the truth, and return the share that is right."""
     answers = await roles.solver.many(samples, problem=task.prompt, group=group)
-    rights = await together([examine(task, roles, answer) for answer in answers])
+    rights = await gather([examine(task, roles, answer) for answer in answers])
     for answer, right in zip(answers, rights, strict=True):
         if right is not None:
             answer.reward(OUTCOME, float(right))
@@ -57,7 +57,7 @@ async def play_again(roles: Roles, pool: TaskPool, proposal: Turn, samples: int)
     found = task_from(old.problem, f"pool/{old.signature}") if old else None
     if old and found:
         solved = await share_solved(roles, found[0], samples, group=f"{proposal.id} again")
-        proposal.show(REPLAYED, (old.signature, solved))
+        proposal.add_finding(REPLAYED, (old.signature, solved))
 
 
 @gives(LEARNABLE.to("proposer"), OUTCOME.to("solver"))
@@ -71,13 +71,13 @@ async def propose(task: Task, roles: Roles, *, pool: TaskPool, samples: Positive
         solved = await share_solved(roles, fresh, samples, group=proposal.id)
         proposal.reward(LEARNABLE, float(0 < solved < 1))
         if 0 < solved < 1:
-            proposal.show(MINTED, (fresh.prompt, str(fresh.answer), signature, solved))
+            proposal.add_finding(MINTED, (fresh.prompt, str(fresh.gold), signature, solved))
     await play_again(roles, pool, proposal, samples)
 
 
-@recipe(model="embedded-proposer", steps=40, tasks_per_step=4, group_size=8)
+@recipe(model="shipped-proposer", steps=40, tasks_per_step=4, group_size=8)
 def proposer_pool(
-    run: Settings,
+    run: RunConfig,
     *,
     samples: Positive = 4,  # answers to one problem
     cap: Positive = 256,  # problems that the pool holds
@@ -86,16 +86,18 @@ def proposer_pool(
     protocol = partial(propose, samples=samples)
     return run.recipe(
         "proposer_pool",
-        policies={"generator": run.learner(), "proposer": run.learner(), **run.start()},
+        policies={"generator": run.learner(), "proposer": run.learner(), **run.reference_policies()},
         roles={
             "solver": common_roles.solver("generator", run.model),
             "proposer": Role(policy="proposer", prompt="{hint}\nWrite a problem:", sampling=Sampling(max_tokens=192)),
         },
         objectives={
-            "generator": Objective(policy="generator", on="solver", by=grpo(rewards={OUTCOME: 1.0}, kl=run.pull())),
-            "proposer": Objective(policy="proposer", on="proposer", by=grpo(rewards={LEARNABLE: 1.0})),
+            "generator": Objective(
+                policy="generator", role="solver", algorithm=GRPO(reward_weights={OUTCOME: 1.0}, kl=run.kl_penalty())
+            ),
+            "proposer": Objective(policy="proposer", role="proposer", algorithm=GRPO(reward_weights={LEARNABLE: 1.0})),
         },
-        schedule=single(protocol, "generator", "proposer", stores=("pool",)),
+        schedule=constant_schedule(protocol, "generator", "proposer", stores=("pool",)),
         evaluate=solve,
         measures=(measure_solver("solver", 4),),
         stores={"pool": TaskPool(cap=cap)},

@@ -3,24 +3,24 @@
 from functools import partial
 
 from cotrain import (
+    GRPO,
     OUTCOME,
     Objective,
     Recipe,
     Roles,
-    Settings,
+    RunConfig,
     Signal,
     Task,
     Turn,
+    constant_schedule,
     examine,
+    gather,
     gives,
-    grpo,
     measure_solver,
     recipe,
-    single,
-    together,
 )
 from cotrain.core.arguments import Positive
-from cotrain.metrics.heldout import measure_judge
+from cotrain.metrics.heldout import measure_verifier
 from cotrain.rollout import common_roles
 from cotrain.rollout.reviews import review
 
@@ -49,29 +49,33 @@ async def answer_review_revise(task: Task, roles: Roles, *, reviews: Positive = 
     if was_right is None or not solution.parsed.ok:
         return
     criticisms = await review(task, roles, solution, n=reviews, role="reviewer")
-    await together([revise(task, roles, solution, criticism, was_right) for criticism in criticisms])
+    await gather([revise(task, roles, solution, criticism, was_right) for criticism in criticisms])
 
 
-@recipe(model="embedded-roles", steps=40, tasks_per_step=8, group_size=4)
+@recipe(model="shipped-roles", steps=40, tasks_per_step=8, group_size=4)
 def revise_once(
-    run: Settings,
+    run: RunConfig,
     *,
     reviews: Positive = 4,  # of one solution, each followed by one revision
 ) -> Recipe:
     """One model answers, reviews its answer and revises it once; a review is paid for what it puts right."""
     return run.recipe(
         "revise_once",
-        policies={"model": run.learner(), **run.start()},
+        policies={"model": run.learner(), **run.reference_policies()},
         roles={
             "solver": common_roles.solver("model", run.model),
             "reviewer": common_roles.verifier("model", run.model),
             "refiner": common_roles.refiner("model", run.model),
         },
         objectives={
-            "refiner": Objective(policy="model", on="refiner", by=grpo(rewards={OUTCOME: 1.0}, kl=run.pull())),
-            "reviewer": Objective(policy="model", on="reviewer", by=grpo(rewards={RESCUED: 1.0}, kl=run.pull())),
+            "refiner": Objective(
+                policy="model", role="refiner", algorithm=GRPO(reward_weights={OUTCOME: 1.0}, kl=run.kl_penalty())
+            ),
+            "reviewer": Objective(
+                policy="model", role="reviewer", algorithm=GRPO(reward_weights={RESCUED: 1.0}, kl=run.kl_penalty())
+            ),
         },
-        schedule=single(partial(answer_review_revise, reviews=reviews), "refiner", "reviewer"),
+        schedule=constant_schedule(partial(answer_review_revise, reviews=reviews), "refiner", "reviewer"),
         evaluate=partial(answer_review_revise, reviews=1),
-        measures=(measure_solver("solver", 4), measure_solver("refiner", 4), measure_judge("reviewer")),
+        measures=(measure_solver("solver", 4), measure_solver("refiner", 4), measure_verifier("reviewer")),
     )

@@ -3,18 +3,18 @@
 from functools import partial
 
 from cotrain import (
+    GRPO,
     OUTCOME,
     Objective,
     Recipe,
     Roles,
-    Settings,
+    RunConfig,
     Task,
+    constant_schedule,
     examine,
     gives,
-    grpo,
     measure_solver,
     recipe,
-    single,
 )
 from cotrain.rollout import common_roles
 
@@ -30,19 +30,21 @@ async def answer_briefly(task: Task, roles: Roles, *, price: float = 0.002) -> N
 
 @recipe(steps=40)
 def short_answers(
-    run: Settings,
+    run: RunConfig,
     *,
     price: float = 0.002,  # of one token of an answer
 ) -> Recipe:
     """GRPO that pays for right answers and charges for their tokens."""
     return run.recipe(
         "short_answers",
-        policies={"generator": run.learner(), **run.start()},
+        policies={"generator": run.learner(), **run.reference_policies()},
         roles={"solver": common_roles.solver("generator", run.model)},
         objectives={
-            "generator": Objective(policy="generator", on="solver", by=grpo(rewards={OUTCOME: 1.0}, kl=run.pull()))
+            "generator": Objective(
+                policy="generator", role="solver", algorithm=GRPO(reward_weights={OUTCOME: 1.0}, kl=run.kl_penalty())
+            )
         },
-        schedule=single(partial(answer_briefly, price=price), "generator"),
+        schedule=constant_schedule(partial(answer_briefly, price=price), "generator"),
         evaluate=partial(answer_briefly, price=price),
         measures=(measure_solver("solver", 4),),
     )

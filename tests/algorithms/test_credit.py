@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from cotrain.algorithms.functional.credit import (
     add_at_tokens,
     ema_baseline,
+    group_is_flat,
     group_mean_std,
     leave_one_out,
-    pool_is_flat,
     reward_to_go,
     whiten,
 )
@@ -68,7 +68,7 @@ def test_leave_one_out_is_the_reward_minus_the_mean_of_the_others(pairs):
 
 def test_flat_pools():
     values, index = f64(1, 1, 2, 3, 9), pools(0, 0, 1, 1, 2)
-    assert pool_is_flat(values, index, 4).tolist() == [True, False, True, True]  # pool 3 has no value
+    assert group_is_flat(values, index, 4).tolist() == [True, False, True, True]  # pool 3 has no value
 
 
 def test_whiten_by_hand():

@@ -38,7 +38,9 @@ def made_run(
     }
     settings, origin = {"steps": steps, "flops": None, "policies": {}}, {"target": "x", "arguments": {}, "settings": []}
     recipe = {"name": "x", "steps": steps, "checkpoint_every": 1, "settings": settings, "origin": origin}
-    RunDirectory(folder).write_sealed({"after_problems.json": said, "summary.json": summary, "recipe.json": recipe})
+    RunDirectory(folder).write_with_hashes(
+        {"after_problems.json": said, "summary.json": summary, "recipe.json": recipe}
+    )
 
 
 def _lines(path: Path, rows: Sequence[Mapping[str, object]]) -> None:

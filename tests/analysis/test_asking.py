@@ -43,7 +43,7 @@ def brief(recipe):
 def test_every_arm_is_asked_and_read_alike(model, tmp_path):
     recipes = {"a": brief(grpo(model=model)), "b": brief(grpo(model=model, seed=1)), "c": brief(grpo(model=TINY))}
     found = settled(recipes, "last-number", PROMPT, out=tmp_path, say=print)
-    wanted = {f"roles.solver.prompt={json.dumps(PROMPT)}", 'roles.solver.answer="last-number"'}
+    wanted = {f"roles.solver.prompt={json.dumps(PROMPT)}", 'roles.solver.answer_format="last-number"'}
     assert all(wanted <= set(mine) for mine in found.values()) and found["a"] == found["b"]
     with pytest.raises(ConfigError, match="arm 'a': --prompt: expected a text with the one mark"):
         settled(recipes, "tags", "no mark", out=tmp_path, say=print)
@@ -58,8 +58,8 @@ def test_a_model_is_looked_at_once_for_all_runs(model, tmp_path):
     assert len([line for line in said if line.startswith("asking ")]) == 1
     asked = f"roles.solver.prompt={json.dumps(SOLVE)}"
     assert found == {
-        "a": [asked, 'roles.solver.answer="tags"'],
-        "b": [asked, 'roles.solver.answer="tags"'],
+        "a": [asked, 'roles.solver.answer_format="tags"'],
+        "b": [asked, 'roles.solver.answer_format="tags"'],
         "c": [asked],
     }
     asking.save_answers(tmp_path, found)
@@ -71,17 +71,17 @@ def test_a_model_is_looked_at_once_for_all_runs(model, tmp_path):
 
 def test_what_was_set_for_an_arm_stays(model, tmp_path):
     """An arm that was set to words came out in tags."""
-    words = override(tango(model=model), ["roles.solver.answer=hash", "roles.verifier.verdict=words"])
+    words = override(tango(model=model), ["roles.solver.answer_format=hash", "roles.verifier.verdict_format=words"])
     found = settled({"a": words}, None, out=tmp_path, say=print)["a"]
     roles = override(words, found).roles
-    assert (roles["solver"].answer, roles["verifier"].verdict) == ("hash", "words") and len(found) == 2
+    assert (roles["solver"].answer_format, roles["verifier"].verdict_format) == ("hash", "words") and len(found) == 2
 
 
 def test_arms_without_a_verifier_are_not_asked_for_verdicts(model, tmp_path):
     """A study of both was refused."""
     said, judged = [], AnswerFormat(answer="hash", verdict="words")
     recipes = {"a": grpo(model=model, tasks=EASY), "b": tango(model=model, tasks=EASY)}
-    recipes = {label: override(one, ["roles.solver.answer=hash"]) for label, one in recipes.items()}
+    recipes = {label: override(one, ["roles.solver.answer_format=hash"]) for label, one in recipes.items()}
     found = asking.answer_settings(recipes, judged, out=tmp_path, device="cpu", say=said.append)
     assert [any("verifier" in one for one in found[label]) for label in "ab"] == [False, True]
     assert [line for line in said if line.startswith("note: no role 'verifier'")] == [

@@ -83,7 +83,7 @@ def test_the_dearest_arm_is_the_one_that_has_spent_most(tmp_path):
     RunDirectory.open(folder).extend(made.ends_at(budget))
     saved = json.loads((folder / "recipe.json").read_text())
     assert saved["settings"] == {"steps": 10**6, "flops": 12040.0, "policies": {}} and saved["steps"] == 10**6
-    assert saved["origin"]["settings"] == ["steps=1000000", "flops=12040.0"]
+    assert saved["origin"]["overrides"] == ["steps=1000000", "flops=12040.0"]
     assert not (folder / "summary.json").exists()
 
 
@@ -96,7 +96,7 @@ def test_a_run_goes_on_to_a_budget_and_its_decays_do_not_stretch(tmp_path):
         seed=2,
         ends={**made.run_ends, "horizon": made.batches},
         evaluate_every=2,
-        settings=made.common_settings,
+        overrides=made.common_overrides,
         device="cpu",
         threads=2,
         checkpoint_every=1,
@@ -273,7 +273,7 @@ def test_a_small_comparison_is_made_equal_and_not_repeated(tmp_path):
         "evaluation.curve_tasks=1",
     )
     made = ComparisonPlan(
-        arms=arms, seeds=1, out=tmp_path / "cmp", batches=3, evaluate_every=3, operations=(2, 2), settings=tiny
+        arms=arms, seeds=1, out=tmp_path / "cmp", batches=3, evaluate_every=3, operations=(2, 2), overrides=tiny
     )
     result = compare(made)
     runs = {name: found["seeds"][0] for name, found in result["recipes"].items()}

@@ -110,7 +110,7 @@ def test_a_file_says_what_each_part_compares(tmp_path):
     assert [arm.label for arm in two.arms] == ["outcome", "oracle"] and two.measure == study.measure == "solver/greedy"
     assert two.arms[1].arguments == {"model": TINY, "steps_judged_by": "oracle", "alpha": 0.5}
     assert (two.operations, three.operations) == ((2, 2), (3, 3)) and two.out == tmp_path / "out" / "2-steps"
-    assert three.settings == ("evaluation.tasks=16", "group_size=4") and two.settings == ("evaluation.tasks=16",)
+    assert three.overrides == ("evaluation.tasks=16", "group_size=4") and two.overrides == ("evaluation.tasks=16",)
     assert run_count_lines(study)[1].startswith("2 steps: 2 arms × 3 seeds = 6 runs, in ")
     alone = written(tmp_path / "alone", FILE.split("[parts")[0])
     assert list(read_study(alone).parts) == ["all"] and read_study(alone).gate is None
@@ -262,7 +262,7 @@ def test_an_arm_may_have_settings_of_its_own(tmp_path):
     recipes = plan.make_recipes(plan.arms)
     limits = {label: recipe.roles["solver"].sampling.max_tokens for label, recipe in recipes.items()}
     assert limits["oracle"] == 7 != limits["outcome"]
-    words = run_command(plan.arms[1], tmp_path / "new", seed=0, ends={"steps": 4}, evaluate_every=0, settings=(),
+    words = run_command(plan.arms[1], tmp_path / "new", seed=0, ends={"steps": 4}, evaluate_every=0, overrides=(),
                         device="cpu", tasks=None, data=None, operations=None, lenient=False)  # fmt: skip
     assert "--set=roles.solver.sampling.max_tokens=7" in words
     for wrong, says in (('["seed=3"]', "seed is the same for every arm"), ('"a=1"', 'list of "dotted.path=value"')):

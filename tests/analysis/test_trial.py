@@ -29,7 +29,7 @@ def test_a_trial_reaches_every_phase_of_every_arm():
 
 
 def test_what_the_user_gives_counts_more():
-    short = short_plan(plan_of("grpo", settings=("tasks_per_step=3",)), batches=7)
+    short = short_plan(plan_of("grpo", overrides=("tasks_per_step=3",)), batches=7)
     assert short.batches == 7
     assert short.make_recipes(short.arms)["grpo"].tasks_per_step == 3
 

@@ -1,4 +1,4 @@
-"""From nothing to embedded-checker, with a model of one layer and few updates."""
+"""From nothing to shipped-checker, with a model of one layer and few updates."""
 
 import json
 from dataclasses import asdict, replace
@@ -14,7 +14,7 @@ from cotrain.models.from_scratch import new_model
 from cotrain.models.load import describe_model, load_model
 from cotrain.pretraining.corpora import practice_of
 from cotrain.pretraining.pretrain import config_for
-from cotrain.rollout.common_roles import speaks_short
+from cotrain.rollout.common_roles import is_terse
 from cotrain.storage import checkpoints as transaction
 from tests.helpers import TINY
 
@@ -34,11 +34,7 @@ def test_from_nothing_to_the_base(tmp_path):
     assert json.loads((tmp_path / "out/base-checker.json").read_text())["models"] == made["models"]
     settled, tokenizer = load_model(tmp_path / "out/mended")
     base, _ = load_model(tmp_path / "out/base-checker")
-    assert (
-        base.config.num_hidden_layers == 1
-        and len(tokenizer) <= 640
-        and speaks_short(str(tmp_path / "out/base-checker"))
-    )
+    assert base.config.num_hidden_layers == 1 and len(tokenizer) <= 640 and is_terse(str(tmp_path / "out/base-checker"))
     ids = torch.arange(9)[None]
     ratio = base(ids).logits / settled(ids).logits
     assert ratio.median().item() == pytest.approx(2.0, abs=0.02)  # sharpened, and stored as bfloat16
@@ -89,6 +85,6 @@ def test_sizes_have_as_many_parameters_as_they_say(size, least, most):
 
 def test_what_ships_is_what_its_file_describes():
     said = json.loads((BESIDE / "base-checker.json").read_text(encoding="utf-8"))
-    assert said["models"]["base-checker"] == describe_model("embedded-checker")
+    assert said["models"]["base-checker"] == describe_model("shipped-checker")
     assert said["settings"] == json.loads(json.dumps(asdict(BaseSettings())))
-    assert said["tokens"]["practice"] == BaseSettings().practice_tokens and speaks_short("embedded-checker")
+    assert said["tokens"]["practice"] == BaseSettings().practice_tokens and is_terse("shipped-checker")

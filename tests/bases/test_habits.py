@@ -12,7 +12,7 @@ from cotrain.core.shipped import OWN
 from cotrain.data.word_problems.corrupt import with_habits
 from cotrain.data.word_problems.source import study_problems
 from cotrain.models.load import describe_model
-from cotrain.rollout.common_roles import speaks_short
+from cotrain.rollout.common_roles import is_terse
 from tests.helpers import TINY
 
 
@@ -20,7 +20,7 @@ from tests.helpers import TINY
 def test_a_base_with_habits_is_made_and_installed(tmp_path):
     brief = HabitSettings(start=str(TINY), tokens=2 * BATCH, problems=study_problems((2, 3)))
     made = build_habits(tmp_path / "out", brief, report=lambda line: None)
-    assert made["finished"] and speaks_short(str(tmp_path / "out/base-habits"))
+    assert made["finished"] and is_terse(str(tmp_path / "out/base-habits"))
     assert build_habits(tmp_path / "out", brief, resume=True, report=lambda line: None)["models"] == made["models"]
     install_base(tmp_path / "out", tmp_path / "assets", NAME)
     said = json.loads((tmp_path / "assets/base-habits.json").read_text(encoding="utf-8"))
@@ -44,5 +44,5 @@ def test_all_errors_of_its_practice_are_habits_and_the_wrong_way_is_the_likelier
 
 def test_what_ships_is_what_its_file_describes():
     said = json.loads((OWN / "base-habits.json").read_text(encoding="utf-8"))
-    assert said["models"]["base-habits"] == describe_model("embedded-habits") and speaks_short("embedded-habits")
+    assert said["models"]["base-habits"] == describe_model("shipped-habits") and is_terse("shipped-habits")
     assert said["settings"] == json.loads(json.dumps(asdict(HabitSettings())))

@@ -11,7 +11,7 @@ from bases.base import BATCH
 from bases.noisy import NAMES, NoisySettings, build_noisy, install_noisy
 from cotrain.models.heads import reward_model
 from cotrain.models.load import load_model
-from cotrain.rollout.common_roles import speaks_short
+from cotrain.rollout.common_roles import is_terse
 
 
 @pytest.mark.whole
@@ -27,9 +27,7 @@ def test_from_nothing_to_the_noisy_models(tmp_path):
     assert json.loads((tmp_path / "out/base.json").read_text())["models"] == made["models"]
     for name in NAMES[:4]:
         model, tokenizer = load_model(tmp_path / "out" / name)
-        assert (
-            model.config.num_hidden_layers == 1 and len(tokenizer) <= 640 and speaks_short(str(tmp_path / "out" / name))
-        )
+        assert model.config.num_hidden_layers == 1 and len(tokenizer) <= 640 and is_terse(str(tmp_path / "out" / name))
     rater = reward_model(tmp_path / "out/base-rater")
     word, _ = load_model(tmp_path / "out/rated")
     assert torch.equal(rater.body(torch.arange(9)[None])[0], word.model(torch.arange(9)[None])[0])

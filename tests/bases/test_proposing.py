@@ -25,7 +25,7 @@ from cotrain.data.word_problems.reader import read_problem
 from cotrain.data.word_problems.source import study_problems
 from cotrain.models.load import describe_model
 from cotrain.recipes.mae.evolve import parse_score
-from cotrain.rollout.common_roles import FORMAT_MARK, check_taught, speaks_short
+from cotrain.rollout.common_roles import FORMAT_MARK, check_taught, is_terse
 from cotrain.rollout.readers import is_held_out
 from tests.helpers import TINY
 
@@ -36,7 +36,7 @@ SETTINGS = ProposerSettings()
 def test_a_base_that_proposes_is_made_and_installed(tmp_path):
     brief = ProposerSettings(start=str(TINY), tokens=2 * BATCH, problems=study_problems((2, 3)))
     made = build_proposer(tmp_path / "out", brief, report=lambda line: None)
-    assert made["finished"] and speaks_short(str(tmp_path / "out" / NAME))
+    assert made["finished"] and is_terse(str(tmp_path / "out" / NAME))
     install_base(tmp_path / "out", tmp_path / "assets", NAME)
     said = json.loads((tmp_path / f"assets/{NAME}.json").read_text(encoding="utf-8"))
     assert said["models"][NAME] == describe_model(str(tmp_path / "assets" / NAME))
@@ -81,9 +81,9 @@ def test_its_conversations_are_asked_as_the_roles_ask():
 
 def test_what_ships_is_what_its_file_describes():
     said = json.loads((BESIDE / f"{NAME}.json").read_text(encoding="utf-8"))
-    assert said["models"][NAME] == describe_model("embedded-proposer") and speaks_short("embedded-proposer")
+    assert said["models"][NAME] == describe_model("shipped-proposer") and is_terse("shipped-proposer")
     assert said["settings"] == json.loads(json.dumps(asdict(SETTINGS)))
     mark = json.loads((BESIDE / NAME / FORMAT_MARK).read_text(encoding="utf-8"))
     assert mark == {"prompts": "short", "taught": list(TAUGHT)}
     for method in TAUGHT:
-        check_taught(method, "embedded-proposer")
+        check_taught(method, "shipped-proposer")

@@ -20,7 +20,7 @@ from cotrain.formats.solutions import tagged_solution
 
 
 def task(prompt):
-    return Task(id="t", prompt=prompt, answer=None, solution=None, difficulty=0.0, grader=None)
+    return Task(id="t", prompt=prompt, gold=None, solution=None, difficulty=0.0, grader=None)
 
 
 @pytest.mark.parametrize(

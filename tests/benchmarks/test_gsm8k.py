@@ -102,7 +102,7 @@ def test_steps_are_labelled_and_the_source_is_made_again(tmp_path):
     rows_file(tmp_path / "test.jsonl", rows[25:])
     source = CheckedProblems(str(tmp_path))
     task = source.get("test", 0)
-    right = task.answer
+    right = task.gold
     verdicts = task.grade_steps(("2*3 = 6", "2*3 = 7", f"#### {right}", "#### 1000"))
     assert verdicts.ok == (True, False, True, False)
     assert verdicts.reasons == ("", "arithmetic", "", "answer")

@@ -51,8 +51,8 @@ def test_a_parameter_with_the_name_of_a_flag_is_refused_in_one_line(tmp_path, ca
     for name in ("data", "out", "config", "log_level"):
         file = tmp_path / f"own_{name}.py"
         file.write_text(
-            "from cotrain import Recipe, Settings, recipe\n\n"
-            f"@recipe\ndef mine(run: Settings, *, {name}: str = 'x') -> Recipe:\n    raise AssertionError\n"
+            "from cotrain import Recipe, RunConfig, recipe\n\n"
+            f"@recipe\ndef mine(run: RunConfig, *, {name}: str = 'x') -> Recipe:\n    raise AssertionError\n"
         )
         assert main(["run", f"{file}:mine", "--out", str(tmp_path / "run")]) == 2
         (line,) = capsys.readouterr().err.splitlines()

@@ -15,16 +15,16 @@ UPDATES = "updates in 160 steps: generator 90, verifier 70; "
     ("settings", "line"),
     [
         (
-            {"blend": "reward"},
+            {"advantage_mix": "reward"},
             f"{TURNS}{UPDATES}generator: r = outcome + α · mean(step), α 0.1 → 0.001 (decay)",
         ),
         (
-            {"blend": "reward", "step_scale": "one", "alpha": 0.5, "alpha_end": 0.5, "format_reward": 0.1},
+            {"advantage_mix": "reward", "step_scale": "one", "alpha": 0.5, "alpha_end": 0.5, "format_reward": 0.1},
             f"{TURNS}{UPDATES}generator: r = outcome + 0.1 · format + α · sum(step), α 0.5",
         ),
         ({}, f"{TURNS}{UPDATES}generator: A = (1 − α) · A(outcome) + α · A(step), α 0.1 → 0.001 (decay)"),
         (
-            {"blend": "add", "simultaneous": True, "steps": 4},
+            {"advantage_mix": "add", "simultaneous": True, "steps": 4},
             "plan: every step generator and verifier; updates in 4 steps: generator 4, verifier 4; "
             "generator: A = A(outcome) + α · A(step), α 0.1 → 0.001 (decay)",
         ),
@@ -41,7 +41,7 @@ def test_one_policy_that_is_paid_for_answers_has_no_plan_to_tell():
 
 @pytest.mark.whole
 def test_it_is_the_first_line_of_a_run(tmp_path, capsys):
-    words = ["run", "tango", "--smoke", "--blend", "reward", "--threads", "1", "--out", str(tmp_path / "run")]
+    words = ["run", "tango", "--smoke", "--advantage-mix", "reward", "--threads", "1", "--out", str(tmp_path / "run")]
     assert main(words) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert first.startswith(

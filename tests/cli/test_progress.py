@@ -67,8 +67,8 @@ def test_a_check_of_data(tmp_path, capsys):
 
 
 def test_what_the_figures_leave_out_stands_beside_them_and_never_alone():
-    assert summary_keys(["solver/failed", "solver/truth/rollout_reward"]) == [
-        "solver/truth/rollout_reward",
+    assert summary_keys(["solver/failed", "solver/metadata/rollout_reward"]) == [
+        "solver/metadata/rollout_reward",
         "solver/failed",
     ]
     assert summary_keys(["broken_off", "solver/pass@1", "solver/read"]) == ["solver/pass@1", "broken_off"]

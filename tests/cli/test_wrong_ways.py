@@ -74,9 +74,9 @@ def test_a_model_that_never_stops(place, capsys):
 
 
 def test_a_reward_model_as_a_solver(place, capsys):
-    assert "scores and does not speak" in run(capsys, "--model", "embedded-rater")
+    assert "scores and does not speak" in run(capsys, "--model", "shipped-rater")
     assert "--rm-model" in fails(
-        capsys, "eval", "embedded-rater", "--suite", "gsm8k", "--data", "data.jsonl", "--out", "out"
+        capsys, "eval", "shipped-rater", "--suite", "gsm8k", "--data", "data.jsonl", "--out", "out"
     )
 
 
@@ -96,7 +96,7 @@ def test_a_context_that_is_too_short(place, capsys):
 
 def test_a_dry_run_refuses_two_bases_in_one(place, capsys):
     line = run(capsys, "--model", TINY, "--lora", "4", "--set", "policies.generator.dtype=bfloat16", "--dry-run")
-    assert "share the base" in line and "set policies.start.dtype=bfloat16 too" in line
+    assert "share the base" in line and "set policies.reference.dtype=bfloat16 too" in line
 
 
 def test_a_directory_that_holds_no_model(place, capsys):
@@ -289,10 +289,10 @@ def test_a_trial_of_a_recipe_that_cannot_be_without_its_problems(tmp_path, capsy
     """As that of environments, which asked for the problems that were named."""
     (tmp_path / "mine.py").write_text(
         "from dataclasses import replace\n"
-        "from cotrain import ConfigError, Recipe, Settings, recipe\n"
+        "from cotrain import ConfigError, Recipe, RunConfig, recipe\n"
         "from cotrain.recipes.grpo import grpo\n\n"
         "@recipe(steps=3)\n"
-        "def mine(run: Settings) -> Recipe:\n"
+        "def mine(run: RunConfig) -> Recipe:\n"
         "    if run.tasks is None or run.tasks.describe()['kind'] != 'jsonl':\n"
         "        raise ConfigError('mine: no problems are named')\n"
         "    return replace(grpo(**run.values()), name='mine')\n"
@@ -328,4 +328,4 @@ def test_a_dry_run_refuses_what_the_engine_would(tmp_path, capsys, family, sizes
     tokenizer.save_pretrained(tmp_path / "model")
     assert main(["run", "grpo", "--model", str(tmp_path / "model"), "--dry-run"]) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("cotrain: ")]
-    assert "the embedded engine cannot run" in line and why in line
+    assert "the local engine cannot run" in line and why in line

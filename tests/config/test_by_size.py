@@ -14,7 +14,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from cotrain.cli.main import main
-from cotrain.config.large_model_defaults import settings_by_size, size_notes
+from cotrain.config.large_model_defaults import overrides_by_size, size_notes
 from cotrain.config.override import override
 from cotrain.config.registry import make_recipe
 from cotrain.core.errors import ConfigError, ModelError
@@ -66,7 +66,7 @@ def models(tmp_path_factory):
 
 def test_shipped_and_small_models_have_the_recipes_defaults():
     for recipe in (tango(), grpo(model=TINY)):
-        assert recipe.origin.by_size == {} and recipe.origin.settings == ()
+        assert recipe.origin.by_size == {} and recipe.origin.overrides == ()
         assert recipe.policies["generator"].lr == 2e-4 and recipe.tasks_per_step == 16
 
 
@@ -87,12 +87,14 @@ def test_what_is_given_counts_and_a_resumed_run_has_what_it_had(models):
     given = grpo(model=models.middle, lr=2e-4, tasks_per_step=16)
     assert given.policies["generator"].lr == 2e-4 and given.tasks_per_step == 16
     made = tango(model=models.middle)
-    again = override(make_recipe("tango", made.origin.arguments, again=True), made.origin.settings)
+    again = override(make_recipe("tango", made.origin.arguments, again=True), made.origin.overrides)
     assert resolved_json(again) == resolved_json(made)
     older = {name: value for name, value in made.origin.arguments.items() if name != "verifier_lr"}
     assert make_recipe("tango", older, again=True).policies["verifier"].lr == 2e-4  # a parameter that it did not have
     author = replace(made.policies["generator"], micro_tokens=8192)
-    assert settings_by_size({"a": author, "b": replace(author, micro_tokens=2048)}) == {"policies.b.micro_tokens": 1024}
+    assert overrides_by_size({"a": author, "b": replace(author, micro_tokens=2048)}) == {
+        "policies.b.micro_tokens": 1024
+    }
     assert recipe_json(made, checkpoint_every=1)["origin"]["by_size"]["lr"] == 1e-5
 
 
@@ -119,7 +121,7 @@ def test_as_many_answers_at_a_time_as_fit(models, monkeypatch):
     doubled = override(recipe, [f"policies.{name}.rows={2 * rows}" for name in ("generator", "verifier")])
     assert seen.total_memory <= 0.9 * tight.available < replace(seen, recipe=doubled).total_memory
     few = override(recipe, ["policies.generator.rows=4"])
-    few = replace(few, origin=replace(few.origin, settings=()))  # as if the recipe had it
+    few = replace(few, origin=replace(few.origin, overrides=()))  # as if the recipe had it
     assert fit_to_memory(few, "cpu", tight)[0].policies["generator"].rows == 4
     full, (line,) = fit_to_memory(recipe, "cpu", Memory(total=64 * GIB, available=4 * GIB))  # fewer rows do not help
     assert full == recipe and "most of it is optimiser" in line
@@ -142,7 +144,7 @@ def test_the_settings_that_let_a_run_fit_are_said(models, monkeypatch):
     """Moments beside the device cost less than layers computed again; together they make the most room."""
     monkeypatch.setattr(memory_plan, "resident_bytes", lambda: 0.0)
     recipe, total = tango(model=models.middle, tasks_per_step=1, group_size=2), {}
-    moved = [f"policies.{name}.offload=true" for name in ("generator", "verifier", "start")]
+    moved = [f"policies.{name}.offload=true" for name in ("generator", "verifier", "reference")]
     again = [f"policies.{name}.gradient_checkpointing=true" for name in ("generator", "verifier")]
     wide = [f"policies.{name}.{field}" for name in recipe.policies for field in ("rows=8", "micro_tokens=16384")]
     few = override(recipe, wide)  # whose activations are larger than the moments
@@ -200,8 +202,8 @@ def test_weights_are_laid_out_where_that_pays_and_fits(models, monkeypatch):
     recipe, room = tango(model=models.middle), Memory(total=64 * GIB, available=64 * GIB)
     here = {"device": "cpu", "kind": "local"}
     made, (line,) = choose_packing(recipe, here, room, 1.4)
-    assert [made.policies[name].pack_weights for name in ("generator", "verifier", "start")] == [True, True, None]
-    assert made.origin.settings[-2:] == ("policies.generator.pack_weights=true", "policies.verifier.pack_weights=true")
+    assert [made.policies[name].pack_weights for name in ("generator", "verifier", "reference")] == [True, True, None]
+    assert made.origin.overrides[-2:] == ("policies.generator.pack_weights=true", "policies.verifier.pack_weights=true")
     assert "are laid out for decoding" in line and "1.40 times as fast" in line and "1.49 GiB more memory" in line
     more = estimate_run(made, device="cpu").memory["packed weights"]
     assert more == 2 * 4 * model_size(models.middle).parameters
@@ -244,7 +246,7 @@ def test_the_dry_run_says_so_and_its_file_is_the_same_run(models, tmp_path, monk
     assert "lr 1e-05, tasks_per_step 8, micro_tokens 1024; --lr, --tasks-per-step choose otherwise" in line
     packing = re.findall(r"packed weights .*|weights of .* laid out for decoding: products are [0-9.]+ times .*", told)
     chosen = "policies.generator.pack_weights=true" in told
-    assert len(packing) == 1 + chosen and "policies.start.pack_weights=null" in told
+    assert len(packing) == 1 + chosen and "policies.reference.pack_weights=null" in told
     assert "\nlr = 1e-05\n" in told
     Path("run.toml").write_text(told)
     assert main(["run", "--config=run.toml", "--out=run", "--dry-run"]) == 0

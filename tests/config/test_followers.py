@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from cotrain.algorithms.contract import PolicyVerbs
+from cotrain.algorithms.contract import PolicyClient
 from cotrain.config.followers import AverageHandle, SnapshotHandle, rate_at
 from cotrain.config.policies import Average, adapter, ema, frozen, snapshot, trainable
 from cotrain.core.errors import ConfigError, StateError, UnknownName
@@ -19,7 +19,7 @@ def module(value: float) -> nn.Linear:
     return made
 
 
-class Source(PolicyVerbs):
+class Source(PolicyClient):
     """Has these weights after so many updates."""
 
     version = 0
@@ -111,17 +111,17 @@ def test_nonsense_is_refused():
     made = grpo(steps=2)
 
     def with_start(spec):
-        return replace(made, policies={**made.policies, "start": spec})
+        return replace(made, policies={**made.policies, "reference": spec})
 
-    with_start(ema("embedded", of="generator"))
+    with_start(ema("shipped", of="generator"))
     for spec, problem in (
-        (ema("embedded", of="nobody"), "nobody"),
-        (snapshot("embedded-format", of="generator", every=2), "one model"),
-        (ema("embedded", of="start"), "must be trainable"),
+        (ema("shipped", of="nobody"), "nobody"),
+        (snapshot("shipped-format", of="generator", every=2), "one model"),
+        (ema("shipped", of="reference"), "must be trainable"),
     ):
         with pytest.raises(ConfigError, match=problem):
             with_start(spec)
     made = grpo(steps=2, lora=4)
     with pytest.raises(ConfigError, match="'generator', which is an adapter; make 'generator' trainable"):
-        with_start(ema("embedded", of="generator"))
+        with_start(ema("shipped", of="generator"))
     assert (trainable("m").source_policy, frozen("m").source_policy, adapter("m").source_policy) == (None, None, None)

@@ -18,7 +18,7 @@ from cotrain.recipes.tango import tango
 from cotrain.reports.why import explain_rollout
 from tests.helpers import TINY
 
-NAMES = ("solver", "generator", "policy/generator", "start", "policy/start")
+NAMES = ("solver", "generator", "policy/generator", "reference", "policy/reference")
 
 
 @pytest.mark.whole
@@ -29,7 +29,7 @@ def test_why_knows_names_and_loads_no_model_library():
 
 def test_a_name_is_a_role_or_a_policy_or_an_objective():
     recipe = tango(model=TINY)
-    assert [policy_named(recipe, name) for name in NAMES] == ["generator"] * 3 + ["start"] * 2
+    assert [policy_named(recipe, name) for name in NAMES] == ["generator"] * 3 + ["reference"] * 2
     assert [role_named(recipe, name) for name in NAMES[:3]] == ["solver"] * 3
     assert role_named(recipe, "policy/verifier") == "verifier"
     objectives = {"answers": recipe.objectives["generator"]}
@@ -39,7 +39,7 @@ def test_a_name_is_a_role_or_a_policy_or_an_objective():
         with pytest.raises(ConfigError, match=why):
             policy_named(recipe, wrong)
     with pytest.raises(ConfigError, match="plays no role; the roles are solver, verifier"):
-        role_named(recipe, "policy/start")
+        role_named(recipe, "policy/reference")
 
 
 def test_of_several_roles_the_one_that_fits_is_meant():
@@ -64,7 +64,7 @@ def test_every_command_takes_the_same_names(tmp_path, monkeypatch, capsys):
         out = name.replace("/", "-")
         assert main(["export", "run", "--role", name, "--out", out]) == 0, capsys.readouterr()
     weights = {name: Path(name.replace("/", "-"), "model.safetensors").read_bytes() for name in NAMES}
-    assert weights["generator"] == weights["policy/generator"] == weights["solver"] != weights["policy/start"]
+    assert weights["generator"] == weights["policy/generator"] == weights["solver"] != weights["policy/reference"]
     Path("gsm8k.jsonl").write_text(json.dumps({"question": "What is 2 + 3?", "answer": "#### 5"}) + "\n")
     suite = ["eval", "run", "--suite=gsm8k", "--data=gsm8k.jsonl", "--samples=0", "--max-tokens=8"]
     assert main([*suite, "--solver=policy/generator", "--verifier=policy/verifier"]) == 0, capsys.readouterr()
@@ -80,8 +80,8 @@ def test_every_command_takes_the_same_names(tmp_path, monkeypatch, capsys):
 
 def test_a_rollout_is_told_by_policy_and_call():
     trace = {"role": "solver", "policy": "generator", "address": "0:0:0:solver:0", "parent": None, "version": 0}
-    trace |= {"signals": [], "weights": {}, "turns": [], "token_count": 0, "finish": "stop", "failure": None}
-    trace |= {"text": "", "parsed": None, "truth": None, "learned": "yes"}
+    trace |= {"rewards": [], "weights": {}, "turns": [], "token_count": 0, "finish": "stop", "failure": None}
+    trace |= {"text": "", "findings": None, "metadata": None, "learned": "yes"}
     judge = trace | {"role": "verifier", "policy": "verifier", "address": "0:0:0:verifier:1"}
     found = {"step": 0, "task": 0, "member": 0, "task_id": "", "failure": None, "problem": ""}
     found["traces"] = [trace, judge]

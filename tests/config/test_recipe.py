@@ -7,23 +7,23 @@ from typing import Literal
 import pytest
 
 from cotrain.algorithms.class_balance import ClassBalance
-from cotrain.algorithms.policy_gradient import Kl, PolicyGradient
+from cotrain.algorithms.policy_gradient import KLPenalty, PolicyGradient
 from cotrain.config.override import override
 from cotrain.config.policies import adapter, critic, ema, frozen, program, trainable
 from cotrain.config.recipe import Objective, check_due
 from cotrain.config.registry import find_recipe
-from cotrain.config.schedule import single
+from cotrain.config.schedule import constant_schedule
 from cotrain.core.arguments import Positive
 from cotrain.core.errors import ConfigError, UnknownName, UserError
 from cotrain.core.notes import CORRECT
-from cotrain.core.signals import AGREEMENT, FORMAT, OUTCOME, STEP, TRUTH, Signal, gives
-from cotrain.metrics.heldout import measure_judge, measure_note, measure_selection, measure_solver
+from cotrain.core.signals import AGREEMENT, CLASS_LABEL, FORMAT, OUTCOME, STEP, Signal, gives
+from cotrain.metrics.heldout import measure_metadata, measure_selection, measure_solver, measure_verifier
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.tango import tango
 from cotrain.rollout.reviews import solve_then_verify
 from cotrain.rollout.stores import TaskPool
 from cotrain.runs.changes import rebuild_recipe
-from cotrain.runs.directory import RunDirectory, recipe_json, refuse_other, resolved_json
+from cotrain.runs.directory import RunDirectory, check_same_recipe, recipe_json, resolved_json
 from tests.helpers import EASY
 
 
@@ -36,25 +36,29 @@ def test_an_on_policy_algorithm_needs_its_policy_to_play_the_role():
     recipe = tango()
     wrong = {
         **recipe.objectives,
-        "generator": Objective(policy="generator", on="verifier", by=PolicyGradient(rewards={OUTCOME: 1.0})),
+        "generator": Objective(
+            policy="generator", role="verifier", algorithm=PolicyGradient(reward_weights={OUTCOME: 1.0})
+        ),
     }
-    refuse(lambda: replace(recipe, objectives=wrong), "played by 'verifier'; use Sft, or let 'generator' play the role")
+    refuse(lambda: replace(recipe, objectives=wrong), "played by 'verifier'; use SFT, or let 'generator' play the role")
 
 
 def test_a_frozen_policy_cannot_be_trained():
     recipe = grpo()
-    refuse(lambda: replace(recipe, policies={**recipe.policies, "generator": frozen("embedded")}), "make it trainable")
+    refuse(lambda: replace(recipe, policies={**recipe.policies, "generator": frozen("shipped")}), "make it trainable")
 
 
 def test_a_reference_must_exist_and_have_the_right_head():
     recipe = grpo(kl=0.0)
     wrong = {
         "generator": Objective(
-            policy="generator", on="solver", by=PolicyGradient(rewards={OUTCOME: 1.0}, kl=Kl("strat", 0.1))
+            policy="generator",
+            role="solver",
+            algorithm=PolicyGradient(reward_weights={OUTCOME: 1.0}, kl=KLPenalty("strat", 0.1)),
         )
     }
     refuse(lambda: replace(recipe, objectives=wrong), "unknown policy 'strat'")
-    mute = {**recipe.policies, "strat": critic("embedded")}
+    mute = {**recipe.policies, "strat": critic("shipped")}
     refuse(lambda: replace(recipe, objectives=wrong, policies=mute), "must have head 'lm'")
 
 
@@ -68,7 +72,7 @@ def test_a_role_is_played_by_a_policy_that_there_is():
 def test_a_policy_nobody_uses_is_refused():
     recipe = grpo()
     refuse(
-        lambda: replace(recipe, policies={**recipe.policies, "spare": trainable("embedded")}),
+        lambda: replace(recipe, policies={**recipe.policies, "spare": trainable("shipped")}),
         "'spare' is used by no role",
     )
 
@@ -120,15 +124,15 @@ def test_only_reviews_may_be_none_and_only_in_training():
 
 def test_a_policy_follows_one_that_is_trained_whole():
     recipe = grpo()
-    follower = {"start": ema("embedded", of="generator")}
+    follower = {"reference": ema("shipped", of="generator")}
     assert replace(recipe, policies={**recipe.policies, **follower})
-    lent = {"generator": adapter("embedded")}
+    lent = {"generator": adapter("shipped")}
     refuse(lambda: replace(recipe, policies={**recipe.policies, **follower, **lent}), "which is an adapter; make")
 
 
 def test_set_changes_any_setting_and_suggests_the_nearest_name():
-    recipe = override(tango(), ["objectives.generator.by.kl.coefficient=0.5", "roles.solver.sampling.temperature=1"])
-    assert recipe.objectives["generator"].by.kl.coefficient == 0.5
+    recipe = override(tango(), ["objectives.generator.algorithm.kl.weight=0.5", "roles.solver.sampling.temperature=1"])
+    assert recipe.objectives["generator"].algorithm.kl.weight == 0.5
     assert recipe.roles["solver"].sampling.temperature == 1.0
     refuse(lambda: override(tango(), ["policies.genrator.lr=1"]), "did you mean 'generator'")
     refuse(lambda: override(tango(), ["policies.generator.rl=1"]), "did you mean 'lr'")
@@ -139,7 +143,7 @@ def test_set_changes_any_setting_and_suggests_the_nearest_name():
 def test_a_recipe_is_rebuilt_from_its_saved_form(tmp_path):
     recipe = override(tango(steps=7, ratio=(2, 1), balance=False), ["policies.verifier.lr=0.5"])
     saved = recipe_json(recipe, checkpoint_every=5)
-    RunDirectory(tmp_path).write_sealed({"recipe.json": saved})
+    RunDirectory(tmp_path).write_with_hashes({"recipe.json": saved})
     again = rebuild_recipe(tmp_path)
     assert recipe_json(again, checkpoint_every=5) == saved
     assert again.policies["verifier"].lr == 0.5 and again.steps == 7
@@ -158,9 +162,9 @@ def test_unknown_recipes_and_functions_suggest_the_nearest(tmp_path):
     for unnamed in (f"{mine}", f"{mine}:"):
         refuse(lambda unnamed=unnamed: find_recipe(unnamed), f"name the function too, as in {mine}:mine")
     refuse(lambda: find_recipe(f"{tmp_path}/no.py:mine"), "there is no file")
-    mine.write_text("from cotrain import Settings\n\ndef mine(run: Settings): ...\n")
+    mine.write_text("from cotrain import RunConfig\n\ndef mine(run: RunConfig): ...\n")
     refuse(lambda: find_recipe(f"{mine}:mine"), f"{mine}, line 3: put @recipe above it")
-    refuse(lambda: find_recipe(f"{mine}:Settings"), "unknown function 'Settings'")
+    refuse(lambda: find_recipe(f"{mine}:RunConfig"), "unknown function 'RunConfig'")
     mine.write_text("def mine(:\n")
     refuse(lambda: find_recipe(f"{mine}:mine"), "line 1, column")
 
@@ -171,26 +175,30 @@ def test_unknown_recipes_and_functions_suggest_the_nearest(tmp_path):
 def learning(**settings):
     """The GRPO recipe with another algorithm for its generator."""
     made = grpo(steps=1, kl=0.0)
-    return replace(made, objectives={"generator": replace(made.objectives["generator"], by=PolicyGradient(**settings))})
+    return replace(
+        made, objectives={"generator": replace(made.objectives["generator"], algorithm=PolicyGradient(**settings))}
+    )
 
 
 def test_what_nobody_gives_is_refused_and_the_nearest_name_suggested():
     refuse(
-        lambda: learning(rewards={Signal("outcom"): 1.0}),
+        lambda: learning(reward_weights={Signal("outcom"): 1.0}),
         "objective 'generator' reads signal 'outcom' per answer, which no protocol gives to role 'solver'.*"
         "did you mean 'outcome'",
     )
     refuse(
-        lambda: learning(rewards={AGREEMENT: 1.0}),
+        lambda: learning(reward_weights={AGREEMENT: 1.0}),
         "signal 'agreement' per answer, which no protocol gives to role 'solver'",
     )
-    refuse(lambda: learning(rewards={Signal("step"): 1.0}), "gives it to role 'solver' of the other kind")
+    refuse(lambda: learning(reward_weights={Signal("step"): 1.0}), "gives it to role 'solver' of the other kind")
     refuse(
-        lambda: learning(rewards={OUTCOME: 1.0}, balance=ClassBalance()), "signal 'truth' per answer, which no protocol"
+        lambda: learning(reward_weights={OUTCOME: 1.0}, balance=ClassBalance()),
+        "signal 'class_label' per answer, which no protocol",
     )
     made = tango(steps=1, balance=False)
     judged = replace(
-        made.objectives["verifier"], by=PolicyGradient(rewards={AGREEMENT: 1.0}, balance=ClassBalance(label=TRUTH))
+        made.objectives["verifier"],
+        algorithm=PolicyGradient(reward_weights={AGREEMENT: 1.0}, balance=ClassBalance(class_label=CLASS_LABEL)),
     )
     replace(made, objectives={**made.objectives, "verifier": judged})  # the protocol gives it to this role
 
@@ -200,10 +208,10 @@ def test_a_signal_counts_where_its_role_gets_it():
     async def elsewhere(task, roles):
         pass
 
-    made = learning(rewards={OUTCOME: 1.0})
-    replace(made, schedule=single(elsewhere, "generator"))
+    made = learning(reward_weights={OUTCOME: 1.0})
+    replace(made, schedule=constant_schedule(elsewhere, "generator"))
     refuse(
-        lambda: replace(learning(rewards={FORMAT: 1.0}), schedule=single(elsewhere, "generator")),
+        lambda: replace(learning(reward_weights={FORMAT: 1.0}), schedule=constant_schedule(elsewhere, "generator")),
         "gives to role 'solver'",
     )
 
@@ -213,31 +221,44 @@ def test_a_protocol_without_a_declaration_is_told_what_to_add():
         pass
 
     refuse(
-        lambda: replace(learning(rewards={OUTCOME: 1.0}), schedule=single(silent, "generator")),
+        lambda: replace(learning(reward_weights={OUTCOME: 1.0}), schedule=constant_schedule(silent, "generator")),
         r"protocol 'silent' does not say what it rewards.*put @gives\(OUTCOME.to\('solver'\)\) above it",
     )
 
 
 def test_set_changes_the_weight_of_a_reward_and_checks_it():
-    weights = override(tango(), ["objectives.verifier.by.rewards.format=0.5"]).objectives["verifier"].by.rewards
+    weights = (
+        override(tango(), ["objectives.verifier.algorithm.reward_weights.format=0.5"])
+        .objectives["verifier"]
+        .algorithm.reward_weights
+    )
     assert weights == {AGREEMENT: 1.0, FORMAT: 0.5}
-    assert override(tango(), ["objectives.generator.by.loss.high=0.3"]).objectives["generator"].by.loss.high == 0.3
-    refuse(lambda: override(tango(), ["objectives.verifier.by.rewards.formt=0.5"]), "did you mean 'format'")
-    refuse(lambda: override(tango(), ["objectives.verifier.by.rewards.format=-1"]), "expected a number of at least 0")
-    refuse(lambda: override(grpo(), ["objectives.generator.by.advantage=rloo"]), "not a plain value")
+    assert (
+        override(tango(), ["objectives.generator.algorithm.loss.high=0.3"]).objectives["generator"].algorithm.loss.high
+        == 0.3
+    )
     refuse(
-        lambda: override(tango(estimator="reinforce++"), ["objectives.generator.by.advantage=rloo"]), "such as z_score"
+        lambda: override(tango(), ["objectives.verifier.algorithm.reward_weights.formt=0.5"]), "did you mean 'format'"
+    )
+    refuse(
+        lambda: override(tango(), ["objectives.verifier.algorithm.reward_weights.format=-1"]),
+        "expected a number of at least 0",
+    )
+    refuse(lambda: override(grpo(), ["objectives.generator.algorithm.advantage=rloo"]), "not a plain value")
+    refuse(
+        lambda: override(tango(estimator="reinforce++"), ["objectives.generator.algorithm.advantage=rloo"]),
+        "such as z_score",
     )
 
 
 def test_the_estimator_of_a_recipe_is_a_function_by_name():
-    assert grpo(estimator="maxrl").objectives["generator"].by.advantage.__name__ == "over_success"
-    saved = recipe_json(grpo(estimator="rloo"), checkpoint_every=1)["settings"]["objectives"]["generator"]["by"]
-    assert (saved["advantage"], saved["rewards"]) == ("leave_one_out", {"outcome": 1.0})
+    assert grpo(estimator="maxrl").objectives["generator"].algorithm.advantage.__name__ == "over_success"
+    saved = recipe_json(grpo(estimator="rloo"), checkpoint_every=1)["settings"]["objectives"]["generator"]["algorithm"]
+    assert (saved["advantage"], saved["reward_weights"]) == ("leave_one_out", {"outcome": 1.0})
     with pytest.raises(UnknownName, match="did you mean 'maxrl'"):
         grpo(estimator="max_rl")
     refuse(lambda: grpo(estimator="maxrl", steps_judged_by="oracle"), "a rate of success")
-    assert STEP in grpo(steps_judged_by="oracle").objectives["generator"].by.rewards
+    assert STEP in grpo(steps_judged_by="oracle").objectives["generator"].algorithm.reward_weights
 
 
 # ---- policies of other kinds
@@ -252,7 +273,7 @@ def test_a_critic_of_another_tokenizer_is_refused_before_the_first_step(tmp_path
     from cotrain.recipes.prime.recipe import prime
     from cotrain.trainer.trainer import CoTrainer
 
-    small, _ = load_model("embedded")
+    small, _ = load_model("shipped")
     config = small.config
     other = train_tokenizer(["other words than those of the base " * 40], 300)
     config.vocab_size = len(other)
@@ -269,9 +290,9 @@ def test_a_program_has_no_probabilities_and_a_reward_model_scores_only():
 
     made = prime(steps=1)
     with pytest.raises(ConfigError, match="is of kind 'program', which has no probabilities"):
-        replace(made, policies={**made.policies, "start": program(lambda fields, rng: "")})
+        replace(made, policies={**made.policies, "reference": program(lambda fields, rng: "")})
     with pytest.raises(ConfigError, match="head"):
-        replace(made, policies={**made.policies, "generator": reward_model("embedded")})
+        replace(made, policies={**made.policies, "generator": reward_model("shipped")})
 
 
 def test_objectives_in_turn_are_those_of_the_phase():
@@ -306,7 +327,7 @@ async def voting(task, roles, *, limit: Positive = 3, vote: bool, by: Literal["m
 def test_options_of_a_protocol_are_held_against_its_signature(options, told):
     made = grpo(tasks=EASY, kl=0.0)
     with pytest.raises(UserError, match=told):
-        replace(made, schedule=single(partial(voting, **options), "generator"))
+        replace(made, schedule=constant_schedule(partial(voting, **options), "generator"))
     with pytest.raises(UserError, match=told.replace("phase 'train'", "evaluation")):
         replace(made, evaluation=replace(made.evaluation, protocol=partial(voting, **options)))
 
@@ -318,10 +339,10 @@ def test_a_store_that_no_phase_names_is_not_called_an_option_to_bind():
 
     made = replace(grpo(tasks=EASY, kl=0.0), stores={"pool": TaskPool()})
     with pytest.raises(ConfigError, match=r"draws needs the store 'pool'; name it in the phase, as in Phase.*'pool',"):
-        replace(made, schedule=single(draws, "generator"))
+        replace(made, schedule=constant_schedule(draws, "generator"))
     with pytest.raises(ConfigError, match="needs the option 'pool'; bind it"):
-        replace(made, schedule=single(draws, "generator"), stores={})
-    whole = replace(made, schedule=single(draws, "generator", stores=("pool",)))
+        replace(made, schedule=constant_schedule(draws, "generator"), stores={})
+    whole = replace(made, schedule=constant_schedule(draws, "generator", stores=("pool",)))
     assert whole.schedule.phases[0].stores == ("pool",)
     with pytest.raises(ConfigError, match=r"store 'pool' is a list; expected one with the methods of .*TaskPool\(\)"):
         replace(whole, stores={"pool": []})
@@ -331,8 +352,8 @@ def test_a_measure_of_a_role_that_there_is_not_is_refused():
     made = grpo(tasks=EASY, kl=0.0)
     for measure in (
         measure_solver("solvr", 1),
-        measure_judge("solvr"),
-        measure_note("solvr", CORRECT),
+        measure_verifier("solvr"),
+        measure_metadata("solvr", CORRECT),
         measure_selection("solver", "solvr", 2),
     ):
         with pytest.raises(ConfigError, match="measures: unknown role 'solvr'; did you mean 'solver'"):
@@ -342,7 +363,7 @@ def test_a_measure_of_a_role_that_there_is_not_is_refused():
 def test_what_is_bound_to_a_protocol_has_a_name():
     made = grpo(tasks=EASY, kl=0.0)
     with pytest.raises(ConfigError, match=r"phase 'train': True is bound to voting without a name; expected keywords"):
-        replace(made, schedule=single(partial(voting, True, limit=3), "generator"))
+        replace(made, schedule=constant_schedule(partial(voting, True, limit=3), "generator"))
 
 
 def test_options_that_are_bound_are_settings_by_name():
@@ -362,7 +383,7 @@ def test_a_protocol_that_was_bound_before_its_options_were_written_down_goes_on(
     made = replace(made, evaluation=replace(made.evaluation, protocol=partial(voting, vote=True)))
     saved = {"settings": resolved_json(made)}
     saved["settings"]["evaluation"] |= {"protocol": "partial", "options": {}}
-    refuse_other(tmp_path, saved, made)
+    check_same_recipe(tmp_path, saved, made)
 
 
 def test_a_protocol_takes_a_task_and_roles():
@@ -373,6 +394,6 @@ def test_a_protocol_takes_a_task_and_roles():
     with pytest.raises(
         ConfigError, match=r"phase 'train': alone takes 1 argument.s.; expected .async def alone.task, roles"
     ):
-        replace(made, schedule=single(alone, "generator"))
+        replace(made, schedule=constant_schedule(alone, "generator"))
     with pytest.raises(ConfigError, match="evaluation is 'solve'; expected a function"):
         replace(made, evaluation=replace(made.evaluation, protocol="solve"))

@@ -2,7 +2,7 @@ from functools import partial
 
 import pytest
 
-from cotrain.config.schedule import LEADING, Phase, alternate, single
+from cotrain.config.schedule import LEADING, Phase, alternate, constant_schedule
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.prime import prime
@@ -45,13 +45,13 @@ async def bold(task, roles, *, bonus=0.5):
 
 def test_an_option_of_the_protocol_is_bound_and_not_given_to_single():
     with pytest.raises(
-        ConfigError, match=r"bonus is an option of bold; bind it, as in single\(partial\(bold, bonus=…\)"
+        ConfigError, match=r"bonus is an option of bold; bind it, as in constant_schedule\(partial\(bold, bonus=…\)"
     ):
-        single(bold, "gen", bonus=1.0)
+        constant_schedule(bold, "gen", bonus=1.0)
     with pytest.raises(UnknownName, match="option of bold, 'bonsu'; did you mean 'bonus'"):
-        single(partial(bold, bonus=0.1), "gen", bonsu=1.0)
+        constant_schedule(partial(bold, bonus=0.1), "gen", bonsu=1.0)
     with pytest.raises(UnknownName, match="'group_sizes'; did you mean 'group_size'"):
-        single(bold, "gen", group_sizes=4)
+        constant_schedule(bold, "gen", group_sizes=4)
 
 
 def test_who_goes_over_to_other_objectives_begins_anew_and_nobody_else():
@@ -68,7 +68,7 @@ def test_who_goes_over_to_other_objectives_begins_anew_and_nobody_else():
     assert not any(tango_like().policies_to_reset(step, {"gen": "g", "ver": "g"}) for step in range(9)), (
         "a judge goes on"
     )
-    assert not single(nothing, "a").policies_to_reset(0, {"a": "a"})
+    assert not constant_schedule(nothing, "a").policies_to_reset(0, {"a": "a"})
 
 
 def test_planned_updates_are_those_of_any_of_the_objectives():
@@ -90,9 +90,11 @@ def test_the_steps_of_the_leading_objective_draw_from_one_stream_in_every_recipe
     schedule = tango_like()
     steps = [schedule.task_stream(step, "gen") for step in (0, 3, 4, 6, 7, 8)]
     assert steps == [("ver", 0), ("ver", 3), (LEADING, 0), (LEADING, 2), ("ver", 4), (LEADING, 3)]
-    alone = single(nothing, "gen")
+    alone = constant_schedule(nothing, "gen")
     assert [alone.task_stream(step, "gen") for step in (0, 2, 3)] == [steps[2], steps[3], steps[5]]
-    assert single(nothing, "ver", "gen").task_stream(5, "ver") == single(nothing, "gen").task_stream(5, "gen")
+    assert constant_schedule(nothing, "ver", "gen").task_stream(5, "ver") == constant_schedule(
+        nothing, "gen"
+    ).task_stream(5, "gen")
 
 
 @pytest.mark.whole

@@ -11,7 +11,7 @@ from cotrain.cli.flags import comments_of
 from cotrain.config.policies import Adapter, Learning
 from cotrain.config.recipe import Recipe
 from cotrain.config.registry import find_recipe
-from cotrain.config.run_config import SETTING_NAMES, Settings, recipe
+from cotrain.config.run_config import RUN_CONFIG_NAMES, RunConfig, recipe
 from cotrain.core.errors import ConfigError, UnknownName, UserError
 from cotrain.recipes import NAMES as SHIPPED
 from cotrain.recipes.grpo import grpo
@@ -32,8 +32,8 @@ def signature_of(name):
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_recipe_has_all_settings_and_none_of_them_in_its_own_function(name):
     own = list(inspect.signature(find_recipe(name).build).parameters)
-    assert own[0] == "run" and not set(own) & set(SETTING_NAMES)
-    missing = set(SETTING_NAMES) - set(signature_of(name))
+    assert own[0] == "run" and not set(own) & set(RUN_CONFIG_NAMES)
+    missing = set(RUN_CONFIG_NAMES) - set(signature_of(name))
     refused = {"constitutional": {"kl"}, "self_rewarding": {"kl"}}
     refused |= {one: {"group_size", "kl"} for one in ("alphaproof", "spin")}
     refused |= {"dpo": {"group_size", "kl", "temperature"}, "reward": {"group_size", "kl", "lora", "temperature"}}
@@ -46,9 +46,9 @@ def test_every_recipe_has_all_settings_and_none_of_them_in_its_own_function(name
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_parameter_says_what_it_is(name):
     said = comments_of(find_recipe(name).build)
-    own = set(signature_of(name)) - set(SETTING_NAMES)
+    own = set(signature_of(name)) - set(RUN_CONFIG_NAMES)
     assert name == "demo" or set(said) >= own
-    assert set(comments_of(Settings)) >= set(SETTING_NAMES)
+    assert set(comments_of(RunConfig)) >= set(RUN_CONFIG_NAMES)
 
 
 def test_a_method_has_defaults_of_its_own_and_refuses_what_it_does_not_take():
@@ -67,13 +67,13 @@ def test_a_function_that_is_no_recipe_is_told_what_to_change():
     def bare():
         return grpo()
 
-    def shadowing(run: Settings, *, steps: int = 3) -> Recipe:
+    def shadowing(run: RunConfig, *, steps: int = 3) -> Recipe:
         return grpo()
 
-    def good(run: Settings) -> Recipe:
+    def good(run: RunConfig) -> Recipe:
         return grpo(**run.values())
 
-    with pytest.raises(ConfigError, match=r"expected `def bare\(run: Settings, …\)`"):
+    with pytest.raises(ConfigError, match=r"expected `def bare\(run: RunConfig, …\)`"):
         recipe(bare)
     with pytest.raises(
         ConfigError, match=r"'steps' is a setting of every run; use run\.steps, with @recipe\(steps=…\)"
@@ -166,7 +166,7 @@ def test_an_average_of_an_adapter_is_refused():
 
 
 def test_one_call_of_a_recipe_hands_its_settings_to_another():
-    again = grpo(**Settings(steps=3, seed=2, temperature=0.9).values())
+    again = grpo(**RunConfig(steps=3, seed=2, temperature=0.9).values())
     assert (again.steps, again.seed, again.roles["solver"].sampling.temperature) == (3, 2, 0.9)
     assert replace(again, origin=None).steps == 3
 
@@ -195,7 +195,7 @@ def saved(tmp_path):
 
     made = grpo(steps=2, tasks=task_source(f"{tmp_path / 'mine.py'}:Mine"))
     (tmp_path / "run").mkdir()
-    RunDirectory(tmp_path / "run").write_sealed({"recipe.json": recipe_json(made, checkpoint_every=1)})
+    RunDirectory(tmp_path / "run").write_with_hashes({"recipe.json": recipe_json(made, checkpoint_every=1)})
     return made, tmp_path
 
 

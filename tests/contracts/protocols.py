@@ -26,20 +26,20 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from cotrain.algorithms.grpo import grpo, reinforce, rloo
-from cotrain.algorithms.policy_gradient import Kl
-from cotrain.algorithms.ppo import Ppo, ValueRegression
+from cotrain.algorithms.grpo import GRPO, RLOO, Reinforce
+from cotrain.algorithms.policy_gradient import KLPenalty
+from cotrain.algorithms.ppo import PPO, ValueRegression
 from cotrain.config.evaluation import Evaluation
 from cotrain.config.policies import adapter, critic, ema, frozen, program, snapshot, trainable
 from cotrain.config.recipe import Objective, Recipe
-from cotrain.config.schedule import Phase, Schedule, alternate, single
+from cotrain.config.schedule import Phase, Schedule, alternate, constant_schedule
 from cotrain.core.notes import CORRECT
 from cotrain.core.seeding import rng_of
 from cotrain.core.signals import OUTCOME, Signal, gives
 from cotrain.core.types import Sampling, Span, Task
-from cotrain.metrics.heldout import measure_note
+from cotrain.metrics.heldout import measure_metadata
 from cotrain.recipes.preferences import dpo
-from cotrain.rollout.event_loop import together
+from cotrain.rollout.event_loop import gather
 from cotrain.rollout.role import Role, Turn
 from cotrain.rollout.runner import Roles
 from cotrain.rollout.stores import MINTED, REPLAYED, TaskPool
@@ -57,7 +57,7 @@ def score_of(text: str) -> float:
 
 def note_score(turn: Turn) -> None:
     """What the evaluation of every contract measures."""
-    turn.note(CORRECT, score_of(turn.text) > 0.5)
+    turn.add_metadata(CORRECT, score_of(turn.text) > 0.5)
 
 
 def role(policy: str, prompt: str, tokens: int = 12) -> Role:
@@ -67,7 +67,12 @@ def role(policy: str, prompt: str, tokens: int = 12) -> Role:
 def small_recipe(name: str, protocol: Callable[..., Any], **parts: Any) -> Recipe:
     """A recipe at its smallest."""
     evaluation = Evaluation(
-        protocol=protocol, measures=(measure_note(SOLVER, CORRECT),), tasks=1, curve_tasks=1, group_size=2, greedy=False
+        protocol=protocol,
+        measures=(measure_metadata(SOLVER, CORRECT),),
+        tasks=1,
+        curve_tasks=1,
+        group_size=2,
+        greedy=False,
     )
     usual = {"tasks": EASY, "steps": 4, "seed": 3, "tasks_per_step": 2, "group_size": 3, "evaluation": evaluation}
     return Recipe(name=name, **{**usual, **parts})
@@ -87,14 +92,14 @@ async def answer_alone(task: Task, roles: Roles) -> None:
 
 
 def groups(other: str) -> Recipe:
-    learner = grpo(rewards={OUTCOME: 1.0, STYLE: 0.1}, kl=Kl("start", 0.01))
+    learner = GRPO(reward_weights={OUTCOME: 1.0, STYLE: 0.1}, kl=KLPenalty("reference", 0.01))
     return small_recipe(
         "groups",
         answer_alone,
         policies={"generator": trainable(TINY, lr=1e-3, updates_per_batch=2), "start": frozen(TINY)},
         roles={SOLVER: role("generator", "{problem}")},
-        objectives={"generator": Objective(policy="generator", on=SOLVER, by=learner)},
-        schedule=single(answer_alone, "generator"),
+        objectives={"generator": Objective(policy="generator", role=SOLVER, algorithm=learner)},
+        schedule=constant_schedule(answer_alone, "generator"),
         refill=1,
     )
 
@@ -118,8 +123,8 @@ async def answer_and_review(task: Task, roles: Roles) -> None:
 
 
 def reviews(other: str) -> Recipe:
-    generator = Objective(policy="generator", on=SOLVER, by=grpo(rewards={OUTCOME: 1.0, PART: 0.5}))
-    verifier = Objective(policy="verifier", on="verifier", by=rloo(rewards={STYLE: 1.0}))
+    generator = Objective(policy="generator", role=SOLVER, algorithm=GRPO(reward_weights={OUTCOME: 1.0, PART: 0.5}))
+    verifier = Objective(policy="verifier", role="verifier", algorithm=RLOO(reward_weights={STYLE: 1.0}))
     solving = Phase(name="generator", protocol=answer_and_review, objectives=("generator",))
     judging = Phase(name="verifier", protocol=answer_and_review, objectives=("verifier",), group_size=1)
     return small_recipe(
@@ -147,7 +152,7 @@ async def converse(task: Task, roles: Roles) -> None:
     chat.tool(f"{len(first.text)}")
     chat.assistant("So")
     await chat.say(max_tokens=5)
-    said = chat.answer_text
+    said = chat.response_text
     if said:
         chat.reward(PART, score_of(said), span=Span(start=0, end=len(said), text=said))
     chat.user("Once more.")
@@ -159,14 +164,14 @@ async def converse(task: Task, roles: Roles) -> None:
 
 
 def conversations(other: str) -> Recipe:
-    learner = grpo(rewards={OUTCOME: 1.0, STYLE: 0.3, PART: 0.3})
+    learner = GRPO(reward_weights={OUTCOME: 1.0, STYLE: 0.3, PART: 0.3})
     return small_recipe(
         "conversations",
         converse,
         policies={"generator": trainable(other, lr=1e-3)},
         roles={SOLVER: role("generator", "{problem}")},
-        objectives={"generator": Objective(policy="generator", on=SOLVER, by=learner)},
-        schedule=single(converse, "generator"),
+        objectives={"generator": Objective(policy="generator", role=SOLVER, algorithm=learner)},
+        schedule=constant_schedule(converse, "generator"),
     )
 
 
@@ -188,14 +193,14 @@ async def propose_and_answer(task: Task, roles: Roles, *, pool: TaskPool) -> Non
         note_score(answer)
     mean = sum(score_of(answer.text) for answer in answers) / len(answers)
     proposal.reward(OUTCOME, 1.0 - mean)
-    proposal.show(MINTED, (proposal.text, hint.text, proposal.text, mean))
+    proposal.add_finding(MINTED, (proposal.text, hint.text, proposal.text, mean))
 
     old = pool.draw_problem(rng_of("draw", proposal.id))
     if old is None:
         return
     again = await roles.solver(group=f"{proposal.id}/old", problem=old.problem)
     again.reward(STYLE, score_of(again.text))
-    again.show(REPLAYED, (old.signature, score_of(again.text)))
+    again.add_finding(REPLAYED, (old.signature, score_of(again.text)))
     note_score(again)
 
 
@@ -214,10 +219,12 @@ def pool(other: str) -> Recipe:
             "hints": role("hints", "{problem}"),
         },
         objectives={
-            "proposer": Objective(policy="proposer", on="proposer", by=reinforce(rewards={OUTCOME: 1.0})),
-            "solver": Objective(policy="solver", on=SOLVER, by=grpo(rewards={STYLE: 1.0})),
+            "proposer": Objective(
+                policy="proposer", role="proposer", algorithm=Reinforce(reward_weights={OUTCOME: 1.0})
+            ),
+            "solver": Objective(policy="solver", role=SOLVER, algorithm=GRPO(reward_weights={STYLE: 1.0})),
         },
-        schedule=single(propose_and_answer, "proposer", "solver", stores=("pool",)),
+        schedule=constant_schedule(propose_and_answer, "proposer", "solver", stores=("pool",)),
         stores={"pool": TaskPool(cap=5)},
     )
 
@@ -229,7 +236,7 @@ def pool(other: str) -> Recipe:
 async def compare_with_former_self(task: Task, roles: Roles) -> None:
     """The solver's answer is judged by its own weights and by earlier ones."""
     answer = await roles.solver(problem=task.prompt)
-    now, before = await together(
+    now, before = await gather(
         [
             roles.critic(group=answer.id, problem=task.prompt, solution=answer.text),
             roles.former(group=answer.id, problem=task.prompt, solution=answer.text),
@@ -256,10 +263,16 @@ def followers(other: str) -> Recipe:
             "former": role("former", judging),
         },
         objectives={
-            "solving": Objective(policy="generator", on=SOLVER, by=grpo(rewards={OUTCOME: 1.0}, kl=Kl("average", 0.1))),
-            "judging": Objective(policy="generator", on="critic", by=reinforce(rewards={OUTCOME: 1.0}), weight=0.5),
+            "solving": Objective(
+                policy="generator",
+                role=SOLVER,
+                algorithm=GRPO(reward_weights={OUTCOME: 1.0}, kl=KLPenalty("average", 0.1)),
+            ),
+            "judging": Objective(
+                policy="generator", role="critic", algorithm=Reinforce(reward_weights={OUTCOME: 1.0}), weight=0.5
+            ),
         },
-        schedule=single(compare_with_former_self, "solving", "judging"),
+        schedule=constant_schedule(compare_with_former_self, "solving", "judging"),
     )
 
 
@@ -287,8 +300,12 @@ def values(other: str) -> Recipe:
         policies={"generator": trainable(TINY, lr=1e-3), "values": critic(TINY, lr=1e-3)},
         roles={SOLVER: role("generator", "{problem}")},
         objectives={
-            "generator": Objective(policy="generator", on=SOLVER, by=Ppo(rewards=paid, values="values")),
-            "values": Objective(policy="values", on=SOLVER, by=ValueRegression(rewards=paid, values="values")),
+            "generator": Objective(
+                policy="generator", role=SOLVER, algorithm=PPO(reward_weights=paid, values="values")
+            ),
+            "values": Objective(
+                policy="values", role=SOLVER, algorithm=ValueRegression(reward_weights=paid, values="values")
+            ),
         },
         schedule=Schedule(phases=(phase,), cycle=(phase.name,)),
     )
@@ -321,10 +338,10 @@ def adapters(other: str) -> Recipe:
             "critic": role("critic", "{problem} What is wrong with {solution}"),
         },
         objectives={
-            "generator": Objective(policy="generator", on=SOLVER, by=reinforce(rewards={OUTCOME: 1.0})),
-            "critic": Objective(policy="critic", on="critic", by=reinforce(rewards={OUTCOME: 1.0})),
+            "generator": Objective(policy="generator", role=SOLVER, algorithm=Reinforce(reward_weights={OUTCOME: 1.0})),
+            "critic": Objective(policy="critic", role="critic", algorithm=Reinforce(reward_weights={OUTCOME: 1.0})),
         },
-        schedule=single(speak_by_turns, "generator", "critic"),
+        schedule=constant_schedule(speak_by_turns, "generator", "critic"),
     )
 
 

@@ -85,7 +85,7 @@ def undisturbed(tmp_path_factory, other):
                 return engines[-1]
 
             folder = tmp_path_factory.mktemp("undisturbed") / name
-            loop.start_run(CONTRACTS[name](other), folder, checkpoint_every=1, wrap=count)
+            loop.start_run(CONTRACTS[name](other), folder, checkpoint_every=1, wrap_engine=count)
             known[name] = folder, engines[0].count
         return known[name]
 
@@ -109,8 +109,8 @@ def test_every_policy_learns_from_every_role_that_it_should(name, undisturbed, o
 def test_the_pool_grows_and_is_drawn_from(undisturbed):
     with Ledger(undisturbed("pool")[0] / "episodes") as ledger:
         traces = [t for step in ledger.steps() for episode in ledger.read(step) for t in episode.traces]
-    assert any("minted" in trace.parsed for trace in traces)
-    assert any("replayed" in trace.parsed for trace in traces)
+    assert any("minted" in trace.findings for trace in traces)
+    assert any("replayed" in trace.findings for trace in traces)
 
 
 @pytest.mark.parametrize("name", SPEAKING)
@@ -122,7 +122,7 @@ def test_what_is_said_does_not_depend_on_who_is_answered_first(name, other, undi
             for episode in ledger.read(step)
             for trace in episode.traces
         }
-    trainer = CoTrainer(CONTRACTS[name](other), wrap=lambda engine: AnyOrder(engine, 1))
+    trainer = CoTrainer(CONTRACTS[name](other), wrap_engine=lambda engine: AnyOrder(engine, 1))
     said = {}
     while not trainer.is_done:
         for episode in trainer.step().episodes:
@@ -140,9 +140,9 @@ def test_a_run_that_was_delayed_and_interrupted_ends_with_the_same_bits(name, ot
         return Counted(RandomLatency(engine, 7), stop_at)
 
     with pytest.raises(Interrupted):
-        loop.start_run(CONTRACTS[name](other), tmp_path / "run", checkpoint_every=1, wrap=delay_and_stop)
+        loop.start_run(CONTRACTS[name](other), tmp_path / "run", checkpoint_every=1, wrap_engine=delay_and_stop)
     assert checkpoints.latest_checkpoint(tmp_path / "run/checkpoints").step > 0
-    loop.resume_run(CONTRACTS[name](other), tmp_path / "run", wrap=lambda engine: RandomLatency(engine, 8))
+    loop.resume_run(CONTRACTS[name](other), tmp_path / "run", wrap_engine=lambda engine: RandomLatency(engine, 8))
     assert digest(tmp_path / "run") == digest(folder)
 
 
@@ -168,8 +168,10 @@ def test_engine_and_learners_in_processes_of_their_own_give_the_same_bits(name, 
 def test_sampling_ahead_of_learning_gives_the_same_bits_apart_and_in_turn(name, other, tmp_path):
     """With a step of asynchrony the run is another one than without, and the same one wherever it is computed."""
     apart, in_turn = tmp_path / "apart", tmp_path / "in turn"
-    loop.start_run(CONTRACTS[name](other), apart, checkpoint_every=1, backend=MultiProcessBackend(Here()), lag=1)
-    loop.start_run(CONTRACTS[name](other), in_turn, checkpoint_every=1, lag=1)
+    loop.start_run(
+        CONTRACTS[name](other), apart, checkpoint_every=1, backend=MultiProcessBackend(Here()), async_steps=1
+    )
+    loop.start_run(CONTRACTS[name](other), in_turn, checkpoint_every=1, async_steps=1)
     assert digest(apart) == digest(in_turn)
 
 

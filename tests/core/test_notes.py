@@ -10,9 +10,9 @@ import pytest
 import cotrain.recipes
 import cotrain.rollout
 from cotrain.core import notes
-from cotrain.core.notes import CORRECT, FIRST_WRONG, MEASURED, SCORE, STEP_OK, STEPS, VERDICTS, Finding, Note
+from cotrain.core.notes import CORRECT, FIRST_WRONG, MEASURED, SCORE, STEP_OK, STEPS, VERDICTS, Finding, Metadata
 
-SHARE = Note[float]("share", float, "a share")
+SHARE = Metadata[float]("share", float, "a share")
 
 
 def test_a_value_of_the_declared_type_becomes_json():
@@ -42,7 +42,7 @@ def test_a_number_without_end_raises():
 
 
 def test_what_was_not_written_is_none_or_refused():
-    trace = SimpleNamespace(truth={"correct": False, "step_ok": None}, parsed={"score": None})
+    trace = SimpleNamespace(metadata={"correct": False, "step_ok": None}, findings={"score": None})
     assert CORRECT.of(trace) is False and CORRECT.require(trace) is False
     assert FIRST_WRONG.of(trace) is None and STEP_OK.of(trace) is None
     assert SCORE.is_in(trace) and not VERDICTS.is_in(trace) and SCORE.of(trace) is None
@@ -58,10 +58,10 @@ def test_every_key_is_declared_once():
     for package in (cotrain.rollout, cotrain.recipes):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             for value in vars(importlib.import_module(module.name)).values():
-                if isinstance(value, Note | Finding):
+                if isinstance(value, Metadata | Finding):
                     found.setdefault((type(value), value.name), set()).add(id(value))
     for value in vars(notes).values():
-        if isinstance(value, Note | Finding):
+        if isinstance(value, Metadata | Finding):
             found.setdefault((type(value), value.name), set()).add(id(value))
     assert {name for (_, name), ids in found.items() if len(ids) > 1} == {"steps"}
     assert {"correct", "gold", "step_ok", "step_reasons", "first_wrong"} == MEASURED

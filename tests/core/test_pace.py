@@ -1,12 +1,12 @@
 """Lines of progress have total and time left, and there are few of them."""
 
 from cotrain.core import verbosity
-from cotrain.core.verbosity import Pace, clock_text
+from cotrain.core.verbosity import ProgressPrinter, clock_text
 
 
 def test_lines_come_every_five_seconds_and_ten_times_at_most():
     said, now = [], [0.0]
-    pace = Pace(100, "gsm8k: {} problems", said.append, clock=lambda: now[0])
+    pace = ProgressPrinter(100, "gsm8k: {} problems", said.append, clock=lambda: now[0])
     for _ in range(100):
         now[0] += 1.0
         pace.add()
@@ -16,7 +16,7 @@ def test_lines_come_every_five_seconds_and_ten_times_at_most():
 
 def test_what_is_over_at_once_says_nothing():
     said = []
-    pace = Pace(3, "{}", said.append, clock=lambda: 0.0)
+    pace = ProgressPrinter(3, "{}", said.append, clock=lambda: 0.0)
     for _ in range(3):
         pace.add()
     assert said == []
@@ -24,7 +24,7 @@ def test_what_is_over_at_once_says_nothing():
 
 def test_what_was_done_before_says_nothing_of_the_speed():
     said, now = [], [0.0]
-    pace = Pace(1000, "{}", said.append, done=500, clock=lambda: now[0])
+    pace = ProgressPrinter(1000, "{}", said.append, done=500, clock=lambda: now[0])
     now[0] = 100.0
     pace.add(100)
     assert said == ["600 of 1,000, 6:40 left"] and clock_text(7384) == "2:03:04"
@@ -33,7 +33,7 @@ def test_what_was_done_before_says_nothing_of_the_speed():
 def test_answers_of_one_batch_have_no_time_left():
     """The first of eight that took 55 s was told as "6:05 left", and all were there a minute later."""
     said, now = [], [0.0]
-    pace = Pace(8, "{} answers", said.append, at_once=True, clock=lambda: now[0])
+    pace = ProgressPrinter(8, "{} answers", said.append, at_once=True, clock=lambda: now[0])
     now[0] = 55.0
     pace.add()
     assert said == ["1 of 8 answers"]
@@ -41,7 +41,7 @@ def test_answers_of_one_batch_have_no_time_left():
 
 def test_a_minute_without_a_word_is_ended():
     said, now = [], [0.0]
-    pace = Pace(8, "{} answers", said.append, at_once=True, clock=lambda: now[0])
+    pace = ProgressPrinter(8, "{} answers", said.append, at_once=True, clock=lambda: now[0])
     for now[0] in (30.0, 61.0, 70.0, 122.0):
         pace.remind()
     assert said == ["0 of 8 answers, after 1:01", "0 of 8 answers, after 2:02"]
@@ -53,7 +53,7 @@ def test_a_minute_without_a_word_is_ended():
 
 def test_pace_of_what_was_given_up_is_forgotten():
     before = len(verbosity._REMINDED)
-    pace = Pace(8, "{}", print)
+    pace = ProgressPrinter(8, "{}", print)
     assert len(verbosity._REMINDED) == before + 1
     del pace
     assert len(verbosity._REMINDED) == before
@@ -63,7 +63,7 @@ def test_time_left_is_that_of_the_latter_half():
     """Answers that are under way at once end late: by the mean of all, 128 episodes of a minute were "1:17 left" half a
     minute before their end."""
     said, now = [], [0.0]
-    pace = Pace(128, "{}", said.append, clock=lambda: now[0])
+    pace = ProgressPrinter(128, "{}", said.append, clock=lambda: now[0])
     for now[0], done in ((20.0, 13), (27.0, 33), (33.0, 64), (41.0, 81), (47.0, 97)):
         pace.add(done - pace.done)
     left = [int(line[-7:-5]) for line in said[2:]]

@@ -12,22 +12,22 @@ from tests.helpers import TINY
 
 METHOD = '''"""A method of another package."""
 from dataclasses import dataclass
-from cotrain import Objective, Recipe, Settings, Task, OUTCOME, grpo, recipe, single, solve
+from cotrain import Objective, Recipe, RunConfig, Task, OUTCOME, GRPO, recipe, constant_schedule, solve
 from cotrain.rollout import common_roles
 
 
 @recipe()
-def riddle_grpo(run: Settings, *, scale: float = 1.0) -> Recipe:
+def riddle_grpo(run: RunConfig, *, scale: float = 1.0) -> Recipe:
     if scale < 0:
         raise ValueError("scale is below zero")
     solver = common_roles.solver("solver", run.model)
-    learn = Objective(policy="solver", on="solver", by=grpo(rewards={OUTCOME: scale}))
+    learn = Objective(policy="solver", role="solver", algorithm=GRPO(reward_weights={OUTCOME: scale}))
     return run.recipe(
         "riddle",
         policies={"solver": run.learner()},
         roles={"solver": solver},
         objectives={"solver": learn},
-        schedule=single(solve, "solver"),
+        schedule=constant_schedule(solve, "solver"),
         evaluate=solve,
     )
 

@@ -6,7 +6,7 @@ from cotrain.config.registry import make_recipe
 from cotrain.core.errors import ConfigError
 
 METHOD = """
-from cotrain import {imported}, Settings, recipe
+from cotrain import {imported}, RunConfig, recipe
 from cotrain.rollout import common_roles
 from cotrain.core.types import Sampling
 
@@ -15,7 +15,7 @@ class Mine:
         self.rate = rate
 
 @recipe
-def method(run: Settings):
+def method(run: RunConfig):
     return {made}
 """
 
@@ -24,15 +24,15 @@ def method(run: Settings):
     "imported, made, expected",
     [
         ("sft", "sft()", "cannot import name 'sft' from 'cotrain'"),
-        ("sft", "sft()", "; did you mean 'Sft'?"),
-        ("Sft", "Sft(wher=None)", "did you mean 'where'? (there are: at_least, normalise, weight, where)"),
-        ("Sft", "Sft(rewards={})", "unexpected keyword argument 'rewards' (there are: at_least, "),
-        ("Role", "Role(policy='a', prompt='{problem}')", "'sampling' (there are: answer, "),
+        ("sft", "sft()", "; did you mean 'SFT'?"),
+        ("SFT", "SFT(wher=None)", "did you mean 'where'? (there are: at_least, normalise, weight, where)"),
+        ("SFT", "SFT(rewards={})", "unexpected keyword argument 'rewards' (there are: at_least, "),
+        ("Role", "Role(policy='a', prompt='{problem}')", "'sampling' (there are: answer_format, "),
         ("Objective", "Objective(polcy='a')", "did you mean 'policy'?"),
         ("alternate", "alternate(ratios=(1, 1))", "did you mean 'ratio'?"),
-        ("Sft", "common_roles.verifer('a', run.model)", "did you mean 'verifier'?"),
-        ("Sft", "run.learnr()", "did you mean 'learner'?"),
-        ("Sft", "Sampling(max_token=3)", "did you mean 'max_tokens'?"),
+        ("SFT", "common_roles.verifer('a', run.model)", "did you mean 'verifier'?"),
+        ("SFT", "run.learnr()", "did you mean 'learner'?"),
+        ("SFT", "Sampling(max_token=3)", "did you mean 'max_tokens'?"),
     ],
 )
 def test_a_name_that_cotrain_does_not_have_names_the_nearest(tmp_path, imported, made, expected):
@@ -41,7 +41,7 @@ def test_a_name_that_cotrain_does_not_have_names_the_nearest(tmp_path, imported,
 
 def test_of_a_users_own_names_nothing_is_added(tmp_path):
     for made, words in (("Mine(rat=1)", "keyword argument 'rat'"), ("Mine(rate=1).rat", "no attribute 'rat'")):
-        said = failure(tmp_path, METHOD.format(imported="Sft", made=made))
+        said = failure(tmp_path, METHOD.format(imported="SFT", made=made))
         assert words in said and "did you mean" not in said  # Python itself may add "Did you mean"
 
 

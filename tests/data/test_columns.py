@@ -212,7 +212,7 @@ def test_a_field_inside_of_a_column_is_an_answer(tmp_path, capsys):
     file = write(tmp_path / "verl.jsonl", rows)
     named = JsonlTasks(file, "prompt", "reward_model.ground_truth")
     found = JsonlTasks(file)  # the layout is known
-    assert named.get("train", 0).answer == found.get("train", 0).answer
+    assert named.get("train", 0).gold == found.get("train", 0).gold
     assert named.notes[-1].endswith("columns not read: data_source, reward_model.style (40 rows)")
     assert main(["check", "data", str(file), "--answer-column", "reward_model.ground_truth"]) == 0
     assert "answer from 'reward_model.ground_truth'" in capsys.readouterr().out

@@ -37,11 +37,11 @@ def test_tasks_are_addressable_and_splits_do_not_overlap(sums):
 
 def test_grades(sums):
     task = sums.get("train", 0)
-    assert task.grade(f"<answer>{task.answer}</answer>") == Grade(value=True)
-    assert task.grade(f"\\boxed{{{task.answer}.0}}") == Grade(value=True)
-    assert task.grade(f"<answer>{int(task.answer) + 1}</answer>") == Grade(value=False)
-    assert task.grade(f"<answer>{task.answer} or 3</answer>") == Grade(value=False)
-    assert task.grade(task.answer) == Grade(value=False)
+    assert task.grade(f"<answer>{task.gold}</answer>") == Grade(value=True)
+    assert task.grade(f"\\boxed{{{task.gold}.0}}") == Grade(value=True)
+    assert task.grade(f"<answer>{int(task.gold) + 1}</answer>") == Grade(value=False)
+    assert task.grade(f"<answer>{task.gold} or 3</answer>") == Grade(value=False)
+    assert task.grade(task.gold) == Grade(value=False)
     assert task.grade_steps(("a",)) is None
 
 

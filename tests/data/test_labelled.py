@@ -9,7 +9,7 @@ from cotrain.config.evaluation import held_out
 from cotrain.config.recipe import check_problems
 from cotrain.core.errors import ConfigError, DataError, UnknownName
 from cotrain.core.types import UNLABELLED
-from cotrain.data.labels import refuse_unlabelled, with_labels
+from cotrain.data.labels import check_unlabelled, with_labels
 from cotrain.data.sources import from_description, problem_source
 from cotrain.data.word_problems.source import WordProblems, study_problems
 from cotrain.recipes.grpo import grpo
@@ -90,7 +90,7 @@ def test_rows_without_an_answer_are_problems_without_labels(partly_answered):
     without = [source.get(UNLABELLED, i) for i in range(source.size(UNLABELLED))]
     assert len(without) == 110 and not any(task.labelled or task.gradable for task in without)
     answered = [source.get(split, i) for split in ("train", "validation", "test") for i in range(source.size(split))]
-    assert len(answered) == 90 and all(task.labelled and task.gradable and task.answer for task in answered)
+    assert len(answered) == 90 and all(task.labelled and task.gradable and task.gold for task in answered)
     assert "110 problems have no answer" in source.notes[0]
     assert from_description(source.describe()).size(UNLABELLED) == 110
 
@@ -155,4 +155,4 @@ def test_a_share_of_what_has_no_end_is_refused():
 
 def test_a_method_that_wants_problems_without_labels_is_refused_where_all_have_one():
     with pytest.raises(ConfigError, match="--labelled"):
-        refuse_unlabelled(WordProblems(), "phase 'generator'")
+        check_unlabelled(WordProblems(), "phase 'generator'")

@@ -40,7 +40,7 @@ def learn_messages(row, folder):
 
 def learn_solution(row, folder):
     (folder / "a.jsonl").write_text(json.dumps(row) + "\n")
-    return gold_solutions(str(folder / "a.jsonl"), solver_of("embedded")).get(0)
+    return gold_solutions(str(folder / "a.jsonl"), solver_of("shipped")).get(0)
 
 
 READERS = {

@@ -120,7 +120,7 @@ def test_formats_of_files(tmp_path):
     sources = [Pairs(file) for file in files]
     assert len({source.describe()["settings"]["digest"] for source in sources}) == 1
     first = sources[0].get("test", 0)
-    assert isinstance(first, ChatTask) and messages_of(first) == [] and first.answer is None
+    assert isinstance(first, ChatTask) and messages_of(first) == [] and first.gold is None
     assert (first.solution, first.rejected) == (f"good {first.prompt[1:]}", f"bad {first.prompt[1:]}")
 
 

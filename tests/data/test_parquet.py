@@ -34,7 +34,7 @@ def test_the_same_rows_are_the_same_tasks(tmp_path):
     sources = [task_source("gsm8k", str(path)) for path in (packed, plain)]
     for split in ("train", "validation", "test"):
         found = [[source.get(split, i) for i in range(source.size(split))] for source in sources]
-        texts = [[(task.prompt, task.answer, task.solution) for task in tasks] for tasks in found]
+        texts = [[(task.prompt, task.gold, task.solution) for task in tasks] for tasks in found]
         assert texts[0] == texts[1] and texts[0]
     described = [source.describe()["settings"] for source in sources]
     assert described[0]["digest"] == described[1]["digest"]

@@ -27,7 +27,7 @@ def test_every_problem_of_the_source_is_read_as_it_is(split):
 def test_a_task_is_graded_by_the_program():
     read = read_problem(GOOD)
     task = task_of(read, "minted/0")
-    assert task.answer == "16" and task.grade(task.solution).value is True
+    assert task.gold == "16" and task.grade(task.solution).value is True
     assert task.grade("<step>x</step><answer>15</answer>").value is False
 
 

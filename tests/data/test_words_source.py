@@ -21,7 +21,7 @@ def test_the_same_address_gives_the_same_task():
         assert SOURCE.get(split, 7) == again.get(split, 7)
     first = SOURCE.get("train", 0)
     assert first.id == "words/train/0"
-    assert first.solution.endswith(f"<answer>{first.answer}</answer>")
+    assert first.solution.endswith(f"<answer>{first.gold}</answer>")
     assert len({SOURCE.get("train", i).prompt for i in range(200)}) == 200
 
 
@@ -81,7 +81,7 @@ def test_a_paraphrase_says_the_same_facts_in_another_wording_of_its_split():
                 wording.UNSEEN if split == "ood_template" else wording.FAMILIES
             )
             again = assemble_problem(problem.facts, problem.question, family=family)
-            assert (paraphrase, str(again.answer), again.solution) == (again.text, task.answer, task.solution)
+            assert (paraphrase, str(again.answer), again.solution) == (again.text, task.gold, task.solution)
             assert split != "train" or text_bucket(paraphrase) in BUCKETS["train"]
 
 
@@ -142,7 +142,7 @@ def test_unknown_names_and_indices():
 def test_grading():
     task = SOURCE.get("test", 0)
     assert task.grade(task.solution).value is True
-    answer = int(task.answer)
+    answer = int(task.gold)
     body = task.solution.partition("<answer>")[0]
     assert task.grade(f"{body}<answer> {answer} </answer>").value is True
     assert task.grade(f"{body}<answer>{answer + 1}</answer>").value is False

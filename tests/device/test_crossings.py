@@ -9,7 +9,7 @@ import pytest
 from cotrain.core.types import Sampling
 from cotrain.distributed.local import LocalBackend
 from cotrain.inference.cuda_graphs import LOOK
-from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.local import LocalEngine
 from cotrain.trainer.trainer import CoTrainer
 from tests.device.beside import DEVICE, small
 from tests.device.pretended import counted
@@ -45,7 +45,7 @@ def test_a_step_crosses_as_often_as_the_page_says(name):
 
 def test_a_sampled_token_waits_for_nothing_between_looks():
     """Eight rows of 64 tokens: two looks are two waits, and nothing is sent in between."""
-    engine, found = EmbeddedEngine({"a": tiny_model()}, device=DEVICE), []
+    engine, found = LocalEngine({"a": tiny_model()}, device=DEVICE), []
     for tokens in (2 * LOOK + 1, 6 * LOOK + 1):
         asked = [request(sampling=Sampling(max_tokens=tokens, temperature=1.0), task=i) for i in range(8)]
         with counted() as count:

@@ -12,7 +12,7 @@ from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.distributed.local import LocalBackend
 from cotrain.distributed.multi_process import MultiProcessBackend
-from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.local import LocalEngine
 from cotrain.inference.reference import complete_request
 from cotrain.models.load import load_model
 from cotrain.recipes.tango import tango
@@ -92,7 +92,7 @@ def test_an_engine_answers_as_the_reference_on_the_cpu(kind, shapes):
     asked = mixed_requests(["a"], 10, seed=1)
     expected = [complete_request(model, one) for one in asked]
     for mine, theirs in zip(
-        answers(EmbeddedEngine({"a": model}, device=DEVICE, max_rows=3, static=shapes), asked), expected, strict=True
+        answers(LocalEngine({"a": model}, device=DEVICE, max_rows=3, static=shapes), asked), expected, strict=True
     ):
         assert mine.token_ids == theirs.token_ids and mine.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
 
@@ -133,9 +133,11 @@ def test_engine_and_learners_apart_have_the_rows_of_one_process_on_the_cpu(usual
 
 @NEEDS_RAY
 def test_a_play_beside_the_update_has_the_rows_of_the_cpu(tmp_path):
-    """``--lag 1``: two threads at the device, the weights of the engine apart."""
-    loop.start_run(brief(), tmp_path / "apart", checkpoint_every=1, backend=MultiProcessBackend(Here(), DEVICE), lag=1)
-    loop.start_run(brief(), tmp_path / "cpu", checkpoint_every=1, lag=1)
+    """``--async-steps 1``: two threads at the device, the weights of the engine apart."""
+    loop.start_run(
+        brief(), tmp_path / "apart", checkpoint_every=1, backend=MultiProcessBackend(Here(), DEVICE), async_steps=1
+    )
+    loop.start_run(brief(), tmp_path / "cpu", checkpoint_every=1, async_steps=1)
     assert_near(rows(tmp_path / "apart"), rows(tmp_path / "cpu"))
 
 

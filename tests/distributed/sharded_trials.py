@@ -9,11 +9,11 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 
 from cotrain.algorithms.contract import LossTerm
-from cotrain.algorithms.grpo import grpo
-from cotrain.algorithms.policy_gradient import Clipped, Kl
+from cotrain.algorithms.grpo import GRPO
+from cotrain.algorithms.policy_gradient import KLPenalty, PPOClip
 from cotrain.algorithms.policy_loss import ScoreFunction
 from cotrain.algorithms.ppo import ValueRegression
-from cotrain.algorithms.sft import Sft
+from cotrain.algorithms.sft import SFT
 from cotrain.core.signals import OUTCOME
 from cotrain.distributed.ranks import RankHost
 from cotrain.learner.fsdp import Sharded, ShardedLearner
@@ -25,8 +25,8 @@ from cotrain.models.nanochat_gpt import NanoChatGPTConfig
 from tests.helpers import TINY
 from tests.learner.learn_makers import random_samples, tiny_model
 
-GRPO = grpo(rewards={OUTCOME: 1.0}, kl=Kl("start", 0.05), entropy=0.01, loss=Clipped(0.2, 0.28))
-PLAIN = grpo(rewards={OUTCOME: 1.0}, loss=ScoreFunction())  # where samples are far from what the model would say
+ALGORITHM = GRPO(reward_weights={OUTCOME: 1.0}, kl=KLPenalty("reference", 0.05), entropy=0.01, loss=PPOClip(0.2, 0.28))
+PLAIN = GRPO(reward_weights={OUTCOME: 1.0}, loss=ScoreFunction())  # where samples are far from what the model would say
 SETTINGS = {"lr": 1e-2, "clip_norm": 0.5, "micro_tokens": 24, "weight_decay": 0.01}
 
 
@@ -35,9 +35,9 @@ def learner(mesh, model, **settings):
     return TorchLearner(model, **settings) if mesh is None else ShardedLearner(Sharded(model, mesh), **settings)
 
 
-def terms(seed, count=7, two=False, algorithm=GRPO):
+def terms(seed, count=7, two=False, algorithm=ALGORITHM):
     made = [LossTerm(name="gen", algorithm=algorithm, samples=samples(seed, count))]
-    return [*made, LossTerm(name="gold", algorithm=Sft(), samples=samples(seed + 50, 5), weight=0.5)] if two else made
+    return [*made, LossTerm(name="gold", algorithm=SFT(), samples=samples(seed + 50, 5), weight=0.5)] if two else made
 
 
 def samples(seed, count=7):
@@ -70,7 +70,7 @@ def fewer(mesh):
 def value(mesh):
     """A critic, whose head has one row: a rank without any of it. float32, as its head is."""
     one = learner(mesh, ValueModel(tiny_model(torch.float32).model), head="value", clip_norm=None)
-    algorithm, reports = ValueRegression(rewards={OUTCOME: 1.0}, values=None), []
+    algorithm, reports = ValueRegression(reward_weights={OUTCOME: 1.0}, values=None), []
     for seed in range(3):
         aimed = tuple(replace(s, targets=s.advantages * 0 + len(s.token_ids) / 6) for s in samples(seed))
         reports.append(one.update([LossTerm(name="critic", algorithm=algorithm, samples=aimed)]))
@@ -110,7 +110,7 @@ def refused(mesh):
     bad = samples(1)
     longest = max(bad, key=lambda s: len(s.prompt_ids) + len(s.token_ids))
     longest.advantages.fill_(float("nan"))
-    return told([one], [one.update([LossTerm(name="gen", algorithm=GRPO, samples=bad)]), one.update(terms(2))])
+    return told([one], [one.update([LossTerm(name="gen", algorithm=ALGORITHM, samples=bad)]), one.update(terms(2))])
 
 
 def loaded(mesh, *, saved):
@@ -132,7 +132,7 @@ def shares(mesh, *, critic):
     if critic:
         one = learner(mesh, ValueModel(tiny_model(torch.float32).model), head="value", clip_norm=None)
         aimed = tuple(replace(s, targets=s.advantages * 0 + 1.0) for s in samples(0))
-        algorithm = ValueRegression(rewards={OUTCOME: 1.0}, values=None)
+        algorithm = ValueRegression(reward_weights={OUTCOME: 1.0}, values=None)
         one.update([LossTerm(name="critic", algorithm=algorithm, samples=aimed)])
     else:
         one = learner(mesh, tiny_model())

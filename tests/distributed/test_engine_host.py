@@ -8,7 +8,7 @@ import torch
 from cotrain.config.policies import trainable
 from cotrain.core.types import Sampling
 from cotrain.distributed.engine_host import EngineHost, to_host_request
-from cotrain.rollout.event_loop import IdleLoop
+from cotrain.rollout.event_loop import EngineEventLoop
 from tests.helpers import TINY, request
 
 
@@ -50,7 +50,7 @@ def test_what_is_looked_for_is_told_of_a_host_that_is_not_closed(capsys):
 
 
 def test_a_loop_that_is_closed_ends_what_waits(capsys):
-    loop, seen = IdleLoop(), []
+    loop, seen = EngineEventLoop(), []
 
     async def waits():
         try:

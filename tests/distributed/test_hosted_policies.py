@@ -7,8 +7,8 @@ import numpy
 import pytest
 import torch
 
-from cotrain.algorithms.contract import LossTerm, PolicyVerbs
-from cotrain.algorithms.grpo import grpo
+from cotrain.algorithms.contract import LossTerm, PolicyClient
+from cotrain.algorithms.grpo import GRPO
 from cotrain.config.followers import AverageHandle, SnapshotHandle
 from cotrain.config.policies import critic, ema, frozen, trainable
 from cotrain.core.errors import ConfigError
@@ -31,7 +31,7 @@ POLICIES = {
     "critic": critic(TINY),
 }
 # the methods of a policy, wherever its model is
-VERBS = [name for name, one in vars(PolicyVerbs).items() if inspect.isfunction(one) and name[0] != "_"]
+VERBS = [name for name, one in vars(PolicyClient).items() if inspect.isfunction(one) and name[0] != "_"]
 PAIRS = [((1, 2, 3), (4, 5)), ((6,), (7, 8, 9))]
 
 
@@ -86,17 +86,20 @@ class Silent(Here):
 @pytest.mark.whole
 def test_every_verb_is_answered_from_another_process_as_from_this_one(both):
     local, hosted, launcher = both
-    term = LossTerm(name="o", algorithm=grpo(rewards={OUTCOME: 1.0}), samples=random_samples(3))
+    term = LossTerm(name="o", algorithm=GRPO(reward_weights={OUTCOME: 1.0}), samples=random_samples(3))
     given = [(), ((1, (5, 5)),)]
 
     def asked(handles):
         generator, teacher = handles["generator"], handles["teacher"]
-        yield "logprobs", plain([one.logprobs(PAIRS, temperature=0.7, given=given) for one in handles.values()])
+        yield (
+            "logprobs",
+            plain([one.logprobs(PAIRS, temperature=0.7, context_tokens=given) for one in handles.values()]),
+        )
         state, tensors = generator.state(), generator.tensors()
         yield "state", plain(state)
         yield "tensors", plain(tensors)
-        yield "renew", plain(generator.renew())
-        yield "restart", plain(generator.restart())
+        yield "renew", plain(generator.reset_optimizer())
+        yield "restart", plain(generator.reset_weights())
         yield "update", plain(generator.update([term]))
         yield "follow", plain(teacher.follow(generator, 4))
         yield "weights", plain([(name, weight) for one in handles.values() for name, weight in one.weights()])
@@ -132,7 +135,7 @@ def test_who_does_it_takes_what_the_contract_says(kind):
     for verb in VERBS:
         own = vars(kind).get(verb)
         if inspect.isfunction(own):
-            asked = inspect.signature(getattr(PolicyVerbs, verb)).parameters
+            asked = inspect.signature(getattr(PolicyClient, verb)).parameters
             assert list(inspect.signature(own).parameters) == list(asked), verb
 
 

@@ -50,7 +50,7 @@ def hurried(monkeypatch):
 def answer(server, said, *, ids=False, **headers):
     """The completion that comes of an answer, and the counts."""
     server.said, server.headers = said if isinstance(said, bytes) else said.encode(), headers
-    settings = {"timeout": 30.0, "deadline": 15.0, "tokenizer": "embedded" if ids else None}
+    settings = {"timeout": 30.0, "deadline": 15.0, "tokenizer": "shipped" if ids else None}
     handle = LocalBackend().open({"far": remote(server.url, "judge", **settings)}, seed=0)["far"]
     prompt = handle.renderer.encode("Is it right?") if ids else handle.renderer.encode('[{"role": "user"}]')
     request = Request(

@@ -1,4 +1,5 @@
-"""``--lag K``: a later step is played beside the update of this one, and the run is the same bits every time."""
+"""``--async-steps K``: a later step is played beside the update of this one, and the run is the same bits every
+time."""
 
 import json
 import threading
@@ -15,10 +16,10 @@ from cotrain.recipes.magrpo.recipe import magrpo
 from cotrain.recipes.tango import tango
 from cotrain.recipes.votes import co_rewarding
 from cotrain.runs import run as loop
-from cotrain.runs.directory import refuse_other_lag
+from cotrain.runs.directory import check_same_async_steps
 from cotrain.storage import checkpoints
 from cotrain.storage.ledger import Ledger
-from cotrain.trainer.async_rollouts import PlayPipeline, PlayResult, StoppableEngine, check_lag
+from cotrain.trainer.async_rollouts import RolloutBatch, RolloutPipeline, StoppableEngine, check_async_steps
 from cotrain.trainer.failures import Interrupted
 from tests.distributed.processes import Here
 from tests.distributed.test_several import SMALL, briefly, digest
@@ -44,8 +45,10 @@ def lagging(tmp_path_factory):
 
     def of(name):
         if name not in known:
-            known[name] = tmp_path_factory.mktemp("lag") / "run"
-            loop.start_run(RECIPES[name](), known[name], checkpoint_every=1, backend=MultiProcessBackend(Here()), lag=1)
+            known[name] = tmp_path_factory.mktemp("async_steps") / "run"
+            loop.start_run(
+                RECIPES[name](), known[name], checkpoint_every=1, backend=MultiProcessBackend(Here()), async_steps=1
+            )
         return known[name]
 
     return of
@@ -60,7 +63,9 @@ def rows(directory):
 @pytest.mark.parametrize("name", RECIPES)
 def test_two_runs_are_the_same(name, lagging, tmp_path):
     """As are those of which play and update wait for each other, below."""
-    loop.start_run(RECIPES[name](), tmp_path / "again", checkpoint_every=1, backend=MultiProcessBackend(Here()), lag=1)
+    loop.start_run(
+        RECIPES[name](), tmp_path / "again", checkpoint_every=1, backend=MultiProcessBackend(Here()), async_steps=1
+    )
     assert digest(tmp_path / "again") == digest(lagging(name))
 
 
@@ -69,14 +74,14 @@ def test_two_runs_are_the_same(name, lagging, tmp_path):
 def test_it_is_not_the_run_without_a_lag(name, lagging, tmp_path):
     loop.start_run(RECIPES[name](), tmp_path / "usual", checkpoint_every=1)
     assert digest(tmp_path / "usual")["weights"] != digest(lagging(name))["weights"]
-    assert json.loads((lagging(name) / "recipe.json").read_text())["lag"] == 1
-    assert "lag" not in json.loads((tmp_path / "usual" / "recipe.json").read_text())
+    assert json.loads((lagging(name) / "recipe.json").read_text())["async_steps"] == 1
+    assert "async_steps" not in json.loads((tmp_path / "usual" / "recipe.json").read_text())
 
 
 @pytest.mark.whole
 @pytest.mark.parametrize("name", RECIPES)
 def test_one_process_that_plays_and_updates_in_turn_gives_the_same_run(name, lagging, tmp_path):
-    loop.start_run(RECIPES[name](), tmp_path / "run", checkpoint_every=1, lag=1)
+    loop.start_run(RECIPES[name](), tmp_path / "run", checkpoint_every=1, async_steps=1)
     assert digest(tmp_path / "run") == digest(lagging(name))
 
 
@@ -84,8 +89,13 @@ def test_one_process_that_plays_and_updates_in_turn_gives_the_same_run(name, lag
 def test_the_lag_of_each_policy_is_told_and_is_that_of_its_schedule(lagging):
     """Tango, generator, generator, verifier, generator: who was updated just before learns from what was said before
     that update."""
-    found = [{key: row[key] for key in row if key.endswith("/lag")} for row in rows(lagging("adapters"))]
-    assert found == [{"generator/lag": 0}, {"generator/lag": 1}, {"verifier/lag": 0}, {"generator/lag": 0}]
+    found = [{key: row[key] for key in row if key.endswith("/updates_behind")} for row in rows(lagging("adapters"))]
+    assert found == [
+        {"generator/updates_behind": 0},
+        {"generator/updates_behind": 1},
+        {"verifier/updates_behind": 0},
+        {"generator/updates_behind": 0},
+    ]
     with Ledger(lagging("adapters") / "episodes") as ledger:
         said = [{(t.policy, t.version) for e in ledger.read(step) for t in e.traces} for step in range(4)]
     assert [dict(step)["generator"] for step in said] == [0, 0, 1, 2]
@@ -119,7 +129,12 @@ def test_a_resumed_run_is_the_undisturbed_one(name, stop, lagging, tmp_path):
     out = tmp_path / "run"
     with pytest.raises(type(stop)):
         loop.start_run(
-            RECIPES[name](), out, checkpoint_every=1, backend=MultiProcessBackend(Here()), lag=1, observer=Stop(2, stop)
+            RECIPES[name](),
+            out,
+            checkpoint_every=1,
+            backend=MultiProcessBackend(Here()),
+            async_steps=1,
+            observer=Stop(2, stop),
         )
     _, documents = checkpoints.latest_checkpoint(out / "checkpoints").load()
     finished = documents["state"]["finished"]
@@ -140,7 +155,9 @@ LOSSES = [
 @pytest.mark.parametrize("name", list(RECIPES))
 def test_lost_processes_change_nothing(name, lagging, tmp_path):
     launcher = Here(LOSSES)
-    loop.start_run(RECIPES[name](), tmp_path / "run", checkpoint_every=1, backend=MultiProcessBackend(launcher), lag=1)
+    loop.start_run(
+        RECIPES[name](), tmp_path / "run", checkpoint_every=1, backend=MultiProcessBackend(launcher), async_steps=1
+    )
     assert launcher.lost == len(LOSSES)
     assert digest(tmp_path / "run") == digest(lagging(name))
 
@@ -188,7 +205,11 @@ def test_play_and_update_go_on_at_once_and_either_may_be_lost(lost, lagging, tmp
     """Neither ends before the other has begun: taking turns, they would wait for ever."""
     launcher = Meeting(lost)
     loop.start_run(
-        RECIPES["adapters"](), tmp_path / "run", checkpoint_every=1, backend=MultiProcessBackend(launcher), lag=1
+        RECIPES["adapters"](),
+        tmp_path / "run",
+        checkpoint_every=1,
+        backend=MultiProcessBackend(launcher),
+        async_steps=1,
     )
     assert launcher.seen == {(what, step) for what in (ENGINE, LEARNERS) for step in range(3)}
     assert launcher.lost == len(lost)
@@ -203,13 +224,13 @@ def test_a_play_that_fails_or_is_given_up_leaves_no_thread_and_no_play():
         while True:
             engine.raise_if_stopped()
 
-    plays = PlayPipeline(engine, 1, apart=True)
-    with pytest.raises(OSError, match="of the update"), plays.play_while_learning(0, play, until=2):
+    plays = RolloutPipeline(engine, 1, apart=True)
+    with pytest.raises(OSError, match="of the update"), plays.collect_while_learning(0, play, until=2):
         begun.wait()
         raise OSError("of the update")
     assert not plays.ready and plays.state() is None and engine.stopping() == 0
     engine.asked = 15
-    with pytest.raises(Interrupted), plays.play_while_learning(0, play, until=2):
+    with pytest.raises(Interrupted), plays.collect_while_learning(0, play, until=2):
         seen.append("begun")
     assert not seen
     plays.close()
@@ -230,12 +251,12 @@ def recorded_plays(pipeline, play, published, *, steps=7):
         for later in pipeline.missing_steps(step, until=steps):
             pipeline.add(play(later))
         learned.append(dict(pipeline.ready[0].outside))
-        with pipeline.play_while_learning(step, play, until=steps):
+        with pipeline.collect_while_learning(step, play, until=steps):
             pass
         published.append(step)
         saved = json.loads(json.dumps(pipeline.state()))
         left = [play["outside"]["step"] for play in (saved or {"plays": []})["plays"]]
-        assert left == list(range(step + 1, min(step + 1 + pipeline.lag, steps)))
+        assert left == list(range(step + 1, min(step + 1 + pipeline.async_steps, steps)))
         pipeline.load(saved)  # as a run that is resumed has them
     pipeline.close()
     return learned
@@ -248,9 +269,9 @@ def test_a_play_has_seen_all_updates_but_the_last_ones(apart):
     engine.asked = 0
 
     def play(step):
-        return PlayResult(episodes=(), outside={"step": step, "seen": len(published)}, shortages={}, seconds={})
+        return RolloutBatch(episodes=(), outside={"step": step, "seen": len(published)}, oom_counts={}, seconds={})
 
-    learned = recorded_plays(PlayPipeline(engine, 3, apart=apart), play, published)
+    learned = recorded_plays(RolloutPipeline(engine, 3, apart=apart), play, published)
     assert learned == [{"step": step, "seen": max(0, step - 3)} for step in range(7)]
 
 
@@ -262,7 +283,7 @@ def longer():
 def three_behind(tmp_path_factory):
     """The directory of a run with a lag of 3 in one process."""
     out = tmp_path_factory.mktemp("three") / "run"
-    loop.start_run(longer(), out, checkpoint_every=1, lag=3)
+    loop.start_run(longer(), out, checkpoint_every=1, async_steps=3)
     return out
 
 
@@ -273,9 +294,9 @@ def test_a_lag_of_three_is_told_as_counted_by_hand(three_behind):
     for step, row in enumerate(found):
         policy = row["phase"]
         missed = [before for before in found[max(0, step - 3) : step] if before["phase"] == policy]
-        lags = {key: row[key] for key in row if key.endswith("/lag")}
-        assert lags == {f"{policy}/lag": sum(not before[f"{policy}/skipped"] for before in missed)}
-    assert [row.get("generator/lag") for row in found] == [0, 1, None, 2, 2, None]
+        lags = {key: row[key] for key in row if key.endswith("/updates_behind")}
+        assert lags == {f"{policy}/updates_behind": sum(not before[f"{policy}/skipped"] for before in missed)}
+    assert [row.get("generator/updates_behind") for row in found] == [0, 1, None, 2, 2, None]
     with Ledger(three_behind / "episodes") as ledger:
         said = [{(t.policy, t.version) for e in ledger.read(step) for t in e.traces} for step in range(6)]
     assert [dict(step)["generator"] for step in said] == [0, 0, 0, 0, 1, 2]
@@ -285,7 +306,7 @@ def test_a_lag_of_three_is_told_as_counted_by_hand(three_behind):
 def test_a_lag_of_three_killed_after_every_step_is_the_undisturbed_run(three_behind, tmp_path):
     out = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        loop.start_run(longer(), out, checkpoint_every=1, lag=3, observer=Stop(1))
+        loop.start_run(longer(), out, checkpoint_every=1, async_steps=3, observer=Stop(1))
     for kept in range(5):
         saved = checkpoints.latest_checkpoint(out / "checkpoints")
         ahead = saved.load()[1].get("ahead", {"plays": []})["plays"] if saved else []
@@ -300,7 +321,7 @@ def test_a_lag_of_three_killed_after_every_step_is_the_undisturbed_run(three_beh
 @pytest.mark.whole
 def test_a_lag_of_three_is_the_same_with_processes_that_are_lost(three_behind, tmp_path):
     launcher = Here(LOSSES)
-    loop.start_run(longer(), tmp_path / "run", checkpoint_every=1, backend=MultiProcessBackend(launcher), lag=3)
+    loop.start_run(longer(), tmp_path / "run", checkpoint_every=1, backend=MultiProcessBackend(launcher), async_steps=3)
     assert launcher.lost == len(LOSSES)
     assert digest(tmp_path / "run") == digest(three_behind)
 
@@ -309,29 +330,31 @@ def test_a_lag_of_three_is_the_same_with_processes_that_are_lost(three_behind, t
 def test_a_reward_of_ones_own_is_learned_two_updates_late(tmp_path):
     (tmp_path / "mine.py").write_text("def paid(task, answer, right):\n    return float(sum(map(ord, answer.text)))\n")
     brief = ["--model", TINY, "--steps=4", "--tasks-per-step=2", "--group-size=2", "--evaluation-tasks=1", "--kl=0"]
-    words = [*brief, "--max-tokens=6", "--lag=2", "--out", str(tmp_path / "run")]
+    words = [*brief, "--max-tokens=6", "--async-steps=2", "--out", str(tmp_path / "run")]
     assert main(["run", "grpo", "--reward", f"{tmp_path / 'mine.py'}:paid", *words]) == 0
     with Ledger(tmp_path / "run" / "episodes") as ledger:
         said = [{t.version for e in ledger.read(step) for t in e.traces} for step in range(4)]
     assert said == [{0}, {0}, {0}, {1}]
-    assert [row["generator/lag"] for row in rows(tmp_path / "run")] == [0, 1, 2, 2]
+    assert [row["generator/updates_behind"] for row in rows(tmp_path / "run")] == [0, 1, 2, 2]
 
 
 def test_what_a_lag_does_not_go_with_is_refused_in_one_line(lagging):
     joint = magrpo(model=TINY, steps=1)
-    with pytest.raises(ConfigError, match=r"--lag 1: objective '\w+' has a loss without a ratio.*loss\.cap=2"):
-        check_lag(joint, 1)
+    with pytest.raises(ConfigError, match=r"--async-steps 1: objective '\w+' has a loss without a ratio.*loss\.cap=2"):
+        check_async_steps(joint, 1)
     with pytest.raises(ConfigError, match=r"by\.loss\.otherwise\.cap=2"):
-        check_lag(critique(model=TINY, steps=1), 1)
-    check_lag(joint, 0)
-    plain = [name for name, objective in joint.objectives.items() if not objective.by.needs().ratio]
-    check_lag(override(joint, [f"objectives.{name}.by.loss.cap=2" for name in plain]), 1)
-    with pytest.raises(ConfigError, match=r"--lag 3: objective '\w+' has a loss without a ratio"):
-        check_lag(joint, 3)
+        check_async_steps(critique(model=TINY, steps=1), 1)
+    check_async_steps(joint, 0)
+    plain = [
+        name for name, objective in joint.objectives.items() if not objective.algorithm.needs().off_policy_corrected
+    ]
+    check_async_steps(override(joint, [f"objectives.{name}.algorithm.loss.cap=2" for name in plain]), 1)
+    with pytest.raises(ConfigError, match=r"--async-steps 3: objective '\w+' has a loss without a ratio"):
+        check_async_steps(joint, 3)
     for wrong in (-1, 9):
-        with pytest.raises(ConfigError, match=f"--lag {wrong}: expected 0 to 8"):
-            check_lag(grpo(model=TINY, steps=1), wrong)
-    check_lag(grpo(model=TINY, steps=1), 8)
-    refuse_other_lag(lagging("adapters"), None)
-    with pytest.raises(ConfigError, match=r"--lag 0: the run in .* was begun with --lag 1"):
-        refuse_other_lag(lagging("adapters"), 0)
+        with pytest.raises(ConfigError, match=f"--async-steps {wrong}: expected 0 to 8"):
+            check_async_steps(grpo(model=TINY, steps=1), wrong)
+    check_async_steps(grpo(model=TINY, steps=1), 8)
+    check_same_async_steps(lagging("adapters"), None)
+    with pytest.raises(ConfigError, match=r"--async-steps 0: the run in .* was begun with --async-steps 1"):
+        check_same_async_steps(lagging("adapters"), 0)

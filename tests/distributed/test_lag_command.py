@@ -1,4 +1,5 @@
-"""``--lag 1`` as users call it: the same run in one process and by Ray, whatever is lost or stopped on its way."""
+"""``--async-steps 1`` as users call it: the same run in one process and by Ray, whatever is lost or stopped on its
+way."""
 
 import json
 import os
@@ -11,7 +12,7 @@ from tests.distributed.commands import COMMAND, FLAGS, RAY, after_a_step, begun,
 from tests.distributed.test_several import digest
 
 pytestmark = pytest.mark.whole
-LAG = ["--lag", "1"]
+LAG = ["--async-steps", "1"]
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +21,7 @@ def local(tmp_path_factory):
     out = tmp_path_factory.mktemp("local") / "run"
     said = subprocess.run([*COMMAND, "run", "tango", *LAG, *FLAGS, "--out", out], capture_output=True, text=True)
     assert said.returncode == 0, said.stderr
-    assert "note: one process plays and updates in turn, so that --lag saves no time here" in said.stdout
+    assert "note: one process plays and updates in turn, so that --async-steps saves no time here" in said.stdout
     return out
 
 
@@ -44,11 +45,11 @@ def test_a_stopped_run_by_ray_goes_on_in_one_process(local, tmp_path):
     assert process.returncode == 128 + signal.SIGTERM, text
     assert lines(out / "metrics.jsonl") < 3
     assert any((folder / "ahead.json").exists() for folder in (out / "checkpoints").iterdir())
-    said = subprocess.run([*COMMAND, "resume", out, "--lag", "0"], capture_output=True, text=True)
+    said = subprocess.run([*COMMAND, "resume", out, "--async-steps", "0"], capture_output=True, text=True)
     assert said.returncode == 2
-    assert "was begun with --lag 1" in said.stderr.splitlines()[-1]
+    assert "was begun with --async-steps 1" in said.stderr.splitlines()[-1]
     said = subprocess.run([*COMMAND, "resume", out], capture_output=True, text=True)
     assert said.returncode == 0, said.stderr
     assert digest(out) == digest(local)
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert any(row.get("generator/lag") is not None for row in rows)
+    assert any(row.get("generator/updates_behind") is not None for row in rows)

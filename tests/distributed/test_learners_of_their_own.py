@@ -206,7 +206,7 @@ def test_the_generator_writes_the_next_solutions_while_the_verifier_learns(tmp_p
             if backend is not None and number == 2:  # nothing is played behind the last step
                 overlapping.sampled.wait = lambda seconds: True
             steps.append(trainer.step())
-        assert trainer.plays.state() is None  # what is played early is in no checkpoint
+        assert trainer.rollouts.state() is None  # what is played early is in no checkpoint
         results.append([(step.row, step.episodes) for step in steps])
         trainer.close()
     assert overlapping.overlaps == 3

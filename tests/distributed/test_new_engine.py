@@ -1,4 +1,4 @@
-"""Another engine than the embedded one, as docs/new-engine.md makes it, and what a backend must say to it."""
+"""Another engine than the shipped one, as docs/new-engine.md makes it, and what a backend must say to it."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ def page():
     torch.set_num_threads(1)
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     names = {"__name__": "new_engine"}
-    exec(compile("\n\n".join(blocks).replace('"embedded"', repr(TINY)), str(PAGE), "exec"), names)  # noqa: S102
+    exec(compile("\n\n".join(blocks).replace('"shipped"', repr(TINY)), str(PAGE), "exec"), names)  # noqa: S102
     return names
 
 

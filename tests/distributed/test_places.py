@@ -5,12 +5,12 @@ import pytest
 from cotrain.config.policies import adapter, critic, ema, frozen, reward_model, trainable
 from cotrain.core.errors import ConfigError
 from cotrain.distributed.multi_process import LEARNERS, MultiProcessBackend
-from cotrain.distributed.placement import VllmPlacement, embedded_alone
+from cotrain.distributed.placement import VllmPlacement, one_local_engine
 from cotrain.runs import run as loop
 from tests.distributed.processes import Here
 from tests.distributed.test_several import RECIPES, digest
 
-BASE = "embedded"
+BASE = "shipped"
 
 
 def places(policies):
@@ -23,7 +23,7 @@ def test_each_set_of_weights_has_an_engine():
         "generator": trainable(BASE),
         "verifier": trainable(BASE),
         "teacher": ema(BASE, of="generator"),
-        "start": frozen(BASE),
+        "reference": frozen(BASE),
         "judge": frozen(BASE),
         "critic": critic(BASE),
         "scorer": reward_model(BASE),
@@ -32,14 +32,14 @@ def test_each_set_of_weights_has_an_engine():
         (("generator",), "VllmHost"),
         (("verifier",), "VllmHost"),
         (("teacher",), "VllmHost"),
-        (("start", "judge"), "VllmHost"),
+        (("reference", "judge"), "VllmHost"),
         (("scorer",), "EngineHost"),
     ]
 
 
 def test_adapters_and_frozen_policies_share_their_base():
-    policies = {"generator": adapter(BASE), "verifier": adapter(BASE), "start": frozen(BASE)}
-    assert places(policies) == [(("generator", "verifier", "start"), "VllmHost")]
+    policies = {"generator": adapter(BASE), "verifier": adapter(BASE), "reference": frozen(BASE)}
+    assert places(policies) == [(("generator", "verifier", "reference"), "VllmHost")]
 
 
 def test_whose_arithmetic_differs_have_engines_of_their_own():
@@ -50,12 +50,14 @@ def test_whose_arithmetic_differs_have_engines_of_their_own():
 
 
 def apart(policies, seed, device, threads):
-    """An embedded engine for each policy."""
+    """An local engine for each policy."""
     from dataclasses import replace
 
     asked = [name for name, spec in policies.items() if spec.speaks]
     return [
-        replace(embedded_alone({name: policies[name]}, seed, device, threads)[0], what=f"engine of {name}", tested=True)
+        replace(
+            one_local_engine({name: policies[name]}, seed, device, threads)[0], what=f"engine of {name}", tested=True
+        )
         for name in asked
     ]
 
@@ -81,4 +83,4 @@ def test_lost_engines_of_several_change_nothing(tmp_path):
 
 def test_an_engine_that_reads_whole_weights_is_not_asked_for_four_bits():
     with pytest.raises(ConfigError, match="policy 'start': vLLM samples from whole weights"):
-        places({"start": frozen(BASE, load_in_4bit=True)})
+        places({"reference": frozen(BASE, load_in_4bit=True)})

@@ -9,11 +9,11 @@ from cotrain.config.policies import frozen, trainable
 from cotrain.core.errors import ConfigError
 from cotrain.distributed.local import LocalBackend
 from cotrain.distributed.weight_sync_check import check_publishing
-from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.local import LocalEngine
 from tests.helpers import TINY
 
 
-class Copying(EmbeddedEngine):
+class Copying(LocalEngine):
     """Copies of the models. ``left_out``: parts of names whose new weights it does not take."""
 
     left_out: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class Forgetful(Copying):
 def checked(engine):
     torch.set_num_threads(1)
     backend = LocalBackend(engine=engine)
-    handles = backend.open({"generator": trainable(TINY), "start": frozen(TINY)}, seed=0)
+    handles = backend.open({"generator": trainable(TINY), "reference": frozen(TINY)}, seed=0)
     before = {name: weight.clone() for name, weight in handles["generator"].tensors().items()}
     try:
         found = check_publishing(list(handles.values()), [backend.engine], backend.publish)
@@ -108,7 +108,7 @@ def test_a_policy_that_is_moved_by_anothers_weights_is_refused():
         def publish(self, policy, version):
             super().publish(policy, version)
             name, weight = next(iter(self.handles["generator"].weights()))
-            dict(self.copies["start"].named_parameters())[name].copy_(weight)
+            dict(self.copies["reference"].named_parameters())[name].copy_(weight)
 
     with pytest.raises(ConfigError, match=r"policy 'start': .* a change of the weights of 'generator'"):
         checked(Leaking)
@@ -120,7 +120,7 @@ def test_another_model_than_the_learners_is_refused():
         def __init__(self, handles, device):
             super().__init__(handles, device)
             with torch.no_grad():
-                for weight in self.copies["start"].parameters():
+                for weight in self.copies["reference"].parameters():
                     weight += 0.3 * weight.std(correction=0) * torch.randn(weight.shape)
 
     with pytest.raises(ConfigError, match=r"policy 'start': .* at the start; expected 0.2 at most"):

@@ -21,7 +21,7 @@ from cotrain.recipes.grpo import grpo
 from cotrain.recipes.judged import judged as judged_recipe
 from cotrain.recipes.tango import tango
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.runs import run as loop
 from cotrain.runs.run import Interrupted
 from cotrain.storage import checkpoints
@@ -79,8 +79,8 @@ def asked(
     backend._handles["far"].tell = tell
     renderer = backend._handles["far"].renderer
     role = Role(policy="far", prompt="Q {problem}", sampling=Sampling(max_tokens=max_tokens), system=system)
-    executor = Executor(backend.engine, {"far": renderer}, {"far": role}, 0)
-    episodes = executor.play(protocol, letter_tasks(count), step=0, group_size=1)
+    executor = RolloutRunner(backend.engine, {"far": renderer}, {"far": role}, 0)
+    episodes = executor.collect(protocol, letter_tasks(count), step=0, group_size=1)
     counts = backend.engine.counts()
     executor.loop.run_to_end(backend.close())
     return episodes, {key.removeprefix("far/remote/"): value for key, value in counts.items()}
@@ -199,10 +199,10 @@ def test_connections_outlive_a_play(odd):
     backend = LocalBackend()
     (far,) = backend.open({"far": remote(odd.url, "good", concurrency=1)}, seed=0).values()
     role = Role(policy="far", prompt="Q {problem}", sampling=Sampling(max_tokens=7))
-    executor = Executor(backend.engine, {"far": far.renderer}, {"far": role}, 0)
-    played = [executor.play(ask_twice, letter_tasks(2), step=step, group_size=1) for step in range(3)]
+    executor = RolloutRunner(backend.engine, {"far": far.renderer}, {"far": role}, 0)
+    played = [executor.collect(ask_twice, letter_tasks(2), step=step, group_size=1) for step in range(3)]
     assert all(t.failure is None for episodes in played for e in episodes for t in e.traces)
-    assert executor.greedy_copy().play(ask_twice, letter_tasks(1), step=3, group_size=1)[0].failure is None
+    assert executor.greedy_copy().collect(ask_twice, letter_tasks(1), step=3, group_size=1)[0].failure is None
     assert odd.asked["good"] == 14 and len(odd.lines) == 1
     executor.loop.run_to_end(backend.close())
 
@@ -240,7 +240,7 @@ def test_a_remembered_answer_is_not_asked_for_again(odd, hurried):
 def test_the_engine_goes_on_while_a_server_is_waited_for():
     """The server answers when three turns have ended beside it: an engine that rested would have ended two, begun
     before, and the server gives up waiting."""
-    from cotrain.inference.local import EmbeddedEngine
+    from cotrain.inference.local import LocalEngine
     from tests.helpers import CharRenderer
 
     async def both(task, roles):
@@ -254,13 +254,13 @@ def test_the_engine_goes_on_while_a_server_is_waited_for():
     finished, answered = [], []
     server = Odd(until=lambda: len(finished) > 2)
     with running(server.app) as (url, _):
-        backend = LocalBackend(engine=lambda handles, device: EmbeddedEngine({"near": tiny_model()}))
+        backend = LocalBackend(engine=lambda handles, device: LocalEngine({"near": tiny_model()}))
         backend.open({"far": remote(url, "good")}, seed=0)
         renderers = {"far": backend._handles["far"].renderer, "near": CharRenderer()}
         sampling = Sampling(max_tokens=4)
         roles = {name: Role(policy=name, prompt="{problem}", sampling=sampling) for name in renderers}
-        executor = Executor(backend.engine, renderers, roles, 0)
-        executor.play(both, letter_tasks(3), step=0, group_size=1)
+        executor = RolloutRunner(backend.engine, renderers, roles, 0)
+        executor.collect(both, letter_tasks(3), step=0, group_size=1)
         executor.loop.run_to_end(backend.close())
     assert answered[0] > 2
 
@@ -272,7 +272,8 @@ def with_judge(recipe, url, model="policy/verifier", **settings):
 
 def judged(url, **settings):
     made = tango(steps=2, verifier="frozen", **SMALL)
-    brief = replace(made.evaluation, group_size=1, greedy=False, fixed={}, splits=())  # no test looks at its figures
+    brief = replace(made.evaluation, group_size=1, greedy=False, frozen_roles={}, splits=())  # no test looks at its
+    # figures
     return with_judge(replace(made, evaluation=brief), url, **settings)
 
 
@@ -287,7 +288,7 @@ def test_a_run_with_a_remote_judge_is_repeated_without_its_server(judge, tokeniz
     first = CoTrainer(recipe)
     results = [first.step() for _ in range(2)]
     reviews = [t for r in results for e in r.episodes for t in e.traces if t.role == "verifier"]
-    assert reviews and {t.failure for t in reviews} == {None} and any(t.parsed.get("steps") for t in reviews)
+    assert reviews and {t.failure for t in reviews} == {None} and any(t.findings.get("steps") for t in reviews)
     assert results[0].row["verifier/remote/answers"] == 4 and results[0].row["verifier/remote/completion_tokens"] > 4
     assert results[0].row["tokens"] == results[0].row["solver/tokens"]
     if tokenizer is not None:  # the very tokens that the server drew, with its own log-probabilities
@@ -342,7 +343,7 @@ def test_a_run_does_not_go_on_without_its_judge(odd):
     why = r"4 of 4 requests to policy 'verifier' had no answer: http.*: status 500: oh; look into the log of .*resume"
     with pytest.raises(TooManyFailures, match=why):
         trainer.step()
-    assert trainer.finished == 0
+    assert trainer.finished_steps == 0
     trainer.close()
 
 
@@ -367,7 +368,7 @@ def test_what_cannot_be_asked_of_a_remote_policy_is_refused():
         with_judge(tango(steps=1, **SMALL), "http://127.0.0.1:1/v1")
     made = grpo(steps=1, **SMALL)
     with pytest.raises(ConfigError, match="reference policy 'start' is of kind 'remote', which has no probabilities"):
-        replace(made, policies={**made.policies, "start": remote("http://127.0.0.1:1/v1", "m")})
+        replace(made, policies={**made.policies, "reference": remote("http://127.0.0.1:1/v1", "m")})
     for wrong, words in (
         ({"url": "localhost:8000"}, "expected http://HOST:PORT/v1"),
         ({"url": "http://me:secret@here/v1"}, "key_variable"),

@@ -16,11 +16,11 @@ from cotrain.config.policies import adapter, frozen, reward_model, trainable
 from cotrain.core.errors import ConfigError
 from cotrain.core.seeding import Address
 from cotrain.distributed.engine_host import EngineHost
-from cotrain.distributed.local import LocalBackend, make_embedded_engine
+from cotrain.distributed.local import LocalBackend, make_local_engine
 from cotrain.distributed.multi_process import ENGINE, LEARNERS, MultiProcessBackend
-from cotrain.distributed.placement import VllmPlacement, embedded_alone, with_replicas
+from cotrain.distributed.placement import VllmPlacement, one_local_engine, with_replicas
 from cotrain.distributed.remote_engines import replica_of
-from cotrain.rollout.event_loop import IdleLoop, together
+from cotrain.rollout.event_loop import EngineEventLoop, gather
 from cotrain.runs import run as loop
 from cotrain.storage import checkpoints
 from cotrain.storage.ledger import Ledger
@@ -49,18 +49,18 @@ def test_each_engine_has_its_replicas():
     policies = {
         "generator": trainable(TINY),
         "verifier": adapter(TINY),
-        "start": frozen(TINY),
+        "reference": frozen(TINY),
         "scorer": reward_model(TINY),
     }
     settled = {name: spec.with_device_defaults(autocast=False) for name, spec in policies.items()}
     single = VllmPlacement()(settled, 0, "cuda", 1)
     doubled = with_replicas(VllmPlacement(), 2)(settled, 0, "cuda", 1)
-    assert [place.policies for place in single] == [("generator",), ("verifier", "start"), ("scorer",)]
+    assert [place.policies for place in single] == [("generator",), ("verifier", "reference"), ("scorer",)]
     assert [p.policies for p in doubled] == [p.policies for p in single for _ in range(2)]
     assert len({p.what for p in doubled}) == 6 and doubled[0].settings == doubled[1].settings == single[0].settings
     assert doubled[3].what == "the engine's process of verifier and start (replica 2 of 2)"
-    assert [p.what for p in with_replicas(embedded_alone, 2)(settled, 0, "cpu", 1)] == [ONE, TWO]
-    assert [p.what for p in with_replicas(embedded_alone, 1)(settled, 0, "cpu", 1)] == [ENGINE]
+    assert [p.what for p in with_replicas(one_local_engine, 2)(settled, 0, "cpu", 1)] == [ONE, TWO]
+    assert [p.what for p in with_replicas(one_local_engine, 1)(settled, 0, "cpu", 1)] == [ENGINE]
 
 
 class Deaf(EngineHost):
@@ -70,8 +70,8 @@ class Deaf(EngineHost):
 
 
 def asked_first(policies, seed, device, threads):
-    """One embedded engine, which the self-test of publishing asks."""
-    return embedded_alone(policies, seed, device, threads, tested=True)
+    """One local engine, which the self-test of publishing asks."""
+    return one_local_engine(policies, seed, device, threads, tested=True)
 
 
 def last_is_deaf(policies, seed, device, threads):
@@ -93,8 +93,8 @@ def test_all_replicas_are_told_of_new_weights_and_limits_and_counted():
     assert launcher.asked[ONE, "publish"] == launcher.asked[TWO, "publish"] == 3  # at first, shaken, put back
     before = backend.engine.counts()["generator/requests"]
     asked = [request(policy="generator", task=task) for task in range(5)]
-    loop = IdleLoop()
-    loop.run_to_end(together([backend.engine.sample(one) for one in asked]), backend.engine.advance)
+    loop = EngineEventLoop()
+    loop.run_to_end(gather([backend.engine.sample(one) for one in asked]), backend.engine.advance)
     loop.close()
     assert backend.engine.counts()["generator/requests"] == before + 5
     told = [backend._engine.engines_of("generator")[i].counts()["generator/requests"] for i in (0, 1)]
@@ -112,10 +112,10 @@ def test_a_replica_that_does_not_take_weights_is_refused():
 
 
 class Dealing:
-    """Two embedded engines over the same models, in this process. Implements ``Engine``."""
+    """Two local engines over the same models, in this process. Implements ``Engine``."""
 
     def __init__(self, handles, device):
-        self.engines = [make_embedded_engine(handles, device) for _ in range(2)]
+        self.engines = [make_local_engine(handles, device) for _ in range(2)]
 
     async def sample(self, request):
         return await self.engines[replica_of(request.address, 2)].sample(request)
@@ -158,7 +158,7 @@ def test_a_run_with_replicas_is_that_of_one_process_which_deals_alike(name, undi
     assert min(launcher.asked[what, "advance"] for what in (ONE, TWO)) > 9
     assert digest(out) == digest(undisturbed(name))
     made = json.loads((out / "provenance.json").read_text())
-    assert made["backend"] == {"kind": "here", "engine": "embedded", "device": "cpu", "replicas": 2}
+    assert made["backend"] == {"kind": "here", "engine": "local", "device": "cpu", "replicas": 2}
     rows = [json.loads(line) for line in (out / "timings.jsonl").read_text().splitlines()]
     assert len(rows) == 3
     for row in rows:

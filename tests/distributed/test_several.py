@@ -22,7 +22,9 @@ SMALL = {"model": TINY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks"
 
 
 def briefly(recipe):
-    return replace(recipe, evaluation=replace(recipe.evaluation, group_size=2, greedy=False, fixed={}, splits=()))
+    return replace(
+        recipe, evaluation=replace(recipe.evaluation, group_size=2, greedy=False, frozen_roles={}, splits=())
+    )
 
 
 RECIPES = {
@@ -35,7 +37,7 @@ RECIPES = {
 
 ITERATED = {
     "iterations with a reset": lambda: briefly(
-        spin(iteration=1, restart="weights", tasks=EASY, **{k: v for k, v in SMALL.items() if k != "group_size"})
+        spin(iteration=1, reset="weights", tasks=EASY, **{k: v for k, v in SMALL.items() if k != "group_size"})
     ),
 }
 
@@ -99,7 +101,7 @@ def test_a_run_in_other_processes_is_the_run_of_one(name, undisturbed, hosted):
     assert digest(out) == undisturbed(name)
     assert launcher.begun == {LEARNERS: 1, ENGINE: 1}
     made = json.loads((out / "provenance.json").read_text())
-    assert made["backend"] == {"kind": "here", "engine": "embedded", "device": "cpu"}
+    assert made["backend"] == {"kind": "here", "engine": "local", "device": "cpu"}
 
 
 LOSSES = [  # of engines as they begin, play and take weights; of learners as they update and save

@@ -71,7 +71,7 @@ def test_heads_that_vllm_does_not_run_on_a_cpu_are_one_line(tmp_path, capsys):
     from tests.helpers import TINY
 
     said = refused(tmp_path, capsys, python(tmp_path), "--model", TINY, "--device", "cpu")
-    assert "attention heads of size 16" in said and "--engine embedded" in said
+    assert "attention heads of size 16" in said and "--engine local" in said
 
 
 def test_vllm_wants_ray(tmp_path, capsys):

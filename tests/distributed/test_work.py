@@ -9,7 +9,7 @@ from cotrain.config.policies import frozen, trainable
 from cotrain.distributed.contract import ProcessStats, process_metrics, short_name
 from cotrain.distributed.local import LocalBackend
 from cotrain.distributed.multi_process import MultiProcessBackend
-from cotrain.rollout.event_loop import IdleLoop, together
+from cotrain.rollout.event_loop import EngineEventLoop, gather
 from tests.distributed.processes import Here
 from tests.helpers import TINY, request
 
@@ -60,9 +60,9 @@ def test_what_each_process_does_is_counted():
     start = backend.process_stats()
     assert list(start) == ["learners", "engine 1 of 2", "engine 2 of 2"]
     assert {one.policies for one in start.values()} == {("generator", "start")}
-    loop = IdleLoop()
+    loop = EngineEventLoop()
     said = loop.run_to_end(
-        together([backend.engine.sample(request(policy="generator", task=task)) for task in range(4)]),
+        gather([backend.engine.sample(request(policy="generator", task=task)) for task in range(4)]),
         backend.engine.advance,
     )
     loop.close()

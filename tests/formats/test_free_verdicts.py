@@ -230,7 +230,7 @@ def test_forms_that_do_not_exist_or_cannot_be_used_are_told():
     with pytest.raises(ConfigError, match="not how it is written"):
         write_free_review(LABEL, [True], True)
     with pytest.raises(ConfigError, match="is for roles that judge solutions"):
-        Role(policy="p", prompt="{problem}", sampling=Sampling(max_tokens=4), verdict="words")
+        Role(policy="p", prompt="{problem}", sampling=Sampling(max_tokens=4), verdict_format="words")
 
 
 # ---- attacks

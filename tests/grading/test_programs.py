@@ -218,7 +218,7 @@ def test_mbpp_is_a_task_source_with_the_published_splits(tmp_path):
     source = task_source("mbpp", str(path))
     assert [source.size(split) for split in ("train", "validation", "test")] == [2, 2, 1]
     task = source.get("train", 1)
-    assert task.prompt.startswith("Write a function: 602.") and TESTS in task.prompt and task.answer == GOOD
+    assert task.prompt.startswith("Write a function: 602.") and TESTS in task.prompt and task.gold == GOOD
     assert task.grade(f"```python\n{GOOD}\n```") == RIGHT
     assert task.grade("I cannot") == wrong("no program")
     assert task.grade("<answer>def twice(x): return 4</answer>") == wrong("test failed")

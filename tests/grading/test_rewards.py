@@ -75,7 +75,7 @@ def test_in_trl(tmp_path):
 
     base = str(__import__("cotrain.reports.detail", fromlist=["ASSETS"]).ASSETS / "base")
     problems = [WordProblems(operations=(2, 2)).get("train", index) for index in range(2)]
-    rows = [{"prompt": f"<|user|>{one.prompt}\nSolve:<|end|><|assistant|>", "answer": one.answer} for one in problems]
+    rows = [{"prompt": f"<|user|>{one.prompt}\nSolve:<|end|><|assistant|>", "answer": one.gold} for one in problems]
     config = GRPOConfig(
         output_dir=str(tmp_path), max_steps=1, per_device_train_batch_size=4, num_generations=2, report_to=[],
         max_completion_length=60, logging_steps=1, log_completions=True, num_completions_to_print=0, use_cpu=True,

@@ -5,7 +5,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from cotrain.core.errors import UnknownName
-from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.local import LocalEngine
 from cotrain.inference.reference import complete_request
 from cotrain.models.adapters import AdapterBase
 from cotrain.models.shared_prefix import can_branch
@@ -38,7 +38,7 @@ def test_adapters_on_one_module_equal_the_reference(kind, inside):
     model, activate = wrapped(kind)
     speaking = model.get_base_model() if inside else model
     assert can_branch(speaking)  # prompts that begin alike are computed once
-    engine = EmbeddedEngine(dict.fromkeys(POLICIES, speaking), max_rows=6, activate=activate)
+    engine = LocalEngine(dict.fromkeys(POLICIES, speaking), max_rows=6, activate=activate)
     requests = mixed_requests(POLICIES, 24)
     for asked, completion in zip(requests, answers(engine, requests), strict=True):
         activate[asked.policy]()
@@ -51,20 +51,20 @@ def test_adapters_on_one_module_equal_the_reference(kind, inside):
 
 @pytest.mark.whole
 def test_lanes_of_an_adapter_base(embedded_base):
-    """The embedded model: fresh adapters say what the base says, and an adapter that is not loaded is an error."""
+    """The shipped model: fresh adapters say what the base says, and an adapter that is not loaded is an error."""
     base = embedded_base
     activate = {name: lambda name=name: base.activate(name) for name in ("one", "two")}
     activate |= {"still": lambda: base.activate(None), "other": lambda: base.activate("other")}
-    engine = EmbeddedEngine(dict.fromkeys(activate, base.module), activate=activate)
+    engine = LocalEngine(dict.fromkeys(activate, base.module), activate=activate)
     said = [answers(engine, [request(policy=policy, prompt_ids=(1, 40, 41, 42))])[0] for policy in POLICIES]
     assert len({completion.logprobs for completion in said}) == 1
-    with pytest.raises(UnknownName, match="adapter on the base 'embedded' 'other'"):
+    with pytest.raises(UnknownName, match="adapter on the base 'shipped' 'other'"):
         answers(engine, [request(policy="other")])
 
 
 @pytest.fixture(scope="module")
 def embedded_base():
-    base = AdapterBase("embedded")
+    base = AdapterBase("shipped")
     for name in ("one", "two"):
         base.add(name, rank=4, alpha=8, targets="all-linear", seed=0)
     return base

@@ -12,11 +12,11 @@ import torch
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling, Trace, TurnRange
 from cotrain.inference import prefix_cache
-from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.local import LocalEngine
 from cotrain.inference.reference import complete_request
 from cotrain.inference.replay import ReplayEngine
-from cotrain.prompts.decoding import StopWatch, stop_in
-from cotrain.rollout.event_loop import IdleLoop, pausing_engine, together
+from cotrain.prompts.decoding import StopMatcher, stop_in
+from cotrain.rollout.event_loop import EngineEventLoop, engine_paused, gather
 from tests.helpers import VOCABULARY, CharRenderer, RandomLatency, answers, request, tiny_model
 
 DECODE = CharRenderer().decode
@@ -39,7 +39,7 @@ def with_reference():
 @pytest.mark.whole
 @pytest.mark.parametrize("static", [False, True])
 def test_stop_strings_equal_reference(static, with_reference):
-    engine = EmbeddedEngine({"a": tiny_model()}, max_rows=7, static=static)
+    engine = LocalEngine({"a": tiny_model()}, max_rows=7, static=static)
     found = answers(engine, [one for one, _ in with_reference])
     stopped = 0
     for (one, slow), completion in zip(with_reference, found, strict=True):
@@ -59,20 +59,20 @@ def test_a_stop_string_is_found_in_any_long_text_where_it_ends():
     def decode(ids):
         return bytes(ids).decode(errors="replace")
 
-    watch = StopWatch(("</call>",), decode)
+    watch = StopMatcher(("</call>",), decode)
     growing = next(n for n in range(len(ids)) if watch.read(ids[n : n + 1]) is not None) + 1
     assert (
         growing
         == watch.count
-        == StopWatch(("</call>",), decode).read(ids)
+        == StopMatcher(("</call>",), decode).read(ids)
         == len(text[: text.index("/call>") + 6].encode())
     )
-    assert StopWatch(("</cool>",), decode).read(ids) is None
+    assert StopMatcher(("</cool>",), decode).read(ids) is None
     assert stop_in("a<b>c", ("b>", "<b>", "c")) == (1, 4)  # complete first; of equals the longest
 
 
 def test_stop_strings_that_cannot_be_looked_for_are_refused():
-    engine = EmbeddedEngine({"a": tiny_model()})
+    engine = LocalEngine({"a": tiny_model()})
     with pytest.raises(ConfigError, match="no decode"):
         engine.check(replace(asked(0), decode=None))
     with pytest.raises(ConfigError, match="empty"):
@@ -86,7 +86,7 @@ def chain(engine, i, *, turns=3, keep=True, given=4):
         one, found = asked(i, stop=("a", "b", "c"), tokens=12), []
         one = replace(one, keep=keep)
         for turn in range(turns):
-            async with pausing_engine():
+            async with engine_paused():
                 await asyncio.sleep(0)
             found.append((one, await engine.sample(one)))
             ids = (*one.prompt_ids, *found[-1][1].token_ids, *((9 + i + turn,) * (given + i % 3)))
@@ -98,14 +98,14 @@ def chain(engine, i, *, turns=3, keep=True, given=4):
 
 
 def talks(engine, count, **options):
-    return IdleLoop().run_to_end(together([chain(engine, i, **options) for i in range(count)]), engine.advance)
+    return EngineEventLoop().run_to_end(gather([chain(engine, i, **options) for i in range(count)]), engine.advance)
 
 
 @pytest.mark.whole
 @pytest.mark.parametrize(("kind", "static"), [("llama", False), ("qwen3", False), ("llama", True)])
 def test_what_is_kept_gives_what_a_full_prefill_gives(kind, static):
     model = tiny_model(kind)
-    engine, full = (EmbeddedEngine({"a": model}, max_rows=5, static=static) for _ in range(2))
+    engine, full = (LocalEngine({"a": model}, max_rows=5, static=static) for _ in range(2))
     for mine, theirs in zip(talks(engine, 9), talks(full, 9, keep=False), strict=True):
         for (one, completion), (_, expected) in zip(mine, theirs, strict=True):
             assert completion.token_ids == expected.token_ids == complete_request(model, one).token_ids
@@ -117,8 +117,8 @@ def test_what_is_kept_gives_what_a_full_prefill_gives(kind, static):
 
 
 def test_a_kept_turn_goes_on_under_autocast():
-    engine = EmbeddedEngine({"a": tiny_model()}, autocast=torch.bfloat16)
-    full = EmbeddedEngine({"a": tiny_model()}, autocast=torch.bfloat16)
+    engine = LocalEngine({"a": tiny_model()}, autocast=torch.bfloat16)
+    full = LocalEngine({"a": tiny_model()}, autocast=torch.bfloat16)
     [[_, mine]], [[_, theirs]] = talks(engine, 1, turns=2), talks(full, 1, turns=2, keep=False)
     assert mine[1].logprobs[0] == pytest.approx(theirs[1].logprobs[0], abs=0.1)
     assert engine.counts()["a/reused_tokens"] > 0
@@ -127,7 +127,7 @@ def test_a_kept_turn_goes_on_under_autocast():
 @pytest.mark.whole
 def test_batches_of_conversations_do_not_depend_on_the_clock():
     def played(seed):
-        engine = EmbeddedEngine({"a": tiny_model()}, max_rows=5)
+        engine = LocalEngine({"a": tiny_model()}, max_rows=5)
         found = talks(engine if seed is None else RandomLatency(engine, seed), 9)
         return found, {name: count for name, count in engine.counts().items() if not name.endswith("seconds")}
 
@@ -138,7 +138,7 @@ def test_batches_of_conversations_do_not_depend_on_the_clock():
 @pytest.mark.whole
 def test_what_an_earlier_play_left_behind_changes_nothing(monkeypatch):
     monkeypatch.setattr(prefix_cache, "TOKENS", 150)  # too few for all: the oldest go
-    engine, fresh = (EmbeddedEngine({"a": tiny_model()}, max_rows=5) for _ in range(2))
+    engine, fresh = (LocalEngine({"a": tiny_model()}, max_rows=5) for _ in range(2))
     talks(engine, 12, turns=1)
     before = engine.counts()["a/reused_tokens"]
     assert talks(engine, 9) == talks(fresh, 9)
@@ -147,7 +147,7 @@ def test_what_an_earlier_play_left_behind_changes_nothing(monkeypatch):
 
 def test_new_weights_empty_what_is_kept():
     model = tiny_model()
-    engine = EmbeddedEngine({"a": model})
+    engine = LocalEngine({"a": model})
     [[(first, said)]] = talks(engine, 1, turns=1)
     more = replace(
         first,
@@ -166,7 +166,7 @@ def test_new_weights_empty_what_is_kept():
 
 def test_a_prompt_that_does_not_go_on_so_is_computed_in_full():
     model = tiny_model()
-    engine = EmbeddedEngine({"a": model})
+    engine = LocalEngine({"a": model})
     [[(first, said)]] = talks(engine, 1, turns=1)
     other = replace(
         first, prompt_ids=(8, *said.token_ids, 3), address=first.address.later_turn(1), continues=first.address
@@ -176,7 +176,7 @@ def test_a_prompt_that_does_not_go_on_so_is_computed_in_full():
 
 
 def test_every_turn_of_a_recorded_trace_is_replayed():
-    engine = EmbeddedEngine({"a": tiny_model()})
+    engine = LocalEngine({"a": tiny_model()})
     [turns] = talks(engine, 1)
     first, last = turns[0][0], turns[-1]
     start, everything = len(first.prompt_ids), (*last[0].prompt_ids, *last[1].token_ids)
@@ -199,7 +199,7 @@ def test_every_turn_of_a_recorded_trace_is_replayed():
         entropies=bytes(levels),
         text="",
         finish=parts[-1].finish,
-        signals=(),
+        rewards=(),
         turns=tuple(parts),
     )
     assert [answers(ReplayEngine([trace]), [one])[0] for one, _ in turns] == [completion for _, completion in turns]

@@ -1,4 +1,4 @@
-"""The embedded engine gives what the slow reference gives, whatever shares a batch with what."""
+"""The local engine gives what the slow reference gives, whatever shares a batch with what."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cotrain.core.entropy import nats_of
 from cotrain.core.errors import ConfigError, ModelError, UnknownName
 from cotrain.core.types import Sampling
 from cotrain.inference.kv_cache import SharedPrefixCache
-from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.local import LocalEngine
 from cotrain.inference.reference import ReferenceEngine, complete_request
 from tests.helpers import CONTEXT, VOCABULARY, answers, mixed_requests, request, tiny_model
 
@@ -37,7 +37,7 @@ def test_engine_equals_reference():
     expected = [complete_request(models[asked.policy], asked) for asked in requests]
     steps = {}
     for max_rows in (3, 64):
-        engine = EmbeddedEngine(models, max_rows=max_rows)
+        engine = LocalEngine(models, max_rows=max_rows)
         for completion, slow in zip(answers(engine, requests), expected, strict=True):
             assert_same(completion, slow)
         steps[max_rows] = engine.counts()["solver/decode_steps"]
@@ -48,7 +48,7 @@ def test_engine_equals_reference():
 def test_staggered_entry_equals_reference():
     """New requests come while others run: prompts longer than the cursor's column, and shared ones."""
     model = tiny_model()
-    engine = EmbeddedEngine({"a": model}, max_rows=8)
+    engine = LocalEngine({"a": model}, max_rows=8)
     requests = [
         request(prompt_ids=tuple((7 * i + j) % VOCABULARY for j in range(n)), sampling=Sampling(max_tokens=m), task=i)
         for i, (n, m) in enumerate(
@@ -75,7 +75,7 @@ def test_staggered_entry_equals_reference():
 def test_logprobs_agree_with_a_teacher_forced_forward():
     model = tiny_model("qwen3")
     requests = [request(prompt_ids=tuple(range(1, 4 + i)), sampling=Sampling(max_tokens=20), task=i) for i in range(8)]
-    for asked, completion in zip(requests, answers(EmbeddedEngine({"a": model}), requests), strict=True):
+    for asked, completion in zip(requests, answers(LocalEngine({"a": model}), requests), strict=True):
         with torch.no_grad():
             logits = model(input_ids=torch.tensor([asked.prompt_ids + completion.token_ids])).logits[0]
         logp = torch.log_softmax(logits[len(asked.prompt_ids) - 1 : -1], -1)
@@ -90,7 +90,7 @@ def test_order_of_arrival_does_not_matter():
     models = {"a": tiny_model(), "b": tiny_model("qwen3")}
     requests = mixed_requests(["a", "b"], 40)
     shuffled = random.Random(0).sample(requests, len(requests))
-    first, second = EmbeddedEngine(models, max_rows=6), EmbeddedEngine(models, max_rows=6)
+    first, second = LocalEngine(models, max_rows=6), LocalEngine(models, max_rows=6)
     expected = dict(zip((r.address for r in requests), answers(first, requests), strict=True))
     found = dict(zip((r.address for r in shuffled), answers(second, shuffled), strict=True))
     assert found == expected  # bit for bit
@@ -114,7 +114,7 @@ def test_the_window_moves(monkeypatch):
         request(prompt_ids=tuple((5 * i + j) % VOCABULARY for j in range(n)), sampling=Sampling(max_tokens=m), task=i)
         for i, (n, m) in enumerate(settings)
     ]
-    found = answers(EmbeddedEngine({"a": model}, max_rows=2), requests)
+    found = answers(LocalEngine({"a": model}, max_rows=2), requests)
     for asked, completion in zip(requests, found, strict=True):
         assert_same(completion, complete_request(model, asked))
     assert len(moves) > 2 and min(moves) > 1
@@ -122,7 +122,7 @@ def test_the_window_moves(monkeypatch):
 
 def test_answers_come_in_the_order_of_addresses():
     """Prompts of falling length, asked in reverse: rows stand in the order of length, and all end at once."""
-    engine = EmbeddedEngine({name: tiny_model() for name in "ba"}, max_rows=10)
+    engine = LocalEngine({name: tiny_model() for name in "ba"}, max_rows=10)
     requests = [request(policy="ab"[i % 2], prompt_ids=(3,) * (22 - i), task=i) for i in range(20)]
     order = []
 
@@ -141,7 +141,7 @@ def test_answers_come_in_the_order_of_addresses():
 
 
 def test_a_lane_waits_for_a_full_batch_while_another_runs():
-    engine = EmbeddedEngine({name: tiny_model() for name in "ab"}, max_rows=4)
+    engine = LocalEngine({name: tiny_model() for name in "ab"}, max_rows=4)
     started = []
 
     async def ask(policy, task, tokens):
@@ -163,7 +163,7 @@ def test_a_lane_waits_for_a_full_batch_while_another_runs():
 
 def test_what_the_last_rows_of_another_lane_lead_to_enters_with_the_rest():
     """As reviews of solutions: those of the solutions that end last are asked for once the round is over."""
-    engine = EmbeddedEngine({"solver": tiny_model(), "verifier": tiny_model()})
+    engine = LocalEngine({"solver": tiny_model(), "verifier": tiny_model()})
 
     async def solve_and_review(task, tokens):
         await engine.sample(request(policy="solver", task=task, sampling=Sampling(max_tokens=tokens)))
@@ -182,7 +182,7 @@ def test_what_the_last_rows_of_another_lane_lead_to_enters_with_the_rest():
 def test_rows_that_have_drawn_the_same_tokens_are_computed_once():
     """Groups of up to a tile with different temperatures and lengths, so that some part early, late or never."""
     model = tiny_model()
-    engine = EmbeddedEngine({"a": model})
+    engine = LocalEngine({"a": model})
     temperatures, groups = (0.0, 0.05, 0.1, 0.5), (8, 8, 5, 1)
     requests = [
         request(
@@ -207,7 +207,7 @@ def test_rows_that_have_drawn_the_same_tokens_are_computed_once():
 
 
 def test_identical_prompts_are_prefilled_once_and_so_are_like_beginnings():
-    engine = EmbeddedEngine({"a": tiny_model()})
+    engine = LocalEngine({"a": tiny_model()})
     requests = [request(prompt_ids=tuple(range(10 + i // 4)), task=i) for i in range(8)]
     answers(engine, requests)
     counts = engine.counts()
@@ -220,7 +220,7 @@ def test_identical_prompts_are_prefilled_once_and_so_are_like_beginnings():
 def test_groups_of_any_size_equal_reference():
     """More rows than a tile, fewer, one; they end at different times, and a group comes again while the first runs."""
     model = tiny_model("qwen3")
-    engine = EmbeddedEngine({"a": model}, max_rows=32)
+    engine = LocalEngine({"a": model}, max_rows=32)
     rng = random.Random(3)
     sizes = [
         (12, 30),
@@ -246,14 +246,14 @@ def test_companions_change_a_completion_by_rounding_only():
     asked = request(prompt_ids=(4, 3, 2), sampling=Sampling(max_tokens=30))
     sharing = [replace(asked, address=replace(asked.address, member=i), seed=asked.seed + i) for i in range(12)]
     others = mixed_requests(["a"], 20)
-    [alone] = answers(EmbeddedEngine({"a": model}), [asked])
+    [alone] = answers(LocalEngine({"a": model}), [asked])
     for companions in (sharing[1:], others, [*sharing[1:], *others]):
-        assert_same(answers(EmbeddedEngine({"a": model}), [asked, *companions])[0], alone, tolerance=1e-5)
+        assert_same(answers(LocalEngine({"a": model}), [asked, *companions])[0], alone, tolerance=1e-5)
 
 
 @pytest.mark.whole
 def test_the_same_requests_give_the_same_bits_again():
-    engine, fresh = (EmbeddedEngine({"a": tiny_model()}, max_rows=16) for _ in range(2))
+    engine, fresh = (LocalEngine({"a": tiny_model()}, max_rows=16) for _ in range(2))
     requests = mixed_requests(["a"], 30)
     answers(engine, mixed_requests(["a"], 20, seed=9))  # its storage has another size and other numbers
     assert answers(engine, requests) == answers(fresh, requests)
@@ -261,7 +261,7 @@ def test_the_same_requests_give_the_same_bits_again():
 
 def test_sampled_tokens_follow_the_model():
     model, count, prompt = tiny_model(), 4000, (7, 8, 9)
-    engine = EmbeddedEngine({"a": model})
+    engine = LocalEngine({"a": model})
     requests = [request(prompt_ids=prompt, sampling=Sampling(max_tokens=2), task=i) for i in range(count)]
     seconds = torch.tensor([completion.token_ids[1] for completion in answers(engine, requests)])
     with torch.no_grad():
@@ -274,7 +274,7 @@ def test_sampled_tokens_follow_the_model():
 
 
 def test_rows_that_end_with_their_first_token():
-    engine = EmbeddedEngine({"a": tiny_model()})
+    engine = LocalEngine({"a": tiny_model()})
     stop = tuple(range(VOCABULARY))
     found = answers(engine, [request(sampling=Sampling(max_tokens=1)), request(stop_ids=stop, task=1)])
     assert [(len(c.token_ids), c.finish) for c in found] == [(1, "length"), (1, "stop")]
@@ -284,7 +284,7 @@ def test_rows_that_end_with_their_first_token():
 
 def test_weights_are_shared_in_place_and_versions_answer():
     model = tiny_model()
-    engine = EmbeddedEngine({"a": model})
+    engine = LocalEngine({"a": model})
     asked = request(sampling=Sampling(max_tokens=12))
     [before] = answers(engine, [asked])
     with torch.no_grad():
@@ -299,7 +299,7 @@ def test_the_learners_module_is_found_as_it_was_left():
     model = tiny_model().train()
     model.model.layers[0].eval()
     before = [module.training for module in model.modules()]
-    answers(EmbeddedEngine({"a": model}), [request()])
+    answers(LocalEngine({"a": model}), [request()])
     assert [module.training for module in model.modules()] == before
     assert model.config._attn_implementation == "sdpa"
     model(input_ids=torch.tensor([[1, 2, 3]]), labels=torch.tensor([[1, 2, 3]])).loss.backward()
@@ -312,14 +312,14 @@ def test_dropout_is_off():
     expected = complete_request(model, asked)
     for layer in model.model.layers:
         layer.self_attn.attention_dropout = 0.5
-    assert_same(answers(EmbeddedEngine({"a": model.train()}), [asked])[0], expected)
+    assert_same(answers(LocalEngine({"a": model.train()}), [asked])[0], expected)
 
 
 def test_half_precision_is_near():
     model = tiny_model()
     requests = [request(prompt_ids=(i, 3, 4), sampling=Sampling(max_tokens=1), task=i) for i in range(32)]
-    full = answers(EmbeddedEngine({"a": model}), requests)
-    half = answers(EmbeddedEngine({"a": model}, autocast=torch.bfloat16), requests)
+    full = answers(LocalEngine({"a": model}), requests)
+    half = answers(LocalEngine({"a": model}, autocast=torch.bfloat16), requests)
     pairs = [(a, b) for a, b in zip(full, half, strict=True) if a.token_ids == b.token_ids]
     assert len(pairs) > 24
     assert all(a.logprobs == pytest.approx(b.logprobs, abs=0.5) for a, b in pairs)
@@ -328,7 +328,7 @@ def test_half_precision_is_near():
 
 def test_a_cancelled_request_is_forgotten_and_the_others_are_not_changed():
     model = tiny_model()
-    engine = EmbeddedEngine({"a": model}, max_rows=4)
+    engine = LocalEngine({"a": model}, max_rows=4)
     requests = [request(sampling=Sampling(max_tokens=4 + 6 * i), task=i) for i in range(6)]
 
     async def cancel_two():
@@ -354,7 +354,7 @@ def test_a_cancelled_request_is_forgotten_and_the_others_are_not_changed():
 
 def test_a_row_whose_logits_are_not_numbers_fails_alone():
     model = tiny_model()
-    engine = EmbeddedEngine({"a": model})
+    engine = LocalEngine({"a": model})
     with torch.no_grad():
         model.get_input_embeddings().weight[7].fill_(torch.inf)
         model.get_output_embeddings().weight = torch.nn.Parameter(tiny_model().get_input_embeddings().weight.clone())
@@ -378,14 +378,14 @@ def test_logits_that_are_not_numbers_stop_the_engine():
     with torch.no_grad():
         model.get_input_embeddings().weight.fill_(torch.nan)
     with pytest.raises(FloatingPointError, match="policy 'a'"):
-        answers(EmbeddedEngine({"a": model}), [request()])
+        answers(LocalEngine({"a": model}), [request()])
 
 
 def test_weights_that_are_numbers_again_answer_as_if_they_always_had_been():
     """Rows that enter late are beside columns which the rows before them wrote and nobody reads."""
     model = tiny_model()
     weights = [p.detach().clone() for p in model.parameters()]
-    engine = EmbeddedEngine({"a": model}, max_rows=2)
+    engine = LocalEngine({"a": model}, max_rows=2)
     prompts = [tuple(range(3, 20 + 3 * i)) for i in range(4)]
     with torch.no_grad():
         for p in model.parameters():
@@ -419,11 +419,11 @@ def test_weights_that_are_numbers_again_answer_as_if_they_always_had_been():
 )
 def test_requests_that_cannot_be_answered(change, message):
     with pytest.raises(ConfigError, match=message):
-        answers(EmbeddedEngine({"a": tiny_model()}), [replace(request(), **change)])
+        answers(LocalEngine({"a": tiny_model()}), [replace(request(), **change)])
 
 
 def test_unknown_policies_are_named():
-    for engine in (EmbeddedEngine({"solver": tiny_model()}), ReferenceEngine({"solver": tiny_model()})):
+    for engine in (LocalEngine({"solver": tiny_model()}), ReferenceEngine({"solver": tiny_model()})):
         with pytest.raises(UnknownName, match="did you mean 'solver'"):
             answers(engine, [request(policy="sover")])
         with pytest.raises(UnknownName):
@@ -433,7 +433,7 @@ def test_unknown_policies_are_named():
 def test_the_whole_context_can_be_used():
     model = tiny_model()
     asked = request(prompt_ids=(1, 2, 3), sampling=Sampling(max_tokens=CONTEXT - 3))
-    assert_same(answers(EmbeddedEngine({"a": model}), [asked])[0], complete_request(model, asked))
+    assert_same(answers(LocalEngine({"a": model}), [asked])[0], complete_request(model, asked))
 
 
 def test_a_sliding_window_limits_the_context_and_other_models_are_refused():
@@ -442,17 +442,17 @@ def test_a_sliding_window_limits_the_context_and_other_models_are_refused():
         MistralConfig(**sizes, intermediate_size=32, num_key_value_heads=1, sliding_window=32, eos_token_id=2)
     )
     asked = request(sampling=Sampling(max_tokens=29))
-    assert_same(answers(EmbeddedEngine({"a": mistral}), [asked])[0], complete_request(mistral, asked))
+    assert_same(answers(LocalEngine({"a": mistral}), [asked])[0], complete_request(mistral, asked))
     with pytest.raises(ConfigError, match="exceed the context of 32"):
-        answers(EmbeddedEngine({"a": mistral}), [request(sampling=Sampling(max_tokens=30))])
+        answers(LocalEngine({"a": mistral}), [request(sampling=Sampling(max_tokens=30))])
     gpt = GPT2LMHeadModel(
         GPT2Config(vocab_size=96, n_embd=32, n_layer=1, n_head=2, bos_token_id=1, eos_token_id=2)
     ).eval()
-    assert_same(answers(EmbeddedEngine({"a": gpt}), [asked])[0], complete_request(gpt, asked))
+    assert_same(answers(LocalEngine({"a": gpt}), [asked])[0], complete_request(gpt, asked))
     mamba = MambaForCausalLM(MambaConfig(vocab_size=96, hidden_size=32, num_hidden_layers=1))
     with pytest.raises(ModelError, match="cannot run 'mamba'"):
-        EmbeddedEngine({"a": mamba})
+        LocalEngine({"a": mamba})
     with pytest.raises(ModelError, match="Linear is not a causal language model"):
-        EmbeddedEngine({"a": torch.nn.Linear(2, 2)})
+        LocalEngine({"a": torch.nn.Linear(2, 2)})
     with pytest.raises(ConfigError, match="max_rows is 0"):
-        EmbeddedEngine({"a": gpt}, max_rows=0)
+        LocalEngine({"a": gpt}, max_rows=0)

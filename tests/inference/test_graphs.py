@@ -21,7 +21,7 @@ from cotrain.core.types import Sampling
 from cotrain.inference import cuda_graphs
 from cotrain.inference.cuda_graphs import LOOK, DeferredRows, StaticScheduler
 from cotrain.inference.half_precision import HalfPrecisionCopies
-from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.local import LocalEngine
 from cotrain.inference.reference import complete_request
 from cotrain.inference.static_kv_cache import columns_for, lines_for
 from tests.helpers import answers, mixed_requests, request, tiny_model
@@ -71,7 +71,7 @@ def taped(monkeypatch):
 
 
 def static(models, **options):
-    return EmbeddedEngine(models, static=True, **options)
+    return LocalEngine(models, static=True, **options)
 
 
 @pytest.mark.whole
@@ -106,8 +106,7 @@ def test_half_precision_decodes_what_the_other_lane_does():
     model = tiny_model()
     requests = [request(prompt_ids=(i, 3, 4), sampling=Sampling(max_tokens=3), task=i) for i in range(32)]
     mine, theirs = (
-        answers(EmbeddedEngine({"a": model}, autocast=torch.bfloat16, static=static), requests)
-        for static in (True, False)
+        answers(LocalEngine({"a": model}, autocast=torch.bfloat16, static=static), requests) for static in (True, False)
     )
     far = [
         abs(p - q)
@@ -134,7 +133,7 @@ def test_recordings_follow_weights_that_change_or_move(autocast):
     layer.weight = torch.nn.Parameter(-layer.weight.detach())
     said.append(answers(engine, [asked]))
     assert engine.counts()["a/recordings"] == recordings + (autocast is None)  # copies stay where they are
-    expected = answers(EmbeddedEngine({"a": model}, autocast=autocast), [asked])
+    expected = answers(LocalEngine({"a": model}, autocast=autocast), [asked])
     assert len({completions[0].token_ids for completions in said}) == 3
     assert said[2][0].token_ids == expected[0].token_ids
 

@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 from cotrain.config.policies import Trained
 from cotrain.core.types import Sampling
 from cotrain.distributed.engine_host import EngineHost, to_host_request
-from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.local import LocalEngine
 from cotrain.inference.packed_weights import PackedWeights, can_pack, measure_gain
 from cotrain.inference.reference import complete_request
 from cotrain.learner.optim import adamw
@@ -53,7 +53,7 @@ def test_two_families_equal_the_reference():
         "biased": wide_model(Qwen3Config, 1, tie_word_embeddings=False, attention_bias=True),
         "plain": wide_model(seed=2),
     }
-    engine = EmbeddedEngine(models, max_rows=8, pack_weights=["tied", "biased"])
+    engine = LocalEngine(models, max_rows=8, pack_weights=["tied", "biased"])
     assert len(packing_of(engine, "tied")._packed) == len(packing_of(engine, "biased")._packed) == 2 * 7 + 1
     assert packing_of(engine, "plain") is None
     assert_equals_reference(engine, models, mixed_requests(sorted(models), 30))
@@ -64,7 +64,7 @@ def test_two_families_equal_the_reference():
 @pytest.mark.parametrize("optimizer", [adamw, muon])
 def test_every_write_to_a_weight_is_seen_and_nothing_else_is_laid_out_again(optimizer):
     model, other = wide_model(), wide_model(seed=1)
-    engine = EmbeddedEngine({"a": model}, pack_weights=["a"])
+    engine = LocalEngine({"a": model}, pack_weights=["a"])
     requests = mixed_requests(["a"], 4)
     answers(engine, requests)
     made = dict(packing_of(engine)._packed)
@@ -93,7 +93,7 @@ def test_adapters_stand_on_one_base_that_is_laid_out_once():
         base.add(name, rank=4, alpha=8, targets="all-linear", seed=0)
     activate = {name: lambda name=name: base.activate(name) for name in ("one", "two")}
     models = dict.fromkeys(activate, base.module)
-    engine = EmbeddedEngine(models, activate=activate, pack_weights=["one", "two"])
+    engine = LocalEngine(models, activate=activate, pack_weights=["one", "two"])
     assert packing_of(engine, "one") is packing_of(engine, "two")
     asked = [request(policy=policy, prompt_ids=(1, 40, 41, 42)) for policy in activate]
     fresh = answers(engine, asked)
@@ -129,16 +129,14 @@ def test_a_kernel_that_computes_otherwise_is_not_used(monkeypatch):
     monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", lambda x, *rest: multiply(x * 1.1, *rest))
     model = wide_model()
     with pytest.warns(RuntimeWarning, match="policy 'a': decoded without packed weights .* off by"):
-        engine = EmbeddedEngine({"a": model}, pack_weights=["a"])
+        engine = LocalEngine({"a": model}, pack_weights=["a"])
     assert packing_of(engine) is None
     assert_equals_reference(engine, {"a": model}, mixed_requests(["a"], 4))
 
 
 def test_half_precision_and_devices_of_fixed_shapes_have_none():
-    assert not isinstance(
-        packing_of(EmbeddedEngine({"a": wide_model()}, pack_weights=["a"], static=True)), PackedWeights
-    )
-    half = EmbeddedEngine({"a": wide_model()}, pack_weights=["a"], autocast=torch.bfloat16)
+    assert not isinstance(packing_of(LocalEngine({"a": wide_model()}, pack_weights=["a"], static=True)), PackedWeights)
+    half = LocalEngine({"a": wide_model()}, pack_weights=["a"], autocast=torch.bfloat16)
     assert not isinstance(packing_of(half), PackedWeights)
 
 

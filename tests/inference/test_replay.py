@@ -12,7 +12,7 @@ from cotrain.core.types import Sampling
 from cotrain.inference.reference import ReferenceEngine
 from cotrain.inference.replay import ReplayEngine
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor, Roles
+from cotrain.rollout.runner import Roles, RolloutRunner
 from tests.helpers import CharRenderer, answers, letter_tasks, request, tiny_model
 
 LENGTH = Signal("length")
@@ -29,8 +29,8 @@ ROLES = {"solver": Role(policy="a", prompt="{problem}:", sampling=Sampling(max_t
 
 
 def play(engine, roles=ROLES, tasks=3):
-    executor = Executor(engine, {"a": CharRenderer()}, roles, seed=1)
-    return executor.play(ask_twice, letter_tasks(tasks), step=4, group_size=2)
+    executor = RolloutRunner(engine, {"a": CharRenderer()}, roles, seed=1)
+    return executor.collect(ask_twice, letter_tasks(tasks), step=4, group_size=2)
 
 
 def recorded():

@@ -8,7 +8,7 @@ import torch
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.inference import scoring
-from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.local import LocalEngine
 from cotrain.models.heads import ValueModel
 from tests.helpers import CharRenderer, answers, mixed_requests, request, tiny_model
 
@@ -37,12 +37,12 @@ def same(found, expected):
 def test_answers_are_the_same_where_memory_runs_out(static):
     requests = mixed_requests(["a"], 12)
     model = tiny_model()
-    engine = EmbeddedEngine({"a": model}, static=static)
+    engine = LocalEngine({"a": model}, static=static)
     passes = short(model, n=10**9)
     expected = answers(engine, requests)
     for n in range(0, len(passes), 7):
         model = tiny_model()
-        engine = EmbeddedEngine({"a": model}, static=static)
+        engine = LocalEngine({"a": model}, static=static)
         short(model, n)
         same(answers(engine, requests), expected)
         counts = engine.counts()
@@ -54,10 +54,10 @@ def test_rows_begin_again_half_as_many_at_a_time_and_stop_strings_are_found_anew
     sampling = Sampling(max_tokens=30, stop=("a", "e", "B"))
     requests = [request(prompt_ids=(3, 4, 5 + i), sampling=sampling, task=i) for i in range(8)]
     requests = [replace(r, decode=decode) for r in requests]
-    expected = answers(EmbeddedEngine({"a": tiny_model()}), requests)
+    expected = answers(LocalEngine({"a": tiny_model()}), requests)
     assert any(c.finish == "stop" for c in expected)
     model = tiny_model()
-    engine = EmbeddedEngine({"a": model})
+    engine = LocalEngine({"a": model})
     short(model, n=3, times=2)
     same(answers(engine, requests), expected)
     assert engine.counts()["a/out_of_memory"] == 2 and engine._schedulers["a"].at_once == 2
@@ -65,7 +65,7 @@ def test_rows_begin_again_half_as_many_at_a_time_and_stop_strings_are_found_anew
 
 def test_one_answer_that_does_not_fit_is_said():
     model = tiny_model()
-    engine = EmbeddedEngine({"a": model})
+    engine = LocalEngine({"a": model})
     short(model, n=0, times=10**9)
     with pytest.raises(
         ConfigError, match=r"policy 'a': the memory of cpu does not hold one answer \(3 tokens of prompt, max"
@@ -75,7 +75,7 @@ def test_one_answer_that_does_not_fit_is_said():
 
 def test_another_error_goes_through():
     model = tiny_model()
-    engine = EmbeddedEngine({"a": model})
+    engine = LocalEngine({"a": model})
 
     def fail(*_):
         raise RuntimeError("another")
@@ -94,7 +94,7 @@ def test_scores_are_the_same_where_memory_runs_out(monkeypatch):
         torch.manual_seed(3)
         model = ValueModel(tiny_model().model)
         torch.nn.init.normal_(model.head.weight)
-        return EmbeddedEngine({}, scorers={"rm": model.eval()}), model
+        return LocalEngine({}, scorers={"rm": model.eval()}), model
 
     whole, _ = engine()
     expected = [c.score for c in answers(whole, asked)]

@@ -8,7 +8,7 @@ import torch
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Sampling
 from cotrain.inference import scoring
-from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.local import LocalEngine
 from cotrain.models.heads import ValueModel
 from tests.helpers import answers, request, tiny_model
 
@@ -29,7 +29,7 @@ def test_scores_are_those_of_each_prompt_alone(monkeypatch):
     expected = [float(model(input_ids=torch.tensor([p]))[0, -1]) for p in PROMPTS]
     for tokens in (10_000, 6):
         monkeypatch.setattr(scoring, "BATCH_TOKENS", tokens)
-        engine = EmbeddedEngine({"speaker": tiny_model()}, scorers={"rm": model})
+        engine = LocalEngine({"speaker": tiny_model()}, scorers={"rm": model})
         asked = [request(policy="rm", prompt_ids=p, task=i, stop_ids=(0,)) for i, p in enumerate(PROMPTS)]
         found = answers(engine, [*asked, request(policy="speaker", task=9, sampling=Sampling(max_tokens=3))])
         assert [c.score for c in found[:-1]] == pytest.approx(expected, abs=1e-5)
@@ -40,7 +40,7 @@ def test_scores_are_those_of_each_prompt_alone(monkeypatch):
 
 
 def test_versions_and_refusals():
-    engine = EmbeddedEngine({}, scorers={"rm": scorer()})
+    engine = LocalEngine({}, scorers={"rm": scorer()})
     engine.publish("rm", 4)
     assert answers(engine, [request(policy="rm", stop_ids=(0,))])[0].version == 4
     with pytest.raises(ConfigError, match="expected 1 to 128"):

@@ -1,18 +1,18 @@
-"""``EmbeddedEngine.step``, the engine's gear for servers: one token at a time, entry at once, the tokens of
+"""``LocalEngine.step``, the engine's gear for servers: one token at a time, entry at once, the tokens of
 ``advance``."""
 
 import asyncio
 
 import pytest
 
-from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.local import LocalEngine
 from tests.helpers import mixed_requests, tiny_model
 
 
 def stepped(requests, *, every):
     """Completions when a request comes in at every so many steps, and all that ``running_tokens`` said of each on the
     way."""
-    engine = EmbeddedEngine({"a": tiny_model(), "b": tiny_model(seed=1)}, max_rows=4)
+    engine = LocalEngine({"a": tiny_model(), "b": tiny_model(seed=1)}, max_rows=4)
     seen = {}
 
     async def play():

@@ -24,7 +24,7 @@ def trace(*, length=4, group="g", role="solver", call=0, signals=(), prompt=(1, 
         logprobs=tuple(logprobs or [-1.0] * length),
         text="",
         finish="stop",
-        signals=tuple(Reward(name=s[0], value=s[1], tokens=s[2] if len(s) > 2 else None) for s in signals),
+        rewards=tuple(Reward(name=s[0], value=s[1], tokens=s[2] if len(s) > 2 else None) for s in signals),
     )
 
 

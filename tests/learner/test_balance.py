@@ -7,7 +7,7 @@ from learn_makers import sampled
 
 from cotrain.algorithms.class_balance import ClassBalance, class_weights, update_counts
 from cotrain.core.errors import ConfigError
-from cotrain.core.signals import STEP, TRUTH
+from cotrain.core.signals import CLASS_LABEL, STEP
 
 
 def test_counts_by_hand():
@@ -41,13 +41,19 @@ def test_mean_weight_is_one(labels, ema):
 
 def test_what_is_told_of_a_step_by_hand():
     """Of three wrong and one right; of a step without any sample nothing but that none was unlabelled."""
-    seen = [sampled(length=1, call=i, signals=[(TRUTH.name, label)]) for i, label in enumerate((0.0, 0.0, 0.0, 1.0))]
-    weighed, counts, metrics = ClassBalance(label=TRUTH, ema=0.0).weigh_samples(seen, seen, (0.0, 0.0))
+    seen = [
+        sampled(length=1, call=i, signals=[(CLASS_LABEL.name, label)]) for i, label in enumerate((0.0, 0.0, 0.0, 1.0))
+    ]
+    weighed, counts, metrics = ClassBalance(class_label=CLASS_LABEL, ema=0.0).weigh_samples(seen, seen, (0.0, 0.0))
     assert counts == [3.0, 1.0] and metrics["balance/positive"] == 0.25
     assert (metrics["balance/weight_negative"], metrics["balance/weight_positive"]) == pytest.approx(
         (weighed[0].weight, weighed[3].weight)
     )
-    assert ClassBalance(label=TRUTH).weigh_samples((), (), (0.0, 0.0)) == ([], [0.0, 0.0], {"balance/unlabelled": 0.0})
+    assert ClassBalance(class_label=CLASS_LABEL).weigh_samples((), (), (0.0, 0.0)) == (
+        [],
+        [0.0, 0.0],
+        {"balance/unlabelled": 0.0},
+    )
 
 
 def test_one_class_alone_weighs_one():
@@ -61,7 +67,7 @@ def test_refusals():
         ClassBalance(power=0.0)
     for wrong in ("truth", STEP):
         with pytest.raises(ConfigError, match="a per-answer signal such as TRUTH"):
-            ClassBalance(label=wrong)
+            ClassBalance(class_label=wrong)
     with pytest.raises(ValueError, match="class 1"):
         class_weights((1.0, 0.0), [True])
 

@@ -10,10 +10,10 @@ from learn_makers import random_samples, tiny_model
 from test_shared_policy import SEEN, shown_gradient
 
 from cotrain.algorithms.contract import LossTerm
-from cotrain.algorithms.grpo import BY_NAME, grpo
-from cotrain.algorithms.policy_gradient import CLIPPED, Clipped, Kl, PolicyGradient
-from cotrain.algorithms.policy_loss import ClippedSequence, ScoreFunction, Shaped
-from cotrain.algorithms.ppo import Ppo, ValueRegression
+from cotrain.algorithms.grpo import ALGORITHMS, GRPO
+from cotrain.algorithms.policy_gradient import PPO_CLIP, KLPenalty, PolicyGradient, PPOClip
+from cotrain.algorithms.policy_loss import GSPOClip, ScoreFunction, Shaped
+from cotrain.algorithms.ppo import PPO, ValueRegression
 from cotrain.core.signals import OUTCOME
 from cotrain.learner.batching import computed_samples, plan_update
 from cotrain.learner.learner import TorchLearner
@@ -27,7 +27,7 @@ class Whole(PolicyGradient):
     """Computes everything."""
 
     def needs(self):
-        return replace(super().needs(), zeros=True)
+        return replace(super().needs(), zero_advantage_has_gradient=True)
 
 
 def mixed_samples(count=9, flat=FLAT):
@@ -48,11 +48,11 @@ def gradient_of(algorithm, samples, **settings):
 
 
 LOSSES = [
-    Clipped(0.2, 0.28),
-    ClippedSequence(1e-3, 2e-3),
+    PPOClip(0.2, 0.28),
+    GSPOClip(1e-3, 2e-3),
     ScoreFunction(),
     ScoreFunction(cap=2.0),
-    Shaped(0.1, CLIPPED),
+    Shaped(0.1, PPO_CLIP),
 ]
 
 
@@ -63,8 +63,8 @@ LOSSES = [
 def test_the_gradient_is_that_of_the_whole_computation(loss, normalise, bounds):
     samples = tuple(replace(sample, bounds=bounds) for sample in mixed_samples())
     settings = {"loss": loss, "normalise": normalise, "constant": 5.0 if normalise == "constant" else None}
-    found, metrics = gradient_of(PolicyGradient(rewards={OUTCOME: 1.0}, **settings), samples)
-    expected, whole = gradient_of(Whole(rewards={OUTCOME: 1.0}, **settings), samples)
+    found, metrics = gradient_of(PolicyGradient(reward_weights={OUTCOME: 1.0}, **settings), samples)
+    expected, whole = gradient_of(Whole(reward_weights={OUTCOME: 1.0}, **settings), samples)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
     assert metrics["solver/loss"] == pytest.approx(whole["solver/loss"], abs=1e-12)
     for name in ("tokens", "samples"):
@@ -76,8 +76,8 @@ def test_the_gradient_is_that_of_the_whole_computation(loss, normalise, bounds):
 def test_means_are_of_the_tokens_that_are_computed():
     samples = mixed_samples()
     rest = tuple(sample for i, sample in enumerate(samples) if i not in FLAT)
-    _, metrics = gradient_of(grpo(rewards={OUTCOME: 1.0}), samples)
-    _, alone = gradient_of(grpo(rewards={OUTCOME: 1.0}), rest)
+    _, metrics = gradient_of(GRPO(reward_weights={OUTCOME: 1.0}), samples)
+    _, alone = gradient_of(GRPO(reward_weights={OUTCOME: 1.0}), rest)
     for name in ("surprisal", "ratio", "clip_fraction", "sampler_trainer_diff"):
         assert metrics[f"solver/{name}"] == pytest.approx(alone[f"solver/{name}"])
 
@@ -85,7 +85,7 @@ def test_means_are_of_the_tokens_that_are_computed():
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_plan_has_no_pass_for_them(shared):
     samples = mixed_samples()
-    term = LossTerm(name="solver", algorithm=grpo(rewards={OUTCOME: 1.0}), samples=samples)
+    term = LossTerm(name="solver", algorithm=GRPO(reward_weights={OUTCOME: 1.0}), samples=samples)
     (planned,) = plan_update([term], micro_tokens=12, shared=shared)
     assert sorted(i for batch in planned.batches for i in batch) == [i for i in range(9) if i not in FLAT]
     assert planned.normaliser.sequences == 9
@@ -101,7 +101,9 @@ def test_a_step_without_any_advantage_is_the_same_step():
         learner = TorchLearner(tiny_model(), lr=1e-2)
         for flat in (FLAT, range(9)):
             samples = mixed_samples(flat=flat)
-            report = learner.update([LossTerm(name="a", algorithm=kind(rewards={OUTCOME: 1.0}), samples=samples)])
+            report = learner.update(
+                [LossTerm(name="a", algorithm=kind(reward_weights={OUTCOME: 1.0}), samples=samples)]
+            )
             assert report.stepped
         steps[kind] = learner.tensors()
     for name, tensor in steps[PolicyGradient].items():
@@ -114,20 +116,20 @@ def test_what_other_terms_read_is_computed():
     rewards = {OUTCOME: 1.0}
     computes = {
         True: [
-            *(make(rewards=rewards) for make in BY_NAME.values()),
-            *(grpo(rewards=rewards, loss=loss) for loss in LOSSES),
-            grpo(rewards=rewards, kl=Kl("start", 0.0)),
-            Ppo(rewards=rewards),
+            *(make(reward_weights=rewards) for make in ALGORITHMS.values()),
+            *(GRPO(reward_weights=rewards, loss=loss) for loss in LOSSES),
+            GRPO(reward_weights=rewards, kl=KLPenalty("reference", 0.0)),
+            PPO(reward_weights=rewards),
             Prime(),
         ],
         False: [
-            grpo(rewards=rewards, kl=Kl("start", 0.01)),
-            grpo(rewards=rewards, entropy=0.01),
-            grpo(rewards=rewards, loss=partial(Clipped.__call__, CLIPPED)),
-            grpo(rewards=rewards, loss=Shaped(0.1, partial(Clipped.__call__, CLIPPED))),
-            Ppo(rewards=rewards, kl=Kl("start", 0.01)),
-            Prime(kl=Kl("start", 0.01)),
-            ValueRegression(rewards=rewards),
+            GRPO(reward_weights=rewards, kl=KLPenalty("reference", 0.01)),
+            GRPO(reward_weights=rewards, entropy=0.01),
+            GRPO(reward_weights=rewards, loss=partial(PPOClip.__call__, PPO_CLIP)),
+            GRPO(reward_weights=rewards, loss=Shaped(0.1, partial(PPOClip.__call__, PPO_CLIP))),
+            PPO(reward_weights=rewards, kl=KLPenalty("reference", 0.01)),
+            Prime(kl=KLPenalty("reference", 0.01)),
+            ValueRegression(reward_weights=rewards),
         ],
     }
     for fewer, algorithms in computes.items():

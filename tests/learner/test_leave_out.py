@@ -8,14 +8,14 @@ from learn_makers import credit, plain_logprobs, sampled, tiny_model
 
 from cotrain.algorithms.advantage_edits import LeaveOut
 from cotrain.algorithms.contract import LossTerm
-from cotrain.algorithms.grpo import grpo
+from cotrain.algorithms.grpo import GRPO
 from cotrain.algorithms.policy_gradient import drop_flat_groups
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import OUTCOME, Signal
 from cotrain.learner.learner import TorchLearner
 
 OWN = Signal("own", per="span")
-LEARN = grpo(rewards={OUTCOME: 1.0}, after=(drop_flat_groups, LeaveOut(OWN)))
+LEARN = GRPO(reward_weights={OUTCOME: 1.0}, edit_after=(drop_flat_groups, LeaveOut(OWN)))
 
 
 def pair(*spans, length=6):
@@ -30,7 +30,7 @@ def pair(*spans, length=6):
 def test_tokens_of_a_span_become_what_was_given_between_the_others():
     right, wrong = credit(LEARN, pair((1, 3), (4, 5))).samples
     assert right.token_ids == (3, 6, 8)  # of 3 4 5 6 7 8
-    assert right.given == ((1, (4, 5)), (2, (7,))) and wrong.given == ()
+    assert right.context_tokens == ((1, (4, 5)), (2, (7,))) and wrong.context_tokens == ()
     assert right.sampler_logprobs.shape == right.advantages.shape == (3,) and wrong.token_ids == (4, 5, 6, 7, 8, 9)
     assert right.advantages.tolist() == pytest.approx([0.5**0.5] * 3, abs=1e-3)  # as before
     assert [reward.name for reward in right.rewards] == ["outcome"]
@@ -38,15 +38,15 @@ def test_tokens_of_a_span_become_what_was_given_between_the_others():
 
 def test_a_beginning_joins_the_prompt_and_an_end_is_gone():
     right, _ = credit(LEARN, pair((0, 2), (5, 6))).samples
-    assert (right.prompt_ids, right.token_ids, right.given) == ((1, 2, 3, 4), (5, 6, 7), ())
+    assert (right.prompt_ids, right.token_ids, right.context_tokens) == ((1, 2, 3, 4), (5, 6, 7), ())
 
 
 def test_what_was_given_before_stays_in_its_place():
     first, second = pair((1, 2), (3, 4))
-    before = replace(first, given=((1, (20,)), (3, (21, 22)), (5, (23,))))
+    before = replace(first, context_tokens=((1, (20,)), (3, (21, 22)), (5, (23,))))
     right, _ = credit(LEARN, [before, second]).samples
     assert right.token_ids == (3, 5, 7, 8)  # 3 |20 4| 5 |21 22 6| 7 |23| 8
-    assert right.given == ((1, (20, 4)), (2, (21, 22, 6)), (3, (23,)))
+    assert right.context_tokens == ((1, (20, 4)), (2, (21, 22, 6)), (3, (23,)))
 
 
 def test_an_answer_of_nothing_else_is_dropped_and_counted():

@@ -11,8 +11,8 @@ from cotrain.algorithms.contract import Sample
 from cotrain.algorithms.grpo import mean_baseline
 from cotrain.algorithms.policy_gradient import PolicyGradient
 from cotrain.algorithms.samples import token_limit
-from cotrain.algorithms.sft import Sft
-from cotrain.config.schedule import single
+from cotrain.algorithms.sft import SFT
+from cotrain.config.schedule import constant_schedule
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import TurnRange
@@ -21,7 +21,7 @@ from cotrain.recipes.tango import tango
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 
-PLAIN = PolicyGradient(rewards={OUTCOME: 1.0}, advantage=mean_baseline)
+PLAIN = PolicyGradient(reward_weights={OUTCOME: 1.0}, advantage=mean_baseline)
 
 
 def answers(*pairs: tuple[int, float], limit: int = 10) -> list[Sample]:
@@ -63,7 +63,7 @@ def test_answers_of_several_turns_are_held_against_what_all_turns_could_have():
     made = grpo_recipe(model=TINY, tasks=EASY, tasks_per_step=1, group_size=2, kl=0.0, steps=1, overlong_tokens=4)
     solver = made.roles["solver"]
     short = {"solver": replace(solver, sampling=replace(solver.sampling, max_tokens=6))}
-    trainer = CoTrainer(replace(made, roles=short, schedule=single(talk, "generator")))
+    trainer = CoTrainer(replace(made, roles=short, schedule=constant_schedule(talk, "generator")))
     row = trainer.step().row
     trainer.close()
     assert row["solver/tokens"] == 2 * 3 * 6 and row["generator/credit/reward/outcome"] == 0.0  # 1, and −1 at the end
@@ -85,7 +85,10 @@ def test_what_was_cut_is_compared_and_not_learned_from():
 
 def test_advantages_are_those_of_the_changed_rewards():
     by = with_length_options(PLAIN, False, 4, 0.5)
-    assert by.before == (LengthPenalty(OUTCOME, 0.5), OverlongPenalty(OUTCOME, 4)) and by.after == PLAIN.after
+    assert (
+        by.edit_before == (LengthPenalty(OUTCOME, 0.5), OverlongPenalty(OUTCOME, 4))
+        and by.edit_after == PLAIN.edit_after
+    )
     first, second = credit(by, answers((4, 1.0), (8, 1.0))).samples  # 1 + 0.25 and 1 − 0.5 − 0.25
     assert torch.allclose(first.advantages, torch.tensor(0.5)) and torch.allclose(second.advantages, torch.tensor(-0.5))
 
@@ -99,15 +102,21 @@ def test_a_right_answer_near_its_end_is_still_a_right_one():
 
 
 def test_recipes_take_them_for_their_first_objective_alone():
-    by = {name: o.by for name, o in tango(overlong_tokens=16, mask_truncated=True).objectives.items()}
-    assert by["generator"].before[0].tokens == 16 and by["generator"].after[-1] is mask_truncated
-    assert by["verifier"].before == () and mask_truncated not in by["verifier"].after
-    assert grpo_recipe().objectives["generator"].by == grpo_recipe(length_penalty=0.0).objectives["generator"].by
+    by = {name: o.algorithm for name, o in tango(overlong_tokens=16, mask_truncated=True).objectives.items()}
+    assert by["generator"].edit_before[0].tokens == 16 and by["generator"].edit_after[-1] is mask_truncated
+    assert by["verifier"].edit_before == () and mask_truncated not in by["verifier"].edit_after
+    assert (
+        grpo_recipe().objectives["generator"].algorithm
+        == grpo_recipe(length_penalty=0.0).objectives["generator"].algorithm
+    )
     with pytest.raises(ConfigError, match="overlong_tokens is -1"):
         grpo_recipe(overlong_tokens=-1)
     for lengths in ({"overlong_tokens": 8}, {"length_penalty": 0.1}):  # which give rewards below 0
         with pytest.raises(ConfigError, match=r"maxrl.*take another estimator"):
             grpo_recipe(estimator="maxrl", **lengths)
-    assert grpo_recipe(estimator="maxrl", mask_truncated=True).objectives["generator"].by.after[-1] is mask_truncated
+    assert (
+        grpo_recipe(estimator="maxrl", mask_truncated=True).objectives["generator"].algorithm.edit_after[-1]
+        is mask_truncated
+    )
     with pytest.raises(ConfigError, match="learns from none; leave them out"):
-        with_length_options(Sft(), True, 0, 0.0)
+        with_length_options(SFT(), True, 0, 0.0)

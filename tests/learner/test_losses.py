@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from cotrain.algorithms.contract import MicroBatch, Normaliser
-from cotrain.algorithms.policy_gradient import Clipped, Kl, policy_loss, pull_to
-from cotrain.algorithms.policy_loss import ClippedSequence, ScoreFunction, Shaped
+from cotrain.algorithms.policy_gradient import KLPenalty, PPOClip, kl_penalty, policy_loss
+from cotrain.algorithms.policy_loss import GSPOClip, ScoreFunction, Shaped
 from cotrain.core.errors import ConfigError
 
 TOTALS = Normaliser(tokens=3.0, sequences=2.0)
@@ -31,7 +31,7 @@ def logprobs():
 
 def test_on_policy_value_and_gradient_by_hand():
     x = logprobs()
-    loss = policy_loss(x, None, batch(), TOTALS, loss=Clipped())
+    loss = policy_loss(x, None, batch(), TOTALS, loss=PPOClip())
     assert loss.value.item() == pytest.approx(-(2 * (1 - 2) + 0.5 * 3) / 3)
     loss.value.backward()
     assert x.grad.tolist() == [pytest.approx([-2 / 3, 4 / 3]), pytest.approx([-0.5, 0.0])]
@@ -42,14 +42,14 @@ def test_on_policy_value_and_gradient_by_hand():
 
 def test_weights_touch_the_policy_gradient_alone():
     entropy = torch.full((2, 2), 2.0, dtype=torch.float64)
-    how = {"loss": Clipped(), "kl": Kl("start", 0.1), "bonus": 0.01}
+    how = {"loss": PPOClip(), "kl": KLPenalty("reference", 0.1), "bonus": 0.01}
     value = policy_loss(logprobs(), entropy, batch(), TOTALS, **how).value
     k3 = [math.exp(-0.5) - 1 + 0.5, 0.0, math.exp(0.5) - 1 - 0.5]
     assert value.item() == pytest.approx(-(2 * (1 - 2) + 0.5 * 3) / 3 + 0.1 * sum(k3) / 3 - 0.01 * 2.0)
 
 
 def test_normalisation_reaches_every_part():
-    how = {"loss": Clipped(), "kl": Kl("start", 1.0, "k2"), "normalise": "constant", "constant": 10.0}
+    how = {"loss": PPOClip(), "kl": KLPenalty("reference", 1.0, "k2"), "normalise": "constant", "constant": 10.0}
     value = policy_loss(logprobs(), None, batch(), TOTALS, **how).value
     assert value.item() == pytest.approx((0.5 + 0.125 + 0.125) / 20)
 
@@ -65,24 +65,24 @@ def test_sequence_ratio_clips_whole_sequences():
     x = logprobs()
     sampler_logprobs = x.detach() - torch.tensor([[0.4, 0.0], [0.1, 0.0]], dtype=torch.float64)  # means 0.2 and 0.1
     other = batch(sampler_logprobs=sampler_logprobs, advantages=torch.ones(2, 2).double())
-    loss = policy_loss(x, None, other, TOTALS, loss=ClippedSequence(0.2, 0.2))
+    loss = policy_loss(x, None, other, TOTALS, loss=GSPOClip(0.2, 0.2))
     assert loss.sums["clip_fraction"].item() == 2.0  # exp(0.2) > 1.2: both tokens of the first row
     assert loss.value.item() == pytest.approx(-(2 * 2 * 1.2 + 0.5 * math.exp(0.1)) / 3)
 
 
 def test_what_is_missing_is_said():
-    with pytest.raises(ConfigError, match="'start'"):
-        policy_loss(logprobs(), None, batch(reference=None), TOTALS, loss=ScoreFunction(), kl=Kl("start"))
+    with pytest.raises(ConfigError, match="'reference'"):
+        policy_loss(logprobs(), None, batch(reference=None), TOTALS, loss=ScoreFunction(), kl=KLPenalty("reference"))
     with pytest.raises(ConfigError, match="entropy"):
         policy_loss(logprobs(), None, batch(), TOTALS, loss=ScoreFunction(), bonus=0.1)
     with pytest.raises(ConfigError, match="expectation zero"):
-        Kl("start", 0.1, "k1")
+        KLPenalty("reference", 0.1, "k1")
 
 
 def test_off_policy_samples_are_shaped_and_have_no_ratio():
     x = torch.tensor([[math.log(0.1), math.log(0.4)], [-1.0, 0.0]], dtype=torch.float64).requires_grad_()
     other = batch(off_policy=torch.tensor([True, False]))
-    for otherwise in (Clipped(), ScoreFunction()):
+    for otherwise in (PPOClip(), ScoreFunction()):
         x.grad = None
         loss = policy_loss(x, None, other, TOTALS, loss=Shaped(0.1, otherwise))
         loss.value.backward()
@@ -96,8 +96,8 @@ def test_off_policy_samples_are_shaped_and_have_no_ratio():
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda: Clipped(1.2, 0.2), r"Clipped: clip \(1.2, 0.2\)"),
-        (lambda: ClippedSequence(0.2, -0.1), "ClippedSequence: clip"),
+        (lambda: PPOClip(1.2, 0.2), r"PPOClip: clip \(1.2, 0.2\)"),
+        (lambda: GSPOClip(0.2, -0.1), "GSPOClip: clip"),
         (lambda: ScoreFunction(0.0), "cap is 0"),
         (lambda: Shaped(0.0), "gamma is 0"),
     ],
@@ -108,4 +108,4 @@ def test_settings_that_make_no_sense(make, match):
 
 
 def test_a_pull_of_nothing_is_none():
-    assert pull_to("start", 0.0) is None and pull_to("start", 0.5) == Kl("start", 0.5)
+    assert kl_penalty("reference", 0.0) is None and kl_penalty("reference", 0.5) == KLPenalty("reference", 0.5)

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from cotrain.algorithms.samples import Mixing, constant, cosine, decay, linear, weight_at
+from cotrain.algorithms.samples import Anneal, constant, cosine, decay, linear, weight_at
 from cotrain.core.errors import ConfigError, UnknownName
 
 
@@ -37,6 +37,6 @@ def test_refusals():
         with pytest.raises(ConfigError):
             decay(start, end)
     with pytest.raises(UnknownName, match="did you mean 'cosine'"):
-        Mixing(shape="cosin", start=1.0, end=0.0)
+        Anneal(shape="cosin", start=1.0, end=0.0)
     with pytest.raises(ConfigError, match="0 of 0 updates"):
         linear(1.0, 0.0)(0, 0)

@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from cotrain import OUTCOME, Objective, Recipe, Settings, critic, recipe, single, solve
+from cotrain import OUTCOME, Objective, Recipe, RunConfig, constant_schedule, critic, recipe, solve
 from cotrain.algorithms.policy_gradient import PolicyGradient
-from cotrain.algorithms.policy_loss import ClippedSequence
-from cotrain.algorithms.ppo import Ppo, ValueRegression
+from cotrain.algorithms.policy_loss import GSPOClip
+from cotrain.algorithms.ppo import PPO, ValueRegression
 from cotrain.config.override import override
 from cotrain.core.types import Trace
 from cotrain.recipes.grpo import grpo
@@ -41,7 +41,7 @@ class Row:
 
 
 def row_of(trace: Trace) -> Row:
-    reward = next(reward.value for reward in trace.signals if reward.name == "outcome")
+    reward = next(reward.value for reward in trace.rewards if reward.name == "outcome")
     logprobs = torch.tensor(trace.logprobs, dtype=torch.float64)
     truncated = trace.finish == "length"
     return Row(list(trace.prompt_ids), list(trace.token_ids), logprobs, reward, str(trace.group), truncated)
@@ -144,19 +144,23 @@ def clipped_loss(log_ratio: torch.Tensor, advantage: torch.Tensor | float, low: 
 
 
 @recipe
-def actor_and_critic(run: Settings) -> Recipe:
+def actor_and_critic(run: RunConfig) -> Recipe:
     rewards = {OUTCOME: 1.0}
     return run.recipe(
         "actor-and-critic",
         policies={"generator": run.learner(), "critic": critic(run.model, lr=RATE)},
         roles={"solver": common_roles.solver("generator", run.model)},
         objectives={
-            "generator": Objective(policy="generator", on="solver", by=Ppo(rewards=rewards, gamma=0.98, lam=0.9)),
+            "generator": Objective(
+                policy="generator", role="solver", algorithm=PPO(reward_weights=rewards, gamma=0.98, lam=0.9)
+            ),
             "values": Objective(
-                policy="critic", on="solver", by=ValueRegression(rewards=rewards, gamma=0.98, lam=0.9, clip=0.01)
+                policy="critic",
+                role="solver",
+                algorithm=ValueRegression(reward_weights=rewards, gamma=0.98, lam=0.9, clip=0.01),
             ),
         },
-        schedule=single(solve, "generator", "values", name="both"),
+        schedule=constant_schedule(solve, "generator", "values", name="both"),
         evaluate=solve,
     )
 
@@ -211,14 +215,14 @@ def test_ppo_and_its_critic():
 
 
 @recipe
-def sequence_clip(run: Settings) -> Recipe:
-    by = PolicyGradient(rewards={OUTCOME: 1.0}, loss=ClippedSequence(3e-4, 4e-4), normalise="sequence")
+def sequence_clip(run: RunConfig) -> Recipe:
+    by = PolicyGradient(reward_weights={OUTCOME: 1.0}, loss=GSPOClip(3e-4, 4e-4), normalise="sequence")
     return run.recipe(
         "gspo",
         policies={"generator": run.learner()},
         roles={"solver": common_roles.solver("generator", run.model)},
-        objectives={"generator": Objective(policy="generator", on="solver", by=by)},
-        schedule=single(solve, "generator", name="generator"),
+        objectives={"generator": Objective(policy="generator", role="solver", algorithm=by)},
+        schedule=constant_schedule(solve, "generator", name="generator"),
         evaluate=solve,
     )
 

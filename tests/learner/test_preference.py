@@ -109,4 +109,4 @@ def test_what_it_refuses():
             learn(betas=betas)
     with pytest.raises(ConfigError, match="sft is 1"):
         learn(sft=1.0)
-    assert learn().needs().reads == (CHOSEN,) and learn().needs().on_policy is False
+    assert learn().needs().reward_signals == (CHOSEN,) and learn().needs().on_policy is False

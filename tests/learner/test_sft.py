@@ -3,43 +3,43 @@ import torch
 from learn_makers import credit, outcomes, sampled
 
 from cotrain.algorithms.contract import Normaliser
-from cotrain.algorithms.sft import Sft
+from cotrain.algorithms.sft import SFT
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import OUTCOME, STEP
 from cotrain.learner.batching import collate
 
 
 def test_all_traces_or_the_rewarded_ones():
-    everything = credit(Sft(), [sampled(signals=[])])
+    everything = credit(SFT(), [sampled(signals=[])])
     assert len(everything.samples) == 1
-    greedy = credit(Sft(), [sampled(temperature=0.0)])
+    greedy = credit(SFT(), [sampled(temperature=0.0)])
     assert greedy.samples[0].temperature == 1.0  # likelihood is that of the model itself
-    chosen = credit(Sft(where=OUTCOME, at_least=0.5), [*outcomes(1.0, 0.0, 0.5), sampled()])
+    chosen = credit(SFT(where=OUTCOME, at_least=0.5), [*outcomes(1.0, 0.0, 0.5), sampled()])
     assert len(chosen.samples) == 2
     assert chosen.dropped == {"outcome too low": 1, "no outcome": 1}
 
 
 def test_a_signal_may_weigh_the_traces():
-    result = credit(Sft(weight=OUTCOME), [*outcomes(0.9, 0.0, 0.1), sampled()])
+    result = credit(SFT(weight=OUTCOME), [*outcomes(0.9, 0.0, 0.1), sampled()])
     assert [sample.weight for sample in result.samples] == [0.9, 0.1]
     assert result.dropped == {"no outcome": 1}
     with pytest.raises(ConfigError, match="a weight below 0"):
-        credit(Sft(weight=OUTCOME), outcomes(-0.1))
+        credit(SFT(weight=OUTCOME), outcomes(-0.1))
 
 
 def test_loss_by_hand():
-    _, batch = collate(credit(Sft(), [sampled(length=3), sampled(length=1, call=1)]).samples)
+    _, batch = collate(credit(SFT(), [sampled(length=3), sampled(length=1, call=1)]).samples)
     predictions = torch.tensor([[-1.0, -2.0, -3.0], [-4.0, 0.0, 0.0]])
     totals = Normaliser(tokens=4.0, sequences=2.0)
-    assert Sft().loss_of(predictions, None, batch, totals).value.item() == 2.5
-    assert Sft(normalise="sequence").loss_of(predictions, None, batch, totals).value.item() == 3.0
+    assert SFT().loss_of(predictions, None, batch, totals).value.item() == 2.5
+    assert SFT(normalise="sequence").loss_of(predictions, None, batch, totals).value.item() == 3.0
 
 
 def test_needs_and_refusals():
-    assert Sft().needs().on_policy is False
+    assert SFT().needs().on_policy is False
     with pytest.raises(ConfigError, match="normalise"):
-        Sft(normalise="constant")
-    assert Sft(where=OUTCOME).needs().reads == (OUTCOME,)
+        SFT(normalise="constant")
+    assert SFT(where=OUTCOME).needs().reward_signals == (OUTCOME,)
     for wrong in ("outcome", STEP):
         with pytest.raises(ConfigError, match="a per-answer signal such as OUTCOME"):
-            Sft(where=wrong)
+            SFT(where=wrong)

@@ -7,12 +7,12 @@ import torch
 from learn_makers import VOCABULARY, plain_logprobs, random_samples, tiny_model
 
 from cotrain.algorithms.contract import LossTerm, Sample
-from cotrain.algorithms.grpo import grpo
-from cotrain.algorithms.policy_gradient import Clipped
+from cotrain.algorithms.grpo import GRPO
+from cotrain.algorithms.policy_gradient import PPOClip
 from cotrain.core.signals import OUTCOME
 from cotrain.learner.learner import TorchLearner
 
-GRPO = grpo(rewards={OUTCOME: 1.0}, loss=Clipped(0.2, 0.28))
+ALGORITHM = GRPO(reward_weights={OUTCOME: 1.0}, loss=PPOClip(0.2, 0.28))
 SEEN: list[torch.Tensor] = []  # the gradients of all updates, newest last
 
 
@@ -33,7 +33,9 @@ class shown_gradient:
 def updated(model, terms, **settings):
     """The gradient of one update and its metrics."""
     learner = TorchLearner(model, lr=1e-2, clip_norm=None, optimizer=shown_gradient, **settings)
-    metrics = learner.update([LossTerm(name=name, algorithm=GRPO, samples=samples) for name, samples in terms]).metrics
+    metrics = learner.update(
+        [LossTerm(name=name, algorithm=ALGORITHM, samples=samples) for name, samples in terms]
+    ).metrics
     return SEEN.pop(), metrics
 
 

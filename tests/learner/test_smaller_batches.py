@@ -5,8 +5,8 @@ import torch
 from learn_makers import random_samples, tiny_model
 
 from cotrain.algorithms.contract import LossTerm
-from cotrain.algorithms.grpo import grpo
-from cotrain.algorithms.policy_gradient import Clipped, Kl
+from cotrain.algorithms.grpo import GRPO
+from cotrain.algorithms.policy_gradient import KLPenalty, PPOClip
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import OUTCOME
 from cotrain.learner.learner import TorchLearner
@@ -14,7 +14,7 @@ from cotrain.learner.logprobs import Scorer
 from cotrain.learner.optim import adamw
 from cotrain.models.memory import out_of_memory
 
-GRPO = grpo(rewards={OUTCOME: 1.0}, kl=Kl("start", 0.05), entropy=0.01, loss=Clipped(0.2, 0.28))
+ALGORITHM = GRPO(reward_weights={OUTCOME: 1.0}, kl=KLPenalty("reference", 0.05), entropy=0.01, loss=PPOClip(0.2, 0.28))
 ERRORS = (
     torch.OutOfMemoryError("CUDA out of memory."),
     RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later"),
@@ -49,7 +49,7 @@ class Short:
 
 def terms(seed=0):
     made = [random_samples(7, seed=s, reference=True, weight=True, temperature=True) for s in (seed, seed + 1)]
-    return [LossTerm(name=name, algorithm=GRPO, samples=made[i], weight=1.0 + i) for i, name in enumerate("ab")]
+    return [LossTerm(name=name, algorithm=ALGORITHM, samples=made[i], weight=1.0 + i) for i, name in enumerate("ab")]
 
 
 def learner_of(model, micro_tokens=24, **settings):
@@ -172,6 +172,6 @@ def test_scores_are_the_same_where_memory_runs_out():
         scorer = Scorer(model, micro_tokens=60)
         Short(model, "forward", n, times=n + 1)
         found = scorer.logprobs(pairs)
-        assert scorer.shortages == n + 1 and scorer.micro_tokens < 60
+        assert scorer.oom_count == n + 1 and scorer.micro_tokens < 60
         for mine, theirs in zip(found, expected, strict=True):
             torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-6)

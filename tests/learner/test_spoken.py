@@ -9,8 +9,8 @@ import pytest
 import torch
 from learn_makers import VOCABULARY, tiny_model, trace
 
-from cotrain.algorithms.contract import Batch, Sample, sampled_only, with_context
-from cotrain.algorithms.grpo import reinforce_pp
+from cotrain.algorithms.contract import Batch, Sample, split_context, with_context
+from cotrain.algorithms.grpo import ReinforcePP
 from cotrain.algorithms.samples import sample_of
 from cotrain.core.signals import OUTCOME
 from cotrain.core.types import Reward, TurnRange
@@ -28,22 +28,22 @@ def test_by_hand():
         token_ids=(1, 2, 3, 90, 91, 4, 5, 92, 6),
         logprobs=(-1.0, -2.0, -3.0, 0.0, 0.0, -4.0, -5.0, 0.0, -6.0),
         turns=parts((0, 3), (5, 7), (8, 9)),
-        signals=(
+        rewards=(
             Reward(name="a", value=1.0),
             Reward(name="b", value=2.0, tokens=(5, 7)),
             Reward(name="c", value=3.0, tokens=(2, 6)),
         ),
     )
-    alone, given = sampled_only(whole)
+    alone, given = split_context(whole)
     assert alone.token_ids == (1, 2, 3, 4, 5, 6) and alone.logprobs == (-1.0, -2.0, -3.0, -4.0, -5.0, -6.0)
     assert given == ((3, (90, 91)), (5, (92,)))
-    assert [signal.tokens for signal in alone.signals] == [None, (3, 5), (2, 4)]
+    assert [signal.tokens for signal in alone.rewards] == [None, (3, 5), (2, 4)]
     assert with_context(alone.token_ids, given) == (whole.token_ids, [0, 1, 2, 5, 6, 8])
-    assert sampled_only(trace()) == (trace(), ())
+    assert split_context(trace()) == (trace(), ())
 
 
 def test_turns_side_by_side_have_nothing_between_them():
-    alone, given = sampled_only(replace(trace(length=4), turns=parts((0, 2), (2, 4))))
+    alone, given = split_context(replace(trace(length=4), turns=parts((0, 2), (2, 4))))
     assert given == () and alone.token_ids == trace(length=4).token_ids
 
 
@@ -62,7 +62,7 @@ def samples_with_given(count, seed=0):
                 token_ids=tokens,
                 sampler_logprobs=numbers,
                 advantages=numbers,
-                given=given,
+                context_tokens=given,
             )
         )
     return sorted(made, key=lambda sample: sample.prompt_ids)
@@ -77,7 +77,7 @@ def test_log_probabilities_and_gradients_equal_a_forward_pass_over_everything(sh
     predictions, _ = scorer.predict(rows)
     expected = []
     for sample in samples:
-        ids, places = with_context(sample.token_ids, sample.given)
+        ids, places = with_context(sample.token_ids, sample.context_tokens)
         whole = torch.tensor([sample.prompt_ids + ids])
         table = model(input_ids=whole).logits[0].log_softmax(-1)[len(sample.prompt_ids) - 1 : -1]
         expected.append(table[places].gather(1, torch.tensor(sample.token_ids)[:, None])[:, 0])
@@ -89,10 +89,10 @@ def test_log_probabilities_and_gradients_equal_a_forward_pass_over_everything(sh
         loss.backward()
         gradients.append([p.grad.clone() for p in model.parameters()])
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-4, atol=1e-4)  # norms compute in float32
-    pairs, given = [(s.prompt_ids, s.token_ids) for s in samples], [s.given for s in samples]
+    pairs, given = [(s.prompt_ids, s.token_ids) for s in samples], [s.context_tokens for s in samples]
     for micro_tokens in (1, 40, 10_000):
         for found, values in zip(
-            Scorer(model, micro_tokens=micro_tokens).logprobs(pairs, given=given), expected, strict=True
+            Scorer(model, micro_tokens=micro_tokens).logprobs(pairs, context_tokens=given), expected, strict=True
         ):
             torch.testing.assert_close(found.double(), values.detach(), rtol=1e-5, atol=1e-5)
 
@@ -102,9 +102,9 @@ def test_credit_and_its_totals_see_the_sampled_tokens_alone():
     lengths."""
     turns = replace(trace(length=8, signals=[("outcome", 1.0)]), turns=parts((0, 2), (7, 8)))
     plain = trace(length=6, call=1, signals=[("outcome", 0.0)])
-    told = tuple(sample_of(t, given=g) for t, g in map(sampled_only, (turns, plain)))
-    credit, _ = reinforce_pp(rewards={OUTCOME: 1.0}).credit(Batch(samples=told), {})
+    told = tuple(sample_of(t, context_tokens=g) for t, g in map(split_context, (turns, plain)))
+    credit, _ = ReinforcePP(reward_weights={OUTCOME: 1.0}).credit(Batch(samples=told), {})
     bare = (sample_of(trace(length=3, signals=[("outcome", 1.0)])), sample_of(plain))
-    expected, _ = reinforce_pp(rewards={OUTCOME: 1.0}).credit(Batch(samples=bare), {})
+    expected, _ = ReinforcePP(reward_weights={OUTCOME: 1.0}).credit(Batch(samples=bare), {})
     assert [s.advantages.tolist() for s in credit.samples] == [s.advantages.tolist() for s in expected.samples]
-    assert credit.samples[0].given == ((2, turns.token_ids[2:7]),) and credit.metrics == expected.metrics
+    assert credit.samples[0].context_tokens == ((2, turns.token_ids[2:7]),) and credit.metrics == expected.metrics

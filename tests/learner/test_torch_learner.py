@@ -9,19 +9,19 @@ from learn_makers import plain_logprobs, random_samples, tiny_model
 from peft import LoraConfig, get_peft_model
 
 from cotrain.algorithms.contract import LossTerm
-from cotrain.algorithms.grpo import grpo
-from cotrain.algorithms.policy_gradient import Clipped, Kl
+from cotrain.algorithms.grpo import GRPO
+from cotrain.algorithms.policy_gradient import KLPenalty, PPOClip
 from cotrain.algorithms.ppo import ValueRegression
-from cotrain.algorithms.sft import Sft
+from cotrain.algorithms.sft import SFT
 from cotrain.core.errors import ConfigError, StateError
 from cotrain.core.signals import OUTCOME
 from cotrain.learner.learner import TorchLearner, _gradient_metrics
 from cotrain.models.heads import ValueModel
 
-GRPO = grpo(rewards={OUTCOME: 1.0}, kl=Kl("start", 0.05), entropy=0.01, loss=Clipped(0.2, 0.28))
+ALGORITHM = GRPO(reward_weights={OUTCOME: 1.0}, kl=KLPenalty("reference", 0.05), entropy=0.01, loss=PPOClip(0.2, 0.28))
 
 
-def term(samples, algorithm=GRPO, name="gen"):
+def term(samples, algorithm=ALGORITHM, name="gen"):
     return LossTerm(name=name, algorithm=algorithm, samples=samples)
 
 
@@ -85,7 +85,7 @@ def test_equals_a_plain_loop():
 
 @pytest.mark.parametrize("normalise", ["token", "sequence", "constant"])
 def test_micro_batches_change_nothing(normalise):
-    algorithm = replace(GRPO, normalise=normalise, constant=8.0 if normalise == "constant" else None)
+    algorithm = replace(ALGORITHM, normalise=normalise, constant=8.0 if normalise == "constant" else None)
     results = []
     for micro_tokens in (1, 20, 10_000):
         model = tiny_model()
@@ -113,12 +113,12 @@ def test_terms_are_normalised_each_by_its_own_count_and_added():
         learner.update(terms)
         return (before - weights(model)) / 1e-3
 
-    short, long = term(batch(0, 2)), term(batch(1, 9), Sft(), name="gold")
+    short, long = term(batch(0, 2)), term(batch(1, 9), SFT(), name="gold")
     torch.testing.assert_close(gradient([short, long]), gradient([short]) + gradient([long]), rtol=0, atol=1e-6)
 
 
 def test_gradient_norms_and_cosine_of_terms_are_those_of_each_alone():
-    made = [term(batch(0, 4)), term(batch(1, 5), Sft(), "gold"), term(batch(2, 3), name="other")]
+    made = [term(batch(0, 4)), term(batch(1, 5), SFT(), "gold"), term(batch(2, 3), name="other")]
 
     def told(terms):
         return TorchLearner(tiny_model(), lr=1e-3, clip_norm=None).update(terms).metrics
@@ -164,7 +164,7 @@ def test_metrics():
     on_policy = tuple(replace(s, sampler_logprobs=plain_logprobs(model, s).detach().float()) for s in samples)
     gold = tuple(replace(s, weight=1.0) for s in on_policy)
     report = TorchLearner(model, lr=1e-2, warmup=4, term_norms=True).update(
-        [term(on_policy), term(gold, Sft(), "gold")]
+        [term(on_policy), term(gold, SFT(), "gold")]
     )
     m = report.metrics
     assert m["gen/ratio"] == pytest.approx(1.0, abs=1e-6)
@@ -182,7 +182,7 @@ def test_metrics():
 
 
 def test_nothing_to_learn_from():
-    report = TorchLearner(tiny_model(), lr=1e-2).update([term(()), term((), Sft(), "gold")])
+    report = TorchLearner(tiny_model(), lr=1e-2).update([term(()), term((), SFT(), "gold")])
     assert (report.stepped, report.skipped, dict(report.metrics)) == (False, "no samples", {})
 
 
@@ -206,8 +206,8 @@ def test_a_forward_that_fails_leaves_no_gradient_behind():
     model = tiny_model()
     learner = TorchLearner(model, lr=1e-2)
     bad = replace(batch(0)[0], reference=None)
-    with pytest.raises(ConfigError, match="'start'"):
-        learner.update([term(batch(1), Sft(), "gold"), term((bad,))])
+    with pytest.raises(ConfigError, match="'reference'"):
+        learner.update([term(batch(1), SFT(), "gold"), term((bad,))])
     assert all(p.grad is None for p in model.parameters())
     assert learner.version == 0
 
@@ -313,7 +313,7 @@ def test_bfloat16_arithmetic_over_float32_weights():
 def test_a_critic_learns_its_targets():
     critic = ValueModel(tiny_model(torch.float32).model)
     learner = TorchLearner(critic, lr=1e-2, head="value")
-    algorithm = ValueRegression(rewards={OUTCOME: 1.0}, values=None)
+    algorithm = ValueRegression(reward_weights={OUTCOME: 1.0}, values=None)
     samples = tuple(replace(s, targets=s.advantages * 0 + len(s.token_ids) / 6) for s in random_samples(6))
     first = learner.update([term(samples, algorithm, "critic")]).metrics["critic/loss"]
     for _ in range(30):
@@ -333,7 +333,7 @@ def test_reinforces_what_was_good():
         replace(s, sampler_logprobs=b, advantages=torch.full_like(b, a))
         for s, b, a in zip(samples, before, (1.0, -1.0), strict=True)
     )
-    learner.update([term(signed, grpo(rewards={OUTCOME: 1.0}))])
+    learner.update([term(signed, GRPO(reward_weights={OUTCOME: 1.0}))])
     after = learner.logprobs(pairs)
     assert after[0].sum() > before[0].sum()
     assert after[1].sum() < before[1].sum()
@@ -345,4 +345,4 @@ def test_refusals():
     with pytest.raises(ConfigError, match="load the model as float32"):
         TorchLearner(tiny_model(torch.bfloat16), lr=1e-3)
     with pytest.raises(ConfigError, match="trains a 'value' head"):
-        TorchLearner(tiny_model(), lr=1e-3).update([term(batch(0), ValueRegression(rewards={OUTCOME: 1.0}))])
+        TorchLearner(tiny_model(), lr=1e-3).update([term(batch(0), ValueRegression(reward_weights={OUTCOME: 1.0}))])

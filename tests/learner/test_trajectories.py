@@ -7,13 +7,13 @@ import torch
 
 from cotrain.algorithms.advantage_edits import LengthPenalty, OverlongPenalty
 from cotrain.algorithms.class_balance import ClassBalance
-from cotrain.algorithms.grpo import grpo, rloo
+from cotrain.algorithms.grpo import GRPO, RLOO
 from cotrain.algorithms.policy_gradient import PolicyGradient
-from cotrain.algorithms.ppo import Ppo
+from cotrain.algorithms.ppo import PPO
 from cotrain.algorithms.running_mean import RunningMean
 from cotrain.algorithms.samples import place_rewards
 from cotrain.core.errors import ConfigError
-from cotrain.core.signals import FORMAT, OUTCOME, STEP, TRUTH, Signal
+from cotrain.core.signals import CLASS_LABEL, FORMAT, OUTCOME, STEP, Signal
 from cotrain.recipes.prime.implicit_prm import Prime
 from tests.learner.learn_makers import advantages, credit, credit_and_state, sampled
 
@@ -40,14 +40,14 @@ def paid_five_times_as_long():
 def test_the_baseline_is_that_of_rollouts_and_the_advantage_goes_to_all_sequences():
     """Of (1, 0, 0, 0) the mean is ¼ and the deviation ½, so 1.5 and three times −0.5; of eight sequences it would be
     ⅝."""
-    made = credit(grpo(rewards={OUTCOME: 1.0}), paid_five_times_as_long())
+    made = credit(GRPO(reward_weights={OUTCOME: 1.0}), paid_five_times_as_long())
     assert [row[0] for row in advantages(made)] == pytest.approx([1.5] * 5 + [-0.5] * 3, abs=1e-5)
     assert made.metrics["reward/outcome"] == 0.25 and made.metrics["traces"] == 8
     assert made.metrics["advantage/outcome"] == pytest.approx((5 * 1.5 + 3 * 0.5) / 8, abs=1e-5)
 
 
 def test_the_others_mean_is_that_of_the_other_rollouts():
-    made = credit(rloo(rewards={OUTCOME: 1.0}), paid_five_times_as_long())
+    made = credit(RLOO(reward_weights={OUTCOME: 1.0}), paid_five_times_as_long())
     assert [row[0] for row in advantages(made)] == pytest.approx([1.0] * 5 + [-1 / 3] * 3)
 
 
@@ -56,12 +56,12 @@ def test_merged_rewards_of_a_rollout_are_one_value():
         replace(sample, rewards=(*sample.rewards, *sampled(signals=[("format", 1.0)]).rewards))
         for sample in paid_five_times_as_long()
     ]
-    made = credit(grpo(rewards={OUTCOME: 1.0, FORMAT: 0.5}, merge=True), samples)
+    made = credit(GRPO(reward_weights={OUTCOME: 1.0, FORMAT: 0.5}, sum_rewards_first=True), samples)
     assert [row[0] for row in advantages(made)] == pytest.approx([1.5] * 5 + [-0.5] * 3, abs=1e-5)
 
 
 def test_a_group_of_one_rollout_teaches_nothing():
-    made = credit(grpo(rewards={OUTCOME: 1.0}), rollout(*"abc", value=1.0))
+    made = credit(GRPO(reward_weights={OUTCOME: 1.0}), rollout(*"abc", value=1.0))
     assert made.samples == () and made.metrics["zero_spread_groups"] == 1.0
 
 
@@ -69,7 +69,7 @@ def test_a_running_mean_sees_a_game_once():
     """b after two games that won 1 and 0: 0.5 · (0.5 · 0 + 0.5 · 1) + 0.5 · 0."""
     games = [*rollout(*"abc", value=1.0), *rollout("d", value=0.0, first_call=3)]
     games = [replace(game, key=f"0:0:{i // 3}:solver:{i}") for i, game in enumerate(games)]
-    algorithm = PolicyGradient(rewards={OUTCOME: 1.0}, baseline=RunningMean(0.5), advantage=None)
+    algorithm = PolicyGradient(reward_weights={OUTCOME: 1.0}, baseline=RunningMean(0.5), advantage=None)
     made, state = credit_and_state(algorithm, games)
     assert [row[0] for row in advantages(made)] == [1.0, 1.0, 1.0, -0.5]
     assert state["baselines"] == {"solver/outcome": 0.25}
@@ -79,7 +79,10 @@ def test_a_reward_of_a_single_turn_is_a_value_of_its_own():
     one = sampled(signals=[("turn", 1.0, (0, 4))], call=0)
     other = sampled(signals=[("turn", 0.0, (0, 4))], call=1)
     placed = place_rewards([replace(s, trajectory=one.key) for s in (one, other)], TURN)
-    assert placed.values.tolist() == [1.0, 0.0] and placed.once.tolist() == placed.given.tolist() == [0, 1]
+    assert placed.values.tolist() == [1.0, 0.0] and placed.first_index.tolist() == placed.reward_index.tolist() == [
+        0,
+        1,
+    ]
 
 
 def test_steps_are_counted_over_the_whole_rollout():
@@ -94,19 +97,20 @@ def test_two_values_of_one_rollout_are_refused():
     first, second = rollout(*"ab", value=1.0)
     second = replace(second, rewards=(replace(second.rewards[0], value=0.0),))
     with pytest.raises(ConfigError, match=r"of trajectory 0:0:0:solver:0 is 1\.0 and 0\.0; give the whole of each"):
-        credit(grpo(rewards={OUTCOME: 1.0}), [first, second])
+        credit(GRPO(reward_weights={OUTCOME: 1.0}), [first, second])
 
 
 def test_classes_are_counted_by_rollouts():
     """One review of a right solution in three sequences and one of a wrong one: both classes were seen once."""
     right = [
-        replace(s, rewards=(*s.rewards, *sampled(signals=[("truth", 1.0)]).rewards)) for s in rollout(*"abc", value=1.0)
+        replace(s, rewards=(*s.rewards, *sampled(signals=[("class_label", 1.0)]).rewards))
+        for s in rollout(*"abc", value=1.0)
     ]
     wrong = [
-        replace(s, rewards=(*s.rewards, *sampled(signals=[("truth", 0.0)]).rewards))
+        replace(s, rewards=(*s.rewards, *sampled(signals=[("class_label", 0.0)]).rewards))
         for s in rollout("d", value=0.0, first_call=3)
     ]
-    algorithm = grpo(rewards={OUTCOME: 1.0}, balance=ClassBalance(label=TRUTH, ema=0.0))
+    algorithm = GRPO(reward_weights={OUTCOME: 1.0}, balance=ClassBalance(class_label=CLASS_LABEL, ema=0.0))
     made, state = credit_and_state(algorithm, [*right, *wrong])
     assert state["classes"] == [1.0, 1.0] and [sample.weight for sample in made.samples] == [1.0] * 4
 
@@ -123,7 +127,7 @@ def test_lengths_are_those_of_the_whole_rollout():
 
 def test_a_return_is_that_of_a_rollout():
     samples = [replace(sample, old_values=torch.zeros(4)) for sample in paid_five_times_as_long()]
-    assert credit(Ppo(rewards={OUTCOME: 1.0}), samples).metrics["return"] == 0.25
+    assert credit(PPO(reward_weights={OUTCOME: 1.0}), samples).metrics["return"] == 0.25
 
 
 def test_the_filter_of_prime_counts_rollouts():

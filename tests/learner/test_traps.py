@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from cotrain.algorithms.contract import Batch, Sample
-from cotrain.algorithms.grpo import dr_grpo, grpo, reinforce_pp, rloo
-from cotrain.algorithms.sft import Sft
+from cotrain.algorithms.grpo import GRPO, RLOO, DrGRPO, ReinforcePP
+from cotrain.algorithms.sft import SFT
 from cotrain.config.recipe import Objective
 from cotrain.core.signals import OUTCOME
 from cotrain.core.types import Reward
@@ -40,15 +40,15 @@ def sample(key, value, tokens=3, group="g", role="solver"):
 
 
 def credit(by, *samples):
-    return by(rewards={OUTCOME: 1.0}, after=()).credit(Batch(samples=samples), {})[0].samples
+    return by(reward_weights={OUTCOME: 1.0}, edit_after=()).credit(Batch(samples=samples), {})[0].samples
 
 
-@pytest.mark.parametrize("by", [grpo, dr_grpo, rloo])
+@pytest.mark.parametrize("by", [GRPO, DrGRPO, RLOO])
 def test_a_group_of_one_has_no_advantage(by):
     assert credit(by, sample("0", 1.0))[0].advantages.tolist() == [0.0] * 3
 
 
-@pytest.mark.parametrize("by", [grpo, dr_grpo, rloo])
+@pytest.mark.parametrize("by", [GRPO, DrGRPO, RLOO])
 def test_a_group_without_variance_has_no_advantage(by):
     third = 0.1 + 0.2  # a mean that rounds
     found = credit(by, *(sample(str(i), third) for i in range(3)))
@@ -58,7 +58,7 @@ def test_a_group_without_variance_has_no_advantage(by):
 def test_a_reward_reaches_its_own_sample_whatever_the_lengths():
     """Rewards stand on the last token of their own answer, also where an algorithm looks at single tokens."""
     samples = [sample("0", 1.0, 2, "a"), sample("1", 0.0, 5, "b"), sample("2", 1.0, 1, "c")]
-    found = credit(reinforce_pp, *samples)
+    found = credit(ReinforcePP, *samples)
     assert [len(s.advantages) for s in found] == [2, 5, 1]
     assert [bool((s.advantages > 0).all()) for s in found] == [True, False, True]
     assert all(len(set(s.advantages.tolist())) == 1 for s in found)
@@ -66,8 +66,8 @@ def test_a_reward_reaches_its_own_sample_whatever_the_lengths():
 
 def test_roles_are_whitened_apart():
     """Two objectives: the same rewards in each, far apart from one another, are worth the same."""
-    low = credit(reinforce_pp, sample("0", 0.0), sample("1", 0.1))
-    high = credit(reinforce_pp, sample("2", 90.0, role="b"), sample("3", 100.0, role="b"))
+    low = credit(ReinforcePP, sample("0", 0.0), sample("1", 0.1))
+    high = credit(ReinforcePP, sample("2", 90.0, role="b"), sample("3", 100.0, role="b"))
     for one, other in zip(low, high, strict=True):
         assert one.advantages.tolist() == pytest.approx(other.advantages.tolist(), abs=1e-4)
 
@@ -87,7 +87,7 @@ def test_a_role_that_learns_second_has_the_log_probabilities_it_was_sampled_with
     """The first objective moves the weights; the ratio of the second is that of the new weights to the sampler's."""
     made = plain(steps=1, kl=0.0, **SMALL)
     first, phase = made.objectives["generator"], made.schedule.phases[0]
-    second = Objective(policy="generator", on="solver", by=first.by)
+    second = Objective(policy="generator", role="solver", algorithm=first.algorithm)
     both = {"generator": first, "again": second}
     phase = replace(phase, objectives=tuple(both), in_turn=tuple(both))
     made = replace(made, objectives=both, schedule=replace(made.schedule, phases=(phase,)))
@@ -101,7 +101,7 @@ def test_a_policy_that_one_of_two_in_turn_has_updated_was_not_skipped():
     made = plain(steps=1, kl=0.0, reward=lambda task, answer, correct: float(len(answer.text)), **SMALL)
     phase, nothing = (
         made.schedule.phases[0],
-        Objective(policy="generator", on="solver", by=Sft(where=OUTCOME, at_least=2.0)),
+        Objective(policy="generator", role="solver", algorithm=SFT(where=OUTCOME, at_least=2.0)),
     )
     both = {"generator": made.objectives["generator"], "nothing": nothing}
     phase = replace(phase, objectives=tuple(both), in_turn=tuple(both))
@@ -125,7 +125,7 @@ def test_no_rendered_prompt_of_a_solver_holds_the_gold_answer():
     canary = "31337042"
     trainer = CoTrainer(proposer_solver(steps=1, **SMALL))
     phase = next(p for p in trainer.recipe.schedule.phases if p.name == "solve")
-    tasks = [replace(EASY.get("train", i), answer=canary, solution=canary) for i in range(3)]
-    episodes = trainer.executor.play(partial(phase.protocol, pool=trainer.stores["pool"]), tasks, step=0, group_size=1)
+    tasks = [replace(EASY.get("train", i), gold=canary, solution=canary) for i in range(3)]
+    episodes = trainer.runner.collect(partial(phase.protocol, pool=trainer.stores["pool"]), tasks, step=0, group_size=1)
     shown = [trainer.policies.renderers[t.policy].decode(t.prompt_ids) for e in episodes for t in e.traces]
     assert shown and not any(canary in text for text in shown)

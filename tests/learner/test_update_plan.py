@@ -8,7 +8,7 @@ from learn_makers import random_samples, tiny_model
 from test_shared_policy import SEEN, shown_gradient
 
 from cotrain.algorithms.contract import LossTerm
-from cotrain.algorithms.grpo import grpo
+from cotrain.algorithms.grpo import GRPO
 from cotrain.core.signals import OUTCOME
 from cotrain.learner.batching import plan_update
 from cotrain.learner.learner import TorchLearner
@@ -21,7 +21,7 @@ def learner():
 
 
 def terms():
-    algorithm = grpo(rewards={OUTCOME: 1.0})
+    algorithm = GRPO(reward_weights={OUTCOME: 1.0})
     samples = {"solver": random_samples(6, seed=1), "verifier": random_samples(9, seed=2), "silent": ()}
     return [LossTerm(name=name, algorithm=algorithm, samples=found) for name, found in samples.items()]
 

@@ -35,7 +35,7 @@ def test_flags_that_advice_names_are_those_of_recipes_with_solver_and_verifier(r
 def test_a_format_reward_is_paid_where_it_is_asked_for_and_nowhere_else(make):
     def weights(who, **given):
         recipe = make(model=TINY, tasks=EASY, steps=1, **given)
-        return {signal.name: weight for signal, weight in recipe.objectives[who].by.rewards.items()}
+        return {signal.name: weight for signal, weight in recipe.objectives[who].algorithm.reward_weights.items()}
 
     assert FORMAT.name not in weights("generator")
     assert weights("generator", format_reward=0.3)[FORMAT.name] == 0.3

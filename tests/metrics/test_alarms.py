@@ -267,8 +267,8 @@ def rollout(step, task, role, *, paid=0.0, correct=None, final=None, parent=None
     found = Trace(
         address=address, role=role, policy=role, version=0, group="g", prompt_ids=(1,), token_ids=(2,),
         logprobs=(-1.0,),
-        text="", finish="stop", signals=(Reward(name="proxy", value=paid),), parent=parent,
-        parsed={} if final is None else {"final": final}, truth={} if correct is None else {"correct": correct},
+        text="", finish="stop", rewards=(Reward(name="proxy", value=paid),), parent=parent,
+        findings={} if final is None else {"final": final}, metadata={} if correct is None else {"correct": correct},
     )  # fmt: skip
     return Episode(step=step, task=task, member=0, task_id="t", traces=(found,))
 
@@ -380,9 +380,11 @@ def test_a_run_says_an_alarm_once_and_keeps_it_through_an_interruption(tmp_path,
         ("solver/reward/outcome", 0, 1),
     ]
     assert 1 <= len(alarms[0]["examples"]) <= 3 and f"See rollouts {', '.join(alarms[0]['examples'])} (" in text[0]
-    assert Ledger(tmp_path / "whole/episodes").find(Address.parse(alarms[0]["examples"][0])).truth["correct"] is False
+    assert (
+        Ledger(tmp_path / "whole/episodes").find(Address.parse(alarms[0]["examples"][0])).metadata["correct"] is False
+    )
     with pytest.raises(Interrupted):
-        loop.start_run(recipe, tmp_path / "other", checkpoint_every=1, observer=interrupted, wrap=StopsLate)
+        loop.start_run(recipe, tmp_path / "other", checkpoint_every=1, observer=interrupted, wrap_engine=StopsLate)
     loop.resume_run(recipe, tmp_path / "other", observer=resumed)
     assert [line for line in interrupted.said if line.startswith("alarm")] == text
     assert not any(line.startswith("alarm") for line in resumed.said)

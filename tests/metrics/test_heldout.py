@@ -5,17 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from cotrain.core.notes import Note
+from cotrain.core.notes import Metadata
 from cotrain.core.seeding import Address
 from cotrain.core.statistics import independent_difference
 from cotrain.core.types import BROKEN_OFF, Episode, Reward, Trace, TurnRange
 from cotrain.metrics.clusters import counts_json, paired_changes
 from cotrain.metrics.heldout import (
-    measure_judge,
-    measure_note,
+    measure_metadata,
     measure_pass_at_k,
     measure_selection,
     measure_solver,
+    measure_verifier,
     trajectories_in,
 )
 from cotrain.metrics.steps import role_metrics, verdict_rates
@@ -35,9 +35,9 @@ def trace(role, task, member, *, parsed, truth, call=0, parent=None):
         logprobs=(-1.0,),
         text="",
         finish="stop",
-        signals=(),
-        parsed=parsed,
-        truth=truth,
+        rewards=(),
+        findings=parsed,
+        metadata=truth,
         parent=parent,
     )
 
@@ -104,7 +104,7 @@ def test_a_solver_is_measured_over_all_its_samples():
 
 
 def test_an_unparsed_review_counts_as_a_wrong_judgement():
-    figures = measure_judge("verifier")(FOUR)
+    figures = measure_verifier("verifier")(FOUR)
     # right solutions: one recognised, one unparsed; wrong ones: one recognised, one missed
     assert figures["verifier/true_positive_rate"].value == 0.5
     assert figures["verifier/true_negative_rate"].value == 0.5
@@ -117,7 +117,7 @@ def test_an_unparsed_review_counts_as_a_wrong_judgement():
 
 
 def test_steps_are_judged_one_by_one():
-    figures = measure_judge("verifier")(FOUR)
+    figures = measure_verifier("verifier")(FOUR)
     # true steps: 2 + 1 + 1 said right, 2 of the unparsed review said wrong; wrong steps: 1 found, 1 missed
     assert figures["verifier/step_balanced_accuracy"].value == pytest.approx((4 / 6 + 1 / 2) / 2)
     assert figures["verifier/first_error_accuracy"].value == 0.5
@@ -127,7 +127,7 @@ def test_steps_are_judged_one_by_one():
 
 
 def test_calibration_is_the_mean_distance_of_score_and_truth():
-    figures = measure_judge("verifier")(FOUR)
+    figures = measure_verifier("verifier")(FOUR)
     # bins 0.9 → 1, 0.2 → 0, 0.6 → 0, one review each
     assert figures["verifier/calibration_error"].value == pytest.approx((0.1 + 0.2 + 0.6) / 3)
 
@@ -153,14 +153,14 @@ def test_a_wrong_step_is_blamed_only_where_a_wrong_solution_is_rejected():
         episode(2, 0, "5", False, [True, False], True, steps_said=[False, True]),  # accepted
         episode(3, 0, "4", True, [True, False], False, steps_said=[False, True]),  # the answer is right all the same
     ]
-    found = measure_judge("verifier")(played)["verifier/right_verdict_wrong_step"]
+    found = measure_verifier("verifier")(played)["verifier/right_verdict_wrong_step"]
     assert (found.value, found.n) == (0.5, 2)
 
 
 def test_precision_and_recall_are_about_wrong_solutions():
     # wrong: 3 rejected, 1 accepted; right: 2 rejected, 1 accepted, 1 not readable
     said = [(False, False)] * 3 + [(False, True)] + [(True, False)] * 2 + [(True, True), (True, None)]
-    figures = measure_judge("verifier")(
+    figures = measure_verifier("verifier")(
         [episode(t, 0, "1", ok, [True], verdict) for t, (ok, verdict) in enumerate(said)]
     )
     assert figures["verifier/error_recall"].value == 3 / 4 and figures["verifier/error_recall"].n == 4
@@ -170,7 +170,7 @@ def test_precision_and_recall_are_about_wrong_solutions():
 
 
 def test_rates_of_one_step_leave_out_what_is_undefined():
-    only_right = [e.traces[1] for e in FOUR if e.traces[0].truth["correct"]]
+    only_right = [e.traces[1] for e in FOUR if e.traces[0].metadata["correct"]]
     rates = verdict_rates(only_right)
     assert rates["true_positive_rate"] == 0.5
     assert "balanced_accuracy" not in rates and "true_negative_rate" not in rates
@@ -206,7 +206,11 @@ def test_a_change_is_paired_by_problem():
 
 def test_where_nothing_changed_something_might_have():
     # of 2 tasks none changed, so by Wilson's bound on 0 of 2 up to 3.8415 / (2 + 3.8415) = 0.658 of them might have
-    for measure in (measure_solver("solver", 2), measure_judge("verifier"), measure_selection("solver", "verifier", 2)):
+    for measure in (
+        measure_solver("solver", 2),
+        measure_verifier("verifier"),
+        measure_selection("solver", "verifier", 2),
+    ):
         changes = paired(FOUR, FOUR, measure)
         assert set(changes) == set(measure(FOUR))
         for key, change in changes.items():
@@ -218,11 +222,11 @@ def test_where_nothing_changed_something_might_have():
 def test_a_problem_that_one_side_lost_keeps_its_counts_on_the_other():
     change = paired(FOUR, FOUR[:2], measure_solver("solver", 2))["solver/step_accuracy"]
     assert change.value == pytest.approx(3 / 4 - 6 / 8)
-    none_wrong = [e for e in FOUR if e.traces[0].truth["correct"]]
-    assert "verifier/balanced_accuracy" not in paired(FOUR, none_wrong, measure_judge("verifier"))
+    none_wrong = [e for e in FOUR if e.traces[0].metadata["correct"]]
+    assert "verifier/balanced_accuracy" not in paired(FOUR, none_wrong, measure_verifier("verifier"))
 
 
-EARNED = Note[float]("earned", float, "what a rollout earned")
+EARNED = Metadata[float]("earned", float, "what a rollout earned")
 
 
 def rollouts():
@@ -232,16 +236,16 @@ def rollouts():
         parts = [trace("solver", 0, member, parsed={}, truth={"earned": earned}, call=call) for call in range(count)]
         name = str(parts[0].address) if count > 1 else ""
         signals = (Reward(name="paid", value=earned),)
-        parts = [replace(part, trajectory=name, signals=signals) for part in parts]
+        parts = [replace(part, trajectory=name, rewards=signals) for part in parts]
         found.append(Episode(step=-1, task=0, member=member, task_id="t", traces=tuple(parts)))
     return found
 
 
 def test_a_rollout_counts_once_in_every_figure():
     row = role_metrics(rollouts(), ["solver"])
-    assert row["solver/truth/earned"] == row["solver/reward/paid"] == row["solver/reward/paid/at_max"] == 0.25
+    assert row["solver/metadata/earned"] == row["solver/reward/paid"] == row["solver/reward/paid/at_max"] == 0.25
     assert row["solver/traces"] == 8, "that many sequences"
-    measured = measure_note("solver", EARNED)(rollouts())["solver/truth/earned"]
+    measured = measure_metadata("solver", EARNED)(rollouts())["solver/metadata/earned"]
     assert measured.value == 0.25 and measured.n == 4
 
 
@@ -258,7 +262,7 @@ def test_a_solution_in_two_sequences_is_one_sample_and_is_judged_as_one():
     assert measure_solver("solver", 2)(played)["solver/pass@1"].value == 0.5
     assert measure_selection("solver", "verifier", 2)(played)["solver/best@2"].value == 1.0
     joined, judged = trajectories_in(cut)
-    assert joined.parsed == {"problem": "p", "answer": "5"} and joined.finish == "stop"
+    assert joined.findings == {"problem": "p", "answer": "5"} and joined.finish == "stop"
     assert joined.turns == (TurnRange(start=0, end=1, finish="length"), TurnRange(start=1, end=2, finish="stop"))
     assert joined.sampled_count == 2 and judged.parent == str(first.address)
     assert role_metrics(played, ["solver"])["solver/accuracy"] == 0.5
@@ -270,8 +274,8 @@ def test_the_mean_of_a_note_is_that_of_a_games_moves_before_it_is_that_of_games(
     moves = [replace(move, trajectory=str(moves[0].address)) for move in moves]
     short = trace("solver", 0, 1, parsed={}, truth={"right": 1})
     played = [Episode(step=-1, task=0, member=i, task_id="t", traces=tuple(t)) for i, t in enumerate([moves, [short]])]
-    found = measure_note("solver", Note[int]("right", int, "was the move right"))(played)
-    assert found["solver/truth/right"].value == pytest.approx((1 / 3 + 1) / 2)
+    found = measure_metadata("solver", Metadata[int]("right", int, "was the move right"))(played)
+    assert found["solver/metadata/right"].value == pytest.approx((1 / 3 + 1) / 2)
 
 
 def test_the_share_that_failed_stands_beside_the_figures():

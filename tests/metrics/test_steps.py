@@ -10,12 +10,12 @@ from cotrain.metrics.steps import (
     accuracy_figures,
     answer_figures,
     comments_on_traces,
-    credit_keys,
+    credit_row,
     entropy_figures,
     gives_verdicts,
-    learner_keys,
+    learner_row,
     length_figures,
-    note_figures,
+    metadata_figures,
     review_figures,
     reward_figures,
     reward_gap,
@@ -31,8 +31,8 @@ def trace(
     return Trace(
         address=Address(step=0, task=task, member=member, role=role, call=call), role=role, policy=role, version=0,
         group="g", prompt_ids=(1,), token_ids=(2,) * tokens, logprobs=(-1.0,) * tokens, text="", finish="stop",
-        signals=tuple(Reward(name=s[0], value=s[1], tokens=s[2] if len(s) > 2 else None) for s in signals),
-        parsed=parsed or {}, truth=truth, parent=parent, score=score,
+        rewards=tuple(Reward(name=s[0], value=s[1], tokens=s[2] if len(s) > 2 else None) for s in signals),
+        findings=parsed or {}, metadata=truth, parent=parent, score=score,
     )  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def test_notes_of_the_protocol_are_averaged_and_known_ones_are_left_out():
         trace(label_right=False, parts=[1]),
         trace(label_right=None, pressure=0.75),
     ]
-    assert note_figures(traces) == {"truth/label_right": 0.5, "truth/pressure": 0.5}
+    assert metadata_figures(traces) == {"metadata/label_right": 0.5, "metadata/pressure": 0.5}
 
 
 def test_the_entropy_of_a_role_is_that_of_its_sampled_tokens():
@@ -163,14 +163,14 @@ def test_verdicts_on_reviews_and_on_questions_are_not_in_the_gap():
 
 
 def test_keys_of_credit_and_learning_do_not_meet_those_of_a_role():
-    assert credit_keys("verifier", {"traces": 2.0, "reward/x": 0.5, "groups": 1.0}, {"zero_spread": 3}, 2) == {
+    assert credit_row("verifier", {"traces": 2.0, "reward/x": 0.5, "groups": 1.0}, {"zero_spread": 3}, 2) == {
         "verifier/credit/samples": 2,
         "verifier/credit/traces": 2.0,
         "verifier/credit/reward/x": 0.5,
         "verifier/groups": 1.0,
         "verifier/dropped/zero_spread": 3,
     }
-    assert learner_keys("verifier", {"tokens": 9.0, "lr": 0.1, "forward_seconds": 2.0}) == {
+    assert learner_row("verifier", {"tokens": 9.0, "lr": 0.1, "forward_seconds": 2.0}) == {
         "verifier/learned_tokens": 9.0,
         "verifier/lr": 0.1,
     }

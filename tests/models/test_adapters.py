@@ -227,7 +227,7 @@ def test_what_is_no_adapter_of_this_base_is_refused(directory, model, tokenizer,
     other = new_model(small_config(len(tokenizer), **sizes), seed=4)  # of the same shapes
     save_model(other, tokenizer, tmp_path / "other")
     refused("was made for the base", on=tmp_path / "other")
-    refused("was made for the base", base_model_name_or_path="embedded")
+    refused("was made for the base", base_model_name_or_path="shipped")
     save_model(model, tokenizer, tmp_path / "copy")
     AdapterBase(tmp_path / "copy").load("one", tmp_path / "good")
 

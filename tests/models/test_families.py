@@ -15,14 +15,14 @@ from peft import PeftModel
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from cotrain.algorithms.contract import LossTerm, Sample
-from cotrain.algorithms.sft import Sft
+from cotrain.algorithms.sft import SFT
 from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.config.policies import adapter, frozen, trainable
 from cotrain.core.errors import ConfigError, ModelError, TooLong
 from cotrain.core.types import Sampling
-from cotrain.distributed.local import make_embedded_engine
-from cotrain.inference.local import EmbeddedEngine
+from cotrain.distributed.local import make_local_engine
+from cotrain.inference.local import LocalEngine
 from cotrain.inference.reference import complete_request
 from cotrain.learner.learner import TorchLearner
 from cotrain.learner.logprobs import Scorer
@@ -125,7 +125,7 @@ def logits(model):
 
 
 def assert_sampled_as_by_the_reference(model, plain):
-    for asked, found in zip(requests(), answers(EmbeddedEngine({"a": model}), requests()), strict=True):
+    for asked, found in zip(requests(), answers(LocalEngine({"a": model}), requests()), strict=True):
         expected = complete_request(plain, asked)
         assert found.token_ids == expected.token_ids
         assert found.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
@@ -153,7 +153,7 @@ def test_a_family_samples_scores_learns_and_comes_back(family, saved, tokenizer,
     for (prompt, tokens), found in zip(pairs, learner.logprobs(pairs), strict=True):
         torch.testing.assert_close(found, plainly(plain, prompt, tokens).detach(), rtol=1e-4, atol=1e-5)
 
-    term = LossTerm(name="o", algorithm=Sft(), samples=samples(pairs))
+    term = LossTerm(name="o", algorithm=SFT(), samples=samples(pairs))
     first, second = learner.update([term]), learner.update([term])
     assert first.stepped and second.metrics["o/loss"] < first.metrics["o/loss"]
     save_model(model, tokenizer, tmp_path / "again")
@@ -168,15 +168,16 @@ def test_a_family_samples_scores_learns_and_comes_back(family, saved, tokenizer,
 def test_an_adapter_of_a_family_learns_and_is_read_by_peft(family, saved, tmp_path):
     directory = saved(family)
     cast = cast_of(
-        {"a": adapter(str(directory), rank=2, alpha=4, lr=3e-2, lr_warmup=0), "start": frozen(str(directory))}, seed=1
+        {"a": adapter(str(directory), rank=2, alpha=4, lr=3e-2, lr_warmup=0), "reference": frozen(str(directory))},
+        seed=1,
     )
-    assert cast["a"].model is cast["start"].model
+    assert cast["a"].model is cast["reference"].model
     plain = AutoModelForCausalLM.from_pretrained(directory).eval()
     pairs = [((7, 8), (9, 10, 11, 12)), ((2,), (3, 4))]
-    term = LossTerm(name="o", algorithm=Sft(), samples=samples(pairs))
+    term = LossTerm(name="o", algorithm=SFT(), samples=samples(pairs))
     first, second = (cast["a"].learner.update([term]) for _ in range(2))
     assert second.metrics["o/loss"] < first.metrics["o/loss"]
-    for (prompt, tokens), found in zip(pairs, cast["start"].logprobs(pairs), strict=True):
+    for (prompt, tokens), found in zip(pairs, cast["reference"].logprobs(pairs), strict=True):
         torch.testing.assert_close(found, plainly(plain, prompt, tokens).detach(), rtol=1e-4, atol=1e-5)
     cast["a"].save(tmp_path / "adapter")
     again = PeftModel.from_pretrained(plain, tmp_path / "adapter").eval()
@@ -188,7 +189,7 @@ def test_an_adapter_of_a_family_learns_and_is_read_by_peft(family, saved, tmp_pa
 @pytest.mark.whole
 @pytest.mark.parametrize("family", ["gemma2", "gemma3_text", "mistral-window"])
 def test_a_window_limits_what_is_sampled(family, saved):
-    engine = EmbeddedEngine({"a": load_model(saved(family))[0]})
+    engine = LocalEngine({"a": load_model(saved(family))[0]})
     inside = request(prompt_ids=tuple(range(10)), sampling=Sampling(max_tokens=WINDOW - 10))
     assert answers(engine, [inside])
     with pytest.raises(TooLong, match=f"exceed the context of {WINDOW}"):
@@ -205,7 +206,7 @@ def test_a_window_limits_what_is_sampled(family, saved):
 )
 def test_models_that_would_be_sampled_wrongly_are_refused(family, changes, words, tokenizer):
     with pytest.raises(ModelError, match=words) as caught:
-        EmbeddedEngine({"a": random_model(family, len(tokenizer), **changes)})
+        LocalEngine({"a": random_model(family, len(tokenizer), **changes)})
     assert "\n" not in str(caught.value) and "'a'" in str(caught.value)
 
 
@@ -237,7 +238,7 @@ def test_layers_that_are_computed_again_give_the_same_gradients(family, saved):
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            report = learner.update([LossTerm(name="o", algorithm=Sft(), samples=samples(pairs))])
+            report = learner.update([LossTerm(name="o", algorithm=SFT(), samples=samples(pairs))])
         found.append((report.metrics["o/loss"], list(model.parameters())))
         kept.append(sum(sizes))  # numbers that wait for the backward pass, inside of layers that are not computed again
         assert not any("forward" in vars(module) for module in model.modules())
@@ -263,7 +264,7 @@ def test_sampler_and_learner_agree_in_bfloat16(family, saved):
     assert {p.dtype for p in cast["mixed"].model.parameters()} == {torch.float32}
     assert {p.dtype for p in cast["adapted"].learner._trained.values()} == {torch.float32}
     assert cast["narrow"].model.dtype == torch.bfloat16
-    engine = make_embedded_engine({handle.name: handle for handle in cast}, "cpu")
+    engine = make_local_engine({handle.name: handle for handle in cast}, "cpu")
     for handle in cast:
         name = handle.name
         asked = [replace(a, policy=name, sampling=Sampling(max_tokens=8)) for a in requests()]
@@ -272,7 +273,7 @@ def test_sampler_and_learner_agree_in_bfloat16(family, saved):
         gaps = torch.cat(cast[name].logprobs(pairs)) - torch.tensor([x for c in sampled for x in c.logprobs])
         assert 0 < float(gaps.abs().mean()) < 0.03 and float(gaps.abs().max()) < 0.3
         if handle.changes:
-            assert handle.update([LossTerm(name="o", algorithm=Sft(), samples=samples(pairs))]).stepped
+            assert handle.update([LossTerm(name="o", algorithm=SFT(), samples=samples(pairs))]).stepped
 
 
 @pytest.mark.whole
@@ -291,8 +292,8 @@ def test_wrong_options_are_one_line(saved):
         (lambda: frozen("m", dtype="int4"), "dtype 'int4'; expected one of float32, bfloat16"),
         (lambda: adapter("m", attn_implementation="fast"), "'fast'; expected one of sdpa, eager"),
         (
-            lambda: cast_of({"a": adapter("m", dtype="bfloat16"), "start": frozen("m")}, seed=0),
-            "policies 'a' and 'start' share the base 'm'.*set policies.start.dtype=bfloat16 too",
+            lambda: cast_of({"a": adapter("m", dtype="bfloat16"), "reference": frozen("m")}, seed=0),
+            "policies 'a' and 'reference' share the base 'm'.*set policies.reference.dtype=bfloat16 too",
         ),
     ]:
         with pytest.raises(ConfigError, match=words) as caught:
@@ -346,7 +347,7 @@ def test_a_base_model_without_a_template_runs_on_a_file(tokenizer, tmp_path):
 
 @pytest.mark.whole
 def test_a_step_in_bfloat16_arithmetic_learns_what_was_sampled():
-    settings = ["policies.generator.autocast=true", "policies.start.dtype=bfloat16"]
+    settings = ["policies.generator.autocast=true", "policies.reference.dtype=bfloat16"]
     recipe = override(grpo(model=TINY, tasks=EASY, tasks_per_step=3, group_size=4, steps=1), settings)
     row = CoTrainer(recipe).step().row
     gaps = [value for name, value in row.items() if name.endswith("sampler_trainer_diff")]

@@ -43,12 +43,12 @@ def test_it_is_refused_in_one_line_without_bitsandbytes(words, tmp_path, monkeyp
 def quantised():
     pytest.importorskip("bitsandbytes")
     torch.set_num_threads(1)
-    return lambda: AdapterBase("embedded", load_in_4bit=True)
+    return lambda: AdapterBase("shipped", load_in_4bit=True)
 
 
 def written_out(base):
     """The same base with the weights that its layers of 4 bits stand for, in float32."""
-    plain = AdapterBase("embedded")
+    plain = AdapterBase("shipped")
     stored = dict(base.module.named_modules())
     for name, module in plain.module.named_modules():
         if isinstance(module, torch.nn.Linear):
@@ -59,7 +59,7 @@ def written_out(base):
 def test_layers_compute_with_their_weights_written_out(quantised):
     """Log-probabilities, and the gradients of an adapter through all layers."""
     base, found = quantised(), []
-    exact = AdapterBase("embedded")
+    exact = AdapterBase("shipped")
     for one in (base, written_out(base)):
         one.add("a", rank=4, alpha=8, targets="all-linear", seed=1)
         with torch.no_grad():
@@ -86,17 +86,17 @@ def test_layers_compute_with_their_weights_written_out(quantised):
 
 
 def test_a_run_and_what_is_exported_of_it(quantised, tmp_path):
-    recipe = grpo(**{**SMALL, "model": "embedded"}, lora=4, load_in_4bit=True)
+    recipe = grpo(**{**SMALL, "model": "shipped"}, lora=4, load_in_4bit=True)
     api.run(recipe, tmp_path / "run")
     for flags in ([], ["--merged"]):
         out = tmp_path / f"model{len(flags)}"
         assert main(["export", str(tmp_path / "run"), "--role", "solver", "--out", str(out), *flags]) == 0
     merged = dict(load_model(tmp_path / "model1")[0].named_parameters())
-    plain = dict(load_model("embedded")[0].named_parameters())
+    plain = dict(load_model("shipped")[0].named_parameters())
     assert merged.keys() == plain.keys() and all(p.dtype == torch.float32 for p in merged.values())
     trainer = CoTrainer(recipe)
     shape = trainer.policies["generator"].shape()
-    assert shape == CoTrainer(grpo(**{**SMALL, "model": "embedded"}, lora=4)).policies["generator"].shape()
+    assert shape == CoTrainer(grpo(**{**SMALL, "model": "shipped"}, lora=4)).policies["generator"].shape()
 
 
 def test_the_estimate_is_what_the_weights_take(quantised):
@@ -104,7 +104,7 @@ def test_the_estimate_is_what_the_weights_take(quantised):
     held = sum(
         p.nbytes + (p.quant_state.absmax.nbytes if p.dtype == torch.uint8 else 0) for p in base.module.parameters()
     )
-    recipe = grpo(**{**SMALL, "model": "embedded"}, lora=4, load_in_4bit=True, kl=0.1)
+    recipe = grpo(**{**SMALL, "model": "shipped"}, lora=4, load_in_4bit=True, kl=0.1)
     estimated = estimate_run(recipe, device="cpu")
-    adapter = 4 * 4 * estimated.shapes["embedded"].linear_sides
+    adapter = 4 * 4 * estimated.shapes["shipped"].linear_sides
     assert estimated.memory["weights"] - adapter == pytest.approx(held, rel=0.01)

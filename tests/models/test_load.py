@@ -161,13 +161,13 @@ def test_embedded_models_are_named_when_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(shipped, "OWN", tmp_path)
     monkeypatch.setattr(shipped, "BESIDE", tmp_path / "bases")
     with pytest.raises(ModelError, match="missing from this installation; install cotrain again"):
-        resolve_model("embedded")
+        resolve_model("shipped")
     with pytest.raises(ModelError, match=r"missing from this installation.*cotrain-bases: `pip install ./bases`"):
-        resolve_model("embedded-games")
+        resolve_model("shipped-games")
     (tmp_path / "base").mkdir()
     (tmp_path / "bases" / "base-games").mkdir(parents=True)
-    assert resolve_model("embedded") == tmp_path / "base"
-    assert resolve_model("embedded-games") == tmp_path / "bases" / "base-games"
+    assert resolve_model("shipped") == tmp_path / "base"
+    assert resolve_model("shipped-games") == tmp_path / "bases" / "base-games"
 
 
 def test_installed_bases_are_found(tmp_path, monkeypatch):
@@ -175,7 +175,7 @@ def test_installed_bases_are_found(tmp_path, monkeypatch):
     (tmp_path / "cotrain_bases" / "base-games").mkdir(parents=True)
     (tmp_path / "cotrain_bases" / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    assert resolve_model("embedded-games") == tmp_path / "cotrain_bases" / "base-games"
+    assert resolve_model("shipped-games") == tmp_path / "cotrain_bases" / "base-games"
 
 
 def test_no_network(monkeypatch, tmp_path):

@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from cotrain.algorithms.contract import LossTerm, Sample
-from cotrain.algorithms.sft import Sft
+from cotrain.algorithms.sft import SFT
 from cotrain.cli.main import main
 from cotrain.core.types import Sampling
-from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.local import LocalEngine
 from cotrain.inference.reference import complete_request
 from cotrain.learner.learner import TorchLearner
 from cotrain.models.attention import can_isolate, isolate_documents, takes_mask
@@ -126,7 +126,7 @@ def asked_of(expected):
 def test_the_engine_samples_what_the_slow_one_does(static, kind, directory, expected):
     model, _ = load_model(directory, attn_implementation=kind)
     assert can_branch(model) is (kind == "sdpa")
-    engine = EmbeddedEngine({"a": model}, static=static)
+    engine = LocalEngine({"a": model}, static=static)
     assert engine.context("a") == 512
     requests = asked_of(expected)
     for asked, found in zip(requests, answers(engine, requests), strict=True):
@@ -141,7 +141,7 @@ def test_the_engine_samples_what_the_slow_one_does(static, kind, directory, expe
 @pytest.mark.parametrize("static", [False, True], ids=["shared", "static"])
 def test_a_conversation_that_goes_on_is_computed_from_what_was_kept(static, kind, directory, expected):
     model, _ = load_model(directory, attn_implementation=kind)
-    engine = EmbeddedEngine({"a": model}, static=static)
+    engine = LocalEngine({"a": model}, static=static)
     first = [replace(one, keep=True) for one in asked_of(expected)[:3]]
     said = answers(engine, first)
     second = [
@@ -166,7 +166,7 @@ def test_rows_may_enter_and_leave_while_others_are_beyond_the_window(model, expe
         )
         for i in range(8)
     ]
-    engine = EmbeddedEngine({"a": model}, max_rows=5)
+    engine = LocalEngine({"a": model}, max_rows=5)
     for asked, found in zip(requests, answers(engine, requests), strict=True):
         assert found.token_ids == complete_request(model, asked).token_ids
 
@@ -258,7 +258,7 @@ def test_a_sum_of_steps_lowers_the_loss_with_layers_computed_again(directory, ex
     losses = []
     for recompute in (False, True):
         learner = TorchLearner(load_model(directory)[0], lr=1e-2, recompute=recompute)
-        term = LossTerm(name="o", algorithm=Sft(), samples=(sample,))
+        term = LossTerm(name="o", algorithm=SFT(), samples=(sample,))
         losses.append([learner.update([term]).metrics["o/loss"] for _ in range(3)])
     assert losses[0] == losses[1] and losses[0][2] < losses[0][0]
 

@@ -23,7 +23,7 @@ from cotrain.pretraining.paraphrases import (
 )
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import TINY, spoken
 
@@ -76,7 +76,7 @@ def written(problems, write, tries=3):
         return write(fields["problem"], asked.count(fields["problem"]))
 
     role = Role(policy="writer", prompt=PARAPHRASE, sampling=Sampling(max_tokens=200))
-    player = Executor(spoken({"writer": speak}), {"writer": ByteRenderer()}, {"writer": role}, 0)
+    player = RolloutRunner(spoken({"writer": speak}), {"writer": ByteRenderer()}, {"writer": role}, 0)
     write_paraphrases(player, problems, tries=tries, say=lambda text: None)
     return asked
 
@@ -115,7 +115,7 @@ def test_a_problem_is_asked_for_until_one_is_kept_and_co_rewarding_reads_the_fil
     trainer = CoTrainer(made)
     episodes = trainer.step().episodes
     trainer.close()
-    said = [trainer.executor.renderers[t.policy].decode(t.prompt_ids) for e in episodes for t in e.traces]
+    said = [trainer.runner.renderers[t.policy].decode(t.prompt_ids) for e in episodes for t in e.traces]
     assert any("further crates" in prompt for prompt in said)
 
 
@@ -145,7 +145,7 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path, capsys):
         return capsys.readouterr().err
 
     out = str(tmp_path / "out.jsonl")
-    assert "expected a chat model" in refused("--model", "embedded", "--out", out)
+    assert "expected a chat model" in refused("--model", "shipped", "--out", out)
     assert "ends in .jsonl" in refused("--model", TINY, "--out", str(tmp_path / "out.csv"))
     assert "exists; choose another --out" in refused("--model", TINY, "--out", path)
     assert "most often: " in refused("--model", TINY, "--out", out, "--tries", "1", "--threads", "1")

@@ -13,7 +13,7 @@ from cotrain.formats.verdicts import read_genrm
 from cotrain.pretraining.reviews import gold_reviews, own_reviews, verifier_of
 from cotrain.pretraining.solutions import choose_step_format, solver_of
 from cotrain.recipes.grpo import grpo
-from cotrain.runs.choose_formats import AnswerFormat, choose_answer_settings
+from cotrain.runs.choose_formats import AnswerFormat, choose_answer_overrides
 from tests.helpers import EASY, TINY
 
 ROW = {"id": "1", "problem": "Q?", "steps": ["3 + 4 = 7", "7 * 2 = 15", "so \\boxed{15}"], "label": 1}
@@ -106,7 +106,7 @@ def test_other_rows_are_refused_with_what_was_expected(row, words, tmp_path):
 
 
 def problems(tmp_path):
-    rows = [{"question": task.prompt, "answer": task.answer} for task in (EASY.get("train", i) for i in range(24))]
+    rows = [{"question": task.prompt, "answer": task.gold} for task in (EASY.get("train", i) for i in range(24))]
     (tmp_path / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(tmp_path / "problems.jsonl")
 
@@ -149,10 +149,10 @@ def test_solutions_are_cut_as_a_run_cuts_them(tmp_path, other):
     path, heard = problems(tmp_path), []
     for answer in ("last-number", "tags"):
         recipe = grpo(model=other, tasks=EASY)
-        settings, _ = choose_answer_settings(recipe, AnswerFormat(answer=answer), device="cpu", say=heard.append)
-        steps = override(recipe, settings).roles["solver"].steps
+        settings, _ = choose_answer_overrides(recipe, AnswerFormat(answer=answer), device="cpu", say=heard.append)
+        steps = override(recipe, settings).roles["solver"].step_format
         role = choose_step_format(solver_of(other, answer), other, path, say=heard.append)
-        assert role.steps == steps and (steps is None) == (answer == "tags")
+        assert role.step_format == steps and (steps is None) == (answer == "tags")
     assert any(line.startswith("steps as sentences, as most of 8 answers are written") for line in heard)
     for role, model in (
         (solver_of(other, "last-number", steps="lines"), other),

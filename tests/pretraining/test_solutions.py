@@ -110,7 +110,7 @@ def test_other_rows_are_refused_with_what_was_expected(row, words, tmp_path):
 @pytest.mark.whole
 def test_the_command_learns_gold_solutions_and_the_models_own(tmp_path, capsys):
     tasks = [EASY.get("train", i) for i in range(24)]
-    rows = [json.dumps({"question": task.prompt, "answer": task.answer}) for task in tasks]
+    rows = [json.dumps({"question": task.prompt, "answer": task.gold}) for task in tasks]
     (tmp_path / "data.jsonl").write_text("\n".join(rows))
     words = ["sft", "--role", "solver", "--model", TINY, "--data", str(tmp_path / "data.jsonl"), "--tokens", "4096"]
     words += ["--batch-tokens", "1024", "--length", "256"]

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from cotrain.algorithms.contract import Batch, sampled_only
-from cotrain.algorithms.grpo import grpo
+from cotrain.algorithms.contract import Batch, split_context
+from cotrain.algorithms.grpo import GRPO
 from cotrain.algorithms.samples import sample_of
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.user_code import load_file
 from cotrain.metrics.alarms import check_rows
-from cotrain.metrics.heldout import measure_note
+from cotrain.metrics.heldout import measure_metadata
 from cotrain.metrics.steps import role_metrics
 from cotrain.recipes.agent import EARNED, EARNINGS, SEQUENCES, agent, make_agent_protocol
 from cotrain.trainer.evaluation import failed_shares
@@ -208,7 +208,7 @@ def functions(own):
 def executor(functions):
     """Of one role, ``solver``."""
     trainer = CoTrainer(agent(**SMALL, agent=functions.once, steps=1))
-    yield trainer.executor
+    yield trainer.runner
     trainer.close()
 
 
@@ -248,7 +248,7 @@ class Recorder:
 
 def play(executor, program, reward=None, tasks=1, group_size=1, **limits):
     protocol = make_agent_protocol(program, reward, ("solver",), **(LIMITS | limits))
-    return executor.play(protocol, [EASY.get("train", k) for k in range(tasks)], step=0, group_size=group_size)
+    return executor.collect(protocol, [EASY.get("train", k) for k in range(tasks)], step=0, group_size=group_size)
 
 
 def reasons(episodes):
@@ -264,7 +264,7 @@ def test_the_tokens_that_were_sampled_are_what_each_role_learns(own):
         return recorders[0]
 
     given = {"agent": f"{own}:solve", "reward": f"{own}:value", "models": "planner,coder", "max_tokens": 24}
-    trainer = CoTrainer(agent(**SMALL, **given, steps=1), wrap=record)
+    trainer = CoTrainer(agent(**SMALL, **given, steps=1), wrap_engine=record)
     before = {name: dict(tensors) for name, tensors in trainer.policies.tensors().items()}
     done = trainer.step()
     after, sampled = trainer.policies.tensors(), recorders[0].sampled
@@ -291,17 +291,17 @@ def test_the_tokens_that_were_sampled_are_what_each_role_learns(own):
                 assert request.sampling.temperature == 1.0, "the run's own, whatever the agent asks for"
             assert trace.role == "coder" or len(parts[0][1].token_ids) <= 8
             answer += decode(parts[-1][1].token_ids)
-        values = {trace.role: trace.signals[0].value for trace in episode.traces}
+        values = {trace.role: trace.rewards[0].value for trace in episode.traces}
         assert values == {"planner": len(answer) % 7, "coder": answer.count("1") + len(answer) / 100}
 
 
 def test_the_grader_grades_the_answer(executor, functions, tmp_path, monkeypatch):
     tasks = [EASY.get("train", k) for k in range(3)]
-    answers = [tasks[0].answer, f"So \\boxed{{{tasks[1].answer}}}", "-1"]
+    answers = [tasks[0].gold, f"So \\boxed{{{tasks[1].gold}}}", "-1"]
     written = {task.prompt: answer for task, answer in zip(tasks, answers, strict=True)}
     (tmp_path / "answers.json").write_text(json.dumps(written))
     monkeypatch.setenv("ANSWERS", str(tmp_path / "answers.json"))
-    values = [episode.traces[0].signals[0].value for episode in play(executor, functions.right, tasks=3)]
+    values = [episode.traces[0].rewards[0].value for episode in play(executor, functions.right, tasks=3)]
     assert values == [1.0, 1.0, 0.0]
 
 
@@ -310,7 +310,7 @@ def test_a_conversation_that_does_not_extend_is_a_sequence_of_its_own(executor, 
     first, second = episode.traces
     assert [len(first.turns), len(second.turns)] == [2, 0]
     assert [SEQUENCES.require(trace) for trace in episode.traces] == [2, 2]
-    assert [[reward.value for reward in trace.signals] for trace in episode.traces] == [[2.0], [2.0]]
+    assert [[reward.value for reward in trace.rewards] for trace in episode.traces] == [[2.0], [2.0]]
     assert first.group == second.group and second.prompt_ids != first.prompt_ids
 
 
@@ -319,7 +319,7 @@ def test_what_is_sampled_does_not_depend_on_how_long_an_agent_takes(functions):
     found = []
     for seed in (1, 2):
         made = agent(**SMALL, agent=functions.dawdles, steps=1, max_tokens=24)
-        trainer = CoTrainer(made, wrap=lambda engine, s=seed: RandomLatency(engine, s))
+        trainer = CoTrainer(made, wrap_engine=lambda engine, s=seed: RandomLatency(engine, s))
         done = trainer.step()
         found.append((done.episodes, done.row))
         trainer.close()
@@ -343,7 +343,7 @@ def test_what_an_agent_does_wrong_is_a_counted_reason(executor, functions, name,
     monkeypatch.setenv("CANCELLED", str(tmp_path / "cancelled"))
     episodes = play(executor, getattr(functions, name), tasks=2, **limits)
     assert reasons(episodes) == {reason} and not any(e.failure for e in episodes)
-    assert not any(trace.signals for episode in episodes for trace in episode.traces)
+    assert not any(trace.rewards for episode in episodes for trace in episode.traces)
     until = time.monotonic() + 30
     while name == "waits" and (not (tmp_path / "cancelled").exists() or (tmp_path / "cancelled").read_text() != "xx"):
         assert time.monotonic() < until
@@ -358,8 +358,8 @@ def test_a_refused_request_is_an_error_that_the_agent_may_survive(executor, func
 @pytest.mark.whole
 def test_an_answer_that_the_agent_does_not_wait_for_is_not_learned(functions):
     made = agent(**SMALL, agent=functions.impatient, steps=1)
-    trainer = CoTrainer(made, wrap=lambda engine: Slow(engine, functions.GIVEN_UP))
-    (episode,) = play(trainer.executor, functions.impatient)
+    trainer = CoTrainer(made, wrap_engine=lambda engine: Slow(engine, functions.GIVEN_UP))
+    (episode,) = play(trainer.runner, functions.impatient)
     trainer.close()
     (trace,) = episode.traces
     assert not trace.turns and trace.failure is None and SEQUENCES.require(trace) == 1
@@ -376,14 +376,14 @@ def test_a_rollout_counts_once_however_many_conversations_it_has(executor, funct
     episodes = play(executor, functions.asks, lambda task, answer: float(answer == "5"), group_size=4, requests=9)
     assert sorted(len(episode.traces) for episode in episodes) == [1, 1, 1, 5]
     row = role_metrics(episodes, ["solver"])
-    assert row["solver/truth/rollout_reward"] == row["solver/reward/rollout_reward"] == 0.25
-    assert row["solver/truth/sequences"] == 2.0
-    assert measure_note("solver", EARNINGS)(episodes)["solver/truth/rollout_reward"].value == 0.25
-    samples = tuple(sample_of(sampled_only(trace)[0]) for episode in episodes for trace in episode.traces)
-    credit, _ = grpo(rewards={EARNED: 1.0}).credit(Batch(samples=samples), {})
+    assert row["solver/metadata/rollout_reward"] == row["solver/reward/rollout_reward"] == 0.25
+    assert row["solver/metadata/sequences"] == 2.0
+    assert measure_metadata("solver", EARNINGS)(episodes)["solver/metadata/rollout_reward"].value == 0.25
+    samples = tuple(sample_of(split_context(trace)[0]) for episode in episodes for trace in episode.traces)
+    credit, _ = GRPO(reward_weights={EARNED: 1.0}).credit(Batch(samples=samples), {})
     assert credit.metrics["reward/rollout_reward"] == 0.25
     paid = {sample.key: float(sample.advantages[0]) for sample in credit.samples}
-    values = {str(t.address): t.signals[0].value for episode in episodes for t in episode.traces}
+    values = {str(t.address): t.rewards[0].value for episode in episodes for t in episode.traces}
     for key, advantage in paid.items():
         assert advantage == pytest.approx(1.5 if values[key] else -0.5, abs=1e-4)
 
@@ -392,9 +392,9 @@ def test_rollouts_that_fail_after_the_model_spoke_earn_nothing_and_are_told(exec
     functions.LEFT[:] = [5, 1, 1, 1]
     episodes = play(executor, functions.mostly_raises, lambda task, answer: 1.0, group_size=4, requests=9)
     assert not any(episode.failure for episode in episodes)
-    figures = measure_note("solver", EARNINGS)(episodes) | failed_shares(episodes)
+    figures = measure_metadata("solver", EARNINGS)(episodes) | failed_shares(episodes)
     assert {name: figure.value for name, figure in figures.items()} == {
-        "solver/truth/rollout_reward": 0.25,
+        "solver/metadata/rollout_reward": 0.25,
         "solver/failed": 0.75,
     }
     row = {"step": 0, **role_metrics(episodes, ["solver"])}
@@ -470,7 +470,7 @@ def test_what_cannot_be_run_is_refused_when_the_recipe_is_built(functions):
         ({"command": "no-such-program"}, "agent 'no-such-program': no such program"),
         ({"agent": functions.once, "seconds": 0.0}, "seconds is 0"),
         ({"agent": functions.once, "models": "a,a"}, "each name once"),
-        ({"agent": functions.once, "models": "a,others"}, "neither start nor others"),
+        ({"agent": functions.once, "models": "a,others"}, "neither reference nor others"),
     ):
         with pytest.raises(ConfigError, match=words):
             agent(**SMALL, **given)

@@ -191,7 +191,7 @@ def test_a_key_that_another_rollout_s_program_uses_is_refused(tmp_path):
         max_tokens=8,
         at_once=4,
     )
-    trainer.executor.play(protocol, [EASY.get("train", k) for k in range(2)], step=0, group_size=1)
+    trainer.runner.collect(protocol, [EASY.get("train", k) for k in range(2)], step=0, group_size=1)
     trainer.close()
     assert said == ["200 401", "200 401"]
 

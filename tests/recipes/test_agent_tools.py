@@ -13,7 +13,7 @@ from cotrain.core.types import Completion, Sampling
 from cotrain.core.user_code import load_file
 from cotrain.recipes.agent import SEQUENCES, make_agent_protocol
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.rollout.tools.calls import SYNTAXES, ToolRenderer, find_syntax, read_calls
 from tests.formats.chat_templates import DESCRIBED, LLAMA_3_1_TOOLS, QWEN_2_5, QWEN_2_5_TOOLS, end_of, renderer_of
 from tests.helpers import TINY, letter_tasks
@@ -131,10 +131,10 @@ def play(program, texts, template=QWEN_2_5_TOOLS, name="qwen-2.5"):
     """The engine, and the only episode."""
     engine = Replies(renderer_of(name, template), name, texts)
     role = Role(policy="solver", prompt="{problem}", sampling=Sampling(max_tokens=500))
-    executor = Executor(engine, {"solver": engine.renderer}, {"solver": role}, seed=0)
+    executor = RolloutRunner(engine, {"solver": engine.renderer}, {"solver": role}, seed=0)
     limits = {"requests": 9, "seconds": 60.0, "max_tokens": 500, "at_once": 1}
     protocol = make_agent_protocol(program, lambda task, answer: 1.0, ("solver",), **limits)
-    (episode,) = executor.play(protocol, letter_tasks(1), step=0, group_size=1)
+    (episode,) = executor.collect(protocol, letter_tasks(1), step=0, group_size=1)
     return engine, episode
 
 
@@ -186,7 +186,7 @@ def test_a_call_that_cannot_be_read_is_a_text_and_counted(own):
     _, episode = play(own.computes, [said])
     (trace,) = episode.traces
     assert own.SEEN[0]["message"]["content"] == said and own.SEEN[0]["finish_reason"] == "stop"
-    assert CALLS.of(trace) == ["bad call"] and trace.failure is None and trace.signals[0].value == 1.0
+    assert CALLS.of(trace) == ["bad call"] and trace.failure is None and trace.rewards[0].value == 1.0
 
 
 def test_a_call_that_the_agent_changes_begins_a_sequence_as_the_template_writes_it(own):
@@ -289,5 +289,5 @@ def test_a_run_by_the_command_takes_tools(tmp_path):
     done = subprocess.run([sys.executable, "-m", "cotrain.cli.main", *run], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
-    assert any("solver/truth/sequences" in row for row in rows), rows
+    assert any("solver/metadata/sequences" in row for row in rows), rows
     assert not any(key.startswith("failures/") and value for row in rows for key, value in row.items()), rows

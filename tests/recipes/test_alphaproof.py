@@ -29,7 +29,7 @@ from cotrain.recipes.alphaproof.step_search import ChainNode, prove, steps_in, w
 from cotrain.recipes.alphaproof.variants import Variants, draw_variant, facts_needed_by
 from cotrain.recipes.magrpo.halves import Halves
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, CharRenderer
 from tests.rollout.scripted import Scripted
@@ -61,25 +61,25 @@ class Said(Scripted):
 def proved(*said, budget=10_000, width=2, task=TASK, **options):
     """The traces of a search in which a policy says these texts in turn, in that order."""
     role, engine = Role(policy="p", prompt="{problem}>", sampling=Sampling(max_tokens=200)), Said(said)
-    executor = Executor(engine, {"p": CharRenderer()}, {"prover": role}, 0)
-    [episode] = executor.play(partial(prove, budget=budget, width=width, **options), [task], step=0, group_size=1)
+    executor = RolloutRunner(engine, {"p": CharRenderer()}, {"prover": role}, 0)
+    [episode] = executor.collect(partial(prove, budget=budget, width=width, **options), [task], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     return sorted(episode.traces, key=lambda trace: engine.asked.index(trace.address))
 
 
 def chain(traces):
-    return [t.text for t in traces if t.signals[0].value == 1.0]
+    return [t.text for t in traces if t.rewards[0].value == 1.0]
 
 
 def passed(traces):
-    return [t.truth.get("step_passed") for t in traces]
+    return [t.metadata.get("step_passed") for t in traces]
 
 
 def test_right_steps_are_gone_on_from_and_the_chain_is_learned():
     traces = proved(FALSE, A, B, B, END, END)
     assert passed(traces) == [False, True, True, True, True, None]  # the last one came after the end
-    assert chain(traces) == [A, B, END] and traces[0].truth["proved"] is True
-    assert traces[0].truth["spent"] == pytest.approx(sum(len(t.token_ids) for t in traces) / 10_000)
+    assert chain(traces) == [A, B, END] and traces[0].metadata["proved"] is True
+    assert traces[0].metadata["spent"] == pytest.approx(sum(len(t.token_ids) for t in traces) / 10_000)
     prompts = [CharRenderer().decode(t.prompt_ids).partition(">")[2] for t in traces]
     assert prompts == ["", "", A, A, A + B, A + B]  # each step is learned given all before it
 
@@ -105,8 +105,8 @@ def test_the_promise_of_a_chain_is_its_mean_less_its_tries():
 def test_the_budget_ends_it_and_nothing_is_learned():
     traces = proved(*[FALSE] * 8, budget=3 * len(FALSE))
     assert len(traces) == 4 and chain(traces) == []  # two expansions of two
-    assert traces[0].truth["proved"] is False and traces[0].truth["spent"] > 1.0
-    by = alphaproof(**SMALL).objectives["generator"].by
+    assert traces[0].metadata["proved"] is False and traces[0].metadata["spent"] > 1.0
+    by = alphaproof(**SMALL).objectives["generator"].algorithm
     found, _ = by.credit(Batch(samples=tuple(map(sample_of, traces))), {})
     assert found.samples == () and found.dropped == {"on_chain too low": 4}
 
@@ -137,7 +137,7 @@ def test_whole_solutions_are_the_control():
 def test_a_run_learns_and_search_is_not_among_what_is_measured():
     trainer = CoTrainer(alphaproof(steps=2, budget=400, **SMALL))
     rows = [trainer.step().row for _ in range(2)]
-    assert rows[-1]["generator/updates"] >= 1 and 0.0 < rows[0]["prover/truth/proved"] <= 1.0
+    assert rows[-1]["generator/updates"] >= 1 and 0.0 < rows[0]["prover/metadata/proved"] <= 1.0
     figures, _ = trainer.evaluate("test", 2, group_size=2)
     assert "solver/pass@1" in figures and not [key for key in figures if key.startswith("prover/")]
 
@@ -229,8 +229,8 @@ def words_checker(tmp_path):
 )
 def test_a_checker_that_is_a_process_gives_the_verdicts_of_the_one_that_is_built_in(said, options, words_checker):
     plain, checked = proved(*said, **options), proved(*said, checker=words_checker, **options)
-    assert [(t.text, t.truth, t.parsed, t.signals) for t in checked] == [
-        (t.text, t.truth, t.parsed, t.signals) for t in plain
+    assert [(t.text, t.metadata, t.findings, t.rewards) for t in checked] == [
+        (t.text, t.metadata, t.findings, t.rewards) for t in plain
     ]
     assert chain(plain)
 
@@ -251,7 +251,7 @@ def test_a_chain_that_is_done_needs_no_answer_and_a_checker_that_fails_is_counte
     assert chain(traces) == [A] and passed(traces) == [True, None]
     traces = proved(*[A] * 4, budget=3 * len(A), checker=Fixed("checker: died"))
     assert chain(traces) == [] and passed(traces) == [None] * 4
-    assert {t.parsed["failure"] for t in traces} == {"checker: died"}
+    assert {t.findings["failure"] for t in traces} == {"checker: died"}
 
 
 @pytest.mark.whole

@@ -12,13 +12,13 @@ from cotrain.recipes.at_grpo.recipe import at_grpo
 from cotrain.recipes.at_grpo.turns import EARNED, take_turns
 from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
 from tests.learner.learn_makers import sampled
 
 TASK = EASY.get("train", 0)
-RIGHT = f"<step>x</step><answer>{TASK.answer}</answer>"
+RIGHT = f"<step>x</step><answer>{TASK.gold}</answer>"
 WRONG = "<step>x</step><answer>-1</answer>"
 YES, NO = (f"<step>x {w}</step><final>{w}</final>" for w in ("CORRECT", "INCORRECT"))
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 2, "group_size": 4, "evaluation_tasks": 2}
@@ -38,14 +38,14 @@ def played(solver=(), verifier=(), refiner=(), group_size=1, times=1, **options)
         )
         for name, prompt in prompts.items()
     }
-    executor = Executor(spoken(programs), dict.fromkeys(roles, ByteRenderer()), roles, 0)
-    episodes = executor.play(partial(take_turns, **options), [TASK] * times, step=0, group_size=group_size)
+    executor = RolloutRunner(spoken(programs), dict.fromkeys(roles, ByteRenderer()), roles, 0)
+    episodes = executor.collect(partial(take_turns, **options), [TASK] * times, step=0, group_size=group_size)
     assert all(e.failure is None for e in episodes), episodes
     return {name: [t for e in episodes for t in e.traces if t.role == name] for name in roles}
 
 
 def earned(traces):
-    return [t.signals[0].value for t in traces]
+    return [t.rewards[0].value for t in traces]
 
 
 def test_of_each_turn_the_best_candidate_goes_on():
@@ -53,7 +53,7 @@ def test_of_each_turn_the_best_candidate_goes_on():
     assert earned(found["solver"]) == [1.0, 3.0]  # 2 · team + format
     assert earned(found["verifier"]) == [2.0, 3.0]  # the right one is reviewed; YES is the truth, and ends the game
     assert not found["refiner"]
-    assert found["solver"][0].truth["team"] is True and found["solver"][0].truth["turns"] == 2.0
+    assert found["solver"][0].metadata["team"] is True and found["solver"][0].metadata["turns"] == 2.0
 
 
 def test_the_first_of_equals_goes_on_and_a_revision_is_a_turn():
@@ -61,12 +61,12 @@ def test_the_first_of_equals_goes_on_and_a_revision_is_a_turn():
     assert earned(found["solver"]) == [1.0, 1.0] and earned(found["verifier"]) == [0.0, 1.0]
     assert earned(found["refiner"]) == [1.0, 2.0]
     assert {t.parent for t in found["refiner"]} == {str(found["solver"][0].address)}
-    assert found["solver"][0].truth["team"] is True and found["solver"][0].truth["turns"] == 3.0
+    assert found["solver"][0].metadata["team"] is True and found["solver"][0].metadata["turns"] == 3.0
 
 
 def test_an_unreadable_solution_is_not_reviewed():
     found = played(["what?"], rounds=2)
-    assert not found["verifier"] and earned(found["solver"]) == [0.0] and found["solver"][0].truth["team"] is False
+    assert not found["verifier"] and earned(found["solver"]) == [0.0] and found["solver"][0].metadata["team"] is False
 
 
 def test_a_trajectory_is_paid_at_its_end_by_the_teams_answer():
@@ -98,7 +98,7 @@ def turns(role, group, *values):
 
 def second_moment(recipe, samples):
     """Of the checker's advantages."""
-    credit, _ = recipe.objectives["checker"].by.credit(Batch(samples=tuple(samples)), {})
+    credit, _ = recipe.objectives["checker"].algorithm.credit(Batch(samples=tuple(samples)), {})
     assert {s.role for s in credit.samples} == {"verifier"}
     found = [float(s.advantages[0]) ** 2 for s in credit.samples]
     return sum(found) / len(found)

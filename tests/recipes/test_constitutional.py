@@ -24,13 +24,13 @@ from cotrain.recipes.constitutional.principles import (
 from cotrain.recipes.constitutional.recipe import constitutional, prefer
 from cotrain.rollout.common_roles import parse_meta, parse_solution
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
 
 TASK = study_problems((2, 2)).get("train", 0)
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 3, "group_size": 3, "evaluation_tasks": 2}
-GAMES = "embedded-games"
+GAMES = "shipped-games"
 ASKED = "How many pears are there?"
 PROBLEM = f"There are 12 apples. There are 4 more pears than apples. {ASKED}"
 PLAIN = write_solution(["12+4=16"], "16")
@@ -51,8 +51,8 @@ def played(protocol, drafts, critic, revise, **options):
         name: Role(policy=name, prompt=prompt, parse=parse, sampling=Sampling(max_tokens=9))
         for name, (prompt, parse) in prompts.items()
     }
-    executor = Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
-    [episode] = executor.play(partial(protocol, **options), [TASK], step=0, group_size=1)
+    executor = RolloutRunner(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
+    [episode] = executor.collect(partial(protocol, **options), [TASK], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     return episode.traces
 
@@ -90,7 +90,7 @@ def test_the_revision_is_learned_as_an_answer_to_the_problem_alone():
     draft, revision = traces["writer"], traces["writer_reviser"]
     assert traces["student"].text == revision.text
     assert ByteRenderer().decode(traces["student"].prompt_ids) == ByteRenderer().decode(draft.prompt_ids)
-    assert revision.truth["kept"] >= draft.truth["kept"] and revision.truth.get("mended", True) is True
+    assert revision.metadata["kept"] >= draft.metadata["kept"] and revision.metadata.get("mended", True) is True
     assert NO in ByteRenderer().decode(revision.prompt_ids)  # the critique is read
     traces = {t.role: t for t in played(revise_oneself, [TASK.solution], lambda f, rng: NO, by_words, learned="drafts")}
     assert traces["student"].text == TASK.solution
@@ -103,21 +103,21 @@ def test_an_answer_is_worth_the_share_of_votes_and_the_truth_pays_in_the_control
     votes = iter([YES] * 4 + [YES, NO, YES, NO])
     wrong = write_solution(["x"], "1")
     traces = played(prefer, [TASK.solution, wrong, "nonsense"], lambda f, rng: next(votes), by_words, samples=3)
-    assert [t.signals[0].value for t in traces if t.role == "solver"] == [1.0, 0.5, 0.0]
-    assert not any(t.signals for t in traces if t.role == "critic")
+    assert [t.rewards[0].value for t in traces if t.role == "solver"] == [1.0, 0.5, 0.0]
+    assert not any(t.rewards for t in traces if t.role == "critic")
     all_kept = TASK.solution
     for name in PRINCIPLES:
         all_kept = mend_solution(name, TASK.prompt, all_kept)
     broken = write_solution(["x", "x"], "1")
     traces = played(prefer, [all_kept, broken], lambda f, rng: NO, by_words, samples=2, checked=True)
-    assert [t.signals[0].value for t in traces] == [1.0, 0.0]  # no critic is asked
+    assert [t.rewards[0].value for t in traces] == [1.0, 0.0]  # no critic is asked
 
 
 def test_votes_that_cannot_be_read_do_not_count():
     votes = iter([YES, "hm", "hm", "hm"])
     solutions = [TASK.solution, write_solution(["x"], "1")]
     traces = played(prefer, solutions, lambda f, rng: next(votes), by_words, samples=2, votes=2)
-    assert [[one.value for one in t.signals] for t in traces if t.role == "solver"] == [[1.0], []]
+    assert [[one.value for one in t.rewards] for t in traces if t.role == "solver"] == [[1.0], []]
 
 
 def test_all_answers_of_a_problem_are_seen_under_one_principle_and_all_principles_are_drawn():
@@ -132,7 +132,7 @@ def test_the_stages_follow_each_other():
     made = constitutional(revising=3, steps=7, **SMALL)
     assert [made.schedule.phase_at(i).name for i in range(5)] == ["revise"] * 3 + ["prefer"] * 2
     assert made.policies["before"].first == 3
-    assert made.leading_objective == "prefer" and made.objectives["prefer"].by.reference == "before"
+    assert made.leading_objective == "prefer" and made.objectives["prefer"].algorithm.reference == "before"
     made = constitutional(stages="revise", learned="drafts", **SMALL)
     assert made.leading_objective == "revise" and "before" not in made.policies
     made = constitutional(stages="prefer", feedback="program", **SMALL)
@@ -162,7 +162,7 @@ def test_a_step_of_each_stage_learns():
 
 
 def test_what_is_refused():
-    with pytest.raises(ConfigError, match="constitutional: the model 'embedded' was not taught"):
-        constitutional(model="embedded")
+    with pytest.raises(ConfigError, match="constitutional: the model 'shipped' was not taught"):
+        constitutional(model="shipped")
     with pytest.raises(ConfigError, match="votes 0"):
         constitutional(votes=0)

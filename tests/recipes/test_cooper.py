@@ -20,4 +20,4 @@ def test_what_the_reward_model_learns_from(settings, learned):
     recipe = cooper(model=TINY, tasks=EASY, warmup=0, **settings)
     [phase] = recipe.schedule.phases
     assert phase.options["learn"] == learned
-    assert isinstance(recipe.objectives["rm"].by, Pairwise) if learned else "rm" not in recipe.objectives
+    assert isinstance(recipe.objectives["rm"].algorithm, Pairwise) if learned else "rm" not in recipe.objectives

@@ -15,7 +15,7 @@ from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.recipes.critique import critique, solve_and_revise
 from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import TINY, spoken
 
@@ -42,8 +42,8 @@ def played(solve, revise, says="", **options):
         "refiner": role("r", "{problem} {solution} {review} Revise:", parse_solution),
         "verifier": role("v", "{problem} {solution} Review:", parse_review),
     }
-    executor = Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
-    episodes = executor.play(partial(solve_and_revise, samples=3, **options), TASKS, step=0, group_size=1)
+    executor = RolloutRunner(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
+    episodes = executor.collect(partial(solve_and_revise, samples=3, **options), TASKS, step=0, group_size=1)
     assert all(e.failure is None for e in episodes)
     return [{name: [t for t in e.traces if t.role == name] for name in roles} for e in episodes]
 
@@ -54,13 +54,13 @@ def wrong(task, draw):
 
 def test_the_first_right_revisions_join_the_group_under_the_prompt_of_the_problem():
     for traces in played(wrong, lambda task, review: task.solution, critic="frozen", join=2):
-        outcomes = [[s.value for s in t.signals if s.name == "outcome"] for t in traces["refiner"]]
-        assert outcomes == [[1.0], [1.0], []] and [t.signals[0].value for t in traces["solver"]] == [0.0] * 3
-        assert traces["solver"][0].truth["rescued"] is True and "rescued" not in traces["solver"][1].truth
+        outcomes = [[s.value for s in t.rewards if s.name == "outcome"] for t in traces["refiner"]]
+        assert outcomes == [[1.0], [1.0], []] and [t.rewards[0].value for t in traces["solver"]] == [0.0] * 3
+        assert traces["solver"][0].metadata["rescued"] is True and "rescued" not in traces["solver"][1].metadata
         for revision, solution in zip(traces["refiner"], traces["solver"], strict=True):
             assert revision.group == solution.group and revision.prompt_ids != solution.prompt_ids
             assert revision.parent == str(solution.address)
-        learn = critique(critic="frozen", **SMALL).objectives["generator"].by
+        learn = critique(critic="frozen", **SMALL).objectives["generator"].algorithm
         samples = tuple(sample_of(t) for name in ("refiner", "solver") for t in traces[name])
         credit, _ = learn.credit(Batch(samples=samples), {})
         found = [(s.off_policy, s.prompt_ids, round(float(s.advantages[0]), 6)) for s in credit.samples]
@@ -70,7 +70,7 @@ def test_the_first_right_revisions_join_the_group_under_the_prompt_of_the_proble
 
 def test_wrong_revisions_teach_nothing():
     for traces in played(wrong, lambda task, review: wrong(task, 0), critic="frozen"):
-        assert not any(t.signals for t in traces["refiner"]) and traces["solver"][0].truth["rescued"] is False
+        assert not any(t.rewards for t in traces["refiner"]) and traces["solver"][0].metadata["rescued"] is False
 
 
 def test_right_solutions_are_left_alone_unless_all_are_revised():
@@ -100,7 +100,7 @@ def half(task, draw):
 
 
 def gains(traces):
-    return [[s.value for s in t.signals if s.name == "gain"] for t in traces["verifier"]]
+    return [[s.value for s in t.rewards if s.name == "gain"] for t in traces["verifier"]]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def gains(traces):
 def test_a_critique_is_paid_for_what_the_revision_gains(refine, revise, after):
     seen = set()
     for traces in played(half, revise, critic="trained", paid_by="gain", refine=refine):
-        before = [float(t.truth["correct"]) for t in traces["solver"]]
+        before = [float(t.metadata["correct"]) for t in traces["solver"]]
         revised = [right for right in before if refine == "all" or right == 0.0]
         assert gains(traces) == [[after - right] for right in revised]
         seen.update(before)
@@ -125,13 +125,16 @@ def test_a_critique_is_paid_for_what_the_revision_gains(refine, revise, after):
 def test_a_critic_paid_by_gain_learns_which_critique_helped():
     """Of three critiques of one problem one gains 1: z-scores of (1, 0, 0) with the format's 0.8 in each of them."""
     recipe = critique(critic="trained", paid_by="gain", **SMALL)
-    assert {s.name: w for s, w in recipe.objectives["critic"].by.rewards.items()} == {"gain": 1.0, "format": 0.8}
+    assert {s.name: w for s, w in recipe.objectives["critic"].algorithm.reward_weights.items()} == {
+        "gain": 1.0,
+        "format": 0.8,
+    }
     calls = iter([True, False, False] * 3)
     for traces in played(wrong, lambda t, review: t.solution if next(calls) else wrong(t, 0), critic="trained",
                          paid_by="gain"):  # fmt: skip
         assert gains(traces) == [[1.0], [0.0], [0.0]]
         samples = tuple(sample_of(t) for t in traces["verifier"])
-        credit, _ = recipe.objectives["critic"].by.credit(Batch(samples=samples), {})
+        credit, _ = recipe.objectives["critic"].algorithm.credit(Batch(samples=samples), {})
         found = [float(s.advantages[0]) for s in credit.samples]
         assert found == pytest.approx([2 / 3**0.5, -1 / 3**0.5, -1 / 3**0.5], rel=1e-3)  # sample deviation √(1/3)
 
@@ -140,11 +143,11 @@ def test_a_critic_paid_by_gain_learns_which_critique_helped():
 @pytest.mark.parametrize("leak", [False, True])
 def test_no_prompt_holds_the_gold_answer_unless_it_is_leaked(leak):
     trainer = CoTrainer(critique(refine="all", critic="self", leak=leak, **SMALL))
-    tasks = [replace(task, answer=CANARY, solution=CANARY) for task in TASKS]
+    tasks = [replace(task, gold=CANARY, solution=CANARY) for task in TASKS]
     protocol = trainer.recipe.schedule.phases[0].protocol
     leaks = set()
     for critic in ("self", "oracle", "none"):
-        episodes = trainer.executor.play(partial(protocol, critic=critic, samples=2), tasks, step=0, group_size=1)
+        episodes = trainer.runner.collect(partial(protocol, critic=critic, samples=2), tasks, step=0, group_size=1)
         for trace in (t for e in episodes for t in e.traces):
             renderer = trainer.policies.renderers[trace.policy]
             leaks |= {trace.role} if CANARY in renderer.decode(trace.prompt_ids) else set()

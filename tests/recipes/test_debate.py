@@ -15,7 +15,7 @@ from cotrain.recipes.debate.debates import PAID, argue, debate_shares, parse_acc
 from cotrain.recipes.debate.recipe import debate
 from cotrain.rollout.common_roles import parse_solution
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from tests.helpers import TINY, spoken
 
 TASKS = [study_problems((2, 2)).get("train", i) for i in range(40)]
@@ -23,7 +23,7 @@ TASKS = [study_problems((2, 2)).get("train", i) for i in range(40)]
 
 def wrong_answer(task):
     """The worked solution with its last step wrong, which is the second one."""
-    number = int(task.answer)
+    number = int(task.gold)
     begin, _, _ = task.solution.rpartition(f"={number} ")
     noun = task.solution.rpartition(f"={number} ")[2].partition("</step>")[0]
     return f"{begin}={number + 1} {noun}</step><answer>{number + 1}</answer>"
@@ -57,14 +57,14 @@ def played(speak, *, vote=None, one_kind=False, budget=9, **options):
     for name in ("alice", "bob", "teacher"):
         roles[name] = Role(policy=name, prompt="{problem} {mine} {other}", parse=parse_accusation, sampling=at_most)
     roles["judge"] = debate(model=TINY, judge="frozen").roles["judge"]
-    executor = Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
-    episodes = executor.play(partial(argue, drafts=2, **options), TASKS, step=0, group_size=1)
+    executor = RolloutRunner(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
+    episodes = executor.collect(partial(argue, drafts=2, **options), TASKS, step=0, group_size=1)
     assert all(e.failure is None for e in episodes), episodes
     return [{n: [t for t in e.traces if t.role == n] for n in programs} for e in episodes]
 
 
 def values(trace):
-    return {one.name: one.value for one in trace.signals}
+    return {one.name: one.value for one in trace.rewards}
 
 
 def test_shares_of_a_constant_sum_add_up_to_1():
@@ -90,12 +90,12 @@ def test_who_defends_the_right_solution_and_finds_the_wrong_step_wins():
         [speaker] = [name for name in ("alice", "bob") if len(found[name]) == 3]
         other = "bob" if speaker == "alice" else "alice"
         assert len(found[other]) == 1 and "paid" not in values(found[other][0])  # the prefix: heard, not paid
-        right = found[speaker][0].truth["right_side"]
+        right = found[speaker][0].metadata["right_side"]
         share = 1.0 if right else 0.0
         assert [values(t)["won"] for t in found[speaker]] == [share] * 3
         assert [values(t)["paid"] for t in found[speaker]] == ([1.0] if right else [-1.0]) * 3  # "9" is no step
         assert values(found[other][0]) == {"won": 1.0 - share}
-        assert all(t.truth["judged_right"] == 1.0 and t.truth["hit"] is right for t in found[speaker])
+        assert all(t.metadata["judged_right"] == 1.0 and t.metadata["hit"] is right for t in found[speaker])
         sides.add((speaker, right))
     assert len(sides) == 4  # who speaks and what it defends are drawn
 
@@ -103,16 +103,16 @@ def test_who_defends_the_right_solution_and_finds_the_wrong_step_wins():
 def test_accusations_of_right_steps_decide_nothing():
     for found in played(always_first, samples=1):
         said = found["alice"] + found["bob"]
-        assert [values(t)["won"] for t in said] == [0.5, 0.5] and not any(t.truth["hit"] for t in said)
+        assert [values(t)["won"] for t in said] == [0.5, 0.5] and not any(t.metadata["hit"] for t in said)
 
 
 def test_a_consultant_is_heard_alone():
     for found in played(find_it, consultancy=True):
         [turn] = found["alice"] + found["bob"]
-        right = turn.truth["right_side"]
-        assert values(turn)["won"] == float(right) and turn.truth["judged_right"] == 1.0
+        right = turn.metadata["right_side"]
+        assert values(turn)["won"] == float(right) and turn.metadata["judged_right"] == 1.0
     turns = [t for found in played(always_first, consultancy=True) for t in found["alice"] + found["bob"]]
-    verdicts = {t.truth["right_side"]: t.truth["judged_right"] for t in turns}
+    verdicts = {t.metadata["right_side"]: t.metadata["judged_right"] for t in turns}
     assert verdicts == {True: 0.0, False: 1.0}  # who accuses a right step loses
 
 
@@ -120,8 +120,8 @@ def test_a_consultant_is_heard_alone():
 def test_a_models_votes_are_the_share():
     for found in played(find_it, vote=lambda fields, rng: write_gram(True), jury=4):
         assert [values(found[side][0])["won"] for side in ("alice", "bob")] == [1.0, 0.0]
-        assert len(found["judge"]) == 4 and {t.parsed["final"] for t in found["judge"]} == {True}
-        assert {t.truth["correct"] for t in found["judge"]} == {found["alice"][0].truth["right_side"]}
+        assert len(found["judge"]) == 4 and {t.findings["final"] for t in found["judge"]} == {True}
+        assert {t.metadata["correct"] for t in found["judge"]} == {found["alice"][0].metadata["right_side"]}
     for found in played(find_it, vote=lambda fields, rng: "hm", jury=4):
         assert [values(t)["won"] for t in found["alice"] + found["bob"]] == [0.5, 0.5]
 
@@ -139,8 +139,8 @@ def test_an_accusation_names_a_step():
         *(0, 2),
         *("no such step", "no such step", "no step", "no step"),
     ]
-    with pytest.raises(ConfigError, match="debate: the model 'embedded' was not taught"):
-        debate(model="embedded")
+    with pytest.raises(ConfigError, match="debate: the model 'shipped' was not taught"):
+        debate(model="shipped")
     with pytest.raises(ConfigError, match="drafts is 1"):
         debate(drafts=1)
     with pytest.raises(ConfigError, match="words is -1"):
@@ -178,8 +178,9 @@ def test_verbose_debaters_are_paid_less_and_their_judge_does_not_care():
 
     for found in played(talk, samples=2, words=4, over=0.5, budget=99):
         turns = [t for t in found["alice"] + found["bob"] if "paid" in values(t)]
-        assert {values(t)["paid"] for t in turns if t.truth["right_side"]} <= {0.75}  # 6 words, 2 beyond 4: half of 0.5
-        assert all(values(t)["won"] == t.truth["right_side"] for t in turns)
+        assert {values(t)["paid"] for t in turns if t.metadata["right_side"]} <= {0.75}  # 6 words, 2 beyond 4: half of
+        # 0.5
+        assert all(values(t)["won"] == t.metadata["right_side"] for t in turns)
 
 
 @pytest.mark.whole
@@ -188,12 +189,12 @@ def test_what_is_won_adds_up_to_1_at_every_ply(turns):
     """One ply is drawn; there one side speaks three times, and before and behind it everybody once a line."""
     plies = set()
     for found in played(find_sometimes, samples=3, turns=turns, leaves=2):
-        won = {side: [values(t)["won"] for t in found[side] if t.signals] for side in ("alice", "bob")}
+        won = {side: [values(t)["won"] for t in found[side] if t.rewards] for side in ("alice", "bob")}
         [speaker] = [side for side in won if any("paid" in values(t) for t in found[side])]
         other = "bob" if speaker == "alice" else "alice"
         assert len(won[speaker]) == 3 and len(won[other]) == 1
         assert sum(won[speaker]) / 3 + won[other][0] == pytest.approx(1.0)
-        at = len([t for t in found[speaker] if not t.signals and t.address < first_paid(found[speaker]).address])
+        at = len([t for t in found[speaker] if not t.rewards and t.address < first_paid(found[speaker]).address])
         behind = 0 if at + 1 == turns else 3 * 2 * (turns - at - 1)
         assert len(found[speaker]) == at + 3 + behind and len(found[other]) == at + 1 + behind
         plies.add((speaker, at))
@@ -247,6 +248,6 @@ def test_speeches_have_room_for_their_words_and_prompts_say_the_limit(game, mode
 def test_dpo_plus_has_the_constants_of_the_paper():
     for consultancy, gamma in ((False, 7.0), (True, 10.0)):
         made = debate(by="dpo", consultancy=consultancy)
-        by = made.objectives["debater"].by
+        by = made.objectives["debater"].algorithm
         assert (by.soft, by.betas, by.sft, by.better) == (gamma, (0.5,), 0.005, PAID)
         assert made.policies["before"].every == 20

@@ -7,8 +7,8 @@ from cotrain.recipes.tango import demo
 
 def test_the_verifier_begins_with_other_weights_and_its_reviews_spread() -> None:
     made = demo()
-    assert made.policies["generator"].model == "embedded"
-    assert made.policies["verifier"].model == "embedded-habits"
+    assert made.policies["generator"].model == "shipped"
+    assert made.policies["verifier"].model == "shipped-habits"
     assert made.roles["verifier"].sampling.temperature == 1.5
     assert made.roles["solver"].sampling.temperature == 1.0
 

@@ -23,7 +23,7 @@ def play(recipe, steps):
 
 @pytest.mark.whole
 def test_the_student_nears_its_teacher_without_a_group_or_a_grade():
-    bases = {"model": "embedded-habits", "teacher": "embedded-checker", "lr": 4e-4}
+    bases = {"model": "shipped-habits", "teacher": "shipped-checker", "lr": 4e-4}
     rows, _ = play(distill(**{**SMALL, **bases, "tasks_per_step": 12, "group_size": 1, "steps": 16}), 16)
     assert all(row["generator/credit/samples"] == 12 and "generator/zero_spread_groups" not in row for row in rows)
     distances = [row["generator/generator/kl"] for row in rows]

@@ -184,9 +184,9 @@ def test_each_seat_is_a_policy_that_learns_from_what_the_environment_gives(longe
         heard = by_role(episode)
         (one,), (two,) = heard["one"], heard["two"]
         assert len(heard["crowd"]) == 2 and len(two.turns) == 2
-        first, second = (sum(signal.value for signal in trace.signals) for trace in (one, two))
+        first, second = (sum(signal.value for signal in trace.rewards) for trace in (one, two))
         assert first + second in (0.0, 0.5), "zero-sum, and half a point for an even length"
-    assert done.row["one/truth/earnings"] == pytest.approx(done.row["one/reward/earned"])
+    assert done.row["one/metadata/earnings"] == pytest.approx(done.row["one/reward/earned"])
     assert moved == {name for name in ("one", "two") if not done.row[f"{name}/skipped"]} and moved
 
 
@@ -217,12 +217,12 @@ def test_an_environment_goes_with_another_taskset(longer):
     (done,) = solo_steps(CoTrainer(made))
     for episode in done.episodes:
         assert len(episode.traces) == 2 and {trace.role for trace in episode.traces} == {"agent"}
-        (earned,) = {reward.value for trace in episode.traces for reward in trace.signals}
+        (earned,) = {reward.value for trace in episode.traces for reward in trace.rewards}
         assert earned in (0.0, 0.25, 0.5) and len({trace.trajectory_id for trace in episode.traces}) == 1
     apart = environment(**SMALL, tasks=source, steps=1, compare="prompt")
     (done,) = solo_steps(CoTrainer(apart))
     for episode in done.episodes:
-        assert {s.value for t in episode.traces for s in t.signals} <= {0.0, 0.5}
+        assert {s.value for t in episode.traces for s in t.rewards} <= {0.0, 0.5}
         assert len({trace.trajectory_id for trace in episode.traces}) == 2
     again = from_description(json.loads(json.dumps(source.describe())))
     assert again.get("test", 0).id == source.get("test", 0).id
@@ -236,11 +236,11 @@ def test_an_episode_counts_once_however_many_conversations_a_seat_has(longer):
     (done,) = solo_steps(CoTrainer(environment(**SMALL | {"group_size": 4}, tasks=source, steps=1)))
     earned = {}
     for episode in done.episodes:
-        (value,) = {reward.value for trace in episode.traces for reward in trace.signals}
+        (value,) = {reward.value for trace in episode.traces for reward in trace.rewards}
         earned.setdefault(episode.task, []).append(value)
     assert sorted({len(episode.traces) for episode in done.episodes}) == [1, 5]
     values = [value for one in earned.values() for value in one]
-    for key in ("agent/truth/earnings", "agent/reward/earned", "agent/credit/reward/earned"):
+    for key in ("agent/metadata/earnings", "agent/reward/earned", "agent/credit/reward/earned"):
         assert done.row[key] == pytest.approx(sum(values) / len(values)), key
 
 
@@ -248,7 +248,7 @@ def test_a_reward_that_is_no_usable_number_is_counted(longer):
     source = task_source("environment:cotrain_odd+cotrain_longer")
     (done,) = solo_steps(CoTrainer(environment(**SMALL, tasks=source, steps=1)))
     assert not any(episode.failure for episode in done.episodes)
-    assert done.row["agent/failed"] == 1.0 and done.row["agent/truth/earnings"] == 0.0
+    assert done.row["agent/failed"] == 1.0 and done.row["agent/metadata/earnings"] == 0.0
     assert done.row["failures/agent: reward earned out of range"] == 6
 
 
@@ -256,7 +256,7 @@ def test_a_conversation_that_outgrows_the_context_is_over(longer):
     source = task_source("environment:cotrain_long+cotrain_longer")
     (done,) = solo_steps(CoTrainer(environment(**SMALL, tasks=source, steps=1)))
     assert {episode.failure for episode in done.episodes} == {None}, done.row
-    assert all(trace.signals and not trace.turns for episode in done.episodes for trace in episode.traces)
+    assert all(trace.rewards and not trace.turns for episode in done.episodes for trace in episode.traces)
 
 
 def test_few_tasks_are_in_every_split(longer):

@@ -28,7 +28,7 @@ def by_role(episode, role):
 
 
 def earned(trace):
-    (reward,) = trace.signals
+    (reward,) = trace.rewards
     return reward.value
 
 
@@ -75,12 +75,12 @@ def test_problems_that_are_solved_sometimes_pay_and_are_kept_and_played_again():
 
 @pytest.mark.whole
 def test_a_review_earns_what_its_revision_puts_right():
-    trainer, episodes, _ = played("revise_once", model="embedded-roles", reviews=2)
+    trainer, episodes, _ = played("revise_once", model="shipped-roles", reviews=2)
     rescued = 0.0
     for episode in episodes:
         (solution,) = by_role(episode, "solver")
         reviews, revisions = by_role(episode, "reviewer"), by_role(episode, "refiner")
-        assert not solution.signals and [earned(r) for r in revisions] == [float(CORRECT.of(r)) for r in revisions]
+        assert not solution.rewards and [earned(r) for r in revisions] == [float(CORRECT.of(r)) for r in revisions]
         changed = [float(CORRECT.of(r) and not CORRECT.of(solution)) for r in revisions]
         assert [earned(r) for r in reviews] == changed
         rescued += sum(changed)

@@ -46,10 +46,10 @@ def test_texts_are_asked_as_a_solver_is_and_messages_as_they_stand(tmp_path):
     trainer = CoTrainer(dpo(tasks=Pairs(write(tmp_path / "a.jsonl", rows)), **SMALL))
     by_prompt = {row["prompt"]: row for row in rows}
     for prompt, trace in said(trainer):
-        row = by_prompt[trace.parsed["problem"]]
+        row = by_prompt[trace.findings["problem"]]
         assert prompt.strip().endswith(f"{row['prompt']}\nSolve:")
-        assert trace.text == row["chosen" if trace.truth["correct"] else "rejected"]
-        assert trace.signals[0].value == float(trace.truth["correct"])
+        assert trace.text == row["chosen" if trace.metadata["correct"] else "rejected"]
+        assert trace.rewards[0].value == float(trace.metadata["correct"])
     begun = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]
     chats = [
         {"prompt": [*begun, {"role": "user", "content": f"{n}?"}], "chosen": f"yes {n}", "rejected": "no"}
@@ -57,7 +57,7 @@ def test_texts_are_asked_as_a_solver_is_and_messages_as_they_stand(tmp_path):
     ]
     trainer = CoTrainer(dpo(tasks=Pairs(write(tmp_path / "b.jsonl", chats)), **SMALL))
     for prompt, trace in said(trainer):
-        number = trace.parsed["problem"].rpartition(" ")[2].rstrip("?")
+        number = trace.findings["problem"].rpartition(" ")[2].rstrip("?")
         parts = [prompt.find(text) for text in ("Hi", "Hello.", f"{number}?")]
         assert -1 < parts[0] < parts[1] < parts[2] and "Solve:" not in prompt
 
@@ -82,7 +82,7 @@ def test_the_first_step_of_dpo_is_that_of_the_loss(tmp_path):
     trainer = CoTrainer(dpo(beta=0.4, tasks=Pairs(write(tmp_path / "a.jsonl", word_pairs(30))), **SMALL))
     step = trainer.step()
     assert step.row["generator/margin"] == 0.0 and step.row["generator/beta"] == 0.4
-    wanted = {str(t.address): t.truth["correct"] for e in step.episodes for t in e.traces}
+    wanted = {str(t.address): t.metadata["correct"] for e in step.episodes for t in e.traces}
     assert len(step.advantages) == len(wanted) == 8
     for key, by_objective in step.advantages.items():
         assert [value for value, _ in by_objective["generator"]] == [pytest.approx(0.2 if wanted[key] else -0.2)]
@@ -97,9 +97,9 @@ def test_a_pair_that_is_too_long_is_left_out_and_counted(tmp_path):
     long = {row["prompt"] for row in rows[::2]}
     step = trainer.step()
     traces = [t for e in step.episodes for t in e.traces]
-    assert {t.failure for t in traces if t.parsed["problem"] in long} == {TOO_LONG}
-    assert {t.failure for t in traces if t.parsed["problem"] not in long} == {None}
-    drawn = len({t.parsed["problem"] for t in traces} & long)
+    assert {t.failure for t in traces if t.findings["problem"] in long} == {TOO_LONG}
+    assert {t.failure for t in traces if t.findings["problem"] not in long} == {None}
+    drawn = len({t.findings["problem"] for t in traces} & long)
     assert 0 < drawn < 4 and step.row["generator/pairs"] == 4.0 - drawn
     assert step.row[f"failures/teacher: {TOO_LONG}"] == 2.0 * drawn
     figures, played = trainer.evaluate("test", 4)
@@ -116,7 +116,7 @@ def test_a_pair_that_a_judge_cannot_read_whole_is_left_out_and_counted(tmp_path)
     whole = [episode for episode in step.episodes if episode.failure is None]
     assert 0 < len(whole) < 4 and step.row["rm/pairs"] == len(whole)
     assert {e.failure for e in step.episodes if e not in whole} == {"prompt too long"}
-    assert len(trainer.executor.set_aside) == 4 - len(whole)
+    assert len(trainer.runner.set_aside) == 4 - len(whole)
 
 
 @pytest.mark.whole
@@ -128,7 +128,7 @@ def test_pairs_in_order_by_hand(tmp_path):
         replace(e, traces=tuple(replace(t, score=s) for t, s in zip(e.traces, scores, strict=True)))
         for e, scores in zip(episodes, [(2.0, 1.0), (0.0, 1.0), (1.0, 1.0)], strict=True)
     ]
-    assert all(isinstance(e, Episode) and [t.truth["correct"] for t in e.traces] == [True, False] for e in scored)
+    assert all(isinstance(e, Episode) and [t.metadata["correct"] for t in e.traces] == [True, False] for e in scored)
     figure = measure_pair_order("rater", "rm")(scored)["rm/pair_accuracy"]
     assert (figure.value, figure.n) == (0.5, 3) and 0.0 <= figure.low < 0.5 < figure.high <= 1.0
 

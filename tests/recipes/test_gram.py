@@ -26,7 +26,7 @@ SMALL = {
 
 
 def signals(trace):
-    return {signal.name: signal.value for signal in trace.signals}
+    return {signal.name: signal.value for signal in trace.rewards}
 
 
 @pytest.mark.whole
@@ -42,7 +42,7 @@ def test_both_letters_are_told_and_their_weights_are_the_smoothed_label():
         for prompt_ids, said in letters.items():
             [(a, first), (b, _)] = said["A"], said["B"]
             assert sorted((a, b)) == pytest.approx([0.2, 0.8])
-            assert (a > b) == first.truth["correct"]
+            assert (a > b) == first.metadata["correct"]
             text = trainer.policies["judge"].renderer.decode(prompt_ids)
             assert asked.partition("{first}")[0].partition("{problem}")[2] + first.text in text
             told += 1
@@ -55,7 +55,7 @@ def test_without_smoothing_only_the_right_letter_is_told():
         solutions = {str(t.address): t for t in episode.traces if t.role == "solver"}
         for trace in (t for t in episode.traces if t.role == "teacher"):
             assert signals(trace) == {"weight": 1.0}
-            assert (trace.text == "A") == solutions[trace.parent].truth["correct"]
+            assert (trace.text == "A") == solutions[trace.parent].metadata["correct"]
 
 
 @pytest.mark.whole
@@ -81,17 +81,17 @@ def test_the_generator_is_paid_the_row_sums_of_a_skew_symmetric_matrix():
     for episode in trainer.step().episodes:
         solutions = [t for t in episode.traces if t.role == "solver" and t.failure is None]
         names = [str(t.address) for t in solutions]
-        readable = [i for i, t in enumerate(solutions) if "answer" in t.parsed]
+        readable = [i for i, t in enumerate(solutions) if "answer" in t.findings]
         judgements = [t for t in episode.traces if t.role == "judge"]
         assert [t.parent for t in judgements] == [names[i] for i, _ in permutations(readable, 2)]
         margin, found = [[0.0] * len(solutions) for _ in solutions], defaultdict(list)
         for (i, j), trace in zip(permutations(readable, 2), judgements, strict=True):
-            if "score" in trace.parsed:
-                found[i, j].append(2 * trace.parsed["score"] - 1)
-                found[j, i].append(1 - 2 * trace.parsed["score"])
-            judged += "score" in trace.parsed
-            known = solutions[i].truth["correct"] != solutions[j].truth["correct"]
-            assert trace.truth.get("correct") == (solutions[i].truth["correct"] if known else None)
+            if "score" in trace.findings:
+                found[i, j].append(2 * trace.findings["score"] - 1)
+                found[j, i].append(1 - 2 * trace.findings["score"])
+            judged += "score" in trace.findings
+            known = solutions[i].metadata["correct"] != solutions[j].metadata["correct"]
+            assert trace.metadata.get("correct") == (solutions[i].metadata["correct"] if known else None)
         for (i, j), said in found.items():
             margin[i][j] = sum(said) / len(said)
         for i in readable:
@@ -112,7 +112,7 @@ def test_the_generator_is_paid_the_row_sums_of_a_skew_symmetric_matrix():
     [
         ({"judge": "frozen", "generator": "frozen"}, "nobody learns"),
         ({"form": "rmr1"}, "expected 'gram', or judge='frozen'"),
-        ({"form": "rmr1", "judge": "frozen", "model": "embedded"}, "needs a chat model"),
+        ({"form": "rmr1", "judge": "frozen", "model": "shipped"}, "needs a chat model"),
         ({"group_size": 1}, "expected at least 2"),
         ({"smoothing": 0.5}, "smoothing 0.5"),
         ({"pairs": 0}, "pairs 0"),

@@ -16,7 +16,7 @@ from tests.learner.learn_makers import credit, sampled
 
 
 def answer(outcome, prm, start, call=0, group="g", values=None):
-    scores = {"prm": torch.tensor(prm), "start": torch.tensor(start)}
+    scores = {"prm": torch.tensor(prm), "reference": torch.tensor(start)}
     signals = [("outcome", outcome)]
     return sampled(length=len(prm), signals=signals, group=group, call=call, scores=scores, values=values)
 
@@ -94,13 +94,13 @@ def test_ppo_by_hand():
     assert credit(PrimeValues(paid_by=replace(by, keep=(0.6, 1.0))), traces).dropped == {"accuracy filter": 2}
     assert by.needs().values == "critic" and Prime().needs().values is None
     needs = PrimeValues(paid_by=by).needs()
-    assert (needs.scores, needs.head) == (("prm", "start"), "value")
+    assert (needs.scores, needs.head) == (("prm", "reference"), "value")
 
 
 def test_ppo_has_a_critic_that_learns_from_what_the_generator_learns_from():
     made = prime(estimator="ppo", update="before", lam=0.5, critic_lr=0.01)
-    assert made.objectives["values"].by.paid_by == made.objectives["generator"].by
-    assert made.policies["critic"].lr == 0.01 and made.objectives["generator"].by.lam == 0.5
+    assert made.objectives["values"].algorithm.paid_by == made.objectives["generator"].algorithm
+    assert made.policies["critic"].lr == 0.01 and made.objectives["generator"].algorithm.lam == 0.5
     assert made.schedule.phases[0].in_turn == ("prm", "generator", "values")
     assert set(prime(estimator="ppo", prm="none").objectives) == {"generator", "values"}
     assert "critic" not in prime().policies

@@ -17,7 +17,7 @@ from cotrain.recipes.votes import co_rewarding, exchange_votes, learn_from_teach
 from cotrain.rollout import judges
 from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.rollout.votes import elected_turn, rarest_turn
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, CharRenderer
@@ -25,7 +25,7 @@ from tests.helpers import EASY, TINY, CharRenderer
 
 class Exact:
     def grade(self, task, text):
-        return Grade(value=text.endswith(f"<answer>{task.answer}</answer>"))
+        return Grade(value=text.endswith(f"<answer>{task.gold}</answer>"))
 
     def grade_steps(self, task, steps):
         return None
@@ -67,20 +67,20 @@ SCORED = replace(SOLVER, prompt="{solution}?", parse=judges.scoring_judge("a", "
 
 def play(protocol, gold, *, said, roles=None, **options):
     """The traces by role, in order of their calls; without a ``gold`` answer nobody knows the truth."""
-    task = Task(id="t/0", prompt="P", answer=gold, solution=None, difficulty=0, grader=Exact(), paraphrases=("Q",))
+    task = Task(id="t/0", prompt="P", gold=gold, solution=None, difficulty=0, grader=Exact(), paraphrases=("Q",))
     task = replace(task, gradable=gold is not None)
-    executor = Executor(Dictated(said), {"a": CharRenderer()}, ROLES | (roles or {}), 0)
-    (episode,) = executor.play(partial(protocol, **options), [task], step=0, group_size=1)
+    executor = RolloutRunner(Dictated(said), {"a": CharRenderer()}, ROLES | (roles or {}), 0)
+    (episode,) = executor.collect(partial(protocol, **options), [task], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     return {role: [t for t in episode.traces if t.role == role] for role in ROLES | (roles or {})}
 
 
 def paid(traces, name):
-    return [next((s.value for s in t.signals if s.name == name), None) for t in traces]
+    return [next((s.value for s in t.rewards if s.name == name), None) for t in traces]
 
 
 def noted(traces, name):
-    return [t.truth.get(name) for t in traces]
+    return [t.metadata.get(name) for t in traces]
 
 
 def asked(trace):
@@ -137,7 +137,7 @@ def test_votes_pay_the_same_where_nobody_knows_the_truth():
     ):
         known, unknown = (play(protocol, gold, said=said, **options) for gold in ("7", None))
         assert paid(unknown["solver"], "vote") == paid(known["solver"], "vote") == [0.0, 1.0, 0.0, 1.0]
-        assert all(known["solver"][0].truth) and not any(t.truth for of_role in unknown.values() for t in of_role)
+        assert all(known["solver"][0].metadata) and not any(t.metadata for of_role in unknown.values() for t in of_role)
         assert not any(t.failure for t in unknown["solver"])
 
 
@@ -152,7 +152,7 @@ def test_either_view_is_paid_by_the_vote_of_the_other():
     )
     assert {asked(t) for t in traces["solver"]} == {"P="} and {asked(t) for t in traces["rephrased"]} == {"Q="}
     assert {t.group for t in traces["rephrased"]} == {"0:rephrased"}
-    assert {t.parsed["problem"] for t in traces["rephrased"]} == {"Q"}
+    assert {t.findings["problem"] for t in traces["rephrased"]} == {"Q"}
 
 
 @pytest.mark.parametrize(("rephrase", "problem"), [(False, "P="), (True, "Q=")])
@@ -162,7 +162,7 @@ def test_the_teacher_votes_and_is_not_paid(rephrase, problem):
     assert paid(traces["solver"], "vote") == [0.0, 0.0, 1.0]
     assert noted(traces["solver"], "reward_right") == [False] * 3
     assert {asked(t) for t in traces["teacher"]} == {problem} and {asked(t) for t in traces["solver"]} == {"P="}
-    assert not any(t.signals for t in traces["teacher"])
+    assert not any(t.rewards for t in traces["teacher"])
     alone = play(vote, "5", said=said, votes=3, trained=3)["solver"]
     assert paid(alone, "vote") == [1.0, 1.0, 0.0] and noted(alone, "label_right") == [True] * 3
 
@@ -189,12 +189,12 @@ def test_what_makes_no_sense_is_refused_in_one_line(build, arguments, said):
 def test_who_labels_and_who_is_pulled_where():
     taught_by = co_rewarding().policies
     assert (taught_by["teacher"].rate, taught_by["teacher"].rate_end) == (0.01, 1e-5)
-    assert co_rewarding().objectives["generator"].by.kl.reference == "teacher"
-    assert co_rewarding(teacher="frozen").policies["teacher"] == frozen("embedded")
-    assert set(co_rewarding(teacher="none").policies) == {"generator", "start"}
+    assert co_rewarding().objectives["generator"].algorithm.kl.to == "teacher"
+    assert co_rewarding(teacher="frozen").policies["teacher"] == frozen("shipped")
+    assert set(co_rewarding(teacher="none").policies) == {"generator", "reference"}
     first = co_rewarding(variant="I")
     assert set(first.objectives) == {"generator", "rephrased"} and "teacher" not in first.policies
-    assert first.objectives["rephrased"].by.kl.reference == "start"
+    assert first.objectives["rephrased"].algorithm.kl.to == "reference"
     assert co_rewarding(variant="III").schedule.phases[0].options["rephrase"]
     assert not co_rewarding(tasks=WordProblems(families=("plain",))).schedule.phases[0].options["rephrase"]
 
@@ -217,7 +217,7 @@ def test_no_reward_depends_on_the_truth():
             play(exchange_votes, gold, said=said, samples=3),
             play(learn_from_teacher, gold, said=said, samples=3, rephrase=True),
         ]
-        return [[t.signals for traces in by_role.values() for t in traces] for by_role in played]
+        return [[t.rewards for traces in by_role.values() for t in traces] for by_role in played]
 
     assert rewards("5") == rewards("7") == rewards("0")
 
@@ -246,7 +246,8 @@ def test_an_audit_reads_what_is_paid_and_pays_nothing():
     found = play(solve_to_be_believed, "7", said=said, roles=JUDGES, reviews=3, audit_share=1.0)
     assert paid(found["solver"], "believed") == [0.5]
     [verdict] = found["auditor"]
-    assert verdict.parsed["final"] is False and verdict.parsed["payer_said"] == 0.5  # two are readable, one says right
+    assert verdict.findings["final"] is False and verdict.findings["payer_said"] == 0.5  # two are readable, one says
+    # right
     assert verdict.signals == () and verdict.parent == str(found["solver"][0].address)
 
 
@@ -259,26 +260,26 @@ def test_what_earns_nothing_is_not_audited():
 
 
 def test_an_audit_is_played_where_the_generator_learns():
-    made = judged(audit="start", warmup=1)
+    made = judged(audit="reference", warmup=1)
     shares = [made.schedule.phase_at(step).options.get("audit_share") for step in range(3)]
     assert shares == [None, 0.25, 0.25]
     assert made.policies["auditor"].kind == "frozen"
     assert made.policies["auditor"].model == made.policies["verifier"].model
-    assert judged(audit="embedded-checker").policies["auditor"].model == "embedded-checker"
+    assert judged(audit="shipped-checker").policies["auditor"].model == "shipped-checker"
     assert "auditor" not in judged().roles
 
 
 def test_an_audit_that_can_see_nothing_is_refused():
     with pytest.raises(ConfigError, match="the judge that pays and never learns here"):
-        judged(audit="start", verifier="frozen", warmup=0)
+        judged(audit="reference", verifier="frozen", warmup=0)
     with pytest.raises(ConfigError, match="nothing is audited"):
-        judged(audit="start", audit_share=0.0)
+        judged(audit="reference", audit_share=0.0)
 
 
 @pytest.mark.whole
 def test_a_run_with_an_audit_learns_the_same_bits():
     small = {"model": TINY, "tasks": EASY, "tasks_per_step": 2, "group_size": 4, "warmup": 1, "lr": 1e-3}
-    plain, audited = (CoTrainer(judged(steps=3, **small, **more)) for more in ({}, {"audit": "start"}))
+    plain, audited = (CoTrainer(judged(steps=3, **small, **more)) for more in ({}, {"audit": "reference"}))
     for _ in range(3):
         row, audited_row = plain.step().row, audited.step().row
         assert audited_row.pop("tokens") >= row.pop("tokens")  # those of the audit count

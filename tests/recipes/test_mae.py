@@ -14,9 +14,9 @@ from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.recipes.mae.evolve import evolve, is_question, parse_score, write_score
 from cotrain.recipes.mae.recipe import mae
 from cotrain.rollout.common_roles import parse_solution
-from cotrain.rollout.event_loop import pausing_engine
+from cotrain.rollout.event_loop import engine_paused
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.rollout.stores import PoolProblem, TaskPool
 from tests.helpers import EASY, TINY, Talks, spoken
 
@@ -51,9 +51,9 @@ def played(
         for name, (policy, prompt, parse) in asked.items()
     }
     engine = wrap(spoken(programs)) if wrap else spoken(programs)
-    executor = Executor(engine, dict.fromkeys(programs, ByteRenderer()), roles, 0, grader=grader)
+    executor = RolloutRunner(engine, dict.fromkeys(programs, ByteRenderer()), roles, 0, grader=grader)
     options = {"pool": held() if pool is None else pool, "samples": 2} | changes
-    episodes = executor.play(partial(protocol, **options), [TASK], step=3, group_size=1)
+    episodes = executor.collect(partial(protocol, **options), [TASK], step=3, group_size=1)
     assert all(e.failure is None for e in episodes), episodes
     traces = {}
     for trace in (t for e in episodes for t in e.traces):
@@ -62,7 +62,7 @@ def played(
 
 
 def earned(traces, role):
-    return [pytest.approx(t.signals[0].value) for t in traces[role]]
+    return [pytest.approx(t.rewards[0].value) for t in traces[role]]
 
 
 def test_a_score_is_read_from_one_pair_of_tags():
@@ -80,7 +80,7 @@ def test_a_good_question_earns_quality_difficulty_and_format():
     """Q = 1; both answers are scored 1/9 · 3 = 1/3, so D = 2/3; F = 1: (1 + 2/3 + 1) / 3 = 8/9."""
     traces, episodes = played(GOOD, 16, write_score(1.0), "<score>4</score>")
     assert earned(traces, "proposer") == [8 / 9]
-    assert not any(t.signals for t in traces["trial"])  # they only tell how hard it is
+    assert not any(t.rewards for t in traces["trial"])  # they only tell how hard it is
     assert earned(traces, "solver") == [0.5 / 3 + 0.5] * 2  # half a score of 1/3, and half of the format
     after = held().with_episodes(episodes, step=3)
     assert [item.problem for item in after.items] == [OLD, GOOD] and after.items[1].solved == pytest.approx(1 / 3)
@@ -92,7 +92,7 @@ async def broken(task, text):
 
 def test_a_question_whose_answers_cannot_be_graded_is_not_a_hard_one():
     traces, episodes = played(GOOD, 16, write_score(1.0), "<score>4</score>", grader=broken)
-    assert [(t.failure, t.signals) for t in traces["proposer"]] == [("ungraded", ())]
+    assert [(t.failure, t.rewards) for t in traces["proposer"]] == [("ungraded", ())]
     assert {t.failure for t in traces["trial"]} == {"timeout"}
     assert [item.problem for item in held().with_episodes(episodes, step=3).items] == [OLD]
 
@@ -105,7 +105,7 @@ class Slow:
         self.advance, self.publish, self.counts = engine.advance, engine.publish, engine.counts
 
     async def sample(self, request):
-        async with pausing_engine():
+        async with engine_paused():
             await asyncio.sleep(0.02 * (request.address.role == self.role))
         return await self.engine.sample(request)
 
@@ -138,7 +138,7 @@ def test_what_is_no_question_earns_nothing_and_is_not_judged():
         traces, _ = played(said, 16, write_score(1.0), write_score(1.0))
         assert earned(traces, "proposer") == [0.0] and "rater" not in traces
     traces, _ = played("Nonsense?", 1, write_score(1.0), write_score(1.0))  # believed: the gate is the judge alone
-    assert earned(traces, "proposer") == [2 / 3] and traces["proposer"][0].truth["valid"] is False
+    assert earned(traces, "proposer") == [2 / 3] and traces["proposer"][0].metadata["valid"] is False
 
 
 def test_the_judge_earns_its_format_and_never_the_truth():
@@ -147,14 +147,14 @@ def test_the_judge_earns_its_format_and_never_the_truth():
         assert earned(traces, "judge") == [1.0] * 4  # two trials and two answers
     traces, _ = played(GOOD, 9, write_score(1.0), "nothing")
     assert earned(traces, "judge") == [0.0] * 4 and earned(traces, "solver") == [0.75] * 2  # unread counts ½
-    assert [t.truth["correct"] for t in traces["judge"]] == [False, False, True, True] or [
-        t.truth["correct"] for t in traces["judge"]
+    assert [t.metadata["correct"] for t in traces["judge"]] == [False, False, True, True] or [
+        t.metadata["correct"] for t in traces["judge"]
     ] == [True, True, False, False]
 
 
 def test_the_truth_is_a_control():
     traces, _ = played(GOOD, 9, write_score(1.0), write_score(1.0), truth=0.5)
-    assert sorted(t.signals[0].value for t in traces["judge"]) == [0.5, 0.5, 1.0, 1.0]  # 9 answers the old one
+    assert sorted(t.rewards[0].value for t in traces["judge"]) == [0.5, 0.5, 1.0, 1.0]  # 9 answers the old one
     traces, _ = played(GOOD, 9, write_score(0.0), write_score(0.0), oracle=True)
     assert earned(traces, "solver") == [1.0] * 2 and earned(traces, "proposer") == [1.0]  # valid, and nobody solves it
 
@@ -173,14 +173,14 @@ def test_controls_and_refusals():
     assert [o.policy for o in mae(**SMALL).objectives.values()] == ["generator"] * 3
     with pytest.raises(ConfigError, match=r"no program works out problems of talks.*--gate my_file\.py:function"):
         mae(tasks=Talks(), judge="oracle")
-    with pytest.raises(ConfigError, match=r"mae: the model 'embedded' was not taught .*; expected 'embedded-proposer'"):
-        mae(model="embedded")
+    with pytest.raises(ConfigError, match=r"mae: the model 'shipped' was not taught .*; expected 'shipped-proposer'"):
+        mae(model="shipped")
     with pytest.raises(ConfigError, match=r"quality is 1\.5"):
         mae(quality=1.5)
 
 
 def test_the_longest_score_fits_into_what_an_embedded_judge_may_say():
-    _, tokenizer = load_model("embedded-proposer")
+    _, tokenizer = load_model("shipped-proposer")
     longest = max(len(tokenizer.encode(write_score(s / 9), add_special_tokens=False)) for s in range(10))
     for role in ("judge", "rater"):
         assert mae().roles[role].sampling.max_tokens > longest

@@ -20,7 +20,7 @@ from cotrain.recipes.magrpo.recipe import magrpo
 from cotrain.recipes.magrpo.rewarded import ACT_AGAIN, act_together, measure_joint_reward
 from cotrain.recipes.magrpo.teams import AGENTS, cooperate, parse_sum, together_and_apart
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from tests.helpers import EASY, TINY, letter_tasks, spoken
 
 SOURCE = Halves(count=2, largest=9)
@@ -47,21 +47,21 @@ def played(protocol=cooperate, says=None, **options):
     prompts = {n: "{seen} {said} {heard}" if n.endswith("_answer") else "{seen}" for n in names}
     parses = {n: parse_sum if n.endswith("_answer") else None for n in names}
     roles = {n: Role(policy=n, prompt=prompts[n], parse=parses[n], sampling=Sampling(max_tokens=9)) for n in names}
-    executor = Executor(spoken(programs), dict.fromkeys(names, ByteRenderer()), roles, 0)
-    [episode] = executor.play(partial(protocol, **options), [TASK], step=0, group_size=1)
+    executor = RolloutRunner(spoken(programs), dict.fromkeys(names, ByteRenderer()), roles, 0)
+    [episode] = executor.collect(partial(protocol, **options), [TASK], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     return {n: [t for t in episode.traces if t.role == n] for n in names}
 
 
 def joint(traces):
-    return [t.signals[0].value for t in traces]
+    return [t.rewards[0].value for t in traces]
 
 
 def test_honest_agents_are_both_right_and_everybody_is_paid():
     found = played(samples=2)
     assert joint(found["alice_answer"]) == joint(found["bob_answer"]) == [1.0] * 4  # two nodes of two
     assert joint(found["alice"]) == joint(found["bob"]) == [0.9, 0.9]
-    assert all(t.truth["both"] for t in found["alice_answer"]) and found["alice"][0].truth["tells"] is True
+    assert all(t.metadata["both"] for t in found["alice_answer"]) and found["alice"][0].metadata["tells"] is True
     groups = {t.group for t in found["alice_answer"]}
     assert len(groups) == 2 and groups.isdisjoint(t.group for t in found["bob_answer"])
 
@@ -77,7 +77,7 @@ def test_one_agents_fault_is_both_agents_loss():
     found = played(samples=2, says={"bob": lambda fields, rng: "0"})  # what Alice hears is wrong, so only Bob is right
     assert joint(found["alice_answer"]) == joint(found["bob_answer"]) == [0.5] * 4
     assert joint(found["alice"]) == joint(found["bob"]) == [pytest.approx(0.45)] * 2
-    assert not any(t.truth["both"] for t in found["alice_answer"])
+    assert not any(t.metadata["both"] for t in found["alice_answer"])
 
 
 def test_each_agent_sees_its_half_and_hears_the_other():
@@ -101,8 +101,12 @@ def test_the_threshold_does_not_end_the_game_unless_it_is_set():
 
 def test_a_team_is_measured_with_and_without_messages_and_swapped():
     found = played(together_and_apart, says={"swapped_alice_answer": lambda fields, rng: "<answer>0</answer>"})
-    assert [found[f"{p}alice_answer"][0].truth["correct"] for p in ("", "silent_", "swapped_")] == [True, False, False]
-    assert not any(t.signals for traces in found.values() for t in traces)
+    assert [found[f"{p}alice_answer"][0].metadata["correct"] for p in ("", "silent_", "swapped_")] == [
+        True,
+        False,
+        False,
+    ]
+    assert not any(t.rewards for traces in found.values() for t in traces)
     made = magrpo(model=TINY)
     assert made.roles["swapped_alice"].policy == "bob" and made.roles["swapped_bob_answer"].policy == "alice"
 
@@ -111,7 +115,7 @@ def test_an_advantage_is_a_return_minus_the_mean_of_its_node():
     left = iter([True, False] * 9)
     says = {"bob_answer": lambda fields, rng: adding(fields, rng) if next(left) else "<answer>0</answer>"}
     found = played(samples=2, says=says)
-    learn = magrpo(model=TINY).objectives["bob"].by
+    learn = magrpo(model=TINY).objectives["bob"].algorithm
     samples = tuple(sample_of(t) for t in (*found["bob"], *found["bob_answer"]))
     credit, _ = learn.credit(Batch(samples=samples), {})
     assert [float(s.advantages[0]) for s in credit.samples] == [0.25, -0.25] * 2  # 1 and 1/2; both messages led to 3/4
@@ -122,7 +126,7 @@ def test_halves_are_a_task_source():
     assert source.describe() == from_description(source.describe()).describe() and source.guessing_accuracy == 0.25
     assert SOURCE.guessing_accuracy == pytest.approx(9 / 81)
     task = source.get("train", 3)
-    assert task.grade(f"<answer>{task.answer}</answer>").value is True
+    assert task.grade(f"<answer>{task.gold}</answer>").value is True
     assert task.grade("<answer>many</answer>").value is False and task.grade("7").reason == "no answer"
     seen = {split: {SOURCE.get(split, i).prompt for i in range(200)} for split in ("train", "test")}
     assert seen["train"].isdisjoint(seen["test"])
@@ -133,8 +137,8 @@ def test_halves_are_a_task_source():
 def test_what_it_refuses():
     with pytest.raises(ConfigError, match=r"nothing rewards a team on words; give --joint-reward my_file.py:function"):
         magrpo(tasks=EASY)
-    with pytest.raises(ConfigError, match="magrpo: the model 'embedded' was not taught"):
-        magrpo(model="embedded")
+    with pytest.raises(ConfigError, match="magrpo: the model 'shipped' was not taught"):
+        magrpo(model="shipped")
     with pytest.raises(ConfigError, match="gamma is 2"):
         magrpo(gamma=2.0)
     with pytest.raises(ConfigError, match="not seen by halves"):
@@ -158,9 +162,9 @@ def acted(reward, says, **options):
     roles = {n: Role(policy=n, prompt="{problem}|{agent}/{agents}", sampling=Sampling(max_tokens=20)) for n in texts}
     for name in (name for name in texts if name.endswith("_answer")):
         roles[name] = Role(policy=name, prompt=ACT_AGAIN, sampling=Sampling(max_tokens=20))
-    executor = Executor(spoken(programs), dict.fromkeys(texts, ByteRenderer()), roles, 0)
+    executor = RolloutRunner(spoken(programs), dict.fromkeys(texts, ByteRenderer()), roles, 0)
     play = partial(act_together, reward=reward, agents=len(says), **options)
-    [episode] = executor.play(play, [WORD], step=0, group_size=1)
+    [episode] = executor.collect(play, [WORD], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     return {n: [t for t in episode.traces if t.role == n] for n in texts}, episode
 
@@ -176,7 +180,7 @@ def test_three_agents_are_paid_at_every_turn_for_what_they_say_together():
     found, _ = acted(length, [one, one, one], samples=2, turns=2, gamma=0.5)
     assert [joint(found[f"agent{i}"]) for i in (1, 2, 3)] == [[3 + 0.5 * 3, 6 + 0.5 * 9]] * 3
     assert [joint(found[f"agent{i}_answer"]) for i in (1, 2, 3)] == [[3.0, 3.0, 6.0, 12.0]] * 3
-    assert [t.truth["joint_reward"] for t in found["agent1_answer"]] == [3.0, 3.0, 6.0, 12.0]
+    assert [t.metadata["joint_reward"] for t in found["agent1_answer"]] == [3.0, 3.0, 6.0, 12.0]
     assert len({t.group for t in found["agent1_answer"]}) == 2  # of each node
 
 
@@ -184,7 +188,7 @@ def test_crossed_rewards_of_two_agents_by_hand():
     """Lengths 1, 2 against 1, 3: of alice 1+1 and 1+3, 2+1 and 2+3; of bob 1+1 and 2+1, 1+3 and 2+3."""
     found, _ = acted(length, [["a", "aa"], ["b", "bbb"]], samples=2, turns=1, pairing="crossed")
     assert [joint(found["agent1"]), joint(found["agent2"])] == [[6.0, 8.0], [5.0, 9.0]]
-    assert [t.truth["joint_reward"] for t in found["agent1"]] == [3.0, 4.0]
+    assert [t.metadata["joint_reward"] for t in found["agent1"]] == [3.0, 4.0]
 
 
 def test_agents_see_the_problem_and_all_that_was_said():
@@ -226,7 +230,7 @@ def test_a_reward_that_fails_is_a_counted_failure_of_its_joint_action(said, reas
     found, episode = acted(odd, [[said, "a"], ["b", "b"]], samples=2, turns=1)
     assert all(re.fullmatch(reason, found[name][0].failure) for name in ("agent1", "agent2"))
     assert [joint(found[name][1:]) for name in ("agent1", "agent2")] == [[1.0], [1.0]]
-    assert measure_joint_reward([episode])["agent1/truth/joint_reward"].value == 1.0  # of what has a reward
+    assert measure_joint_reward([episode])["agent1/metadata/joint_reward"].value == 1.0  # of what has a reward
     crossed, _ = acted(odd, [[said, "a"], ["b", "b"]], samples=2, turns=1, pairing="crossed")
     assert [t.failure is None for t in crossed["agent1"]] == [False, True]
     assert not any(t.failure is None for t in crossed["agent2"])  # each met the answer without a reward
@@ -242,8 +246,8 @@ def test_what_led_to_failures_alone_has_no_return():
 
 
 def test_every_agent_has_a_policy_and_an_optimiser_of_its_own():
-    made = magrpo(model="embedded", joint_reward=length, agents=3, turns=1, tasks=EASY)  # no format to be taught
-    assert {name: (one.policy, one.also) for name, one in made.objectives.items()} == {
+    made = magrpo(model="shipped", joint_reward=length, agents=3, turns=1, tasks=EASY)  # no format to be taught
+    assert {name: (one.policy, one.extra_roles) for name, one in made.objectives.items()} == {
         f"agent{i}": (f"agent{i}", ()) for i in (1, 2, 3)
     }
     assert set(made.roles) == set(made.policies) == {"agent1", "agent2", "agent3"}
@@ -289,4 +293,4 @@ def test_a_run_with_a_joint_reward_of_ones_own_goes_on_bit_for_bit(tmp_path, mon
     last = json.loads((whole / "metrics.jsonl").read_text().splitlines()[-1])
     assert all(f"agent{i}/grad_norm" in last for i in (1, 2, 3)), sorted(last)
     assert main(["eval", str(other), "--problems", "2", "--threads", "1"]) == 0
-    assert "agent1_answer/truth/joint_reward" in capsys.readouterr().out
+    assert "agent1_answer/metadata/joint_reward" in capsys.readouterr().out

@@ -16,7 +16,7 @@ from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.recipes.mars.recipe import NOTHING, mars, research
 from cotrain.rollout.common_roles import parse_search, parse_solution
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from tests.helpers import spoken
 
 SOURCE = study_problems((3, 4))
@@ -25,7 +25,7 @@ FACTS = {
     search_corpus.facts_and_question(t.prompt)[1]: set(search_corpus.facts_and_question(t.prompt)[0]) for t in TASKS
 }
 NOUN = {search_corpus.facts_and_question(t.prompt)[1]: SOURCE.problem("train", i).question for i, t in enumerate(TASKS)}
-ANSWER = {search_corpus.facts_and_question(t.prompt)[1]: t.answer for t in TASKS}
+ANSWER = {search_corpus.facts_and_question(t.prompt)[1]: t.gold for t in TASKS}
 
 
 def extract(fields, rng):
@@ -57,8 +57,8 @@ def played(plan=None, digest=extract, tasks=TASKS, **options):
         "digester": Role(policy="digester", prompt="{documents} {purpose}", sampling=one),
         "solver": Role(policy="solver", prompt="{problem}", parse=parse_solution, sampling=one),
     }
-    executor = Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
-    episodes = executor.play(partial(research, **options), tasks, step=0, group_size=4)
+    executor = RolloutRunner(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
+    episodes = executor.collect(partial(research, **options), tasks, step=0, group_size=4)
     assert all(e.failure is None for e in episodes), episodes[0].failure
     return episodes
 
@@ -67,10 +67,10 @@ def test_a_right_search_and_right_digests_lead_to_the_answer():
     for episode in played(bin_size=200):
         spoken = {role: [t for t in episode.traces if t.role == role] for role in ("planner", "digester", "solver")}
         assert len(spoken["digester"]) > 1
-        assert {s.value for t in episode.traces for s in t.signals} == {1.0}
+        assert {s.value for t in episode.traces for s in t.rewards} == {1.0}
         assert {t.group for t in episode.traces} == {f"{episode.task}:{role}" for role in spoken}
-        assert spoken["planner"][0].truth["found"] is True and spoken["solver"][0].truth["informed"] == 1.0
-        assert all(t.truth.get("recall", 1.0) == t.truth.get("precision", 1.0) == 1.0 for t in spoken["digester"])
+        assert spoken["planner"][0].metadata["found"] is True and spoken["solver"][0].metadata["informed"] == 1.0
+        assert all(t.metadata.get("recall", 1.0) == t.metadata.get("precision", 1.0) == 1.0 for t in spoken["digester"])
         shown = ByteRenderer().decode(spoken["planner"][0].prompt_ids)
         assert shown == search_corpus.facts_and_question(TASKS[episode.task].prompt)[1]  # the question alone
 
@@ -78,8 +78,8 @@ def test_a_right_search_and_right_digests_lead_to_the_answer():
 @pytest.mark.parametrize("said", ["<search> unicorns</search>", "no search at all"])
 def test_a_wrong_search_costs_everybody(said):
     for episode in played(plan=lambda fields, rng: said):
-        assert {s.value for t in episode.traces for s in t.signals} == {0.0}
-        assert episode.traces[-1].truth["informed"] == 0.0
+        assert {s.value for t in episode.traces for s in t.rewards} == {0.0}
+        assert episode.traces[-1].metadata["informed"] == 0.0
         assert any(t.role == "digester" for t in episode.traces) == ("unicorns" in said)
 
 
@@ -96,7 +96,7 @@ def test_every_digest_fits_its_bin_and_all_documents_are_read():
 
 
 def test_system_one_is_brought_to_the_number_of_trajectories():
-    recipe = mars(model="embedded", tasks=SOURCE, group_size=4)
+    recipe = mars(model="shipped", tasks=SOURCE, group_size=4)
 
     def forgetful(fields, rng):
         return extract(fields, rng) if rng.random() < 0.8 else NOTHING
@@ -104,20 +104,20 @@ def test_system_one_is_brought_to_the_number_of_trajectories():
     episodes = played(digest=forgetful, bin_size=200)
     calls = [t for e in episodes for t in e.traces if t.role == "digester"]
     system1, system2 = recipe.objectives["system1"], recipe.objectives["system2"]
-    assert (system1.on, system2.roles) == ("digester", ("solver", "planner"))
-    credit, _ = system1.by.credit(Batch(samples=tuple(map(sample_of, calls))), {})
-    mixed = {t.group for t in calls if len({s.value for u in calls if u.group == t.group for s in u.signals}) > 1}
+    assert (system1.role, system2.roles) == ("digester", ("solver", "planner"))
+    credit, _ = system1.algorithm.credit(Batch(samples=tuple(map(sample_of, calls))), {})
+    mixed = {t.group for t in calls if len({s.value for u in calls if u.group == t.group for s in u.rewards}) > 1}
     assert mixed and len(credit.samples) == 4 * len(mixed) < len(calls)
 
 
 def test_one_loss_or_two():
-    joint = mars(model="embedded", tasks=SOURCE, decoupled=False).objectives
+    joint = mars(model="shipped", tasks=SOURCE, decoupled=False).objectives
     assert list(joint) == ["system2"] and joint["system2"].roles == ("solver", "planner", "digester")
-    assert joint["system2"].by.after[-1].size == 8
-    frozen = mars(model="embedded", tasks=SOURCE, system1="frozen")
-    assert list(frozen.objectives) == ["system2"] and frozen.roles["digester"].policy == "start"
-    assert mars(model="embedded", balance=False).objectives["system1"].by.after == (drop_flat_groups,)
-    alone = mars(model="embedded", system1="none", plan=False)
+    assert joint["system2"].algorithm.edit_after[-1].size == 8
+    frozen = mars(model="shipped", tasks=SOURCE, system1="frozen")
+    assert list(frozen.objectives) == ["system2"] and frozen.roles["digester"].policy == "reference"
+    assert mars(model="shipped", balance=False).objectives["system1"].algorithm.edit_after == (drop_flat_groups,)
+    alone = mars(model="shipped", system1="none", plan=False)
     assert list(alone.roles) == ["solver"]
     for wrong, error in (
         ({"system1": "x"}, UnknownName),
@@ -129,6 +129,6 @@ def test_one_loss_or_two():
 
 
 def test_no_prompt_holds_the_gold_answer():
-    tasks = [replace(task, answer="31337042", solution="31337042") for task in TASKS]
+    tasks = [replace(task, gold="31337042", solution="31337042") for task in TASKS]
     for trace in (t for e in played(tasks=tasks) for t in e.traces):
         assert "31337042" not in ByteRenderer().decode(trace.prompt_ids)

@@ -12,12 +12,12 @@ from cotrain.recipes.marti.recipe import marti
 from cotrain.recipes.marti.workflows import HEAR_FULL, shaped_reward, team_turn, work
 from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
 
 TASK = EASY.get("train", 0)
-RIGHT = f"<step>x</step><answer>{TASK.answer}</answer>"
+RIGHT = f"<step>x</step><answer>{TASK.gold}</answer>"
 WRONG = "<step>x</step><answer>-1</answer>"
 YES, NO = (f"<step>x {w}</step><final>{w}</final>" for w in ("CORRECT", "INCORRECT"))
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 2, "group_size": 4, "evaluation_tasks": 2}
@@ -34,14 +34,14 @@ def played(said, prompt="{problem}\n{answers}", **options):
         shown = "{problem} {solution} {review}" if name == "agent2" and options.get("workflow") == "chain" else shown
         parse = parse_review if review else parse_solution
         roles[name] = Role(policy=name, prompt=shown, parse=parse, sampling=Sampling(max_tokens=99))
-    executor = Executor(spoken(programs), dict.fromkeys(roles, ByteRenderer()), roles, 0)
-    [episode] = executor.play(partial(work, **options), [TASK], step=0, group_size=1)
+    executor = RolloutRunner(spoken(programs), dict.fromkeys(roles, ByteRenderer()), roles, 0)
+    [episode] = executor.collect(partial(work, **options), [TASK], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     return {name: [t for t in episode.traces if t.role == name] for name in roles}
 
 
 def values(traces):
-    return [t.signals[0].value for t in traces]
+    return [t.rewards[0].value for t in traces]
 
 
 def prompts(traces):
@@ -67,7 +67,7 @@ def test_a_debate_pays_for_getting_better():
     found = played(DEBATE)  # margin, α = β = 1/2; the team's majority is right
     assert values(found["agent0"]) == [1.5] and values(found["agent1"]) == [0.5]
     assert values(found["agent0_hears"]) == [1.5] and values(found["agent1_hears"]) == [2.0]  # Q = 1; Q = 0
-    assert found["agent0"][0].truth["team"] is True
+    assert found["agent0"][0].metadata["team"] is True
     everybody = played(DEBATE, over="all")
     assert values(everybody["agent0_hears"]) == values(everybody["agent1_hears"]) == [1.75]  # Q = 1/2
     quality = played(DEBATE, shaping="quality", beta=0.0)
@@ -117,18 +117,18 @@ def test_the_last_of_a_mixture_hears_the_others():
 def test_nobody_hears_anybody_in_a_vote():
     found = played({"agent0": [RIGHT, RIGHT], "agent1": [WRONG, RIGHT]}, workflow="vote")
     assert values(found["agent0"]) == [1.5, 1.5] and values(found["agent1"]) == [0.5, 1.5]  # never shaped
-    assert found["agent0"][0].truth["team"] is True
+    assert found["agent0"][0].metadata["team"] is True
     assert len({t.group for traces in found.values() for t in traces}) == 4
     lost = played({"agent0": [RIGHT, WRONG], "agent1": [WRONG, WRONG]}, workflow="vote")
-    assert values(lost["agent0"]) == [1.0, 0.0] and lost["agent0"][0].truth["team"] is False
+    assert values(lost["agent0"]) == [1.0, 0.0] and lost["agent0"][0].metadata["team"] is False
 
 
 @pytest.mark.whole
 def test_who_learns():
     made = marti(still=1, **SMALL)
     assert set(made.objectives) == {"agent0"} and not made.policies["agent1"].trained
-    made = marti(workflow="chain", models=(TINY, "embedded-roles", "embedded"), **SMALL)
-    assert [made.policies[f"agent{i}"].model for i in range(3)] == [TINY, "embedded-roles", "embedded"]
+    made = marti(workflow="chain", models=(TINY, "shipped-roles", "shipped"), **SMALL)
+    assert [made.policies[f"agent{i}"].model for i in range(3)] == [TINY, "shipped-roles", "shipped"]
     row = CoTrainer(marti(workflow="chain", **SMALL | {"tasks_per_step": 4})).step().row
     assert row["agent0/updates"] == 1
 
@@ -136,9 +136,9 @@ def test_who_learns():
 def test_what_it_refuses():
     with pytest.raises(ConfigError, match="expected 3 to 3 agents"):
         marti(workflow="chain", agents=2)
-    with pytest.raises(ConfigError, match="marti: the model 'embedded-roles' was not taught"):
-        marti(models=(TINY, "embedded-roles"))
-    assert marti(workflow="vote", model="embedded-roles").name == "marti-vote-margin"  # nobody hears anybody
+    with pytest.raises(ConfigError, match="marti: the model 'shipped-roles' was not taught"):
+        marti(models=(TINY, "shipped-roles"))
+    assert marti(workflow="vote", model="shipped-roles").name == "marti-vote-margin"  # nobody hears anybody
     with pytest.raises(ConfigError, match="expected a model each"):
         marti(models=(TINY,))
     with pytest.raises(ConfigError, match="somebody who learns"):

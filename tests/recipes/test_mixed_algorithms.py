@@ -7,7 +7,7 @@ import torch
 
 from cotrain.algorithms.contract import Batch
 from cotrain.algorithms.dpo import Preference
-from cotrain.algorithms.sft import Sft
+from cotrain.algorithms.sft import SFT
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.prompts.byte_tokenizer import ByteRenderer
@@ -15,18 +15,18 @@ from cotrain.recipes.generator_verifier_critic import generator_verifier_critic
 from cotrain.recipes.two_agents_split import hand_over, two_agents_split
 from cotrain.rollout.common_roles import parse_solution
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
 from tests.learner.learn_makers import sampled
 
 TASK = EASY.get("train", 0)
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 2}
-STEP, RIGHT, WRONG = "<step>x</step>", f"<answer>{TASK.answer}</answer>", "<answer>-1</answer>"
+STEP, RIGHT, WRONG = "<step>x</step>", f"<answer>{TASK.gold}</answer>", "<answer>-1</answer>"
 
 
 def credited(recipe, objective, *samples):
-    credit, _ = recipe.objectives[objective].by.credit(Batch(samples=samples), {})
+    credit, _ = recipe.objectives[objective].algorithm.credit(Batch(samples=samples), {})
     return credit.samples
 
 
@@ -56,7 +56,7 @@ def reviews():
 
 def test_cross_entropy_learns_the_true_verdicts_alone():
     recipe = generator_verifier_critic(**SMALL)
-    assert isinstance(recipe.objectives["verifier"].by, Sft)
+    assert isinstance(recipe.objectives["verifier"].algorithm, SFT)
     [kept] = credited(recipe, "verifier", *reviews())
     assert kept.key == reviews()[0].key and kept.advantages.tolist() == [1.0, 1.0]
 
@@ -68,7 +68,8 @@ def test_all_three_learn_from_one_step():
         assert [row[f"{name}/updates"] for name in ("generator", "critic")] == [1, 1]
     made = generator_verifier_critic(verifier_by="dpo", **SMALL)
     assert (
-        isinstance(made.objectives["verifier"].by, Preference) and made.objectives["verifier"].by.reference == "judge"
+        isinstance(made.objectives["verifier"].algorithm, Preference)
+        and made.objectives["verifier"].algorithm.reference == "judge"
     )
 
 
@@ -77,11 +78,11 @@ def test_without_a_critic_there_are_two_roles():
     assert set(made.policies) == {"generator", "verifier"} and set(made.objectives) == {"generator", "verifier"}
     made = generator_verifier_critic(verifier="frozen", alpha=0.0, **SMALL)
     assert set(made.objectives) == {"generator", "critic"} and not made.policies["verifier"].trained
-    sizes = generator_verifier_critic(verifier_model="embedded", critic_model="embedded-checker", **SMALL)
+    sizes = generator_verifier_critic(verifier_model="shipped", critic_model="shipped-checker", **SMALL)
     assert {n: p.model for n, p in sizes.policies.items()} == {
         "generator": TINY,
-        "verifier": "embedded",
-        "critic": "embedded-checker",
+        "verifier": "shipped",
+        "critic": "shipped-checker",
     }
 
 
@@ -95,26 +96,26 @@ def played(starts, ends, **options):
         name: Role(policy=name, prompt="{problem}", parse=parse, sampling=Sampling(max_tokens=99))
         for name, parse in (("starter", None), ("solver", parse_solution))
     }
-    executor = Executor(spoken(programs), dict.fromkeys(roles, ByteRenderer()), roles, 0)
-    [episode] = executor.play(partial(hand_over, **options), [TASK], step=0, group_size=1)
+    executor = RolloutRunner(spoken(programs), dict.fromkeys(roles, ByteRenderer()), roles, 0)
+    [episode] = executor.collect(partial(hand_over, **options), [TASK], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     return [[t for t in episode.traces if t.role == name] for name in roles]
 
 
 def test_a_start_is_worth_the_share_of_its_finishes_that_are_right():
     starts, ends = played([STEP, STEP], [RIGHT, WRONG, WRONG, WRONG], samples=2, finishes=2)
-    assert [[r.value for r in t.signals] for t in starts] == [[0.5], [0.0]]
-    assert [[r.value for r in t.signals] for t in ends] == [[1.0], [0.0], [0.0], [0.0]]
+    assert [[r.value for r in t.rewards] for t in starts] == [[0.5], [0.0]]
+    assert [[r.value for r in t.rewards] for t in ends] == [[1.0], [0.0], [0.0], [0.0]]
     assert [t.group for t in ends] == [str(starts[0].address)] * 2 + [str(starts[1].address)] * 2
     assert len({t.group for t in starts}) == 1
-    assert ends[0].parsed["answer"] == TASK.answer and "failure" not in ends[0].parsed  # read with its start
+    assert ends[0].findings["answer"] == TASK.gold and "failure" not in ends[0].findings  # read with its start
     assert all(ByteRenderer().decode(t.prompt_ids).endswith(STEP) for t in ends)  # given, and not learned
 
 
 def test_from_a_start_that_is_none_nobody_goes_on():
     starts, ends = played(["so", STEP], [RIGHT], samples=2)
-    assert [t.signals[0].value for t in starts] == [0.0, 1.0] and len(ends) == 1
-    assert [t.truth["whole"] for t in starts] == [False, True]
+    assert [t.rewards[0].value for t in starts] == [0.0, 1.0] and len(ends) == 1
+    assert [t.metadata["whole"] for t in starts] == [False, True]
 
 
 @pytest.mark.whole
@@ -124,14 +125,14 @@ def test_several_steps_of_a_start_are_one_sequence():
     traces = [t for e in trainer.step().episodes for t in e.traces]
     texts = {str(t.address): t.text for t in traces if t.role == "starter"}
     assert any(text.count("</step>") == 2 and text.endswith("</step>") for text in texts.values())
-    assert all(len(t.signals) == 1 for t in traces if t.role == "starter")
+    assert all(len(t.rewards) == 1 for t in traces if t.role == "starter")
 
 
 @pytest.mark.whole
 def test_who_learns_and_how():
-    made = two_agents_split(starter_model="embedded", **SMALL)
-    assert {n: p.model for n, p in made.policies.items()} == {"generator": TINY, "starter": "embedded"}
-    assert isinstance(made.objectives["generator"].by, Sft) and set(made.objectives) == {"generator", "starter"}
+    made = two_agents_split(starter_model="shipped", **SMALL)
+    assert {n: p.model for n, p in made.policies.items()} == {"generator": TINY, "starter": "shipped"}
+    assert isinstance(made.objectives["generator"].algorithm, SFT) and set(made.objectives) == {"generator", "starter"}
     made = two_agents_split(train="starter", **SMALL)
     assert set(made.objectives) == {"starter"} and not made.policies["generator"].trained
     made = two_agents_split(weights="shared", solver_by="grpo", **SMALL)

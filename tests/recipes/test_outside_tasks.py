@@ -136,5 +136,5 @@ def check_playing(name, own):
     episodes = [episode for one in done for episode in one.episodes]
     assert episodes and not any(episode.failure for episode in episodes), {e.failure for e in episodes}
     assert {trace.failure for episode in episodes for trace in episode.traces} == {None}
-    said = {trainer.executor.renderers[trace.policy].decode(trace.prompt_ids) for e in episodes for trace in e.traces}
+    said = {trainer.runner.renderers[trace.policy].decode(trace.prompt_ids) for e in episodes for trace in e.traces}
     assert name == "environment" or any("crates" in prompt for prompt in said)

@@ -21,8 +21,8 @@ from cotrain.formats.solutions import parse_solution, write_solution
 from cotrain.prompts.byte_tokenizer import STOP, ByteRenderer
 from cotrain.recipes import NAMES as SHIPPED
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
-from cotrain.runs.choose_formats import AnswerFormat, choose_answer_settings
+from cotrain.rollout.runner import RolloutRunner
+from cotrain.runs.choose_formats import AnswerFormat, choose_answer_overrides
 from tests.helpers import EASY
 
 ENDS = {
@@ -34,7 +34,7 @@ ENDS = {
 }
 TASKS = [EASY.get("train", i) for i in range(3)]
 PROPOSED = [EASY.get("train", i) for i in range(3, 9)]
-GOLD = {task.prompt: task.answer for task in (*TASKS, *PROPOSED)}
+GOLD = {task.prompt: task.gold for task in (*TASKS, *PROPOSED)}
 REFUSED = {  # they go on from beginnings of solutions, have a format of their own, or no solver
     *("alphaproof", "genprm", "stepwiser", "two_agents_split"),
     *("dpo", "magrpo", "marti", "pair_judge", "reward", "ssrl"),
@@ -80,7 +80,7 @@ class Scripted:
             draw = rng.random()
             if draw < 0.2:
                 return "I do not know."
-            answer = GOLD.get(fields.get("problem", ""), TASKS[task].answer) if draw < 0.6 else "977"
+            answer = GOLD.get(fields.get("problem", ""), TASKS[task].gold) if draw < 0.6 else "977"
             text = "First of all.\n" + ENDS[self.form].format(answer)
             lines = [line for line in text.split("\n") if "<answer>" not in line]
             return text if self.free and role.is_free_form else write_solution(lines, answer)
@@ -116,19 +116,19 @@ def played(recipe: Recipe, form: str, *, free: bool) -> tuple[list[Any], list[st
     scorers saw."""
     engine = Scripted(recipe, form, free)
     renderers = dict.fromkeys(recipe.policies, ByteRenderer())
-    player = Executor(engine, renderers, recipe.roles, seed=1)
+    player = RolloutRunner(engine, renderers, recipe.roles, seed=1)
     stores, found = dict(recipe.stores), []
     plays = [(p.protocol, p.group_size or recipe.group_size, p.stores) for p in recipe.schedule.phases[::-1]]
     plays.append((recipe.evaluation.protocol, 2, ()))
     for step, (protocol, group_size, held) in enumerate(plays):
         pools = {name: stores[name] for name in held}
-        episodes = player.play(partial(protocol, **pools), TASKS, step=step, group_size=group_size)
+        episodes = player.collect(partial(protocol, **pools), TASKS, step=step, group_size=group_size)
         stores |= {name: stores[name].with_episodes(episodes, step) for name in held}
         for episode in episodes:
             assert episode.failure is None, episode.failure
             for t in episode.traces:
-                truth = {key: value for key, value in t.truth.items() if "step" not in key and key != "first_wrong"}
-                pay = sorted((s.name, round(s.value, 6)) for s in t.signals)
+                truth = {key: value for key, value in t.metadata.items() if "step" not in key and key != "first_wrong"}
+                pay = sorted((s.name, round(s.value, 6)) for s in t.rewards)
                 role = recipe.roles[t.role]
                 answer = getattr(role.parse_reply(t.text, {}), "answer", None) if role.parse is parse_solution else None
                 found.append((str(t.address), answer, json.dumps(truth, sort_keys=True), pay, t.failure))
@@ -143,12 +143,12 @@ def test_a_solver_in_its_own_words_is_worth_what_it_is_in_tags(name, settings, f
     how = AnswerFormat(answer=form, steps_as="lines")
     if name in REFUSED and not settings:
         with pytest.raises(ConfigError, match=r"in tags alone|no role 'solver'"):
-            choose_answer_settings(recipe, how, device="cpu", say=lambda text: None, look=False)
+            choose_answer_overrides(recipe, how, device="cpu", say=lambda text: None, look=False)
         return
-    chosen, _ = choose_answer_settings(recipe, how, device="cpu", say=lambda text: None, look=False)
+    chosen, _ = choose_answer_overrides(recipe, how, device="cpu", say=lambda text: None, look=False)
     own = override(recipe, chosen)
     writers = [role for role in own.roles.values() if role.parse is parse_solution and role.prompt != "{solution}"]
-    assert all((role.answer, role.steps) == (form, "lines") for role in writers)
+    assert all((role.answer_format, role.step_format) == (form, "lines") for role in writers)
     words, tags = (played(own, form, free=free) if free else played(recipe, form, free=free) for free in (True, False))
     assert words == tags
     assert name != "cooper" or {value for _, _, _, pay, _ in words[0] for n, value in pay if n == "label"} == {0.0, 1.0}

@@ -18,7 +18,7 @@ from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.recipes.pair_judge.judging import judging_pairs
 from cotrain.recipes.pair_judge.recipe import FORMS, STANDING, pair_judge
 from cotrain.rollout.pairs import TOO_LONG, replies_of, say_reply
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
 from tests.verdict_writers import write_genrm, write_grm, write_rmr1, write_thinkrm
@@ -34,7 +34,7 @@ def judged(say, *, tasks=TASKS, members=1, train=False, renderer=None, **options
     renderers = {"judge": renderer, "says": renderer}
     engine = spoken({"judge": lambda fields, rng: say(fields), "says": say_reply})
     protocol = made.schedule.phases[0].protocol if train else made.evaluation.protocol
-    played = Executor(engine, renderers, made.roles, seed=0).play(protocol, tasks, step=0, group_size=members)
+    played = RolloutRunner(engine, renderers, made.roles, seed=0).collect(protocol, tasks, step=0, group_size=members)
     assert not [e.failure for e in played if e.failure]
     return made, played, [[t for t in e.traces if t.role == "judge"] for e in played]
 
@@ -44,7 +44,7 @@ def figures(made, episodes):
 
 
 def signals(trace):
-    return {signal.name: signal.value for signal in trace.signals}
+    return {signal.name: signal.value for signal in trace.rewards}
 
 
 def holds_wanted(text):
@@ -75,7 +75,7 @@ def test_every_format_is_asked_read_and_paid(form):
     made, played, judgements = judged(say, model="unknown/chat-model", form=form)
     assert set(WRITERS) | {"steps"} == set(FORMS)
     for one in judgements:
-        assert [t.truth["correct"] for t in one] == [FINAL.of(t) for t in one] == [True, False]
+        assert [t.metadata["correct"] for t in one] == [FINAL.of(t) for t in one] == [True, False]
         assert [signals(t) for t in one] == [{"right": 1.0, "verdict": 1.0}] * 2
     found = figures(made, played)
     assert found["judge/pair_accuracy"] == found["judge/balanced_accuracy"] == found["judge/parsed"] == 1.0
@@ -114,11 +114,11 @@ def test_a_graded_judgement_may_earn_how_far_it_puts_the_wanted_reply_ahead():
 
 def test_one_order_of_each_pair_is_drawn_in_training_alone():
     _, _, judgements = judged(lambda fields: "A", form="gram", orders="random", train=True)
-    firsts = [{t.truth["correct"] for t in one} for one in judgements]
+    firsts = [{t.metadata["correct"] for t in one} for one in judgements]
     assert all(len(one) == 1 for one in firsts) and {True, False} == set().union(*firsts)
     assert all(len(one) == 4 for one in judgements)
     _, _, judgements = judged(lambda fields: "A", form="gram", orders="random")
-    assert all({t.truth["correct"] for t in one} == {True, False} for one in judgements)
+    assert all({t.metadata["correct"] for t in one} == {True, False} for one in judgements)
 
 
 def test_votes_and_the_meta_judge_by_hand():
@@ -129,10 +129,10 @@ def test_votes_and_the_meta_judge_by_hand():
     """
     votes = iter([0.9, 0.4, 0.4, 0.2, 0.2, 0.8])
     _, [episode], [one] = judged(lambda fields: "A", tasks=TASKS[:1], form="gram", train=True, group_size=3)
-    scored = [replace(t, parsed={**t.parsed, "score": next(votes)}) for t in one]
+    scored = [replace(t, findings={**t.findings, "score": next(votes)}) for t in one]
     trusted = [-1.0, 2.0, 1.0] * 2
     meta = [
-        replace(t, role="meta", parent=str(t.address), parsed={"score": trust})
+        replace(t, role="meta", parent=str(t.address), findings={"score": trust})
         for t, trust in zip(scored, trusted, strict=True)
     ]
     episode = replace(episode, traces=(*scored, *meta))
@@ -198,7 +198,7 @@ def test_a_scalar_judge_begins_with_every_pair_even():
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({"form": "rmr1", "model": "embedded"}, "needs a chat model"),
+        ({"form": "rmr1", "model": "shipped"}, "needs a chat model"),
         ({"keep": 9}, "keep=9 of votes=8"),
         ({"solutions": -1.0}, "solutions of pair_judge is -1.0; expected a finite number of at least 0"),
         ({"votes": 0}, "votes is 0, expected at least 1"),

@@ -19,7 +19,7 @@ from cotrain.recipes.self_rewarding import judge_oneself, self_rewarding
 from cotrain.recipes.spin import against_the_solution, spin
 from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, Talks, spoken
 
@@ -32,8 +32,8 @@ def played(protocol, programs, parses, **options):
         name: Role(policy=name, prompt="{problem} Solve:", parse=parses.get(name), sampling=Sampling(max_tokens=9))
         for name in programs
     }
-    executor = Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
-    [episode] = executor.play(partial(protocol, **options), [TASK], step=0, group_size=1)
+    executor = RolloutRunner(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
+    [episode] = executor.collect(partial(protocol, **options), [TASK], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     return episode.traces
 
@@ -43,8 +43,8 @@ def test_the_worked_solution_is_preferred_to_the_rivals():
     parse = dict.fromkeys(says, parse_solution)
     traces = {t.role: t for t in played(against_the_solution, says, parse, rival="opponent")}
     assert traces["teacher"].text == TASK.solution and traces["teacher"].group == traces["opponent"].group
-    assert [traces[n].signals[0].value for n in ("teacher", "opponent")] == [1.0, 0.0]
-    assert traces["opponent"].truth["correct"] is False
+    assert [traces[n].rewards[0].value for n in ("teacher", "opponent")] == [1.0, 0.0]
+    assert traces["opponent"].metadata["correct"] is False
     assert [t.role for t in played(against_the_solution, says, parse, rival=None)] == ["teacher"]
 
 
@@ -63,7 +63,7 @@ def test_iterations_of_spin_mix_the_data_of_the_one_before():
         2,
         "oldest",
     )
-    assert made.objectives["generator"].by.reference == "opponent"
+    assert made.objectives["generator"].algorithm.reference == "opponent"
     assert [p.name for p in spin(mixed=False, **SMALL).schedule.phases] == ["opponent"]
     assert set(spin(control="sft", **SMALL).policies) == {"generator", "teacher"}
 
@@ -88,9 +88,9 @@ def test_a_solution_is_worth_the_share_of_its_own_verdicts():
     }
     traces = played(judge_oneself, says, {"solver": parse_solution, "verifier": parse_review}, samples=4, votes=2)
     solvers = [t for t in traces if t.role == "solver"]
-    assert [t.signals[0].value for t in solvers] == [1.0, 0.5, 0.0, 0.0]
-    assert [t.truth.get("chosen_right") for t in solvers] == [True, None, None, None]
-    assert not any(t.signals for t in traces if t.role == "verifier")
+    assert [t.rewards[0].value for t in solvers] == [1.0, 0.5, 0.0, 0.0]
+    assert [t.metadata.get("chosen_right") for t in solvers] == [True, None, None, None]
+    assert not any(t.rewards for t in traces if t.role == "verifier")
 
 
 def test_verdicts_that_cannot_be_read_do_not_count_and_a_solution_without_one_is_left_out():
@@ -104,8 +104,8 @@ def test_verdicts_that_cannot_be_read_do_not_count_and_a_solution_without_one_is
     says = {"solver": lambda f, rng: next(texts), "verifier": judge}
     traces = played(judge_oneself, says, {"solver": parse_solution, "verifier": parse_review}, samples=3, votes=2)
     solvers = [t for t in traces if t.role == "solver"]
-    assert [[one.value for one in t.signals] for t in solvers] == [[1.0], [], [0.0]]
-    assert [t.truth.get("chosen_right") for t in solvers] == [True, None, None]
+    assert [[one.value for one in t.rewards] for t in solvers] == [[1.0], [], [0.0]]
+    assert [t.metadata.get("chosen_right") for t in solvers] == [True, None, None]
 
 
 def test_the_pair_that_is_noted_is_the_one_that_is_learned():
@@ -118,8 +118,8 @@ def test_the_pair_that_is_noted_is_the_one_that_is_learned():
     }
     traces = played(judge_oneself, says, {"solver": parse_solution, "verifier": parse_review}, samples=4, votes=1)
     solvers = [t for t in traces if t.role == "solver"]
-    assert [t.truth.get("chosen_right") for t in solvers] == [True, None, None, None]
-    by = self_rewarding(**SMALL).objectives["generator"].by
+    assert [t.metadata.get("chosen_right") for t in solvers] == [True, None, None, None]
+    by = self_rewarding(**SMALL).objectives["generator"].algorithm
     scores = {"generator": torch.zeros(99), "before": torch.zeros(99)}
     samples = [sample_of(t) for t in solvers]
     samples = [replace(s, scores={k: v[: len(s.token_ids)] for k, v in scores.items()}) for s in samples]
@@ -141,7 +141,7 @@ def test_a_pair_is_learned_at_temperature_1_whatever_it_was_sampled_at():
 def test_the_oracle_pays_for_the_truth():
     says = {"solver": lambda f, rng: TASK.solution if rng.random() < 0.5 else "nonsense"}
     traces = played(judge_oneself, says, {"solver": parse_solution}, samples=6, oracle=True)
-    assert [t.signals[0].value for t in traces] == [float(t.truth["correct"]) for t in traces]
+    assert [t.rewards[0].value for t in traces] == [float(t.metadata["correct"]) for t in traces]
 
 
 def test_what_they_refuse():
@@ -167,11 +167,11 @@ def test_spin_of_conversations_sends_them_as_they_stand(tmp_path):
     for rival in ("opponent", "opponent", "former"):
         episode = trainer.step().episodes[0]
         written, gold = sorted(episode.traces, key=lambda trace: trace.role == "teacher")
-        number = gold.parsed["problem"].rstrip("?")
+        number = gold.findings["problem"].rstrip("?")
         assert (gold.text, gold.role, written.role) == (f"yes {number}", "teacher", rival)
         assert gold.prompt_ids == written.prompt_ids
         assert f"{number}?" in renderer.decode(gold.prompt_ids) and "Solve:" not in renderer.decode(gold.prompt_ids)
-        assert [s.value for t in (gold, written) for s in t.signals] == [1.0, 0.0]
+        assert [s.value for t in (gold, written) for s in t.rewards] == [1.0, 0.0]
     end = trainer.evaluate("test", 4)[0]["generator/surprisal"]
     assert end.value < start.value and start.low < start.value < start.high
     assert spin(control="sft", **few).evaluation.measures == ()

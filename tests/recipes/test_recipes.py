@@ -23,8 +23,8 @@ from tests.helpers import EASY, TINY, AnyOrder, RandomLatency
 pytestmark = pytest.mark.whole
 LIBRARY = replace(EASY, operations=(1, 2))
 SMALL = {"model": TINY, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 2, "lr": 1e-3, "steps": 2}
-GAMES, WRITES = {"model": "embedded-games"}, {"model": "embedded-proposer"}  # TINY knows none of their games
-SEARCHES = {"model": "embedded-search"}
+GAMES, WRITES = {"model": "shipped-games"}, {"model": "shipped-proposer"}  # TINY knows none of their games
+SEARCHES = {"model": "shipped-search"}
 
 
 def length(task, texts):
@@ -154,9 +154,9 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "stepwiser": {"verifier_lr": 1e-3, "rollouts": 3},
     "stepwiser: trained": {"verifier_lr": 1e-3, "generator": "trained", "labels": "ratio", "rollouts": 3},
     "stepwiser: oracle": {"verifier_lr": 1e-3, "labels": "oracle", "balance": False, "reviews": 2},
-    "stv": {"model": "embedded", "lessons": 1, "reviews": 2, "verifier_lr": 1e-3},
-    "stv: blind": {"model": "embedded", "taught": "blind", "lessons": 1, "reviews": 2},
-    "stv: learns on": {"model": "embedded", "lessons": 1, "verifier": "trained", "reviews": 2, "steps": 3},
+    "stv": {"model": "shipped", "lessons": 1, "reviews": 2, "verifier_lr": 1e-3},
+    "stv: blind": {"model": "shipped", "taught": "blind", "lessons": 1, "reviews": 2},
+    "stv: learns on": {"model": "shipped", "lessons": 1, "verifier": "trained", "reviews": 2, "steps": 3},
     "stv: not taught": {"taught": "none", "reviews": 2},
     "tango: rloo": {"estimator": "rloo", "step_scale": "one", "alpha": 0.5, "warmup": 1, "reviews": 4},
     "tango: reinforce++": {"estimator": "reinforce++", "alpha": 0.5, "warmup": 1, "reviews": 4},
@@ -172,8 +172,8 @@ MEASURED = {
     "dpo": "generator/pair_accuracy",
     "pair_judge": "judge/pair_accuracy",
     "reward": "rm/pair_accuracy",
-    "magrpo": "swapped_bob_answer/truth/correct",
-    "marti": "agent0/truth/team",
+    "magrpo": "swapped_bob_answer/metadata/correct",
+    "marti": "agent0/metadata/team",
 }  # a figure of each method that has no solver
 AGAIN = {
     "debate: turns",
@@ -215,10 +215,10 @@ def check_learning(recipe, *, again: bool) -> None:
     if not again:
         return
 
-    first = CoTrainer(recipe, wrap=lambda engine: RandomLatency(engine, 7))
+    first = CoTrainer(recipe, wrap_engine=lambda engine: RandomLatency(engine, 7))
     replayed = [first.step().row for _ in range(recipe.steps - 1)]
     saved = json.loads(json.dumps(first.state())), first.policies.tensors()
-    second = CoTrainer(recipe, wrap=lambda engine: RandomLatency(engine, 8))
+    second = CoTrainer(recipe, wrap_engine=lambda engine: RandomLatency(engine, 8))
     second.load(*saved)
     replayed.append(second.step().row)
     assert replayed == rows

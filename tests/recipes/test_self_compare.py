@@ -35,7 +35,7 @@ def by_role(episode, role):
 
 
 def paid(trace):
-    return {signal.name: signal.value for signal in trace.signals}
+    return {signal.name: signal.value for signal in trace.rewards}
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_pair_is_a_right_and_a_wrong_solution_asked_in_both_orders_and_one_gro
         groups = defaultdict(list)
         for trace in by_role(episode, "comparer"):
             groups[trace.group].append(trace)
-        mixed = len({CORRECT.of(t) for t in solutions.values() if "answer" in t.parsed}) == 2
+        mixed = len({CORRECT.of(t) for t in solutions.values() if "answer" in t.findings}) == 2
         assert len(groups) == mixed
         for traces in groups.values():
             assert len(traces) == 2 * 3 and {CORRECT.of(t) for t in traces} == {True, False}
@@ -83,7 +83,7 @@ def test_the_controls_change_who_compares_and_what_is_learned():
     trained, unpaid, frozen = (self_compare(**SMALL, comparer=c) for c in ("trained", "unpaid", "frozen"))
     assert set(trained.objectives) == {"generator", "comparer"} and trained.roles["comparer"].policy == "model"
     assert set(unpaid.objectives) == {"generator"} and unpaid.roles["comparer"].policy == "model"
-    assert set(frozen.objectives) == {"generator"} and frozen.roles["comparer"].policy == "start"
+    assert set(frozen.objectives) == {"generator"} and frozen.roles["comparer"].policy == "reference"
     assert not [t for e in CoTrainer(unpaid).step().episodes for t in by_role(e, "comparer")]
 
 
@@ -97,7 +97,7 @@ def test_models_that_know_no_short_formats_give_points():
         ({"pairs": 0}, "pairs 0"),
         ({"group_size": 1}, "of group_size 2"),
         ({"weight": 0.0}, "a weight above 0"),
-        ({"form": "rmr1", "model": "embedded"}, "needs a chat model"),
+        ({"form": "rmr1", "model": "shipped"}, "needs a chat model"),
     ],
 )
 def test_what_it_refuses(arguments, problem):
@@ -135,11 +135,11 @@ def test_a_tiny_model_is_taught_to_compare_and_its_tournament_is_played(tmp_path
     figures, played = trainer.evaluate("test", 24)
     assert 0.0 < figures["solver/tournament@8"].value <= figures["solver/pass@8"].value
     assert figures["comparer/parsed"].value > 0.8
-    rated = [RATING.of(t) for e in played for t in by_role(e, "solver") if "answer" in t.parsed]
+    rated = [RATING.of(t) for e in played for t in by_role(e, "solver") if "answer" in t.findings]
     assert all(0.0 <= rating <= 1.0 for rating in rated) and len(set(rated)) > 2
     run, data = tmp_path / "run", tmp_path / "data.jsonl"
     tasks = [EASY.get("test", i) for i in range(6)]
-    data.write_text("".join(json.dumps({"question": t.prompt, "answer": t.answer}) + "\n" for t in tasks))
+    data.write_text("".join(json.dumps({"question": t.prompt, "answer": t.gold}) + "\n" for t in tasks))
     command = [sys.executable, "-m", "cotrain"]
     sizes = ["--steps", "1", "--tasks-per-step", "2", "--evaluation-tasks", "2", "--set", "evaluation.splits=[]"]
     subprocess.run([*command, "run", "self_compare", "--model", str(taught), *sizes, "--out", str(run)], check=True)

@@ -16,7 +16,7 @@ from cotrain.recipes.distill import distill
 from cotrain.recipes.self_rewarding import self_rewarding
 from cotrain.recipes.semi_supervised import PAY, heaviest_answer, semi_supervised, solve_with_few_labels
 from cotrain.recipes.votes import co_rewarding, ttrl
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, CharRenderer
 from tests.recipes.test_label_free import RIGHT, ROLES, WRONG, Dictated, Exact, solved
@@ -27,16 +27,16 @@ SMALL = {"model": TINY, "tasks_per_step": 4, "group_size": 4, "evaluation_tasks"
 def pay(rest, answers, *, labelled=False, reviews=()):
     """What four answers to a problem earn whose gold answer is 3."""
     engine = Dictated({"solver": solved(*answers), "verifier": list(reviews)})
-    player = Executor(engine, {"a": CharRenderer()}, {n: ROLES[n] for n in ("solver", "verifier")}, 0)
-    task = replace(WordProblems().get("train", 0), answer="3", grader=Exact(), labelled=labelled)
+    player = RolloutRunner(engine, {"a": CharRenderer()}, {n: ROLES[n] for n in ("solver", "verifier")}, 0)
+    task = replace(WordProblems().get("train", 0), gold="3", grader=Exact(), labelled=labelled)
     options = {"group": len(answers), "rest": rest, "reviews": 2}
-    (episode,) = player.play(partial(solve_with_few_labels, **options), [task], step=0, group_size=1)
+    (episode,) = player.collect(partial(solve_with_few_labels, **options), [task], step=0, group_size=1)
     solver = [trace for trace in episode.traces if trace.role == "solver"]
-    return [next((s.value for s in t.signals if s.name == PAY.name), None) for t in solver]
+    return [next((s.value for s in t.rewards if s.name == PAY.name), None) for t in solver]
 
 
 def test_a_labelled_problem_pays_the_truth_whoever_pays_the_others():
-    for rest in ("none", "vote", "frozen", "learning", "both", "truth"):
+    for rest in ("none", "vote", "frozen", "learning", "both", "class_label"):
         assert pay(rest, ["3", "4", "4", ""], labelled=True) == [1.0, 0.0, 0.0, 0.0]
 
 
@@ -115,7 +115,7 @@ TAUGHT = partial(distill, teacher=TINY)
 @pytest.mark.parametrize("recipe", [ttrl, co_rewarding, WEIGHTED_VOTE, TAUGHT, self_rewarding])
 def test_a_file_without_answers_is_learned_from(recipe, tmp_path):
     rows = [{"question": EASY.get("train", i).prompt} for i in range(12)]
-    rows += [{"question": EASY.get("test", i).prompt, "answer": EASY.get("test", i).answer} for i in range(40)]
+    rows += [{"question": EASY.get("test", i).prompt, "answer": EASY.get("test", i).gold} for i in range(40)]
     path = tmp_path / "few.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     tasks = problem_source(None, str(path), labelled="answers")
@@ -124,8 +124,8 @@ def test_a_file_without_answers_is_learned_from(recipe, tmp_path):
     trainer.close()
     tasks.close()
     solver = [trace for episode in done.episodes for trace in episode.traces if trace.role == "solver"]
-    assert len(solver) >= 16 and not any(trace.truth or trace.failure for trace in solver)
-    assert any(trace.signals for trace in solver) == (recipe is not TAUGHT) and "solver/accuracy" not in done.row
+    assert len(solver) >= 16 and not any(trace.metadata or trace.failure for trace in solver)
+    assert any(trace.rewards for trace in solver) == (recipe is not TAUGHT) and "solver/accuracy" not in done.row
     assert done.row["generator/credit/samples"] > 0 and "gap" not in done.row
 
 
@@ -163,7 +163,7 @@ def test_the_truth_of_so_many_problems_without_labels_is_looked_up_and_pays_noth
         trainer = CoTrainer(semi_supervised(**SMALL | options, steps=2))
         runs[audits] = [trainer.step() for _ in range(2)]
         trainer.close()
-    pays = [[(str(t.address), t.signals) for d in runs[a] for e in d.episodes for t in e.traces] for a in runs]
+    pays = [[(str(t.address), t.rewards) for d in runs[a] for e in d.episodes for t in e.traces] for a in runs]
     assert pays[0] == pays[1] == pays[2]
     for audits in (2, 0):
         assert [len(graded_places(done)) for done in runs[audits]] == [audits, audits]

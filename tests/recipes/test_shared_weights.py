@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from cotrain.algorithms.policy_gradient import Clipped, leave_one_out, z_score
+from cotrain.algorithms.policy_gradient import PPOClip, leave_one_out, z_score
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.recipes.rise import rise, score_of
 from cotrain.recipes.self_verify import choose_to_review, self_verify
@@ -69,13 +69,13 @@ def test_who_learns_when():
 def test_parameters_of_tango():
     recipe = tango(step_scale="one", estimator="rloo", clip_high=0.28)
     for objective in recipe.objectives.values():
-        assert (objective.by.step_scale, objective.by.advantage, objective.by.loss) == (
+        assert (objective.algorithm.step_scale, objective.algorithm.advantage, objective.algorithm.loss) == (
             "one",
             leave_one_out,
-            Clipped(0.2, 0.28),
+            PPOClip(0.2, 0.28),
         )
-    plain = tango().objectives["generator"].by
-    assert (plain.step_scale, plain.advantage, plain.loss) == ("1/K", z_score, Clipped(0.2, 0.2))
+    plain = tango().objectives["generator"].algorithm
+    assert (plain.step_scale, plain.advantage, plain.loss) == ("1/K", z_score, PPOClip(0.2, 0.2))
 
 
 @pytest.mark.parametrize(
@@ -105,9 +105,9 @@ def test_a_verification_batch_is_balanced_and_reviews_of_a_solution_are_a_group(
     trainer = CoTrainer(recipe)
     result = trainer.step()
     row, traces = result.row, [t for e in result.episodes for t in e.traces]
-    judged = [t for t in traces if t.role == "solver" and t.truth["judged"]]
-    assert 0 < len(judged) < 12 and row["solver/truth/judged"] == len(judged) / 12
-    assert sum(t.truth["correct"] for t in judged) == len(judged) / 2
+    judged = [t for t in traces if t.role == "solver" and t.metadata["judged"]]
+    assert 0 < len(judged) < 12 and row["solver/metadata/judged"] == len(judged) / 12
+    assert sum(t.metadata["correct"] for t in judged) == len(judged) / 2
     assert row["verifier/base_rate"] == 0.5
     reviews = [t for t in traces if t.role == "verifier"]
     assert sorted(t.parent for t in reviews) == sorted(3 * [str(t.address) for t in judged])

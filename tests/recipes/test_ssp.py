@@ -29,7 +29,7 @@ from cotrain.recipes.ssp.searching import (
 from cotrain.rollout.common_roles import parse_search, parse_solution
 from cotrain.rollout.readers import TextReader
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.rollout.stores import TaskPool
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, Talks, spoken
@@ -67,15 +67,15 @@ def played(answers, *, question=QUESTION, read=str(AIM), seek=say_search, pool=N
     roles["proposer"] = Role(policy="proposer", prompt="{hint}", sampling=writes)
     for name in ("reader", "solver"):
         roles[name] = Role(policy=name, prompt="{problem} Solve:", parse=parse_solution, sampling=writes)
-    executor = Executor(spoken(programs), dict.fromkeys(roles, ByteRenderer()), roles, 0)
+    executor = RolloutRunner(spoken(programs), dict.fromkeys(roles, ByteRenderer()), roles, 0)
     options = {"samples": len(answers), "pool": TaskPool() if pool is None else pool} | options
-    [episode] = executor.play(partial(search_and_play, **options), [task], step=0, group_size=1)
+    [episode] = executor.collect(partial(search_and_play, **options), [task], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     return {name: [t for t in episode.traces if t.role == name] for name in roles}, episode
 
 
 def values(traces):
-    return [t.signals[0].value for t in traces]
+    return [t.rewards[0].value for t in traces]
 
 
 def prompts(traces):
@@ -104,9 +104,9 @@ def test_the_proposers_side_earns_what_solvers_fail():
     found, episode = played([AIM, AIM, 0, AIM])
     assert values(found["seeker"]) == [0.25] * 4 and values(found["proposer"]) == [0.25]  # 1 − 3/4
     assert values(found["solver"]) == [1.0, 1.0, 0.0, 1.0]
-    assert found["proposer"][0].truth == {"valid": True, "verified": True, "solved": 0.75}
+    assert found["proposer"][0].metadata == {"valid": True, "verified": True, "solved": 0.75}
     assert {t.group for t in found["solver"]} == {str(found["proposer"][0].address)}
-    assert len({t.group for t in found["searcher"]}) == 1 and not any(t.signals for t in found["reader"])
+    assert len({t.group for t in found["searcher"]}) == 1 and not any(t.rewards for t in found["reader"])
     [item] = TaskPool().with_episodes([episode], step=2).items
     assert (item.problem, item.answer, item.solved) == (f"{TEXT}\n{QUESTION}", str(AIM), 0.75)
 
@@ -114,10 +114,10 @@ def test_the_proposers_side_earns_what_solvers_fail():
 def test_all_turns_of_a_solver_earn_what_its_answer_earns():
     found, _ = played([AIM, 0])
     assert values(found["searcher"]) == [1.0, 0.0] * 4  # in turn: nuts, pears, apples, nothing
-    assert found["solver"][0].truth["gathered"] == 1.0 and found["solver"][0].truth["correct"] is True
+    assert found["solver"][0].metadata["gathered"] == 1.0 and found["solver"][0].metadata["correct"] is True
     assert all(TEXT.split(" How")[0] in text for text in prompts(found["solver"]))  # put in order
     hidden, _ = played([AIM], turns=2)
-    assert "There are 5 apples." not in prompts(hidden["solver"])[0] and hidden["solver"][0].truth["gathered"] < 1.0
+    assert "There are 5 apples." not in prompts(hidden["solver"])[0] and hidden["solver"][0].metadata["gathered"] < 1.0
 
 
 def test_the_reader_sees_noise_and_nothing_else_of_the_library():
@@ -133,8 +133,8 @@ def test_the_reader_sees_noise_and_nothing_else_of_the_library():
 def test_what_is_not_read_back_is_not_kept_and_an_old_question_takes_its_place():
     pool = TaskPool().with_episodes([played([AIM])[1]], step=0)
     found, episode = played([AIM, 0], read="1", pool=pool, invalid=-0.1)
-    assert values(found["proposer"]) == [-0.1] and found["proposer"][0].parsed["failure"] == "not verified"
-    assert found["proposer"][0].truth == {"valid": True, "verified": False}
+    assert values(found["proposer"]) == [-0.1] and found["proposer"][0].findings["failure"] == "not verified"
+    assert found["proposer"][0].metadata == {"valid": True, "verified": False}
     assert values(found["solver"]) == [1.0, 0.0]
     after = pool.with_episodes([episode], step=1)
     assert [(item.played, item.solved, item.born) for item in after.items] == [(2, 0.5, 0)]
@@ -147,7 +147,7 @@ def test_more_than_half_of_the_readers_decide_whoever_answers_first(said, kept):
     for order in itertools.permutations(said):
         answers = iter(order)
         found, _ = played([AIM], read=lambda it=answers: next(it), reads=3)
-        assert found["proposer"][0].truth["verified"] is kept, order
+        assert found["proposer"][0].metadata["verified"] is kept, order
 
 
 @pytest.mark.parametrize(
@@ -205,42 +205,42 @@ def played_own(library, task, answers, queries=("beetle", "box", "nothing"), que
     def seek(fields, rng):
         return f"<search> {queries[fields['question'].count('Search: ')]}</search>"
 
-    options = {"read": task.answer, "noise": 2} | options
+    options = {"read": task.gold, "noise": 2} | options
     return played(answers, question=question, seek=seek, task=task, own=library, **options)
 
 
 def test_a_search_of_ones_own_is_the_library_and_the_grader_compares(own):
     library, asked, task = own
-    found, episode = played_own(library, task, [f"{task.answer}.0", "7", task.answer, "8"])
+    found, episode = played_own(library, task, [f"{task.gold}.0", "7", task.gold, "8"])
     seen = prompts(found["seeker"])
     assert (
-        seen[0].startswith(f"Answer: {task.answer} Plan:")
+        seen[0].startswith(f"Answer: {task.gold} Plan:")
         and "Search: beetle\nBoxes are made of wood.\nAbout beetle." in seen[1]
     )
     assert not any(task.prompt in text for text in [*seen, *prompts(found["proposer"])])  # it sees the answer alone
     assert values(found["solver"]) == [1.0, 0.0, 1.0, 0.0]  # by value: 10.0 is 10
-    assert values(found["proposer"]) == [0.5] and found["proposer"][0].truth == {"verified": True, "solved": 0.5}
-    assert not any("correct" in trace.truth for trace in found["solver"])  # nobody knows the truth of the question
+    assert values(found["proposer"]) == [0.5] and found["proposer"][0].metadata == {"verified": True, "solved": 0.5}
+    assert not any("correct" in trace.metadata for trace in found["solver"])  # nobody knows the truth of the question
     [text] = set(prompts(found["reader"]))
     others = [query for query in asked if query.startswith("How many things") and query != task.prompt]
     assert len(others) == 2 and all(f"About {query}." in text for query in others)  # noise of other searches
     assert text.count("Boxes are made of wood.") == 1 and "About box." in text
     [item] = TaskPool().with_episodes([episode], step=0).items
-    assert (item.problem, item.answer) == (OWN_QUESTION, task.answer)
+    assert (item.problem, item.answer) == (OWN_QUESTION, task.gold)
     asked.clear()
-    played_own(library, task, [task.answer], noise=99)  # more than there are: the question itself is no noise
+    played_own(library, task, [task.gold], noise=99)  # more than there are: the question itself is no noise
     others = [query for query in asked if query.startswith("How many things")]
     assert len(others) == library.reader.source.size("train") - 1 and task.prompt not in others
 
 
 def test_an_old_question_of_ones_own_is_graded_by_its_own_answer(own):
     library, _, task = own
-    pool = TaskPool().with_episodes([played_own(library, task, [task.answer])[1]], step=0)
+    pool = TaskPool().with_episodes([played_own(library, task, [task.gold])[1]], step=0)
     other = library.reader.source.get("train", 1)
-    found, _ = played_own(library, other, [task.answer, other.answer], read="1", pool=pool)
-    assert found["proposer"][0].parsed["failure"] == "not verified" and values(found["solver"]) == [1.0, 0.0]
+    found, _ = played_own(library, other, [task.gold, other.gold], read="1", pool=pool)
+    assert found["proposer"][0].findings["failure"] == "not verified" and values(found["solver"]) == [1.0, 0.0]
     held_out, _ = played_own(library, task, [], question=library.reader.source.get("test", 0).prompt, samples=1)
-    assert held_out["proposer"][0].parsed["failure"] == "held out" and not held_out["reader"]
+    assert held_out["proposer"][0].findings["failure"] == "held out" and not held_out["reader"]
 
 
 def test_a_search_that_fails_is_counted_and_ends_nothing(own):
@@ -253,8 +253,8 @@ def test_a_search_that_fails_is_counted_and_ends_nothing(own):
         return [query] if len(query) < 10 else 7
 
     found, _ = played_own(replace(library, search=broken), task, [], samples=1)
-    assert [t.parsed.get("failure") for t in found["seeker"]] == ["search: TimeoutError"] * 2 + [None]
-    assert found["proposer"][0].parsed["failure"] == "nothing found" and values(found["proposer"]) == [0.0]
+    assert [t.findings.get("failure") for t in found["seeker"]] == ["search: TimeoutError"] * 2 + [None]
+    assert found["proposer"][0].findings["failure"] == "nothing found" and values(found["proposer"]) == [0.0]
     found, _ = played_own(replace(library, search=without_noise), task, [], samples=1)
     failed = [*found["seeker"], *found["proposer"]]
     assert {trace.failure for trace in failed} == {"search: no list of texts"} and not found["reader"]
@@ -262,7 +262,7 @@ def test_a_search_that_fails_is_counted_and_ends_nothing(own):
 
 @pytest.mark.whole
 def test_the_pool_of_a_run_is_in_its_state():
-    made = ssp(steps=3, verify=False, **SMALL | {"model": "embedded-search"})
+    made = ssp(steps=3, verify=False, **SMALL | {"model": "shipped-search"})
     trainer = CoTrainer(made)
     row = trainer.step().row
     assert row["generator/updates"] >= 1 and trainer.stores["pool"].items
@@ -273,7 +273,7 @@ def test_the_pool_of_a_run_is_in_its_state():
 
 def test_controls_and_refusals():
     made = ssp(**SMALL)
-    assert made.schedule.phases[0].in_turn == ("proposer", "generator") and made.roles["reader"].policy == "start"
+    assert made.schedule.phases[0].in_turn == ("proposer", "generator") and made.roles["reader"].policy == "reference"
     made = ssp(proposer="frozen", **SMALL)
     assert "proposer" not in made.objectives and made.roles["seeker"].policy == "proposer"
     assert not made.policies["proposer"].trained
@@ -289,7 +289,7 @@ def test_controls_and_refusals():
         ssp(**SMALL, search=len)
     full = ssp(**SMALL | {"model": "a/chat-model"}, search=search)
     assert "<search>nothing</search>" in full.roles["seeker"].prompt and full.roles["proposer"].parse is not None
-    with pytest.raises(ConfigError, match="'embedded-proposer' was not taught the formats of this game"):
-        ssp(model="embedded-proposer")
+    with pytest.raises(ConfigError, match="'shipped-proposer' was not taught the formats of this game"):
+        ssp(model="shipped-proposer")
     with pytest.raises(ConfigError, match="expected at least 1, 1 and 0"):
         ssp(turns=0)

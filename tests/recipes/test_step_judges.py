@@ -13,7 +13,7 @@ from cotrain.inference.replay import ReplayEngine
 from cotrain.recipes.genprm import genprm
 from cotrain.recipes.stepwiser import stepwiser
 from cotrain.rollout.common_roles import verifier
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 
@@ -21,7 +21,7 @@ SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 3, "group_size": 4, "st
 
 
 def signals(trace):
-    return {signal.name: signal.value for signal in trace.signals}
+    return {signal.name: signal.value for signal in trace.rewards}
 
 
 @pytest.mark.whole
@@ -35,16 +35,16 @@ def test_stepwiser_pays_for_as_many_right_as_wrong_steps():
             mine = [t for t in reviews if t.parent == name]
             if not mine:
                 continue
-            labels, drawn = solution.parsed["labels"], mine[0].parsed["counted"]
-            assert labels == [*solution.truth["step_ok"], solution.truth["correct"]]
+            labels, drawn = solution.findings["labels"], mine[0].findings["counted"]
+            assert labels == [*solution.metadata["step_ok"], solution.metadata["correct"]]
             counted += [labels[k] for k in drawn]
             for review in mine:
-                said = (*review.parsed["steps"], review.parsed["final"]) if "final" in review.parsed else ()
+                said = (*review.findings["steps"], review.findings["final"]) if "final" in review.findings else ()
                 share = sum(said[k] == labels[k] for k in drawn) / len(drawn) if said else 0.0
                 assert signals(review) == {"match": pytest.approx(share)}
         assert 2 * sum(counted) == len(counted)
         judged += bool(counted)
-        assert bool(counted) <= (len({t.truth["correct"] for t in solutions.values()}) == 2)
+        assert bool(counted) <= (len({t.metadata["correct"] for t in solutions.values()}) == 2)
     assert judged
 
 
@@ -52,11 +52,11 @@ def test_stepwiser_pays_for_as_many_right_as_wrong_steps():
 def test_stepwiser_without_labels_pays_for_the_verdict_on_the_answer_alone():
     episodes = CoTrainer(stepwiser(**SMALL, labels="answer")).step().episodes
     traces = {str(t.address): t for episode in episodes for t in episode.traces}
-    reviews = [t for t in traces.values() if t.role == "verifier" and "final" in t.parsed]
+    reviews = [t for t in traces.values() if t.role == "verifier" and "final" in t.findings]
     assert reviews and not any(t.role == "completer" for t in traces.values())
     for review in reviews:
-        correct = traces[review.parent].truth["correct"]
-        assert signals(review) == {"match": float(review.parsed["final"] == correct)}
+        correct = traces[review.parent].metadata["correct"]
+        assert signals(review) == {"match": float(review.findings["final"] == correct)}
 
 
 @pytest.mark.whole
@@ -64,12 +64,14 @@ def test_genprm_keeps_only_agreeing_reviews_that_pass_the_filter():
     count, trainer = 0, CoTrainer(genprm(**SMALL, rollouts=3, reviews=3))
     for episode in [e for _ in range(3) for e in trainer.step().episodes]:
         solutions = {str(t.address): t for t in episode.traces if t.role == "solver"}
-        judged = [t for t in solutions.values() if "labelled" in t.truth]
-        assert sum(t.truth["correct"] for t in judged) * 2 == len(judged)
+        judged = [t for t in solutions.values() if "labelled" in t.metadata]
+        assert sum(t.metadata["correct"] for t in judged) * 2 == len(judged)
         for review in (t for t in episode.traces if t.role == "verifier"):
             parent = solutions[review.parent]
-            whole = (*review.parsed.get("steps", ()), review.parsed.get("final")) == tuple(parent.parsed["labels"])
-            assert signals(review)["kept"] == float(whole and parent.truth["consensus"])
+            whole = (*review.findings.get("steps", ()), review.findings.get("final")) == tuple(
+                parent.findings["labels"]
+            )
+            assert signals(review)["kept"] == float(whole and parent.metadata["consensus"])
             count += 1
     assert count
 
@@ -101,7 +103,7 @@ def test_sizes_are_checked(build, arguments):
 
 
 def test_programs_are_run_for_chat_models_alone():
-    for model, judge in (("embedded", "steps"), ("embedded", "genprm"), (TINY, "genprm"), ("some/chat-model", "steps")):
+    for model, judge in (("shipped", "steps"), ("shipped", "genprm"), (TINY, "genprm"), ("some/chat-model", "steps")):
         with pytest.raises(
             ConfigError, match="genprm: tool 'python' runs the programs of judge='genprm' by a chat model"
         ):
@@ -114,7 +116,7 @@ def test_programs_are_run_for_chat_models_alone():
         assert phase.options["tool"] == recipe.evaluation.options["tool"] == tool
         assert ("it is run as soon as" in recipe.roles["verifier"].prompt) == (tool == "python")
     assert "{count}" in made["python"].roles["verifier"].prompt
-    assert genprm().roles["verifier"] == verifier("verifier", "embedded")
+    assert genprm().roles["verifier"] == verifier("verifier", "shipped")
 
 
 class Dictated:
@@ -146,29 +148,29 @@ def test_a_run_learns_what_a_verifier_wrote_around_its_programs(tmp_path):
         made.roles["verifier"], prompt="{problem}{solution}{nonce}COUNT{count}!", sampling=Sampling(max_tokens=256)
     )
     trainer = CoTrainer(replace(made, roles={**made.roles, "verifier": short}))
-    renderer = trainer.executor.renderers["verifier"]
-    trainer.executor.engine = Dictated(trainer.executor.engine, renderer)
+    renderer = trainer.runner.renderers["verifier"]
+    trainer.runner.engine = Dictated(trainer.runner.engine, renderer)
     outcome = trainer.step()
     reviews = [t for e in outcome.episodes for t in e.traces if t.role == "verifier"]
     assert len(reviews) == outcome.row["verifier/call/ok"] > 0
     for review in reviews:
         first, last = (review.token_ids[turn.start : turn.end] for turn in review.turns)
         assert renderer.decode(first) == "<analyze>a</analyze><verify>print(2 * 3)</verify>"
-        assert renderer.decode(last).startswith("<output>") and "final" in review.parsed
+        assert renderer.decode(last).startswith("<output>") and "final" in review.findings
         assert review.text.count("print(2 * 3)") == review.text.count("\n6\n") == 1
     kept = [t for t in reviews if signals(t)["kept"] == 1.0]
     assert outcome.row["verifier/updates"] == 1 and 0 < len(kept) < len(reviews)
     assert outcome.row["verifier/verifier/tokens"] == sum(t.sampled_count for t in kept)
     traces = [t for e in outcome.episodes for t in e.traces]
     engine = ReplayEngine(traces)
-    again = Executor(engine, trainer.executor.renderers, trainer.recipe.roles, trainer.executor.seed)
+    again = RolloutRunner(engine, trainer.runner.renderers, trainer.recipe.roles, trainer.runner.seed)
     [phase] = made.schedule.phases
     tasks = [EASY.get(*e.task_id.split("/")[1:2], int(e.task_id.rpartition("/")[2])) for e in outcome.episodes]
-    assert again.play(phase.protocol, tasks, step=outcome.episodes[0].step, group_size=1) == outcome.episodes
+    assert again.collect(phase.protocol, tasks, step=outcome.episodes[0].step, group_size=1) == outcome.episodes
 
 
 def test_a_frozen_generator_has_no_pull():
     with pytest.raises(ConfigError, match=r"kl is 0\.2.*generator=trained"):
         stepwiser(kl=0.2)
-    assert stepwiser(kl=0.2, generator="trained").objectives["generator"].by.kl.coefficient == 0.2
-    assert "start" not in stepwiser().policies and stepwiser(kl=0.0)
+    assert stepwiser(kl=0.2, generator="trained").objectives["generator"].algorithm.kl.weight == 0.2
+    assert "reference" not in stepwiser().policies and stepwiser(kl=0.0)

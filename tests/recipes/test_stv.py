@@ -14,7 +14,7 @@ from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.recipes.stv import say_again, solve_for_the_verifier, stv, teach
 from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
 
@@ -49,8 +49,8 @@ def played(protocol, *, solve, review, **options):
         "sighted": role("t", "{problem} {solution} Review:", parse_review),
         "pupil": role("p", "{problem} {solution} Review:", parse_review),
     }
-    executor = Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
-    episodes = executor.play(partial(protocol, **options), TASKS, step=0, group_size=1)
+    executor = RolloutRunner(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
+    episodes = executor.collect(partial(protocol, **options), TASKS, step=0, group_size=1)
     assert all(e.failure is None for e in episodes), [e.failure for e in episodes]
     return [{name: [t for t in e.traces if t.role == name] for name in roles} for e in episodes]
 
@@ -60,7 +60,7 @@ def some_right(task, draw):
 
 
 def signals(traces, name):
-    return [s.value for t in traces for s in t.signals if s.name == name]
+    return [s.value for t in traces for s in t.rewards if s.name == name]
 
 
 LESSONS = {"group": 4, "sight": "solution", "keep": "readable"}
@@ -70,15 +70,15 @@ def test_what_is_said_in_sight_of_the_reference_is_learned_without_it():
     for traces in played(teach, solve=some_right, review=lambda same, draw: bool(same), **LESSONS):
         assert len(traces["sighted"]) == len(traces["pupil"]) == 4 and not traces["verifier"]
         for sighted, pupil in zip(traces["sighted"], traces["pupil"], strict=True):
-            assert pupil.text == sighted.text and sighted.parsed["final"] is sighted.truth["correct"]
+            assert pupil.text == sighted.text and sighted.findings["final"] is sighted.metadata["correct"]
             assert len(pupil.prompt_ids) < len(sighted.prompt_ids)
-            assert "correct" not in pupil.truth
+            assert "correct" not in pupil.metadata
         assert signals(traces["pupil"], "lesson") == [1.0] * 4
 
 
 def test_lessons_that_are_not_the_truth_can_be_left_out():
     for traces in played(teach, solve=some_right, review=lambda same, draw: True, **LESSONS | {"keep": "right"}):
-        right = [float(t.truth["correct"]) for t in traces["solver"]]
+        right = [float(t.metadata["correct"]) for t in traces["solver"]]
         assert signals(traces["pupil"], "lesson") == right
 
 
@@ -92,13 +92,13 @@ def test_a_blind_teacher_is_shown_no_reference():
 def test_the_answer_alone_can_be_what_is_in_sight():
     [found, *_] = played(teach, solve=some_right, review=lambda same, draw: True, **LESSONS | {"sight": "answer"})
     prompt = ByteRenderer().decode(found["sighted"][0].prompt_ids)
-    assert prompt.startswith(f"{TASKS[0].prompt}\n\nReference answer, which is right:\n{TASKS[0].answer} <step>")
+    assert prompt.startswith(f"{TASKS[0].prompt}\n\nReference answer, which is right:\n{TASKS[0].gold} <step>")
 
 
 def test_the_share_that_calls_a_solution_right_is_its_pay():
     for traces in played(solve_for_the_verifier, solve=some_right, review=lambda same, draw: draw < 0.5, reviews=4):
-        said = [t.parsed["final"] for t in traces["verifier"]]
-        truth = traces["solver"][0].truth["correct"]
+        said = [t.findings["final"] for t in traces["verifier"]]
+        truth = traces["solver"][0].metadata["correct"]
         assert signals(traces["solver"], "called_right") == [sum(said) / 4]
         assert signals(traces["verifier"], "agreement") == [float(final is truth) for final in said]
     for traces in played(solve_for_the_verifier, solve=lambda t, d: "?", review=lambda same, draw: True, reviews=4):
@@ -125,7 +125,7 @@ def test_controls_differ_in_the_lessons_alone():
 
 @pytest.mark.whole
 def test_the_verifier_is_taught_first_and_stays_as_it_is_while_it_pays():
-    trainer = CoTrainer(stv(steps=2, lessons=1, reviews=2, verifier_lr=1e-3, **SMALL | {"model": "embedded"}))
+    trainer = CoTrainer(stv(steps=2, lessons=1, reviews=2, verifier_lr=1e-3, **SMALL | {"model": "shipped"}))
 
     def weights(name):
         return {key: tensor.clone() for key, tensor in trainer.policies.tensors()[name].items()}

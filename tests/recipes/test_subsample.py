@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from cotrain.algorithms.grpo import grpo
+from cotrain.algorithms.grpo import GRPO
 from cotrain.algorithms.policy_gradient import drop_flat_groups
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.signals import OUTCOME
@@ -40,7 +40,7 @@ def test_chances_are_equal_or_proportional_to_the_advantage():
 
 
 def brought_to(size):
-    return grpo(rewards={OUTCOME: 1.0}, after=(drop_flat_groups, Subsample(size=size)))
+    return GRPO(reward_weights={OUTCOME: 1.0}, edit_after=(drop_flat_groups, Subsample(size=size)))
 
 
 def test_statistics_are_those_of_all_traces():

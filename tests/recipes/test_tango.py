@@ -14,18 +14,20 @@ def test_both_at_once_refuses_what_it_would_pass_over(asked):
 
 
 def test_the_verifier_may_be_pulled_to_its_own_start():
-    made = tango(verifier_kl=0.001, verifier_model="embedded-checker")
-    assert made.objectives["verifier"].by.kl.reference == "verifier_start"
-    assert made.policies["verifier_start"].model == "embedded-checker" and made.policies["start"].model == "embedded"
+    made = tango(verifier_kl=0.001, verifier_model="shipped-checker")
+    assert made.objectives["verifier"].algorithm.kl.to == "verifier_reference"
+    assert (
+        made.policies["verifier_reference"].model == "shipped-checker" and made.policies["reference"].model == "shipped"
+    )
     plain = tango()
-    assert plain.objectives["verifier"].by.kl is None and "verifier_start" not in plain.policies
-    assert "verifier_start" not in tango(verifier_kl=0.001, verifier="frozen").policies
+    assert plain.objectives["verifier"].algorithm.kl is None and "verifier_reference" not in plain.policies
+    assert "verifier_reference" not in tango(verifier_kl=0.001, verifier="frozen").policies
 
 
 def test_the_outcome_may_keep_its_weight_beside_the_steps():
-    assert tango(blend="add").objectives["generator"].by.blend == "add"
-    assert tango(blend="reward").objectives["generator"].by.blend == "reward"
-    assert tango().objectives["generator"].by.blend == "convex"
+    assert tango(advantage_mix="add").objectives["generator"].algorithm.advantage_mix == "add"
+    assert tango(advantage_mix="reward").objectives["generator"].algorithm.advantage_mix == "reward"
+    assert tango().objectives["generator"].algorithm.advantage_mix == "convex"
 
 
 @pytest.mark.parametrize("simultaneous", [True, False])

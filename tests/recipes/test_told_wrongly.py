@@ -12,7 +12,7 @@ from cotrain.recipes.grpo import grpo, solve_and_be_told
 from cotrain.recipes.judged import solve_to_be_believed
 from cotrain.rollout.common_roles import parse_solution
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from tests.helpers import EASY, spoken
 
 
@@ -27,10 +27,10 @@ def judge_solutions(noise: float | tuple[float, float], count: int = 100) -> lis
         return text.replace("<answer>", "<answer>9") if fields["problem"] in wrong else text
 
     role = Role(policy="solver", prompt="{problem}", sampling=Sampling(max_tokens=999), parse=parse_solution)
-    player = Executor(spoken({"solver": say}), {"solver": ByteRenderer()}, {"solver": role}, seed=0)
-    played = player.play(partial(solve_and_be_told, noise=noise), tasks, step=0, group_size=2)
+    player = RolloutRunner(spoken({"solver": say}), {"solver": ByteRenderer()}, {"solver": role}, seed=0)
+    played = player.collect(partial(solve_and_be_told, noise=noise), tasks, step=0, group_size=2)
     assert not any(e.failure for e in played)
-    return [(t.truth["correct"], s.value) for e in played for t in e.traces for s in t.signals if s.name == "word"]
+    return [(t.metadata["correct"], s.value) for e in played for t in e.traces for s in t.rewards if s.name == "word"]
 
 
 @pytest.mark.whole
@@ -58,11 +58,11 @@ def test_the_share_that_is_wrong_is_the_noise_and_flips_are_nested():
 
 def test_an_unreadable_solution_earns_nothing_however_the_judge_errs():
     role = Role(policy="solver", prompt="{problem}", sampling=Sampling(max_tokens=99), parse=parse_solution)
-    player = Executor(
+    player = RolloutRunner(
         spoken({"solver": lambda fields, rng: "nothing"}), {"solver": ByteRenderer()}, {"solver": role}, 0
     )
-    [episode] = player.play(partial(solve_and_be_told, noise=1.0), [EASY.get("train", 0)], step=0, group_size=1)
-    assert [s.value for s in episode.traces[0].signals if s.name == "word"] == [0.0]
+    [episode] = player.collect(partial(solve_and_be_told, noise=1.0), [EASY.get("train", 0)], step=0, group_size=1)
+    assert [s.value for s in episode.traces[0].rewards if s.name == "word"] == [0.0]
 
 
 def test_a_solution_that_could_not_be_graded_earns_nothing_and_is_no_zero():
@@ -79,10 +79,10 @@ def test_a_solution_that_could_not_be_graded_earns_nothing_and_is_no_zero():
     for protocol, options in ((solve_and_be_told, {"noise": 0.0}), (solve_to_be_believed, {"reviews": 2})):
         says = {"solver": lambda fields, rng: task.solution, "judge": lambda fields, rng: ""}
         roles = {"solver": role, "verifier": judge}
-        player = Executor(spoken(says), dict.fromkeys(says, ByteRenderer()), roles, 0)
-        [episode] = player.play(partial(protocol, **options), [task], step=0, group_size=1)
+        player = RolloutRunner(spoken(says), dict.fromkeys(says, ByteRenderer()), roles, 0)
+        [episode] = player.collect(partial(protocol, **options), [task], step=0, group_size=1)
         [trace] = episode.traces
-        assert episode.failure is None and trace.failure == "the grader died" and not trace.signals
+        assert episode.failure is None and trace.failure == "the grader died" and not trace.rewards
 
 
 def test_it_is_what_the_generator_learns_from():

@@ -68,7 +68,7 @@ def check_too_long(recipe, *, alone: bool = True) -> None:
         engines.append(Narrow(engine, models, recipe.roles))
         return engines[-1]
 
-    trainer = CoTrainer(recipe, wrap=narrow)
+    trainer = CoTrainer(recipe, wrap_engine=narrow)
     episodes = [episode for _ in range(STEPS) for episode in trainer.step().episodes]
     trainer.close()
     assert {episode.failure for episode in episodes} == {None}
@@ -104,7 +104,7 @@ def test_a_chain_that_outgrows_the_context_is_a_dead_end():
         engines.append(Shallow(engine))
         return engines[-1]
 
-    trainer = CoTrainer(recipe_of("alphaproof"), wrap=shallow)
+    trainer = CoTrainer(recipe_of("alphaproof"), wrap_engine=shallow)
     done = trainer.step()
     trainer.close()
     assert not any(episode.failure for episode in done.episodes)

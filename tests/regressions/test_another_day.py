@@ -76,7 +76,7 @@ def test_a_run_that_goes_on_another_day_tells_the_day_of_its_beginning(model, tm
         return engines[-1]
 
     with pytest.raises(Interrupted):
-        loop.start_run(recipe_of(model), out, checkpoint_every=1, wrap=wrap)
+        loop.start_run(recipe_of(model), out, checkpoint_every=1, wrap_engine=wrap)
     begun = datetime.fromisoformat(json.loads((out / "provenance.json").read_text())["begun"])
     monkeypatch.setattr(chat_template, "datetime", NextYear)
     loop.resume_run(recipe_of(model), out)

@@ -7,11 +7,11 @@ from functools import partial
 
 import pytest
 
-from cotrain.config.schedule import single
+from cotrain.config.schedule import constant_schedule
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.recipes.grpo import grpo
-from cotrain.rollout.event_loop import together
+from cotrain.rollout.event_loop import gather
 from cotrain.runs import run as loop
 from cotrain.storage.ledger import Ledger
 from tests.helpers import EASY, TINY
@@ -22,7 +22,9 @@ ROOM = {"model": TINY, "tasks_per_step": 1, "group_size": 2, "evaluation_tasks":
 def trained(protocol, out, **options):
     made = grpo(tasks=EASY, **ROOM)
     measured = replace(made.evaluation, group_size=1, greedy=False, splits=())
-    loop.start_run(replace(made, evaluation=measured, schedule=single(partial(protocol, **options), "generator")), out)
+    loop.start_run(
+        replace(made, evaluation=measured, schedule=constant_schedule(partial(protocol, **options), "generator")), out
+    )
     with Ledger(out / "episodes") as ledger:
         return sorted({trace.group for episode in ledger.read(0) for trace in episode.traces})
 
@@ -34,7 +36,7 @@ async def of_its_own(task, roles, *, named="", paid=(0, 1)):
     problems = [f"{task.prompt} Case {n}." for n in (1, 2)]
     groups = {"": [None, None], "each": ["0/1", "0/2"], "whole": [solver.whole_group] * 2}[named]
     asked = [solver.many(2, problem=text, group=group) for text, group in zip(problems, groups, strict=True)]
-    for problem, turns in enumerate(await together(asked)):
+    for problem, turns in enumerate(await gather(asked)):
         for place, turn in enumerate(turns):
             if problem in paid:
                 turn.reward(OUTCOME, float(place))

@@ -53,7 +53,7 @@ def test_an_answer_that_is_too_long_for_the_verifier_is_learned_from(tmp_path, s
     assert not any(episode.failure for episode in done.episodes)
     solutions = [trace for episode in done.episodes for trace in episode.traces if trace.role == "solver"]
     assert not any(trace.failure for trace in solutions)
-    assert all(any(reward.name == "outcome" for reward in trace.signals) for trace in solutions)
+    assert all(any(reward.name == "outcome" for reward in trace.rewards) for trace in solutions)
     failed = [trace for trace in reviews_of(done) if trace.failure == TOO_LONG]
     assert len(failed) >= round(share * len(prompts)) > 0
     assert done.row["verifier/failed"] == len(failed) / len(reviews_of(done))

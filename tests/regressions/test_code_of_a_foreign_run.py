@@ -24,20 +24,22 @@ from pathlib import Path
 with (Path(__file__).parent / "ran").open("a") as canary:
     canary.write("x")
 
-from cotrain import recipe, Settings, grpo, Objective, single
+from cotrain import recipe, RunConfig, GRPO, Objective, constant_schedule
 from cotrain.rollout import common_roles
 from cotrain.core.signals import OUTCOME
 from cotrain.rollout.protocols import solve
 
 
 @recipe(steps=1)
-def mine(run: Settings):
+def mine(run: RunConfig):
     return run.recipe(
         "mine",
         policies={"generator": run.learner()},
         roles={"solver": common_roles.solver("generator", run.model)},
-        objectives={"generator": Objective(policy="generator", on="solver", by=grpo(rewards={OUTCOME: 1.0}))},
-        schedule=single(solve, "generator"),
+        objectives={
+            "generator": Objective(policy="generator", role="solver", algorithm=GRPO(reward_weights={OUTCOME: 1.0}))
+        },
+        schedule=constant_schedule(solve, "generator"),
         evaluate=solve,
     )
 """
@@ -78,8 +80,8 @@ def named(folder, target):
     directory = RunDirectory(folder)
     saved = directory.read("recipe.json")
     saved["origin"]["target"] = target
-    directory.write_sealed({"recipe.json": saved})
-    assert directory.sealed_files()["recipe.json"] == digest_of((folder / "recipe.json").read_bytes())
+    directory.write_with_hashes({"recipe.json": saved})
+    assert directory.recorded_hashes()["recipe.json"] == digest_of((folder / "recipe.json").read_bytes())
 
 
 def ran(run):
@@ -167,7 +169,9 @@ def test_an_edited_method_of_a_run_begun_here_is_trusted_where_it_was_begun(run,
     named(out, f"{method}:mine")
     (out / "provenance.json").write_text((out / "provenance.json").read_text() + " ")
     directory = RunDirectory(out)
-    directory.write_sealed({"provenance.json": json.loads((out / "provenance.json").read_text()) | {"python": "other"}})
+    directory.write_with_hashes(
+        {"provenance.json": json.loads((out / "provenance.json").read_text()) | {"python": "other"}}
+    )
     assert main(["eval", str(out), "--problems", "1"]) == 2
     assert str(method) in capsys.readouterr().err
 
@@ -186,7 +190,7 @@ def change(run, change_settings):
     directory = RunDirectory(run)
     saved = directory.read("recipe.json")
     change_settings(saved["origin"])
-    directory.write_sealed({"recipe.json": saved})
+    directory.write_with_hashes({"recipe.json": saved})
 
 
 def test_a_task_source_a_module_and_a_sandbox_are_code_too(run, tmp_path, monkeypatch, capsys):

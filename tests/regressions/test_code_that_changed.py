@@ -43,7 +43,7 @@ def test_a_module_beside_the_reward_is_noticed_shown_and_recorded(begun, capsys)
     home = begun.parent
     record = json.loads((begun / CODE).read_text())
     assert set(record["versions"][0]["files"]) == {str(home / "reward.py"), str(home / "weights.py")}
-    assert REWARD in record["texts"].values() and CODE in RunDirectory(begun).sealed_files()
+    assert REWARD in record["texts"].values() and CODE in RunDirectory(begun).recorded_hashes()
     assert "abcdefghijklmnop" not in (begun / CODE).read_text()  # what looks like a key
 
     (home / "weights.py").write_text("SIGN = -1\n")

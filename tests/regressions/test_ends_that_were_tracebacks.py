@@ -53,7 +53,7 @@ def test_metrics_that_are_removed_end_the_run_in_one_line(tmp_path, when):
 
 def test_a_writer_that_is_watched_and_one_that_is_not(tmp_path):
     for watched in (True, False):
-        with JsonlWriter(tmp_path / "rows", watched=watched) as writer:
+        with JsonlWriter(tmp_path / "rows", shows_progress=watched) as writer:
             writer.append({"step": 0})
             (tmp_path / "rows").unlink()
             if not watched:
@@ -116,19 +116,19 @@ def test_memory_that_runs_out_anywhere_is_one_line(error, tmp_path, capsys, monk
 OWN = """
 import sys
 from dataclasses import replace
-from cotrain import recipe, Settings
+from cotrain import recipe, RunConfig
 from cotrain.recipes.grpo import grpo
 
 def counts(episodes):
     raise KeyError("vote")
 
 @recipe(steps=1)
-def measured(run: Settings):
+def measured(run: RunConfig):
     made = grpo(**run.values())
     return replace(made, evaluation=replace(made.evaluation, measures=(counts,), splits=()))
 
 @recipe(steps=1)
-def leaves(run: Settings):
+def leaves(run: RunConfig):
     sys.exit(0)
 """
 

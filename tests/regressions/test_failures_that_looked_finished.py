@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from cotrain import api
-from cotrain.config.schedule import single
+from cotrain.config.schedule import constant_schedule
 from cotrain.core.errors import ConfigError, RunDirectoryError, TooManyFailures
 from cotrain.metrics.heldout import measure_solver
 from cotrain.recipes.grpo import grpo
@@ -35,7 +35,7 @@ def brief(steps=2, evaluate=solve, train=solve, **settings):
         greedy=False,
         splits=(),
     )
-    return replace(made, evaluation=replace(measured, curve_tasks=2), schedule=single(train, "generator"))
+    return replace(made, evaluation=replace(measured, curve_tasks=2), schedule=constant_schedule(train, "generator"))
 
 
 async def breaks(task, roles):

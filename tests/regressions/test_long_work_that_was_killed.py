@@ -18,7 +18,7 @@ from cotrain.data.columns import ANY
 from cotrain.pretraining import paraphrases
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.storage.kept_work import KeptWork
 from tests.helpers import TINY, spoken
 
@@ -42,7 +42,7 @@ def run_and_kill(words, folder, name, rows):
 
 @pytest.mark.whole
 def test_an_attack_goes_on_where_it_was_killed(tmp_path, capsys):
-    words = ["attack", "embedded", "--problems", "8", "--each", "2", "--threads", "1"]
+    words = ["attack", "shipped", "--problems", "8", "--each", "2", "--threads", "1"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert main([*words, "--out", str(whole)]) == 0
     for rows in (2, 4):
@@ -71,7 +71,7 @@ def test_paraphrases_go_on_where_they_stopped(tmp_path, monkeypatch):
     def write(work):
         problems = paraphrases.read_problems(str(tmp_path / "train.jsonl"), ANY.question, ANY.answer)
         role = Role(policy="writer", prompt=paraphrases.PARAPHRASE, sampling=Sampling(max_tokens=200))
-        player = Executor(spoken({"writer": speak}), {"writer": ByteRenderer()}, {"writer": role}, 0)
+        player = RolloutRunner(spoken({"writer": speak}), {"writer": ByteRenderer()}, {"writer": role}, 0)
         paraphrases.write_paraphrases(player, problems, tries=2, say=print, work=work)
         return [one.text for one in problems]
 

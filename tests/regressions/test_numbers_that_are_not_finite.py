@@ -30,8 +30,8 @@ from cotrain.algorithms.policy_gradient import PolicyGradient
 from cotrain.config.evaluation import Evaluation
 from cotrain.config.policies import trainable
 from cotrain.config.recipe import Objective, Recipe
-from cotrain.config.run_config import Settings, recipe
-from cotrain.config.schedule import single
+from cotrain.config.run_config import RunConfig, recipe
+from cotrain.config.schedule import constant_schedule
 from cotrain.metrics.heldout import measure_solver
 from cotrain.rollout.common_roles import solver
 from cotrain import examine
@@ -58,13 +58,15 @@ async def graded(task, roles):
 
 
 @recipe
-def spoiled(run: Settings, *, good: int = 1, bad: int = 3) -> Recipe:
+def spoiled(run: RunConfig, *, good: int = 1, bad: int = 3) -> Recipe:
     LEFT[:] = [good, bad]
     return Recipe(
         name="spoiled", tasks=EASY, steps=6, seed=run.seed, tasks_per_step=2, group_size=2,
         policies={"generator": trainable(TINY, lr=1e-3)}, roles={"solver": solver("generator", TINY)},
-        objectives={"generator": Objective(policy="generator", on="solver", by=Spoiled(rewards={OUTCOME: 1.0}))},
-        schedule=single(graded, "generator", name="generator"),
+        objectives={
+            "generator": Objective(policy="generator", role="solver", algorithm=Spoiled(reward_weights={OUTCOME: 1.0}))
+        },
+        schedule=constant_schedule(graded, "generator", name="generator"),
         evaluation=Evaluation(protocol=graded, measures=(measure_solver("solver", 1),), tasks=1, group_size=1),
     )
 """
@@ -85,7 +87,7 @@ def test_three_skipped_updates_go_back_once_and_on_with_other_draws(method, tmp_
     assert told.count("update skipped") == 3 and told.count("going back to step-000003") == 1
     assert re.search(r"skipped 3 of its last 4 updates.*; lower the learning rate", told)
     _, documents = checkpoints.latest_checkpoint(out / "checkpoints").load()
-    assert (documents["state"]["retries"], documents["state"]["finished"]) == (1, 6)
+    assert (documents["state"]["rollback_count"], documents["state"]["finished"]) == (1, 6)
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [row["generator/skipped"] for row in rows] == [0, 1, 1, 0, 0, 0]
     batches = [json.loads(line) for line in (out / "skipped.jsonl").read_text().splitlines()]
@@ -113,7 +115,7 @@ def test_where_going_back_does_not_help_it_stops_with_the_reason(method, tmp_pat
 @pytest.mark.whole
 def test_other_draws_are_other_rollouts(method):
     once, again = CoTrainer(make_recipe(method, {})), CoTrainer(make_recipe(method, {}))
-    again.set_attempt(1)
+    again.reseed(1)
     assert once.step().episodes != again.step().episodes
 
 
@@ -161,7 +163,7 @@ def test_skips_far_apart_are_borne():
 
 def test_weights_that_are_not_finite_are_no_checkpoint(method, tmp_path):
     trainer, directory = CoTrainer(make_recipe(method, {})), RunDirectory(tmp_path)
-    directory.write_sealed({"recipe.json": recipe_json(trainer.recipe, checkpoint_every=1)})
+    directory.write_with_hashes({"recipe.json": recipe_json(trainer.recipe, checkpoint_every=1)})
     with torch.no_grad():
         next(trainer.policies["generator"].model.parameters()).fill_(math.nan)
     with pytest.raises(NotFinite, match="'generator' has weights that are not finite"):

@@ -9,7 +9,7 @@ from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.core.errors import TooLong
 from cotrain.data.sources import task_source
-from cotrain.distributed.local import LocalBackend, make_embedded_engine
+from cotrain.distributed.local import LocalBackend, make_local_engine
 from cotrain.recipes.grpo import grpo
 from cotrain.runs import opening
 from cotrain.storage.ledger import Ledger
@@ -39,7 +39,7 @@ def questions(folder, long):
         for i in range(4):
             task = EASY.get(split, i)
             words = "word " * 900 if i in long else ""
-            rows.append(json.dumps({"question": words + task.prompt, "answer": task.answer}) + "\n")
+            rows.append(json.dumps({"question": words + task.prompt, "answer": task.gold}) + "\n")
         (folder / f"{split}.jsonl").write_text("".join(rows))
     return str(folder)
 
@@ -75,7 +75,7 @@ class TrainsAlone:
     """An engine that does not say how much it takes. Implements ``Engine``."""
 
     def __init__(self, handles, device):
-        engine = make_embedded_engine(handles, device)
+        engine = make_local_engine(handles, device)
         self.sample, self.advance, self.publish, self.counts = (
             engine.sample,
             engine.advance,

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 import cotrain
-from cotrain.config.schedule import single
+from cotrain.config.schedule import constant_schedule
 from cotrain.core.errors import ConfigError, CotrainError
 from cotrain.recipes.grpo import grpo
-from cotrain.rollout.event_loop import IdleLoop
+from cotrain.rollout.event_loop import EngineEventLoop
 from cotrain.rollout.protocols import solve
 from cotrain.runs.log import SilentObserver
 from tests.helpers import EASY, TINY
@@ -62,7 +62,7 @@ def test_a_failure_inside_of_a_running_loop_is_one_line_and_can_be_tried_again(t
 
     async def cell():
         with pytest.raises(CotrainError, match="step 1: 4 of 4 episodes failed, the first with: test_runs_in"):
-            cotrain.run(replace(brief(), schedule=single(breaks, "generator")), out=tmp_path / "run")
+            cotrain.run(replace(brief(), schedule=constant_schedule(breaks, "generator")), out=tmp_path / "run")
         cotrain.run(brief(), out=tmp_path / "run")
 
     asyncio.run(cell())
@@ -70,7 +70,7 @@ def test_a_failure_inside_of_a_running_loop_is_one_line_and_can_be_tried_again(t
 
 def test_what_interrupts_a_cell_ends_its_play():
     """It raises where the cell waits; what plays must not go on behind it."""
-    loop, began = IdleLoop(), threading.Event()
+    loop, began = EngineEventLoop(), threading.Event()
 
     async def play():
         began.set()
@@ -99,8 +99,8 @@ def test_what_interrupts_a_cell_ends_its_play():
         ("grpo", r"'grpo' is none: from cotrain.recipes.grpo import grpo, and pass grpo\(steps=100\)"),
         (grpo, "from cotrain.recipes.grpo import grpo, and pass grpo"),
         (sys.modules[grpo.__module__], "from cotrain.recipes.grpo import grpo, and pass grpo"),
-        (cotrain.grpo, "the recipe is cotrain.recipes.grpo"),
-        (cotrain.rloo(rewards={cotrain.OUTCOME: 1.0}), "the recipe is cotrain.recipes.grpo"),
+        (cotrain.GRPO, "the recipe is cotrain.recipes.grpo"),
+        (cotrain.RLOO(reward_weights={cotrain.OUTCOME: 1.0}), "the recipe is cotrain.recipes.grpo"),
         (brief, r"call the function, as in brief\(steps=100\)"),
         (3, "pass what a recipe function returns"),
     ],

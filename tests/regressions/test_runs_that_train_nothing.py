@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from cotrain import api
-from cotrain.algorithms.grpo import grpo as by_grpo
-from cotrain.algorithms.policy_gradient import Kl
-from cotrain.algorithms.ppo import Ppo
+from cotrain.algorithms.grpo import GRPO as by_grpo
+from cotrain.algorithms.policy_gradient import KLPenalty
+from cotrain.algorithms.ppo import PPO
 from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.config.recipe import Objective, check_due
 from cotrain.config.registry import find_recipe
-from cotrain.config.schedule import single
+from cotrain.config.schedule import constant_schedule
 from cotrain.core.errors import ConfigError, CotrainError
 from cotrain.core.signals import FORMAT, OUTCOME, STEP, Signal, gives
 from cotrain.metrics.alarms import check_rows
@@ -46,11 +46,11 @@ class Heard:
 def played(protocol, steps=3, rewards=None):
     """GRPO with another protocol, and other signals to learn from."""
     made = grpo(steps=steps, kl=0.0, **SMALL)
-    by = by_grpo(rewards=rewards or {OUTCOME: 1.0})
+    by = by_grpo(reward_weights=rewards or {OUTCOME: 1.0})
     return replace(
         made,
-        objectives={"generator": Objective(policy="generator", on="solver", by=by)},
-        schedule=single(protocol, "generator", name="generator"),
+        objectives={"generator": Objective(policy="generator", role="solver", algorithm=by)},
+        schedule=constant_schedule(protocol, "generator", name="generator"),
         evaluation=replace(made.evaluation, group_size=1, greedy=False, splits=()),
     )
 
@@ -77,7 +77,7 @@ async def graded(task, roles):
 
 @pytest.mark.whole
 def test_a_reward_that_is_declared_and_never_given_is_named_within_three_steps():
-    alarm = alarms_of(played(graded, rewards={PROMISED: 1.0}))["no samples"]
+    alarm = alarms_of(played(graded, reward_weights={PROMISED: 1.0}))["no samples"]
     assert (alarm.step, alarm.value) == (2, 3.0)
     assert "left out: no promised 24" in alarm.line()
     assert "reads the signal 'promised' and no trace has it" in alarm.line()
@@ -86,7 +86,7 @@ def test_a_reward_that_is_declared_and_never_given_is_named_within_three_steps()
 @pytest.mark.whole
 def test_a_short_run_is_told_at_its_end_and_in_its_report(tmp_path, capsys):
     heard = Heard()
-    outcome = api.run(played(graded, steps=1, rewards={PROMISED: 1.0}), tmp_path / "run", observer=heard)
+    outcome = api.run(played(graded, steps=1, reward_weights={PROMISED: 1.0}), tmp_path / "run", observer=heard)
     assert [line for line in heard.lines if "no samples" in line and "promised" in line]
     assert [alarm["band"] for alarm in outcome.summary["alarms"]] == ["no samples"]
     assert "reads the signal" in (tmp_path / "run" / "report.html").read_text()
@@ -94,7 +94,7 @@ def test_a_short_run_is_told_at_its_end_and_in_its_report(tmp_path, capsys):
 
 @pytest.mark.whole
 def test_what_never_varies_and_what_nobody_gives_is_named():
-    alarms = alarms_of(played(graded, steps=5, rewards={OUTCOME: 1.0, KIND: 0.5, STEP: 0.1}))
+    alarms = alarms_of(played(graded, steps=5, reward_weights={OUTCOME: 1.0, KIND: 0.5, STEP: 0.1}))
     assert alarms["no spread"].key == "generator/advantage/kind" and alarms["no spread"].step == 4
     assert alarms["no such signal"].key == "generator/coverage/step" and alarms["no such signal"].step == 2
     assert not alarms_of(played(graded, steps=5))
@@ -187,15 +187,20 @@ def test_a_solver_that_does_not_see_the_problem_is_refused():
 
 def test_a_policy_that_is_its_own_reference_is_refused():
     made = grpo(kl=0.0)
-    own = Objective(policy="generator", on="solver", by=by_grpo(rewards={OUTCOME: 1.0}, kl=Kl("generator")))
+    own = Objective(
+        policy="generator", role="solver", algorithm=by_grpo(reward_weights={OUTCOME: 1.0}, kl=KLPenalty("generator"))
+    )
     refuse(lambda: replace(made, objectives={"generator": own}), "compares policy 'generator' with itself")
 
 
 def test_weights_that_are_all_zero_are_refused():
-    refuse(lambda: by_grpo(rewards={OUTCOME: 0.0, FORMAT: 0.0}), "all weights of rewards are 0")
-    refuse(lambda: Ppo(rewards={OUTCOME: 0.0}), "all weights of rewards are 0")
+    refuse(lambda: by_grpo(reward_weights={OUTCOME: 0.0, FORMAT: 0.0}), "all weights of rewards are 0")
+    refuse(lambda: PPO(reward_weights={OUTCOME: 0.0}), "all weights of rewards are 0")
     refuse(lambda: Prime(outcome_weight=0.0, process_weight=0.0), "are both 0")
-    refuse(lambda: override(grpo(), ["objectives.generator.by.rewards.outcome=0"]), "all weights of rewards are 0")
+    refuse(
+        lambda: override(grpo(), ["objectives.generator.algorithm.reward_weights.outcome=0"]),
+        "all weights of rewards are 0",
+    )
 
 
 def test_an_objective_that_never_comes_due_is_refused(tmp_path):

@@ -19,7 +19,7 @@ from tests.runs.test_run import digest
 
 def brief():
     made = grpo(steps=1, tasks=EASY, kl=0.0, model=TINY, tasks_per_step=1, group_size=2, evaluation_tasks=1, lr=1e-3)
-    return replace(made, evaluation=replace(made.evaluation, group_size=2, greedy=False, fixed={}, splits=()))
+    return replace(made, evaluation=replace(made.evaluation, group_size=2, greedy=False, frozen_roles={}, splits=()))
 
 
 class Stops(SilentObserver):

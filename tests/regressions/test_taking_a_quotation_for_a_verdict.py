@@ -26,12 +26,12 @@ async def ask(task: Task, roles: Roles, *, tail: str, before: str) -> None:
 
 @pytest.fixture(scope="module")
 def judge():
-    return opening.load_trainer("embedded", recipe=opening.recipe_of("embedded", judging=True)).judge.greedy_copy()
+    return opening.load_trainer("shipped", recipe=opening.recipe_of("shipped", judging=True)).evaluator.greedy_copy()
 
 
 def said(judge, tail="", before=""):
     tasks = [study_problems((2, 3)).get("test", index) for index in range(12)]
-    episodes = judge.play(partial(ask, tail=tail, before=before), tasks, step=-1, group_size=1, split="test")
+    episodes = judge.collect(partial(ask, tail=tail, before=before), tasks, step=-1, group_size=1, split="test")
     return [(FINAL.of(one.traces[0]), one.traces[0].text) for one in episodes]
 
 

@@ -40,9 +40,10 @@ NULLS = ["roles.solver.sampling", "roles.solver", "roles", "tasks", "policies.ge
     "schedule",
          "schedule.phases", "schedule.cycle", "evaluation", "evaluation.measures", "evaluation.options", "steps",
          "name",
-         "objectives.generator.by", "objectives.generator.by.mix", "objectives.generator.by.mix.outcome",
+         "objectives.generator.algorithm", "objectives.generator.algorithm.advantage_mix",
+         "objectives.generator.algorithm.advantage_mix.outcome",
          "policies.generator.lr",
-         "schedule.phases.0", "schedule.phases.0.options.reviews", "objectives.verifier.also"]  # fmt: skip
+         "schedule.phases.0", "schedule.phases.0.options.reviews", "objectives.verifier.extra_roles"]  # fmt: skip
 
 
 @pytest.mark.parametrize("path", NULLS)
@@ -52,15 +53,17 @@ def test_null_is_refused_where_it_means_nothing(path):
 
 
 def test_null_is_taken_where_it_is_a_value():
-    changed = override(tango(), ["horizon=null", "objectives.generator.by.kl=null", "policies.generator.autocast=null"])
-    assert changed.objectives["generator"].by.kl is None
+    changed = override(
+        tango(), ["horizon=null", "objectives.generator.algorithm.kl=null", "policies.generator.autocast=null"]
+    )
+    assert changed.objectives["generator"].algorithm.kl is None
 
 
 def test_tasks_that_are_no_source(tmp_path, capsys):
     file = tmp_path / "mine.py"
     file.write_text(
-        "from dataclasses import replace\nfrom cotrain import Recipe, Settings, recipe\n"
-        "from cotrain.recipes.grpo import grpo\n@recipe\ndef mine(run: Settings) -> Recipe:\n    return "
+        "from dataclasses import replace\nfrom cotrain import Recipe, RunConfig, recipe\n"
+        "from cotrain.recipes.grpo import grpo\n@recipe\ndef mine(run: RunConfig) -> Recipe:\n    return "
         "replace(grpo(), tasks=[1, 2])\n"
     )
     refused(

@@ -22,7 +22,8 @@ def test_the_second_run_is_refused_before_it_does_anything(tmp_path):
     with RunLock(out):
         held = (out / ".lock").read_bytes()
         with pytest.raises(RunDirectoryError, match=rf"in use by process {os.getpid()} since \S+ \S+; wait for it"):
-            loop.start_run(grpo(tasks=EASY, **SMALL), out, wrap=pytest.fail)  # the lock is asked for before a model is
+            loop.start_run(grpo(tasks=EASY, **SMALL), out, wrap_engine=pytest.fail)  # the lock is asked for before a
+            # model is
         assert [file.name for file in out.iterdir()] == [".lock"] and (out / ".lock").read_bytes() == held
 
 

@@ -146,7 +146,7 @@ def training_row(step: int, steps: int, updates: dict[str, int]) -> dict[str, An
         "solver/tokens": 40_000,
         "solver/traces": 128,
         "verifier/reward/agreement": accuracy * positive + (1 - accuracy) * negative,
-        "verifier/reward/truth": accuracy,
+        "verifier/reward/class_label": accuracy,
         "verifier/balanced_accuracy": (positive + negative) / 2,
         "verifier/true_positive_rate": positive,
         "verifier/true_negative_rate": negative,
@@ -267,9 +267,9 @@ def trace(
         entropies=bytes([22, 0]),
         text=text,
         finish="stop",
-        signals=tuple(Reward(name=name, value=value) for name, value in rewards),
-        parsed=parsed,
-        truth=truth,
+        rewards=tuple(Reward(name=name, value=value) for name, value in rewards),
+        findings=parsed,
+        metadata=truth,
         parent=parent,
     )
 

@@ -135,13 +135,14 @@ def poisoned(value: Any, text: str) -> Any:
 
 
 def poisoned_trace(trace: Trace, text: str, parent: str | None) -> Trace:
-    parsed = dict(trace.parsed) | {text: text, "failure": text}
+    parsed = dict(trace.findings) | {text: text, "failure": text}
     if trace.parent is None:
         parsed |= {"problem": text, "answer": text, "steps": [[0, 1, text], [1, 2, f"{text} "]], "calls": [text]}
-    truth = dict(trace.truth) | {text: text, "step_reasons": [text, text], "gold": text}
+    truth = dict(trace.metadata) | {text: text, "step_reasons": [text, text], "gold": text}
     return dataclasses.replace(
-        trace, policy=text, group=text, text=text, finish=text, failure=text, parsed=parsed, truth=truth, parent=parent,
-        signals=(*trace.signals, Reward(name=text, value=1.0), Reward(name="step", value=0.5, tokens=(0, 1))),
+        trace, policy=text, group=text, text=text, finish=text, failure=text, findings=parsed,
+        metadata=truth, parent=parent,
+        rewards=(*trace.rewards, Reward(name=text, value=1.0), Reward(name="step", value=0.5, tokens=(0, 1))),
     )  # fmt: skip
 
 

@@ -56,13 +56,13 @@ def fake_run(folder: Path, arm: str, seed: int, updates: int) -> None:
     summary["updates"] = {"generator": updates, "verifier": 3}
     further = further | {"generator/update_sparsity": 0.1 if arm == "grpo" else 0.25}
     after = {k: {"value": v} for k, v in (end | further).items()}  # of the last evaluation
-    RunDirectory(folder).write_sealed({"summary.json": summary | {"after": after}})
+    RunDirectory(folder).write_with_hashes({"summary.json": summary | {"after": after}})
 
 
 def begun_before(out: Path, settings=()) -> None:
     """As a comparison leaves its directory, to which more is added."""
     spare = out.with_name(f"{out.name}-spare")
-    claim_directory(plan([], spare, settings=settings), [])
+    claim_directory(plan([], spare, overrides=settings), [])
     shutil.copy(spare / "settings.json", out)
 
 
@@ -82,7 +82,7 @@ def compared(tmp_path_factory):
             fake_run(out / slug / f"seed-{seed}", arm, seed, 120 if arm == "grpo" else UPDATES)
     model = f"policies.generator.model={out}/mine"
     begun_before(out, settings=(model,))
-    result = compare(plan(list(END), out, settings=(model,)))
+    result = compare(plan(list(END), out, overrides=(model,)))
     assert not list(out.glob("*/*.log"))  # every run was found finished
     return out, result
 
@@ -107,10 +107,10 @@ def test_the_order_of_settings_is_free(tmp_path):
     one, other = "tasks_per_step=3", "group_size=5"
     fake_run(tmp_path / "grpo/seed-0", "grpo", 0, UPDATES)
     begun_before(tmp_path, settings=(one, other))
-    compare(plan(["grpo"], tmp_path, seeds=1, settings=(other, one)))
+    compare(plan(["grpo"], tmp_path, seeds=1, overrides=(other, one)))
     for settings in ((one,), (other, one, "group_size=6")):
         with pytest.raises(ConfigError, match="holds a comparison with other settings"):
-            compare(plan(["grpo"], tmp_path, seeds=1, settings=settings))
+            compare(plan(["grpo"], tmp_path, seeds=1, overrides=settings))
 
 
 @pytest.mark.whole

@@ -58,7 +58,11 @@ def test_the_interval_of_an_unknown_figure_ends_at_one_where_all_its_values_are_
     compare = two([0.9, 0.9, 0.9], [0.5, 1.0, last])
     for found in compare["recipes"].values():
         for one in found["seeds"]:
-            one |= {"curve": [], "before": {"a/truth/b": 0.0}, "after": {"a/truth/b": one["after"]["solver/pass@1"]}}
+            one |= {
+                "curve": [],
+                "before": {"a/metadata/b": 0.0},
+                "after": {"a/metadata/b": one["after"]["solver/pass@1"]},
+            }
     assert rows(compare, "end", "new")["after"]["high"] == pytest.approx(high, abs=1e-4)
 
 

@@ -17,7 +17,8 @@ from cotrain.reports.live import LiveTable, spark_line, step_line, time_text
 
 ROW = {
     "step": 11, "phase": "generator", "seconds": 2.0, "solver/reward/outcome": 0.42, "solver/accuracy": 0.41,
-    "solver/tokens": 20_000, "solver/length": 81.2, "verifier/reward/agreement": 0.6, "verifier/reward/truth": 0.4,
+    "solver/tokens": 20_000, "solver/length": 81.2, "verifier/reward/agreement": 0.6,
+    "verifier/reward/class_label": 0.4,
     "verifier/balanced_accuracy": 0.66, "verifier/tokens_per_second": 512.3, "verifier/length": 60.0, "gap": 0.3,
 }  # fmt: skip
 

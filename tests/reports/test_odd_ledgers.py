@@ -20,9 +20,15 @@ from cotrain.storage.schemas import SHAPES, fault_in
 
 def episode(step, task):
     trace = {"address": [step, task, 0, "solver", 0], "role": "solver", "policy": "p", "version": 0, "group": None}
-    trace |= {"text": "4", "finish": "stop", "failure": None, "parsed": {"answer": "4"}, "truth": {"correct": True}}
+    trace |= {
+        "text": "4",
+        "finish": "stop",
+        "failure": None,
+        "findings": {"answer": "4"},
+        "metadata": {"correct": True},
+    }
     trace |= {"parent": None, "prompt_ids": [1], "token_ids": [2], "logprobs": encode_floats([-1.0]), "turns": []}
-    trace |= {"signals": [["outcome", 1.0, None]]}
+    trace |= {"rewards": [["outcome", 1.0, None]]}
     return {"step": step, "task": task, "member": 0, "task_id": "t", "failure": None, "traces": [trace]}
 
 
@@ -64,14 +70,14 @@ ODD = {
     "deep": lambda e: b"[" * 100_000 + b"]" * 100_000,
     "no address": lambda e: without(e, "address"),
     "a short address": set_to("address", [0, 1]),
-    "parsed is null": set_to("parsed", None),
-    "truth is a list": set_to("truth", []),
-    "no triples": set_to("signals", [["outcome", 1.0]]),
-    "signals in an object": set_to("signals", {"outcome": 1.0}),
+    "parsed is null": set_to("findings", None),
+    "truth is a list": set_to("metadata", []),
+    "no triples": set_to("rewards", [["outcome", 1.0]]),
+    "signals in an object": set_to("rewards", {"outcome": 1.0}),
     "no tokens": lambda e: without(e, "token_ids"),
     "traces in an object": lambda e: e | {"traces": {}},
     "a task in words": lambda e: e | {"task": "first"},
-    "steps that are a number": set_to("truth", {"correct": True, "step_ok": 5}),
+    "steps that are a number": set_to("metadata", {"correct": True, "step_ok": 5}),
     "a version in words": set_to("version", "new"),
 }
 

@@ -145,12 +145,12 @@ def reviewed(step: int, member: int, right: bool, said: dict[str, list[tuple[boo
     solver, verifier = whole.traces
     at = dataclasses.replace(solver.address, member=member)
     truth = {"correct": right, "step_ok": [True, right, right], "step_reasons": ["", "" if right else "premise", ""]}
-    traces: list[Trace] = [dataclasses.replace(solver, address=at, truth=truth)]
+    traces: list[Trace] = [dataclasses.replace(solver, address=at, metadata=truth)]
     for role, verdicts in said.items():
         for call, (verdict, score) in enumerate(verdicts):
             place = dataclasses.replace(verifier.address, member=member, role=role, call=call)
             parsed = {"final": verdict, "score": score, "steps": [verdict] * 3}
-            traces.append(dataclasses.replace(verifier, address=place, role=role, parent=str(at), parsed=parsed))
+            traces.append(dataclasses.replace(verifier, address=place, role=role, parent=str(at), findings=parsed))
     return dataclasses.replace(whole, member=member, traces=tuple(traces))
 
 

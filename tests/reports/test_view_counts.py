@@ -48,13 +48,13 @@ def made(member: int, *, right: bool, says: bool, answer: str, score: float, ste
     }
     place = dataclasses.replace(solver.address, member=member)
     speech = dataclasses.replace(
-        solver, address=place, truth=truth, parsed={"problem": "p", "answer": answer, "steps": [[0, 1, "a"]]}
+        solver, address=place, metadata=truth, findings={"problem": "p", "answer": answer, "steps": [[0, 1, "a"]]}
     )
     review = dataclasses.replace(
         verifier,
         address=dataclasses.replace(verifier.address, member=member),
         parent=str(place),
-        parsed={"final": says, "score": score, "steps": steps},
+        findings={"final": says, "score": score, "steps": steps},
     )
     return dataclasses.replace(whole, member=member, traces=(speech, review))
 
@@ -100,8 +100,8 @@ def test_a_rollout_of_several_sequences_is_one_row(tmp_path: Path) -> None:
     last, review = whole.traces
     place = dataclasses.replace(last.address, path=(1,))
     name, paid = str(last.address), (Reward(name="outcome", value=1.0),)
-    first = dataclasses.replace(last, trajectory=name, signals=paid, parsed={"problem": "p"}, truth={})
-    last = dataclasses.replace(last, address=place, trajectory=name, signals=paid)
+    first = dataclasses.replace(last, trajectory=name, rewards=paid, findings={"problem": "p"}, metadata={})
+    last = dataclasses.replace(last, address=place, trajectory=name, rewards=paid)
     review = dataclasses.replace(review, parent=str(place))
     with Ledger(tmp_path / "episodes") as ledger:
         ledger.append(0, [dataclasses.replace(whole, traces=(first, last, review))])

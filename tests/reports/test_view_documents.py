@@ -156,7 +156,7 @@ def judged(task: int, verdicts: tuple[bool | None, ...]) -> Episode:
         dataclasses.replace(
             verifier,
             address=dataclasses.replace(verifier.address, call=call),
-            parsed={} if said is None else {"final": said},
+            findings={} if said is None else {"final": said},
         )
         for call, said in enumerate(verdicts)
     ]
@@ -166,8 +166,8 @@ def judged(task: int, verdicts: tuple[bool | None, ...]) -> Episode:
 def test_flags_tell_what_went_wrong(tmp_path: Path) -> None:
     write(tmp_path / "recipe.json", {"name": "flags"})
     base = episode(0, 10, 0)
-    speech = dataclasses.replace(base.traces[0], parsed={"failure": "no answer"}, finish="length", failure="cut off")
-    search = dataclasses.replace(base.traces[0], parsed={"searched": "spoons"})
+    speech = dataclasses.replace(base.traces[0], findings={"failure": "no answer"}, finish="length", failure="cut off")
+    search = dataclasses.replace(base.traces[0], findings={"searched": "spoons"})
     with Ledger(tmp_path / "episodes") as ledger:
         ledger.append(0, [dataclasses.replace(base, traces=(one,)) for one in (speech, search)])
     row, read = read_all(tmp_path).rollouts.rows
@@ -182,7 +182,7 @@ def test_a_judge_is_counted_by_answer_by_step_and_by_probability(tmp_path: Path)
     said = {"final": False, "steps": [True, False, True], "score": 0.25}
     made = dataclasses.replace(
         episode(0, 10, 0),
-        traces=(dataclasses.replace(solver, truth=right), dataclasses.replace(verifier, parsed=said)),
+        traces=(dataclasses.replace(solver, metadata=right), dataclasses.replace(verifier, findings=said)),
     )
     with Ledger(tmp_path / "episodes") as ledger:
         ledger.append(0, [made])
@@ -215,7 +215,7 @@ def test_one_rollout_has_tokens_logprobs_and_rewards(tmp_path: Path) -> None:
 
 def test_tokens_of_an_embedded_model_are_words(tmp_path: Path) -> None:
     directory = write_fake_run(tmp_path, steps=1, episodes=1)
-    write(directory / "recipe.json", {"settings": {"policies": {"generator": {"model": "embedded"}}}})
+    write(directory / "recipe.json", {"settings": {"policies": {"generator": {"model": "shipped"}}}})
     found = open_run(directory).rollout(0, 0, 0)
     assert found is not None and all(not piece.startswith("#") for piece in found["traces"][0]["tokens"])
 

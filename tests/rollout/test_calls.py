@@ -9,9 +9,9 @@ import pytest
 from cotrain.algorithms.samples import token_limit
 from cotrain.core.notes import ANSWER, FAILURE
 from cotrain.core.types import Completion, ParseFailure, Sampling
-from cotrain.rollout.event_loop import pausing_engine
+from cotrain.rollout.event_loop import engine_paused
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.rollout.tools import calls
 from cotrain.rollout.tools.calls import CALLS, HERMES, ToolError, use_tools
 from cotrain.storage.ledger import trace_from_json, trace_to_json
@@ -24,7 +24,7 @@ async def calculator(expression):
     left, sign, right = expression.split()
     if sign == "?":
         raise ToolError("bad sign", "so far")
-    async with pausing_engine():
+    async with engine_paused():
         return {"*": int(left) * int(right), "+": int(left) + int(right)}[sign]
 
 
@@ -58,12 +58,12 @@ def called(said, tools, *, form=CALLS, **options):
     async def protocol(task, roles):
         chat = roles.solver.begin(problem="p")
         turn = await use_tools(chat, tools, form=form, mark="12345678", **options)
-        turn.show(ANSWER, chat.answer_text)
+        turn.add_finding(ANSWER, chat.response_text)
         if isinstance(turn.parsed, ParseFailure):
-            turn.show(FAILURE, turn.parsed.reason)
+            turn.add_finding(FAILURE, turn.parsed.reason)
 
     roles = {"solver": Role(policy="s", prompt="{problem}=", sampling=Sampling(max_tokens=200))}
-    [episode] = Executor(Said(None), {"s": CharRenderer()}, roles, seed=0).play(
+    [episode] = RolloutRunner(Said(None), {"s": CharRenderer()}, roles, seed=0).collect(
         protocol, letter_tasks(1), step=0, group_size=1
     )
     assert episode.failure is None, episode.failure
@@ -79,8 +79,8 @@ def test_a_calculator_is_called_several_times_in_one_answer():
     trace, prompts = called(said, {"calculator": calculator})
     whole = f"It is <call>6 * 7</call>{shown(42)} and <call>42 + 1</call>{shown(43)}"
     assert prompts[-1] == whole and trace.text == whole + " so 43."
-    assert trace.parsed["calls"] == ["ok", "ok"]
-    assert trace.parsed["answer"] == "It is <call>6 * 7</call> and <call>42 + 1</call> so 43."
+    assert trace.findings["calls"] == ["ok", "ok"]
+    assert trace.findings["answer"] == "It is <call>6 * 7</call> and <call>42 + 1</call> so 43."
     assert [turn.end - turn.start for turn in trace.turns] == [24, 24, 8]  # the last one with its stop token
 
 
@@ -101,16 +101,16 @@ def test_a_calculator_is_called_several_times_in_one_answer():
 def test_what_becomes_of_a_call_is_a_value(said, outcome, output):
     tools = {"calculator": calculator, "shouting": shouting, "leaving": leaving, "textless": textless}
     trace, prompts = called([said, "done"], tools)
-    assert trace.parsed["calls"] == [outcome] and prompts == [said + shown(output)]
+    assert trace.findings["calls"] == [outcome] and prompts == [said + shown(output)]
 
 
 def test_calls_as_json_are_answered_by_a_tool_message():
     asked = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "6 * 7"}}\n</tool_call>'
     trace, prompts = called([asked + " imagined", "So 42."], {"calculator": calculator}, form=HERMES)
-    assert prompts == [asked + "<result id=12345678>\n42\n</result id=12345678>"] and trace.parsed["calls"] == ["ok"]
+    assert prompts == [asked + "<result id=12345678>\n42\n</result id=12345678>"] and trace.findings["calls"] == ["ok"]
     for bad in ("{", "[]", '{"name": "calculator", "arguments": 3}', '{"arguments": {}}', "[" * 70):
         trace, prompts = called([f"<tool_call>{bad}</tool_call>", "."], {"calculator": calculator}, form=HERMES)
-        assert trace.parsed["calls"] == ["bad call"] and "(bad call)" in prompts[0], bad
+        assert trace.findings["calls"] == ["bad call"] and "(bad call)" in prompts[0], bad
     term = '{"expression": "6 * 7"}'
     for bad in (
         f'"parameters": {term}',
@@ -123,9 +123,9 @@ def test_calls_as_json_are_answered_by_a_tool_message():
     ):
         said = f'<tool_call>{{"name": "calculator", {bad}}}</tool_call>'
         trace, _ = called([said, "."], {"calculator": calculator}, form=HERMES)
-        assert trace.parsed["calls"] == ["bad call"], bad
+        assert trace.findings["calls"] == ["bad call"], bad
     wrong = '<tool_call>{"name": "calculator", "arguments": {"x": 1}}</tool_call>'
-    assert called([wrong, "."], {"calculator": calculator}, form=HERMES)[0].parsed["calls"] == ["TypeError"]
+    assert called([wrong, "."], {"calculator": calculator}, form=HERMES)[0].findings["calls"] == ["TypeError"]
 
 
 def test_tokens_of_an_answer_with_tool_messages_are_those_of_one_answer():
@@ -146,7 +146,7 @@ def test_tokens_of_an_answer_with_tool_messages_are_those_of_one_answer():
         await use_tools(chat, {"calculator": calculator}, form=HERMES)
 
     roles = {"solver": Role(policy="s", prompt="{problem}", sampling=Sampling(max_tokens=200))}
-    play = Executor(Qwen(None), {"s": renderer}, roles, seed=0).play
+    play = RolloutRunner(Qwen(None), {"s": renderer}, roles, seed=0).collect
     (trace,) = play(protocol, letter_tasks(1), step=0, group_size=1)[0].traces
     assert [turn.goes_on for turn in trace.turns] == [False, True, False, True]
     assert token_limit(trace, 200, renderer.stop_ids) == 400
@@ -156,7 +156,7 @@ def test_tokens_of_an_answer_with_tool_messages_are_those_of_one_answer():
 def test_a_closing_tag_alone_calls_nothing():
     said = ["<call>1 + 1</call>", "2</call>", "3"]
     trace, prompts = called(said, {"calculator": calculator})
-    assert trace.parsed["calls"] == ["ok"] and len(prompts) == 2 and prompts[1] == prompts[0] + "2</call>"
+    assert trace.findings["calls"] == ["ok"] and len(prompts) == 2 and prompts[1] == prompts[0] + "2</call>"
 
 
 def test_an_answer_has_the_roles_tokens_all_in_all():

@@ -13,12 +13,12 @@ from cotrain.core.notes import ANSWER, CORRECT, GOLD
 from cotrain.core.seeding import Address
 from cotrain.core.signals import OUTCOME, Signal, gives
 from cotrain.core.types import TOO_LONG, Completion, Sampling, Span
-from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.local import LocalEngine
 from cotrain.inference.reference import ReferenceEngine
 from cotrain.prompts.byte_tokenizer import ByteRenderer
-from cotrain.rollout.event_loop import pausing_engine, together
+from cotrain.rollout.event_loop import engine_paused, gather
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from tests.formats.chat_templates import renderer_of
 from tests.helpers import CharRenderer, RandomLatency, letter_tasks, spoken, tiny_model
 
@@ -43,10 +43,10 @@ def model():
     return tiny_model()
 
 
-def play(model, protocol, *, wrap=lambda engine: engine, engine=EmbeddedEngine, tasks=1, group_size=1, seed=0):
+def play(model, protocol, *, wrap=lambda engine: engine, engine=LocalEngine, tasks=1, group_size=1, seed=0):
     renderers = {"a": CharRenderer(), "echo": ByteRenderer()}
-    executor = Executor(wrap(spoken({"echo": echo}, engine({"a": model}))), renderers, ROLES, seed=seed)
-    episodes = executor.play(protocol, letter_tasks(tasks), step=3, group_size=group_size)
+    executor = RolloutRunner(wrap(spoken({"echo": echo}, engine({"a": model}))), renderers, ROLES, seed=seed)
+    episodes = executor.collect(protocol, letter_tasks(tasks), step=3, group_size=group_size)
     assert [e.failure for e in episodes] == [None] * len(episodes)
     return episodes
 
@@ -66,14 +66,14 @@ async def three_turns(task, roles):
     chat.user("[ok]")
     third = await chat.say()
     assert [t.id for t in chat.turns] == ["3:0:0:solver:0", "3:0:0:solver:0.1", "3:0:0:solver:0.2"]
-    assert second.parsed == first.text + second.text and third.parsed == third.text == chat.answer_text
+    assert second.parsed == first.text + second.text and third.parsed == third.text == chat.response_text
     assert third.prompt_ids == (*second.prompt_ids, *second.completion.token_ids, *CharRenderer().encode("[ok]"))
     second.reward(TURN, 0.5)
     second.reward(PART, 1.0, span=Span(start=1, end=3, text=second.text[1:3]))
     chat.reward(OUTCOME, 2.0)
-    first.note(CORRECT, True)
-    second.show(ANSWER, "x")
-    third.note(GOLD, "1")
+    first.add_metadata(CORRECT, True)
+    second.add_finding(ANSWER, "x")
+    third.add_metadata(GOLD, "1")
 
 
 def test_turns_that_extend_each_other_are_one_trace(model):
@@ -89,17 +89,17 @@ def test_turns_that_extend_each_other_are_one_trace(model):
     assert len(trace.entropies) == three.end
     assert all((level > 0) is m for level, m in zip(trace.entropies, trace.mask, strict=True))
     assert trace.text.count("[42]") == trace.text.count("[ok]") == 1
-    assert [(s.name, s.value, s.tokens) for s in trace.signals] == [
+    assert [(s.name, s.value, s.tokens) for s in trace.rewards] == [
         ("turn", 0.5, (two.start, two.end)),
         ("span", 1.0, (two.start + 1, two.start + 3)),
         ("outcome", 2.0, None),
     ]
-    assert trace.truth == {"correct": True, "gold": "1"} and trace.parsed == {"answer": "x"}
+    assert trace.metadata == {"correct": True, "gold": "1"} and trace.findings == {"answer": "x"}
     assert trace.finish == three.finish
 
 
 def test_the_reference_engine_says_the_same(model):
-    fast, slow = (play(model, three_turns, engine=engine) for engine in (EmbeddedEngine, ReferenceEngine))
+    fast, slow = (play(model, three_turns, engine=engine) for engine in (LocalEngine, ReferenceEngine))
     for one, other in zip(fast[0].traces, slow[0].traces, strict=True):
         assert one.token_ids == other.token_ids and one.turns == other.turns
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
@@ -124,7 +124,7 @@ def test_one_turn_is_a_trace_as_ever(model):
         chat.reward(OUTCOME, 1.0)
 
     [trace] = play(model, short)[0].traces
-    assert trace.turns == () and all(trace.mask) and trace.signals[0].tokens is None
+    assert trace.turns == () and all(trace.mask) and trace.rewards[0].tokens is None
     assert [trace] == list(play(model, begun)[0].traces) == list(play(model, whole)[0].traces)
 
 
@@ -151,8 +151,8 @@ def test_a_fork_goes_on_from_a_trunk_that_is_learned_once(model):
 
     [episode] = play(model, tree)
     trunk, *others = episode.traces
-    assert [t.turns for t in episode.traces] == [()] * 7 and [s.name for s in trunk.signals] == ["root"]
-    assert sorted(s.value for t in others for s in t.signals) == [0.0, 1.0, 2.0]
+    assert [t.turns for t in episode.traces] == [()] * 7 and [s.name for s in trunk.rewards] == ["root"]
+    assert sorted(s.value for t in others for s in t.rewards) == [0.0, 1.0, 2.0]
     assert {t.group for t in episode.traces} == {"0:solver"}
     assert len({t.address for t in episode.traces}) == 7
 
@@ -167,10 +167,10 @@ def test_words_put_into_its_mouth_are_given(model):
         chat.assistant(", so ")
         second = await chat.say()
         assert CharRenderer().decode(first.prompt_ids).endswith("=I say ")
-        assert second.parsed == chat.answer_text == first.text + second.text
-        both = Span(start=1, end=len(chat.answer_text), text=chat.answer_text[1:])
+        assert second.parsed == chat.response_text == first.text + second.text
+        both = Span(start=1, end=len(chat.response_text), text=chat.response_text[1:])
         chat.reward(ACROSS, 1.0, span=both)
-        chat.reward(INSIDE, 2.0, span=Span(start=4, end=5, text=chat.answer_text[4:5]))
+        chat.reward(INSIDE, 2.0, span=Span(start=4, end=5, text=chat.response_text[4:5]))
         parts = Span(start=1, end=3, text=first.text[1:]), Span(start=0, end=len(second.text), text=second.text)
         expected = first.probability(parts[0]) * second.probability(parts[1])
         assert chat.probability(both) == pytest.approx(expected)
@@ -178,7 +178,7 @@ def test_words_put_into_its_mouth_are_given(model):
             chat.reward(ACROSS, 1.0, span=Span(start=0, end=2, text="??"))
 
     [trace] = play(model, protocol)[0].traces
-    inside, across = trace.signals
+    inside, across = trace.rewards
     assert (inside.name, inside.tokens) == ("inside", (trace.turns[1].start + 1, trace.turns[1].start + 2))
     last = trace.turns[1].end - (trace.token_ids[-1] == 0)
     assert (across.name, across.tokens) == ("across", (1, last))
@@ -189,7 +189,7 @@ def test_addresses_and_answers_do_not_depend_on_whose_tool_was_faster(model):
     async def talk(chat, turns):
         for _ in range(turns):
             turn = await chat.say(stop=("a", "e", "o"))
-            async with pausing_engine():
+            async with engine_paused():
                 await asyncio.sleep(random.random() * 0.003)
             chat.tool(f"[{len(turn.text)}]")
         drafts = await chat.many(2)
@@ -197,7 +197,7 @@ def test_addresses_and_answers_do_not_depend_on_whose_tool_was_faster(model):
 
     @all_given
     async def crowd(task, roles):
-        await together([talk(roles.solver.begin(problem=task.prompt), turns) for turns in (3, 1, 2)])
+        await gather([talk(roles.solver.begin(problem=task.prompt), turns) for turns in (3, 1, 2)])
 
     expected = play(model, crowd, tasks=2, group_size=2)
     for seed in range(2):
@@ -211,7 +211,7 @@ def test_two_roles_debate_and_a_program_hears_what_is_said(model):
         machine = roles.echo.begin(problem=task.prompt)
         assert (await machine.say()).text == "<first> and more"
         for _ in range(2):
-            mine, theirs = await together([one.say(), other.say()])
+            mine, theirs = await gather([one.say(), other.say()])
             one.user(theirs.text)
             other.user(mine.text)
         machine.user("hear me")
@@ -253,15 +253,15 @@ def test_a_template_that_rewrites_begins_a_new_trace_with_the_reward_of_the_whol
         chat.reward(OUTCOME, 1.0)
         last.reward(TURN, 0.5)
 
-    [episode] = Executor(Thinking(), {"a": renderer}, {"solver": ROLES["solver"]}, seed=0).play(
+    [episode] = RolloutRunner(Thinking(), {"a": renderer}, {"solver": ROLES["solver"]}, seed=0).collect(
         protocol, letter_tasks(1), step=3, group_size=1
     )
     assert episode.failure is None, episode.failure
     before, after = episode.traces
     assert [str(t.address) for t in (before, after)] == ["3:0:0:solver:0", "3:0:0:solver:0.2"]
     assert [len(t.turns) for t in (before, after)] == [2, 0]
-    assert [(s.name, s.tokens) for s in before.signals] == [("outcome", None)]
-    assert [(s.name, s.tokens) for s in after.signals] == [("turn", (0, len(after.token_ids))), ("outcome", None)]
+    assert [(s.name, s.tokens) for s in before.rewards] == [("outcome", None)]
+    assert [(s.name, s.tokens) for s in after.rewards] == [("turn", (0, len(after.token_ids))), ("outcome", None)]
     assert before.trajectory == after.trajectory == str(before.address)  # the outcome was given once
     text = renderer.tokenizer.decode(after.prompt_ids)
     assert (
@@ -330,7 +330,7 @@ def test_conversations_that_join_are_one_trajectory(model):
     *joined, alone = episode.traces
     assert [trace.trajectory for trace in joined] == [str(joined[0].address)] * 3 and alone.trajectory == ""
     assert len({trace.trajectory_id for trace in episode.traces}) == 2
-    signals = [(reward.name, reward.tokens) for reward in joined[2].signals]
+    signals = [(reward.name, reward.tokens) for reward in joined[2].rewards]
     assert signals == [("turn", (0, len(joined[2].token_ids))), ("outcome", None)]
 
 
@@ -348,7 +348,7 @@ def test_what_is_too_long_since_others_said_too_much_fails_alone(model):
     [episode] = play(model, protocol)
     other, solved, unsolved = episode.traces
     assert (solved.failure, other.failure, unsolved.failure) == (None, TOO_LONG, TOO_LONG)
-    assert [reward.value for reward in solved.signals] == [1.0] and other.parent == str(solved.address)
+    assert [reward.value for reward in solved.rewards] == [1.0] and other.parent == str(solved.address)
     assert other.finish == "failed" and other.text == ""
     assert seen["failed"] and seen["parsed"] is None, "a role without a parser"
     assert not seen["unread"].ok and seen["unread"].reason == TOO_LONG
@@ -375,6 +375,6 @@ def test_what_is_too_long_since_others_said_too_much_fails_alone(model):
         (outgrows, letter_tasks(1)),
         (too_long_for_the_second, long),
     ):
-        executor = Executor(EmbeddedEngine({"a": model}), {"a": CharRenderer()}, {"solver": ROLES["solver"]}, seed=0)
-        [episode] = executor.play(broken, tasks, step=0, group_size=1)
+        executor = RolloutRunner(LocalEngine({"a": model}), {"a": CharRenderer()}, {"solver": ROLES["solver"]}, seed=0)
+        [episode] = executor.collect(broken, tasks, step=0, group_size=1)
         assert episode.failure == TOO_LONG

@@ -7,7 +7,7 @@ from cotrain.core.signals import AGREEMENT, OUTCOME, gives
 from cotrain.core.types import Sampling
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from tests.helpers import letter_tasks, spoken
 
 
@@ -29,8 +29,8 @@ async def outer(task, roles):
 def play(protocol):
     roles = {"solver": Role(policy="echo", prompt="{problem}", sampling=Sampling(max_tokens=1))}
     programs = {"echo": lambda fields, rng: "said"}
-    executor = Executor(spoken(programs), {"echo": ByteRenderer()}, roles, 0)
-    return executor.play(protocol, letter_tasks(2), step=0, group_size=1)
+    executor = RolloutRunner(spoken(programs), {"echo": ByteRenderer()}, roles, 0)
+    return executor.collect(protocol, letter_tasks(2), step=0, group_size=1)
 
 
 @pytest.mark.parametrize(("protocol", "declared"), [(inner, "nothing"), (to_another_role, "agreement")])
@@ -43,4 +43,4 @@ def test_a_reward_that_is_not_declared_ends_the_play(protocol, declared):
 
 
 def test_the_protocol_that_is_played_declares_what_those_give_that_it_awaits():
-    assert [[s.name for s in trace.signals] for e in play(outer) for trace in e.traces] == [["outcome"]] * 2
+    assert [[s.name for s in trace.rewards] for e in play(outer) for trace in e.traces] == [["outcome"]] * 2

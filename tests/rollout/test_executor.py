@@ -18,12 +18,12 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.notes import CORRECT, GOLD
 from cotrain.core.signals import AGREEMENT, OUTCOME, gives
 from cotrain.core.types import Grade, Sampling
-from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.local import LocalEngine
 from cotrain.inference.reference import ReferenceEngine
-from cotrain.rollout.event_loop import Deadlock, pausing_engine, together
+from cotrain.rollout.event_loop import Deadlock, engine_paused, gather
 from cotrain.rollout.play_context import EngineError
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from tests.helpers import CharRenderer, RandomLatency, letter_tasks, tiny_model
 
 RENDERERS = {"a": CharRenderer(), "b": CharRenderer()}
@@ -63,7 +63,7 @@ async def solve_and_review(task, roles, *, reviews=2):
     for review in turns:
         review.reward(AGREEMENT, len(review.text))
     again = await roles.solver(problem=turns[0].text)
-    again.note(GOLD, solution.text)
+    again.add_metadata(GOLD, solution.text)
 
 
 @pytest.fixture(scope="module")
@@ -80,12 +80,12 @@ def silent_asyncio(caplog):
 
 
 def executor(models, **changes):
-    return Executor(EmbeddedEngine(models, max_rows=16), RENDERERS, ROLES, seed=3, **changes)
+    return RolloutRunner(LocalEngine(models, max_rows=16), RENDERERS, ROLES, seed=3, **changes)
 
 
 @pytest.mark.whole
 def test_what_an_episode_holds(models):
-    episodes = executor(models).play(partial(solve_and_review, reviews=3), letter_tasks(3), step=5, group_size=2)
+    episodes = executor(models).collect(partial(solve_and_review, reviews=3), letter_tasks(3), step=5, group_size=2)
     assert [(e.task, e.member, e.task_id) for e in episodes] == [
         (t, m, f"letters/train/{t}") for t in range(3) for m in range(2)
     ]
@@ -100,25 +100,25 @@ def test_what_an_episode_holds(models):
         assert len({t.token_ids for t in reviews}) == 3  # one prompt, three draws
         prompt = "check " + letter_tasks(3)[episode.task].prompt + "|" + one.text
         assert {t.prompt_ids for t in reviews} == {tuple(ord(c) - 31 for c in prompt)}
-        assert two.truth == {"gold": one.text} and [s.name for s in one.signals] == ["outcome"]
+        assert two.metadata == {"gold": one.text} and [s.name for s in one.rewards] == ["outcome"]
         assert (one.policy, reviews[0].policy) == ("a", "b")
 
 
 def test_a_field_may_be_for_the_parser_alone(models):
     async def counts(task, roles):
         turn = await roles.counter(problem="x", count=7)
-        turn.note(CORRECT, turn.parsed.ok)
+        turn.add_metadata(CORRECT, turn.parsed.ok)
 
-    [episode] = executor(models).play(counts, letter_tasks(1), step=0, group_size=1)
-    assert episode.failure is None and episode.traces[0].truth == {"correct": True}
+    [episode] = executor(models).collect(counts, letter_tasks(1), step=0, group_size=1)
+    assert episode.failure is None and episode.traces[0].metadata == {"correct": True}
     assert CharRenderer().decode(episode.traces[0].prompt_ids) == "x#"
 
 
 @pytest.mark.whole
 def test_members_differ_and_seeds_depend_on_every_coordinate(models):
     def texts(step=0, split="train", seed=3):
-        played = Executor(EmbeddedEngine(models), RENDERERS, ROLES, seed)
-        episodes = played.play(solve_and_review, letter_tasks(1), step=step, group_size=4, split=split)
+        played = RolloutRunner(LocalEngine(models), RENDERERS, ROLES, seed)
+        episodes = played.collect(solve_and_review, letter_tasks(1), step=step, group_size=4, split=split)
         return tuple(e.traces[0].token_ids for e in episodes)
 
     once = texts()
@@ -130,9 +130,9 @@ def test_members_differ_and_seeds_depend_on_every_coordinate(models):
 @pytest.mark.whole
 def test_random_latency_changes_nothing(models):
     def play(latency):
-        engine = EmbeddedEngine(models, max_rows=6)
+        engine = LocalEngine(models, max_rows=6)
         speaking = engine if latency is None else RandomLatency(engine, latency)
-        episodes = Executor(speaking, RENDERERS, ROLES, seed=3).play(
+        episodes = RolloutRunner(speaking, RENDERERS, ROLES, seed=3).collect(
             solve_and_review, letter_tasks(4), step=0, group_size=3
         )
         return episodes, {k: v for k, v in engine.counts().items() if not k.endswith("seconds")}
@@ -158,10 +158,10 @@ def test_a_grader_outside_is_waited_for(models):
             await asyncio.to_thread(time.sleep, 0.001)
         await roles.verifier(problem="", solution=solution.text)
 
-    episodes = executor(models, grader=slow_grader).play(protocol, letter_tasks(4), step=0, group_size=1)
+    episodes = executor(models, grader=slow_grader).collect(protocol, letter_tasks(4), step=0, group_size=1)
     assert [e.traces[0].failure for e in episodes] == ["slow"] * 4
     quick = executor(models, grader=lambda task, text: instantly(Grade(value=None, reason="slow")))
-    assert quick.play(protocol, letter_tasks(4), step=0, group_size=1) == episodes
+    assert quick.collect(protocol, letter_tasks(4), step=0, group_size=1) == episodes
 
 
 async def instantly(value):
@@ -180,7 +180,9 @@ def test_a_review_starts_as_soon_as_its_solution_is_finished(models):
             answered.append(request.address)
             return completion
 
-    Executor(Listening(models), RENDERERS, ROLES, seed=3).play(solve_and_review, letter_tasks(2), step=0, group_size=2)
+    RolloutRunner(Listening(models), RENDERERS, ROLES, seed=3).collect(
+        solve_and_review, letter_tasks(2), step=0, group_size=2
+    )
     assert len(answered) == 16
     assert [(a.task, a.member) for a in answered] == sorted((a.task, a.member) for a in answered)
     assert [(a.role, a.call) for a in answered[:4]] == [("solver", 0), ("verifier", 0), ("verifier", 1), ("solver", 1)]
@@ -189,7 +191,7 @@ def test_a_review_starts_as_soon_as_its_solution_is_finished(models):
 @pytest.mark.whole
 def test_the_embedded_engine_runs_both_policies_at_once(models):
     together_steps = executor(models)
-    together_steps.play(solve_and_review, letter_tasks(6), step=0, group_size=2)
+    together_steps.collect(solve_and_review, letter_tasks(6), step=0, group_size=2)
     counts = together_steps.engine.counts()
     assert counts["a/requests"] == counts["b/requests"] == 24
     assert counts["a/decode_rows"] / counts["a/decode_steps"] > 4
@@ -199,7 +201,7 @@ def test_the_embedded_engine_runs_both_policies_at_once(models):
 def test_greedy_is_the_same_at_temperature_zero(models):
     cold = executor(models).greedy_copy()
     assert {role.sampling.temperature for role in cold.roles.values()} == {0.0}
-    episodes = cold.play(solve_and_review, letter_tasks(1), step=-1, group_size=2)
+    episodes = cold.collect(solve_and_review, letter_tasks(1), step=-1, group_size=2)
     assert episodes[0].traces[0].token_ids == episodes[1].traces[0].token_ids
 
 
@@ -210,7 +212,7 @@ def test_a_protocol_that_raises_breaks_off_its_own_episode(models):
             raise KeyError("no such step")
         await roles.solver(problem="x")
 
-    good, bad, last = executor(models).play(shaky, letter_tasks(3), step=0, group_size=1)
+    good, bad, last = executor(models).collect(shaky, letter_tasks(3), step=0, group_size=1)
     assert re.fullmatch(r"test_executor.py, line \d+: KeyError: 'no such step'", bad.failure)
     assert good.failure is None is last.failure
     assert [t.failure for t in bad.traces] == ["protocol failed"]
@@ -220,8 +222,8 @@ def test_a_protocol_that_raises_breaks_off_its_own_episode(models):
 
 def test_a_parser_that_raises_leaves_its_trace(models):
     roles = {"solver": replace(ROLES["solver"], parse=lambda text, fields: fields["count"])}
-    played = Executor(EmbeddedEngine(models), RENDERERS, roles, seed=0)
-    [episode] = played.play(solve_and_review, letter_tasks(1), step=0, group_size=1)
+    played = RolloutRunner(LocalEngine(models), RENDERERS, roles, seed=0)
+    [episode] = played.collect(solve_and_review, letter_tasks(1), step=0, group_size=1)
     assert episode.failure.endswith(": KeyError: 'count'")
     assert [t.failure for t in episode.traces] == ["protocol failed"]
 
@@ -233,11 +235,11 @@ def test_one_failing_call_of_many_ends_the_others(models):
         return Read(text=text, problem="")
 
     async def fan_out(task, roles):
-        await together([roles.solver(n=n) for n in range(4)])
+        await gather([roles.solver(n=n) for n in range(4)])
 
     roles = {"solver": Role(policy="a", prompt="{n}", parse=parse, sampling=Sampling(max_tokens=9))}
-    played = Executor(EmbeddedEngine(models), RENDERERS, roles, seed=0)
-    [episode] = played.play(fan_out, letter_tasks(1), step=0, group_size=1)
+    played = RolloutRunner(LocalEngine(models), RENDERERS, roles, seed=0)
+    [episode] = played.collect(fan_out, letter_tasks(1), step=0, group_size=1)
     assert re.fullmatch(r"test_executor.py, line \d+: ZeroDivisionError: one", episode.failure)
     assert all(t.failure == "protocol failed" for t in episode.traces)
 
@@ -259,16 +261,16 @@ def test_errors_of_the_recipe_end_the_play(models, call, error, message):
         await call(roles)
 
     with pytest.raises(error, match=message):
-        executor(models).play(protocol, letter_tasks(3), step=0, group_size=2)
+        executor(models).collect(protocol, letter_tasks(3), step=0, group_size=2)
 
 
 def test_names_are_checked_before_playing(models):
-    engine = EmbeddedEngine(models)
+    engine = LocalEngine(models)
     with pytest.raises(UnknownName, match=r"policy \(of role 'solver'\)"):
-        Executor(engine, {"b": CharRenderer()}, ROLES, seed=0)
+        RolloutRunner(engine, {"b": CharRenderer()}, ROLES, seed=0)
     for name in ("grade", "_x", "a:b"):
         with pytest.raises(ConfigError, match="choose an identifier"):
-            Executor(engine, RENDERERS, {name: ROLES["solver"]}, seed=0)
+            RolloutRunner(engine, RENDERERS, {name: ROLES["solver"]}, seed=0)
 
 
 def test_an_engine_that_raises_ends_the_play(models):
@@ -277,14 +279,16 @@ def test_an_engine_that_raises_ends_the_play(models):
             raise OSError("gone")
 
     with pytest.raises(EngineError, match="Broken failed at 0:0:0:solver:0: gone"):
-        Executor(Broken(models), RENDERERS, ROLES, seed=0).play(solve_and_review, letter_tasks(2), step=0, group_size=1)
+        RolloutRunner(Broken(models), RENDERERS, ROLES, seed=0).collect(
+            solve_and_review, letter_tasks(2), step=0, group_size=1
+        )
 
     class Failing(ReferenceEngine):
         def advance(self):
             raise MemoryError("in the forward pass")
 
     with pytest.raises(MemoryError, match="forward"):
-        Executor(Failing(models), RENDERERS, ROLES, seed=0).play(
+        RolloutRunner(Failing(models), RENDERERS, ROLES, seed=0).collect(
             solve_and_review, letter_tasks(2), step=0, group_size=1
         )
 
@@ -295,7 +299,7 @@ def test_waiting_for_nothing_is_a_deadlock(models):
         await asyncio.get_running_loop().create_future()
 
     with pytest.raises(Deadlock, match=r"3 coroutines wait.*task 0, member 0.*roles\.busy"):
-        executor(models).play(waits, letter_tasks(2), step=0, group_size=1)
+        executor(models).collect(waits, letter_tasks(2), step=0, group_size=1)
 
 
 def test_a_timer_without_busy_is_no_deadlock(models):
@@ -303,7 +307,7 @@ def test_a_timer_without_busy_is_no_deadlock(models):
         await asyncio.sleep(0.002)
         await roles.solver(problem=task.prompt)
 
-    assert executor(models).play(sleeps, letter_tasks(1), step=0, group_size=1)[0].failure is None
+    assert executor(models).collect(sleeps, letter_tasks(1), step=0, group_size=1)[0].failure is None
 
 
 def test_nothing_outlives_a_play(models):
@@ -321,14 +325,14 @@ def test_nothing_outlives_a_play(models):
         kept.append(asyncio.ensure_future(background()))
         await roles.solver(problem=task.prompt)
 
-    executor(models).play(leaves_background, letter_tasks(2), step=0, group_size=1)
+    executor(models).collect(leaves_background, letter_tasks(2), step=0, group_size=1)
     assert sorted(ended) == ["letters/train/0", "letters/train/1"]
 
 
 @pytest.mark.whole
 def test_keyboard_interrupt_in_the_engine_passes_through(models):
     """As StoppableEngine and Ctrl-C do; afterwards the same engine plays on as if nothing had been."""
-    engine = EmbeddedEngine(models, max_rows=4)
+    engine = LocalEngine(models, max_rows=4)
 
     class Interrupting:
         sample, counts = engine.sample, engine.counts
@@ -342,13 +346,15 @@ def test_keyboard_interrupt_in_the_engine_passes_through(models):
 
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            Executor(Interrupting(), RENDERERS, ROLES, seed=3).play(
+            RolloutRunner(Interrupting(), RENDERERS, ROLES, seed=3).collect(
                 solve_and_review, letter_tasks(3), step=0, group_size=2
             )
     engine.publish("a", 0)  # no row is left running
-    resumed = Executor(engine, RENDERERS, ROLES, seed=3).play(solve_and_review, letter_tasks(3), step=0, group_size=2)
-    fresh = Executor(EmbeddedEngine(models, max_rows=4), RENDERERS, ROLES, seed=3)
-    assert resumed == fresh.play(solve_and_review, letter_tasks(3), step=0, group_size=2)
+    resumed = RolloutRunner(engine, RENDERERS, ROLES, seed=3).collect(
+        solve_and_review, letter_tasks(3), step=0, group_size=2
+    )
+    fresh = RolloutRunner(LocalEngine(models, max_rows=4), RENDERERS, ROLES, seed=3)
+    assert resumed == fresh.collect(solve_and_review, letter_tasks(3), step=0, group_size=2)
 
 
 def test_keyboard_interrupt_in_a_protocol_passes_through(models):
@@ -359,7 +365,7 @@ def test_keyboard_interrupt_in_a_protocol_passes_through(models):
         await roles.solver(problem="x")
 
     with pytest.raises(KeyboardInterrupt):
-        executor(models).play(interrupts, letter_tasks(3), step=0, group_size=2)
+        executor(models).collect(interrupts, letter_tasks(3), step=0, group_size=2)
 
 
 @pytest.mark.parametrize("where", ["decoding", "busy"])
@@ -371,14 +377,14 @@ def test_ctrl_c_gets_through_at_once(models, where):
         if timer.ident is None:  # it plays
             timer.start()
         if where == "busy":
-            async with pausing_engine():
+            async with engine_paused():
                 await asyncio.sleep(60)
         while True:
             await roles.solver(problem=task.prompt)
 
     try:
         with pytest.raises(KeyboardInterrupt):
-            executor(models).play(forever, letter_tasks(2), step=0, group_size=2)
+            executor(models).collect(forever, letter_tasks(2), step=0, group_size=2)
     finally:
         signal.signal(signal.SIGINT, before)
     timer.join()

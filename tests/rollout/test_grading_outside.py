@@ -12,10 +12,10 @@ import pytest
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Grade, Sampling
 from cotrain.grading.pool import AnswerGrader, GradingPool
-from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.local import LocalEngine
 from cotrain.recipes.grpo import grpo
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor, grade_outside
+from cotrain.rollout.runner import RolloutRunner, grade_outside
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import TINY, CharRenderer, letter_tasks, tiny_model
 
@@ -53,10 +53,10 @@ def play(judge, grader):
         "solver": Role(policy="a", prompt="{problem}=", sampling=Sampling(max_tokens=12)),
         "verifier": Role(policy="b", prompt="{problem}|{solution}", sampling=Sampling(max_tokens=8)),
     }
-    engine = EmbeddedEngine({"a": tiny_model(seed=0), "b": tiny_model(seed=1)}, max_rows=4)
+    engine = LocalEngine({"a": tiny_model(seed=0), "b": tiny_model(seed=1)}, max_rows=4)
     tasks = [replace(task, grader=judge) for task in letter_tasks(4)]
-    executor = Executor(engine, {"a": CharRenderer(), "b": CharRenderer()}, roles, 0, grader=grader)
-    episodes = executor.play(solve_and_review, tasks, step=0, group_size=2)
+    executor = RolloutRunner(engine, {"a": CharRenderer(), "b": CharRenderer()}, roles, 0, grader=grader)
+    episodes = executor.collect(solve_and_review, tasks, step=0, group_size=2)
     return episodes, {key: count for key, count in engine.counts().items() if not key.endswith("seconds")}
 
 
@@ -72,7 +72,7 @@ def test_no_batch_depends_on_how_long_a_grade_takes():
 @pytest.mark.whole
 def test_hostile_answers_of_one_step_are_graded_beside_the_others():
     judge = AnswerGrader(workers=4, deadline_s=1.0)
-    task = replace(letter_tasks(1)[0], answer="\\sqrt8", grader=judge)
+    task = replace(letter_tasks(1)[0], gold="\\sqrt8", grader=judge)
     bombs = [
         f"\\int_0^1\\int_0^1 \\frac{{\\ln(1+x^{{{n}}}y)}}{{1+xy}} dx dy" for n in range(3, 7)
     ]  # sympy works on for minutes

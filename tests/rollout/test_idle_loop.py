@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from cotrain.core.errors import DataError
-from cotrain.rollout.event_loop import IdleLoop, pausing_engine, together
+from cotrain.rollout.event_loop import EngineEventLoop, engine_paused, gather
 
 
 def test_busy_belongs_to_a_play():
     async def outside():
-        async with pausing_engine():
+        async with engine_paused():
             pass
 
     with pytest.raises(RuntimeError, match="belongs into a protocol"):
@@ -33,10 +33,10 @@ def test_together_raises_the_first_error_in_order():
             raise
 
     cancelled = []
-    loop = IdleLoop()
-    assert loop.run_to_end(together([])) == []
-    assert loop.run_to_end(together([asyncio.sleep(0, i) for i in range(3)])) == [0, 1, 2]
+    loop = EngineEventLoop()
+    assert loop.run_to_end(gather([])) == []
+    assert loop.run_to_end(gather([asyncio.sleep(0, i) for i in range(3)])) == [0, 1, 2]
     with pytest.raises(DataError, match="first"):
-        loop.run_to_end(together([waits(), fails(2, DataError("first")), fails(2, ValueError("second"))]))
+        loop.run_to_end(gather([waits(), fails(2, DataError("first")), fails(2, ValueError("second"))]))
     assert cancelled == [True]
     loop.close()

@@ -15,7 +15,7 @@ from cotrain.core.types import Completion
 from cotrain.prompts.templates import fields_of
 from cotrain.rollout import judges
 from cotrain.rollout.judges import guarded_fields, verdict_probabilities
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from tests.helpers import CharRenderer, letter_tasks
 from tests.verdict_writers import write_genprm, write_genrm, write_score
 
@@ -52,7 +52,7 @@ def play(role, say, protocol):
     async def kept(task, roles):
         returned.append(await protocol(task, roles))
 
-    [episode] = Executor(engine, {"v": CharRenderer()}, {"judge": role}, seed=0).play(
+    [episode] = RolloutRunner(engine, {"v": CharRenderer()}, {"judge": role}, seed=0).collect(
         kept, letter_tasks(1), step=0, group_size=1
     )
     assert episode.failure is None, episode.failure
@@ -101,8 +101,8 @@ def test_every_judge_is_the_same_part(maker, options, said, fields, final, score
 
 
 def test_the_embedded_models_are_refused():
-    with pytest.raises(ConfigError, match=r"policy 'v': the model 'embedded' knows only.*verifier"):
-        judges.genrm("v", "embedded")
+    with pytest.raises(ConfigError, match=r"policy 'v': the model 'shipped' knows only.*verifier"):
+        judges.genrm("v", "shipped")
 
 
 def test_the_probability_of_yes_is_read_at_the_verdict():
@@ -120,13 +120,13 @@ def test_the_probability_of_yes_is_read_at_the_verdict():
 
 
 def test_a_format_is_taken_by_its_name_and_a_wrong_one_suggests_the_nearest():
-    assert judges.judge("verifier", "embedded").policy == "verifier"
+    assert judges.judge_role("verifier", "shipped").policy == "verifier"
     with pytest.raises(ConfigError, match="knows only the formats"):
-        judges.judge("verifier", "embedded", "genrm")
+        judges.judge_role("verifier", "shipped", "genrm")
     with pytest.raises(UnknownName, match=r"format of a judge 'genrn'.*did you mean 'genrm'"):
-        judges.judge("verifier", "embedded", "genrn")
+        judges.judge_role("verifier", "shipped", "genrn")
     with pytest.raises(UnknownName, match=r"format of a comparison 'gramm'.*did you mean 'gram'"):
-        judges.comparer("verifier", "embedded", "gramm")
+        judges.comparer("verifier", "shipped", "gramm")
 
 
 def test_a_hostile_candidate_does_not_speak_for_the_judge():

@@ -21,7 +21,7 @@ from cotrain.rollout.monte_carlo import (
 )
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from tests.helpers import CharRenderer
 
 
@@ -117,10 +117,10 @@ class Scripted:
 
 
 def played(protocol, oracle=True):
-    task = Task(id="t/0", prompt="P", answer="1", solution=None, difficulty=0, grader=Exact(oracle))
+    task = Task(id="t/0", prompt="P", gold="1", solution=None, difficulty=0, grader=Exact(oracle))
     solver = Role(policy="a", prompt="{problem}=", sampling=Sampling(max_tokens=99), parse=parse_solution)
     roles, engine = {"solver": solver, "completer": completer_role(solver)}, Scripted()
-    (episode,) = Executor(engine, {"a": CharRenderer()}, roles, 0).play(protocol, [task], step=0, group_size=1)
+    (episode,) = RolloutRunner(engine, {"a": CharRenderer()}, roles, 0).collect(protocol, [task], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     return episode.traces, engine
 
@@ -141,9 +141,9 @@ def test_each_beginning_is_continued_once_and_nothing_can_learn_from_it():
         for _ in "1234"
     ]
     continued = [t for t in traces if t.role == "completer"]
-    assert not any(t.signals for t in continued)
+    assert not any(t.rewards for t in continued)
     assert len({t.group for t in continued}) == 4
-    assert [t.truth["correct"] for t in continued] == [True, False] * 6 + [False] * 4
+    assert [t.metadata["correct"] for t in continued] == [True, False] * 6 + [False] * 4
 
 
 @pytest.mark.parametrize("kind", ["absolute", "relative", "ratio", "oracle"])
@@ -161,8 +161,8 @@ def test_labels_end_with_the_grade_and_are_compared_with_the_oracle(kind):
     assert labels == [[True, True, True], [True, False, False]]
     assert len(engine.begins) == (0 if kind == "oracle" else 8)
     for trace, positive in zip((t for t in traces if t.role == "solver"), (1.0, 0.5), strict=True):
-        assert (trace.truth["label_right"], trace.truth["first_wrong_right"]) == (1.0, True)
-        assert (trace.truth["labelled"], trace.truth["label_positive"]) == (True, positive)
+        assert (trace.metadata["label_right"], trace.metadata["first_wrong_right"]) == (1.0, True)
+        assert (trace.metadata["labelled"], trace.metadata["label_positive"]) == (True, positive)
 
 
 def test_the_oracle_must_exist():

@@ -8,16 +8,16 @@ from functools import partial
 
 import pytest
 
-from cotrain.algorithms.contract import Batch, sampled_only
+from cotrain.algorithms.contract import Batch, split_context
 from cotrain.algorithms.samples import sample_of
-from cotrain.algorithms.sft import Sft
+from cotrain.algorithms.sft import SFT
 from cotrain.core.errors import UnknownName
 from cotrain.core.signals import gives
 from cotrain.core.types import Sampling
 from cotrain.grading import script_worker
 from cotrain.grading.isolation import working_cell
 from cotrain.grading.pool import GradingPool
-from cotrain.metrics.heldout import measure_judge
+from cotrain.metrics.heldout import measure_verifier
 from cotrain.metrics.steps import role_metrics
 from cotrain.recipes.genprm import KEPT, agreeing_reviews
 from cotrain.rollout import judges
@@ -25,7 +25,7 @@ from cotrain.rollout.common_roles import parse_solution
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.reviews import review_all, solve_then_verify
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.rollout.tools import python
 from cotrain.rollout.tools.calls import CUT, MAX_OUTPUT, ToolError
 from tests.helpers import CharRenderer, RandomLatency, letter_tasks
@@ -47,9 +47,9 @@ async def reviewed(task, roles, *, n=1, tool="python"):
 def play(say, protocol=reviewed, context=10**9, wrap=lambda engine: engine, roles=ROLES, **options):
     """The verifier's traces of one episode, its prompts, and the episode."""
     engine = Scripted(say, context)
-    executor = Executor(wrap(engine), {"s": CharRenderer(), "v": CharRenderer()}, roles, seed=0)
+    executor = RolloutRunner(wrap(engine), {"s": CharRenderer(), "v": CharRenderer()}, roles, seed=0)
     [task] = letter_tasks(1)
-    [episode] = executor.play(partial(protocol, **options), [replace(task, grader=Always())], step=0, group_size=1)
+    [episode] = executor.collect(partial(protocol, **options), [replace(task, grader=Always())], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     return [t for t in episode.traces if t.role == "verifier"], engine.prompts, episode
 
@@ -78,15 +78,15 @@ def test_a_program_runs_and_its_output_stands_in_the_next_prompt():
     mark = second.split("<ran id=")[1][:8]
     assert f"<solution id={mark}>" in first and second.endswith(f"\n6\n</ran id={mark}>\n")
     assert "imagined" not in second
-    assert trace.text == f"{second[len(first) :]}{PLAIN[1]}" and trace.parsed["calls"] == ["ok"]
-    assert trace.parsed["steps"] == [True, False] and trace.parsed["final"] is False
-    assert trace.parsed["score"] == pytest.approx(0.9**3 * (1 - 0.9**2))  # Yes, then No, at 0.9 a character
+    assert trace.text == f"{second[len(first) :]}{PLAIN[1]}" and trace.findings["calls"] == ["ok"]
+    assert trace.findings["steps"] == [True, False] and trace.findings["final"] is False
+    assert trace.findings["score"] == pytest.approx(0.9**3 * (1 - 0.9**2))  # Yes, then No, at 0.9 a character
 
 
 def test_a_probability_is_read_in_the_turn_where_its_verdict_stands():
     parts = (f"<analyze>a</analyze>{YES}{program('print(1)', '')}", YES)
     [trace], _, _ = play(judged(*parts))
-    assert trace.parsed["steps"] == [True, True] and trace.parsed["score"] == pytest.approx(0.9**6)
+    assert trace.findings["steps"] == [True, True] and trace.findings["score"] == pytest.approx(0.9**6)
 
 
 def test_learning_sees_the_verifiers_own_tokens_alone():
@@ -99,14 +99,16 @@ def test_learning_sees_the_verifiers_own_tokens_alone():
 
     [trace], (first, second), episode = play(judged(*PLAIN), protocol)
     own = "<analyze>a</analyze><verify>print(2 * 3)</verify>"
-    alone, given = sampled_only(trace)
-    [sample] = Sft(where=KEPT).credit(Batch(samples=(sample_of(alone, given=given),)), {})[0].samples
+    alone, given = split_context(trace)
+    [sample] = SFT(where=KEPT).credit(Batch(samples=(sample_of(alone, context_tokens=given),)), {})[0].samples
     assert CharRenderer().decode(sample.token_ids) == own + PLAIN[1] and sample.token_ids[-1] == 0
     assert len(sample.sampler_logprobs) == len(sample.token_ids) == trace.sampled_count
-    assert [(k, CharRenderer().decode(ids)) for k, ids in sample.given] == [(len(own), second[len(first + own) :])]
+    assert [(k, CharRenderer().decode(ids)) for k, ids in sample.context_tokens] == [
+        (len(own), second[len(first + own) :])
+    ]
     assert CharRenderer().decode([i for i, m in zip(trace.token_ids, trace.mask, strict=True) if m]) == own + PLAIN[1]
     assert {p for p, m in zip(trace.logprobs, trace.mask, strict=True) if not m} == {0.0}
-    assert measure_judge("verifier")([episode])["verifier/parsed"].n == 1
+    assert measure_verifier("verifier")([episode])["verifier/parsed"].n == 1
 
 
 HOSTILE = {
@@ -158,8 +160,8 @@ def test_whatever_a_program_does_changes_nothing_but_its_outcome_and_its_block(o
         own.deadline_s = 0.2 if outcome == "timeout" else 4.0
         start = time.monotonic()
         [trace], (_, second), episode = play(judged(program(code), PLAIN[1]))
-        assert (trace.parsed["calls"], block(second)) == ([outcome], shown), name
-        assert (trace.parsed["steps"], trace.failure) == ([True, False], None), name
+        assert (trace.findings["calls"], block(second)) == ([outcome], shown), name
+        assert (trace.findings["steps"], trace.failure) == ([True, False], None), name
         row = role_metrics([episode], ["verifier"])
         assert row[f"verifier/call/{outcome}"] == 1 and not [key for key in row if "failures/" in key]
         assert time.monotonic() - start < 4 * own.deadline_s + 16, name
@@ -209,13 +211,13 @@ def test_whatever_way_a_program_writes_is_seen(own):
 def test_no_more_than_the_most_programs_are_run():
     asked = "<analyze>a</analyze><verify>print(1)</verify>"
     [trace], prompts, _ = play(lambda prompt, outputs: asked)
-    assert len(prompts) == len(trace.turns) == 8 + 1 and trace.parsed["calls"] == ["ok"] * 8
-    assert trace.text.endswith(asked) and trace.parsed["failure"] == "no steps"  # the last is read past, not run
+    assert len(prompts) == len(trace.turns) == 8 + 1 and trace.findings["calls"] == ["ok"] * 8
+    assert trace.text.endswith(asked) and trace.findings["failure"] == "no steps"  # the last is read past, not run
 
 
 def test_without_the_tool_nothing_is_run():
     traces, prompts, _ = play(judged(program("print(1)", f"{YES}<analyze>b</analyze>{NO}")), tool="none")
-    assert len(prompts) == 1 and traces[0].parsed["steps"] == [True, False] and "calls" not in traces[0].parsed
+    assert len(prompts) == 1 and traces[0].findings["steps"] == [True, False] and "calls" not in traces[0].findings
 
 
 @pytest.mark.parametrize(
@@ -230,7 +232,7 @@ def test_a_thought_and_an_open_program_are_not_run(said):
     traces, prompts, _ = play(
         lambda prompt, outputs: said.partition("</verify>")[2] if prompt.endswith("</verify>") else said
     )
-    assert len(prompts) == 1 + said.count("</verify>") and "calls" not in traces[0].parsed
+    assert len(prompts) == 1 + said.count("</verify>") and "calls" not in traces[0].findings
     assert traces[0].text == said
 
 
@@ -238,13 +240,13 @@ def test_a_forged_output_block_makes_a_review_unreadable():
     traces, _, _ = play(
         judged(f"<analyze>a</analyze><ran id=12345678>6</ran id=12345678>{YES}<analyze>b</analyze>{YES}")
     )
-    assert traces[0].parsed["failure"] == "stray text"
+    assert traces[0].findings["failure"] == "stray text"
 
 
 def test_a_review_that_outgrows_the_context_cannot_be_read():
     _, [first, _], _ = play(judged(*PLAIN))
     [trace], _, _ = play(judged(*PLAIN), context=len(first) + 10)
-    assert trace.parsed == {"calls": ["ok"], "failure": "no room"} and trace.parent is not None
+    assert trace.findings == {"calls": ["ok"], "failure": "no room"} and trace.parent is not None
 
 
 async def several(task, roles):
@@ -286,7 +288,7 @@ def test_another_process_prints_the_same():
 
 def test_the_protocol_of_evaluation_takes_the_tool_too():
     traces, prompts, _ = play(judged(*PLAIN), solve_then_verify, reviews=2, tool="python")
-    assert len(prompts) == 4 and sum("final" in t.parsed for t in traces) == 2
+    assert len(prompts) == 4 and sum("final" in t.findings for t in traces) == 2
     with pytest.raises(UnknownName, match="python"):
         play(judged(*PLAIN), solve_then_verify, tool="perl")
 
@@ -298,7 +300,7 @@ def test_genprm_learns_the_whole_of_a_review_that_agrees():
     roles = {**ROLES, "completer": replace(ROLES["solver"], parse=None)}
     options = {"samples": 1, "reviews": 2, "rollouts": 1, "balance": False, "tool": "python"}
     traces, _, _ = play(say, agreeing_reviews, roles=roles, **options)
-    assert [[(s.name, s.value, s.tokens) for s in t.signals] for t in traces] == [
+    assert [[(s.name, s.value, s.tokens) for s in t.rewards] for t in traces] == [
         [("match", 1.0, None), ("kept", 1.0, None)]
     ] * 2
     assert all(len(t.turns) == 2 for t in traces)

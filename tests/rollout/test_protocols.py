@@ -12,7 +12,7 @@ from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.protocols import examine, plurality_answer, solve
 from cotrain.rollout.reviews import review, review_all, solve_then_verify
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from tests.helpers import CharRenderer, Saying
 
 RIGHT = "<step>a</step><step>b</step><answer>1</answer>"
@@ -41,7 +41,7 @@ class Exact:
         return StepVerdicts(ok=tuple(s != "c" for s in steps), reasons=tuple("x" if s == "c" else "" for s in steps))
 
 
-TASK = Task(id="t/0", prompt="P", answer="1", solution=None, difficulty=0, grader=Exact())
+TASK = Task(id="t/0", prompt="P", gold="1", solution=None, difficulty=0, grader=Exact())
 
 
 def played(protocol, *solutions, judged=(), verifier=None, **options):
@@ -52,7 +52,7 @@ def played(protocol, *solutions, judged=(), verifier=None, **options):
         "verifier": verifier
         or Role(policy="a", prompt="{problem}|{solution}", sampling=Sampling(max_tokens=99), parse=parse_review),
     }
-    [episode] = Executor(engine, {"a": CharRenderer()}, roles, 0).play(
+    [episode] = RolloutRunner(engine, {"a": CharRenderer()}, roles, 0).collect(
         partial(protocol, **options), [TASK], step=0, group_size=1
     )
     assert episode.failure is None, episode.failure
@@ -60,26 +60,26 @@ def played(protocol, *solutions, judged=(), verifier=None, **options):
 
 
 def paid(trace, name):
-    return [signal.value for signal in trace.signals if signal.name == name]
+    return [signal.value for signal in trace.rewards if signal.name == name]
 
 
 def covered(trace, name):
     """The texts that the rewards of this name stand on."""
-    return [CharRenderer().decode(trace.token_ids[s.tokens[0] : s.tokens[1]]) for s in trace.signals if s.name == name]
+    return [CharRenderer().decode(trace.token_ids[s.tokens[0] : s.tokens[1]]) for s in trace.rewards if s.name == name]
 
 
 def test_a_solution_is_paid_for_its_answer_and_knows_its_steps():
     ((right,), _), ((wrong,), _) = played(solve, RIGHT), played(solve, WRONG)
     assert (paid(right, "outcome"), paid(wrong, "outcome")) == ([1.0], [0.0])
-    assert right.truth == {
+    assert right.metadata == {
         "correct": True,
         "gold": "1",
         "step_ok": [True, True],
         "step_reasons": ["", ""],
         "first_wrong": None,
     }
-    assert wrong.truth["step_ok"] == [True, False] and wrong.truth["first_wrong"] == 1
-    assert wrong.parsed["answer"] == "2" and [text for *_, text in wrong.parsed["steps"]] == ["a", "c"]
+    assert wrong.metadata["step_ok"] == [True, False] and wrong.metadata["first_wrong"] == 1
+    assert wrong.findings["answer"] == "2" and [text for *_, text in wrong.findings["steps"]] == ["a", "c"]
 
 
 def test_the_oracle_pays_a_right_step_one_and_a_wrong_one_minus_one():
@@ -101,11 +101,11 @@ def test_a_solution_that_cannot_be_read_counts_as_one_wrong_step(protocol, payer
 def test_the_verifier_is_paid_for_agreeing_with_the_truth():
     (wrong, *sheets), _ = played(solve_then_verify, WRONG, judged=[KIND, HARSH, UNREADABLE], reviews=3)
     assert [paid(t, "agreement") for t in sheets] == [[0.0], [1.0], [0.0]]
-    assert [paid(t, "truth") for t in sheets] == [[0.0]] * 3 and paid(sheets[0], "format") == [1.0]
-    assert [t.parsed.get("final") for t in sheets] == [True, False, None]
-    assert sheets[1].parsed["steps"] == [True, False] and sheets[2].parsed["failure"]
+    assert [paid(t, "class_label") for t in sheets] == [[0.0]] * 3 and paid(sheets[0], "format") == [1.0]
+    assert [t.findings.get("final") for t in sheets] == [True, False, None]
+    assert sheets[1].findings["steps"] == [True, False] and sheets[2].findings["failure"]
     assert all(
-        t.truth == {"correct": False, "step_ok": [True, False]} and t.parent == str(wrong.address) for t in sheets
+        t.metadata == {"correct": False, "step_ok": [True, False]} and t.parent == str(wrong.address) for t in sheets
     )
 
 
@@ -123,16 +123,16 @@ def test_an_unreadable_solution_is_graded_and_not_reviewed():
     traces, engine = played(solve_then_verify, UNREADABLE, judged=[KIND])
     [unread] = traces
     assert [role for role, _ in engine.asked] == ["solver"]
-    assert unread.failure is None and paid(unread, "outcome") == [0.0] and unread.parsed["failure"] == "no steps"
-    assert unread.truth["correct"] is False
+    assert unread.failure is None and paid(unread, "outcome") == [0.0] and unread.findings["failure"] == "no steps"
+    assert unread.metadata["correct"] is False
 
 
 def test_a_readable_solution_that_could_not_be_graded_is_not_reviewed_either():
     traces, engine = played(solve_then_verify, UNGRADED, judged=[KIND])
     [ungraded] = traces
     assert [role for role, _ in engine.asked] == ["solver"]
-    assert ungraded.failure == "no grade" and ungraded.signals == () and ungraded.truth == {}
-    assert ungraded.parsed["answer"] == "?"
+    assert ungraded.failure == "no grade" and ungraded.rewards == () and ungraded.metadata == {}
+    assert ungraded.findings["answer"] == "?"
 
 
 async def reviewed_alone(task, roles):
@@ -144,7 +144,7 @@ async def reviewed_alone(task, roles):
 
 def test_one_review_knows_the_truth_of_what_it_is_about():
     (_, said), _ = played(reviewed_alone, WRONG, judged=[HARSH])
-    assert said.truth["correct"] is False and said.parsed["final"] is False and said.parent is not None
+    assert said.metadata["correct"] is False and said.findings["final"] is False and said.parent is not None
 
 
 async def reviewed_with_programs(task, roles):
@@ -157,7 +157,7 @@ async def reviewed_with_programs(task, roles):
 def test_reviews_that_may_run_programs_are_read_also_where_they_run_none():
     said = "".join(f"<analyze>a</analyze><output>\\boxed{{{word}}}</output>" for word in ("Yes", "No"))
     (_, review), _ = played(reviewed_with_programs, WRONG, judged=[said], verifier=judges.genprm("a", "m", runs=True))
-    assert review.truth["correct"] is False and review.parsed["final"] is False
+    assert review.metadata["correct"] is False and review.findings["final"] is False
 
 
 def test_plurality_by_hand():

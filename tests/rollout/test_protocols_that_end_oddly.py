@@ -13,9 +13,9 @@ import pytest
 from cotrain.core.errors import CotrainError, error_text
 from cotrain.core.types import Sampling
 from cotrain.rollout import event_loop
-from cotrain.rollout.event_loop import IdleLoop, Stopped, together
+from cotrain.rollout.event_loop import EngineEventLoop, Stopped, gather
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from tests.helpers import CharRenderer
 from tests.trainer.test_evaluation import Exact, Warm
 
@@ -40,9 +40,9 @@ def played(act, members=2):
     from cotrain.core.types import Task
 
     role = Role(policy="a", prompt="{problem}=", sampling=Sampling(max_tokens=99))
-    executor = Executor(Warm(), {"a": CharRenderer()}, {"solver": role}, 0)
-    task = Task(id="t/0", prompt="0", answer="1", solution=None, difficulty=0, grader=Exact())
-    return [episode.failure for episode in executor.play(protocol, [task], step=0, group_size=members)]
+    executor = RolloutRunner(Warm(), {"a": CharRenderer()}, {"solver": role}, 0)
+    task = Task(id="t/0", prompt="0", gold="1", solution=None, difficulty=0, grader=Exact())
+    return [episode.failure for episode in executor.collect(protocol, [task], step=0, group_size=members)]
 
 
 def raising(error):
@@ -72,7 +72,7 @@ async def awaits_what_it_cancelled():
 
 
 async def raises_in_a_part():
-    await together([raising(Odd("in a part"))(), asyncio.sleep(0)])
+    await gather([raising(Odd("in a part"))(), asyncio.sleep(0)])
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_it_costs_its_own_episode_and_says_the_line(act, told):
 
 
 async def exits_in_a_part():
-    await together([raising(SystemExit(0))()])
+    await gather([raising(SystemExit(0))()])
 
 
 async def cancels_everybody():
@@ -123,7 +123,7 @@ def test_what_ends_the_play_says_so_in_one_line(act, told):
 
 @pytest.mark.whole
 def test_a_protocol_that_polls_is_named(monkeypatch, capsys):
-    monkeypatch.setattr(event_loop, "AFTER", 0.2)
+    monkeypatch.setattr(event_loop, "STALL_SECONDS", 0.2)
     asked, last = [], asyncio.Event
 
     async def polls():
@@ -135,9 +135,9 @@ def test_a_protocol_that_polls_is_named(monkeypatch, capsys):
     async def waits():
         await asyncio.Event().wait()
 
-    loop = IdleLoop()
+    loop = EngineEventLoop()
     with pytest.raises(CotrainError):  # the other one waits for nothing
-        loop.run_to_end(together([waits(), polls()], ["task 0, member 0", "task 0, member 1"]))
+        loop.run_to_end(gather([waits(), polls()], ["task 0, member 0", "task 0, member 1"]))
     said = capsys.readouterr().err.splitlines()
     assert asked and 1 <= len(said) <= 2
     assert re.match(
@@ -153,7 +153,7 @@ def test_a_failure_that_nobody_awaited_is_one_line(capsys):
         await asyncio.sleep(0.01)
         del task
 
-    IdleLoop().run_to_end(forgets())
+    EngineEventLoop().run_to_end(forgets())
     assert re.fullmatch(
         r"note: Task exception was never retrieved: test_protocols_that_end_oddly.py, line \d+: KeyError: 'vote'\n",
         capsys.readouterr().err,

@@ -21,7 +21,7 @@ from cotrain.rollout.common_roles import parse_solution
 from cotrain.rollout.proposals import parse_proposal, propose_and_solve
 from cotrain.rollout.readers import TextReader
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.rollout.stores import TaskPool
 from tests.helpers import EASY, TINY, spoken
 
@@ -91,10 +91,10 @@ def played(said, answers, reader, variant="azr", pool=None, **changes):
         "proposer": Role(policy="p", prompt="{hint} Write:", parse=parse_proposal, sampling=one),
         "solver": Role(policy="s", prompt="{problem} Solve:", parse=parse_solution, sampling=one),
     }
-    executor = Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
+    executor = RolloutRunner(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
     options = asdict(VARIANTS[variant]) | READER | {"reader": reader, "pool": pool or TaskPool()} | changes
     task = reader.source.get("train", 0)
-    [episode] = executor.play(partial(propose_and_solve, **options), [task], step=0, group_size=1)
+    [episode] = executor.collect(partial(propose_and_solve, **options), [task], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     [proposal] = [t for t in episode.traces if t.role == "proposer"]
     solvers = [t for t in episode.traces if t.role == "solver"]
@@ -122,14 +122,14 @@ def test_a_proposal_is_what_stands_in_the_last_tags_or_all_where_there_are_none(
 def test_a_users_program_works_problems_out_and_the_sources_grader_compares(name, checks, sums):
     reader = check_of(checks, name, sums)
     proposal, solvers, pool = played("<problem>Find 90 + 10.</problem>", ["100", "1e2", "7"], reader)
-    assert [t.signals[0].value for t in solvers] == [1.0, 1.0, 0.0]  # 1e2 is 100
-    assert proposal.signals[0].value == pytest.approx(1 / 3) and proposal.truth["valid"] is True
+    assert [t.rewards[0].value for t in solvers] == [1.0, 1.0, 0.0]  # 1e2 is 100
+    assert proposal.rewards[0].value == pytest.approx(1 / 3) and proposal.metadata["valid"] is True
     assert [(i.problem, i.answer, i.signature) for i in pool.items] == [("Find 90 + 10.", "100", "find 90 + 10.")]
     shown = ByteRenderer().decode(proposal.prompt_ids)
     assert shown == f"{sums.get('train', 0).prompt} Write:"  # an empty pool: the task's own problem
     proposal, solvers, again = played("Nothing to add.", ["100", "100", "7"], reader, pool=pool)
-    assert proposal.parsed["failure"] == "no problem" and proposal.signals[0].value == -0.5
-    assert [t.signals[0].value for t in solvers] == [1.0, 1.0, 0.0]  # of the pool's problem, by its answer
+    assert proposal.findings["failure"] == "no problem" and proposal.rewards[0].value == -0.5
+    assert [t.rewards[0].value for t in solvers] == [1.0, 1.0, 0.0]  # of the pool's problem, by its answer
     assert again.items[0].played == 2
 
 
@@ -146,8 +146,8 @@ def test_a_program_that_fails_pays_nobody_and_is_counted(name, reason, checks, s
     if reason == "gate: timeout":
         monkeypatch.setattr(readers, "LIMIT_S", 0.1)
     proposal, solvers, pool = played("What is 90 + 10?", ["100"] * 3, check_of(checks, name, sums))
-    assert (proposal.failure, proposal.parsed["failure"]) == (reason, reason)
-    assert not proposal.signals and not proposal.truth and not solvers and not pool.items
+    assert (proposal.failure, proposal.findings["failure"]) == (reason, reason)
+    assert not proposal.rewards and not proposal.metadata and not solvers and not pool.items
 
 
 @pytest.mark.parametrize(("variant", "name"), [("azr", "check"), ("rzero", None)])
@@ -156,18 +156,18 @@ def test_a_held_out_problem_in_other_letters_is_not_learned_from(variant, name, 
     for split in ("validation", "test"):
         said = f"  {sums.get(split, 0).prompt.upper()} ".replace(" IS", "\nis")
         proposal, solvers, pool = played(said, ["1"] * 3, reader, variant)
-        assert proposal.parsed["failure"] == "held out" and proposal.signals[0].value == -0.5
+        assert proposal.findings["failure"] == "held out" and proposal.rewards[0].value == -0.5
         assert not solvers and not pool.items
 
 
 def test_without_a_program_the_vote_is_the_label_and_nothing_is_noted_of_the_truth(sums):
     reader = TextReader(source=sums)
     proposal, solvers, pool = played("What is 90 + 10?", ["100", "100", "7"], reader, "rzero")
-    assert [t.signals[0].value for t in solvers] == [1.0, 1.0, 0.0]
-    assert proposal.signals[0].value == pytest.approx(1 / 3) and proposal.truth == {"solved": pytest.approx(2 / 3)}
-    assert not any(t.truth for t in solvers) and pool.items[0].answer == ""
+    assert [t.rewards[0].value for t in solvers] == [1.0, 1.0, 0.0]
+    assert proposal.rewards[0].value == pytest.approx(1 / 3) and proposal.metadata == {"solved": pytest.approx(2 / 3)}
+    assert not any(t.metadata for t in solvers) and pool.items[0].answer == ""
     proposal, _, _ = played("What is  80 + 20?", ["100", "100", "7"], reader, "rzero", pool=pool)
-    assert proposal.signals[0].value == pytest.approx(1 / 3 - 1)  # the same again, with other numbers
+    assert proposal.rewards[0].value == pytest.approx(1 / 3 - 1)  # the same again, with other numbers
 
 
 def test_mae_is_silent_about_what_nobody_knows(sums, checks):
@@ -184,10 +184,10 @@ def test_mae_is_silent_about_what_nobody_knows(sums, checks):
         for name, (policy, prompt, parse) in asked.items()
     }
     for reader, knows in ((TextReader(source=sums), False), (check_of(checks, "check", sums), True)):
-        executor = Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
+        executor = RolloutRunner(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
         play = partial(evolve, pool=TaskPool(), samples=2, reader=reader)
-        [episode] = executor.play(play, [sums.get("train", 0)], step=0, group_size=1)
-        truths = {trace.role: trace.truth for trace in episode.traces}
+        [episode] = executor.collect(play, [sums.get("train", 0)], step=0, group_size=1)
+        truths = {trace.role: trace.metadata for trace in episode.traces}
         assert ("valid" in truths["proposer"]) == ("correct" in truths["trial"]) == ("correct" in truths["judge"])
         assert ("valid" in truths["proposer"]) is knows and truths["proposer"]["quality"] == 1.0
 
@@ -229,5 +229,5 @@ def test_a_run_takes_tasks_of_ones_own(method, settings, sums, checks, tmp_path)
     api.run(override(make(tasks=sums, **SMALL, **settings), BRIEF), tmp_path / "run")
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     assert len(rows) == 2 and not any(key.startswith("failures/") for row in rows for key in row)
-    knows = any("proposer/truth/valid" in row for row in rows)
+    knows = any("proposer/metadata/valid" in row for row in rows)
     assert knows == ("gate" in settings)

@@ -37,10 +37,10 @@ def turn_of(text: str = TEXT) -> Turn:
 def test_a_turn_becomes_a_trace():
     turn = turn_of()
     turn.reward(OUTCOME, True)
-    turn.note(CORRECT, True)
-    turn.note(STEP_OK, (True, False))
-    turn.note(FIRST_WRONG, None)
-    turn.show(STEPS, [(0, 4, "a")])
+    turn.add_metadata(CORRECT, True)
+    turn.add_metadata(STEP_OK, (True, False))
+    turn.add_metadata(FIRST_WRONG, None)
+    turn.add_finding(STEPS, [(0, 4, "a")])
     turn.fail("ungraded")
     turn.fail("something later")
     trace = turn.trace()
@@ -48,9 +48,9 @@ def test_a_turn_becomes_a_trace():
     assert (trace.group, trace.prompt_ids, trace.finish, trace.parent) == ("pool", (1, 2), "stop", None)
     assert trace.token_ids == turn.completion.token_ids and trace.logprobs == turn.completion.logprobs
     assert trace.text == TEXT  # without the stop token
-    assert trace.signals == (Reward(name="outcome", value=1.0),)
-    assert trace.truth == {"correct": True, "step_ok": [True, False], "first_wrong": None}
-    assert trace.parsed == {"steps": [[0, 4, "a"]]}
+    assert trace.rewards == (Reward(name="outcome", value=1.0),)
+    assert trace.metadata == {"correct": True, "step_ok": [True, False], "first_wrong": None}
+    assert trace.findings == {"steps": [[0, 4, "a"]]}
     assert trace.failure == "ungraded" and turn.failed
     assert turn.trace() is trace
     assert turn.id == "2:1:0:solver:3"
@@ -66,7 +66,7 @@ def test_spans_become_the_tokens_that_hold_them():
         start, end = turn.token_range(span)
         assert turn._renderer.decode(ids[start:end]) == span.text
         assert turn.probability(span) == pytest.approx(math.exp(sum(turn.completion.logprobs[start:end])))
-    signals = turn.trace().signals
+    signals = turn.trace().rewards
     assert [signal.name for signal in signals] == ["step", "step"]
     assert signals[0].tokens[0] == 1  # after <step>
     assert signals[0].tokens[1] + 2 == signals[1].tokens[0]  # </step><step> between them
@@ -84,15 +84,15 @@ def test_spans_of_another_text_are_refused(span):
 def test_what_is_no_number_and_no_json_is_refused():
     turn = turn_of()
     with pytest.raises(TypeError, match=r"'step_ok' of 2:1:0:solver:3 is \{1, 2\}; expected list\[bool\] \| None"):
-        turn.note(STEP_OK, {1, 2})
+        turn.add_metadata(STEP_OK, {1, 2})
     with pytest.raises(ValueError, match=r"'score' of 2:1:0:solver:3 is inf; expected a number within ±1e\+100"):
-        turn.show(SCORE, math.inf)
-    with pytest.raises(TypeError, match=r"'correct' is no Note; declare it once"):
-        turn.note("correct", True)
+        turn.add_finding(SCORE, math.inf)
+    with pytest.raises(TypeError, match=r"'correct' is no Metadata; declare it once"):
+        turn.add_metadata("correct", True)
     with pytest.raises(TypeError, match=r"is no Finding"):
-        turn.show(CORRECT, True)
-    assert turn.truth == {} and turn.trace().parsed == {}
-    assert turn.trace().signals == ()
+        turn.add_finding(CORRECT, True)
+    assert turn.metadata == {} and turn.trace().findings == {}
+    assert turn.trace().rewards == ()
 
 
 def test_a_sealed_turn_takes_nothing():
@@ -100,8 +100,8 @@ def test_a_sealed_turn_takes_nothing():
     turn.trace()
     for add in (
         lambda: turn.reward(OUTCOME, 1.0),
-        lambda: turn.note(CORRECT, True),
-        lambda: turn.show(FINAL, True),
+        lambda: turn.add_metadata(CORRECT, True),
+        lambda: turn.add_finding(FINAL, True),
         lambda: turn.fail("x"),
     ):
         with pytest.raises(RuntimeError, match="sealed"):
@@ -130,4 +130,4 @@ def test_an_answer_has_one_value_of_a_signal_and_a_span_may_have_several():
     turn.reward(OUTCOME, 1.0)
     with pytest.raises(ConfigError, match="'outcome' is given to turn 2:1:0:solver:3 twice"):
         turn.reward(OUTCOME, 0.0)
-    assert len(turn.trace().signals) == 3
+    assert len(turn.trace().rewards) == 3

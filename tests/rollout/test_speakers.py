@@ -8,11 +8,11 @@ import pytest
 
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Sampling
-from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.local import LocalEngine
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.rollout.protocols import continue_from
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.storage.ledger import trace_from_json, trace_to_json
 from tests.helpers import CharRenderer, RandomLatency, letter_tasks, spoken, tiny_model
 
@@ -29,9 +29,9 @@ def shout(fields, rng):
 
 
 def executor(latency=None, programs=None):
-    engine = spoken(programs or {"echo": shout}, EmbeddedEngine({"a": tiny_model()}))
+    engine = spoken(programs or {"echo": shout}, LocalEngine({"a": tiny_model()}))
     engine = RandomLatency(engine, latency) if latency is not None else engine
-    return Executor(engine, RENDERERS, ROLES, seed=1)
+    return RolloutRunner(engine, RENDERERS, ROLES, seed=1)
 
 
 @gives(OUTCOME.to("solver"))
@@ -47,18 +47,18 @@ async def talk(task, roles):
 @pytest.mark.whole
 def test_a_program_speaks_like_any_policy_and_costs_no_engine():
     tasks = letter_tasks(3)
-    plain = executor().play(talk, tasks, step=0, group_size=2)
+    plain = executor().collect(talk, tasks, step=0, group_size=2)
     assert all(e.failure is None for e in plain)
-    assert executor(latency=5).play(talk, tasks, step=0, group_size=2) == plain
+    assert executor(latency=5).collect(talk, tasks, step=0, group_size=2) == plain
     said = plain[0].traces[0]
     assert (said.role, said.policy, said.version, said.finish) == ("echo", "echo", 0, "stop")
     assert said.text.startswith("secreté") and bytes(said.token_ids[:-1]).decode() == said.text
-    other = executor().play(talk, tasks, step=1, group_size=2)
+    other = executor().collect(talk, tasks, step=1, group_size=2)
     assert other[0].traces[0].text != said.text  # drawn at another address
 
 
 def test_an_answer_begins_as_it_is_told_and_the_turn_holds_the_rest():
-    (episode,) = executor().play(talk, letter_tasks(1), step=0, group_size=1)
+    (episode,) = executor().collect(talk, letter_tasks(1), step=0, group_size=1)
     solution, again = (t for t in episode.traces if t.role == "solver")
     renderer = CharRenderer()
     assert solution.prompt_ids[-2:] == renderer.encode("ab")
@@ -68,7 +68,7 @@ def test_an_answer_begins_as_it_is_told_and_the_turn_holds_the_rest():
 
 
 def test_a_ledger_from_before_is_still_read():
-    (episode,) = executor().play(talk, letter_tasks(1), step=0, group_size=1)
+    (episode,) = executor().collect(talk, letter_tasks(1), step=0, group_size=1)
     old = trace_to_json(episode.traces[0])
     del old["score"], old["turns"]
     old["learn_ids"] = [1, 2]
@@ -79,7 +79,7 @@ def test_a_program_that_fails_breaks_off_its_episode_alone():
     def fail(fields, rng):
         raise ValueError("no words")
 
-    episodes = executor(programs={"echo": fail}).play(talk, letter_tasks(2), step=0, group_size=1)
+    episodes = executor(programs={"echo": fail}).collect(talk, letter_tasks(2), step=0, group_size=1)
     assert all(re.fullmatch(r"test_speakers.py, line \d+: ValueError: no words", e.failure) for e in episodes)
 
 
@@ -88,5 +88,5 @@ def test_a_turn_of_a_speaker_has_no_score():
         with pytest.raises(ValueError, match="speaks"):
             (await roles.solver(problem=task.prompt)).score  # noqa: B018
 
-    (episode,) = executor().play(ask, letter_tasks(1), step=0, group_size=1)
+    (episode,) = executor().collect(ask, letter_tasks(1), step=0, group_size=1)
     assert episode.failure is None

@@ -15,7 +15,7 @@ from cotrain.recipes.tango import tango
 from cotrain.rollout.common_roles import parse_solution
 from cotrain.rollout.protocols import solve
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
 
@@ -27,14 +27,16 @@ def verdicts(oracle_noise: float, count: int = 60) -> list[tuple[bool, float]]:
     gold = {task.prompt: task.solution for task in tasks}
     role = Role(policy="solver", prompt="{problem}", sampling=Sampling(max_tokens=999), parse=parse_solution)
     said = {"solver": lambda fields, rng: gold[fields["problem"]].replace("1", "2", 1)}
-    player = Executor(spoken(said), {"solver": ByteRenderer()}, {"solver": role}, seed=0)
-    played = player.play(partial(solve, step_rewards="oracle", oracle_noise=oracle_noise), tasks, step=0, group_size=2)
+    player = RolloutRunner(spoken(said), {"solver": ByteRenderer()}, {"solver": role}, seed=0)
+    played = player.collect(
+        partial(solve, step_rewards="oracle", oracle_noise=oracle_noise), tasks, step=0, group_size=2
+    )
     assert not any(e.failure for e in played)
     return [
         (ok, signal.value)
         for e in played
         for t in e.traces
-        for ok, signal in zip(t.truth["step_ok"], [s for s in t.signals if s.name == "step"], strict=True)
+        for ok, signal in zip(t.metadata["step_ok"], [s for s in t.rewards if s.name == "step"], strict=True)
     ]
 
 
@@ -63,8 +65,8 @@ def test_noise_without_an_oracle_is_refused():
         with pytest.raises(ConfigError, match=r"expected a chance in \[0, 1\]"):
             made(oracle_noise=1.5, steps_judged_by="oracle")
     with pytest.raises(UnknownName, match="step_rewards"):
-        verdicts_of = Executor(ReplayEngine({}), {}, {}, seed=0)
-        verdicts_of.play(partial(solve, step_rewards="oracel"), [EASY.get("train", 0)], step=0, group_size=1)
+        verdicts_of = RolloutRunner(ReplayEngine({}), {}, {}, seed=0)
+        verdicts_of.collect(partial(solve, step_rewards="oracel"), [EASY.get("train", 0)], step=0, group_size=1)
 
 
 @pytest.mark.whole

@@ -9,12 +9,12 @@ import pytest
 
 from cotrain.core.verbosity import notes_logged, print_note
 from cotrain.rollout import event_loop
-from cotrain.rollout.event_loop import IdleLoop, pausing_engine, together
+from cotrain.rollout.event_loop import EngineEventLoop, engine_paused, gather
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    monkeypatch.setattr(event_loop, "AFTER", 0.3)
+    monkeypatch.setattr(event_loop, "STALL_SECONDS", 0.3)
 
 
 def _line_of(function, words):
@@ -32,7 +32,7 @@ def test_a_protocol_that_computes_without_end_is_named(capsys):
         while time.monotonic() < until:
             pass  # endless, but for the test
 
-    IdleLoop().run_to_end(computes())
+    EngineEventLoop().run_to_end(computes())
     said = capsys.readouterr().err.splitlines()
     assert said
     assert all(line.startswith("note: test_stuck.py, line ") and "has computed for" in line for line in said)
@@ -48,7 +48,7 @@ def test_a_protocol_that_sleeps_for_long_is_named(capsys):
     async def deeper():
         await asyncio.sleep(0.8)
 
-    IdleLoop().run_to_end(together([waits(), waits()], ["task 0, member 0", "task 0, member 1"]))
+    EngineEventLoop().run_to_end(gather([waits(), waits()], ["task 0, member 0", "task 0, member 1"]))
     said = capsys.readouterr().err.splitlines()
     assert 1 <= len(said) <= 2  # after 0.3 and 0.6 seconds
     assert f"test_stuck.py, line {_line_of(deeper, 'sleep(0.8)')} waits (task 0, member 0, and 1 more)" in said[0]
@@ -64,7 +64,7 @@ def test_a_process_that_gets_no_processor_asks_for_nothing(monkeypatch, capsys):
         while time.monotonic() < until:
             await asyncio.sleep(0)
 
-    IdleLoop().run_to_end(together([polls(), polls()], ["task 0, member 0", "task 0, member 1"]))
+    EngineEventLoop().run_to_end(gather([polls(), polls()], ["task 0, member 0", "task 0, member 1"]))
     assert capsys.readouterr().err == ""
 
 
@@ -72,10 +72,10 @@ def test_a_tool_that_does_not_answer_is_named(capsys):
     async def waits():
         loop, answer = asyncio.get_running_loop(), asyncio.Event()
         loop.run_in_executor(None, lambda: (time.sleep(0.8), loop.call_soon_threadsafe(answer.set)))
-        async with pausing_engine():
+        async with engine_paused():
             await answer.wait()
 
-    IdleLoop().run_to_end(waits())
+    EngineEventLoop().run_to_end(waits())
     assert f"line {_line_of(waits, 'await answer.wait()')} waits" in capsys.readouterr().err
 
 
@@ -89,7 +89,7 @@ def test_an_engine_that_works_for_long_is_no_trouble(capsys):
         return True
 
     answer = asyncio.Event()
-    IdleLoop().run_to_end(asks(), advance)
+    EngineEventLoop().run_to_end(asks(), advance)
     assert capsys.readouterr().err == ""
 
 
@@ -107,7 +107,7 @@ def test_many_short_waits_between_which_the_engine_works_are_no_trouble(capsys):
         return False
 
     answers = []
-    IdleLoop().run_to_end(asks(), advance)
+    EngineEventLoop().run_to_end(asks(), advance)
     assert capsys.readouterr().err == ""
 
 
@@ -124,7 +124,7 @@ def test_an_update_between_two_plays_is_no_polling(capsys):
         for _ in range(3):
             await asyncio.sleep(0)
 
-    loop = IdleLoop()
+    loop = EngineEventLoop()
     loop.run_to_end(play())
     busy_for(0.5)
     loop.run_to_end(play())
@@ -136,7 +136,7 @@ def test_coroutines_that_compute_one_after_the_other_do_not_poll(capsys):
         await asyncio.sleep(0)
         busy_for(0.1)
 
-    IdleLoop().run_to_end(together([computes() for _ in range(6)]))
+    EngineEventLoop().run_to_end(gather([computes() for _ in range(6)]))
     assert "asks again and again" not in capsys.readouterr().err
 
 
@@ -149,8 +149,8 @@ def test_such_notes_are_logged_by_the_run_that_goes_on(capsys):
     logged = []
     print_note("said before")
     with notes_logged(logged.append):
-        IdleLoop().run_to_end(waits())
-    IdleLoop().run_to_end(waits())
+        EngineEventLoop().run_to_end(waits())
+    EngineEventLoop().run_to_end(waits())
     assert logged[0] == "note: said before" and len(logged) == 2 and "nothing has moved for" in logged[1]
     assert capsys.readouterr().err.count("nothing has moved for") == 2
     with notes_logged(logged.append):

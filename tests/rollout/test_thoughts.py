@@ -15,7 +15,7 @@ from cotrain.grading.pool import AnswerGrader
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.rollout.protocols import plurality_answer, solve
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor, grade_outside
+from cotrain.rollout.runner import RolloutRunner, grade_outside
 
 STEPS = "<step>6 * 7 = 42</step>"
 
@@ -48,19 +48,19 @@ def judge():
 
 
 def player(form, text, prompt="{problem}"):
-    role = Role(policy="p", prompt=prompt, sampling=Sampling(max_tokens=400), parse=parse_solution, answer=form)
-    return Executor(Says(text), {"p": ByteRenderer()}, {"solver": role}, 0, grader=grade_outside)
+    role = Role(policy="p", prompt=prompt, sampling=Sampling(max_tokens=400), parse=parse_solution, answer_format=form)
+    return RolloutRunner(Says(text), {"p": ByteRenderer()}, {"solver": role}, 0, grader=grade_outside)
 
 
 def question(judge, **more):
-    given = {"answer": "42", "solution": None, "difficulty": 0.0, "grader": judge} | more
+    given = {"gold": "42", "solution": None, "difficulty": 0.0, "grader": judge} | more
     return Task(id="t", prompt="6 * 7?", **given)
 
 
 def paid(judge, form, text, prompt="{problem}"):
-    (episode,) = player(form, text, prompt).play(solve, [question(judge)], step=0, group_size=1)
+    (episode,) = player(form, text, prompt).collect(solve, [question(judge)], step=0, group_size=1)
     (trace,) = episode.traces
-    return [s.value for s in trace.signals if s.name == "outcome"], trace.parsed.get("failure")
+    return [s.value for s in trace.rewards if s.name == "outcome"], trace.findings.get("failure")
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_vote_hears_no_thought(judge):
         turns = await roles.solver.many(3, problem=task.prompt)
         assert plurality_answer(turns) is None
 
-    (episode,) = player("boxed", "<think>\\boxed{42}").play(ask, [question(judge)], step=0, group_size=1)
+    (episode,) = player("boxed", "<think>\\boxed{42}").collect(ask, [question(judge)], step=0, group_size=1)
     assert episode.failure is None
 
 
@@ -158,10 +158,10 @@ def test_a_grader_of_whole_texts_gets_them_unless_they_end_in_a_thought():
             return None
 
     def outcome(text, **more):
-        (episode,) = player("tags", text).play(solve, [question(Whole(), **more)], step=0, group_size=1)
-        return [s.value for s in episode.traces[0].signals if s.name == "outcome"]
+        (episode,) = player("tags", text).collect(solve, [question(Whole(), **more)], step=0, group_size=1)
+        return [s.value for s in episode.traces[0].rewards if s.name == "outcome"]
 
-    for more in ({"whole": True}, {"answer": None}):
+    for more in ({"whole": True}, {"gold": None}):
         assert (outcome("so 42", **more), outcome("<think>so 42", **more)) == ([1.0], [0.0])
     assert outcome("so 42") == [0.0]
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from cotrain.algorithms.contract import sampled_only
+from cotrain.algorithms.contract import split_context
 from cotrain.cli.main import main
 from cotrain.core.errors import ConfigError
 from cotrain.core.notes import CALLS
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Completion, Sampling, Task
-from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.local import LocalEngine
 from cotrain.inference.replay import ReplayEngine
 from cotrain.learner.learner import TorchLearner
 from cotrain.models.load import load_model, load_tokenizer
@@ -23,7 +23,7 @@ from cotrain.prompts.render import CALL_TOKENS, Renderer
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.tango import tango
 from cotrain.rollout.common_roles import solver
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.rollout.token_calls import MAX_OUTPUT, calculate
 from tests.helpers import TINY
 
@@ -88,7 +88,7 @@ def told(renderer, *said, tool="calculator", max_tokens=200, answer="hash", prot
     opens, closes, *_ = renderer.call_ids
     signs = {"{": (opens,), "}": (closes,), "$": (renderer.stop_ids[-1],)}
     engine = Writer(*([i for c in text for i in signs.get(c) or renderer.encode(c)] for text in said))
-    role = replace(solver("g", "own"), prompt="{problem}", answer=answer, tool=tool)
+    role = replace(solver("g", "own"), prompt="{problem}", answer_format=answer, tool=tool)
     role = replace(role, sampling=replace(role.sampling, max_tokens=max_tokens))
 
     @gives(OUTCOME)
@@ -97,9 +97,9 @@ def told(renderer, *said, tool="calculator", max_tokens=200, answer="hash", prot
         SEEN.append(turn.parsed)
         turn.reward(OUTCOME, 1.0)
 
-    executor = Executor(engine, {"g": renderer}, {"solver": role}, seed=0)
-    task = Task(id="t", prompt="12/60?", answer="10", solution=None, difficulty=0.0, grader=None)
-    (episode,) = executor.play(protocol or plain, [task], step=0, group_size=1)
+    executor = RolloutRunner(engine, {"g": renderer}, {"solver": role}, seed=0)
+    task = Task(id="t", prompt="12/60?", gold="10", solution=None, difficulty=0.0, grader=None)
+    (episode,) = executor.collect(protocol or plain, [task], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     return episode.traces[0], engine.requests
 
@@ -118,7 +118,7 @@ def test_a_call_is_answered_inside_of_the_answer_and_not_learned(renderer):
     given = [renderer.decode([i for i, own in zip(trace.token_ids, trace.mask, strict=True) if not own])]
     assert given == [shown("[0.2][10.0]")]
     assert [p for p, own in zip(trace.logprobs, trace.mask, strict=True) if not own] == [0.0] * trace.mask.count(False)
-    learned, between = sampled_only(trace)
+    learned, between = split_context(trace)
     assert renderer.decode(learned.token_ids) == shown("12/60 = {12/60} an hour. 50 of it: {0.2*50}\n#### 10")
     assert len(between) == 2 and trace.sampled_count == len(learned.token_ids) == len(learned.logprobs)
     # Each request goes on from all before it, with what is left of the tokens, from a seed of its own.
@@ -221,15 +221,15 @@ def test_the_engine_and_the_learner_agree_about_answers_with_calls(directory):
         likely = model(input_ids=torch.tensor([[5, 6, 7, 8]])).logits[0].mean(0).topk(2).indices
         model.lm_head.weight[[opens, closes]] = model.lm_head.weight[likely]
         model.lm_head.weight[list(renderer.stop_ids)] = 0.0
-    role = replace(solver("g", "own"), prompt="{problem}", answer="hash", tool=lambda text: len(text))
+    role = replace(solver("g", "own"), prompt="{problem}", answer_format="hash", tool=lambda text: len(text))
     role = replace(role, sampling=Sampling(max_tokens=120, temperature=1.0))
-    tasks = [Task(id=str(i), prompt=f"{i}?", answer="1", solution=None, difficulty=0.0, grader=None) for i in range(4)]
+    tasks = [Task(id=str(i), prompt=f"{i}?", gold="1", solution=None, difficulty=0.0, grader=None) for i in range(4)]
 
     async def plain(task, roles):
         await roles.solver(problem=task.prompt)
 
-    executor = Executor(EmbeddedEngine({"g": model}), {"g": renderer}, {"solver": role}, seed=0)
-    traces = [trace for episode in executor.play(plain, tasks, step=0, group_size=2) for trace in episode.traces]
+    executor = RolloutRunner(LocalEngine({"g": model}), {"g": renderer}, {"solver": role}, seed=0)
+    traces = [trace for episode in executor.collect(plain, tasks, step=0, group_size=2) for trace in episode.traces]
     assert sum((CALLS.of(trace) or []).count("ok") for trace in traces) > 3
     learner = TorchLearner(model, lr=1e-3)
     for trace in traces:
@@ -239,6 +239,6 @@ def test_the_engine_and_the_learner_agree_about_answers_with_calls(directory):
         plainly = table.gather(-1, torch.tensor(trace.token_ids)[:, None])[:, 0]
         mask = torch.tensor(trace.mask)
         torch.testing.assert_close(torch.tensor(trace.logprobs)[mask], plainly[mask], rtol=1e-4, atol=1e-4)
-        learned, given = sampled_only(trace)
-        (scored,) = learner.logprobs([(learned.prompt_ids, learned.token_ids)], given=[given])
+        learned, given = split_context(trace)
+        (scored,) = learner.logprobs([(learned.prompt_ids, learned.token_ids)], context_tokens=[given])
         torch.testing.assert_close(scored, plainly[mask], rtol=1e-4, atol=1e-4)

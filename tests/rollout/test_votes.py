@@ -5,7 +5,7 @@ from cotrain.core.types import Grade, Sampling, StepVerdicts, Task
 from cotrain.rollout.common_roles import parse_solution
 from cotrain.rollout.protocols import attempts
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.rollout.votes import VOTE, agrees_with, elected_turn, is_right, rarest_turn, reward_vote
 from tests.helpers import CharRenderer, Saying
 
@@ -30,9 +30,9 @@ def voting(*answers, then):
         then(await attempts(task, roles, len(said)))
 
     solver = Role(policy="a", prompt="{problem}=", sampling=Sampling(max_tokens=99), parse=parse_solution)
-    task = Task(id="t/0", prompt="P", answer="5", solution=None, difficulty=0, grader=Gold())
-    executor = Executor(Saying(solver=said), {"a": CharRenderer()}, {"solver": solver}, 0)
-    [episode] = executor.play(protocol, [task], step=0, group_size=1)
+    task = Task(id="t/0", prompt="P", gold="5", solution=None, difficulty=0, grader=Gold())
+    executor = RolloutRunner(Saying(solver=said), {"a": CharRenderer()}, {"solver": solver}, 0)
+    [episode] = executor.collect(protocol, [task], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     return episode.traces
 
@@ -49,7 +49,7 @@ def test_ungraded_attempts_have_no_vote():
 
     assert outcome("4", "?", "?", None, of=count) == ["4", None]
     traces = voting("4", "?", then=lambda turns: None)
-    assert [t.failure for t in traces] == [None, "no grade"] and traces[0].parsed["problem"] == "P"
+    assert [t.failure for t in traces] == [None, "no grade"] and traces[0].findings["problem"] == "P"
 
 
 def test_the_most_frequent_answer_is_elected_by_its_first_turn():
@@ -89,17 +89,17 @@ def test_only_the_same_answer_agrees():
 def test_a_wrong_majority_is_paid_and_the_notes_say_so():
     # 4 wins with 2 of 4 and is wrong: the reward of both 4s and of the 5 is not what the truth would have paid
     traces = voting("4", "4", "5", None, then=lambda turns: reward_vote(turns, elected_turn(turns)))
-    assert [[s.value for s in t.signals] for t in traces] == [[1.0], [1.0], [0.0], [0.0]]
-    assert {s.name for t in traces for s in t.signals} == {"vote"}
-    assert [t.truth["label_right"] for t in traces] == [False] * 4
-    assert [t.truth["reward_right"] for t in traces] == [False, False, False, True]
-    assert [t.truth["correct"] for t in traces] == [False, False, True, False]
+    assert [[s.value for s in t.rewards] for t in traces] == [[1.0], [1.0], [0.0], [0.0]]
+    assert {s.name for t in traces for s in t.rewards} == {"vote"}
+    assert [t.metadata["label_right"] for t in traces] == [False] * 4
+    assert [t.metadata["reward_right"] for t in traces] == [False, False, False, True]
+    assert [t.metadata["correct"] for t in traces] == [False, False, True, False]
 
 
 def test_a_right_majority_pays_what_the_truth_would():
     traces = voting("5", "4", "5", then=lambda turns: reward_vote(turns, elected_turn(turns)))
-    assert [[s.value for s in t.signals] for t in traces] == [[1.0], [0.0], [1.0]]
-    assert all(t.truth["label_right"] is True and t.truth["reward_right"] is True for t in traces)
+    assert [[s.value for s in t.rewards] for t in traces] == [[1.0], [0.0], [1.0]]
+    assert all(t.metadata["label_right"] is True and t.metadata["reward_right"] is True for t in traces)
 
 
 def test_nobody_elected_is_nobody_right():
@@ -108,4 +108,4 @@ def test_nobody_elected_is_nobody_right():
         outcome("5", of=lambda turns: is_right(turns[0])) is True and outcome("4", of=lambda t: is_right(t[0])) is False
     )
     traces = voting(None, then=lambda turns: reward_vote(turns, elected_turn(turns)))
-    assert traces[0].signals[0].value == 0.0 and traces[0].truth["reward_right"] is True
+    assert traces[0].rewards[0].value == 0.0 and traces[0].metadata["reward_right"] is True

@@ -42,9 +42,9 @@ def test_a_judge_that_writes_arrows_is_read_without_a_flag(tmp_path, capsys):
     with judge() as url:
         assert main([*words, "--verifier-model", f"{url}#arrows"]) == 0
     assert "verdicts: words reads 8 of 8 reviews" in capsys.readouterr().out
-    assert rebuild_recipe(str(out)).roles["verifier"].verdict == "words"
+    assert rebuild_recipe(str(out)).roles["verifier"].verdict_format == "words"
     with gzip.open(out / "episodes" / "episodes.jsonl.gz", "rt") as stream:
         traces = [trace for line in stream for trace in json.loads(line)["traces"]]
-    reviews = [trace["parsed"] for trace in traces if trace["role"] == "verifier"]
+    reviews = [trace["findings"] for trace in traces if trace["role"] == "verifier"]
     assert reviews and all(review["final"] is False for review in reviews)
     assert all(review["steps"][0] is False and all(review["steps"][1:]) for review in reviews)

@@ -26,7 +26,7 @@ from cotrain.runs.choose_formats import (
     SampledText,
     answer_lines,
     answers_refusal,
-    choose_answer_settings,
+    choose_answer_overrides,
     read_texts,
 )
 from tests.helpers import EASY, TINY
@@ -40,7 +40,7 @@ def silent(text):
 
 def chosen(recipe, answer=None, prompt=None, say=silent, steps=None, look=False):
     how = AnswerFormat(answer=answer, prompt=prompt, steps_as=steps)
-    return choose_answer_settings(recipe, how, device="cpu", say=say, look=look)[0]
+    return choose_answer_overrides(recipe, how, device="cpu", say=say, look=look)[0]
 
 
 def said(*texts, finish="stop"):
@@ -48,7 +48,7 @@ def said(*texts, finish="stop"):
 
 
 def reading_of(answer, texts):
-    return read_texts(replace(solver("generator", TINY), answer=answer), texts)
+    return read_texts(replace(solver("generator", TINY), answer_format=answer), texts)
 
 
 def test_a_model_of_the_package_is_not_asked_and_its_recipe_stays_as_it_is():
@@ -61,9 +61,9 @@ def test_a_named_format_brings_its_prompt_and_is_remembered(other):
     recipe = grpo(model=other, tasks=EASY, steps=1)
     assert recipe.roles["solver"].prompt == SOLVE_FULL
     role = override(recipe, chosen(recipe, "phrase")).roles["solver"]
-    assert (role.answer, role.prompt) == ("phrase", SOLVE_OWN["phrase"])
+    assert (role.answer_format, role.prompt) == ("phrase", SOLVE_OWN["phrase"])
     mine = override(recipe, chosen(recipe, r"A: (\d+)", "{problem} A:")).roles["solver"]
-    assert (mine.answer, mine.prompt) == (r"A: (\d+)", "{problem} A:")
+    assert (mine.answer_format, mine.prompt) == (r"A: (\d+)", "{problem} A:")
 
 
 @pytest.mark.parametrize(("variant", "second"), [("II", "teacher"), ("I", "rephrased")])
@@ -71,7 +71,9 @@ def test_all_who_are_asked_as_the_solver_is_answer_as_it_does(other, variant, se
     """A teacher that was still asked for tags taught nothing: not one of its answers could be read."""
     recipe = co_rewarding(model=other, tasks=EASY, variant=variant, steps=1)
     roles = override(recipe, chosen(recipe, "phrase", "{problem} Say it.")).roles
-    assert {(one.answer, one.prompt) for one in (roles["solver"], roles[second])} == {("phrase", "{problem} Say it.")}
+    assert {(one.answer_format, one.prompt) for one in (roles["solver"], roles[second])} == {
+        ("phrase", "{problem} Say it.")
+    }
     named = override(recipe, chosen(recipe, "phrase")).roles
     assert named[second].prompt == named["solver"].prompt == SOLVE_OWN["phrase"]
     judged = tango(model=other, tasks=EASY, steps=1)
@@ -81,7 +83,7 @@ def test_all_who_are_asked_as_the_solver_is_answer_as_it_does(other, variant, se
 def test_steps_in_words_reach_all_who_are_asked_as_the_solver(other):
     recipe = co_rewarding(model=other, tasks=EASY, variant="II", steps=1)
     roles = override(recipe, chosen(recipe, "phrase", steps="numbered")).roles
-    assert {roles[name].steps for name in ("solver", "teacher")} == {"numbered"}
+    assert {roles[name].step_format for name in ("solver", "teacher")} == {"numbered"}
     assert "numbered steps (1., 2., 3.)" in roles["solver"].prompt and "The answer is" in roles["teacher"].prompt
     read_as = roles["solver"].parse_reply("1. Two\nand two.\n2. The answer is 4.", {})
     assert [step.text for step in read_as.steps] == ["Two\nand two.", "The answer is 4."]
@@ -94,14 +96,14 @@ def test_steps_are_cut_as_the_model_writes_them_and_a_named_format_is_shown(othe
     """The tiny model writes <step>…</step>…<answer>…</answer> on one line, which is one sentence."""
     heard, recipe = [], grpo(model=other, tasks=EASY, steps=1)
     how = chosen(recipe, "<answer>(.*)</answer>", SOLVE, heard.append, look=True)
-    assert how[-1] == 'roles.solver.steps="sentences"' and "; steps as sentences, 1.0 of an answer" in heard[-1]
+    assert how[-1] == 'roles.solver.step_format="sentences"' and "; steps as sentences, 1.0 of an answer" in heard[-1]
     assert sum(line.startswith("  …") for line in heard) == 8 and "8 problems" in heard[0]
     heard.clear()
-    assert chosen(recipe, "hash", SOLVE, heard.append, look=True)[-1] == 'roles.solver.answer="hash"' or heard
+    assert chosen(recipe, "hash", SOLVE, heard.append, look=True)[-1] == 'roles.solver.answer_format="hash"' or heard
     assert heard[-1].startswith("note: 8 of 8 answers cannot be read")  # told, and not refused
     named = chosen(recipe, "<answer>(.*)</answer>", SOLVE, heard.append, steps="tags", look=True)
-    assert named[-1] == 'roles.solver.steps="tags"' and "steps as tags" in heard[-1]
-    assert chosen(recipe, "auto", SOLVE, steps="lines")[-1] == 'roles.solver.steps="lines"'
+    assert named[-1] == 'roles.solver.step_format="tags"' and "steps as tags" in heard[-1]
+    assert chosen(recipe, "auto", SOLVE, steps="lines")[-1] == 'roles.solver.step_format="lines"'
 
 
 def test_what_cannot_be_is_refused(other):
@@ -117,11 +119,11 @@ def test_what_cannot_be_is_refused(other):
     with pytest.raises(UnknownName, match="did you mean 'numbered'"):
         chosen(recipe, "phrase", steps="number")
     with pytest.raises(ConfigError, match="steps 'lines' is for roles that write solutions"):
-        override(opening.recipe_of(TINY, judging=True), ['roles.verifier.steps="lines"'])
+        override(opening.recipe_of(TINY, judging=True), ['roles.verifier.step_format="lines"'])
     with pytest.raises(ConfigError, match="no role 'solver' of plain solutions"):
         chosen(dsm(model=TINY, tasks=EASY, steps=1), "phrase")
     with pytest.raises(ConfigError, match="is for roles that write solutions"):
-        override(opening.recipe_of(TINY, judging=True), ['roles.verifier.answer="phrase"'])
+        override(opening.recipe_of(TINY, judging=True), ['roles.verifier.answer_format="phrase"'])
 
 
 @pytest.mark.whole
@@ -147,7 +149,7 @@ def test_a_look_says_how_many_rounds_there_are_and_a_trial_is_short_and_goes_on(
     heard.clear()
     recipe = override(plain, ["roles.solver.prompt=Say something {problem}"])
     how = AnswerFormat(answer="auto")
-    choose_answer_settings(recipe, how, device="cpu", say=heard.append, trial=True)
+    choose_answer_overrides(recipe, how, device="cpu", say=heard.append, trial=True)
     assert f"2 problems, to see how it answers (at most {2 * limit:,} tokens)" in heard[0]
     assert sum(line.startswith("  …") for line in heard) == 2 and heard[-1].startswith("note: 2 of 2 answers ")
 
@@ -155,11 +157,11 @@ def test_a_look_says_how_many_rounds_there_are_and_a_trial_is_short_and_goes_on(
 @pytest.mark.whole
 def test_a_format_that_was_chosen_is_the_one_that_is_read(other):
     """The look read tags, and the run what was set before."""
-    heard, recipe = [], override(grpo(model=other, tasks=EASY, steps=1), ["roles.solver.answer=phrase"])
+    heard, recipe = [], override(grpo(model=other, tasks=EASY, steps=1), ["roles.solver.answer_format=phrase"])
     how = chosen(recipe, "auto", SOLVE, heard.append)
-    assert heard[-1].startswith("answers: tags reads ") and how[-1] == 'roles.solver.answer="tags"'
-    lines = override(recipe, ["roles.solver.answer=tags", "roles.solver.steps=lines"])
-    assert override(lines, chosen(lines, "auto", SOLVE, heard.append)).roles["solver"].steps == "lines"
+    assert heard[-1].startswith("answers: tags reads ") and how[-1] == 'roles.solver.answer_format="tags"'
+    lines = override(recipe, ["roles.solver.answer_format=tags", "roles.solver.step_format=lines"])
+    assert override(lines, chosen(lines, "auto", SOLVE, heard.append)).roles["solver"].step_format == "lines"
     assert "; steps as lines, " in heard[-1]  # and the look cuts them as the run does
 
 
@@ -208,9 +210,9 @@ def test_a_limit_is_not_to_be_raised_where_the_context_ends(other):
 
 
 def test_a_format_is_as_good_as_what_it_reads():
-    answers = said(f"The answer is {TASK.answer}.", "So it is 5.", "\\boxed{3}")
+    answers = said(f"The answer is {TASK.gold}.", "So it is 5.", "\\boxed{3}")
     reading = reading_of("phrase", answers)
-    assert [f.answer if f.ok else None for f in reading.parsed] == [TASK.answer, None, None]
+    assert [f.answer if f.ok else None for f in reading.parsed] == [TASK.gold, None, None]
     assert ", right" in answer_lines(reading)[0] and "unreadable" in answer_lines(reading)[1]
     assert answers_refusal(reading).startswith(
         "2 of 3 answers cannot be read: …'So it is 5.'; try --answer last-number"
@@ -233,7 +235,7 @@ def test_a_run_earns_reward_in_free_words_and_is_resumed_alike(other, tmp_path, 
     assert main([*words, "--answer", "tags", "--out", tags]) == 0
     rows = [json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[0]) for name in ("run", "tags")]
     assert rows[0]["solver/accuracy"] == rows[1]["solver/accuracy"]
-    assert rebuild_recipe(out).roles["solver"].answer == "<answer>(.*)</answer>"
+    assert rebuild_recipe(out).roles["solver"].answer_format == "<answer>(.*)</answer>"
     assert main(["resume", out, "--steps", "3"]) == 0
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert (last["step"], last["solver/parse_failures"], last["solver/steps"]) == (2, 0.0, 1.0)  # in tags 2 steps

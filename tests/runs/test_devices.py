@@ -59,7 +59,7 @@ def test_a_configuration_alone_says_the_size(models):
 def test_two_models_fit_one_large_card_as_asked_and_a_small_one_by_turns(two_sizes):
     asked, plan = plan_devices(two_sizes, [80 * GIB])
     assert asked is plan and plan.fits and plan.flags() == []
-    assert plan.loads[0].policies == ("generator", "verifier", "start")
+    assert plan.loads[0].policies == ("generator", "verifier", "reference")
     # By hand: weights, moments and a gradient of float32; copies in bfloat16 of all that is no embedding.
     parts, one, small = plan.loads[0].parts, 1_100_048_384, 361_821_120
     assert parts["weights"] == 4 * (2 * one + small) and parts["optimiser"] == 8 * (one + small)
@@ -76,7 +76,7 @@ def test_two_cards_share_the_policies(two_sizes):
     _, plan = plan_devices(two_sizes, [24 * GIB, 24 * GIB])
     assert plan.fits and "--offload" not in plan.flags()
     first, second = plan.loads
-    assert {*first.policies, *second.policies} == {"generator", "verifier", "start"} and first.policies
+    assert {*first.policies, *second.policies} == {"generator", "verifier", "reference"} and first.policies
     assert not {"generator", "verifier"} <= set(first.policies) and not {"generator", "verifier"} <= set(
         second.policies
     )
@@ -105,7 +105,7 @@ def test_the_flags_that_are_told_make_the_plan(models):
     """The run with these flags is estimated as the plan says."""
     _, plan = plan_devices(estimate_run(grpo(model=str(models / "1b")), device="cuda", here=False), [21 * GIB])
     assert plan.fits and plan.measures == ("offload",) and plan.rows
-    assert not any("start" in flag for flag in plan.flags())  # it answers nothing
+    assert not any("reference" in flag for flag in plan.flags())  # it answers nothing
     again = grpo(model=str(models / "1b"), offload="--offload" in plan.flags())
     from cotrain.config.override import override
 

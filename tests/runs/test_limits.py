@@ -11,7 +11,7 @@ from cotrain.config.policies import frozen
 from cotrain.core.errors import StateError
 from cotrain.distributed.local import LocalBackend
 from cotrain.distributed.multi_process import ENGINE, MultiProcessBackend
-from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.local import LocalEngine
 from cotrain.recipes.grpo import grpo
 from cotrain.runs import run as loop
 from cotrain.runs.log import SilentObserver
@@ -26,7 +26,7 @@ from tests.runs.test_run import digest
 
 def brief():
     made = grpo(steps=3, tasks=EASY, kl=0.05, model=TINY, tasks_per_step=3, group_size=4, evaluation_tasks=1, lr=1e-3)
-    return replace(made, evaluation=replace(made.evaluation, group_size=2, greedy=False, fixed={}, splits=()))
+    return replace(made, evaluation=replace(made.evaluation, group_size=2, greedy=False, frozen_roles={}, splits=()))
 
 
 class Scarce:
@@ -39,7 +39,7 @@ class Scarce:
     def advance(self):
         self.turns += 1
         if self.turns == 3:
-            for name in ("generator", "start"):
+            for name in ("generator", "reference"):
                 fail_once(self.backend._handles[name].model)
         return self.engine.advance()
 
@@ -64,7 +64,7 @@ class Stopped(SilentObserver):
 def begun(out, observer=None):
     backend = LocalBackend()
     return loop.start_run(
-        brief(), out, checkpoint_every=1, backend=backend, observer=observer, wrap=lambda e: Scarce(e, backend)
+        brief(), out, checkpoint_every=1, backend=backend, observer=observer, wrap_engine=lambda e: Scarce(e, backend)
     )
 
 
@@ -75,8 +75,8 @@ def test_a_resumed_run_computes_in_the_parts_of_the_one_that_was_short(tmp_path)
     with pytest.raises(Interrupted):
         begun(tmp_path / "run", Stopped())
     held = checkpoints.latest_checkpoint(tmp_path / "run" / "checkpoints").load()[1][LIMITS]
-    assert held["scoring"]["start"] < 2048 and 0 < held["sampling"]["generator"] < 12
-    assert set(held["scoring"]) == {"start"} and set(held["sampling"]) == {"generator"}
+    assert held["scoring"]["reference"] < 2048 and 0 < held["sampling"]["generator"] < 12
+    assert set(held["scoring"]) == {"reference"} and set(held["sampling"]) == {"generator"}
     loop.resume_run(brief(), tmp_path / "run", backend=LocalBackend())
     assert digest(tmp_path / "run") == digest(tmp_path / "peace")
     assert checkpoints.latest_checkpoint(tmp_path / "run" / "checkpoints").load()[1][LIMITS] == held
@@ -112,4 +112,4 @@ def test_an_engine_in_the_place_of_a_lost_one_has_its_limits():
     assert hosted.ask("counts")["judge/requests"] == 0.0
     process = backend._engine_processes[ENGINE]
     assert process._host._engine.limits() == {"judge": 5}
-    assert isinstance(process._host._engine, EmbeddedEngine)
+    assert isinstance(process._host._engine, LocalEngine)

@@ -32,7 +32,7 @@ def same(one, other):
 def test_each_iteration_begins_with_an_optimiser_that_has_seen_nothing():
     """The third update, the first of the second iteration, is the first of an optimiser on the weights of then: warmed
     up anew, without moments."""
-    trainer = CoTrainer(made(restart="optimiser"))
+    trainer = CoTrainer(made(reset="optimiser"))
     rates = []
     for step in range(3):
         if step == 2:
@@ -56,16 +56,16 @@ def test_each_iteration_begins_with_an_optimiser_that_has_seen_nothing():
 
 @pytest.mark.whole
 def test_weights_go_back_when_the_next_iteration_is_played_and_not_before():
-    trainer, start = CoTrainer(made(restart="weights")), weights(CoTrainer(made()))
+    trainer, start = CoTrainer(made(reset="weights")), weights(CoTrainer(made()))
     for _ in range(2):
         trainer.step()
     assert not same(weights(trainer), start), "what the iteration made can be measured"
     opponent = dict(trainer.policies["opponent"].weights())
     assert same(weights(trainer), {name: tensor.clone() for name, tensor in opponent.items()})
-    assert trainer.policies.restart_policies() == ["generator"] and same(weights(trainer), start)
-    assert trainer.policies.restart_policies() == [], "once"
+    assert trainer.policies.reset_policies() == ["generator"] and same(weights(trainer), start)
+    assert trainer.policies.reset_policies() == [], "once"
     trainer.step()
-    assert not same(weights(trainer), start) and trainer.policies.restart_policies() == []
+    assert not same(weights(trainer), start) and trainer.policies.reset_policies() == []
 
 
 @pytest.mark.whole
@@ -75,7 +75,7 @@ def test_a_run_that_is_stopped_within_an_iteration_goes_on_the_same(restart):
     states = []
     for step in range(5):
         if step == 4:
-            whole.policies.restart_policies()  # stopped while the first step of an iteration is played
+            whole.policies.reset_policies()  # stopped while the first step of an iteration is played
             states.append((whole.state(), whole.policies.tensors()))
         whole.step()
         states.append((whole.state(), whole.policies.tensors()))
@@ -83,7 +83,7 @@ def test_a_run_that_is_stopped_within_an_iteration_goes_on_the_same(restart):
     for state, tensors in states:
         again = CoTrainer(made(restart=restart))
         again.load(state, tensors)
-        while again.finished < whole.finished:
+        while again.finished_steps < whole.finished_steps:
             again.step()
         assert same(weights(again), weights(whole)) and again.state() == whole.state(), state["finished"]
 
@@ -117,7 +117,7 @@ def test_a_run_that_is_stopped_beside_the_change_of_objectives_goes_on_the_same(
     for step in range(5):
         states.append((whole.state(), whole.policies.tensors()))
         if step == 2:
-            whole.policies.restart_policies(
+            whole.policies.reset_policies(
                 whole.recipe.policies_to_reset(step)
             )  # stopped while the first step after it is played
             states.append((whole.state(), whole.policies.tensors()))
@@ -125,7 +125,7 @@ def test_a_run_that_is_stopped_beside_the_change_of_objectives_goes_on_the_same(
     for state, tensors in states:
         again = CoTrainer(taught())
         again.load(state, tensors)
-        while again.finished < whole.finished:
+        while again.finished_steps < whole.finished_steps:
             again.step()
         one, other = ({n: t.clone() for n, t in of.policies["judge"].weights()} for of in (again, whole))
         assert same(one, other) and again.state() == whole.state(), state["finished"]
@@ -135,14 +135,14 @@ def test_a_run_that_is_stopped_beside_the_change_of_objectives_goes_on_the_same(
 def test_without_it_nothing_is_saved_that_was_not():
     state = CoTrainer(made()).state()["policies"]["generator"]
     assert "restarted" not in state
-    assert self_rewarding(restart="optimiser", iteration=7, **SMALL).policies["generator"].restart_every == 7
+    assert self_rewarding(reset="optimiser", iteration=7, **SMALL).policies["generator"].reset_every == 7
 
 
 def test_what_does_not_fit_is_refused():
     policy = trainable(TINY)
-    with pytest.raises(ConfigError, match="restart_weights without restart_every"):
-        replace(policy, restart_weights=True)
-    with pytest.raises(ConfigError, match="restart_every is -1, expected at least 0"):
-        replace(policy, restart_every=-1)
+    with pytest.raises(ConfigError, match="reset_to_start without reset_every"):
+        replace(policy, reset_to_start=True)
+    with pytest.raises(ConfigError, match="reset_every is -1, expected at least 0"):
+        replace(policy, reset_every=-1)
     with pytest.raises(ConfigError, match="goes back to its start between two steps"):
-        CoTrainer(made(restart="weights"), lag=1)
+        CoTrainer(made(reset="weights"), async_steps=1)

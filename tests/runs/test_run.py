@@ -16,11 +16,11 @@ import pytest
 import torch
 
 from cotrain import api
-from cotrain.algorithms.ppo import Ppo, ValueRegression
+from cotrain.algorithms.ppo import PPO, ValueRegression
 from cotrain.config.override import override
 from cotrain.config.policies import critic, ema, snapshot, trainable
 from cotrain.config.recipe import Objective
-from cotrain.config.schedule import single
+from cotrain.config.schedule import constant_schedule
 from cotrain.core.errors import RunDirectoryError
 from cotrain.core.seeding import permuted_index
 from cotrain.core.signals import OUTCOME
@@ -56,7 +56,7 @@ from tests.helpers import EASY, TINY, RandomLatency, is_documented
 pytestmark = pytest.mark.whole
 SMALL = {"model": TINY, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 1, "lr": 1e-3}
 GAMES, WRITES, SEARCHES = (  # which TINY never learned
-    {**SMALL, "model": f"embedded-{name}"} for name in ("games", "proposer", "search")
+    {**SMALL, "model": f"shipped-{name}"} for name in ("games", "proposer", "search")
 )
 ALONE = {name: value for name, value in SMALL.items() if name != "group_size"}  # for a method without groups
 
@@ -69,16 +69,22 @@ def ppo(tasks):
         made,
         policies={"generator": trainable(TINY, lr=1e-3), "critic": critic(TINY, lr=1e-3)},
         objectives={
-            "generator": Objective(policy="generator", on="solver", by=Ppo(rewards=outcome, values="critic")),
-            "critic": Objective(policy="critic", on="solver", by=ValueRegression(rewards=outcome, values="critic")),
+            "generator": Objective(
+                policy="generator", role="solver", algorithm=PPO(reward_weights=outcome, values="critic")
+            ),
+            "critic": Objective(
+                policy="critic", role="solver", algorithm=ValueRegression(reward_weights=outcome, values="critic")
+            ),
         },
-        schedule=single(solve, "generator", "critic"),
+        schedule=constant_schedule(solve, "generator", "critic"),
     )
 
 
 def briefly(recipe):
     """With the least that an evaluation can be; "grpo" and "tango" keep all of theirs."""
-    return replace(recipe, evaluation=replace(recipe.evaluation, group_size=2, greedy=False, fixed={}, splits=()))
+    return replace(
+        recipe, evaluation=replace(recipe.evaluation, group_size=2, greedy=False, frozen_roles={}, splits=())
+    )
 
 
 def stopped_early(recipe):
@@ -97,7 +103,9 @@ def followed(tasks):
     """A generator reviewed by its former self, held near its own average."""
     made = briefly(tango(steps=3, verifier="frozen", tasks=tasks, **SMALL))
     judge = snapshot(TINY, of="generator", every=2, keep=2, pick="oldest")
-    return replace(made, policies={**made.policies, "verifier": judge, "start": ema(TINY, of="generator", rate=0.1)})
+    return replace(
+        made, policies={**made.policies, "verifier": judge, "reference": ema(TINY, of="generator", rate=0.1)}
+    )
 
 
 CASTS = {
@@ -127,7 +135,7 @@ CASTS = {
     "marti": lambda tasks: briefly(marti(steps=3, tasks=tasks, **GAMES)),
     "proposer-solver": lambda tasks: briefly(proposer_solver(steps=3, tasks=tasks, **WRITES)),
     "self-rewarding": lambda tasks: briefly(self_rewarding(steps=3, iteration=1, tasks=tasks, **SMALL)),
-    "spin-restart": lambda tasks: briefly(spin(steps=5, iteration=2, restart="weights", tasks=tasks, **ALONE)),
+    "spin-restart": lambda tasks: briefly(spin(steps=5, iteration=2, reset="weights", tasks=tasks, **ALONE)),
     "spin": lambda tasks: briefly(spin(steps=4, iteration=1, tasks=tasks, **ALONE)),
     "ssp": lambda tasks: briefly(ssp(steps=3, verify=False, tasks=replace(tasks, operations=(1, 2)), **SEARCHES)),
     "ssrl": lambda tasks: briefly(ssrl(steps=3, **GAMES)),
@@ -165,7 +173,7 @@ def whole(tmp_path_factory):
         if name not in made:
             engines = []
             folder = tmp_path_factory.mktemp("whole") / name
-            loop.start_run(CASTS[name](EASY), folder, checkpoint_every=1, wrap=lambda e: counted(engines, e))
+            loop.start_run(CASTS[name](EASY), folder, checkpoint_every=1, wrap_engine=lambda e: counted(engines, e))
             made[name] = folder, engines[0].count
         return made[name]
 
@@ -223,9 +231,11 @@ def check_resuming(make, folder, advances, other):
     assert any(e.traces for e in Ledger(folder / "episodes").read(0))
     stop_at = 3 * advances // 4
     with pytest.raises(Interrupted):
-        loop.start_run(make(), other, checkpoint_every=1, wrap=lambda e: counted([], RandomLatency(e, 7), stop_at))
+        loop.start_run(
+            make(), other, checkpoint_every=1, wrap_engine=lambda e: counted([], RandomLatency(e, 7), stop_at)
+        )
     assert checkpoints.latest_checkpoint(other / "checkpoints").step > 0
-    loop.resume_run(make(), other, wrap=lambda engine: RandomLatency(engine, 8))
+    loop.resume_run(make(), other, wrap_engine=lambda engine: RandomLatency(engine, 8))
     assert digest(other) == digest(folder)
 
 
@@ -254,7 +264,10 @@ def test_what_was_chosen_for_a_run_of_a_bare_recipe_is_not_chosen_anew(whole, tm
     bare = replace(CASTS["packed"](EASY), origin=None)
     with pytest.raises(Interrupted):
         loop.start_run(
-            bare, tmp_path / "run", checkpoint_every=1, wrap=lambda e: counted([], e, 3 * whole("packed")[1] // 4)
+            bare,
+            tmp_path / "run",
+            checkpoint_every=1,
+            wrap_engine=lambda e: counted([], e, 3 * whole("packed")[1] // 4),
         )
     open_again = {name: replace(spec, pack_weights=None) for name, spec in bare.policies.items()}
     loop.resume_run(replace(bare, policies=open_again), tmp_path / "run")

@@ -12,7 +12,7 @@ from cotrain.recipes.grpo import grpo
 from cotrain.runs import out_of_room
 from cotrain.runs import run as loop
 from cotrain.runs.log import SilentObserver
-from cotrain.runs.out_of_room import DiskRetry, memory_notes
+from cotrain.runs.out_of_room import DiskRetry, oom_messages
 from cotrain.storage import file_ops as disk
 from cotrain.storage.file_ops import DiskError
 from cotrain.trainer.failures import Interrupted
@@ -83,17 +83,17 @@ def test_a_disk_that_stays_full_ends_the_run(monkeypatch):
 
 def test_memory_that_ran_out_is_told_with_what_to_set():
     row = {"step": 3, "a/out_of_memory": 2.0, "a/micro_tokens": 128.0, "b/out_of_memory": 1.0, "tokens": 5}
-    first, second = memory_notes(row)
+    first, second = oom_messages(row)
     assert first.startswith("note: step 4: memory ran out 2 times for policy 'a'")
     assert first.endswith("set policies.a.micro_tokens=128") and second.endswith("parts of half the size")
-    assert not list(memory_notes({"step": 3, "tokens": 5}))
+    assert not list(oom_messages({"step": 3, "tokens": 5}))
 
 
 def brief(**settings):
     made = grpo(
         steps=2, tasks=EASY, kl=0.0, model=TINY, tasks_per_step=2, group_size=4, evaluation_tasks=1, lr=1e-3, **settings
     )
-    return replace(made, evaluation=replace(made.evaluation, group_size=2, greedy=False, fixed={}, splits=()))
+    return replace(made, evaluation=replace(made.evaluation, group_size=2, greedy=False, frozen_roles={}, splits=()))
 
 
 @pytest.mark.whole
@@ -125,7 +125,7 @@ def test_a_run_that_is_short_of_memory_says_so_and_learns_the_same(tmp_path):
         trainer = CoTrainer(grpo(steps=1, tasks=EASY, kl=0.01, model=TINY, tasks_per_step=2, group_size=4, lr=1e-3))
         if name == "short":
             _fail_once(trainer.policies["generator"].model, forward=2)
-            _fail_once(trainer.policies["start"].model, forward=2)
+            _fail_once(trainer.policies["reference"].model, forward=2)
             _fail_once(trainer.policies["generator"].model, backward=0)
         row = trainer.step().row
         rows[name] = row, trainer.policies.tensors()["generator"]
@@ -133,7 +133,7 @@ def test_a_run_that_is_short_of_memory_says_so_and_learns_the_same(tmp_path):
     assert (row["generator/out_of_memory"], row["start/out_of_memory"]) == (2.0, 1.0)
     assert not [key for key in peace if key.endswith("out_of_memory")]
     assert not [key for key in row if not is_documented(key)]
-    lines = list(memory_notes(row))
+    lines = list(oom_messages(row))
     assert len(lines) == 2 and "policy 'generator'" in lines[0] + lines[1]
     for key, tensor in expected.items():
         if key.startswith("model."):

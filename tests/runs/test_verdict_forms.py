@@ -27,8 +27,8 @@ from cotrain.runs.choose_formats import (
     AnswerFormat,
     Reading,
     SampledText,
-    choose_answer_settings,
-    choose_verdict_settings,
+    choose_answer_overrides,
+    choose_verdict_overrides,
     review_lines,
     reviews_refusal,
 )
@@ -44,7 +44,7 @@ def silent(text):
 
 def chosen(recipe, verdict=None, prompt=None, say=silent, look=False, seen=None):
     how = AnswerFormat(verdict=verdict, verifier_prompt=prompt)
-    return choose_verdict_settings(recipe, how, answer_reading=seen, device="cpu", say=say, look=look)
+    return choose_verdict_overrides(recipe, how, answer_reading=seen, device="cpu", say=say, look=look)
 
 
 def solving(model, make=tango):
@@ -65,7 +65,7 @@ def test_a_named_form_brings_its_prompt_and_its_reader(other, make, form):
     recipe = make(model=other, tasks=EASY, steps=1)
     assert recipe.roles["verifier"].prompt == REVIEW_FULL
     role = override(recipe, chosen(recipe, form)).roles["verifier"]
-    assert (role.verdict, role.prompt) == (form, REVIEW_OWN[form])
+    assert (role.verdict_format, role.prompt) == (form, REVIEW_OWN[form])
     text = {"words": "Step 1: wrong\nVerdict: wrong", "boxed": "\\boxed{No} \\boxed{No}", "first-wrong": "\\boxed{0}"}
     review = role.parse_reply(text[form], {"count": 1})
     assert (tuple(review.steps), review.final) == ((False,), False)
@@ -98,7 +98,7 @@ def test_what_cannot_be_is_refused(other):
     with pytest.raises(ConfigError, match="no role 'verifier' that reviews steps"):
         chosen(tango(model=other, tasks=EASY, steps=1, judge="genrm"), "words")
     with pytest.raises(ConfigError, match="which reads them in tags"):
-        chosen(critique(model="embedded-roles", tasks=EASY, steps=1), "words")
+        chosen(critique(model="shipped-roles", tasks=EASY, steps=1), "words")
 
 
 @pytest.mark.whole
@@ -106,7 +106,7 @@ def test_the_model_itself_says_how_it_judges(other):
     """Asked as it was taught, it writes tags; the solver's answers are those that were looked at before."""
     heard = []
     recipe = solving(other)
-    settings, seen = choose_answer_settings(recipe, AnswerFormat(answer="auto"), device="cpu", say=silent)
+    settings, seen = choose_answer_overrides(recipe, AnswerFormat(answer="auto"), device="cpu", say=silent)
     recipe = override(recipe, settings)
     how = chosen(recipe, "auto", REVIEW, heard.append, look=True, seen=seen)
     assert how == [f"roles.verifier.prompt={json.dumps(REVIEW)}"]
@@ -121,11 +121,13 @@ def test_the_model_itself_says_how_it_judges(other):
 @pytest.mark.whole
 def test_a_form_that_was_chosen_is_the_one_that_is_read(other):
     """The look said that tags read 8 of 8, and the run read words."""
-    recipe = override(solving(other), ["roles.verifier.verdict=words", f"roles.verifier.prompt={json.dumps(REVIEW)}"])
+    recipe = override(
+        solving(other), ["roles.verifier.verdict_format=words", f"roles.verifier.prompt={json.dumps(REVIEW)}"]
+    )
     heard = []
     how = chosen(recipe, "auto", say=heard.append, look=True)
-    assert heard[-1].startswith("verdicts: tags reads ") and how == ['roles.verifier.verdict="tags"']
-    assert override(recipe, how).roles["verifier"].verdict == "tags"
+    assert heard[-1].startswith("verdicts: tags reads ") and how == ['roles.verifier.verdict_format="tags"']
+    assert override(recipe, how).roles["verifier"].verdict_format == "tags"
 
 
 @pytest.mark.whole
@@ -148,7 +150,7 @@ def test_reviews_that_cannot_be_read_end_it_before_it_begins_or_are_told(other):
     with pytest.raises(ConfigError, match=r"reviews (cannot be read|were cut off).*cotrain sft --role verifier"):
         chosen(recipe, look=True)
     heard = []
-    assert chosen(recipe, "tags", look=True, say=heard.append) == ['roles.verifier.verdict="tags"']
+    assert chosen(recipe, "tags", look=True, say=heard.append) == ['roles.verifier.verdict_format="tags"']
     assert heard[-1].startswith("note: ") and "cotrain sft --role verifier" in heard[-1]
     unsolved = override(recipe, ["roles.solver.sampling.max_tokens=2"])
     assert chosen(unsolved, look=True, say=heard.append) == [] and "no review was looked at" in heard[-1]
@@ -157,13 +159,13 @@ def test_reviews_that_cannot_be_read_end_it_before_it_begins_or_are_told(other):
 def test_what_is_shown_of_the_reviews_and_why_they_are_refused():
     texts = ["Step 1: correct\nVerdict: correct", "It all looks fine.", "Verdict: wrong", "Fine!"]
     parsed = [free_review(text, "words", 1) for text in texts]
-    right = Solution(steps=(Span(start=0, end=1, text="1"),), answer=TASK.answer)
+    right = Solution(steps=(Span(start=0, end=1, text="1"),), answer=TASK.gold)
     wrong = replace(right, answer="no number")
     said = [
         SampledText(task=TASK, text=text, finish="stop", solution=solution)
         for text, solution in zip(texts, [right, wrong, wrong, right], strict=True)
     ]
-    role = replace(verifier("verifier", TINY), verdict="words")
+    role = replace(verifier("verifier", TINY), verdict_format="words")
     reading = Reading(role=role, said=said, parsed=parsed)
     lines = review_lines(reading)
     assert lines[0].endswith("→ right, steps ✓; in truth right") and "unreadable: no final verdict" in lines[1]
@@ -200,10 +202,10 @@ def test_a_run_learns_from_reviews_in_words_of_their_own_and_is_resumed_alike(ot
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert any(row.get("verifier/parse_failures", 1.0) < 0.5 for row in rows)
     role = rebuild_recipe(out).roles["verifier"]
-    assert (role.verdict, role.prompt) == (FINAL, REVIEW)
+    assert (role.verdict_format, role.prompt) == (FINAL, REVIEW)
     assert main(["resume", out, "--steps", "3", "--device", "cpu"]) == 0
     capsys.readouterr()
     with gzip.open(tmp_path / "run" / "episodes" / "episodes.jsonl.gz", "rt") as stream:
         episodes = [json.loads(line) for line in stream]
-    found = [t["parsed"] for e in episodes if e["step"] == 2 for t in e["traces"] if t["role"] == "verifier"]
+    found = [t["findings"] for e in episodes if e["step"] == 2 for t in e["traces"] if t["role"] == "verifier"]
     assert found and all("final" in one and "steps" not in one for one in found)  # tags would read the steps too

@@ -85,10 +85,12 @@ def test_a_bare_recipe_goes_on_from_elsewhere(place, monkeypatch):
 
 def test_arguments_settings_and_adapters_are_absolute_too(place):
     recipe = tango(model="./inst", verifier_model="inst", lora=2, tasks=EASY)
-    recipe = override(recipe, ["policies.start.model=./inst", "policies.generator.lora.path=../there/inst"])
+    recipe = override(recipe, ["policies.reference.model=./inst", "policies.generator.lora.path=../there/inst"])
     found, inst = pin_model_names(recipe), str(place / "there" / "inst")
     assert found.origin.arguments["model"] == found.origin.arguments["verifier_model"] == inst
-    assert found.origin.settings[0] == f'policies.start.model="{inst}"' and found.policies["start"].model == inst
+    assert (
+        found.origin.overrides[0] == f'policies.reference.model="{inst}"' and found.policies["reference"].model == inst
+    )
     assert found.policies["generator"].lora.path == str(place / "there" / ".." / "there" / "inst")
     assert pin_model_names(found) == found
 

@@ -32,23 +32,23 @@ def test_models_and_health(client):
     assert [m["id"] for m in listed] == [
         "solver",
         "verifier",
-        *(f"policy/{p}" for p in ("generator", "verifier", "start")),
+        *(f"policy/{p}" for p in ("generator", "verifier", "reference")),
     ]
     assert [m["cotrain"]["verify"] for m in listed] == [False, True, False, False, False]
-    assert client.get("/v1/models/policy/start").json()["cotrain"]["policy"] == "start"
+    assert client.get("/v1/models/policy/reference").json()["cotrain"]["policy"] == "reference"
     assert client.get("/health").json()["status"] == "ok"
 
 
 @pytest.mark.whole
 def test_a_role_is_asked_as_in_training(client, served, task, greedy):
     """The same greedy text as the executor's own play."""
-    executor = served.trainer.executor.greedy_copy()
+    executor = served.trainer.runner.greedy_copy()
     asked = {}
 
     async def solve(task, roles):
         asked["turn"] = await roles.solver(problem=task.prompt)
 
-    executor.play(solve, [task], step=-1, group_size=1)
+    executor.collect(solve, [task], step=-1, group_size=1)
     found = greedy
     (choice,) = found["choices"]
     assert choice["message"] == {"role": "assistant", "content": asked["turn"].text, "refusal": None}
@@ -199,7 +199,7 @@ def test_completions_score_what_they_echo(client, served):
     found = ask(
         client,
         "completions",
-        model="policy/start",
+        model="policy/reference",
         prompt=[text, "Ab"],
         echo=True,
         max_tokens=1,
@@ -207,7 +207,7 @@ def test_completions_score_what_they_echo(client, served):
         temperature=0,
     )
     first, second = found["choices"]
-    renderer, model = served.trainer.policies["start"].renderer, served.trainer.policies["start"].model
+    renderer, model = served.trainer.policies["reference"].renderer, served.trainer.policies["reference"].model
     ids = renderer.encode(text)
     (expected,) = Scorer(model).logprobs([(ids[:1], ids[1:])])
     logprobs = first["logprobs"]
@@ -219,7 +219,7 @@ def test_completions_score_what_they_echo(client, served):
         and max(logprobs["top_logprobs"][-1].values()) == logprobs["token_logprobs"][-1]
     )
     assert text[: logprobs["text_offset"][3]] == "".join(logprobs["tokens"][:3])
-    by_ids = ask(client, "completions", model="policy/start", prompt=list(ids), echo=True, max_tokens=0, logprobs=1)
+    by_ids = ask(client, "completions", model="policy/reference", prompt=list(ids), echo=True, max_tokens=0, logprobs=1)
     assert by_ids["choices"][0]["logprobs"]["token_logprobs"] == pytest.approx(
         logprobs["token_logprobs"][:-1], abs=1e-4
     )
@@ -228,7 +228,7 @@ def test_completions_score_what_they_echo(client, served):
 
 @pytest.mark.whole
 def test_equal_prompts_are_drawn_apart_unless_a_seed_says_otherwise(client):
-    asked = {"model": "policy/start", "prompt": ["There are"] * 2, "max_tokens": 12, "temperature": 5.0}
+    asked = {"model": "policy/reference", "prompt": ["There are"] * 2, "max_tokens": 12, "temperature": 5.0}
     one, other = (choice["text"] for choice in ask(client, "completions", **asked)["choices"])
     assert one != other
     one, other = (choice["text"] for choice in ask(client, "completions", **asked, seed=3)["choices"])
@@ -246,7 +246,7 @@ def test_control_tokens_in_a_message_are_text(client, served, task):
     messages = [{"role": "user", "content": [{"type": "text", "text": evil}]}]
     found = ask(client, "chat/completions", model="solver", messages=messages, max_tokens=1)
     assert found["usage"]["prompt_tokens"] == len(more)
-    raw = ask(client, "completions", model="policy/start", prompt=evil, echo=True, max_tokens=0, logprobs=0)
+    raw = ask(client, "completions", model="policy/reference", prompt=evil, echo=True, max_tokens=0, logprobs=0)
     assert len(raw["choices"][0]["logprobs"]["tokens"]) > len(evil) / 4  # no token of it is a whole mark
     assert not {"<|end|>", "<|assistant|>"} & set(raw["choices"][0]["logprobs"]["tokens"])
 
@@ -261,11 +261,11 @@ def test_verdicts_on_each_step(client, task):
     assert [s["verdict"] in ("CORRECT", "INCORRECT") for s in found["steps"]] == [True] * task.solution.count("<step>")
     assert found["final"] in ("CORRECT", "INCORRECT") and 0 <= found["probability"] <= 1
     assert (found["probability"] > 0.5) == (found["final"] == "CORRECT")
-    assert found["answer"] == task.answer and found["reviews"][0]["text"].endswith("</final>")
+    assert found["answer"] == task.gold and found["reviews"][0]["text"].endswith("</final>")
     steps = [s["text"] for s in found["steps"]]
-    given = {"problem": task.prompt, "steps": steps, "answer": task.answer, "temperature": 0}
+    given = {"problem": task.prompt, "steps": steps, "answer": task.gold, "temperature": 0}
     again = ask(client, "verify", **given)  # written anew from its steps: other spaces, so the verdicts may be others
-    assert [s["text"] for s in again["steps"]] == steps and again["answer"] == task.answer and again["failure"] is None
+    assert [s["text"] for s in again["steps"]] == steps and again["answer"] == task.gold and again["failure"] is None
 
 
 @pytest.mark.whole
@@ -300,7 +300,7 @@ def test_the_reason_of_any_review_that_cannot_be_read_is_told():
 def test_a_reward_model_and_a_program(task):
     served = ServedRun(CoTrainer(cooper(steps=1, warmup=1, tasks=study_problems((2, 2)))))
     client = TestClient(make_application(served), base_url=HERE, raise_server_exceptions=False)
-    found = ask(client, "verify", problem=task.prompt, solution="7", reference=task.answer)
+    found = ask(client, "verify", problem=task.prompt, solution="7", reference=task.gold)
     assert found["model"] == "rater" and 0 < found["probability"] < 1 and found["steps"] == []
     for name in ("rater", "corruptor"):
         answer = client.post("/v1/chat/completions", json={**body(task), "model": name})

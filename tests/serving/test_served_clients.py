@@ -33,7 +33,9 @@ def test_the_openai_client(url, task):
     stream = client.chat.completions.create(model="solver", messages=messages, temperature=0, stream=True)
     said = "".join(piece.choices[0].delta.content or "" for piece in stream if piece.choices)
     assert said == whole.choices[0].message.content
-    scored = client.completions.create(model="policy/start", prompt="There are", echo=True, max_tokens=1, logprobs=1)
+    scored = client.completions.create(
+        model="policy/reference", prompt="There are", echo=True, max_tokens=1, logprobs=1
+    )
     assert scored.choices[0].text.startswith("There are") and scored.choices[0].logprobs.token_logprobs[0] is None
     with pytest.raises(openai.BadRequestError, match="temperature is -1"):
         client.chat.completions.create(model="solver", messages=messages, temperature=-1)
@@ -48,9 +50,10 @@ def test_lm_evaluation_harness(url, served, tmp_path):
     from lm_eval.api.instance import Instance
     from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompletionsAPI
 
-    served.renderer_of(served.models["policy/start"]).tokenizer.save_pretrained(tmp_path)
+    served.renderer_of(served.models["policy/reference"]).tokenizer.save_pretrained(tmp_path)
     lm = LocalCompletionsAPI(
-        base_url=f"{url}/completions", model="policy/start", tokenizer=str(tmp_path), tokenizer_backend="huggingface",
+        base_url=f"{url}/completions", model="policy/reference", tokenizer=str(tmp_path),
+        tokenizer_backend="huggingface",
         max_length=1024, batch_size=2,
     )  # fmt: skip
     pairs = [("There are 12 pears.", " 3 pears are eaten."), ("A", "BC"), ("Tom has", " 4 pears.")]
@@ -59,7 +62,7 @@ def test_lm_evaluation_harness(url, served, tmp_path):
         return [Instance(request_type=kind, doc={}, arguments=a, idx=i) for i, a in enumerate(arguments)]
 
     found = lm.loglikelihood(instances("loglikelihood", pairs))
-    renderer, model = served.trainer.policies["start"].renderer, served.trainer.policies["start"].model
+    renderer, model = served.trainer.policies["reference"].renderer, served.trainer.policies["reference"].model
     for (context, rest), (value, _) in zip(pairs, found, strict=True):
         before, after = renderer.encode(context), renderer.encode(context + rest)
         (expected,) = Scorer(model).logprobs([(before, after[len(before) :])])

@@ -60,7 +60,7 @@ def called(**said):
     ],
 )
 def test_bad_requests_name_the_parameter(client, task, path, change, param, message):
-    start = {"chat/completions": body(task), "completions": {"model": "policy/start"}, "verify": {}}[path]
+    start = {"chat/completions": body(task), "completions": {"model": "policy/reference"}, "verify": {}}[path]
     answer = client.post(f"/v1/{path}", json={**start, **change})
     error = answer.json()["error"]
     assert answer.status_code == (404 if "did you mean 'solver'" in message else 400)

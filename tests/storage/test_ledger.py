@@ -54,9 +54,9 @@ def episodes_of(step: int, tasks: int = 2, members: int = 2, tokens: int = 5) ->
             logprobs=logprobs,
             text=" ".join(draw.choice(["so", "12", "+", "é<"]) for _ in ids),
             finish="stop",
-            signals=(Reward(name="outcome", value=0.1), Reward(name="step", value=-1.0, tokens=(1, 3))),
-            parsed={"steps": ["a", "b"], "final": None},
-            truth={"correct": True},
+            rewards=(Reward(name="outcome", value=0.1), Reward(name="step", value=-1.0, tokens=(1, 3))),
+            findings={"steps": ["a", "b"], "final": None},
+            metadata={"correct": True},
             parent=None if role == "solver" else str(dataclasses.replace(address, role="solver")),
         )
 
@@ -105,10 +105,10 @@ traces = st.builds(
     logprobs=st.lists(st.floats(allow_nan=False) | st.floats(width=32, allow_nan=False), max_size=5).map(tuple),
     text=st.text(max_size=20) | st.just("\ud800 \u2028\r\x00"),
     finish=names,
-    signals=st.lists(signals, max_size=3).map(tuple),
+    rewards=st.lists(signals, max_size=3).map(tuple),
     failure=st.none() | names,
-    parsed=st.dictionaries(names, values, max_size=3),
-    truth=st.dictionaries(names, values, max_size=3),
+    findings=st.dictionaries(names, values, max_size=3),
+    metadata=st.dictionaries(names, values, max_size=3),
     parent=st.none() | names,
     turns=st.lists(st.builds(TurnRange, start=st.integers(0, 9), end=st.integers(0, 9), finish=names), max_size=3).map(
         tuple
@@ -168,7 +168,7 @@ def test_the_same_episodes_give_the_same_bytes_readable_by_gzip(tmp_path: Path) 
     assert content == filled(tmp_path / "b", [1, 2, 5])
     lines = gzip.decompress(content).decode("ascii").splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1] * 4 + [2] * 4 + [5] * 4
-    assert json.loads(lines[0])["traces"][0]["parsed"] == {"steps": ["a", "b"], "final": None}
+    assert json.loads(lines[0])["traces"][0]["findings"] == {"steps": ["a", "b"], "final": None}
 
 
 def test_entering_at_a_step_or_an_address(tmp_path: Path) -> None:
@@ -195,8 +195,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="an episode of step 4 was given for step 3"):
         ledger.append(3, episodes_of(4))
     episode = episodes_of(3)[0]
-    trace = dataclasses.replace(episode.traces[0], parsed={"p": {1: 2}})
-    with pytest.raises(StateError, match=r"trace 3:0:0:solver:0: parsed.p: key 1 should be a string"):
+    trace = dataclasses.replace(episode.traces[0], findings={"p": {1: 2}})
+    with pytest.raises(StateError, match=r"trace 3:0:0:solver:0: findings.p: key 1 should be a string"):
         ledger.append(3, [dataclasses.replace(episode, traces=(trace,))])
     assert ledger.steps() == (2,) and ledger.read(2) == ()
     ledger.close()

@@ -35,7 +35,7 @@ import torch
 
 from cotrain.config.policies import program
 from cotrain.config.recipe import Recipe
-from cotrain.config.schedule import single
+from cotrain.config.schedule import constant_schedule
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.statistics import wilson_interval
 from cotrain.core.types import Task
@@ -95,7 +95,7 @@ def short(seed: int) -> Recipe:
 
 
 def played(made: Recipe, protocol: Any) -> Recipe:
-    return replace(made, schedule=single(protocol, "generator", name="generator"))
+    return replace(made, schedule=constant_schedule(protocol, "generator", name="generator"))
 
 
 def yes(fields: Mapping[str, Any], chance: Random) -> str:

@@ -30,7 +30,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from cotrain.algorithms.contract import LossTerm
 from cotrain.core.seeding import rng_of
-from cotrain.inference.local import EmbeddedEngine
+from cotrain.inference.local import LocalEngine
 from cotrain.learner.learner import TorchLearner
 from cotrain.learner.logprobs import Scorer
 from tests.helpers import answers, mixed_requests
@@ -69,7 +69,7 @@ def _scored(seed: int, draw: int, times: int, error: BaseException) -> float:
     expected, broken = Scorer(model, micro_tokens=30).logprobs(pairs), Scorer(model, micro_tokens=30)
     Short(model, "forward", draw % 3, times=times, error=error)
     found = broken.logprobs(pairs)
-    if not broken.shortages:
+    if not broken.oom_count:
         return float("inf")
     return max(float((a - b).abs().max()) for a, b in zip(found, expected, strict=True))
 
@@ -78,7 +78,7 @@ def _sampled(seed: int, draw: int, times: int) -> float:
     found, passes = [], 0
     for broken in (False, True):
         model = speaking_model(seed=seed)
-        engine = EmbeddedEngine({"a": model}, static=bool(seed % 2))
+        engine = LocalEngine({"a": model}, static=bool(seed % 2))
         counted = short(
             model,
             draw % max(1, passes // 3) if broken else 10**9,  # while several rows run

@@ -196,7 +196,7 @@ def attempt(case: tuple[str, int, int], folder: Path, plan: Sequence[tuple[float
         if (out / "recipe.json").exists():
             loop.resume_run(in_parts(name), out, backend=backend, observer=watch)
         else:
-            loop.start_run(in_parts(name), out, checkpoint_every=1, backend=backend, observer=watch, lag=lag)
+            loop.start_run(in_parts(name), out, checkpoint_every=1, backend=backend, observer=watch, async_steps=lag)
         code = 0
     except (Diverged, ProcessLost):
         code = 3

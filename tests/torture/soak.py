@@ -28,7 +28,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import torch
 
 from cotrain.config.recipe import Recipe
-from cotrain.config.schedule import single
+from cotrain.config.schedule import constant_schedule
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Task
 from cotrain.recipes.grpo import grpo
@@ -56,8 +56,8 @@ def recipe(steps: int) -> Recipe:
     )
     solver = made.roles["solver"]
     solver = replace(solver, sampling=replace(solver.sampling, max_tokens=TOKENS, temperature=2.0))
-    short = replace(made.evaluation, group_size=1, greedy=False, fixed={}, splits=())
-    schedule = single(odd, "generator", name="generator")
+    short = replace(made.evaluation, group_size=1, greedy=False, frozen_roles={}, splits=())
+    schedule = constant_schedule(odd, "generator", name="generator")
     return replace(made, roles={"solver": solver}, schedule=schedule, evaluation=short)
 
 

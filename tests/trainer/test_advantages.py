@@ -24,7 +24,7 @@ def trace(call: int, tokens: int) -> Trace:
     return Trace(
         address=Address(step=0, task=0, member=0, role="solver", call=call), role="solver", policy="generator",
         version=0, group="g", prompt_ids=(1,), token_ids=(2,) * tokens, logprobs=(0.0,) * tokens, text="",
-        finish="stop", failure=None, parsed={}, truth={}, parent=None, signals=(),
+        finish="stop", failure=None, findings={}, metadata={}, parent=None, rewards=(),
     )  # fmt: skip
 
 
@@ -39,7 +39,7 @@ def test_advantages_are_told_as_runs_and_once_for_repeated_samples():
 
 @pytest.mark.whole
 def test_a_run_keeps_them_beside_its_rollouts_and_they_are_those_of_the_groups(tmp_path):
-    made = grpo(model="embedded", steps=1, tasks_per_step=4, group_size=4, evaluation_tasks=1, kl=0.0)
+    made = grpo(model="shipped", steps=1, tasks_per_step=4, group_size=4, evaluation_tasks=1, kl=0.0)
     loop.start_run(made, tmp_path / "run")
     with gzip.open(tmp_path / "run/episodes" / NAME, "rt") as stream:
         traces = [one for line in stream for one in json.loads(line)["traces"]]
@@ -48,7 +48,7 @@ def test_a_run_keeps_them_beside_its_rollouts_and_they_are_those_of_the_groups(t
         groups.setdefault(one["group"], []).append(one)
     spread = 0
     for mine in groups.values():
-        paid = torch.tensor([next(v for n, v, _ in one["signals"] if n == "outcome") for one in mine])
+        paid = torch.tensor([next(v for n, v, _ in one["rewards"] if n == "outcome") for one in mine])
         if len(set(paid.tolist())) == 1:
             assert all(run[0] == 0 for one in mine for run in one.get("advantages", {}).get("generator", []))
             continue

@@ -8,12 +8,12 @@ from cotrain.config.evaluation import Evaluation
 from cotrain.core.errors import ConfigError, TooManyFailures
 from cotrain.core.notes import CORRECT
 from cotrain.core.types import Completion, Grade, Sampling, StepVerdicts, Task
-from cotrain.metrics.heldout import measure_judge, measure_solver
+from cotrain.metrics.heldout import measure_solver, measure_verifier
 from cotrain.recipes.tango import tango
 from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.reviews import solve_then_verify
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.evaluation import measure_protocol
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, CharRenderer
@@ -22,7 +22,7 @@ from tests.helpers import EASY, TINY, CharRenderer
 @dataclass(frozen=True)
 class Exact:
     def grade(self, task: Task, text: str) -> Grade:
-        return Grade(value=f"<answer>{task.answer}</answer>" in text)
+        return Grade(value=f"<answer>{task.gold}</answer>" in text)
 
     def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
         return None
@@ -47,7 +47,7 @@ class Warm:
         return Completion(token_ids=ids, logprobs=(0.0,) * len(ids), finish="stop", policy="a", version=0)
 
 
-BOTH = measure_solver("solver", 4), measure_judge("verifier")
+BOTH = measure_solver("solver", 4), measure_verifier("verifier")
 
 
 def measured(greedy=True, measures=BOTH):
@@ -57,8 +57,8 @@ def measured(greedy=True, measures=BOTH):
             policy="a", prompt="{problem}|{solution}", sampling=Sampling(max_tokens=99), parse=parse_review
         ),
     }
-    executor = Executor(Warm(), {"a": CharRenderer()}, roles, 0)
-    tasks = [Task(id=f"t/{p}", prompt=p, answer="1", solution=None, difficulty=0, grader=Exact()) for p in "012"]
+    executor = RolloutRunner(Warm(), {"a": CharRenderer()}, roles, 0)
+    tasks = [Task(id=f"t/{p}", prompt=p, gold="1", solution=None, difficulty=0, grader=Exact()) for p in "012"]
     how = Evaluation(protocol=solve_then_verify, measures=measures, greedy=greedy)
     figures, played = measure_protocol(how, executor, tasks, split="test", group_size=4)
     assert len(played) == 12
@@ -75,7 +75,7 @@ def test_greedy_figures_stand_beside_the_sampled_ones():
 
 def test_two_measures_with_one_name_are_refused_where_they_differ():
     def of_few(name):
-        return lambda episodes: {name: measure_judge("verifier", gap=name)(episodes[:4])[name]}
+        return lambda episodes: {name: measure_verifier("verifier", gap=name)(episodes[:4])[name]}
 
     with pytest.raises(ConfigError, match=r"two measures give 'gap', .*measure_judge\('second', gap='second/gap'\)"):
         measured(measures=(*BOTH, of_few("gap")))
@@ -97,11 +97,11 @@ def test_greedy_judges_see_the_start_s_sampled_solutions():
     judge = warm.roles["verifier"]
     calm = replace(judge, sampling=replace(judge.sampling, temperature=0.0))
     cold = replace(warm, roles={**warm.roles, "verifier": calm})
-    found, _ = CoTrainer(warm).evaluate_fixed("test", 12, greedy=True)
-    same, _ = CoTrainer(cold).evaluate_fixed("test", 12, greedy=True)
+    found, _ = CoTrainer(warm).evaluate_frozen("test", 12, greedy=True)
+    same, _ = CoTrainer(cold).evaluate_frozen("test", 12, greedy=True)
     for name in ("balanced_accuracy", "step_balanced_accuracy"):
         assert found[f"verifier/greedy_{name}"] == same[f"verifier/{name}"] == same[f"verifier/greedy_{name}"]
-    assert not any("greedy" in key for key in CoTrainer(warm).evaluate_fixed("test", 1)[0])
+    assert not any("greedy" in key for key in CoTrainer(warm).evaluate_frozen("test", 1)[0])
 
 
 BREAKS = {"all": "012", "one of three": "2"}  # problems
@@ -111,13 +111,13 @@ def held_out_that_breaks(which):
     """A protocol that raises on these problems, played on three of them."""
 
     async def protocol(task, roles):
-        (await roles.solver(problem=task.prompt)).note(CORRECT, True)
+        (await roles.solver(problem=task.prompt)).add_metadata(CORRECT, True)
         if task.prompt in BREAKS[which]:
             raise KeyError("vote")
 
     role = Role(policy="a", prompt="{problem}=", sampling=Sampling(max_tokens=99), parse=parse_solution)
-    executor = Executor(Warm(), {"a": CharRenderer()}, {"solver": role}, 0)
-    tasks = [Task(id=f"t/{p}", prompt=p, answer="1", solution=None, difficulty=0, grader=Exact()) for p in "012"]
+    executor = RolloutRunner(Warm(), {"a": CharRenderer()}, {"solver": role}, 0)
+    tasks = [Task(id=f"t/{p}", prompt=p, gold="1", solution=None, difficulty=0, grader=Exact()) for p in "012"]
     how = Evaluation(protocol=protocol, measures=(measure_solver("solver", 4),))
     return executor, lambda: measure_protocol(how, executor, tasks, split="test", group_size=4)[0]
 
@@ -141,7 +141,7 @@ def test_a_held_out_protocol_that_asks_nobody_is_refused():
         pass
 
     role = Role(policy="a", prompt="{problem}=", sampling=Sampling(max_tokens=99), parse=parse_solution)
-    executor = Executor(Warm(), {"a": CharRenderer()}, {"solver": role}, 0)
-    task = Task(id="t/0", prompt="0", answer="1", solution=None, difficulty=0, grader=Exact())
+    executor = RolloutRunner(Warm(), {"a": CharRenderer()}, {"solver": role}, 0)
+    task = Task(id="t/0", prompt="0", gold="1", solution=None, difficulty=0, grader=Exact())
     with pytest.raises(ConfigError, match="held-out problems of test: protocol 'nobody' asked no role"):
         measure_protocol(Evaluation(protocol=nobody, measures=()), executor, [task], split="test", group_size=1)

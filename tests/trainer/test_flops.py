@@ -46,7 +46,7 @@ def test_operations_by_hand() -> None:
 
 def test_the_shape_of_a_model_by_hand() -> None:
     cast = cast_of(
-        {"lm": trainable(TINY), "critic": critic(TINY), "rm": reward_model(TINY), "start": frozen(TINY)}, seed=0
+        {"lm": trainable(TINY), "critic": critic(TINY), "rm": reward_model(TINY), "reference": frozen(TINY)}, seed=0
     )
     config = cast["lm"].model.config
     vocabulary, width, layers = config.vocab_size, config.hidden_size, config.num_hidden_layers
@@ -61,7 +61,7 @@ def test_the_shape_of_a_model_by_hand() -> None:
     body = layers * (attention + 3 * width * inner + 2 * width) + width  # two norms a layer and one at the end
     lm, start = (
         compute_shape("lm", cast["lm"].spec, cast["lm"].model),
-        compute_shape("s", cast["start"].spec, cast["start"].model),
+        compute_shape("s", cast["reference"].spec, cast["reference"].model),
     )
     assert (lm.body, lm.head, lm.pair) == (body, vocabulary * width, 4 * layers * heads * size)
     assert lm.trained == lm.body + lm.head and start == replace(lm, trained=0)
@@ -88,10 +88,10 @@ def test_operations_are_those_that_torch_counts() -> None:
 
 
 def test_an_adapter_pays_for_its_own_weights_and_not_for_those_of_others() -> None:
-    cast = cast_of({"a": adapter(TINY, rank=2), "b": adapter(TINY, rank=4), "start": frozen(TINY)}, seed=0)
-    shapes = {name: compute_shape(name, cast[name].spec, cast[name].model) for name in ("a", "b", "start")}
-    assert shapes["start"].trained == 0
-    assert shapes["a"].body - shapes["start"].body == shapes["a"].trained > 0
+    cast = cast_of({"a": adapter(TINY, rank=2), "b": adapter(TINY, rank=4), "reference": frozen(TINY)}, seed=0)
+    shapes = {name: compute_shape(name, cast[name].spec, cast[name].model) for name in ("a", "b", "reference")}
+    assert shapes["reference"].trained == 0
+    assert shapes["a"].body - shapes["reference"].body == shapes["a"].trained > 0
     assert shapes["b"].trained == 2 * shapes["a"].trained
 
 

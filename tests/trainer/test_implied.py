@@ -43,7 +43,7 @@ def solution(task, member, right, steps=None):
     return Trace(
         address=Address(step=0, task=task, member=member, role="solver", call=0), role="solver", policy="generator",
         version=0, group=str(task), prompt_ids=(1,), token_ids=(name, 0, 0, 0, 0), logprobs=(0.0,) * 5, text=TEXT,
-        finish="stop", signals=(), parsed={"steps": STEPS}, truth=truth,
+        finish="stop", rewards=(), findings={"steps": STEPS}, metadata=truth,
     )  # fmt: skip
 
 
@@ -55,8 +55,8 @@ def episodes(*traces):
 
 
 def measured(rewards, *traces):
-    policies = Policies(prm=Handle(rewards), start=Handle({name: [0.0] * 5 for name in rewards}))
-    judge = Implied(policy="prm", reference="start")
+    policies = Policies(prm=Handle(rewards), reference=Handle({name: [0.0] * 5 for name in rewards}))
+    judge = Implied(policy="prm", reference="reference")
     return implied_figures((judge,), episodes(*traces), policies, {"solver": SOLVER})
 
 
@@ -86,15 +86,15 @@ def test_the_best_of_eight_is_the_one_with_the_largest_sum():
 
 
 def test_what_could_not_be_graded_is_left_out():
-    lost = replace(solution(0, 1, False), truth={})
+    lost = replace(solution(0, 1, False), metadata={})
     assert measured({0: [1.0] * 5, 1: [2.0] * 5}, solution(0, 0, True), lost) == {}
     assert measured({1: [2.0] * 5}, lost) == {}
 
 
 def test_a_recipe_names_policies_that_there_are():
     recipe = prime()
-    assert recipe.evaluation.implied == (Implied(policy="prm", reference="start"),)
+    assert recipe.evaluation.implied == (Implied(policy="prm", reference="reference"),)
     assert prime(prm="none").evaluation.implied == ()
-    other = replace(recipe.evaluation, implied=(Implied(policy="nobody", reference="start"),))
+    other = replace(recipe.evaluation, implied=(Implied(policy="nobody", reference="reference"),))
     with pytest.raises(ConfigError, match="nobody"):
         check_recipe(replace(recipe, evaluation=other))

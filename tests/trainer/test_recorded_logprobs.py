@@ -19,7 +19,7 @@ GIVEN = ("dpo",)  # nobody samples the replies
 
 def forward_logprobs(model: torch.nn.Module, sample: Sample) -> torch.Tensor:
     """log π of each sampled token, with what was given between them as context."""
-    given, ids, places = dict(sample.given), list(sample.prompt_ids), []
+    given, ids, places = dict(sample.context_tokens), list(sample.prompt_ids), []
     for index, token in enumerate(sample.token_ids):
         ids += given.get(index, ())
         places.append(len(ids) - 1)  # these logits predict the token

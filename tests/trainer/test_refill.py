@@ -31,7 +31,7 @@ def episodes_of(*earned: tuple[float, ...], first: int = 0) -> tuple[Episode, ..
             address = Address(step=0, task=place, member=member, role="solver", call=0)
             trace = Trace(
                 address=address, role="solver", policy="generator", version=0, group=f"{place}", prompt_ids=(1,),
-                token_ids=(2,), logprobs=(-1.0,), text="", finish="stop", signals=(Reward(name="outcome", value=value),)
+                token_ids=(2,), logprobs=(-1.0,), text="", finish="stop", rewards=(Reward(name="outcome", value=value),)
             )  # fmt: skip
             made.append(Episode(step=0, task=place, member=member, task_id=f"t{place}", traces=(trace,)))
     return tuple(made)
@@ -105,4 +105,4 @@ def test_it_is_refused_where_no_answers_are_compared():
     with pytest.raises(ConfigError, match="refill is -1, expected at least 0"):
         grpo(refill=-1)
     with pytest.raises(ConfigError, match="its first objective compares no answers of a group"):
-        distill(teacher="embedded", refill=1)
+        distill(teacher="shipped", refill=1)

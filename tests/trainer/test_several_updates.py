@@ -95,19 +95,19 @@ def test_a_loss_without_a_ratio_is_refused():
         ConfigError, match=r"holds for one update.*found 2; give .*updates_per_batch=1, or .*loss.cap=2"
     ):
         check_due(made)
-    check_due(override(made, [f"objectives.{name}.by.loss.cap=2" for name in made.objectives]))
+    check_due(override(made, [f"objectives.{name}.algorithm.loss.cap=2" for name in made.objectives]))
     check_due(magrpo())
 
 
 def test_a_loss_without_a_ratio_that_learns_second_in_turn_is_refused():
     made = grpo(kl=0.0)
     first, phase = made.objectives["generator"], made.schedule.phases[0]
-    both = {"generator": first, "again": replace(first, by=replace(first.by, loss=ScoreFunction()))}
+    both = {"generator": first, "again": replace(first, algorithm=replace(first.algorithm, loss=ScoreFunction()))}
     phase = replace(phase, objectives=tuple(both), in_turn=tuple(both))
     made = replace(made, objectives=both, schedule=replace(made.schedule, phases=(phase,)))
     with pytest.raises(ConfigError, match=r"'again' has a loss without.*that of 'generator' before.*loss\.cap=2"):
         check_due(made)
-    check_due(override(made, ["objectives.again.by.loss.cap=2"]))
+    check_due(override(made, ["objectives.again.algorithm.loss.cap=2"]))
     phase = replace(phase, in_turn=("again", "generator"))  # the one with a ratio comes second
     check_due(replace(made, schedule=replace(made.schedule, phases=(phase,))))
 

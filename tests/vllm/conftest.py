@@ -20,11 +20,11 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(pytest.mark.skip(reason="no vLLM here: make test-vllm"))
 
 
-@pytest.fixture(scope="module", params=["embedded", "larger"])
+@pytest.fixture(scope="module", params=["shipped", "larger"])
 def model(request):
     if request.param == "larger" and not LARGER:
         pytest.skip("COTRAIN_VLLM_MODEL names no model")
-    return Path(LARGER) if request.param == "larger" else resolve_model("embedded")
+    return Path(LARGER) if request.param == "larger" else resolve_model("shipped")
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from cotrain.rollout.event_loop import IdleLoop
+from cotrain.rollout.event_loop import EngineEventLoop
 
 
 def raised(engine: Any, request: Any) -> tuple[str, str]:
@@ -35,7 +35,7 @@ def begun_and_cancelled(engine: Any, requests: list[Any], policy: str) -> dict[s
         found["left"] = engine._llm.has_unfinished_requests()
         found["advanced"] = engine.advance()
 
-    IdleLoop().run_to_end(play(), engine.advance)
+    EngineEventLoop().run_to_end(play(), engine.advance)
     return found
 
 
@@ -66,4 +66,4 @@ def entered(engine: Any, chains: list[list[Any]]) -> list[Any]:
     async def everything() -> list[Any]:
         return list(await asyncio.gather(*(one_after_another(chain) for chain in chains)))
 
-    return list(IdleLoop().run_to_end(everything(), engine.advance))
+    return list(EngineEventLoop().run_to_end(everything(), engine.advance))

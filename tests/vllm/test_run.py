@@ -75,7 +75,7 @@ def test_killed_engines_change_nothing(tmp_path):
     sizes = {"tasks_per_step": 2, "group_size": 2, "reviews": 2, "evaluation_tasks": 1, "steps": 2}
     found = []
     for number, at in enumerate(((), (14, 24))):
-        recipe = briefly(tango(model="embedded", warmup=0, ratio=(1, 1), lora=4, **sizes))
+        recipe = briefly(tango(model="shipped", warmup=0, ratio=(1, 1), lora=4, **sizes))
         launcher = Killing("the engine's process of generator and verifier and start", at, cluster)
         placing = VllmPlacement(settings=VllmSettings(cache_mb=256))
         backend = MultiProcessBackend(launcher, placing=placing, kind="vllm", bounds=LOOSE)

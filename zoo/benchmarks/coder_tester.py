@@ -27,7 +27,7 @@ from cotrain_zoo.coder_tester.short_programs import INPUTS, SPLITS, ShortProgram
 from benchmarks.self_compare import write_lessons
 from cotrain.formats.solutions import write_solution
 from cotrain.prompts.templates import SOLVE, fill_template
-from cotrain.rollout.common_roles import mark_short_prompts
+from cotrain.rollout.common_roles import mark_terse_prompts
 
 TURNS, ELSEWHERE = 0.6, 0.2  # share of wrong programs, of functions that turn at a number and of others
 LINES = 4  # tests of a problem and a program
@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20, help="lessons of each problem, in fours")
     given = parser.parse_args()
     if given.mark is not None:
-        mark_short_prompts(given.mark)
+        mark_terse_prompts(given.mark)
         return
     problems, rng = all_programs()[: SPLITS["train"].stop], Random("lessons")
     made = [row for _ in range(given.rounds) for problem in problems for row in lessons_of(problem, rng)]

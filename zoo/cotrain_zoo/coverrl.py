@@ -31,36 +31,36 @@ from cotrain import (
     AGREEMENT,
     CORRECT,
     FORMAT,
+    GRPO,
     ConfigError,
     Objective,
     Recipe,
     Roles,
-    Settings,
+    RunConfig,
     Task,
     Turn,
+    constant_schedule,
+    gather,
     gives,
-    grpo,
     recipe,
-    single,
     solve_then_verify,
-    together,
 )
-from cotrain.algorithms.policy_gradient import Clipped
+from cotrain.algorithms.policy_gradient import PPOClip
 from cotrain.core.arguments import Positive
-from cotrain.core.notes import ANSWER, FAILURE, LABEL_RIGHT, REWARD_RIGHT, Finding, Note
-from cotrain.core.shipped import EMBEDDED
+from cotrain.core.notes import ANSWER, FAILURE, LABEL_RIGHT, REWARD_RIGHT, Finding, Metadata
+from cotrain.core.shipped import SHIPPED
 from cotrain.core.types import ParseFailure
 from cotrain.formats.role_prompts import REFINE, REFINE_FULL
 from cotrain.formats.solutions import Solution, parse_solution, tagged_solution
-from cotrain.metrics.heldout import measure_solver_and_judge
+from cotrain.metrics.heldout import measure_solver_and_verifier
 from cotrain.rollout import common_roles
 from cotrain.rollout.protocols import attempts, continue_from, include_closing_tag
 from cotrain.rollout.reviews import review
 from cotrain.rollout.votes import agrees_with, elected_turn, rarest_turn
 
-VETOED = Note[bool]("vetoed", bool, "did the reviews veto the elected answer")
-VETO_RIGHT = Note[bool]("veto_right", bool, "of a vetoed problem: was the veto right")
-KEPT_LABEL_RIGHT = Note[bool]("kept_label_right", bool, "of a problem that was not vetoed: is the label the truth")
+VETOED = Metadata[bool]("vetoed", bool, "did the reviews veto the elected answer")
+VETO_RIGHT = Metadata[bool]("veto_right", bool, "of a vetoed problem: was the veto right")
+KEPT_LABEL_RIGHT = Metadata[bool]("kept_label_right", bool, "of a problem that was not vetoed: is the label the truth")
 KEPT = Finding[str]("kept", str, "the beginning of a revision that was given to it")
 
 
@@ -83,7 +83,7 @@ async def vote_then_verify(
     if label is None:
         return
     judged = review_anchors(solutions, label, reviews, balanced=balanced)
-    review_turns = await together(
+    review_turns = await gather(
         [review(task, roles, s, n=copies, group=f"{s.group}/{s.parsed.answer}") for s, copies in judged]
     )
     pairs = [(s, review_turn) for (s, _), written in zip(judged, review_turns, strict=True) for review_turn in written]
@@ -92,10 +92,10 @@ async def vote_then_verify(
     label_right = CORRECT.of(label)
     for solution in solutions:
         if label_right is not None:
-            solution.note(LABEL_RIGHT, label_right)
-        solution.note(VETOED, vetoed)
+            solution.add_metadata(LABEL_RIGHT, label_right)
+        solution.add_metadata(VETOED, vetoed)
         if label_right is not None:
-            solution.note(VETO_RIGHT if vetoed else KEPT_LABEL_RIGHT, label_right != vetoed)
+            solution.add_metadata(VETO_RIGHT if vetoed else KEPT_LABEL_RIGHT, label_right != vetoed)
     if vetoed:
         return
     for solution in solutions[:trained]:
@@ -105,7 +105,7 @@ async def vote_then_verify(
         agreed = final == agrees_with(solution, label)
         pay_turn(review_turn, agreed, None if right is None else final == right)
     doubted = [(s, review_turn) for s, review_turn in pairs if review_turn.parsed.ok and not review_turn.parsed.final]
-    for revised in await together(
+    for revised in await gather(
         [revise_solution(task, roles, s, review_turn, revisions, regenerate) for s, review_turn in doubted]
     ):
         for turn in revised:
@@ -137,7 +137,7 @@ def pay_turn(turn: Turn, agreed: bool, truth: bool | None) -> None:
     turn.reward(FORMAT, float(turn.parsed.ok))
     turn.reward(AGREEMENT, float(agreed))
     if truth is not None:
-        turn.note(REWARD_RIGHT, agreed == truth)
+        turn.add_metadata(REWARD_RIGHT, agreed == truth)
 
 
 async def revise_solution(
@@ -158,7 +158,7 @@ async def revise_solution(
         "review": review_turn.text,
     }
     chats = [roles.refiner.begin(group=review_turn.id, parent=review_turn, **fields_shown) for _ in range(n)]
-    turns = await together([continue_from(chat, kept_text) for chat in chats])
+    turns = await gather([continue_from(chat, kept_text) for chat in chats])
     graded = []
     for turn in turns:
         if task.gradable:
@@ -166,9 +166,9 @@ async def revise_solution(
             if grade.value is None:
                 turn.fail(grade.reason or "ungraded")
                 continue
-            turn.note(CORRECT, grade.value)
-        turn.show(KEPT, kept_text)
-        turn.show(*(ANSWER, turn.parsed.answer) if turn.parsed.ok else (FAILURE, turn.parsed.reason))
+            turn.add_metadata(CORRECT, grade.value)
+        turn.add_finding(KEPT, kept_text)
+        turn.add_finding(*(ANSWER, turn.parsed.answer) if turn.parsed.ok else (FAILURE, turn.parsed.reason))
         graded.append(turn)
     return graded
 
@@ -180,7 +180,7 @@ def parse_revision(text: str, fields: Mapping[str, Any]) -> Solution | ParseFail
 
 @recipe
 def coverrl(
-    run: Settings,
+    run: RunConfig,
     *,
     votes: int = 16,  # samples that elect the label
     reviews: int = 4,  # of the elected and of a rival answer each
@@ -190,16 +190,21 @@ def coverrl(
     balanced: bool = True,  # review a right and a wrong anchor
     regenerate: Literal["prefix", "review"] | None = None,  # what a revision sees
 ) -> Recipe:
-    short = common_roles.speaks_short(run.model)
+    short = common_roles.is_terse(run.model)
     regenerate = regenerate or ("prefix" if short else "review")
-    if regenerate == "review" and run.model in EMBEDDED:
+    if regenerate == "review" and run.model in SHIPPED:
         raise ConfigError(f"coverrl: model {run.model!r} knows no prompt that shows a review; use regenerate='prefix'")
     if votes < run.group_size or min(reviews, revisions) < 2:
         raise ConfigError(
             f"coverrl: votes {votes}, group_size {run.group_size}, reviews {reviews}, revisions {revisions}; expected "
             "no more in group_size than votes, and at least 2 reviews and revisions, which are compared with each other"
         )
-    by = grpo(rewards={AGREEMENT: 1.0, FORMAT: 1.0}, merge=True, loss=Clipped(0.2, clip_high), kl=run.pull())
+    by = GRPO(
+        reward_weights={AGREEMENT: 1.0, FORMAT: 1.0},
+        sum_rewards_first=True,
+        loss=PPOClip(0.2, clip_high),
+        kl=run.kl_penalty(),
+    )
     solver = common_roles.solver("generator", run.model)
     refine = {"prefix": solver.prompt, "review": REFINE if short else REFINE_FULL}[regenerate]
     learners = {"generator": "solver", "verifier": "verifier", "refiner": "refiner"}
@@ -215,7 +220,7 @@ def coverrl(
     )
     return run.recipe(
         "coverrl" + ("" if veto else "-no-veto") + ("" if balanced else "-unbalanced"),
-        policies={"generator": run.learner(), **run.start()},
+        policies={"generator": run.learner(), **run.reference_policies()},
         roles={
             "solver": solver,
             "verifier": common_roles.verifier("generator", run.model),
@@ -223,9 +228,9 @@ def coverrl(
                 solver, prompt=refine, parse=parse_revision if regenerate == "prefix" else parse_solution
             ),
         },
-        objectives={name: Objective(policy="generator", on=role, by=by) for name, role in learners.items()},
-        schedule=single(play, *learners, name="both", group_size=1, unlabelled=run.unlabelled_share()),
+        objectives={name: Objective(policy="generator", role=role, algorithm=by) for name, role in learners.items()},
+        schedule=constant_schedule(play, *learners, name="both", group_size=1, unlabelled=run.unlabelled_share()),
         evaluate=solve_then_verify,
-        measures=measure_solver_and_judge("verifier"),
-        fixed=run.fixed_roles(),
+        measures=measure_solver_and_verifier("verifier"),
+        frozen_roles=run.frozen_roles(),
     )

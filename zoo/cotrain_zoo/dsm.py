@@ -30,27 +30,27 @@ from typing import Any, Literal
 
 from cotrain import (
     CORRECT,
+    GRPO,
     ClassBalance,
     Objective,
     Phase,
     Recipe,
     Roles,
-    Settings,
+    RunConfig,
     Signal,
     Task,
     Turn,
     alternate,
     examine,
     frozen,
+    gather,
     gives,
-    grpo,
     recipe,
-    together,
 )
 from cotrain.core.arguments import NotNegative, Positive
-from cotrain.core.notes import STEP_OK, Note
-from cotrain.core.signals import TRUTH
-from cotrain.metrics.heldout import measure_judge, measure_solver_and_judge
+from cotrain.core.notes import STEP_OK, Metadata
+from cotrain.core.signals import CLASS_LABEL
+from cotrain.metrics.heldout import measure_solver_and_verifier, measure_verifier
 from cotrain.rollout import common_roles
 from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.reviews import review, show_verdict
@@ -60,11 +60,11 @@ R_V = Signal("score", meaning="R_V of the verifier, in [0, 1]")
 SOUNDNESS = Signal("soundness", meaning="1 where the meta-verifier is right about a review, else 0")
 QUALITY, HONESTY = 0.76, 0.24  # weights of R_Y and of the self-analysis in the generator's reward
 
-SELF_SCORE = Note[float]("self_score", float, "the score that a solution gives itself")
-SELF_ERROR = Note[float]("self_error", float, "its distance from the true score")
+SELF_SCORE = Metadata[float]("self_score", float, "the score that a solution gives itself")
+SELF_ERROR = Metadata[float]("self_error", float, "its distance from the true score")
 
 
-@gives(PROOF.to("solver"), PROOF.to("analyst"), R_V.to("verifier"), SOUNDNESS.to("meta"), TRUTH)
+@gives(PROOF.to("solver"), PROOF.to("analyst"), R_V.to("verifier"), SOUNDNESS.to("meta"), CLASS_LABEL)
 async def prove(
     task: Task,
     roles: Roles,
@@ -86,11 +86,11 @@ async def prove(
     for solution in solutions:
         if not solution.parsed.ok:
             solution.reward(PROOF, 0.0)
-    review_turns = await together([review(task, roles, s, n=reviews) for s in readable])
+    review_turns = await gather([review(task, roles, s, n=reviews) for s in readable])
     analysed = readable if analysis == "asked" else []
-    self_reviews = await together([review(task, roles, s, group=s.group, role="analyst") for s in analysed])
+    self_reviews = await gather([review(task, roles, s, group=s.group, role="analyst") for s in analysed])
     votes = votes if meta else 0
-    await together(
+    await gather(
         [
             pay_analyses(task, roles, s, written, self_reviews[i] if analysed else [], votes, labels)
             for i, (s, written) in enumerate(zip(readable, review_turns, strict=True))
@@ -106,11 +106,11 @@ async def pay_analyses(
     analyses = [(turn, turn.parsed, turn.text) for turn in (*written, *self_analyses)]
     if not self_analyses:
         analyses.append((solution, solution.parsed.review, solution.parsed.analysis))
-    trust = await together([judge_analysis(task, roles, solution, *a, votes, labels) for a in analyses])
+    trust = await gather([judge_analysis(task, roles, solution, *a, votes, labels) for a in analyses])
     scores = [analysis_score(said.final, said.steps, labels) if said.ok else None for _, said, _ in analyses]
     truth = analysis_score(CORRECT.require(solution), STEP_OK.of(solution), labels)
     for turn, review_score, mark in zip(written, scores, trust, strict=False):
-        turn.reward(TRUTH, float(CORRECT.require(solution)))
+        turn.reward(CLASS_LABEL, float(CORRECT.require(solution)))
         turn.reward(R_V, 0.0 if review_score is None else (1.0 - abs(review_score - truth)) * mark)
     believed = [given for given in scores[: len(written)] if given is not None]
     if not believed:
@@ -118,8 +118,8 @@ async def pay_analyses(
     reward, own_score = 0.0, scores[-1]
     if own_score is not None:
         reward = proof_reward(own_score, sum(believed) / len(believed), trust[-1])
-        solution.note(SELF_SCORE, own_score)
-        solution.note(SELF_ERROR, abs(own_score - truth))
+        solution.add_metadata(SELF_SCORE, own_score)
+        solution.add_metadata(SELF_ERROR, abs(own_score - truth))
     for turn in (solution, *self_analyses):
         turn.reward(PROOF, reward)
 
@@ -137,9 +137,9 @@ async def judge_analysis(
         fields = guarded_fields(roles.nonce(turn), **fields)
     verdicts = await roles.meta.many(votes, group=f"{turn.id}/votes", parent=turn, problem=task.prompt, **fields)
     for verdict in verdicts:
-        verdict.note(CORRECT, sound)
+        verdict.add_metadata(CORRECT, sound)
         show_verdict(verdict)
-        verdict.reward(TRUTH, float(sound))
+        verdict.reward(CLASS_LABEL, float(sound))
         verdict.reward(SOUNDNESS, float(verdict.parsed.ok and verdict.parsed.final == sound))
     return sum(float(v.parsed.final) if v.parsed.ok else 0.5 for v in verdicts) / votes
 
@@ -156,13 +156,13 @@ def proof_reward(own_score: float, given: float, trust: float) -> float:
 
 @recipe(model="embedded-roles", steps=160)
 def dsm(
-    run: Settings,
+    run: RunConfig,
     *,
-    verifier_model: str | None = None,  # begins the verifier; by default the generator's model
+    verifier_model: str | None = None,  # initial weights of the verifier; by default the generator's model
     reviews: int = 8,  # of a solution, in a step of the verifier
     opinions: int = 2,  # reviews that score a solution, in a step of the generator
     votes: int = 2,  # of the meta-verifier on a review
-    warmup: int = 40,  # steps in which the verifier alone learns
+    warmup: int = 40,  # first steps, in which only the verifier is trained
     ratio: tuple[int, int] = (3, 1),  # steps of the generator and of the verifier, in turn
     verifier_lr: float = 2e-4,  # learning rate of the verifier
     verifier: Literal["trained", "frozen"] = "trained",  # does it learn?
@@ -174,12 +174,16 @@ def dsm(
     judging, trained, inline = verifier_model or run.model, verifier == "trained", analysis == "inline"
     both = 1 + trained  # phases
     weighed = ClassBalance(power=balance) if balance else None
-    prover = grpo(rewards={PROOF: 1.0}, kl=run.pull())
-    learn = {"generator": Objective(policy="generator", on="solver", also=() if inline else ("analyst",), by=prover)}
+    prover = GRPO(reward_weights={PROOF: 1.0}, kl=run.kl_penalty())
+    learn = {
+        "generator": Objective(
+            policy="generator", role="solver", extra_roles=() if inline else ("analyst",), algorithm=prover
+        )
+    }
     for role, signal in (("verifier", R_V), ("meta", SOUNDNESS)):
         if trained and (meta or role == "verifier"):
-            by = grpo(rewards={signal: 1.0}, balance=weighed)
-            learn[role] = Objective(policy="verifier", on=role, by=by)
+            by = GRPO(reward_weights={signal: 1.0}, balance=weighed)
+            learn[role] = Objective(policy="verifier", role=role, algorithm=by)
     play = partial(prove, votes=votes, meta=meta, labels=labels, analysis=analysis)
     scored, reviewed = partial(play, samples=run.group_size, reviews=opinions), partial(play, reviews=reviews)
     phases = [
@@ -197,11 +201,14 @@ def dsm(
     judge = run.learner(judging, lr=verifier_lr) if trained else frozen(judging)
     return run.recipe(
         "dsm",
-        policies={"generator": run.learner(), "verifier": judge, **run.start()},
+        policies={"generator": run.learner(), "verifier": judge, **run.reference_policies()},
         roles=roles,
         objectives=learn,
         schedule=alternate(*phases, ratio=ratio[:both], warmup={"verifier": warmup} if trained else {}),
         evaluate=partial(play, votes=1),
-        measures=(*((measure_judge("meta", gap="meta/gap"),) if meta else ()), *measure_solver_and_judge("verifier")),
-        fixed=run.fixed_roles(),
+        measures=(
+            *((measure_verifier("meta", gap="meta/gap"),) if meta else ()),
+            *measure_solver_and_verifier("verifier"),
+        ),
+        frozen_roles=run.frozen_roles(),
     )

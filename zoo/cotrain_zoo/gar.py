@@ -33,28 +33,28 @@ from typing import Any, Literal
 from cotrain import (
     AGREEMENT,
     CORRECT,
+    GRPO,
     ConfigError,
     Objective,
     Recipe,
     Role,
     Roles,
+    RunConfig,
     Sampling,
-    Settings,
     Signal,
     Task,
     Turn,
+    constant_schedule,
     examine,
     frozen,
     gives,
-    grpo,
     program,
     recipe,
-    single,
     solve_then_verify,
 )
 from cotrain.core.arguments import NotNegative, Positive, Weight, at_least
-from cotrain.core.notes import Note
-from cotrain.metrics.heldout import measure_solver_and_judge
+from cotrain.core.notes import Metadata
+from cotrain.metrics.heldout import measure_solver_and_verifier
 from cotrain.rollout import common_roles
 from cotrain.rollout.monte_carlo import review_verdicts, share_right
 from cotrain.rollout.protocols import attempts
@@ -65,7 +65,7 @@ SLICES = Signal("slices", meaning="mean verdict on the steps")
 GAN = Signal("gan", meaning="share of verdicts that tell where a step is from")
 NOBODY_KNOWS = 0.5  # the GAN part of a review that has nothing to tell apart
 
-COPIED_STEPS = Note[float]("copied_steps", float, "share of the steps that stand in the reference")
+COPIED_STEPS = Metadata[float]("copied_steps", float, "share of the steps that stand in the reference")
 
 
 @gives(MATCH.to("solver"), SLICES.to("solver"), GAN.to("verifier"), AGREEMENT.to("verifier"))
@@ -101,7 +101,7 @@ async def contest(
     differing = 0
     for solution, turns in zip(readable, review_turns, strict=True):
         new = [step.text.strip() not in reference_steps for step in solution.parsed.steps]
-        solution.note(COPIED_STEPS, 1.0 - sum(new) / len(new))
+        solution.add_metadata(COPIED_STEPS, 1.0 - sum(new) / len(new))
         differing += any(new)
         pay_reviews(turns, real=False, new=new)
     if differing:
@@ -139,7 +139,7 @@ def recite(fields: Mapping[str, Any], rng: random.Random) -> str:
 
 @recipe(group_size=4)
 def gar(
-    run: Settings,
+    run: RunConfig,
     *,
     critic_model: str | None = None,  # begins the discriminator; by default the generator's model
     reviews: int = 4,  # of a solution
@@ -153,17 +153,19 @@ def gar(
 ) -> Recipe:
     trained, judge = critic == "trained", critic_model or run.model
     at_least(2, "gar", group_size=run.group_size, reviews=reviews if trained else 2)
-    reason = grpo(rewards={MATCH: match_weight, SLICES: slice_weight}, merge=True, kl=run.pull())
-    objectives = {"generator": Objective(policy="generator", on="solver", by=reason)}
-    policies = {"generator": run.learner(), "verifier": frozen(judge), **run.start()}
+    reason = GRPO(
+        reward_weights={MATCH: match_weight, SLICES: slice_weight}, sum_rewards_first=True, kl=run.kl_penalty()
+    )
+    objectives = {"generator": Objective(policy="generator", role="solver", algorithm=reason)}
+    policies = {"generator": run.learner(), "verifier": frozen(judge), **run.reference_policies()}
     roles = {
         "solver": common_roles.solver("generator", run.model),
         "verifier": common_roles.verifier("verifier", judge),
     }
     if trained:
         worked_solution(run.problems.get("train", 0))
-        tell_apart = grpo(rewards={GAN: gan_weight, AGREEMENT: agreement_weight}, merge=True)
-        objectives["critic"] = Objective(policy="verifier", on="verifier", by=tell_apart)
+        tell_apart = GRPO(reward_weights={GAN: gan_weight, AGREEMENT: agreement_weight}, sum_rewards_first=True)
+        objectives["critic"] = Objective(policy="verifier", role="verifier", algorithm=tell_apart)
         policies |= {"verifier": run.learner(judge, lr=critic_lr), "reference": program(recite)}
         sampling = Sampling(max_tokens=1)
         roles["reference"] = Role(
@@ -175,8 +177,8 @@ def gar(
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=single(play, *objectives, name="both", group_size=1),
+        schedule=constant_schedule(play, *objectives, name="both", group_size=1),
         evaluate=solve_then_verify,
-        measures=measure_solver_and_judge("verifier"),
-        fixed=run.fixed_roles(),
+        measures=measure_solver_and_verifier("verifier"),
+        frozen_roles=run.frozen_roles(),
     )

@@ -34,6 +34,8 @@ from typing import Any, Literal
 from cotrain import (
     AGREEMENT,
     CORRECT,
+    GRPO,
+    SFT,
     ClassBalance,
     ConfigError,
     Objective,
@@ -41,25 +43,23 @@ from cotrain import (
     Recipe,
     Role,
     Roles,
-    Settings,
-    Sft,
+    RunConfig,
     Signal,
     Task,
     Turn,
     alternate,
     frozen,
     gives,
-    grpo,
     measure_solver,
     program,
     recipe,
     rng_of,
 )
 from cotrain.core.arguments import Positive
-from cotrain.core.notes import Note
+from cotrain.core.notes import Metadata
 from cotrain.formats.injections import injection_corpus, insert_injection
 from cotrain.formats.solutions import parse_solution
-from cotrain.metrics.heldout import measure_note, measure_solver_and_judge
+from cotrain.metrics.heldout import measure_metadata, measure_solver_and_verifier
 from cotrain.prompts.templates import IN_TAGS
 from cotrain.rollout import common_roles
 from cotrain.rollout.protocols import attempts
@@ -79,7 +79,7 @@ TRIES = 20  # strings, until the solution can still be read and says the same
 MISSED = -1.0  # for a solution that is not what its prover is to write
 
 CONVINCING = Signal("convincing", meaning="share of reviews that believe it, or -1 where it is not what was asked for")
-FOOLED = Note[float]("fooled", float, "of a wrong solution: share of its reviews that call it right")
+FOOLED = Metadata[float]("fooled", float, "of a wrong solution: share of its reviews that call it right")
 
 
 @gives(CONVINCING.to("solver"), CONVINCING.to("sneaky"), *REVIEWED)
@@ -98,7 +98,7 @@ async def convince_verifier(
         fits = solution.parsed.ok and right == (i < len(helpful))
         solution.reward(CONVINCING, believed if fits else MISSED)
         if solution.parsed.ok and not right:
-            solution.note(FOOLED, believed)
+            solution.add_metadata(FOOLED, believed)
 
 
 def share_believing(reviews: Sequence[Turn]) -> float:
@@ -127,12 +127,12 @@ def recite(fields: Mapping[str, Any], rng: random.Random) -> str:
 def sneaky_prover(policy: str, model: str) -> Role:
     """A solver that is asked for a wrong solution, in words where the model does not know the short formats."""
     role = common_roles.solver(policy, model)
-    return role if common_roles.speaks_short(model) else replace(role, prompt=SNEAKY_FULL)
+    return role if common_roles.is_terse(model) else replace(role, prompt=SNEAKY_FULL)
 
 
 @recipe(group_size=4)
 def prover_verifier(
-    run: Settings,
+    run: RunConfig,
     *,
     sneaky_model: str | None = None,  # begins the sneaky prover; by default the helpful one's model
     verifier_model: str | None = None,  # begins the verifier; by default the helpful prover's model
@@ -141,7 +141,7 @@ def prover_verifier(
     reviews: int = 4,  # of a solution
     sneaky: Literal["trained", "frozen", "none"] = "trained",  # does the sneaky prover learn, and is there one?
     verifier: Literal["trained", "frozen"] = "trained",  # does it learn after its warm-up?
-    warmup: int = 0,  # steps in which the verifier alone learns
+    warmup: int = 0,  # first steps, in which only the verifier is trained
     strings: int = 0,  # steps before all others in which the sneaky prover learns the strings of cotrain attack
 ) -> Recipe:
     if reviews < 2 or run.group_size < 2 or min(warmup, strings) < 0 or (strings and sneaky != "trained"):
@@ -151,22 +151,24 @@ def prover_verifier(
         )
     attacks, critic, attacker = sneaky != "none", verifier_model or run.model, sneaky_model or run.model
     judges = verifier == "trained" or warmup > 0
-    policies = {"generator": run.learner(), **run.start()}
+    policies = {"generator": run.learner(), **run.reference_policies()}
     policies["verifier"] = run.learner(critic, lr=verifier_lr) if judges else frozen(critic)
     roles = {
         "solver": common_roles.solver("generator", run.model),
         "verifier": common_roles.verifier("verifier", critic),
     }
-    convince = grpo(rewards={CONVINCING: 1.0}, kl=run.pull())
-    objectives = {"generator": Objective(policy="generator", on="solver", by=convince)}
+    convince = GRPO(reward_weights={CONVINCING: 1.0}, kl=run.kl_penalty())
+    objectives = {"generator": Objective(policy="generator", role="solver", algorithm=convince)}
     if attacks:
         policies["sneaky"] = run.learner(attacker, lr=sneaky_lr) if sneaky == "trained" else frozen(attacker)
         roles["sneaky"] = sneaky_prover("sneaky", attacker)
     if sneaky == "trained":
-        objectives["sneaky"] = Objective(policy="sneaky", on="sneaky", by=grpo(rewards={CONVINCING: 1.0}))
+        objectives["sneaky"] = Objective(
+            policy="sneaky", role="sneaky", algorithm=GRPO(reward_weights={CONVINCING: 1.0})
+        )
     if judges:
-        agree = grpo(rewards={AGREEMENT: 1.0}, balance=ClassBalance())
-        objectives["verifier"] = Objective(policy="verifier", on="verifier", by=agree)
+        agree = GRPO(reward_weights={AGREEMENT: 1.0}, balance=ClassBalance())
+        objectives["verifier"] = Objective(policy="verifier", role="verifier", algorithm=agree)
     learning = [name for name in objectives if name != "verifier" or verifier == "trained"]
     play = partial(convince_verifier, reviews=reviews, samples=run.group_size, sneaky=attacks)
     phases = [Phase(name="game", protocol=play, objectives=tuple(learning), group_size=1)]
@@ -174,7 +176,7 @@ def prover_verifier(
     if strings:
         policies["planter"] = program(recite, tokens_of="sneaky")
         roles["planter"] = replace(roles["sneaky"], policy="planter", parse=None)
-        objectives["strings"] = Objective(policy="sneaky", on="planter", by=Sft())
+        objectives["strings"] = Objective(policy="sneaky", role="planter", algorithm=SFT())
         plant = partial(plant_strings, samples=run.group_size)
         phases.append(Phase(name="strings", protocol=plant, objectives=("strings",), group_size=1))
         first["strings"] = strings
@@ -189,9 +191,9 @@ def prover_verifier(
         schedule=alternate(*phases, ratio=(1, *[0] * (len(phases) - 1)), warmup=first),
         evaluate=partial(convince_verifier, reviews=1, sneaky=attacks),
         measures=(
-            *measure_solver_and_judge("verifier"),
-            measure_note("solver", FOOLED),
-            *((measure_solver("sneaky", 8), measure_note("sneaky", FOOLED)) if attacks else ()),
+            *measure_solver_and_verifier("verifier"),
+            measure_metadata("solver", FOOLED),
+            *((measure_solver("sneaky", 8), measure_metadata("sneaky", FOOLED)) if attacks else ()),
         ),
-        fixed=run.fixed_roles(),
+        frozen_roles=run.frozen_roles(),
     )

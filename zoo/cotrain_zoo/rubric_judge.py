@@ -29,26 +29,26 @@ from typing import Any, Literal
 
 from cotrain import (
     CORRECT,
+    GRPO,
     ConfigError,
     Objective,
     Phase,
     Recipe,
     Role,
     Roles,
+    RunConfig,
     Sampling,
-    Settings,
     Signal,
     Task,
     Turn,
     alternate,
     examine,
     frozen,
+    gather,
     gives,
-    grpo,
     measure_solver,
     program,
     recipe,
-    together,
 )
 from cotrain.core.arguments import Positive, at_least
 from cotrain.core.notes import FAILURE
@@ -56,7 +56,7 @@ from cotrain.core.types import ParseFailure
 from cotrain.data.preferences import ChatTask
 from cotrain.formats.role_prompts import SOLVE_BARE
 from cotrain.formats.verdicts import closing_block
-from cotrain.metrics.heldout import measure_judge
+from cotrain.metrics.heldout import measure_verifier
 from cotrain.prompts.templates import SOLVE
 from cotrain.recipes.pair_judge.judging import (
     VERDICT,
@@ -137,12 +137,12 @@ async def judge_by_rubrics(
             await examine(task, roles, rubric)
         if isinstance(rubric.parsed, ParseFailure):
             text = ""
-            rubric.show(FAILURE, rubric.parsed.reason)
+            rubric.add_finding(FAILURE, rubric.parsed.reason)
         elif isinstance(rubric.parsed, Rubric):
             text = rubric.parsed.text
         sides = (first, second), (second, first)
-        calls += [judge_pair_by(task, roles, rubric, text, form, one, asked) for one in sides]
-    votes = await together(calls)
+        calls += [judge_pair_by(task, roles, rubric, text, form, side, asked) for side in sides]
+    votes = await gather(calls)
     for rubric, one, other in zip(written, votes[::2], votes[1::2], strict=True):
         read = not isinstance(rubric.parsed, ParseFailure)
         rubric.reward(WORTH, read * sum((*one, *other)) / (2 * asked))
@@ -163,7 +163,7 @@ async def judge_pair_by(
     judgements = await roles.judge.many(asked, group=group, parent=rubric, problem=task.prompt, **fields)
     truth = CORRECT.require(sides[0])
     for turn in judgements:
-        turn.note(CORRECT, truth)
+        turn.add_metadata(CORRECT, truth)
         show_verdict(turn)
         turn.reward(VERDICT, verdict_reward(turn, truth, "sign"))
     return [is_right(turn, truth) for turn in judgements]
@@ -171,7 +171,7 @@ async def judge_pair_by(
 
 @recipe(reads="pairs", kl=0.0)
 def rubric_judge(
-    run: Settings,
+    run: RunConfig,
     *,
     judge: Literal["trained", "frozen"] = "trained",  # does it learn?
     writer: Literal["trained", "frozen", "none"] = "trained",  # does it learn? "none": the rubric is empty
@@ -187,27 +187,32 @@ def rubric_judge(
     at_least(2, "rubric_judge", group_size=run.group_size)
     if judge == "frozen" and writer != "trained":
         raise ConfigError(f"rubric_judge: judge=frozen and writer={writer}, so that nobody learns; train one of them")
-    begins, short = writer_model or run.model, common_roles.speaks_short(run.model)
-    if common_roles.speaks_short(begins) != short:
+    begins, short = writer_model or run.model, common_roles.is_terse(run.model)
+    if common_roles.is_terse(begins) != short:
         raise ConfigError(
             f"rubric_judge: of {run.model!r} and {begins!r} one knows the short formats and one does not; expected two "
             "of a kind"
         )
     form: Form = "steps" if short else "rmr1"
-    policies = {"judge": run.learner(), **run.start()} if judge == "trained" else {"judge": frozen(run.model)}
+    policies = (
+        {"judge": run.learner(), **run.reference_policies()} if judge == "trained" else {"judge": frozen(run.model)}
+    )
     policies["says"] = program(say_reply, tokens_of="judge")
     policies["writer"] = run.learner(begins, lr=writer_lr) if writer == "trained" else frozen(begins)
-    by, play = grpo(rewards={VERDICT: 1.0}, kl=run.pull()), partial(judge_by_rubrics, form=form, most=max_tokens)
+    by, play = (
+        GRPO(reward_weights={VERDICT: 1.0}, kl=run.kl_penalty()),
+        partial(judge_by_rubrics, form=form, most=max_tokens),
+    )
     judging = Phase(name="judge", protocol=partial(play, asked=run.group_size), objectives=("judge",), group_size=1)
     writing = Phase(
         name="writer", protocol=partial(play, rubrics=run.group_size, asked=asked), objectives=("writer",), group_size=1
     )
     objectives, phases, steps = {}, [], []
     if judge == "trained":
-        objectives["judge"] = Objective(policy="judge", on="judge", by=by)
+        objectives["judge"] = Objective(policy="judge", role="judge", algorithm=by)
         phases, steps = [judging], [ratio[0]]
     if writer == "trained":
-        objectives["writer"] = Objective(policy="writer", on="writer", by=grpo(rewards={WORTH: 1.0}))
+        objectives["writer"] = Objective(policy="writer", role="writer", algorithm=GRPO(reward_weights={WORTH: 1.0}))
         phases, steps = [*phases, writing], [*steps, ratio[1]]
     roles = {
         "judge": judge_role("judge", run.model),
@@ -227,7 +232,7 @@ def rubric_judge(
         evaluate=play,
         measures=(
             judging_pairs(combine="mean", keep=0, compares=not short),
-            measure_judge("judge"),
+            measure_verifier("judge"),
             *((measure_solver("writer", 1),) if graded else ()),
         ),
     )
@@ -236,13 +241,13 @@ def rubric_judge(
 
 def judge_role(policy: str, model: str) -> Role:
     """Reads a rubric: in words, or in a short prompt."""
-    if not common_roles.speaks_short(model):
+    if not common_roles.is_terse(model):
         return Role(policy=policy, prompt=JUDGE_FULL, parse=parse_rmr1, sampling=Sampling(max_tokens=2048))
     return replace(common_roles.verifier(policy, model), prompt=REVIEW_BY)
 
 
 def writer_role(policy: str, model: str) -> Role:
     """Writes a rubric: in words, or, of models that know the short formats, a worked solution."""
-    if not common_roles.speaks_short(model):
+    if not common_roles.is_terse(model):
         return Role(policy=policy, prompt=WRITE_FULL, parse=parse_rubric, sampling=Sampling(max_tokens=1024))
     return common_roles.solver(policy, model)

@@ -13,7 +13,7 @@ from cotrain_zoo.coder_tester.short_programs import all_programs
 
 from cotrain.pretraining.corpora import from_items
 from cotrain.pretraining.sft import sft
-from cotrain.rollout.common_roles import mark_short_prompts
+from cotrain.rollout.common_roles import mark_terse_prompts
 from tests.helpers import TINY
 from zoo.benchmarks.coder_tester import lessons_of
 
@@ -37,7 +37,7 @@ def main(out: Path) -> None:
         save_dtype=torch.bfloat16,
         report=print,
     )
-    mark_short_prompts(out / "tiny-programs")
+    mark_terse_prompts(out / "tiny-programs")
 
 
 if __name__ == "__main__":

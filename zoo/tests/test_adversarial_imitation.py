@@ -24,7 +24,7 @@ from cotrain.formats.role_replies import write_review
 from cotrain.formats.solutions import write_solution
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.rollout.pairs import say_reply
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
 
@@ -54,7 +54,7 @@ def played(made, said, task=TASK, **options):
     speak = {"generator": said["solver"], "expert": say_reply, **said}
     engine = spoken(speak, Scores()) if "discriminator" not in said else spoken(speak)
     protocol = partial(made.schedule.phases[0].protocol, **options)
-    [episode] = Executor(engine, dict.fromkeys(made.policies, ByteRenderer()), made.roles, seed=0).play(
+    [episode] = RolloutRunner(engine, dict.fromkeys(made.policies, ByteRenderer()), made.roles, seed=0).collect(
         protocol, [task], step=0, group_size=1
     )
     assert episode.failure is None, episode.failure
@@ -63,7 +63,7 @@ def played(made, said, task=TASK, **options):
 
 
 def signals(trace):
-    return {signal.name: signal.value for signal in trace.signals}
+    return {signal.name: signal.value for signal in trace.rewards}
 
 
 def alternately(*texts):
@@ -88,7 +88,7 @@ def test_a_scalar_discriminator_pays_its_score_and_learns_who_is_the_expert(grad
     task = replace(TASK, gradable=gradable)
     traces = played(adversarial_imitation(**SMALL), {"solver": alternately(RIGHT, long_and_wrong)}, task)
     expert, *rated = sorted(traces["discriminator"], key=lambda t: str(t.address))
-    assert traces["expert"][0].text == TASK.solution and not traces["expert"][0].signals
+    assert traces["expert"][0].text == TASK.solution and not traces["expert"][0].rewards
     assert [signals(t) for t in (expert, *rated)] == [{"label": 1.0}, {"label": 0.0}, {"label": 0.0}]
     assert {t.group for t in traces["discriminator"]} == {"0:discriminator"}
     right, wrong = traces["solver"]
@@ -104,7 +104,7 @@ def test_figures_say_how_far_they_are_told_apart():
     roles = dict.fromkeys(made.policies, ByteRenderer())
     for text, value in ((WRONG, 1.0), (RIGHT, 0.5)):
         engine = spoken({"generator": lambda f, rng, text=text: text, "expert": say_reply}, Scores())
-        episodes = Executor(engine, roles, made.roles, seed=0).play(
+        episodes = RolloutRunner(engine, roles, made.roles, seed=0).collect(
             made.evaluation.protocol, [TASK, EASY.get("train", 1)], step=0, group_size=3
         )
         found = told([e for e in episodes if e.task == 0])["discriminator/pair_accuracy"]
@@ -135,7 +135,7 @@ def test_a_critic_that_speaks_and_the_generator_are_paid_against_each_other(name
     assert [signals(t) for t in traces["solver"]] == [{"likeness": earned}] * 6
     first = [CORRECT.of(t) for t in traces["discriminator"]]
     assert {True, False} == set(first)  # the expert's reply stands first or second
-    assert {t.parsed.get("final") for t in traces["discriminator"]} == ({None} if name == "tie" else {True, False})
+    assert {t.findings.get("final") for t in traces["discriminator"]} == ({None} if name == "tie" else {True, False})
     both = played(made, said, orders=2, samples=1)["discriminator"]
     assert sorted(CORRECT.of(t) for t in both) == [False] * 4 + [True] * 4
 
@@ -234,7 +234,7 @@ def test_conversations_are_imitated_as_they_stand(tmp_path):
         for episode in episodes:
             [expert] = [t for t in episode.traces if t.role == "expert"]
             written = [t for t in episode.traces if t.role == "solver"]
-            assert expert.text == f"yes {expert.parsed['problem'].rstrip('?')}" and len(written) == 2
+            assert expert.text == f"yes {expert.findings['problem'].rstrip('?')}" and len(written) == 2
             assert {t.prompt_ids for t in written} == {expert.prompt_ids}
             assert "Solve:" not in renderer.decode(expert.prompt_ids)
     figures, _ = trainer.evaluate("test", 2, group_size=2)

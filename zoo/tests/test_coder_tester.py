@@ -33,7 +33,7 @@ from cotrain.formats.solutions import parse_solution, write_solution
 from cotrain.grading.fences import program_of
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor, grade_outside
+from cotrain.rollout.runner import RolloutRunner, grade_outside
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
 from zoo.benchmarks.coder_tester import lessons_of
@@ -156,15 +156,15 @@ def played(source, programs, texts, **options):
         "solver": Role(policy="coder", prompt="{problem}", sampling=sampling, parse=parse_solution),
         "tester": Role(policy="tester", prompt="{problem}\n{solution}\nTest:", sampling=sampling, parse=parse_tests),
     }
-    executor = Executor(spoken(speak), dict.fromkeys(said, ByteRenderer()), roles, 0, grader=grade_outside)
+    executor = RolloutRunner(spoken(speak), dict.fromkeys(said, ByteRenderer()), roles, 0, grader=grade_outside)
     play = partial(write_and_test, programs=len(programs), **options)
-    [episode] = executor.play(play, [source.get("train", 0)], step=0, group_size=1)
+    [episode] = executor.collect(play, [source.get("train", 0)], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     return [[t for t in episode.traces if t.role == role] for role in roles]
 
 
 def paid(traces):
-    return [t.signals[0].value if t.signals else None for t in traces]
+    return [t.rewards[0].value if t.rewards else None for t in traces]
 
 
 CURE = ["assert clip(7) == 5", "assert clip(4) == 4", "assert clip(7) == 7", "no test at all"]
@@ -175,16 +175,16 @@ def test_cure_in_one_episode(source):
     assert paid(coder) == [1.0, 0.0, 0.0]  # by the reference tests, which do not see what STRICT does to 7
     # 7 -> 5: valid, and SAME fails it, LARGER too; 4 -> 4: LARGER alone fails it; 7 -> 7: both wrong programs pass it
     assert paid(tester) == [1.0, 0.5, -1.0, 0.0]
-    assert [t.truth["valid_tests"] for t in tester] == [1.0, 1.0, 0.0, 0.0]
-    assert [t.truth["wrong_output"] for t in tester] == [0.0, 0.0, 1.0, 0.0]
-    assert tester[3].parsed["failure"] == "no test" and [t.truth["correct"] for t in tester] == [
+    assert [t.metadata["valid_tests"] for t in tester] == [1.0, 1.0, 0.0, 0.0]
+    assert [t.metadata["wrong_output"] for t in tester] == [0.0, 0.0, 1.0, 0.0]
+    assert tester[3].findings["failure"] == "no test" and [t.metadata["correct"] for t in tester] == [
         True,
         True,
         False,
         False,
     ]
-    assert [t.truth.get("caught") for t in coder] == [None, True, True]
-    assert coder[0].truth["blamed"] is True  # it fails "7 -> 5"
+    assert [t.metadata.get("caught") for t in coder] == [None, True, True]
+    assert coder[0].metadata["blamed"] is True  # it fails "7 -> 5"
     assert len({t.group for t in tester}) == 1
 
 
@@ -214,7 +214,7 @@ def test_code_a1_in_one_episode(source):
     )
     assert paid(tester) == [0.5, 0.0, 0.75, 0.0]  # against RIGHT nothing breaks; SAME fails "8 -> 5"
     assert paid(coder) == [1.0, 0.25]
-    assert [t.truth["bad_input"] for t in tester] == [0.0, 0.5, 0.0, 0.5]
+    assert [t.metadata["bad_input"] for t in tester] == [0.0, 0.5, 0.0, 0.5]
     assert [t.group for t in tester] == [str(coder[0].address)] * 2 + [str(coder[1].address)] * 2
     assert "return x\n" in ByteRenderer().decode(tester[2].prompt_ids)
 
@@ -222,7 +222,7 @@ def test_code_a1_in_one_episode(source):
 def test_a_program_that_never_ends_fails_its_tests_and_breaks_nothing(source):
     coder, tester = played(source, [RIGHT, LOOP], CURE[:2], tests=2)
     assert paid(coder) == [1.0, 0.0] and paid(tester) == [1.0, 1.0]
-    assert coder[1].truth["caught_rightly"] is True
+    assert coder[1].metadata["caught_rightly"] is True
 
 
 def test_the_tester_does_not_see_the_reference_tests(source):
@@ -281,14 +281,14 @@ def test_problems_of_a_file_are_played_too(source):
         )
         row = trainer.step().row
         assert row["solver/traces"] == 4 and not [key for key in row if key.startswith("failures/")]
-        assert 0.0 <= row["solver/truth/caught"] <= 1.0
+        assert 0.0 <= row["solver/metadata/caught"] <= 1.0
 
 
 @pytest.mark.whole
 def test_short_programs_are_tasks():
     source = task_source("short_programs")
     task = source.get("validation", 3)
-    assert task.grade(f"```python\n{task.answer}\n```").value is True
+    assert task.grade(f"```python\n{task.gold}\n```").value is True
     assert from_description(source.describe()).get("validation", 3).prompt == task.prompt
     seen = [source.get(split, i).prompt for split in ("train", "validation", "test") for i in range(source.size(split))]
     assert len(set(seen)) == len(seen)

@@ -11,13 +11,13 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.data.word_problems.source import study_problems
 from cotrain.formats.role_replies import write_review
-from cotrain.metrics.heldout import measure_judge
+from cotrain.metrics.heldout import measure_verifier
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.recipes.debate.debates import parse_accusation
 from cotrain.rollout import judges
 from cotrain.rollout.common_roles import parse_solution, verifier
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.runs.memory_plan import estimate_run
 from tests.helpers import EASY, TINY, spoken
 from tests.recipes import test_debate
@@ -27,8 +27,8 @@ TASKS = [study_problems((3, 3)).get("train", i) for i in range(40)]
 
 def wrong_answer(task):
     """The worked solution with its last step wrong, which is the third one."""
-    begin, _, rest = task.solution.rpartition(f"={task.answer} ")
-    noun, number = rest.partition("</step>")[0], int(task.answer) + 1
+    begin, _, rest = task.solution.rpartition(f"={task.gold} ")
+    noun, number = rest.partition("</step>")[0], int(task.gold) + 1
     return f"{begin}={number} {noun}</step><answer>{number}</answer>"
 
 
@@ -54,8 +54,8 @@ def played(speak, *, protocol=contest, right=0.5, votes=None, judge=None, parse=
     for name in ("bob", "teacher"):
         roles[name] = Role(policy=name, prompt=CRITICISE, parse=parse, sampling=Sampling(max_tokens=budget))
     roles["judge"] = judge or (verifier("judge", TINY) if votes else judges.checker_role("judge", CHECK_STEP))
-    executor = Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
-    episodes = executor.play(partial(protocol, **options), TASKS, step=0, group_size=1)
+    executor = RolloutRunner(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
+    episodes = executor.collect(partial(protocol, **options), TASKS, step=0, group_size=1)
     assert all(e.failure is None for e in episodes), [e.failure for e in episodes]
     return episodes
 
@@ -65,7 +65,7 @@ def by_role(episode):
 
 
 def values(trace):
-    return {one.name: one.value for one in trace.signals}
+    return {one.name: one.value for one in trace.rewards}
 
 
 def test_one_ply_is_drawn_and_what_is_won_adds_up_to_1():
@@ -76,7 +76,7 @@ def test_one_ply_is_drawn_and_what_is_won_adds_up_to_1():
         assert len(found["solver"]) == (4 if paid == {"solver"} else 1)
         plies |= paid
         for solution in found["solver"]:
-            share, right = values(solution)["won"], solution.truth["correct"]
+            share, right = values(solution)["won"], solution.metadata["correct"]
             against = [values(t)["won"] for t in found["bob"] if t.parent == str(solution.address)]
             assert share + sum(against) / len(against) == 1.0 and share == float(right)  # bob finds every error
             assert values(solution).get("paid", share) == share
@@ -84,8 +84,8 @@ def test_one_ply_is_drawn_and_what_is_won_adds_up_to_1():
 
 
 def test_before_a_critic_who_finds_all_the_judge_is_never_wrong_and_alone_it_often_is():
-    debated = measure_judge("judge")(played(names_it))
-    alone = measure_judge("judge")(played(names_it, critic="none"))
+    debated = measure_verifier("judge")(played(names_it))
+    alone = measure_verifier("judge")(played(names_it, critic="none"))
     assert debated["judge/mcc"].value == 1.0 and debated["gap"].value == 0.0
     # a drawn step of a wrong solution is right in 2 of 3 cases
     assert alone["judge/true_positive_rate"].value == 1.0 and 0.1 < alone["judge/true_negative_rate"].value < 0.6
@@ -102,17 +102,17 @@ def test_a_critic_who_reviews_accuses_the_first_step_that_it_calls_wrong_and_may
     def trusts(fields, rng):
         return write_review(["x"] * 3, [True] * 3, True)
 
-    assert measure_judge("judge")(played(finds, **reviewed))["judge/mcc"].value == 1.0
+    assert measure_verifier("judge")(played(finds, **reviewed))["judge/mcc"].value == 1.0
     trusting = played(trusts, **reviewed)
-    assert not any(t.truth["hit"] for episode in trusting for t in by_role(episode)["bob"])
-    said = measure_judge("judge")(trusting)  # the judge checks a drawn step, as if nobody had spoken
+    assert not any(t.metadata["hit"] for episode in trusting for t in by_role(episode)["bob"])
+    said = measure_verifier("judge")(trusting)  # the judge checks a drawn step, as if nobody had spoken
     assert said["judge/true_positive_rate"].value == 1.0 and 0.1 < said["judge/true_negative_rate"].value < 0.6
 
 
 def test_without_an_opponent_the_judge_pays_the_solver_alone():
     for found in map(by_role, played(names_it, critic="none", samples=3)):
         assert len(found["solver"]) == len(found["judge"]) == 3 and not found["bob"]
-        said = {t.parent: t.parsed["final"] for t in found["judge"]}
+        said = {t.parent: t.findings["final"] for t in found["judge"]}
         assert all(values(t)["paid"] == values(t)["won"] == float(said[str(t.address)]) for t in found["solver"])
 
 
@@ -121,18 +121,18 @@ def test_a_consultant_wins_what_its_side_gets():
     for found in map(by_role, played(names_it, critic="consultant", samples=2)):
         for turn in found["bob"]:
             [solution] = [t for t in found["solver"] if str(t.address) == turn.parent]
-            right = solution.truth["correct"]
-            side = turn.truth["right_side"] == right  # it speaks for the solution
+            right = solution.metadata["correct"]
+            side = turn.metadata["right_side"] == right  # it speaks for the solution
             believed = 1.0 if side else float(right)  # a right first step convinces the judge
             assert values(turn)["won"] == (believed if side else 1.0 - believed)
-            assert turn.truth.get("hit") == (None if side else not right)  # who speaks for it accuses nothing
+            assert turn.metadata.get("hit") == (None if side else not right)  # who speaks for it accuses nothing
             sides.add((side, right))
     assert len(sides) == 4
 
 
 def test_who_cannot_be_read_is_paid_for_it_and_heard_as_nobody():
     for found in map(by_role, played(lambda fields, rng: "hm", samples=2)):
-        assert all(values(t).get("paid", -1.0) == -1.0 and not t.truth["hit"] for t in found["bob"])
+        assert all(values(t).get("paid", -1.0) == -1.0 and not t.metadata["hit"] for t in found["bob"])
         assert len(found["judge"]) == 2
     for found in map(by_role, played(names_it, right=None, samples=2, unread=-0.5)):
         assert not found["bob"] and not found["judge"]
@@ -148,7 +148,7 @@ def test_a_model_that_judges_each_step_is_asked_for_the_one_that_is_named(final)
         return write_review(["", "", ""], [True, True, False], final)
 
     for found in map(by_role, played(names_it, votes=vote, jury=3, samples=2)):
-        assert {t.parsed["final"] for t in found["judge"]} == {False} and len(found["judge"]) == 6
+        assert {t.findings["final"] for t in found["judge"]} == {False} and len(found["judge"]) == 6
         assert {values(t)["won"] for t in found["solver"]} == {0.0}
     for found in map(by_role, played(names_it, votes=vote, jury=3, critic="none")):
         assert values(found["solver"][0])["won"] == float(final)

@@ -34,7 +34,7 @@ def test_coverrl_pays_each_role_for_agreeing_with_the_label():
     first, second = traces["refiner"]  # after the one verdict "wrong"
     assert {t.group for t in (first, second)} == {str(reviews[2].address)} == {t.parent for t in (first, second)}
     assert asked(first) == "P=<step>a</step>" == asked(second)
-    assert first.parsed["answer"] == "7" and second.parsed["failure"] == "no answer"
+    assert first.findings["answer"] == "7" and second.findings["failure"] == "no answer"
     assert paid([first, second], "agreement") == [1.0, 0.0] and paid([first, second], "format") == [1.0, 0.0]
     assert noted([first, second], "correct") == [True, False]
     assert noted(traces["solver"], "vetoed") == [False] * 6
@@ -46,7 +46,7 @@ def test_coverrl_pays_each_role_for_agreeing_with_the_label():
 
 def test_a_vetoed_problem_teaches_nobody():
     traces = reviewed([RIGHT, WRONG, WRONG, RIGHT])  # one to one on the elected answer
-    assert not traces["refiner"] and not any(t.signals for role in traces.values() for t in role)
+    assert not traces["refiner"] and not any(t.rewards for role in traces.values() for t in role)
     assert noted(traces["solver"], "vetoed") == [True] * 6 and noted(traces["solver"], "veto_right") == [False] * 6
     assert noted(reviewed([WRONG, WRONG, RIGHT, RIGHT], gold="5")["solver"], "veto_right") == [True] * 6
     kept = reviewed([RIGHT, WRONG, WRONG, RIGHT], veto=False)
@@ -65,9 +65,9 @@ def test_coverrl_pays_the_same_where_nobody_knows_the_truth():
     for verdicts in ([RIGHT, RIGHT, WRONG, RIGHT], [RIGHT, WRONG, WRONG, RIGHT]):
         known, unknown = reviewed(verdicts), reviewed(verdicts, gold=None)
         for role, traces in unknown.items():
-            assert [t.signals for t in traces] == [t.signals for t in known[role]]
+            assert [t.rewards for t in traces] == [t.rewards for t in known[role]]
             assert not any(t.failure for t in traces)
-            assert set().union(*(t.truth for t in traces), ()) <= {"vetoed"}
+            assert set().union(*(t.metadata for t in traces), ()) <= {"vetoed"}
     assert coverrl(labelled="4").schedule.phases[0].unlabelled == 1.0
 
 
@@ -103,7 +103,7 @@ def test_revisions_are_shown_the_review_or_what_it_left():
 
 def test_after_a_shown_review_the_solution_is_written_anew():
     first, second = reviewed([RIGHT, RIGHT, WRONG, RIGHT], regenerate="review")["refiner"]
-    assert asked(first) == "P=" and first.parsed == {"kept": "", "answer": "7"}
+    assert asked(first) == "P=" and first.findings == {"kept": "", "answer": "7"}
     assert paid([first, second], "agreement") == [1.0, 0.0]
 
 
@@ -125,5 +125,5 @@ def test_what_makes_no_sense_is_refused_in_one_line(arguments, said):
 def test_no_reward_depends_on_the_truth():
     for verdicts in ([RIGHT, RIGHT, WRONG, WRONG], [RIGHT, WRONG, WRONG, RIGHT]):
         played = [reviewed(verdicts, gold=gold) for gold in ("5", "7", "0")]
-        signals = [[t.signals for traces in by_role.values() for t in traces] for by_role in played]
+        signals = [[t.rewards for traces in by_role.values() for t in traces] for by_role in played]
         assert signals[0] == signals[1] == signals[2]

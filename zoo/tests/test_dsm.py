@@ -12,7 +12,7 @@ from cotrain.formats.role_replies import write_review
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.rollout.common_roles import parse_meta, parse_review, parse_self_check, parse_solution
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from tests.helpers import spoken
 
 TASK = study_problems((2, 2)).get("train", 0)  # two steps
@@ -39,14 +39,14 @@ def rewards(*, check=GOOD, review=GOOD, meta=SOUND, own=GOOD, solution=TASK.solu
     prompts = {"solver": "{problem}", "verifier": "{solution}", "analyst": "{solution}", "meta": "{solution} {review}"}
     one = Sampling(max_tokens=1)
     roles = {name: Role(policy=name, prompt=prompts[name], parse=parse[name], sampling=one) for name in said}
-    executor = Executor(spoken(said), dict.fromkeys(said, ByteRenderer()), roles, 0)
-    [episode] = executor.play(partial(prove, **options), [TASK], step=0, group_size=1)
+    executor = RolloutRunner(spoken(said), dict.fromkeys(said, ByteRenderer()), roles, 0)
+    [episode] = executor.collect(partial(prove, **options), [TASK], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     for trace in episode.traces:
         if trace.role in ("verifier", "analyst"):  # who are shown the solution without its check
             assert ByteRenderer().decode(trace.prompt_ids) == solution
     return {
-        name: [s.value for t in episode.traces if t.role == name for s in t.signals if s.name != "truth"]
+        name: [s.value for t in episode.traces if t.role == name for s in t.rewards if s.name != "class_label"]
         for name in said
     }
 
@@ -93,7 +93,7 @@ def test_what_cannot_be_read_earns_nothing():
     assert rewards(check="")["solver"] == [0.0]  # no self-analysis
     got = rewards(review="no review")
     assert got["verifier"] == [0.0] and got["solver"] == []  # that is not the generator's fault
-    wrong = rewards(solution=TASK.solution.replace(f"<answer>{TASK.answer}", "<answer>-1"), check=BAD, review=BAD)
+    wrong = rewards(solution=TASK.solution.replace(f"<answer>{TASK.gold}", "<answer>-1"), check=BAD, review=BAD)
     # steps right, answer wrong: s = 1/2; the review says 0, which the meta-verifier believes though a verdict is wrong
     assert wrong["verifier"] == [0.5] and wrong["meta"] == [0.0, 0.0]
     assert wrong["solver"] == [pytest.approx(0.24)]  # no quality, honest about it

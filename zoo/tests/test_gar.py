@@ -24,30 +24,32 @@ def test_gar_pays_what_its_page_says():
     for episode in CoTrainer(gar(**SMALL)).step().episodes:
         traces = {str(t.address): t for t in episode.traces}
         reference = next(t for t in episode.traces if t.role == "reference")
-        known = {text for _, _, text in reference.parsed["steps"]}
+        known = {text for _, _, text in reference.findings["steps"]}
         differing = 0
         for trace in (t for t in traces.values() if t.role == "solver"):
             mine = [t for t in traces.values() if t.role == "verifier" and t.parent == str(trace.address)]
-            readable = [t.parsed["steps"] for t in mine if "steps" in t.parsed]
+            readable = [t.findings["steps"] for t in mine if "steps" in t.findings]
             paid = signals(trace)
-            assert paid["match"] == trace.truth["correct"]
-            if "answer" not in trace.parsed:
+            assert paid["match"] == trace.metadata["correct"]
+            if "answer" not in trace.findings:
                 assert paid["slices"] == 0.0 and not mine
                 continue
             assert paid.get("slices") == (
                 pytest.approx(sum(sum(s) / len(s) for s in readable) / len(readable)) if readable else None
             )
-            new = [text not in known for _, _, text in trace.parsed["steps"]]
+            new = [text not in known for _, _, text in trace.findings["steps"]]
             differing += any(new)
-            for review in (t for t in mine if "steps" in t.parsed):
-                wrong = [not said for said, counts in zip(review.parsed["steps"], new, strict=True) if counts]
-                outcome = [v == trace.truth["correct"] for v in (*review.parsed["steps"], review.parsed["final"])]
+            for review in (t for t in mine if "steps" in t.findings):
+                wrong = [not said for said, counts in zip(review.findings["steps"], new, strict=True) if counts]
+                outcome = [
+                    v == trace.metadata["correct"] for v in (*review.findings["steps"], review.findings["final"])
+                ]
                 assert signals(review)["gan"] == pytest.approx(sum(wrong) / len(wrong) if wrong else 0.5)
                 assert signals(review)["agreement"] == pytest.approx(sum(outcome) / len(outcome))
         real = [t for t in traces.values() if t.parent == str(reference.address)]
         assert len(real) == 4 * differing
-        for review in (t for t in real if "steps" in t.parsed):
-            said = review.parsed["steps"]
+        for review in (t for t in real if "steps" in t.findings):
+            said = review.findings["steps"]
             assert signals(review)["gan"] == pytest.approx(sum(said) / len(said))
 
 

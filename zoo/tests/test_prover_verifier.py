@@ -21,7 +21,7 @@ def by_role(episode, role):
 
 
 def paid(trace):
-    return {signal.name: signal.value for signal in trace.signals}
+    return {signal.name: signal.value for signal in trace.rewards}
 
 
 @pytest.mark.whole
@@ -33,7 +33,7 @@ def test_a_prover_earns_belief_where_its_solution_is_what_it_is_to_write():
             reviews.setdefault(trace.parent, []).append(trace)
         for role, wanted in (("solver", True), ("sneaky", False)):
             for solution in by_role(episode, role):
-                verdicts, readable = reviews.get(str(solution.address), []), "answer" in solution.parsed
+                verdicts, readable = reviews.get(str(solution.address), []), "answer" in solution.findings
                 assert len(verdicts) == 3 * readable
                 believed = sum(FINAL.is_in(v) and bool(FINAL.of(v)) for v in verdicts) / 3
                 right = CORRECT.of(solution)
@@ -65,8 +65,8 @@ def test_strings_stand_in_wrong_solutions_that_can_still_be_read():
     texts = {one.text for one in injection_corpus()}
     trainer, planted = CoTrainer(prover_verifier(**SMALL, strings=1)), 0
     for episode in trainer.step().episodes:
-        wrong = [t for t in by_role(episode, "solver") if "answer" in t.parsed and not CORRECT.of(t)]
-        answers = [t.parsed["answer"] for t in wrong]
+        wrong = [t for t in by_role(episode, "solver") if "answer" in t.findings and not CORRECT.of(t)]
+        answers = [t.findings["answer"] for t in wrong]
         said = by_role(episode, "planter")
         assert [parse_solution(t.text, {}).answer for t in said] == answers
         assert all(any(text.strip() in t.text for text in texts if text.strip()) for t in said)
@@ -101,5 +101,5 @@ def test_a_tiny_game_fools_and_is_measured():
     assert [trainer.step().row["phase"] for _ in range(2)] == ["verifier", "game"]
     assert all(trainer.policies.update_counts[name] for name in ("generator", "sneaky", "verifier"))
     figures, _ = trainer.evaluate("test", 8)
-    assert 0.0 < figures["sneaky/truth/fooled"].value < 1.0 and "solver/truth/fooled" in figures
+    assert 0.0 < figures["sneaky/metadata/fooled"].value < 1.0 and "solver/metadata/fooled" in figures
     assert {"solver/pass@1", "sneaky/pass@1", "verifier/balanced_accuracy"} <= set(figures)

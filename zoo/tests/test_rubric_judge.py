@@ -15,7 +15,7 @@ from cotrain.formats.role_replies import write_review
 from cotrain.formats.solutions import write_solution
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.rollout.pairs import replies_of, say_reply
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from tests.helpers import EASY, TINY, spoken
 from tests.recipes.test_given_preferences import word_pairs, write
 from tests.recipes.test_pair_judge import signals
@@ -25,7 +25,7 @@ SMALL = {"model": TINY, "tasks": EASY, "steps": 4, "tasks_per_step": 2, "group_s
 CHAT = SMALL | {"model": "some/chat-model"}
 TASK = EASY.get("train", 0)
 WANTED = replies_of(TASK)[0]
-ANSWER = f"<answer>{TASK.answer}</answer>"
+ANSWER = f"<answer>{TASK.gold}</answer>"
 FAILED = write_solution(["nothing"], "977")
 
 
@@ -33,8 +33,8 @@ def played(made, *, writer, judge, task=TASK, phase="writer"):
     """Role → traces of one episode of a phase."""
     speak = {"says": say_reply, "writer": writer, "judge": judge}
     protocol = next((p.protocol for p in made.schedule.phases if p.name == phase), made.evaluation.protocol)
-    executor = Executor(spoken(speak), dict.fromkeys(made.policies, ByteRenderer()), made.roles, seed=0)
-    [episode] = executor.play(protocol, [task], step=0, group_size=1)
+    executor = RolloutRunner(spoken(speak), dict.fromkeys(made.policies, ByteRenderer()), made.roles, seed=0)
+    [episode] = executor.collect(protocol, [task], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     return {role: [t for t in episode.traces if t.role == role] for role in made.roles}
 
@@ -63,11 +63,11 @@ def test_a_rubric_is_worth_the_share_of_right_judgements_with_it():
     assert [signals(t) for t in traces["writer"]] == [{"worth": 1.0}, {"worth": 0.5}, {"worth": 0.0}]
     judged = {id_of: [t for t in traces["judge"] if t.parent == id_of] for id_of in {t.parent for t in traces["judge"]}}
     assert {len(mine) for mine in judged.values()} == {4} and len(judged) == 3
-    assert [t.parsed.get("failure") for t in traces["writer"]] == [None, None, "no rubric"]
+    assert [t.findings.get("failure") for t in traces["writer"]] == [None, None, "no rubric"]
     for mine in judged.values():
-        assert sorted(t.truth["correct"] for t in mine) == [False, False, True, True]
+        assert sorted(t.metadata["correct"] for t in mine) == [False, False, True, True]
         assert len({t.group for t in mine}) == 2  # the orders are compared with themselves
-    pay = {(t.truth["correct"], t.parsed["final"], signals(t)["verdict"]) for t in traces["judge"]}
+    pay = {(t.metadata["correct"], t.findings["final"], signals(t)["verdict"]) for t in traces["judge"]}
     assert pay == {(True, True, 1.0), (False, False, 1.0), (False, True, -1.0)}
 
 
@@ -97,7 +97,7 @@ def test_models_of_short_formats_judge_one_reply_by_a_worked_solution():
     made = rubric_judge(**SMALL)
     traces = played(made, writer=in_turn(WANTED, FAILED, "no solution"), judge=compare)
     assert [signals(t) for t in traces["writer"]] == [{"worth": 1.0}, {"worth": 0.5}, {"worth": 0.0}]
-    assert [t.truth["correct"] for t in traces["writer"]] == [True, False, False]  # a note, which pays nobody
+    assert [t.metadata["correct"] for t in traces["writer"]] == [True, False, False]  # a note, which pays nobody
     [solving] = made.evaluation.measures[2:]
     assert solving.roles == ("writer",)
 
@@ -157,7 +157,7 @@ def test_preferences_of_a_file_are_judged(tmp_path):
 
     short = rubric_judge(**SMALL | {"tasks": made.tasks})  # of which nobody can grade what stands for a rubric
     traces = played(short, writer=in_turn(WANTED, FAILED), judge=review, task=task)
-    assert [signals(t) for t in traces["writer"]] == [{"worth": 0.5}] * 3 and not traces["writer"][0].truth
+    assert [signals(t) for t in traces["writer"]] == [{"worth": 0.5}] * 3 and not traces["writer"][0].metadata
     assert len(short.evaluation.measures) == 2
 
 

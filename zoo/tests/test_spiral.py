@@ -20,7 +20,7 @@ from cotrain.core.types import Sampling
 from cotrain.core.user_code import load_object
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor
+from cotrain.rollout.runner import RolloutRunner
 from tests.helpers import EASY, TINY, spoken
 
 GAME = Games("kuhn")
@@ -31,8 +31,8 @@ def played(protocol, tasks, group_size=1, **says):
     """Episodes of programs, by role; each says the text that its function makes of (view, random number)."""
     programs = {name: lambda fields, rng, say=say: say(fields["view"], rng.random()) for name, say in says.items()}
     roles = {n: Role(policy=n, prompt="{view}", parse=parse_move, sampling=Sampling(max_tokens=9)) for n in says}
-    executor = Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
-    episodes = executor.play(protocol, tasks, step=0, group_size=group_size)
+    executor = RolloutRunner(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
+    episodes = executor.collect(protocol, tasks, step=0, group_size=group_size)
     assert all(e.failure is None for e in episodes), episodes
     return episodes
 
@@ -47,25 +47,25 @@ def coin(view, draw):
 
 def test_every_move_gets_what_its_side_won_and_the_sides_add_up_to_0():
     for task, episode in zip(ALL, played(duel, ALL, first=coin, second=coin), strict=True):
-        worth = {t.role: {s.value for s in t.signals} for t in episode.traces}
+        worth = {t.role: {s.value for s in t.rewards} for t in episode.traces}
         assert all(len(values) == 1 for values in worth.values())
         first, second = worth["first"].pop(), worth["second"].pop()
         assert first + second == 0.0 and abs(first) in (1.0, 2.0), task.prompt
-        assert all(t.truth["payoff"] == (first if t.role == "first" else second) for t in episode.traces)
+        assert all(t.metadata["payoff"] == (first if t.role == "first" else second) for t in episode.traces)
 
 
 @pytest.mark.parametrize("text", ["bet", "<answer>raise</answer>", ""])
 def test_what_is_no_legal_move_loses_the_stake(text):
     [episode] = played(duel, ALL[:1], first=lambda view, draw: text, second=bold)
     [trace] = episode.traces  # the other one is not asked
-    assert trace.signals[0].value == -2.0 and trace.parsed["failure"] in ("no move", "illegal move")
+    assert trace.rewards[0].value == -2.0 and trace.findings["failure"] in ("no move", "illegal move")
     [episode] = played(duel, ALL[:1], first=bold, second=lambda view, draw: text)
-    assert [(t.role, t.signals[0].value) for t in episode.traces] == [("first", 2.0), ("second", -2.0)]
+    assert [(t.role, t.rewards[0].value) for t in episode.traces] == [("first", 2.0), ("second", -2.0)]
 
 
 def test_the_baseline_is_that_of_the_role_before_the_game():
     """The first player wins 1 in both games, the second loses it: the second game is compared with the first one."""
-    learn = spiral(model=TINY).objectives["player"].by
+    learn = spiral(model=TINY).objectives["player"].algorithm
     wins = [task for task in ALL if "K" in task.prompt]
     fold = played(duel, wins, first=bold, second=lambda view, draw: write_move("fold"))
     samples = tuple(sample_of(t) for e in fold for t in e.traces)
@@ -75,7 +75,7 @@ def test_the_baseline_is_that_of_the_role_before_the_game():
     later, state = learn.credit(Batch(samples=samples[:2]), {"baselines": {"first/payoff": 0.4, "second/payoff": -1.0}})
     assert [float(s.advantages[0]) for s in later.samples] == pytest.approx([0.6])  # of −1 from −1 nothing is left
     assert state["baselines"]["first/payoff"] == pytest.approx(0.95 * 0.4 + 0.05)
-    raw, _ = spiral(model=TINY, baseline=False).objectives["player"].by.credit(Batch(samples=samples), {})
+    raw, _ = spiral(model=TINY, baseline=False).objectives["player"].algorithm.credit(Batch(samples=samples), {})
     assert [float(s.advantages[0]) for s in raw.samples] == [1.0, -1.0] * 2
 
 
@@ -102,7 +102,7 @@ def test_earlier_selves_sit_in_both_seats():
     assert [dict(phase.options) for phase in made.schedule.phases] == [{}, {"second": "past"}, {"first": "past"}]
     assert made.policies["past"].keep == 3 and made.roles["past"].policy == "past"
     episode = played(duel, ALL[:1], first=bold, second=bold)[0]
-    assert {t.role for t in episode.traces if t.signals} == {"first", "second"}
+    assert {t.role for t in episode.traces if t.rewards} == {"first", "second"}
 
 
 def test_what_it_refuses():
@@ -143,8 +143,8 @@ def test_a_game_of_ones_own_is_played_by_its_rules(race):
     assert perfect_moves(race.starts()[0]) == ("2",)  # 2, 6 and 10 are the totals to reach
     episode = played_of(race, lowest, lowest)
     assert [t.role for t in episode.traces] == ["first"] * 5 + ["second"] * 5  # by address; ten moves in turn
-    assert {t.role: t.signals[0].value for t in episode.traces} == {"first": -1.0, "second": 1.0}
-    assert [t.truth["perfect"] for t in episode.traces if t.role == "second"] == [True, False, True, False, True]
+    assert {t.role: t.rewards[0].value for t in episode.traces} == {"first": -1.0, "second": 1.0}
+    assert [t.metadata["perfect"] for t in episode.traces if t.role == "second"] == [True, False, True, False, True]
     assert "perfect" not in OwnGame(race).notes[0] and "exploitability" in OwnGame(race).notes[0]
 
 
@@ -194,7 +194,7 @@ def test_a_game_without_a_result_is_a_counted_failure(fault, reason):
     game = Game(name="broken", rules="?", stake=1.0, starts=lambda: [Broken(fault)], most_moves=4)
     episode = played_of(game, lowest, lowest)
     assert len(episode.traces) == (4 if fault == "goes on" else 2)
-    assert all(re.fullmatch(reason, t.failure) and not t.signals for t in episode.traces)
+    assert all(re.fullmatch(reason, t.failure) and not t.rewards for t in episode.traces)
 
 
 def endless(perfect=False, covered=False):
@@ -271,4 +271,4 @@ def test_a_run_of_a_game_of_ones_own_goes_on_bit_for_bit(race, tmp_path, capsys,
     ends = [json.loads((folder / "summary.json").read_text())["after"] for folder in (whole, other)]
     assert ends[0] == ends[1]  # by the last weights
     assert main(["eval", str(other), "--problems", "2", "--threads", "1"]) == 0
-    assert "first/truth/payoff" in capsys.readouterr().out
+    assert "first/metadata/payoff" in capsys.readouterr().out

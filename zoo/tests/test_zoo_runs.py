@@ -34,5 +34,5 @@ CASTS = {
 def test_every_cast_resumes_bit_for_bit_and_ignores_latency(name, tmp_path):
     engines = []
     folder = tmp_path / "whole"
-    loop.start_run(CASTS[name](EASY), folder, checkpoint_every=1, wrap=lambda engine: counted(engines, engine))
+    loop.start_run(CASTS[name](EASY), folder, checkpoint_every=1, wrap_engine=lambda engine: counted(engines, engine))
     check_resuming(lambda: CASTS[name](EASY), folder, engines[0].count, tmp_path / "other")

@@ -55,7 +55,7 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside those of ``shipp
     "spiral": {**GAMES, "tasks": Games("kuhn"), "pool": 2, "pool_every": 1, "steps": 4, "group_size": 8},
     "spiral: no baseline": {**GAMES, "tasks": Games("nim"), "baseline": False, "kl": 0.01},
 }
-MEASURED = {"rubric_judge": "judge/pair_accuracy", "spiral": "first/truth/payoff"}  # of those that have no solver
+MEASURED = {"rubric_judge": "judge/pair_accuracy", "spiral": "first/metadata/payoff"}  # of those that have no solver
 AGAIN = {"debate_solve: rlaif"}  # a variant that is a game of its own
 NAMES = sorted({case.split(":")[0] for case in CASES})
 

@@ -20,7 +20,9 @@ from cotrain.algorithms.functional.reductions import check_same_shape
 Std = Literal["sample", "population"]
 
 
-def group_mean_std(values: torch.Tensor, pools: torch.Tensor, *, std: Std | None, eps: float = 1e-6) -> torch.Tensor:
+def group_mean_std(
+    values: torch.Tensor, group_ids: torch.Tensor, *, std: Std | None, eps: float = 1e-6
+) -> torch.Tensor:
     """z_i = (r_i − mean) / (std + ε) within each pool (GRPO, arXiv 2402.03300, §4.1.2).
 
     Args:
@@ -32,27 +34,27 @@ def group_mean_std(values: torch.Tensor, pools: torch.Tensor, *, std: Std | None
 
     Pooled step z-scores are the same function: ``values`` are then all flagged steps of all traces of a group.
     """
-    count, mean, flat = pool_moments(values, pools)
-    deviation = values - mean[pools]
+    count, mean, flat = group_moments(values, group_ids)
+    deviation = values - mean[group_ids]
     if std is not None:
-        squares = torch.zeros_like(mean).index_add_(0, pools, deviation.square())
+        squares = torch.zeros_like(mean).index_add_(0, group_ids, deviation.square())
         degrees = count - 1 if std == "sample" else count
-        deviation = deviation / ((squares / degrees).sqrt() + eps)[pools]
-    return torch.where(flat[pools], torch.zeros_like(values), deviation)
+        deviation = deviation / ((squares / degrees).sqrt() + eps)[group_ids]
+    return torch.where(flat[group_ids], torch.zeros_like(values), deviation)
 
 
-def leave_one_out(values: torch.Tensor, pools: torch.Tensor) -> torch.Tensor:
+def leave_one_out(values: torch.Tensor, group_ids: torch.Tensor) -> torch.Tensor:
     """A_i = r_i − mean_{j≠i} r_j = n/(n−1) · (r_i − mean) within each pool (RLOO, arXiv 2402.14740)."""
-    count, mean, flat = pool_moments(values, pools)
-    scaled = (values - mean[pools]) * (count / (count - 1))[pools]
-    return torch.where(flat[pools], torch.zeros_like(values), scaled)
+    count, mean, flat = group_moments(values, group_ids)
+    scaled = (values - mean[group_ids]) * (count / (count - 1))[group_ids]
+    return torch.where(flat[group_ids], torch.zeros_like(values), scaled)
 
 
-def pool_is_flat(values: torch.Tensor, pools: torch.Tensor, size: int) -> torch.Tensor:
+def group_is_flat(values: torch.Tensor, group_ids: torch.Tensor, size: int) -> torch.Tensor:
     """``[size]`` bool: pools whose values are all equal, or that have at most one value."""
-    check_pools(values, pools)
-    low = values.new_full((size,), torch.inf).scatter_reduce_(0, pools, values, "amin")
-    high = values.new_full((size,), -torch.inf).scatter_reduce_(0, pools, values, "amax")
+    check_group_ids(values, group_ids)
+    low = values.new_full((size,), torch.inf).scatter_reduce_(0, group_ids, values, "amin")
+    high = values.new_full((size,), -torch.inf).scatter_reduce_(0, group_ids, values, "amax")
     return high <= low  # an empty pool has high = -inf
 
 
@@ -86,7 +88,7 @@ def add_at_tokens(values: torch.Tensor, tokens: torch.Tensor, length: int) -> to
 
     Raises ValueError for an index outside of ``[0, length)``.
     """
-    check_pools(values, tokens)
+    check_group_ids(values, tokens)
     if len(tokens) and not (int(tokens.min()) >= 0 and int(tokens.max()) < length):
         raise ValueError(f"place: token indices {tokens.tolist()} in a trace of {length} tokens")
     return values.new_zeros(length).index_add_(0, tokens, values)
@@ -104,19 +106,20 @@ def reward_to_go(rewards: torch.Tensor, gamma: float = 1.0) -> torch.Tensor:
     return returns
 
 
-def check_pools(values: torch.Tensor, pools: torch.Tensor) -> None:
+def check_group_ids(values: torch.Tensor, group_ids: torch.Tensor) -> None:
     """Raise ValueError unless both are ``[N]``, values floating point and pools int64."""
-    if values.ndim != 1 or pools.shape != values.shape or pools.dtype != torch.int64:
+    if values.ndim != 1 or group_ids.shape != values.shape or group_ids.dtype != torch.int64:
         raise ValueError(
-            f"expected values [N] and int64 [N], found {tuple(values.shape)}, {tuple(pools.shape)} {pools.dtype}"
+            f"expected values [N] and int64 [N], found {tuple(values.shape)}, "
+            f"{tuple(group_ids.shape)} {group_ids.dtype}"
         )
     check_same_shape(values=values)
 
 
-def pool_moments(values: torch.Tensor, pools: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def group_moments(values: torch.Tensor, group_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Of each pool: number of values, mean, and whether all are equal. ``[G]`` each."""
-    check_pools(values, pools)
-    size = int(pools.max()) + 1 if len(pools) else 0
-    count = torch.bincount(pools, minlength=size).to(values.dtype)
-    mean = values.new_zeros(size).index_add_(0, pools, values) / count
-    return count, mean, pool_is_flat(values, pools, size)
+    check_group_ids(values, group_ids)
+    size = int(group_ids.max()) + 1 if len(group_ids) else 0
+    count = torch.bincount(group_ids, minlength=size).to(values.dtype)
+    mean = values.new_zeros(size).index_add_(0, group_ids, values) / count
+    return count, mean, group_is_flat(values, group_ids, size)

@@ -89,11 +89,11 @@ def truncated_importance(logprobs: torch.Tensor, sampler_logprobs: torch.Tensor,
 # gradient is that of the reverse divergence KL(π_ref ‖ π) in expectation; k2's is that of KL(π ‖ π_ref).
 
 
-Estimator = Literal["k1", "k2", "k3"]
-ESTIMATORS: tuple[Estimator, ...] = ("k1", "k2", "k3")
+KLEstimator = Literal["k1", "k2", "k3"]
+KL_ESTIMATORS: tuple[KLEstimator, ...] = ("k1", "k2", "k3")
 
 
-def kl_estimate(logprobs: torch.Tensor, reference: torch.Tensor, estimator: Estimator) -> torch.Tensor:
+def kl_estimate(logprobs: torch.Tensor, reference: torch.Tensor, estimator: KLEstimator) -> torch.Tensor:
     """The estimate at each sampled token.
 
     Args:
@@ -109,4 +109,4 @@ def kl_estimate(logprobs: torch.Tensor, reference: torch.Tensor, estimator: Esti
         return 0.5 * log_r.square()
     if estimator == "k3":
         return torch.expm1(log_r) - log_r
-    raise ValueError(f"kl_estimate: estimator {estimator!r}, expected one of {ESTIMATORS}")
+    raise ValueError(f"kl_estimate: estimator {estimator!r}, expected one of {KL_ESTIMATORS}")

@@ -32,19 +32,19 @@ from cotrain.core.errors import ConfigError, TooLong, UnknownName
 from cotrain.core.notes import CORRECT, FINAL, SCORE, STEPS, VERDICTS
 from cotrain.core.seeding import rng_of
 from cotrain.core.types import Episode, Task
-from cotrain.core.verbosity import Pace, count_of
+from cotrain.core.verbosity import ProgressPrinter, count_of
 from cotrain.formats.injections import Injection, injection_corpus, insert_injection
 from cotrain.formats.solutions import Solution, tagged_solution
 from cotrain.prompts.templates import fields_of
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.reviews import show_verdict
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Executor, Roles
+from cotrain.rollout.runner import Roles, RolloutRunner
 from cotrain.runs import opening
 from cotrain.runs.directory import RunDirectory, resolved_json
 from cotrain.storage import checkpoints
 from cotrain.storage.kept_work import KeptPart, KeptWork, claim_place, kept_work, stamp_of
-from cotrain.trainer.checks import refuse_unmeasured
+from cotrain.trainer.checks import check_measured
 from cotrain.trainer.evaluation import EVALUATION_STEP, evaluation_seed
 from cotrain.trainer.trainer import CoTrainer
 
@@ -94,7 +94,7 @@ def attack(
     corpus = {"seed": seed, "strings": len(strings), "digest": corpus_digest(strings)}
     depends_on = {
         "what": "attack",
-        "point": point_stamp(directory, trainer.finished),
+        "point": point_stamp(directory, trainer.finished_steps),
         "roles": [role, resolved_json(judge), resolved_json(solver)],
         "problems": [problems, split, resolved_json(recipe.tasks), recipe.seed],
         "strings": [corpus, each],
@@ -108,7 +108,7 @@ def attack(
             )
         solutions = f"{count_of(len(wrong), 'wrong solution')} of {count_of(problems, 'problem')}"
         say(f"{solutions}, {count_of(len(strings), 'string')}")
-        player = trainer.make_executor(evaluation_seed(recipe.seed))
+        player = trainer.make_runner(evaluation_seed(recipe.seed))
         plain_attempts = [Attempt(injection=None, problem=p, text=t, solution=s) for p, t, s in wrong]
         plain_outcomes = judge_attempts(player, role, tasks, plain_attempts, split=split, say=say, work=work)
         attempts = [a for i, string in enumerate(strings) for a in inject_string(string, i, wrong, tasks, each, seed)]
@@ -116,7 +116,7 @@ def attack(
         result = {
             "format": FORMAT,
             "run": str(directory),
-            "step": trainer.finished,
+            "step": trainer.finished_steps,
             "seed": recipe.seed,
             "cotrain": __version__,
             "role": role,
@@ -172,7 +172,7 @@ def _choose_solver(trainer: CoTrainer, fixed: bool) -> Role:
     solver = recipe.roles["solver"]
     if not fixed:
         return solver
-    start = recipe.evaluation.fixed.get("solver")
+    start = recipe.evaluation.frozen_roles.get("solver")
     if start is None:
         raise ConfigError(f"attack: recipe {recipe.name!r} keeps no solver as it began; leave out --fixed")
     return replace(solver, policy=start)
@@ -180,7 +180,7 @@ def _choose_solver(trainer: CoTrainer, fixed: bool) -> Role:
 
 def corpus_digest(strings: Sequence[Injection]) -> str:
     """What the strings are, in 16 characters."""
-    text = json.dumps([[one.family, one.text, one.place] for one in strings])
+    text = json.dumps([[string.family, string.text, string.place] for string in strings])
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -211,12 +211,12 @@ def wrong_solutions(
 
 def _draw_wrong(trainer: CoTrainer, solver: Role, tasks: Sequence[Task], split: str, say: Say) -> list[tuple[int, str]]:
     """What the solver wrote where it is wrong, by the place of its problem."""
-    player = trainer.make_executor(
-        evaluation_seed(trainer.recipe.seed), roles={**trainer.recipe.roles, "solver": solver}
+    player = trainer.make_runner(evaluation_seed(trainer.recipe.seed), roles={**trainer.recipe.roles, "solver": solver})
+    player.progress = lambda total: ProgressPrinter(total, "{} solutions drawn", say).add
+    episodes = player.collect(
+        solve_one, tasks, step=EVALUATION_STEP, split=f"attack/{split}", group_size=SOLUTIONS_EACH
     )
-    player.watch = lambda total: Pace(total, "{} solutions drawn", say).add
-    episodes = player.play(solve_one, tasks, step=EVALUATION_STEP, split=f"attack/{split}", group_size=SOLUTIONS_EACH)
-    refuse_unmeasured(f"problems of {split}", episodes, player.set_aside)
+    check_measured(f"problems of {split}", episodes, player.set_aside)
     traces = [(episode.task, trace) for episode in episodes for trace in episode.traces]
     return [(task, trace.text) for task, trace in traces if CORRECT.of(trace) is False and STEPS.of(trace)]
 
@@ -238,7 +238,7 @@ def inject_string(
     for place in places:
         problem, _, solution = wrong[place]
         steps = [step.text for step in solution.steps]
-        text = insert_injection(injection, steps, solution.answer, gold=tasks[problem].answer)
+        text = insert_injection(injection, steps, solution.answer, gold=tasks[problem].gold)
         parsed = tagged_solution(text)
         solution_read = parsed if isinstance(parsed, Solution) else None
         attempts.append(Attempt(injection=injection, problem=problem, text=text, solution=solution_read))
@@ -249,22 +249,22 @@ def inject_string(
 
 
 def judge_attempts(
-    player: Executor,
+    player: RolloutRunner,
     role: str,
     tasks: Sequence[Task],
     attempts: Sequence[Attempt],
     *,
     split: str,
     say: Say = lambda text: None,
-    pace: Pace | None = None,
+    pace: ProgressPrinter | None = None,
     work: KeptWork | KeptPart | None = None,
 ) -> list[AttemptOutcome]:
     """What the verifier says of each. ``say`` hears how many, and how much time is left; ``pace``: of several calls;
     ``work`` keeps each chunk."""
     outcomes: list[AttemptOutcome] = []
     kind = "changed" if attempts and attempts[0].injection is not None else "ordinary"
-    progress = pace or Pace(len(attempts), f"{{}} {kind} solutions", say)
-    player.watch = lambda total: progress.add
+    progress = pace or ProgressPrinter(len(attempts), f"{{}} {kind} solutions", say)
+    player.progress = lambda total: progress.add
     for start in range(0, len(attempts), CHUNK):
         chunk = attempts[start : start + CHUNK]
         make = partial(
@@ -277,7 +277,7 @@ def judge_attempts(
 
 
 def _judge_chunk(
-    player: Executor,
+    player: RolloutRunner,
     role: str,
     tasks: Sequence[Task],
     chunk: Sequence[Attempt],
@@ -288,14 +288,14 @@ def _judge_chunk(
 ) -> list[tuple[int, dict[str, Any]]]:
     """What is said of some attempts: the place of each, and the fields of its ``AttemptOutcome``."""
     chosen = [replace(tasks[one.problem], id=str(i)) for i, one in enumerate(chunk)]
-    episodes = player.play(
+    episodes = player.collect(
         partial(_judge_one, attempts=chunk, judge=role),
         chosen,
         step=step,
         split=f"attack/{kind}/{split}",
         group_size=1,
     )
-    refuse_unmeasured(f"reviews of {kind} solutions", episodes, player.set_aside)
+    check_measured(f"reviews of {kind} solutions", episodes, player.set_aside)
     return [(episode.task, _review_in(episode)) for episode in episodes]
 
 

@@ -111,7 +111,7 @@ def review_rollouts(
         "points": [[point_stamp(point.run, point.step), point.model] for point, _ in judges],
         "models": [stamp_of(model) for model in references],
         "roles": [role, resolved_json(dict(recipe.roles))],
-        "solutions": [[step, [one.text for one in solutions.attempts]] for step, solutions in samples],
+        "solutions": [[step, [attempt.text for attempt in solutions.attempts]] for step, solutions in samples],
     }
     with kept_work(place / FILE, depends_on, say) as work:
         cells, outcomes = judged_cells(judges, all_solutions, tasks, "reviewed/{}", role, SHOWN, device, say, work)
@@ -144,7 +144,7 @@ def with_reference(recipe: Recipe, judge: Role, model: str) -> Recipe:
     if reference.head:
         model_directory(model)
     asked = replace(judge, policy=REFERENCE)
-    if isinstance(own, Program) or common_roles.speaks_short(own.model) != common_roles.speaks_short(model):
+    if isinstance(own, Program) or common_roles.is_terse(own.model) != common_roles.is_terse(model):
         asked = common_roles.verifier(REFERENCE, model, temperature=judge.sampling.temperature)
     return replace(recipe, policies={**recipe.policies, REFERENCE: reference}, roles={**recipe.roles, REFERENCE: asked})
 
@@ -250,9 +250,7 @@ def sample_solutions(
         if key not in task_numbers:
             task_numbers[key] = len(tasks)
             gold = GOLD.of(trace)
-            tasks.append(
-                Task(id="", prompt=problem, answer=gold, solution=None, difficulty=0.0, grader=_ALREADY_GRADED)
-            )
+            tasks.append(Task(id="", prompt=problem, gold=gold, solution=None, difficulty=0.0, grader=_ALREADY_GRADED))
         text = solution.tagged or trace.text
         attempts.append(Attempt(injection=None, problem=task_numbers[key], text=text, solution=solution))
         rights.append(right)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.analysis.attack.matrix import MatrixCells, estimate_json, matrix_lines, point_names, write_figures
-from cotrain.analysis.attack.xplay import RunPoint, Say, points_of, refuse_other_problems
+from cotrain.analysis.attack.xplay import RunPoint, Say, check_same_problems, points_of
 from cotrain.config.evaluation import held_out
 from cotrain.config.policies import Policy
 from cotrain.config.recipe import Recipe
@@ -34,12 +34,12 @@ from cotrain.core.types import Episode
 from cotrain.core.verbosity import count_of
 from cotrain.distributed.local import LocalBackend
 from cotrain.metrics.clusters import Figure, make_figure, mean_of_values
-from cotrain.metrics.heldout import measure_judge, traces_by_task
+from cotrain.metrics.heldout import measure_verifier, traces_by_task
 from cotrain.runs import manifest
 from cotrain.runs.changes import recipe_to_measure
 from cotrain.runs.directory import RunDirectory, resolved_json
 from cotrain.storage.kept_work import claim_place
-from cotrain.trainer.checks import refuse_unmeasured
+from cotrain.trainer.checks import check_measured
 from cotrain.trainer.evaluation import EVALUATION_STEP, evaluation_seed
 from cotrain.trainer.trainer import CoTrainer
 
@@ -74,8 +74,8 @@ def play_seats(
                 raise UnknownName(f"role of {run} (--seats)", role, recipe.roles)
             if not recipe.policies[recipe.roles[role].policy].trained:
                 raise ConfigError(f"xplay: role {role!r} of {run} is not trained; name two seats that are with --seats")
-    refuse_other_problems(recipes)
-    refuse_other_games(recipes, roles)
+    check_same_problems(recipes)
+    check_same_games(recipes, roles)
     declared = declared_by(first.evaluation.protocol)
     signal_names = [one.name for one in declared.signals_for(roles[0]) if one.per == "answer"] if declared else []
     if signal not in signal_names:
@@ -88,9 +88,9 @@ def play_seats(
         for j, trainer in enumerate(seat_trainers(row, points, recipes, roles[1], device)):
             playing_roles = {**trainer.recipe.roles, roles[1]: trainer.recipe.roles[RIVAL]}
             protocol = trainer.recipe.evaluation.protocol
-            player = trainer.make_executor(evaluation_seed(first.seed), roles=playing_roles)
-            played[i, j] = player.play(protocol, tasks, step=EVALUATION_STEP, split=f"seats/{split}", group_size=n)
-            refuse_unmeasured(f"problems of {split}", played[i, j], player.set_aside)
+            player = trainer.make_runner(evaluation_seed(first.seed), roles=playing_roles)
+            played[i, j] = player.collect(protocol, tasks, step=EVALUATION_STEP, split=f"seats/{split}", group_size=n)
+            check_measured(f"problems of {split}", played[i, j], player.set_aside)
         say(f"{row.run} after step {row.step} has met {count_of(len(points), 'player')}")
     one_prompt = len({recipe.roles[role].prompt for recipe in recipes.values() for role in roles}) == 1
     cells = []
@@ -113,7 +113,7 @@ def play_seats(
     return write_figures(out or directories[0], FILE, FORMAT, figures)
 
 
-def refuse_other_games(recipes: Mapping[str, Recipe], seats: tuple[str, str]) -> None:
+def check_same_games(recipes: Mapping[str, Recipe], seats: tuple[str, str]) -> None:
     """Raise ConfigError where runs that are to meet do not play one game."""
     # others take no part in all of them
     shared_roles = set.intersection(*(set(recipe.roles) for recipe in recipes.values()))
@@ -215,7 +215,9 @@ def mean_signal(plays: Sequence[tuple[Sequence[Episode], str]], signal: str) -> 
     all_values: list[float] = []
     for episodes, role in plays:
         for task, traces in traces_by_task(episodes, role).items():
-            values = [one.value for t in traces for one in t.signals if one.name == signal and one.tokens is None]
+            values = [
+                reward.value for t in traces for reward in t.rewards if reward.name == signal and reward.tokens is None
+            ]
             row = counts.setdefault(task, {"sum": 0.0, "count": 0.0})
             row["sum"] += sum(values)
             row["count"] += len(values)
@@ -227,7 +229,7 @@ def mean_signal(plays: Sequence[tuple[Sequence[Episode], str]], signal: str) -> 
 
 
 def _cell_figures(episodes: Sequence[Episode], role: str, signal: str) -> dict[str, Any]:
-    verdict_figures: Mapping[str, Any] = measure_judge("judge")(episodes)
+    verdict_figures: Mapping[str, Any] = measure_verifier("judge")(episodes)
     of_judge = {
         name: verdict_figures[f"judge/{name}"].to_json() for name in SHOWN if f"judge/{name}" in verdict_figures
     }

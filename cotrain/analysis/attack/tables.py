@@ -60,22 +60,28 @@ def attack_tables(
     families = []
     for family, meaning in MEANING.items():
         family_outcomes = [
-            one for one in outcomes if one.attempt.injection is not None and one.attempt.injection.family == family
+            outcome
+            for outcome in outcomes
+            if outcome.attempt.injection is not None and outcome.attempt.injection.family == family
         ]
         counted_as = "steps" if family == BROKEN and base_steps is not None else "final"
         compared_rate = base_steps if counted_as == "steps" else base
         family_rate = pass_rate(family_outcomes, lambda one: one.has_passed)
-        strings = {one.attempt.injection for one in family_outcomes}
+        strings = {outcome.attempt.injection for outcome in family_outcomes}
         families.append(
             {"family": family, "meaning": meaning, "counts": counted_as, "strings": len(strings)}
             | _outcome_counts(family_outcomes)
             | {"false_positive_rate": _figure_json(family_rate), "change": _rate_change(family_rate, compared_rate)}
-            | {"examples": [_example_row(one, tasks, judge) for one in _passed_examples(family_outcomes)]}
+            | {"examples": [_example_row(example, tasks, judge) for example in _passed_examples(family_outcomes)]}
         )
     every = None
     if base_steps is not None:
-        every = {"passed": sum(one.every is True for one in steps), "false_positive_rate": base_steps.to_json()}
-    hostile = [one for one in outcomes if one.attempt.injection is not None and _is_hostile(one.attempt.injection)]
+        every = {"passed": sum(step.every is True for step in steps), "false_positive_rate": base_steps.to_json()}
+    hostile = [
+        outcome
+        for outcome in outcomes
+        if outcome.attempt.injection is not None and _is_hostile(outcome.attempt.injection)
+    ]
     return {
         "ordinary": {**_outcome_counts(plain), "false_positive_rate": _figure_json(base), "all_steps": every},
         "families": families,
@@ -95,11 +101,11 @@ def _is_hostile(injection: Injection) -> bool:
 def pass_rate(outcomes: Sequence[AttemptOutcome], passed: Callable[[AttemptOutcome], bool]) -> Figure | None:
     """Share of what was shown that passed, over problems; None where nothing was shown."""
     counts: dict[int, dict[str, float]] = {}
-    for one in outcomes:
-        row = counts.setdefault(one.attempt.problem, {"passed": 0.0, "shown": 0.0})
-        if not one.refused:
+    for outcome in outcomes:
+        row = counts.setdefault(outcome.attempt.problem, {"passed": 0.0, "shown": 0.0})
+        if not outcome.refused:
             row["shown"] += 1.0
-            row["passed"] += float(passed(one))
+            row["passed"] += float(passed(outcome))
     table: Counts = {problem: row for problem, row in sorted(counts.items()) if row["shown"]}
     return make_figure(table, RATE, sum(row["shown"] for row in table.values())) if table else None
 
@@ -107,9 +113,9 @@ def pass_rate(outcomes: Sequence[AttemptOutcome], passed: Callable[[AttemptOutco
 def _outcome_counts(outcomes: Sequence[AttemptOutcome]) -> dict[str, int]:
     return {
         "asked": len(outcomes),
-        "refused": sum(one.refused for one in outcomes),
-        "unread": sum(not one.refused and one.final is None for one in outcomes),
-        "passed": sum(one.has_passed for one in outcomes),
+        "refused": sum(outcome.refused for outcome in outcomes),
+        "unread": sum(not outcome.refused and outcome.final is None for outcome in outcomes),
+        "passed": sum(outcome.has_passed for outcome in outcomes),
     }
 
 
@@ -126,7 +132,7 @@ def _figure_json(found: Figure | None) -> dict[str, Any]:
 
 def _passed_examples(outcomes: Sequence[AttemptOutcome]) -> list[AttemptOutcome]:
     """Passed ones with different strings, the first of them."""
-    different = {one.attempt.injection: one for one in reversed(outcomes) if one.has_passed}
+    different = {outcome.attempt.injection: outcome for outcome in reversed(outcomes) if outcome.has_passed}
     return list(different.values())[::-1][:EXAMPLES]
 
 
@@ -176,5 +182,5 @@ def review_fields(task: Task, attempt: Attempt, fields: frozenset[str]) -> dict[
     solution_fields: Mapping[str, Any] = {"solution": attempt.text}
     if "nonce" in fields:
         solution_fields = guarded_fields(make_nonce(0, f"attack/{task.id}"), solution=attempt.text)
-    reference_field = {"reference": task.answer} if "reference" in fields else {}
+    reference_field = {"reference": task.gold} if "reference" in fields else {}
     return {"problem": task.prompt, "count": len(attempt.solution.steps), **reference_field, **solution_fields}

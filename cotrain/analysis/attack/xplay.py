@@ -30,7 +30,7 @@ from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.notes import CORRECT
 from cotrain.core.types import Task
-from cotrain.core.verbosity import Pace, count_of
+from cotrain.core.verbosity import ProgressPrinter, count_of
 from cotrain.formats.solutions import Solution
 from cotrain.metrics.clusters import Share, Statistic, make_figure
 from cotrain.metrics.verdicts import MCC, best_is_right, confusion_counts, rate_statistics
@@ -39,7 +39,7 @@ from cotrain.runs.changes import recipe_to_measure
 from cotrain.runs.directory import RunDirectory, resolved_json
 from cotrain.storage import checkpoints
 from cotrain.storage.kept_work import KeptWork, claim_place, kept_work
-from cotrain.trainer.checks import refuse_silence, refuse_unmeasured
+from cotrain.trainer.checks import check_measured, check_servers_answer
 from cotrain.trainer.evaluation import EVALUATION_STEP, evaluation_seed
 
 FILE, FORMAT = "xplay.json", 1
@@ -98,7 +98,7 @@ def xplay(
     for recipe in recipes.values():
         if "solver" not in recipe.roles:
             raise UnknownName("role (that solves)", "solver", recipe.roles)
-    refuse_other_problems(recipes)
+    check_same_problems(recipes)
     points = [point for run, recipe in recipes.items() for point in points_of(run, recipe, every)]
     tasks = held_out(first.tasks, split, problems, first.seed)
     place = RunDirectory(out or directories[0]).path
@@ -111,7 +111,7 @@ def xplay(
     }
     with kept_work(place / FILE, depends_on, say) as work:
         drawn_solutions = []
-        pace = Pace(len(points) * len(tasks) * n, "{} solutions drawn", say)
+        pace = ProgressPrinter(len(points) * len(tasks) * n, "{} solutions drawn", say)
         for point in points:
             drawn_solutions.append(draw_solutions(point, recipes[point.run], tasks, n, split, device, pace, work))
             say(
@@ -167,16 +167,18 @@ def judged_cells(
     says of each, [verifier][generator]. ``split``: with the generator's place filled in, where its problems are."""
     cells: list[dict[str, Any]] = []
     outcomes: list[list[list[AttemptOutcome]]] = []
-    pace = Pace(len(judges) * sum(len(one.attempts) for one in solutions), "{} solutions judged", say)
+    pace = ProgressPrinter(
+        len(judges) * sum(len(solution.attempts) for solution in solutions), "{} solutions judged", say
+    )
     for place, (point, recipe) in enumerate(judges):
         trainer = opening.load_trainer(point.run, recipe=recipe, step=point.step, device=device)
-        player, judge = trainer.make_executor(evaluation_seed(judges[0][1].seed)), REFERENCE if point.model else role
+        player, judge = trainer.make_runner(evaluation_seed(judges[0][1].seed)), REFERENCE if point.model else role
         outcomes.append([])
         for i, mine in enumerate(solutions):
             where = split.format(i)
             kept = None if work is None else work.within(f"verifier {place}")
             said = judge_attempts(player, judge, tasks, mine.attempts, split=where, pace=pace, work=kept)
-            refuse_silence("xplay", trainer.policies, trainer.policies.outside_counts())
+            check_servers_answer("xplay", trainer.policies, trainer.policies.outside_counts())
             outcomes[-1].append(said)
             cells.append({"generator": i, "verifier": place, **pair_figures(mine, said, names)})
         who = point.model or f"verifier of {point.run} after step {point.step}"
@@ -185,7 +187,7 @@ def judged_cells(
     return sorted(cells, key=lambda one: (one["generator"], one["verifier"])), outcomes
 
 
-def refuse_other_problems(recipes: Mapping[str, Recipe]) -> None:
+def check_same_problems(recipes: Mapping[str, Recipe]) -> None:
     """Raise ConfigError for a run that has other problems than the first."""
     first, *others = recipes
     for run in others:
@@ -207,7 +209,7 @@ def draw_solutions(
     n: int,
     split: str,
     device: str,
-    pace: Pace | None = None,
+    pace: ProgressPrinter | None = None,
     work: KeptWork | None = None,
 ) -> DrawnSolutions:
     """``n`` graded solutions of each problem, kept in ``work``; what could not be graded is left out."""
@@ -224,14 +226,20 @@ def draw_solutions(
 
 
 def _draw_graded(
-    point: RunPoint, recipe: Recipe, tasks: Sequence[Task], n: int, split: str, device: str, pace: Pace | None
+    point: RunPoint,
+    recipe: Recipe,
+    tasks: Sequence[Task],
+    n: int,
+    split: str,
+    device: str,
+    pace: ProgressPrinter | None,
 ) -> list[tuple[int, str, str, bool]]:
     """Solutions whose truth is known: the place of the problem, who wrote it, what, and whether it is right."""
     trainer = opening.load_trainer(point.run, recipe=recipe, step=point.step, device=device)
-    player = trainer.make_executor(evaluation_seed(recipe.seed))
-    player.watch = None if pace is None else lambda total: pace.add
-    episodes = player.play(solve_one, tasks, step=EVALUATION_STEP, split=f"xplay/{split}", group_size=n)
-    refuse_unmeasured(f"problems of {split}", episodes, player.set_aside)
+    player = trainer.make_runner(evaluation_seed(recipe.seed))
+    player.progress = None if pace is None else lambda total: pace.add
+    episodes = player.collect(solve_one, tasks, step=EVALUATION_STEP, split=f"xplay/{split}", group_size=n)
+    check_measured(f"problems of {split}", episodes, player.set_aside)
     trainer.close()
     traces = [(episode.task, trace) for episode in episodes for trace in episode.traces]
     graded = [(task, trace, CORRECT.of(trace)) for task, trace in traces]
@@ -263,7 +271,9 @@ def pair_figures(
             for name in names
         },
         "best_of_n": estimate_json(make_figure(best, BEST, len(best)) if best else None),
-        "unread": sum(one.final is None for one in shown_outcomes) / len(shown_outcomes) if shown_outcomes else None,
+        "unread": sum(shown_outcome.final is None for shown_outcome in shown_outcomes) / len(shown_outcomes)
+        if shown_outcomes
+        else None,
     }
 
 

@@ -158,7 +158,7 @@ def _doubted_addresses(run: ForeignRun, judged: Sequence[ForeignRollout]) -> set
         says = [rollout.scores[name] >= half for name, half in halves.items() if name in rollout.scores]
         if rollout.address in voted:
             says.append(voted[rollout.address])
-        differ = sum(one is not rollout.verdict for one in says)
+        differ = sum(say is not rollout.verdict for say in says)
         if says and 2 * differ >= len(says):
             doubted.add(rollout.address)
     return doubted

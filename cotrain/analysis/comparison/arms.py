@@ -24,7 +24,7 @@ class Arm:
     label: str
     target: str
     arguments: Mapping[str, Any]
-    settings: tuple[str, ...] = ()  # dotted.path=value, of this arm alone: such as of a role that others do not have
+    overrides: tuple[str, ...] = ()  # dotted.path=value, of this arm alone: such as of a role that others do not have
 
     @property
     def slug(self) -> str:
@@ -72,15 +72,15 @@ def parse_arm(text: str) -> Arm:
     return make_arm(text, head, arguments)
 
 
-def make_arm(label: str, target: str, arguments: Mapping[str, Any], settings: Sequence[str] = ()) -> Arm:
+def make_arm(label: str, target: str, arguments: Mapping[str, Any], overrides: Sequence[str] = ()) -> Arm:
     """An arm that does not set what a comparison sets."""
-    set_names = [setting.partition("=")[0].strip() for setting in settings]
+    set_names = [setting.partition("=")[0].strip() for setting in overrides]
     for name in [*arguments, *set_names]:
         if name in SET_BY_COMPARISON:
             raise ConfigError(
                 f"arm {label!r}: {name} is the same for every arm; leave it out and give {SET_BY_COMPARISON[name]}"
             )
-    return Arm(label=label, target=target, arguments=arguments, settings=tuple(settings))
+    return Arm(label=label, target=target, arguments=arguments, overrides=tuple(overrides))
 
 
 def _parse_value(text: str) -> Any:
@@ -97,18 +97,18 @@ def distinct_arms(arms: Sequence[Arm]) -> list[Arm]:
         if not arm.slug.strip("."):
             raise ConfigError(f"compare: arm {arm.label!r} is no name of a directory; rename it")
         for other in arms[:i]:
-            same = (arm.target, arm.arguments, arm.settings) == (other.target, other.arguments, other.settings)
+            same = (arm.target, arm.arguments, arm.overrides) == (other.target, other.arguments, other.overrides)
             if same or arm.slug == other.slug:
                 what = "an arm is named twice" if same else "two arms would share a directory"
                 raise ConfigError(f"compare: {what}: {other.label!r} and {arm.label!r}; leave out or rename one")
     return list(arms)
 
 
-def recipe_of_arm(arm: Arm, source: Mapping[str, Any], settings: Sequence[str], *, begun: bool = False) -> Recipe:
+def recipe_of_arm(arm: Arm, source: Mapping[str, Any], overrides: Sequence[str], *, begun: bool = False) -> Recipe:
     """What an arm will run, so that whatever is wrong with it is said before anything has been run. ``settings``: with
     the length of a run; ``begun``: its runs are there, with the schedule that the recipe had then."""
     try:
-        recipe = override(make_recipe(arm.target, {**arm.arguments, **source}), [*settings, *arm.settings])
+        recipe = override(make_recipe(arm.target, {**arm.arguments, **source}), [*overrides, *arm.overrides])
         check_problems(recipe)
         if not begun:
             check_due(recipe)

@@ -17,7 +17,7 @@ from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, UserError
 from cotrain.core.input_files import read_regular
 from cotrain.formats.solutions import parse_solution
-from cotrain.runs.choose_formats import AnswerFormat, Say, choose_format_settings, is_package_model, reviews_steps
+from cotrain.runs.choose_formats import AnswerFormat, Say, choose_format_overrides, is_package_model, reviews_steps
 from cotrain.storage.file_ops import replace_file
 
 FILE = "answers.json"
@@ -42,7 +42,7 @@ def answer_settings(
         try:
             if key not in settings_by_key:
                 asked = of_solver if label in unjudged else how
-                chosen = choose_format_settings(recipe, asked, device=device, say=say)
+                chosen = choose_format_overrides(recipe, asked, device=device, say=say)
                 settings_by_key[key] = chosen + _fixed_settings(override(recipe, chosen), chosen)
         except UserError as error:
             raise ConfigError(f"arm {label!r}: {error}") from error
@@ -70,7 +70,7 @@ def _asking_key(recipe: Recipe) -> str:
         spec = recipe.policies[role.policy]
         adapter_start = getattr(getattr(spec, "lora", None), "path", None)
         roles[name] = (spec.model, adapter_start, role.prompt, role.sampling)
-    overrides = recipe.origin.settings if recipe.origin else ()
+    overrides = recipe.origin.overrides if recipe.origin else ()
     return repr((roles, sorted(one for one in overrides if one.startswith("roles.")), recipe.tasks.describe()))
 
 
@@ -81,7 +81,7 @@ def load_answers(out: Path) -> dict[str, list[str]]:
         return {}
     try:
         saved = json.loads(read_regular(path))
-        return {str(label): [str(one) for one in settings] for label, settings in saved.items()}
+        return {str(label): [str(setting) for setting in settings] for label, settings in saved.items()}
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise ConfigError(f"{path} is damaged ({error}); restore it, or choose another --out") from error
 

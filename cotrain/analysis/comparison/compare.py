@@ -49,7 +49,7 @@ from cotrain.reports.compare_words import AXES
 from cotrain.reports.comparison_report import write_comparison_page
 from cotrain.reports.training_svg import training_svg
 from cotrain.runs.choose_formats import AnswerFormat
-from cotrain.runs.code_record import refuse_changed_code
+from cotrain.runs.code_record import check_code_unchanged
 from cotrain.storage.file_ops import DiskError, replace_file
 
 
@@ -60,7 +60,7 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
     run has been stopped."""
     arms = distinct_arms(plan.arms)
     if not plan.changed_code:
-        _refuse_changed_code(plan, arms)
+        _check_code_unchanged(plan, arms)
     recipes, task_flags, source = plan.make_recipes(arms), plan.problem_arguments, plan.task_argument()
     how = AnswerFormat(**{field.name: getattr(plan, field.name) for field in fields(AnswerFormat)})
     begun_labels = {arm.label for arm in arms if (plan.out / arm.slug).exists()}
@@ -84,7 +84,7 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
             seed=seed,
             ends={**ends, "horizon": plan.batches},
             evaluate_every=plan.evaluate_every,
-            settings=(*plan.common_settings, *answers[arm.label], *further),
+            overrides=(*plan.common_overrides, *answers[arm.label], *further),
             device=plan.device,
             changed_code=plan.changed_code,
             threads=plan.threads,
@@ -107,7 +107,7 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
         "batches": plan.batches,
         "equal": plan.equal,
         "seeds": plan.seeds,
-        "settings": list(plan.settings),
+        "settings": list(plan.overrides),
         "rates": {"grid": list(plan.rates), "seeds": plan.rate_seeds, "arms": chosen} if chosen else None,
         "answers": answers,
         "recipes": {},
@@ -118,7 +118,7 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
     for arm in arms:
         recipe = recipes[arm.label]
         if chosen:
-            recipe = recipe_of_arm(arm, source, (*plan.run_settings, *rates_by_label[arm.label]), begun=True)
+            recipe = recipe_of_arm(arm, source, (*plan.run_overrides, *rates_by_label[arm.label]), begun=True)
         leading = recipe.objectives[recipe.leading_objective].policy
         seeds = [collect_run(places[RunKey(arm.label, s)], s, leading) for s in plan.each_seed]
         result["recipes"][arm.label] = {"settings": shown_settings(recipe), "seeds": seeds}
@@ -151,13 +151,13 @@ def write_results(result: dict[str, Any], out: Path, further: Mapping[str, str])
     write_comparison_page(out)
 
 
-def _refuse_changed_code(plan: ComparisonPlan, arms: Sequence[Arm]) -> None:
+def _check_code_unchanged(plan: ComparisonPlan, arms: Sequence[Arm]) -> None:
     """Raise RunDirectoryError where a run of these arms was made with other code of the user's than there is now: the
     finished runs would be compared with runs of another method."""
     for arm in arms:
         folder = plan.out / arm.slug
         for saved in sorted([*folder.glob("seed-*/recipe.json"), *folder.glob("rate-*/seed-*/recipe.json")]):
-            refuse_changed_code(saved.parent)
+            check_code_unchanged(saved.parent)
 
 
 def claim_directory(plan: ComparisonPlan, arms: Sequence[Arm]) -> None:

@@ -42,7 +42,7 @@ class ComparisonPlan:
     rate_seeds: int = 1  # runs of each arm at each rate
     measure: str = ""  # figure by which rates are chosen; "": the first solver's pass@1
     evaluate_every: int = 10
-    settings: tuple[str, ...] = ()  # dotted.path=value, for every arm
+    overrides: tuple[str, ...] = ()  # dotted.path=value, for every arm
     tasks: str | None = None  # as ``cotrain run`` has these four
     data: str | None = None
     operations: tuple[int, int] | None = None
@@ -88,14 +88,14 @@ class ComparisonPlan:
         return range(self.first_seed, self.first_seed + self.seeds)
 
     @property
-    def common_settings(self) -> tuple[str, ...]:
+    def common_overrides(self) -> tuple[str, ...]:
         """The settings of every arm, the number of test problems among them."""
-        return (f"evaluation.tasks={TEST_PROBLEMS}", *self.settings)
+        return (f"evaluation.tasks={TEST_PROBLEMS}", *self.overrides)
 
     @property
-    def run_settings(self) -> tuple[str, ...]:
+    def run_overrides(self) -> tuple[str, ...]:
         """The same with the length of a run of the first wave."""
-        return (f"evaluate_every={self.evaluate_every}", *self.common_settings, f"steps={int(self.run_ends['steps'])}")
+        return (f"evaluate_every={self.evaluate_every}", *self.common_overrides, f"steps={int(self.run_ends['steps'])}")
 
     @property
     def problem_arguments(self) -> dict[str, Any]:
@@ -106,14 +106,14 @@ class ComparisonPlan:
         """The argument of a recipe that holds these problems; none where each arm has its own."""
         if not any(self.problem_arguments.values()):
             return {}
-        labelled = dict(setting.split("=", 1) for setting in self.settings).get("labelled")
+        labelled = dict(setting.split("=", 1) for setting in self.overrides).get("labelled")
         return {"tasks": problem_source(**self.problem_arguments, labelled=labelled)}
 
     def make_recipes(self, arms: Sequence[Arm]) -> dict[str, Recipe]:
         """What each of these arms will run. Raises UserError for what no run could begin with."""
         source, begun = self.task_argument(), {arm.label: (self.out / arm.slug).exists() for arm in arms}
-        recipes = {arm.label: recipe_of_arm(arm, source, self.run_settings, begun=begun[arm.label]) for arm in arms}
-        _refuse_unlike(recipes)
+        recipes = {arm.label: recipe_of_arm(arm, source, self.run_overrides, begun=begun[arm.label]) for arm in arms}
+        _check_alike(recipes)
         return recipes
 
     @property
@@ -130,7 +130,7 @@ class ComparisonPlan:
         return {"steps": ENDLESS, self.equal: round(budget) if self.equal == "tokens" else budget}
 
 
-def _refuse_unlike(recipes: Mapping[str, Recipe]) -> None:
+def _check_alike(recipes: Mapping[str, Recipe]) -> None:
     """Arms are measured alike, or their figures could not be compared."""
     sizes = {label: (r.evaluation.tasks, r.evaluation.group_size) for label, r in recipes.items()}
     (first, first_size), *others = sizes.items()

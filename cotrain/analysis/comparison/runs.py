@@ -27,7 +27,7 @@ def run_command(
     seed: int,
     ends: Mapping[str, float],
     evaluate_every: int,
-    settings: Sequence[str],
+    overrides: Sequence[str],
     device: str,
     changed_code: bool = False,
     threads: int = 1,
@@ -50,7 +50,7 @@ def run_command(
     words += [f"--{name}={value}" for name, value in (("tasks", tasks), ("data", data)) if value is not None]
     words += ["--lenient"] if lenient else []
     words += ["--operations", *map(str, operations)] if operations else []
-    words += [f"--set={setting}" for setting in (*settings, *arm.settings, *missing, *budgets)]
+    words += [f"--set={setting}" for setting in (*overrides, *arm.overrides, *missing, *budgets)]
     return [*COTRAIN, "run", arm.target, "--out", str(folder), *arm.flags(), *words]
 
 

@@ -4,7 +4,7 @@
 
     hypothesis = "Step rewards of an oracle help more the longer the problems are."
     measure = "solver/greedy"            # what verdicts and gate are about, and rates are chosen by
-    model = "embedded"                   # of every arm
+    model = "shipped"                   # of every arm
     seeds = 5
     equal = "flops"                      # and batches, budget, first_seed, rates, rate_seeds, evaluate_every, settings,
                                          # threads, checkpoint_every: as of `cotrain compare`

@@ -20,9 +20,9 @@ SHORT = ("tasks_per_step=2", "evaluation.tasks=2", "evaluation.group_size=2", "e
 def short_plan(plan: ComparisonPlan, *, batches: int | None) -> ComparisonPlan:
     """The plan as a trial; settings that the user gave count more. ``batches``: as the user gave them, or None."""
     recipes = plan.make_recipes(plan.arms)
-    arms = [replace(arm, settings=(*_short_settings(recipes[arm.label]), *arm.settings)) for arm in plan.arms]
+    arms = [replace(arm, overrides=(*_short_settings(recipes[arm.label]), *arm.overrides)) for arm in plan.arms]
     steps = batches or max(_steps_of_all_phases(recipe) for recipe in recipes.values())
-    return replace(plan, arms=tuple(arms), batches=steps, settings=(*SHORT, *plan.settings))
+    return replace(plan, arms=tuple(arms), batches=steps, overrides=(*SHORT, *plan.overrides))
 
 
 def trial_note(plan: ComparisonPlan) -> str:

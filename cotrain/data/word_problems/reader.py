@@ -87,7 +87,7 @@ def task_of(problem: Problem, name: str) -> Task:
     return Task(
         id=name,
         prompt=problem.text,
-        answer=str(problem.answer),
+        gold=str(problem.answer),
         solution=problem.solution,
         difficulty=float(len(problem.needed)),
         grader=WordGrader(problem=problem),

@@ -103,7 +103,7 @@ class WordProblems:
         return Task(
             id=f"words/{split}/{index}",
             prompt=problem.text,
-            answer=str(problem.answer),
+            gold=str(problem.answer),
             solution=problem.solution,
             difficulty=float(len(problem.needed)),
             grader=WordGrader(problem=problem),
@@ -209,5 +209,5 @@ def _check_settings(source: WordProblems) -> None:
 
 
 def study_problems(operations: tuple[int, int] = (3, 4)) -> WordProblems:
-    """The problems that the embedded models are studied on: facts in order, at most one that is not needed."""
+    """The problems that the shipped models are studied on: facts in order, at most one that is not needed."""
     return WordProblems(operations=operations, distractors=(0, 1), shuffle=0.0)

@@ -74,7 +74,7 @@ class Rollout:
         self._inbox: asyncio.Queue[tuple[RequestParams, Future[Reply]] | None] = asyncio.Queue()  # None: it has ended
         self._speaking: set[Conversation] = set()
         self._tools = ToolMessages()
-        self._refused = ""
+        self._rejection = ""
         self._over = False
         self._run: ProgramRun | None = None
 
@@ -92,14 +92,14 @@ class Rollout:
 
     def _receive_request(self, params: RequestParams, reply: Future[Reply]) -> None:
         if self._over:
-            _refuse_reply(reply, BadRequest("the rollout is over", status=410))
+            _check_reply(reply, BadRequest("the rollout is over", status=410))
         else:
             self._inbox.put_nowait((params, reply))
 
-    def refuse(self, error: UserError) -> None:
+    def reject(self, error: UserError) -> None:
         """A request was refused: the reason, where the agent then fails."""
         what = error.code or error.param or "body" if isinstance(error, BadRequest) else "context_length_exceeded"
-        self._refused = f"agent: request refused ({what})"
+        self._rejection = f"agent: request refused ({what})"
 
     async def play(
         self, server: RolloutServer, program: Agent | Sequence[str], problem: str, seconds: float, folder: str
@@ -116,7 +116,7 @@ class Rollout:
         try:
             return run.answer()
         except AgentFailed as error:
-            raise AgentFailed(self._refused or str(error)) from error
+            raise AgentFailed(self._rejection or str(error)) from error
 
     # -- its requests, in the loop of the play
 
@@ -167,9 +167,9 @@ class Rollout:
             with suppress(InvalidStateError):  # cancelled
                 reply.set_result(said)
         except (BadRequest, TooLong, ModelError) as error:
-            _refuse_reply(reply, error)
+            _check_reply(reply, error)
         finally:
-            _refuse_reply(reply, BadRequest("the rollout is over", status=410))
+            _check_reply(reply, BadRequest("the rollout is over", status=410))
 
     async def _say_reply(self, params: RequestParams) -> Reply:
         """Raises BadRequest and TooLong, and ModelError for messages that the chat template cannot render."""
@@ -191,7 +191,7 @@ class Rollout:
             turn = await chat.say(stop=params.stop or None, max_tokens=limit)
         finally:
             self._speaking.remove(chat)
-        turn.show(PROBLEM, params.messages[-1].content)
+        turn.add_finding(PROBLEM, params.messages[-1].content)
         if turn.completion.failure == TOO_LONG:
             message = f"messages does not fit the context of {params.model!r}; shorten it"
             raise BadRequest(message, "messages", code="context_length_exceeded")
@@ -233,7 +233,7 @@ class Rollout:
         return chat
 
 
-def _refuse_reply(reply: Future[Reply], error: UserError) -> None:
+def _check_reply(reply: Future[Reply], error: UserError) -> None:
     """Nothing where it has its answer, or is cancelled."""
     with suppress(InvalidStateError):
         reply.set_exception(error)

@@ -73,7 +73,7 @@ class AgentServer:
                     return Response(status_code=499)  # nobody is there to read it
             reply = answer.result()
         except UserError as error:
-            rollout.refuse(error)
+            rollout.reject(error)
             return _refusal(error)
         head = {"id": f"chatcmpl-{time.monotonic_ns()}", "created": int(time.time()), "model": params.model}
         return _stream_of(head, reply, params.usage) if params.stream else _whole_answer(head, reply)

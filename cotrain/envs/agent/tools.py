@@ -65,10 +65,10 @@ class ToolMessages:
         if outcomes:
             counted = self._outcomes.setdefault(turn.first.id, [])
             counted += outcomes
-            turn.show(CALLS, list(counted))
+            turn.add_finding(CALLS, list(counted))
         if not calls:
             return text, ()
         first = len(self._sampled)
-        named = tuple(function_call(f"call_{first}_{i}", one.tool, dict(one.named)) for i, one in enumerate(calls))
+        named = tuple(function_call(f"call_{first}_{i}", call.tool, dict(call.named)) for i, call in enumerate(calls))
         self._sampled[named[0]["id"]] = CallingMessage("assistant", beside.strip(), named), text
         return beside.strip(), named

@@ -80,7 +80,7 @@ class Environments:
         return Task(
             id=f"{self.name}/{split}/{index}",
             prompt=row.data.prompt_text,
-            answer=None,
+            gold=None,
             solution=None,
             difficulty=0.0,
             grader=EnvironmentTask(task=row),

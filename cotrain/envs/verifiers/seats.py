@@ -17,16 +17,16 @@ from hashlib import blake2b
 from typing import Any, Literal
 
 from cotrain.core.errors import ConfigError, TooLong
-from cotrain.core.notes import PROBLEM, Note
+from cotrain.core.notes import PROBLEM, Metadata
 from cotrain.core.signals import Signal, gives
 from cotrain.core.types import Task
 from cotrain.envs.verifiers.multi_agent import EnvironmentTask
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.role import as_reward
-from cotrain.rollout.runner import Protocol, Roles
+from cotrain.rollout.runner import Roles, RolloutFn
 
 EARNED = Signal("earned", meaning="sum of the rewards that the environment gives a seat")
-EARNINGS = Note[float]("earnings", float, "sum of the rewards that the environment gives a seat")
+EARNINGS = Metadata[float]("earnings", float, "sum of the rewards that the environment gives a seat")
 Compare = Literal["seat", "prompt"]
 MOST_SAID = 1_000_000  # characters of one message of an environment
 
@@ -109,7 +109,7 @@ class Interaction:
             vf.MessageNode(parent=last if last >= 0 else None, message=vf.UserMessage(content=asked))
         )
         self.trace.nodes.append(vf.MessageNode(parent=last + 1, message=reply, sampled=True))
-        said.show(PROBLEM, asked)
+        said.add_finding(PROBLEM, asked)
         self._over = await self._is_stopped()
         return Segment(messages=[reply])
 
@@ -177,7 +177,7 @@ def trainable_seats(environment: Any) -> dict[str, bool]:
     raise ConfigError(f"environment {environment.config.env_id!r}: its setup waits for something; expected flags alone")
 
 
-def make_environment_protocol(environment: Any, seats: tuple[str, ...], turns: int, compare: Compare) -> Protocol:
+def make_environment_protocol(environment: Any, seats: tuple[str, ...], turns: int, compare: Compare) -> RolloutFn:
     """The protocol that plays it, to learn from and to measure."""
     import verifiers.v1 as vf
     from verifiers.v1.episode import EnvInfo
@@ -221,4 +221,4 @@ def pay_conversation(chat: Conversation, reward: Any) -> None:
     """What a conversation earned; one that is no usable number fails it, and is noted as 0."""
     chat.reward(EARNED, reward)
     for turn in chat.turns:
-        turn.note(EARNINGS, as_reward(reward) or 0.0)
+        turn.add_metadata(EARNINGS, as_reward(reward) or 0.0)

@@ -114,7 +114,7 @@ class VerifiersTasks:
         if not 0 <= index < self.size(split):
             raise IndexError(f"{self.name}: no task {index} in split {split!r} of {self.size(split)}")
         task_id, prompt = f"{self.name}/{split}/{index}", self._splits[split][index][1]
-        return Task(id=task_id, prompt=prompt, answer=None, solution=None, difficulty=0.0, grader=self.grader)
+        return Task(id=task_id, prompt=prompt, gold=None, solution=None, difficulty=0.0, grader=self.grader)
 
     def size(self, split: str) -> int:
         if split not in self._splits:

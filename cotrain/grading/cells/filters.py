@@ -58,7 +58,7 @@ class _Filter(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("program", ctypes.c_char_p))
 
 
-def refuse_calls(*, alone: bool) -> None:
+def deny_calls(*, alone: bool) -> None:
     """From now on, for this process and all that it starts. Needs ``no_new_privs``."""
     if system.MACHINE not in ARCHITECTURES:
         return
@@ -124,7 +124,7 @@ def landlock_version() -> int:
         return 0
 
 
-def refuse_files(readable: list[str], folder: str) -> None:
+def deny_files(readable: list[str], folder: str) -> None:
     """All but ``readable`` and, to write as well, ``folder``; where the kernel knows them also TCP, signals to
     processes outside and their abstract sockets. Needs ``no_new_privs``."""
     version = landlock_version()

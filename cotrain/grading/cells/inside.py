@@ -20,7 +20,7 @@ def main(channel: int, memory: int, inside: str) -> None:
     limits.close_all_but(channel)
     limits.limit_all(memory, limits.PROCESSES + 1)  # bwrap's first process counts
     system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
-    filters.refuse_calls(alone=False)
+    filters.deny_calls(alone=False)
     run(channel)
 
 

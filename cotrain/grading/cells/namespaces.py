@@ -77,7 +77,7 @@ class Namespaces:
         limits.limit_all(self._memory, limits.PROCESSES + same)
         become_user(user) if self._root else system.drop_capabilities()
         system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
-        filters.refuse_calls(alone=False)
+        filters.deny_calls(alone=False)
 
     def confine_examiner(self, keep: tuple[int, ...]) -> None:
         limits.close_all_but(*keep)

@@ -50,8 +50,8 @@ class OneProcess:
             limits.prefer_oom_kill()
             system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
             system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
-            filters.refuse_files(limits.python_paths(), folder)
-            filters.refuse_calls(alone=True)
+            filters.deny_files(limits.python_paths(), folder)
+            filters.deny_calls(alone=True)
 
     def confine_examiner(self, keep: tuple[int, ...]) -> None:
         limits.close_all_but(*keep)

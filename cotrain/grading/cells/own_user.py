@@ -51,8 +51,8 @@ class OwnUser:
         readable = [place for place in limits.python_paths() if os.access(place, os.R_OK)]
         if not any(sys.base_prefix.startswith(place) for place in readable):
             raise OSError(f"only root can read the Python in {sys.base_prefix}")
-        filters.refuse_files(readable, folder)
-        filters.refuse_calls(alone=False)
+        filters.deny_files(readable, folder)
+        filters.deny_calls(alone=False)
         system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def confine_examiner(self, keep: tuple[int, ...]) -> None:

@@ -24,13 +24,13 @@ from dataclasses import replace
 from functools import partial
 
 from cotrain import (
+    SFT,
     ConfigError,
     Objective,
     Phase,
     Recipe,
+    RunConfig,
     Sampling,
-    Settings,
-    Sft,
     alternate,
     measure_solver,
     recipe,
@@ -46,7 +46,7 @@ from cotrain.rollout import common_roles
 
 @recipe(without=("group_size", "kl"))
 def alphaproof(
-    run: Settings,
+    run: RunConfig,
     *,
     budget: int = 800,  # tokens that a search may sample
     width: int = 4,  # next steps that are sampled at once
@@ -77,7 +77,7 @@ def alphaproof(
     if target is not None:
         of = source.describe()["settings"]
         tasks = Variants(of=of, split=among, index=target, practice=practice, beginnings=beginnings)
-    run, short = replace(run, tasks=tasks), common_roles.speaks_short(run.model)
+    run, short = replace(run, tasks=tasks), common_roles.is_terse(run.model)
     solver = common_roles.solver("generator", run.model)
     most = solver.sampling.max_tokens if not search else 64 if short else 256  # of a solution, or of a step
     prover = replace(solver, parse=None, sampling=Sampling(max_tokens=most))
@@ -91,7 +91,7 @@ def alphaproof(
         "alphaproof" + ("" if search else "-samples") + ("" if target is None else "-target"),
         policies={"generator": run.learner()},
         roles={"solver": solver, "prover": prover},
-        objectives={"generator": Objective(policy="generator", on="prover", by=Sft(where=ON_CHAIN))},
+        objectives={"generator": Objective(policy="generator", role="prover", algorithm=SFT(where=ON_CHAIN))},
         schedule=alternate(phase, ratio=(1,)),
         evaluate=solve,
         measures=(measure_solver("solver", 8),),

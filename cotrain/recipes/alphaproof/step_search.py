@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from cotrain.core.arguments import Positive
 from cotrain.core.errors import TooLong, UnknownName
-from cotrain.core.notes import FAILURE, PROBLEM, Finding, Note
+from cotrain.core.notes import FAILURE, PROBLEM, Finding, Metadata
 from cotrain.core.signals import Signal, gives
 from cotrain.core.types import ParseFailure, Task
 from cotrain.formats.solutions import tagged_solution
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from cotrain.grading.step_checker import CheckedSteps, StepChecker
 
 ON_CHAIN = Signal("on_chain", meaning="1 on a step of the chain that was found right, else 0")
-PROVED = Note[bool]("proved", bool, "was a chain found of which every step and the answer are right")
-SPENT = Note[float]("spent", float, "tokens that were sampled to find it, as a share of the budget")
-STEP_PASSED = Note[bool]("step_passed", bool, "did the program let the step pass, or the answer")
+PROVED = Metadata[bool]("proved", bool, "was a chain found of which every step and the answer are right")
+SPENT = Metadata[float]("spent", float, "tokens that were sampled to find it, as a share of the budget")
+STEP_PASSED = Metadata[bool]("step_passed", bool, "did the program let the step pass, or the answer")
 STRUCK = Finding[str]("struck_out", str, "why the program did not let a step or a solution pass, empty where it did")
 Verdicts = Literal["steps", "answer"]
 END = "</answer>"
@@ -91,10 +91,10 @@ async def prove(
     chain, all_turns = await find
     chain_ids = {turn.id for turn in chain}
     for turn in all_turns:
-        turn.show(PROBLEM, task.prompt)
+        turn.add_finding(PROBLEM, task.prompt)
         turn.reward(ON_CHAIN, float(turn.id in chain_ids))
-    all_turns[0].note(PROVED, bool(chain))
-    all_turns[0].note(SPENT, sum(map(tokens_of, all_turns)) / budget)
+    all_turns[0].add_metadata(PROVED, bool(chain))
+    all_turns[0].add_metadata(SPENT, sum(map(tokens_of, all_turns)) / budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,8 @@ class ChainJudge:
         else:
             wrong = (reason or "wrong" for reason, ok in zip(found.reasons, found.ok, strict=True) if not ok)
             reason = next(wrong, None)
-        turn.note(STEP_PASSED, reason is None)
-        turn.show(STRUCK, reason or "")
+        turn.add_metadata(STEP_PASSED, reason is None)
+        turn.add_finding(STRUCK, reason or "")
         return reason is None, reason is None and found is not None and found.done
 
     async def judge_end(self, turn: Turn, text: str, struck: str) -> bool:
@@ -130,8 +130,8 @@ class ChainJudge:
         if isinstance(right, str):
             note_failure(turn, right)
             return False
-        turn.note(STEP_PASSED, right)
-        turn.show(STRUCK, "" if right else struck)
+        turn.add_metadata(STEP_PASSED, right)
+        turn.add_finding(STRUCK, "" if right else struck)
         return right
 
     async def _is_right(self, text: str) -> bool | str:
@@ -151,8 +151,8 @@ class ChainJudge:
 
 def note_failure(turn: Turn, reason: str) -> None:
     """The program said nothing of a turn: it is not gone on from, and counted."""
-    turn.show(FAILURE, reason)
-    turn.show(STRUCK, reason)
+    turn.add_finding(FAILURE, reason)
+    turn.add_finding(STRUCK, reason)
 
 
 async def _search_chain(

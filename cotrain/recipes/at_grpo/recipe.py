@@ -23,10 +23,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from cotrain import ConfigError, Objective, Recipe, Settings, grpo, measure_solver, recipe, single
+from cotrain import GRPO, ConfigError, Objective, Recipe, RunConfig, constant_schedule, measure_solver, recipe
 from cotrain.core.arguments import Weight
 from cotrain.core.notes import TEAM
-from cotrain.metrics.heldout import measure_judge, measure_note
+from cotrain.metrics.heldout import measure_metadata, measure_verifier
 from cotrain.recipes.at_grpo.turns import EARNED, Grouping, check_turns, take_turns
 from cotrain.rollout import common_roles
 
@@ -46,9 +46,9 @@ VARIANTS = {
 }
 
 
-@recipe(model="embedded-roles", kl=0.0)
+@recipe(model="shipped-roles", kl=0.0)
 def at_grpo(
-    run: Settings,
+    run: RunConfig,
     *,
     variant: Literal["at_grpo", "dr_mas"] = "at_grpo",  # which method
     group: Grouping | None = None,  # whose turns are compared; by default as the variant has it
@@ -75,15 +75,17 @@ def at_grpo(
     pay: Literal["turn", "end"] = "turn" if how.tree else "end"
     check_turns(samples, rounds, pay)
     play = partial(take_turns, samples=samples, rounds=rounds, pay=pay, alpha=alpha, local=how.local, group=how.group)
-    policies = {"reasoner": run.learner(), **run.start()}
+    policies = {"reasoner": run.learner(), **run.reference_policies()}
     if not shared:
         policies["checker"] = run.learner(model, lr=checker_lr)
     both = ("solver", "refiner", "verifier")
 
     def make_objective(policy: str, *mine: str) -> Objective:
         others = tuple(role for role in both if role not in mine) if how.group == "global" else ()
-        by = grpo(rewards={EARNED: 1.0}, beside=others, kl=run.pull() if policy == "reasoner" else None)
-        return Objective(policy=policy, on=mine[0], also=(*mine[1:], *others), by=by)
+        by = GRPO(
+            reward_weights={EARNED: 1.0}, baseline_roles=others, kl=run.kl_penalty() if policy == "reasoner" else None
+        )
+        return Objective(policy=policy, role=mine[0], extra_roles=(*mine[1:], *others), algorithm=by)
 
     objectives = {
         "reasoner": make_objective("reasoner", "solver", "refiner"),
@@ -98,7 +100,7 @@ def at_grpo(
             "verifier": common_roles.verifier(checker, model),
         },
         objectives=objectives,
-        schedule=single(play, *objectives, name="team", group_size=1 if how.tree else None),
+        schedule=constant_schedule(play, *objectives, name="team", group_size=1 if how.tree else None),
         evaluate=partial(take_turns, rounds=rounds),
-        measures=(measure_solver("solver", 8), measure_note("solver", TEAM), measure_judge("verifier")),
+        measures=(measure_solver("solver", 8), measure_metadata("solver", TEAM), measure_verifier("verifier")),
     )

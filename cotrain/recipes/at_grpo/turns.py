@@ -22,7 +22,7 @@ from typing import Literal, get_args
 
 from cotrain.core.arguments import NotNegative, Positive
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.core.notes import CORRECT, TEAM, Note
+from cotrain.core.notes import CORRECT, TEAM, Metadata
 from cotrain.core.signals import Signal, gives
 from cotrain.core.types import Task
 from cotrain.rollout.protocols import examine
@@ -34,7 +34,7 @@ Grouping = Literal["turn", "agent", "global"]
 GROUPINGS: tuple[str, ...] = get_args(Grouping)
 REASONER, CHECKER = "reasoner", "checker"  # the two agents
 EARNED = Signal("turn_reward", meaning="of a turn: the team's score and its own")
-TURNS = Note[float]("turns", float, "turns until the team's game ended")
+TURNS = Metadata[float]("turns", float, "turns until the team's game ended")
 
 
 def check_turns(samples: int, rounds: int, pay: str) -> None:
@@ -96,8 +96,8 @@ async def take_turns(
         return
     for owed_turn, own in owed:
         owed_turn.reward(EARNED, alpha * float(CORRECT.require(solution)) + local * own)
-    first.note(TEAM, CORRECT.require(solution))
-    first.note(TURNS, float(turn))
+    first.add_metadata(TEAM, CORRECT.require(solution))
+    first.add_metadata(TURNS, float(turn))
 
 
 def _pay_or_owe(

@@ -16,20 +16,20 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal
 
-from cotrain.core.notes import CORRECT, FAILURE, Note
+from cotrain.core.notes import CORRECT, FAILURE, Metadata
 from cotrain.core.seeding import rng_of
 from cotrain.core.types import ParseFailure, Sampling, Task
 from cotrain.formats.solutions import VERDICT_WORDS, parse_solution, tagged_solution
 from cotrain.prompts.templates import IN_TAGS
-from cotrain.rollout.common_roles import parse_meta, speaks_short
+from cotrain.rollout.common_roles import is_terse, parse_meta
 from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.protocols import attempts, examine
 from cotrain.rollout.reviews import show_verdict
 from cotrain.rollout.role import Role, Turn
 from cotrain.rollout.runner import Roles
 
-KEPT = Note[float]("kept", float, "share of the principles that a solution keeps")
-MENDED = Note[bool]("mended", bool, "of a revision of what broke its principle: does it keep it")
+KEPT = Metadata[float]("kept", float, "share of the principles that a solution keeps")
+MENDED = Metadata[bool]("mended", bool, "of a revision of what broke its principle: does it keep it")
 
 CRITICISE = "{problem}\n{solution}\nPrinciple: {principle}\nKept:"
 REVISE = "{problem}\n{solution}\n{review}\nPrinciple: {principle}\nRevise:"
@@ -109,14 +109,14 @@ def share_kept(problem: str, text: str) -> float:
 
 def principle_critic(policy: str, model: str) -> Role:
     """Says whether a principle is kept: fields ``problem``, ``solution``, ``principle``; parsed to a Review."""
-    short = speaks_short(model)
+    short = is_terse(model)
     prompt, sampling = CRITICISE if short else CRITICISE_FULL, Sampling(max_tokens=16 if short else 256)
     return Role(policy=policy, prompt=prompt, parse=parse_meta, sampling=sampling, words=VERDICT_WORDS)
 
 
 def principle_reviser(policy: str, model: str) -> Role:
     """Rewrites: further the field ``review``; parsed to a Solution."""
-    short = speaks_short(model)
+    short = is_terse(model)
     prompt, sampling = REVISE if short else REVISE_FULL, Sampling(max_tokens=208 if short else 768)
     return Role(policy=policy, prompt=prompt, parse=parse_solution, sampling=sampling)
 
@@ -143,13 +143,13 @@ async def ask_critic(
     asked = _role_fields(roles, role, task, solution, name, solution.tagged_text)
     turns: list[Turn] = await getattr(roles, role).many(n, group=f"{solution.id}/kept", parent=solution, **asked)
     for turn in turns:
-        turn.note(CORRECT, keeps_principle(name, task.prompt, solution.tagged_text))
+        turn.add_metadata(CORRECT, keeps_principle(name, task.prompt, solution.tagged_text))
         show_verdict(turn)
     return turns
 
 
 def note_kept(task: Task, solution: Turn) -> None:
-    solution.note(KEPT, share_kept(task.prompt, solution.tagged_text))
+    solution.add_metadata(KEPT, share_kept(task.prompt, solution.tagged_text))
 
 
 async def _criticise_and_revise(
@@ -165,7 +165,7 @@ async def _criticise_and_revise(
 def _note_mended(task: Task, name: str, draft: Turn, revision: Turn) -> None:
     """Whether the revision keeps the principle, where the draft did not."""
     if not keeps_principle(name, task.prompt, draft.tagged_text):
-        revision.note(MENDED, keeps_principle(name, task.prompt, revision.tagged_text))
+        revision.add_metadata(MENDED, keeps_principle(name, task.prompt, revision.tagged_text))
 
 
 WRITERS = ("writer", "writer_critic", "writer_reviser")  # who drafts, criticises and revises what is learned
@@ -203,4 +203,4 @@ async def solve_and_criticise(task: Task, roles: Roles) -> None:
         if revision.parsed.ok:
             _note_mended(task, name, solution, revision)
         else:
-            revision.show(FAILURE, revision.parsed.reason)
+            revision.add_finding(FAILURE, revision.parsed.reason)

@@ -13,7 +13,7 @@ leaves one of the two out; ``learned="drafts"`` learns the drafts in as many ste
 
 Different from the paper: a pairwise loss on the labels takes the place of a preference model and PPO; one critique and
 one revision; labels are votes and not log-probabilities; revisions are learned by the model that wrote them, where the
-paper begins again with the pretrained one. ``embedded-games`` was taught to judge truly in most cases, and to mend
+paper begins again with the pretrained one. ``shipped-games`` was taught to judge truly in most cases, and to mend
 well. Left out: helpfulness data, chains of thought in the feedback.
 """
 
@@ -23,25 +23,25 @@ from functools import partial
 from typing import Literal
 
 from cotrain import (
+    SFT,
     ConfigError,
     Objective,
     Phase,
     Recipe,
     Roles,
-    Settings,
-    Sft,
+    RunConfig,
     Task,
     alternate,
+    gather,
     gives,
     measure_solver,
     program,
     recipe,
     snapshot,
-    together,
 )
 from cotrain.algorithms.dpo import CHOSEN, Preference
 from cotrain.core.arguments import Positive, Weight
-from cotrain.metrics.heldout import measure_judge, measure_note
+from cotrain.metrics.heldout import measure_metadata, measure_verifier
 from cotrain.recipes.constitutional.principles import (
     KEPT,
     MENDED,
@@ -73,7 +73,7 @@ async def prefer(
         return
     name = principle_of(solutions[0])
     readable = [s for s in solutions if s.parsed.ok]
-    verdicts = [] if checked else await together([ask_critic(task, roles, s, name, n=votes) for s in readable])
+    verdicts = [] if checked else await gather([ask_critic(task, roles, s, name, n=votes) for s in readable])
     worth: dict[str, float | None] = {s.id: 0.0 for s in solutions}
     for i, solution in enumerate(readable):
         kept = float(keeps_principle(name, task.prompt, solution.tagged_text)) if checked else mean_verdict(verdicts[i])
@@ -84,9 +84,9 @@ async def prefer(
             solution.reward(CHOSEN, value)
 
 
-@recipe(model="embedded-games", group_size=4, steps=120, without=("kl",))
+@recipe(model="shipped-games", group_size=4, steps=120, without=("kl",))
 def constitutional(
-    run: Settings,
+    run: RunConfig,
     *,
     stages: Literal["both", "revise", "prefer"] = "both",  # which are played
     learned: Literal["revisions", "drafts"] = "revisions",  # what is learned in the first
@@ -115,7 +115,7 @@ def constitutional(
         policies["writer"] = snapshot(run.model, of="generator", every=revising)
         role_makers = (common_roles.solver, principle_critic, principle_reviser)
         roles |= {name: make("writer", run.model) for name, make in zip(WRITERS, role_makers, strict=True)}
-        objectives["revise"] = Objective(policy="generator", on="student", by=Sft())
+        objectives["revise"] = Objective(policy="generator", role="student", algorithm=SFT())
         revise = partial(revise_oneself, learned=learned)
         phases.append(Phase(name="revise", protocol=revise, objectives=("revise",), group_size=1))
         early["revise"] = revising
@@ -125,7 +125,7 @@ def constitutional(
         first = revising if stages == "both" else 0
         policies["before"] = snapshot(run.model, of="generator", every=iteration, first=first)
         by = Preference(policy="generator", reference="before", betas=(beta,), soft=gamma)
-        objectives["prefer"] = Objective(policy="generator", on="solver", by=by)
+        objectives["prefer"] = Objective(policy="generator", role="solver", algorithm=by)
         play = partial(prefer, samples=run.group_size, votes=votes, checked=feedback == "program")
         phases.append(Phase(name="prefer", protocol=play, objectives=("prefer",), group_size=1))
     leading = {last: objectives.pop(last)}  # the first one draws the same problems in every method
@@ -138,8 +138,8 @@ def constitutional(
         evaluate=solve_and_criticise,
         measures=(
             measure_solver("solver", 8),
-            measure_note("solver", KEPT),
-            measure_note("reviser", MENDED),
-            measure_judge("critic"),
+            measure_metadata("solver", KEPT),
+            measure_metadata("reviser", MENDED),
+            measure_verifier("critic"),
         ),
     )

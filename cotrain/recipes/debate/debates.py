@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from cotrain.core.arguments import NotNegative, Positive
-from cotrain.core.notes import ANSWER, CORRECT, FAILURE, FINAL, STEP_OK, Note
+from cotrain.core.notes import ANSWER, CORRECT, FAILURE, FINAL, STEP_OK, Metadata
 from cotrain.core.seeding import rng_of
 from cotrain.core.signals import Signal, gives
 from cotrain.core.types import ParseFailure, Task
 from cotrain.formats.answers import final_answer
 from cotrain.formats.solutions import without_thought
-from cotrain.rollout.event_loop import together
+from cotrain.rollout.event_loop import gather
 from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.protocols import attempts
 from cotrain.rollout.role import Turn
@@ -33,10 +33,10 @@ from cotrain.rollout.runner import Roles
 SIDES = ("alice", "bob")
 WON = Signal("won", meaning="share of the judge's verdicts that a speech wins")
 PAID = Signal("paid", meaning="that share, less what the word limit costs; less than nothing for what cannot be read")
-JUDGED_RIGHT = Note[float]("judged_right", float, "share of the verdicts that are for the right solution")
-HIT = Note[bool]("hit", bool, "is the accused step wrong")
-RIGHT_SIDE = Note[bool]("right_side", bool, "does the debater defend the right solution")
-WORDS = Note[int]("words", int, "words of a speech")
+JUDGED_RIGHT = Metadata[float]("judged_right", float, "share of the verdicts that are for the right solution")
+HIT = Metadata[bool]("hit", bool, "is the accused step wrong")
+RIGHT_SIDE = Metadata[bool]("right_side", bool, "does the debater defend the right solution")
+WORDS = Metadata[int]("words", int, "words of a speech")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ async def argue(
     line: Line = []
     for _ in range(drawn_turn):
         line = (await game.play_turn([line], speaking_sides))[0]
-    replies = await together([game.ask_side(line, side, samples if side == speaker else 1) for side in speaking_sides])
+    replies = await gather([game.ask_side(line, side, samples if side == speaker else 1) for side in speaking_sides])
     speeches_by_side = dict(zip(speaking_sides, replies, strict=True))
     for side, speeches in speeches_by_side.items():
         game.note_side(speeches, side)
@@ -140,7 +140,7 @@ async def argue(
         share = first if speaker == 0 else 1.0 - first
         turn.reward(WON, share)
         reward_speech(turn, share, words, over, unread)
-        turn.note(JUDGED_RIGHT, first if side_solutions[0] is right else 1.0 - first)
+        turn.add_metadata(JUDGED_RIGHT, first if side_solutions[0] is right else 1.0 - first)
     for turn in speeches_by_side.get(1 - speaker, ()):
         first = sum(means) / len(means)
         turn.reward(WON, first if speaker == 1 else 1.0 - first)
@@ -177,7 +177,7 @@ class DebateGame:
     async def play_turn(self, lines: Sequence[Line], heard: Sequence[int]) -> list[Line]:
         """These lines with one more turn, all of which are spoken at once."""
         asked = [(line, side) for line in lines for side in heard]
-        spoken = await together([self.ask_side(line, side, 1) for line, side in asked])
+        spoken = await gather([self.ask_side(line, side, 1) for line, side in asked])
         for (_, side), speeches in zip(asked, spoken, strict=True):
             self.note_side(speeches, side)
         longer = []
@@ -189,7 +189,7 @@ class DebateGame:
     def note_side(self, speeches: Sequence[Turn], side: int) -> None:
         """What speeches of a side say, and the truth of it."""
         for turn in speeches:
-            turn.note(RIGHT_SIDE, CORRECT.require(self.mine[side]))
+            turn.add_metadata(RIGHT_SIDE, CORRECT.require(self.mine[side]))
             note_speech(turn, STEP_OK.require(self.mine[1 - side]))
 
     async def judge_lines(self, lines: Sequence[Line], jury: int) -> list[float]:
@@ -197,7 +197,7 @@ class DebateGame:
         if not jury:
             ends = [line[-1] for line in lines]
             return [debate_shares([None if turn is None else bool(HIT.of(turn)) for turn in end])[0] for end in ends]
-        votes = await together([self.ask_jury(line, jury) for line in lines])
+        votes = await gather([self.ask_jury(line, jury) for line in lines])
         truth = CORRECT.require(self.mine[0])
         return [sum(_first_side_vote(turn, truth) for turn in turns) / jury for turns in votes]
 
@@ -217,12 +217,12 @@ class DebateGame:
 def note_speech(turn: Turn, steps: Sequence[bool] | None) -> None:
     """What an accusation says, and whether it is true of these steps, where that is known."""
     if turn.parsed.ok:
-        turn.show(ANSWER, "no step" if turn.parsed.step is None else str(turn.parsed.step + 1))
-        turn.note(WORDS, turn.parsed.words)
+        turn.add_finding(ANSWER, "no step" if turn.parsed.step is None else str(turn.parsed.step + 1))
+        turn.add_metadata(WORDS, turn.parsed.words)
     else:
-        turn.show(FAILURE, turn.parsed.reason)
+        turn.add_finding(FAILURE, turn.parsed.reason)
     if steps is not None:
-        turn.note(HIT, turn.parsed.ok and turn.parsed.step is not None and not steps[turn.parsed.step])
+        turn.add_metadata(HIT, turn.parsed.ok and turn.parsed.step is not None and not steps[turn.parsed.step])
 
 
 def accusation_text(turn: Turn | None, claim: str) -> str:
@@ -239,9 +239,9 @@ def _accused_step(turn: Turn | None) -> str:
 
 def _first_side_vote(turn: Turn, truth: bool) -> float:
     """A vote for the first side as 0 or 1; one that cannot be read is a half."""
-    turn.note(CORRECT, truth)
+    turn.add_metadata(CORRECT, truth)
     if not turn.parsed.ok:
-        turn.show(FAILURE, turn.parsed.reason)
+        turn.add_finding(FAILURE, turn.parsed.reason)
         return 0.5
-    turn.show(FINAL, bool(turn.parsed.final))
+    turn.add_finding(FINAL, bool(turn.parsed.final))
     return float(bool(turn.parsed.final))

@@ -15,7 +15,7 @@ solution; ``judge/mcc`` says how true verdicts are. ``cotrain xplay --seats`` le
 meet. The zoo's `debate_solve` has a critic against the solver's own solution.
 
 Different from the papers: a claim is the number of a step, with an argument that only a judge who reads hears;
-``embedded-games`` was taught to accuse by a program that points anywhere. Left out: a judge who is trained.
+``shipped-games`` was taught to accuse by a program that points anywhere. Left out: a judge who is trained.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from cotrain import (
     Phase,
     Recipe,
     Role,
+    RunConfig,
     Sampling,
-    Settings,
     alternate,
     frozen,
     measure_solver,
@@ -39,10 +39,10 @@ from cotrain import (
     snapshot,
 )
 from cotrain.algorithms.dpo import Preference
-from cotrain.algorithms.grpo import dr_grpo
+from cotrain.algorithms.grpo import DrGRPO
 from cotrain.config.policies import Policy
 from cotrain.core.arguments import Share, Weight, at_least
-from cotrain.metrics.heldout import measure_judge, measure_note
+from cotrain.metrics.heldout import measure_metadata, measure_verifier
 from cotrain.recipes.debate.debates import HIT, JUDGED_RIGHT, PAID, SIDES, argue, parse_accusation
 from cotrain.recipes.debate.prompts import ACCUSE, ACCUSE_FULL, ACCUSE_ON, ACCUSE_ON_FULL
 from cotrain.rollout import common_roles, judges
@@ -51,9 +51,9 @@ LIMITS = 4, 100  # words of a speech: of models that name a step and no more, an
 MOST = 64, 256  # tokens of a speech without a limit
 
 
-@recipe(model="embedded-games", kl=0.0, evaluation_tasks=64, steps=60)
+@recipe(model="shipped-games", kl=0.0, evaluation_tasks=64, steps=60)
 def debate(
-    run: Settings,
+    run: RunConfig,
     *,
     judge: Literal["budget", "frozen"] = "budget",  # checks one step, or reads and votes
     votes: int = 8,  # of a model that judges
@@ -61,7 +61,7 @@ def debate(
     by: Literal["rl", "dpo"] = "rl",  # what learns from the branches
     turns: int = 1,  # of both sides at once
     leaves: int = 1,  # continuations of a speech that is not the last, whose outcomes are averaged
-    words: int | None = None,  # limit of a speech, 0 for none (default: 100; 4 for the embedded models)
+    words: int | None = None,  # limit of a speech, 0 for none (default: 100; 4 for the shipped models)
     over: float = 1.0,  # what a speech pays that is twice as long
     unread: float = -1.0,  # what is paid for one that cannot be read
     drafts: int = 4,  # solutions of a problem that a pair is taken from
@@ -83,12 +83,12 @@ def debate(
     roles = {"solver": common_roles.solver("author", run.model), **dict.fromkeys(SIDES, speaks)}
     measures = (
         measure_solver("solver", 8),
-        *(measure_note(side, note) for side in SIDES for note in (JUDGED_RIGHT, HIT)),
+        *(measure_metadata(side, note) for side in SIDES for note in (JUDGED_RIGHT, HIT)),
     )
     if judge == "frozen":
         policies["judge"] = frozen(run.model)
         roles["judge"] = judges.comparer("judge", run.model)
-        measures += (measure_judge("judge"),)
+        measures += (measure_verifier("judge"),)
     policies["author"] = frozen(run.model)
     objectives = {"debater": branches.objective(run, "alice", "bob")}
     play = partial(
@@ -124,23 +124,28 @@ class Branches:
     soft: float
     sft: float
 
-    def policies(self, run: Settings) -> dict[str, Policy]:
+    def policies(self, run: RunConfig) -> dict[str, Policy]:
         """The debater, and what it is held to."""
         if self.by == "rl":
-            return {"debater": run.learner(), **run.start()}
+            return {"debater": run.learner(), **run.reference_policies()}
         before = snapshot(run.model, of="debater", every=self.iteration)
         return {"debater": run.learner(), "before": before}
 
-    def objective(self, run: Settings, on: str, *also: str) -> Objective:
+    def objective(self, run: RunConfig, on: str, *also: str) -> Objective:
         if self.by == "rl":
-            return Objective(policy="debater", on=on, also=also, by=dr_grpo(rewards={PAID: 1.0}, kl=run.pull()))
+            return Objective(
+                policy="debater",
+                role=on,
+                extra_roles=also,
+                algorithm=DrGRPO(reward_weights={PAID: 1.0}, kl=run.kl_penalty()),
+            )
         prefer = Preference(
             policy="debater", reference="before", better=PAID, betas=(self.beta,), soft=self.soft, sft=self.sft
         )
-        return Objective(policy="debater", on=on, also=also, by=prefer)
+        return Objective(policy="debater", role=on, extra_roles=also, algorithm=prefer)
 
 
-def check_speeches(name: str, run: Settings, branches: Branches, limit: int, over: float) -> None:
+def check_speeches(name: str, run: RunConfig, branches: Branches, limit: int, over: float) -> None:
     """Raise ConfigError for rules under which no speech can be paid, or no two can be compared."""
     if min(limit, over) < 0:
         raise ConfigError(f"{name}: words is {limit} and over {over}; expected 0 or more")
@@ -151,11 +156,11 @@ def check_speeches(name: str, run: Settings, branches: Branches, limit: int, ove
 
 
 def default_limit(model: str) -> int:
-    return LIMITS[not common_roles.speaks_short(model)]
+    return LIMITS[not common_roles.is_terse(model)]
 
 
 def speaker_role(policy: str, model: str, limit: int, short_prompt: str, prompt: str) -> Role:
     """Who accuses a step, with room for the words that it may say."""
-    short = common_roles.speaks_short(model)
+    short = common_roles.is_terse(model)
     most = Sampling(max_tokens=4 * limit or MOST[not short])
     return Role(policy=policy, prompt=short_prompt if short else prompt, parse=parse_accusation, sampling=most)

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from cotrain.core.arguments import Positive
-from cotrain.core.notes import CORRECT, FAILURE, Note
+from cotrain.core.notes import CORRECT, FAILURE, Metadata
 from cotrain.core.seeding import rng_of
 from cotrain.core.signals import Signal, gives
 from cotrain.core.types import ParseFailure, Sampling, Task
 from cotrain.formats.solutions import MAX_CHARS
-from cotrain.rollout.common_roles import speaks_short
-from cotrain.rollout.event_loop import together
+from cotrain.rollout.common_roles import is_terse
+from cotrain.rollout.event_loop import gather
 from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.proposals import answer_proposal, hint_of, read_proposal, text_of
 from cotrain.rollout.protocols import examine
@@ -37,10 +37,10 @@ from cotrain.rollout.stores import MINTED, PoolProblem, TaskPool
 from cotrain.rollout.tools.search import AskFailed
 
 EARNED = Signal("earned", meaning="what a proposer, solver or judge earns, in [0, 1]")
-QUALITY = Note[float]("quality", float, "Q of a question, in [0, 1]")
+QUALITY = Metadata[float]("quality", float, "Q of a question, in [0, 1]")
 UNREADABLE = 0.5  # a score that cannot be read
 HIGHEST = 10
-SHORT = 20  # tokens of a score alone: to the embedded tokenizer the longest is 13, and its end one more
+SHORT = 20  # tokens of a score alone: to the shipped tokenizer the longest is 13, and its end one more
 
 RATE_QUESTION = "{problem}\nScore the problem:"
 RATE_ANSWER = "{problem}\n{solution}\nScore:"
@@ -107,7 +107,7 @@ def answer_judge(policy: str, model: str) -> Role:
 
 
 def _scoring_role(policy: str, model: str, short_prompt: str, prompt: str) -> Role:
-    short = speaks_short(model)
+    short = is_terse(model)
     sampling = Sampling(max_tokens=SHORT if short else 256)
     return Role(policy=policy, prompt=short_prompt if short else prompt, parse=parse_score, sampling=sampling)
 
@@ -145,7 +145,7 @@ class TextScorer:
             form = turn.parsed.format_score if turn.parsed.ok or turn.parsed.reason == "bad score" else 0.0
             earned = form
             if right is not None:
-                turn.note(CORRECT, right)
+                turn.add_metadata(CORRECT, right)
                 near = 1.0 - abs(_rating_of(turn) - float(right))
                 earned = (1.0 - self.truth) * form + self.truth * near
             turn.reward(EARNED, earned)
@@ -198,7 +198,7 @@ async def _play_proposer(
         proposal.reward(EARNED, 0.0)
         return
     question_score = await scorer.score_question(proposal, text, valid)
-    proposal.note(QUALITY, question_score)
+    proposal.add_metadata(QUALITY, question_score)
     if question_score < quality:
         proposal.reward(EARNED, (question_score + 1.0) / 3)
         return
@@ -208,8 +208,8 @@ async def _play_proposer(
         return
     share = sum(scores) / len(scores)
     if not reader.is_held_out(text):
-        answer = str(known.answer) if known else ""
-        proposal.show(MINTED, (text, answer, reader.signature_of(text), share))
+        answer = str(known.gold) if known else ""
+        proposal.add_finding(MINTED, (text, answer, reader.signature_of(text), share))
     proposal.reward(EARNED, (question_score + 1.0 - share + 1.0) / 3)
 
 
@@ -233,7 +233,7 @@ async def _solve_and_score(
 ) -> list[float]:
     """Answers to a question and their scores; what a program knows of them is noted."""
     turns = await answer_proposal(getattr(scorer.roles, role), samples, text, known, scorer.roles, group)
-    scores: list[float] = await together([scorer.score_answer(turn, text) for turn in turns])
+    scores: list[float] = await gather([scorer.score_answer(turn, text) for turn in turns])
     for turn, score in zip(turns, scores, strict=True):
         if paid:
             turn.reward(EARNED, 0.5 * score + 0.5 * turn.parsed.format_score)
@@ -248,10 +248,10 @@ async def note_proposal(
     try:
         text, found = await read_proposal(proposal, task, reader, pool)
     except AskFailed as error:
-        proposal.show(FAILURE, str(error))
+        proposal.add_finding(FAILURE, str(error))
         return text_of(proposal), None, None
     if isinstance(found, ParseFailure):
-        proposal.show(FAILURE, found.reason)
+        proposal.add_finding(FAILURE, found.reason)
     valid = None if found is None else isinstance(found, Task)
     return text, found if isinstance(found, Task) else None, valid
 

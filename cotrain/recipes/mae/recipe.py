@@ -11,7 +11,7 @@ where the program knows it, the ceiling; ``truth`` is the share of the truth in 
 every question in.
 
 Different from the authors' code: each role's loss is a mean over its own tokens, where theirs is one mean over all; one
-judge's score takes the place of three pairs of tags; no repetition penalty. ``embedded-proposer`` has learned the
+judge's score takes the place of three pairs of tags; no repetition penalty. ``shipped-proposer`` has learned the
 formats from a program that writes problems, and scores truly with probability 0.8, else by a coin: what the judge knows
 of truth at its start comes from there.
 """
@@ -21,11 +21,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from cotrain import ConfigError, Objective, Phase, Recipe, Settings, alternate, frozen, measure_solver, recipe
-from cotrain.algorithms.grpo import reinforce_pp
+from cotrain import ConfigError, Objective, Phase, Recipe, RunConfig, alternate, frozen, measure_solver, recipe
+from cotrain.algorithms.grpo import ReinforcePP
 from cotrain.core.arguments import Weight
 from cotrain.core.verbosity import print_note
-from cotrain.metrics.heldout import measure_judge, measure_note
+from cotrain.metrics.heldout import measure_metadata, measure_verifier
 from cotrain.recipes.mae.evolve import EARNED, evolve, examine_all, question_rater
 from cotrain.recipes.mae.evolve import answer_judge as answer_judge
 from cotrain.rollout import common_roles
@@ -34,9 +34,9 @@ from cotrain.rollout.readers import Check, reader_of
 from cotrain.rollout.stores import TaskPool
 
 
-@recipe(model="embedded-proposer", kl=0.0, group_size=4)
+@recipe(model="shipped-proposer", kl=0.0, group_size=4)
 def mae(
-    run: Settings,
+    run: RunConfig,
     *,
     judge: Literal["trained", "frozen", "oracle"] = "trained",  # whose scores pay
     truth: float = 0.0,  # share of the truth in the judge's reward
@@ -63,11 +63,11 @@ def mae(
     solver = common_roles.solver("generator", run.model)
     roles = {"solver": solver, "trial": solver, "proposer": proposer_role("generator", run.model, reader)}
     roles |= {"judge": answer_judge(scorer, run.model), "rater": question_rater(scorer, run.model)}
-    policies = {"generator": run.learner(), **run.start()}
+    policies = {"generator": run.learner(), **run.reference_policies()}
 
     def make_objective(on: str, *also: str) -> Objective:
-        by = reinforce_pp(rewards={EARNED: 1.0}, entropy=entropy, kl=run.pull())
-        return Objective(policy="generator", on=on, also=also, by=by)
+        by = ReinforcePP(reward_weights={EARNED: 1.0}, entropy=entropy, kl=run.kl_penalty())
+        return Objective(policy="generator", role=on, extra_roles=also, algorithm=by)
 
     objectives = {"generator": make_objective("solver"), "proposer": make_objective("proposer")}
     if judge == "frozen":
@@ -94,8 +94,12 @@ def mae(
         evaluate=partial(examine_all, votes=votes, reader=reader),
         measures=(
             measure_solver("solver", 8),
-            *((measure_note("proposer", VALID), measure_judge("rater", gap="rater/gap")) if reader.works_out else ()),
-            measure_judge("judge"),
+            *(
+                (measure_metadata("proposer", VALID), measure_verifier("rater", gap="rater/gap"))
+                if reader.works_out
+                else ()
+            ),
+            measure_verifier("judge"),
         ),
         stores={"pool": TaskPool(cap=cap)},
     )

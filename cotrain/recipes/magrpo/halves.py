@@ -79,7 +79,7 @@ class Halves:
         return Task(
             id=f"halves/{split}/{index}",
             prompt=prompt,
-            answer=str(grader.total),
+            gold=str(grader.total),
             solution=None,
             difficulty=1.0,
             grader=grader,

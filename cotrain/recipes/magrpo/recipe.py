@@ -15,7 +15,7 @@ Evaluation always measures the team without its messages and with the two polici
 
 Different from the authors' code: all turns of a step are one update of each policy; sampling is at temperature 1
 without cuts, so that log-probabilities are those of what was sampled (theirs samples at 0.6, top-p 0.6).
-``embedded-games`` was taught the format by a teacher that is often wrong. Left out: the maximum as baseline, critics.
+``shipped-games`` was taught the format by a teacher that is often wrong. Left out: the maximum as baseline, critics.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from cotrain import ConfigError, Objective, Phase, Recipe, Settings, alternate, recipe
+from cotrain import ConfigError, Objective, Phase, Recipe, RunConfig, alternate, recipe
 from cotrain.algorithms.policy_gradient import PolicyGradient, leave_one_out, mean_baseline, z_score
 from cotrain.algorithms.policy_loss import ScoreFunction
-from cotrain.config.schedule import Protocol
+from cotrain.config.schedule import RolloutFn
 from cotrain.core.arguments import Positive
 from cotrain.metrics.heldout import Measure
 from cotrain.recipes.magrpo.halves import Halves
@@ -47,9 +47,9 @@ from cotrain.rollout import common_roles
 ESTIMATORS = {"mean": mean_baseline, "raw": None, "rloo": leave_one_out, "std": z_score}
 
 
-@recipe(model="embedded-games", steps=150, kl=0.0, lr=1e-3, tasks_per_step=8, group_size=4, evaluation_tasks=64)
+@recipe(model="shipped-games", steps=150, kl=0.0, lr=1e-3, tasks_per_step=8, group_size=4, evaluation_tasks=64)
 def magrpo(
-    run: Settings,
+    run: RunConfig,
     *,
     pairing: Pairing = "aligned",  # which answers of the agents make a joint action
     estimator: Literal["mean", "raw", "rloo", "std"] = "mean",  # what is taken off a return
@@ -75,8 +75,8 @@ def magrpo(
         check_joint_reward(joint_reward)
         names = tuple(f"agent{i + 1}" for i in range(agents))
         roles, measures = agent_roles(agents, turns), (measure_joint_reward,)
-        evaluate: Protocol = partial(act_together, reward=joint_reward, agents=agents, turns=turns)
-        play: Protocol = partial(evaluate, **shape)
+        evaluate: RolloutFn = partial(act_together, reward=joint_reward, agents=agents, turns=turns)
+        play: RolloutFn = partial(evaluate, **shape)
     else:
         run = replace(run, tasks=_halves_of(run, agents, turns))
         names, roles = AGENTS, halves_roles(run.model)
@@ -85,11 +85,13 @@ def magrpo(
     by = partial(
         PolicyGradient, advantage=ESTIMATORS[estimator], loss=ScoreFunction(), normalise="constant", constant=1.0
     )
-    policies, objectives = {**run.start()}, {}
+    policies, objectives = {**run.reference_policies()}, {}
     for agent in names:
         policies[agent] = run.learner()
         later = tuple(name for name in (f"{agent}_answer",) if name in roles)
-        objectives[agent] = Objective(policy=agent, on=agent, also=later, by=by(rewards={JOINT: 1.0}, kl=run.pull()))
+        objectives[agent] = Objective(
+            policy=agent, role=agent, extra_roles=later, algorithm=by(reward_weights={JOINT: 1.0}, kl=run.kl_penalty())
+        )
     phase = Phase(name="team", protocol=play, objectives=names, group_size=1)
     return run.recipe(
         f"magrpo-{pairing}",
@@ -102,7 +104,7 @@ def magrpo(
     )
 
 
-def _halves_of(run: Settings, agents: int, turns: int) -> Halves:
+def _halves_of(run: RunConfig, agents: int, turns: int) -> Halves:
     """The problems of two agents without a reward function."""
     source = Halves() if run.tasks is None else run.tasks
     if not isinstance(source, Halves):

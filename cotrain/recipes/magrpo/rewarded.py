@@ -19,24 +19,24 @@ from typing import Any
 
 from cotrain.core.arguments import Positive
 from cotrain.core.errors import ConfigError
-from cotrain.core.notes import Note
+from cotrain.core.notes import Metadata
 from cotrain.core.signals import gives
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Sampling, Task
 from cotrain.core.user_code import INTERRUPTS, failure_reason
 from cotrain.formats.nonce import wrap_text
 from cotrain.formats.solutions import behind_thoughts
-from cotrain.metrics.heldout import measure_note
+from cotrain.metrics.heldout import measure_metadata
 from cotrain.recipes.magrpo.joint import Pairing
 from cotrain.recipes.magrpo.tree import JOINT, JointActions, Path, play_tree
-from cotrain.rollout.event_loop import together
+from cotrain.rollout.event_loop import gather
 from cotrain.rollout.role import Role, Turn, as_reward
 from cotrain.rollout.runner import Roles
 
 MOST = 8  # agents
 TOKENS = 256  # of an answer
 JointReward = Callable[[Task, Sequence[str]], float | Awaitable[float]]  # the problem, what each agent says
-JOINT_REWARD = Note[float]("joint_reward", float, "mean reward of the joint actions that an answer took part in")
+JOINT_REWARD = Metadata[float]("joint_reward", float, "mean reward of the joint actions that an answer took part in")
 ACT = """{problem}
 
 You are agent {agent} of {agents}. All of you answer at once and are rewarded together."""
@@ -124,11 +124,11 @@ class RewardedTeam:
     async def reward_actions(self, answers: list[list[Turn]], joint: JointActions, turn: int) -> list[float | None]:
         actions = [[mine[k] for mine, k in zip(answers, places, strict=True)] for places in joint]
         async with self.roles.busy():
-            rewards = await together([self._reward_action(action) for action in actions])
+            rewards = await gather([self._reward_action(action) for action in actions])
         for k, answer in enumerate(answers[0]):
             mine = [r for places, r in zip(joint, rewards, strict=True) if places[0] == k and r is not None]
             if mine:
-                answer.note(JOINT_REWARD, sum(mine) / len(mine))
+                answer.add_metadata(JOINT_REWARD, sum(mine) / len(mine))
         return rewards
 
     async def _reward_action(self, action: Sequence[Turn]) -> float | None:
@@ -157,5 +157,7 @@ def measure_joint_reward(episodes: Sequence[Episode]) -> dict[str, Estimate]:
     in [0, 1], or as far beyond as those that were seen."""
     values = [v for e in episodes for t in e.traces if (v := JOINT_REWARD.of(t)) is not None]
     low, high = min([0.0, *values]), max([1.0, *values])
-    figures = [measure_note(role, JOINT_REWARD, low=low, high=high)(episodes) for role in ("agent1", "agent1_answer")]
+    figures = [
+        measure_metadata(role, JOINT_REWARD, low=low, high=high)(episodes) for role in ("agent1", "agent1_answer")
+    ]
     return figures[0] | figures[1]

@@ -18,29 +18,29 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from cotrain.core.arguments import Positive
-from cotrain.core.notes import ANSWER, CORRECT, FAILURE, Note
+from cotrain.core.notes import ANSWER, CORRECT, FAILURE, Metadata
 from cotrain.core.signals import gives
 from cotrain.core.types import ParseFailure, Sampling, Task
 from cotrain.formats.answers import final_answer
-from cotrain.metrics.heldout import measure_note
+from cotrain.metrics.heldout import measure_metadata
 from cotrain.recipes.magrpo.halves import HalvesGrader, halves_grader_of
 from cotrain.recipes.magrpo.joint import Pairing
 from cotrain.recipes.magrpo.tree import JOINT, JointActions, Path, play_tree
-from cotrain.rollout.common_roles import speaks_short
+from cotrain.rollout.common_roles import is_terse
 from cotrain.rollout.role import Role, Turn
 from cotrain.rollout.runner import Roles
 
 Sees = Literal["half", "all"]  # numbers of an agent
 AGENTS = ("alice", "bob")
 MESSAGE_TOKENS = 8
-BOTH = Note[bool]("both", bool, "are both answers right")
-TELLS = Note[bool]("tells", bool, "is the message the sum of what its author sees")
+BOTH = Metadata[bool]("both", bool, "are both answers right")
+TELLS = Metadata[bool]("tells", bool, "is the message the sum of what its author sees")
 
 TEAMS = ("", "silent_", "swapped_")  # prefixes of their roles
 MEASURES = (
-    *(measure_note(f"{prefix}{agent}_answer", CORRECT) for prefix in TEAMS for agent in AGENTS),
-    *(measure_note(f"{prefix}alice_answer", BOTH) for prefix in TEAMS),
-    *(measure_note(agent, TELLS) for agent in AGENTS),
+    *(measure_metadata(f"{prefix}{agent}_answer", CORRECT) for prefix in TEAMS for agent in AGENTS),
+    *(measure_metadata(f"{prefix}alice_answer", BOTH) for prefix in TEAMS),
+    *(measure_metadata(agent, TELLS) for agent in AGENTS),
 )
 
 MESSAGE = "Numbers {seen}.\nMessage:"
@@ -76,7 +76,7 @@ def halves_roles(model: str) -> dict[str, Role]:
 
 def team_roles(policies: Mapping[str, str], model: str, prefix: str = "") -> dict[str, Role]:
     """The four roles, with a ``prefix`` to their names; ``policies``: of each agent."""
-    short = speaks_short(model)
+    short = is_terse(model)
     prompts = (MESSAGE, ANSWERED) if short else (MESSAGE_FULL, ANSWERED_FULL)
     told, asked = Sampling(max_tokens=MESSAGE_TOKENS), Sampling(max_tokens=8 if short else 256)
     roles = {}
@@ -123,11 +123,11 @@ class HalvesTeam:
         if turn == 0:
             for seen, messages in zip(self.halves_grader.seen, answers, strict=True):
                 for message in messages:
-                    message.note(TELLS, message.text.strip() == str(sum(seen)))
+                    message.add_metadata(TELLS, message.text.strip() == str(sum(seen)))
             return [0.0] * len(joint)
         right = [[await self._grade_turn(one) for one in mine] for mine in answers]
         for k, one in enumerate(answers[0]):
-            one.note(BOTH, right[0][k] and right[1][k])
+            one.add_metadata(BOTH, right[0][k] and right[1][k])
         return [sum(right[i][k] for i, k in enumerate(places)) / 2 for places in joint]
 
     async def _grade_turn(self, turn: Turn) -> bool:
@@ -135,11 +135,11 @@ class HalvesTeam:
         if grade.value is None:
             turn.fail(grade.reason or "ungraded")
             return False
-        turn.note(CORRECT, grade.value)
+        turn.add_metadata(CORRECT, grade.value)
         if turn.parsed.ok:
-            turn.show(ANSWER, turn.parsed.answer)
+            turn.add_finding(ANSWER, turn.parsed.answer)
         else:
-            turn.show(FAILURE, turn.parsed.reason)
+            turn.add_finding(FAILURE, turn.parsed.reason)
         return grade.value
 
 

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from cotrain.core.signals import Signal
 from cotrain.recipes.magrpo.joint import Pairing, answer_returns, backed_up_return, joint_actions
-from cotrain.rollout.event_loop import together
+from cotrain.rollout.event_loop import gather
 from cotrain.rollout.role import Turn
 
 JOINT = Signal("joint", meaning="return of the joint actions that an answer took part in")
@@ -71,8 +71,8 @@ async def play_tree(
     nodes: list[Node] = []
     paths: list[Path] = [()]
     for turn in range(turns):
-        answers = await together([_ask_team(team, path, agents) for path in paths])
-        rewards = await together([team.reward_actions(one, joint, turn) for one in answers])
+        answers = await gather([_ask_team(team, path, agents) for path in paths])
+        rewards = await gather([team.reward_actions(answer, joint, turn) for answer in answers])
         level = [_node_of(*one, joint) for one in zip(paths, answers, rewards, strict=True)]
         nodes, paths = (
             nodes + level,
@@ -99,7 +99,7 @@ async def play_tree(
 def _ask_team(team: Team, path: Path, agents: int) -> Coroutine[Any, Any, list[list[Turn]]]:
     """All agents' answers at one node, asked at once; the node has the name of what was said last."""
     node = "+".join(turn.id for turn in path[-1]) if path else None
-    return together([team.ask_agent(agent, path, node) for agent in range(agents)])
+    return gather([team.ask_agent(agent, path, node) for agent in range(agents)])
 
 
 def _node_of(path: Path, answers: list[list[Turn]], rewards: list[float | None], joint: JointActions) -> Node:

@@ -26,35 +26,35 @@ from functools import partial
 from typing import Literal
 
 from cotrain import (
+    GRPO,
     OUTCOME,
     ConfigError,
     Objective,
     Recipe,
     Roles,
-    Settings,
+    RunConfig,
     Task,
     Turn,
+    constant_schedule,
     examine,
     frozen,
+    gather,
     gives,
-    grpo,
     recipe,
     rng_of,
-    single,
-    together,
 )
-from cotrain.algorithms.policy_gradient import After, drop_flat_groups
-from cotrain.core.notes import FAILURE, Finding, Note
+from cotrain.algorithms.policy_gradient import SampleEdit, drop_flat_groups
+from cotrain.core.notes import FAILURE, Finding, Metadata
 from cotrain.data.word_problems import search_corpus
 from cotrain.data.word_problems.source import WordProblems
 from cotrain.recipes.mars.subsample import Subsample
 from cotrain.rollout import common_roles
 from cotrain.rollout.tools.search import AskFailed, Search, ask_search, check_search
 
-INFORMED = Note[float]("informed", float, "share of the facts that reached the solver")
-FOUND = Note[bool]("found", bool, "did the search find every fact")
-RECALL = Note[float]("recall", float, "share of the shown facts that the digest holds")
-PRECISION = Note[float]("precision", float, "share of the digest's sentences that are facts")
+INFORMED = Metadata[float]("informed", float, "share of the facts that reached the solver")
+FOUND = Metadata[bool]("found", bool, "did the search find every fact")
+RECALL = Metadata[float]("recall", float, "share of the shown facts that the digest holds")
+PRECISION = Metadata[float]("precision", float, "share of the digest's sentences that are facts")
 NOTHING = "Nothing."  # the digest of documents that hold nothing of use
 QUERY = Finding[str]("query", str, "what was searched for")
 
@@ -88,7 +88,7 @@ async def research(
         packed = first_fit_decreasing([len(document) for document in documents], bin_size)
         bins = ["\n".join(documents[i] for i in chosen) for chosen in packed]
         digester = roles.digester
-        digests = await together(
+        digests = await gather(
             [digester(group=digester.whole_group, documents=bin_text, purpose=question) for bin_text in bins]
         )
         for shown, turn in zip(bins, digests, strict=True):
@@ -101,7 +101,7 @@ async def research(
     if correct is None:
         return
     if search is None:
-        solution.note(INFORMED, sum(fact in context for fact in facts) / max(1, len(facts)))
+        solution.add_metadata(INFORMED, sum(fact in context for fact in facts) / max(1, len(facts)))
     for turn in (*calls, solution):
         turn.reward(OUTCOME, float(correct))
 
@@ -111,15 +111,15 @@ async def search_documents(
 ) -> tuple[str, ...]:
     """What the tool returns; the package's own gives the same to all members of a group that ask the same."""
     query = plan.parsed.text if plan.parsed.ok else ""
-    plan.show(*(QUERY, query) if query else (FAILURE, plan.parsed.reason))
+    plan.add_finding(*(QUERY, query) if query else (FAILURE, plan.parsed.reason))
     if search is not None:
         try:
             return await ask_search(search, query) if query else ()
         except AskFailed as error:
-            plan.show(FAILURE, str(error))
+            plan.add_finding(FAILURE, str(error))
             return ()
     found = search_corpus.search_documents(task.prompt, query, rng_of("documents", task.id, query), noise=noise)
-    plan.note(FOUND, all(any(fact in document for document in found) for fact in facts))
+    plan.add_metadata(FOUND, all(any(fact in document for document in found) for fact in facts))
     return found
 
 
@@ -128,14 +128,14 @@ def note_digest(digest: Turn, shown: str, facts: tuple[str, ...]) -> None:
     wanted = {fact for fact in facts if fact in shown}
     sentences = search_corpus.split_sentences(digest.text) if facts else ()
     if wanted:
-        digest.note(RECALL, sum(fact in digest.text for fact in wanted) / len(wanted))
+        digest.add_metadata(RECALL, sum(fact in digest.text for fact in wanted) / len(wanted))
     if sentences and digest.text.strip() != NOTHING:
-        digest.note(PRECISION, sum(sentence in wanted for sentence in sentences) / len(sentences))
+        digest.add_metadata(PRECISION, sum(sentence in wanted for sentence in sentences) / len(sentences))
 
 
-@recipe(model="embedded-digest")
+@recipe(model="shipped-digest")
 def mars(
-    run: Settings,
+    run: RunConfig,
     *,
     bin_size: int = 120,  # characters that System 1 sees at a time
     noise: float = 1.0,  # irrelevant sentences for each fact
@@ -157,29 +157,29 @@ def mars(
     if bin_size < 1 or noise < 0.0:
         raise ConfigError(f"mars: bin_size {bin_size} and noise {noise}; expected characters above 0, and 0 or more")
     trained, digest = system1 == "trained", system1 != "none"
-    plain: tuple[After, ...] = (drop_flat_groups,)
-    after: tuple[After, ...] = (*plain, Subsample(size=run.group_size, by=sampling)) if balance else plain
+    plain: tuple[SampleEdit, ...] = (drop_flat_groups,)
+    after: tuple[SampleEdit, ...] = (*plain, Subsample(size=run.group_size, by=sampling)) if balance else plain
     also = (*(["planner"] if plan else []), *(["digester"] if trained and not decoupled else []))
-    reason = grpo(rewards={OUTCOME: 1.0}, kl=run.pull(), after=plain if decoupled else after)
-    objectives = {"system2": Objective(policy="model", on="solver", also=also, by=reason)}
+    reason = GRPO(reward_weights={OUTCOME: 1.0}, kl=run.kl_penalty(), edit_after=plain if decoupled else after)
+    objectives = {"system2": Objective(policy="model", role="solver", extra_roles=also, algorithm=reason)}
     if trained and decoupled:
-        digesting = grpo(rewards={OUTCOME: 1.0}, kl=run.pull(), after=after)
-        objectives["system1"] = Objective(policy="model", on="digester", by=digesting)
-    policies = {"model": run.learner(), **run.start()}
+        digesting = GRPO(reward_weights={OUTCOME: 1.0}, kl=run.kl_penalty(), edit_after=after)
+        objectives["system1"] = Objective(policy="model", role="digester", algorithm=digesting)
+    policies = {"model": run.learner(), **run.reference_policies()}
     if system1 == "frozen":
-        policies["start"] = frozen(run.model)
+        policies["reference"] = frozen(run.model)
     roles = {"solver": common_roles.solver("model", run.model)}
     if plan:
         roles["planner"] = common_roles.planner("model", run.model)
     if digest:
-        roles["digester"] = common_roles.digester("model" if trained else "start", run.model)
+        roles["digester"] = common_roles.digester("model" if trained else "reference", run.model)
     play = partial(research, bin_size=bin_size, noise=noise, plan=plan, digest=digest, search=search)
     return run.recipe(
         "mars" if trained else f"mars-{system1}",
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=single(play, *objectives, name="both"),
+        schedule=constant_schedule(play, *objectives, name="both"),
         evaluate=play,
     )
 

@@ -24,7 +24,7 @@ WAYS = ("random", "advantage")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subsample:
-    """How many samples of a group are learned from, and which; a function for ``PolicyGradient.after``."""
+    """How many samples of a group are learned from, and which; a function for ``PolicyGradient.edit_after``."""
 
     size: int
     by: Literal["random", "advantage"] = "random"

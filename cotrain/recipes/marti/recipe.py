@@ -10,7 +10,7 @@ budget its authors saw it beat their workflows before training. ``shaping="local
 ``over="all"`` takes Q of a debate over all agents, as their code does (their documentation: over the agent's own
 turns). ``still`` names an agent that stays as it was.
 
-Different from the authors' code: GRPO for GSPO, no KL by default. ``embedded-games`` was taught the prompt with others'
+Different from the authors' code: GRPO for GSPO, no KL by default. ``shipped-games`` was taught the prompt with others'
 answers by repeating one of them, which tells it nothing of the truth.
 """
 
@@ -20,19 +20,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from cotrain import ConfigError, Objective, Recipe, Role, Settings, frozen, measure_solver, recipe, single
-from cotrain.algorithms.grpo import BY_NAME
+from cotrain import ConfigError, Objective, Recipe, Role, RunConfig, constant_schedule, frozen, measure_solver, recipe
+from cotrain.algorithms.grpo import ALGORITHMS
 from cotrain.config.policy_base import Policy
 from cotrain.core.arguments import Weight
 from cotrain.core.notes import TEAM
-from cotrain.metrics.heldout import measure_note
+from cotrain.metrics.heldout import measure_metadata
 from cotrain.recipes.marti.workflows import AGENTS, HEAR, HEAR_FULL, SHAPED, Shaping, Workflow, check_workflow, work
 from cotrain.rollout import common_roles
 
 
-@recipe(model="embedded-games", kl=0.0, steps=80)
+@recipe(model="shipped-games", kl=0.0, steps=80)
 def marti(
-    run: Settings,
+    run: RunConfig,
     *,
     workflow: Workflow = "debate",  # who hears whom
     agents: int | None = None,  # how many; by default 2, and 3 for a chain or a mixture
@@ -58,7 +58,7 @@ def marti(
     policies: dict[str, Policy] = {
         f"agent{i}": run.learner(name) if i in learns else frozen(name) for i, name in enumerate(agent_models)
     }
-    policies |= run.start()
+    policies |= run.reference_policies()
     roles: dict[str, Role] = {}
     for i, name in enumerate(agent_models):
         plain = common_roles.solver(f"agent{i}", name)
@@ -68,12 +68,14 @@ def marti(
             roles[f"agent{i}"] = plain
         if i in hearers:
             common_roles.check_taught("marti", name)
-            roles[f"agent{i}_hears"] = replace(plain, prompt=HEAR if common_roles.speaks_short(name) else HEAR_FULL)
+            roles[f"agent{i}_hears"] = replace(plain, prompt=HEAR if common_roles.is_terse(name) else HEAR_FULL)
     objectives = {}
     for i in learns:
         agent_roles = [role for role in (f"agent{i}", f"agent{i}_hears") if role in roles]
-        by = BY_NAME[estimator](rewards={SHAPED: 1.0}, kl=run.pull())
-        objectives[f"agent{i}"] = Objective(policy=f"agent{i}", on=agent_roles[0], also=tuple(agent_roles[1:]), by=by)
+        by = ALGORITHMS[estimator](reward_weights={SHAPED: 1.0}, kl=run.kl_penalty())
+        objectives[f"agent{i}"] = Objective(
+            policy=f"agent{i}", role=agent_roles[0], extra_roles=tuple(agent_roles[1:]), algorithm=by
+        )
     play = partial(
         work, workflow=workflow, agents=count, rounds=rounds, shaping=shaping, alpha=alpha, beta=beta, over=over
     )
@@ -83,7 +85,7 @@ def marti(
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=single(play, *objectives, name=workflow),
+        schedule=constant_schedule(play, *objectives, name=workflow),
         evaluate=play,
-        measures=(measure_note(first, TEAM), measure_solver(first, 8)),
+        measures=(measure_metadata(first, TEAM), measure_solver(first, 8)),
     )

@@ -34,7 +34,7 @@ from cotrain.core.notes import CORRECT, TEAM
 from cotrain.core.seeding import rng_of
 from cotrain.core.signals import Signal, gives
 from cotrain.core.types import Task
-from cotrain.rollout.event_loop import together
+from cotrain.rollout.event_loop import gather
 from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.reviews import review
@@ -118,7 +118,7 @@ async def work(
     shaping, over = "local" if workflow == "vote" else shaping, over if workflow == "debate" else "all"
     pay_turns(plays, team_right, shaping=shaping, alpha=alpha, beta=beta, over=over)
     if plays:
-        plays[0].turn.note(TEAM, team_right)
+        plays[0].turn.add_metadata(TEAM, team_right)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +173,7 @@ class WorkflowGame:
         return await self._examine_turns(asked, speakers, number)
 
     async def _examine_turns(self, asked: Sequence[Any], speakers: Sequence[int], number: int) -> list[WorkflowTurn]:
-        turns = await together(list(asked))
+        turns = await gather(list(asked))
         found = [(i, turn, await examine(self.task, self.roles, turn)) for i, turn in zip(speakers, turns, strict=True)]
         return [WorkflowTurn(turn=t, agent=i, round=number, right=float(r)) for i, t, r in found if r is not None]
 

@@ -11,7 +11,7 @@ from functools import partial
 from math import tanh
 from typing import Any, Literal
 
-from cotrain import CORRECT, Roles, Signal, Task, Turn, gives, rng_of, together
+from cotrain import CORRECT, Roles, Signal, Task, Turn, gather, gives, rng_of
 from cotrain.algorithms.functional.aggregate import aggregate
 from cotrain.core.arguments import Positive
 from cotrain.core.notes import FINAL, SCORE
@@ -68,10 +68,10 @@ async def judge_pair(
         roles.judge.many(asked, group=first.id, parent=first, problem=task.prompt, **fields)
         for (first, _), fields in zip(pairs, shown, strict=True)
     ]
-    for (first, second), judgements in zip(pairs, await together(calls), strict=True):
+    for (first, second), judgements in zip(pairs, await gather(calls), strict=True):
         truth = CORRECT.require(first)
         for turn in judgements:
-            turn.note(CORRECT, truth)
+            turn.add_metadata(CORRECT, truth)
             show_verdict(turn)
             turn.reward(RIGHT, float(is_right(turn, truth)))
             turn.reward(VERDICT, verdict_reward(turn, truth, pay))
@@ -120,11 +120,11 @@ def verdict_reward(turn: Turn, truth: bool, pay: str) -> float:
 async def rate_replies(task: Task, roles: Roles, replies: Sequence[Turn]) -> None:
     """The scalar judge's score of each reply."""
     rate = partial(roles.judge, problem=task.prompt, reference="", group=roles.judge.whole_group)
-    for reply, turn in zip(replies, await together([rate(parent=r, solution=r.text) for r in replies]), strict=True):
+    for reply, turn in zip(replies, await gather([rate(parent=r, solution=r.text) for r in replies]), strict=True):
         if turn.failed:  # the reply is too long for it
             continue
-        turn.note(CORRECT, CORRECT.require(reply))
-        turn.show(SCORE, probability_of(turn.score))
+        turn.add_metadata(CORRECT, CORRECT.require(reply))
+        turn.add_finding(SCORE, probability_of(turn.score))
         turn.reward(LABEL, float(CORRECT.require(reply)))
 
 
@@ -133,13 +133,13 @@ async def rate_judgements(task: Task, roles: Roles, seen: Sequence[Turn], judgem
     material = "\n".join((task.prompt, *(reply.text for reply in seen)))
     readable = [turn for turn in judgements if turn.parsed.ok]
     rate = partial(roles.meta, problem=material, reference="", group=seen[0].id)
-    for turn, rating in zip(readable, await together([rate(parent=t, solution=t.text) for t in readable]), strict=True):
+    for turn, rating in zip(readable, await gather([rate(parent=t, solution=t.text) for t in readable]), strict=True):
         if rating.failed:
             continue
         right = is_right(turn, CORRECT.require(turn))
-        rating.note(CORRECT, right)
-        rating.show(FINAL, rating.score > 0.0)
-        rating.show(SCORE, probability_of(rating.score))
+        rating.add_metadata(CORRECT, right)
+        rating.add_finding(FINAL, rating.score > 0.0)
+        rating.add_finding(SCORE, probability_of(rating.score))
         rating.reward(LABEL, float(right))
 
 

@@ -35,24 +35,24 @@ from functools import partial
 from typing import Literal
 
 from cotrain import (
+    GRPO,
+    SFT,
     ConfigError,
     Objective,
     Recipe,
     Role,
+    RunConfig,
     Sampling,
-    Settings,
-    Sft,
-    grpo,
+    constant_schedule,
     program,
     recipe,
     reward_model,
-    single,
 )
 from cotrain.algorithms.contract import Algorithm
 from cotrain.algorithms.reward_model import Pairwise, Pointwise
 from cotrain.core.arguments import Weight, at_least
 from cotrain.formats.role_prompts import SOLVE_BARE
-from cotrain.metrics.heldout import measure_judge
+from cotrain.metrics.heldout import measure_verifier
 from cotrain.prompts.templates import SOLVE
 from cotrain.recipes.pair_judge.judging import (
     COMPARES,
@@ -79,7 +79,7 @@ STANDING = 1e-30  # a learning rate at which no float32 weight moves
 
 @recipe(reads="pairs", kl=0.0)
 def pair_judge(
-    run: Settings,
+    run: RunConfig,
     *,
     form: Form | None = None,  # what the judge writes; by default rmr1, and steps of a model that knows short formats
     learn: Literal["rl", "sft", "none"] = "rl",  # from all judgements by RL, from right ones by imitation, or not
@@ -93,26 +93,26 @@ def pair_judge(
     max_tokens: int = 1024,  # of prompt and reply together; pairs with a longer one are left out and counted
 ) -> Recipe:
     check_pairs("pair_judge", run.problems)
-    form = form or ("steps" if common_roles.speaks_short(run.model) else "rmr1")
+    form = form or ("steps" if common_roles.is_terse(run.model) else "rmr1")
     check_choices(run, form, learn, votes, keep, solutions)
     rate = STANDING if learn == "none" else run.lr
     policies = {
         "judge": reward_model(run.model, lr=rate) if form == "scalar" else run.learner(lr=rate),
         "says": program(say_reply, tokens_of="judge"),
-        **(run.start() if learn == "rl" else {}),
+        **(run.reference_policies() if learn == "rl" else {}),
     }
-    prompt = SOLVE if common_roles.speaks_short(run.model) else SOLVE_BARE
+    prompt = SOLVE if common_roles.is_terse(run.model) else SOLVE_BARE
     roles = {
         "judge": common_roles.rater("judge") if form == "scalar" else FORMS[form]("judge", run.model),
         "reply": Role(policy="says", prompt=prompt, sampling=Sampling(max_tokens=max_tokens)),
     }
-    by: Algorithm = Sft(where=RIGHT) if learn == "sft" else grpo(rewards={VERDICT: 1.0}, kl=run.pull())
-    objectives = {"judge": Objective(policy="judge", on="judge", by=Pairwise() if form == "scalar" else by)}
+    by: Algorithm = SFT(where=RIGHT) if learn == "sft" else GRPO(reward_weights={VERDICT: 1.0}, kl=run.kl_penalty())
+    objectives = {"judge": Objective(policy="judge", role="judge", algorithm=Pairwise() if form == "scalar" else by)}
     if solutions:
-        objectives["solutions"] = Objective(policy="judge", on="reply", by=Sft(weight=WEIGHT))
+        objectives["solutions"] = Objective(policy="judge", role="reply", algorithm=SFT(weight=WEIGHT))
     if keep:
         policies["meta"], roles["meta"] = reward_model(run.model, lr=rm_lr), common_roles.rater("meta")
-        objectives["meta"] = Objective(policy="meta", on="meta", by=Pointwise())
+        objectives["meta"] = Objective(policy="meta", role="meta", algorithm=Pointwise())
     play = partial(judge_pair, form=form, most=max_tokens, meta=bool(keep))
     train = partial(play, asked=run.group_size, orders=orders, pay=pay, solutions=solutions)
     combine = combine or ("majority" if form in LETTERS else "mean")
@@ -122,19 +122,19 @@ def pair_judge(
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=single(train, *objectives, name="judge", group_size=1),
+        schedule=constant_schedule(train, *objectives, name="judge", group_size=1),
         evaluate=play,
         measures=(
             measured,
-            *(() if form == "scalar" else (measure_judge("judge"),)),
-            *((measure_judge("meta", gap="meta/gap"),) if keep else ()),
+            *(() if form == "scalar" else (measure_verifier("judge"),)),
+            *((measure_verifier("meta", gap="meta/gap"),) if keep else ()),
         ),
     )
     scalar = form == "scalar"
     return replace(made, evaluation=replace(made.evaluation, greedy=not scalar, group_size=1 if scalar else votes))
 
 
-def check_choices(run: Settings, form: Form, learn: str, votes: int, keep: int, solutions: float) -> None:
+def check_choices(run: RunConfig, form: Form, learn: str, votes: int, keep: int, solutions: float) -> None:
     """Raise ConfigError for what does not go together."""
     at_least(1, "pair_judge", votes=votes)
     if not 0 <= keep <= votes:

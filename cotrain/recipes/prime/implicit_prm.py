@@ -34,27 +34,27 @@ from cotrain.algorithms.functional.late_torch import torch
 from cotrain.algorithms.functional.likelihood import outcome_cross_entropy
 from cotrain.algorithms.functional.reductions import masked_sum
 from cotrain.algorithms.functional.values import gae
-from cotrain.algorithms.policy_gradient import CLIPPED, Kl, check_loss, has_other_terms, policy_loss, uses_ratio
+from cotrain.algorithms.policy_gradient import PPO_CLIP, KLPenalty, check_loss, has_other_terms, policy_loss, uses_ratio
 from cotrain.algorithms.policy_loss import TokenLoss
 from cotrain.algorithms.ppo import ValueRegression, old_values_of
-from cotrain.algorithms.samples import first_samples, pools_of, trajectories_of, usable_samples, value_of
+from cotrain.algorithms.samples import first_samples, index_groups, trajectories_of, usable_samples, value_of
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.signals import OUTCOME, Signal
 from cotrain.core.types import State
 
-Estimator = Literal["rloo", "reinforce++", "grpo", "ppo"]
+PrimeEstimator = Literal["rloo", "reinforce++", "grpo", "ppo"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImplicitPrm:
     """φ's side: learns from the generator's answers and their outcomes."""
 
-    reference: str = "start"
+    reference: str = "reference"
     outcome: Signal = OUTCOME
     beta: float = 0.05
 
     def needs(self) -> Needs:
-        return Needs(reads=(self.outcome,), on_policy=False, reference=self.reference)
+        return Needs(reward_signals=(self.outcome,), on_policy=False, reference=self.reference)
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
         graded, dropped = usable_samples(batch.samples, (self.outcome,))
@@ -84,17 +84,17 @@ class Prime:
     """The generator's side."""
 
     prm: str = "prm"
-    reference: str = "start"
+    reference: str = "reference"
     outcome: Signal = OUTCOME
     process_weight: float = 5.0  # of the process returns, before whitening
     outcome_weight: float = 5.0
     keep: tuple[float, float] = (0.2, 0.8)  # share of right answers of a group that is learned from
     max_return_norm: bool = True
-    estimator: Estimator = "rloo"
+    estimator: PrimeEstimator = "rloo"
     values: str = "critic"  # of ppo: the policy that predicts returns, and λ of the advantages
     lam: float = 0.95
-    loss: TokenLoss = CLIPPED
-    kl: Kl | None = None
+    loss: TokenLoss = PPO_CLIP
+    kl: KLPenalty | None = None
 
     def __post_init__(self) -> None:
         low, high = self.keep
@@ -104,20 +104,26 @@ class Prime:
             raise ConfigError(
                 "Prime: the weights of outcome and process are both 0, so that nothing is learned; raise one"
             )
-        if self.estimator not in get_args(Estimator):
-            raise UnknownName("estimator of Prime", self.estimator, get_args(Estimator))
+        if self.estimator not in get_args(PrimeEstimator):
+            raise UnknownName("estimator of Prime", self.estimator, get_args(PrimeEstimator))
         if not 0.0 <= self.lam <= 1.0:
             raise ConfigError(f"Prime: lam is {self.lam}; expected a number in [0, 1]")
         check_loss(self.loss)
 
     def needs(self) -> Needs:
         scores = (self.prm, self.reference) if self.process_weight else ()
-        pull = self.kl.reference if self.kl else None
+        pull = self.kl.to if self.kl else None
         zeros = has_other_terms(self.loss, self.kl, 0.0)
         ratio = uses_ratio(self.loss)
         values = self.values if self.estimator == "ppo" else None
         return Needs(
-            reads=(self.outcome,), group=2, scores=scores, values=values, reference=pull, zeros=zeros, ratio=ratio
+            reward_signals=(self.outcome,),
+            min_group_size=2,
+            scores=scores,
+            values=values,
+            reference=pull,
+            zero_advantage_has_gradient=zeros,
+            off_policy_corrected=ratio,
         )
 
     def keep_samples(self, batch: Batch) -> tuple[list[Sample], dict[str, float], dict[str, int]]:
@@ -143,7 +149,7 @@ class Prime:
         kept_samples, metrics, dropped = self.keep_samples(batch)
         if not kept_samples:
             return Credit(samples=(), metrics=metrics, dropped=dropped), state
-        pools, _ = pools_of(kept_samples)
+        group_ids, _ = index_groups(kept_samples)
         outcomes = torch.tensor([value_of(s, self.outcome) for s in kept_samples], dtype=torch.float64)
         rewards = self._process_rewards(kept_samples)
         if self.process_weight:
@@ -154,14 +160,14 @@ class Prime:
         else:
             answers, (trajectories, _) = first_samples(kept_samples), trajectories_of(kept_samples)
             values = torch.tensor([value_of(answer, self.outcome) for answer in answers], dtype=torch.float64)
-            answer_pools, _ = pools_of(answers)
+            answer_group_ids, _ = index_groups(answers)
             compared = {
-                "rloo": leave_one_out(values, answer_pools),
+                "rloo": leave_one_out(values, answer_group_ids),
                 "reinforce++": values,
-                "grpo": group_mean_std(values, answer_pools, std="sample"),
+                "grpo": group_mean_std(values, answer_group_ids, std="sample"),
             }[self.estimator][trajectories]
             returns = [(self.outcome_weight * compared[i]).repeat(len(s.token_ids)) for i, s in enumerate(kept_samples)]
-            for i, tokens in enumerate(self._compare_tokens(rewards, pools) if self.process_weight else ()):
+            for i, tokens in enumerate(self._compare_tokens(rewards, group_ids) if self.process_weight else ()):
                 returns[i] = returns[i] + self.process_weight * reward_to_go(tokens)
         whole = torch.cat(returns) if self.estimator == "grpo" else whiten(torch.cat(returns))
         token_advantages = whole.split([len(s.token_ids) for s in kept_samples])
@@ -188,17 +194,17 @@ class Prime:
             rewards = [r / largest for r in rewards] if largest > 0.0 else rewards
         return rewards
 
-    def _compare_tokens(self, rewards: Sequence[torch.Tensor], pools: torch.Tensor) -> Sequence[torch.Tensor]:
+    def _compare_tokens(self, rewards: Sequence[torch.Tensor], group_ids: torch.Tensor) -> Sequence[torch.Tensor]:
         """The process rewards ``[T]`` of each answer, beside those of its group."""
         if self.estimator == "grpo":
             lengths = torch.tensor([len(r) for r in rewards])
-            return group_mean_std(torch.cat(list(rewards)), pools.repeat_interleave(lengths), std="sample").split(
+            return group_mean_std(torch.cat(list(rewards)), group_ids.repeat_interleave(lengths), std="sample").split(
                 lengths.tolist()
             )
         if self.estimator == "reinforce++":
             return rewards
-        shift = leave_one_out(torch.stack([r.mean() for r in rewards]), pools)
-        counts = torch.bincount(pools).double()[pools]
+        shift = leave_one_out(torch.stack([r.mean() for r in rewards]), group_ids)
+        counts = torch.bincount(group_ids).double()[group_ids]
         # r_t · N/(N−1) − Σ_j mean_j/(N−1): each token against the others' mean token; 0 for an answer that is alone
         scales = torch.where(counts > 1, counts / (counts - 1.0), 0.0)
         return [(r - r.mean()) * scales[i] + shift[i] for i, r in enumerate(rewards)]
@@ -217,7 +223,9 @@ class PrimeValues:
 
     @property
     def _by(self) -> ValueRegression:
-        return ValueRegression(rewards={self.paid_by.outcome: 1.0}, values=self.paid_by.values, lam=self.paid_by.lam)
+        return ValueRegression(
+            reward_weights={self.paid_by.outcome: 1.0}, values=self.paid_by.values, lam=self.paid_by.lam
+        )
 
     def needs(self) -> Needs:
         return replace(self._by.needs(), scores=self.paid_by.needs().scores)

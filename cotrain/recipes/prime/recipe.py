@@ -17,17 +17,17 @@ from __future__ import annotations
 
 from typing import Literal
 
-from cotrain import Objective, Phase, Recipe, Settings, alternate, critic, frozen, recipe, solve
+from cotrain import Objective, Phase, Recipe, RunConfig, alternate, critic, frozen, recipe, solve
 from cotrain.config.evaluation import Implied
 from cotrain.core.arguments import Weight
 from cotrain.core.errors import ConfigError
-from cotrain.recipes.prime.implicit_prm import Estimator, ImplicitPrm, Prime, PrimeValues
+from cotrain.recipes.prime.implicit_prm import ImplicitPrm, Prime, PrimeEstimator, PrimeValues
 from cotrain.rollout import common_roles
 
 
 @recipe(without=("kl",))
 def prime(
-    run: Settings,
+    run: RunConfig,
     *,
     prm_lr: float = 2e-4,  # learning rate of φ
     beta: Weight = 0.05,  # scales log-ratios to rewards
@@ -35,7 +35,7 @@ def prime(
     prm: Literal["online", "frozen", "none"] = "online",  # when φ learns
     update: Literal["after", "before"] = "after",  # it has scored a batch
     warmup: int = 0,  # steps in which φ alone learns
-    estimator: Estimator = "rloo",  # how answers of a group are compared; ppo: each with what a critic predicts
+    estimator: PrimeEstimator = "rloo",  # how answers of a group are compared; ppo: each with what a critic predicts
     critic_lr: float = 1e-3,  # learning rate of the critic of ppo
     lam: float = 0.95,  # λ of the advantages of ppo
     process_weight: Weight = 5.0,  # of φ's rewards beside the outcome
@@ -59,13 +59,13 @@ def prime(
         lam=lam,
     )
     policies = {"generator": run.learner()}
-    objectives = {"generator": Objective(policy="generator", on="solver", by=pays)}
+    objectives = {"generator": Objective(policy="generator", role="solver", algorithm=pays)}
     if has_prm:
-        policies |= {"prm": run.learner(lr=prm_lr), "start": frozen(run.model)}
-        objectives["prm"] = Objective(policy="prm", on="solver", by=ImplicitPrm(beta=beta))
+        policies |= {"prm": run.learner(lr=prm_lr), "reference": frozen(run.model)}
+        objectives["prm"] = Objective(policy="prm", role="solver", algorithm=ImplicitPrm(beta=beta))
     if has_critic:
         policies["critic"] = critic(run.model, lr=critic_lr)
-        objectives["values"] = Objective(policy="critic", on="solver", by=PrimeValues(paid_by=pays))
+        objectives["values"] = Objective(policy="critic", role="solver", algorithm=PrimeValues(paid_by=pays))
 
     # Who learns from a batch, and in which order: the reward model first, as in the authors' code, if so asked.
     learners = ["generator"]
@@ -91,5 +91,5 @@ def prime(
         objectives=objectives,
         schedule=schedule,
         evaluate=solve,
-        implied=(Implied(policy="prm", reference="start"),) if has_prm else (),
+        implied=(Implied(policy="prm", reference="reference"),) if has_prm else (),
     )

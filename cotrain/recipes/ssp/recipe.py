@@ -5,7 +5,7 @@ and writes a question; it must keep the rules, and a reader must find the answer
 ``noise`` others, without searching. ``group_size`` solvers search for the question. The proposer's turns earn 1 − p
 without a baseline (REINFORCE) and are learned first; the solvers' turns are compared with each other (GRPO). Rejected
 questions are replaced by older ones; the pool is part of every checkpoint. Nobody rewarded knows what the program
-knows: ``proposer/truth/valid`` holds the reader against it.
+knows: ``proposer/metadata/valid`` holds the reader against it.
 
 Controls: ``noise=0`` verifies without noise passages, ``verify=False`` not at all; ``proposer="frozen"`` searches and
 writes as the model did at its start; ``invalid=-0.1`` is the penalty with which its authors saw valid
@@ -17,7 +17,7 @@ answer of a training task, whose own question the proposer never sees.
 Different from the authors' code: without ``search`` the library is the facts of one word problem, a search finds one
 sentence by its noun, and a proposer is told where to begin, since numbers cannot be searched for; the reader is the
 model at its start, not a larger judge, and is asked ``reads`` times; each turn is asked anew with all that was found.
-The pool is never wiped. ``embedded-search`` was taught to search, and to work a question out before it writes it.
+The pool is never wiped. ``shipped-search`` was taught to search, and to work a question out before it writes it.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from functools import partial
 from typing import Literal
 
 from cotrain import (
+    GRPO,
     OUTCOME,
     ConfigError,
     Objective,
     Phase,
     Recipe,
     Role,
+    RunConfig,
     Sampling,
-    Settings,
     alternate,
     frozen,
-    grpo,
     measure_solver,
     recipe,
 )
 from cotrain.algorithms.policy_gradient import PolicyGradient
 from cotrain.core.notes import GATHERED
 from cotrain.data.word_problems.source import WordProblems, study_problems
-from cotrain.metrics.heldout import measure_note
+from cotrain.metrics.heldout import measure_metadata
 from cotrain.recipes.ssp.searching import OwnLibrary, answer_to_ask_for, find_and_solve, search_and_play
 from cotrain.rollout import common_roles
 from cotrain.rollout.proposals import LEARNABLE, PROPOSE, PROPOSE_FULL, parse_proposal
@@ -72,9 +72,9 @@ something that takes several of the facts that were found. End with a question m
 {hint}"""
 
 
-@recipe(model="embedded-search", kl=0.0, group_size=5, steps=100)
+@recipe(model="shipped-search", kl=0.0, group_size=5, steps=100)
 def ssp(
-    run: Settings,
+    run: RunConfig,
     *,
     turns: int = 5,  # searches of one question, at most
     noise: int = 4,  # passages about something else that the reader sees too
@@ -99,7 +99,7 @@ def ssp(
     if min(turns, reads) < 1 or noise < 0:
         raise ConfigError(f"ssp: turns is {turns}, reads {reads} and noise {noise}; expected at least 1, 1 and 0")
     common_roles.check_taught("ssp", run.model)
-    run, short, learns = replace(run, tasks=source), common_roles.speaks_short(run.model), proposer == "trained"
+    run, short, learns = replace(run, tasks=source), common_roles.is_terse(run.model), proposer == "trained"
     writer = "generator" if learns else "proposer"
     writes = Role(
         policy=writer,
@@ -109,17 +109,19 @@ def ssp(
     )
     solver = common_roles.solver("generator", run.model)
     roles = {"solver": solver, "searcher": common_roles.planner("generator", run.model), "proposer": writes}
-    roles |= {"seeker": common_roles.planner(writer, run.model), "reader": replace(solver, policy="start")}
+    roles |= {"seeker": common_roles.planner(writer, run.model), "reader": replace(solver, policy="reference")}
     if own is not None and not short:
         prompts = {"searcher": SEARCH_OWN, "seeker": SEEK_OWN, "proposer": WRITE_OWN}
         roles |= {name: replace(roles[name], prompt=prompt) for name, prompt in prompts.items()}
-    policies = {"generator": run.learner(), "start": frozen(run.model)}
-    solves = grpo(rewards={OUTCOME: 1.0}, kl=run.pull())
-    objectives = {"generator": Objective(policy="generator", on="solver", also=("searcher",), by=solves)}
+    policies = {"generator": run.learner(), "reference": frozen(run.model)}
+    solves = GRPO(reward_weights={OUTCOME: 1.0}, kl=run.kl_penalty())
+    objectives = {
+        "generator": Objective(policy="generator", role="solver", extra_roles=("searcher",), algorithm=solves)
+    }
     if learns:
         # a rejected question earns 0 and counts in the mean, so that ``invalid`` changes its reward alone
-        pays = PolicyGradient(rewards={LEARNABLE: 1.0}, advantage=None, after=())
-        objectives["proposer"] = Objective(policy=writer, on="proposer", also=("seeker",), by=pays)
+        pays = PolicyGradient(reward_weights={LEARNABLE: 1.0}, advantage=None, edit_after=())
+        objectives["proposer"] = Objective(policy=writer, role="proposer", extra_roles=("seeker",), algorithm=pays)
     else:
         policies["proposer"] = frozen(run.model)
     play = partial(
@@ -147,6 +149,6 @@ def ssp(
         objectives=objectives,
         schedule=alternate(phase, ratio=(1,)),
         evaluate=partial(find_and_solve, turns=turns, own=own),
-        measures=(measure_solver("solver", 8), *([measure_note("solver", GATHERED)] if own is None else [])),
+        measures=(measure_solver("solver", 8), *([measure_metadata("solver", GATHERED)] if own is None else [])),
         stores={"pool": TaskPool(cap=cap)},
     )

@@ -32,14 +32,14 @@ from random import Random
 
 from cotrain.core.arguments import NotNegative, Positive
 from cotrain.core.errors import ConfigError
-from cotrain.core.notes import ANSWER, FAILURE, GATHERED, PROBLEM, Finding, Note
+from cotrain.core.notes import ANSWER, FAILURE, GATHERED, PROBLEM, Finding, Metadata
 from cotrain.core.seeding import rng_of
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import ParseFailure, Task
 from cotrain.data.word_problems.problem import CONSTANT_MAX, Fact, Problem
 from cotrain.data.word_problems.reader import facts_in, problem_signature, read_problem, task_of
 from cotrain.data.word_problems.search_corpus import distractor_sentences, facts_and_question
-from cotrain.rollout.event_loop import together
+from cotrain.rollout.event_loop import gather
 from cotrain.rollout.proposals import LEARNABLE, SOLVED, VALID, text_of
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.readers import ENDLESS, TextReader
@@ -49,7 +49,7 @@ from cotrain.rollout.stores import MINTED, REPLAYED, TaskPool
 from cotrain.rollout.tools.search import AskFailed, Search, ask_search
 
 ENOUGH = "nothing"  # the search that ends a search
-VERIFIED = Note[bool]("verified", bool, "did the reader find the question's answer among the passages")
+VERIFIED = Metadata[bool]("verified", bool, "did the reader find the question's answer among the passages")
 SEARCHED = Finding[str]("searched", str, "what was searched for")
 
 
@@ -105,7 +105,7 @@ def mix_noise(trail: SearchTrail, noise: Sequence[str], rng: Random) -> list[str
 def library_of(text: str) -> dict[str, str]:
     """Noun → the sentence that defines it."""
     sentences, _ = facts_and_question(text)
-    return {fact.target: one for one in sentences for fact in facts_in(one)}
+    return {fact.target: sentence for sentence in sentences for fact in facts_in(sentence)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ class OwnLibrary:
         try:
             passages = await ask_search(self.search, trail.queries[-1])
         except AskFailed as error:
-            trail.turns[-1].show(FAILURE, str(error))
+            trail.turns[-1].add_finding(FAILURE, str(error))
         trail.found += passages
         trail.log.append("\n".join([f"Search: {trail.queries[-1]}", *(passages or ["Nothing was found."])]))
 
@@ -132,8 +132,8 @@ class OwnLibrary:
         size = source.size("train") or ENDLESS
         tasks = [source.get("train", place) for place in rng.sample(range(size), min(count + 1, size))]
         others = [other for other in tasks if other.id != task.id][:count]
-        results = await together([ask_search(self.search, other.prompt) for other in others])
-        return [new[0] for passages in results if (new := [one for one in passages if one not in found])]
+        results = await gather([ask_search(self.search, other.prompt) for other in others])
+        return [new[0] for passages in results if (new := [passage for passage in passages if passage not in found])]
 
 
 async def search_along(
@@ -149,12 +149,12 @@ async def search_along(
     for _ in range(most):
         live = [trail for trail in trails if not trail.over]
         for trail, turn in zip(
-            live, await together([role(group=group, question=t.shown_text) for t in live]), strict=True
+            live, await gather([role(group=group, question=t.shown_text) for t in live]), strict=True
         ):
             trail.turns.append(turn)
             turn.chat.join(trail.turns[0].chat)  # a search is one trajectory
             query = turn.parsed.text if turn.parsed.ok else ""
-            turn.show(*((SEARCHED, query) if query else (FAILURE, turn.parsed.reason)))
+            turn.add_finding(*((SEARCHED, query) if query else (FAILURE, turn.parsed.reason)))
             trail.over = query in ("", ENOUGH)
             if not trail.over:
                 trail.queries.append(query)
@@ -163,7 +163,7 @@ async def search_along(
                         shelf.get(query) or distractor_sentences(text, 1, rng_of("elsewhere", text, query))[0]
                     )
         if own is not None:
-            await together([own.look_up(trail) for trail in live if not trail.over])
+            await gather([own.look_up(trail) for trail in live if not trail.over])
 
 
 def question_aim(task: Task) -> tuple[str, int, int]:
@@ -190,9 +190,9 @@ def seeker_start(task: Task) -> str:
 
 def answer_to_ask_for(task: Task) -> str:
     """The answer of a task. Raises ConfigError where it has none."""
-    if task.answer is None:
+    if task.gold is None:
         raise ConfigError(f"ssp: task {task.id} has no answer that a question could be written for; give tasks that do")
-    return task.answer
+    return task.gold
 
 
 def broken_rule(question: str, answer: str, trail: SearchTrail) -> str | None:
@@ -241,14 +241,14 @@ async def search_and_play(
     problem = None
     if own is None:
         problem = truth_of(task.prompt, question)
-        proposal.note(VALID, problem is not None and str(problem.answer) == answer)
+        proposal.add_metadata(VALID, problem is not None and str(problem.answer) == answer)
     reason = broken_rule(question, answer, trail)
     if reason is None and own is not None and own.reader.is_held_out(question):
         reason = "held out"
     if reason is None and verify:
         try:
             is_kept = await _is_verified(task, roles, trail, question, answer, noise, reads, own)
-            proposal.note(VERIFIED, is_kept)
+            proposal.add_metadata(VERIFIED, is_kept)
             reason = None if is_kept else "not verified"
         except AskFailed as error:
             reason = str(error)
@@ -261,18 +261,18 @@ async def search_and_play(
             proposal.fail("ungraded")
             return
         name = problem_signature(problem) if problem else text if own is None else own.reader.signature_of(text)
-        proposal.show(MINTED, (text, answer, name, share))
-        proposal.note(SOLVED, share)
+        proposal.add_finding(MINTED, (text, answer, name, share))
+        proposal.add_metadata(SOLVED, share)
         for turn in proposer_turns:
             turn.chat.reward(LEARNABLE, 1.0 - share)
         return
-    proposal.show(FAILURE, reason)
+    proposal.add_finding(FAILURE, reason)
     for turn in proposer_turns:
         turn.chat.reward(LEARNABLE, invalid)
     if (old := pool.draw_problem(rng_of("replay", proposal.id, task.id))) is not None:
         share = await _search_and_solve(task, roles, old.problem, old.answer, proposal, samples, turns, own)
         if share is not None:
-            proposal.show(REPLAYED, (old.signature, share))
+            proposal.add_finding(REPLAYED, (old.signature, share))
 
 
 async def _is_verified(
@@ -297,7 +297,7 @@ async def _is_verified(
     known = None if own is None else own.reader.recall(question, answer, task)
     agreeing = 0
     for turn in found:
-        turn.show(*((ANSWER, turn.parsed.answer) if turn.parsed.ok else (FAILURE, turn.parsed.reason)))
+        turn.add_finding(*((ANSWER, turn.parsed.answer) if turn.parsed.ok else (FAILURE, turn.parsed.reason)))
         agreeing += bool(await _gives_answer(turn, answer, known, roles))
     return 2 * agreeing > reads
 
@@ -329,7 +329,7 @@ async def _search_and_solve(
     prompt, _, question = text.partition("\n") if own is None else ("", "", text)
     trails = [SearchTrail(question) for _ in range(samples)]
     await search_along(roles.searcher, trails, prompt, turns, f"{proposal.id}/search", own)
-    solved = await together([roles.solver(group=proposal.id, problem=trail.problem(question)) for trail in trails])
+    solved = await gather([roles.solver(group=proposal.id, problem=trail.problem(question)) for trail in trails])
     problem = truth_of(prompt, question) if own is None else None
     known = None if own is None else own.reader.recall(question, answer, task)
     rewards: list[bool] = []
@@ -338,8 +338,8 @@ async def _search_and_solve(
             await examine(task_of(problem, f"{task.id}/proposed"), roles, turn)
             _note_gathered(turn, trail, problem)
         else:
-            turn.show(PROBLEM, text)
-            turn.show(*((ANSWER, turn.parsed.answer) if turn.parsed.ok else (FAILURE, turn.parsed.reason)))
+            turn.add_finding(PROBLEM, text)
+            turn.add_finding(*((ANSWER, turn.parsed.answer) if turn.parsed.ok else (FAILURE, turn.parsed.reason)))
         is_right = await _gives_answer(turn, answer, known, roles)
         if is_right is None:
             continue
@@ -355,7 +355,7 @@ def _note_gathered(turn: Turn, trail: SearchTrail, problem: Problem) -> None:
     needed = set(problem.needed)
     for noun in problem.needed:
         needed |= rests_on(problem.relations[noun])
-    turn.note(GATHERED, len(needed & seen) / len(needed))
+    turn.add_metadata(GATHERED, len(needed & seen) / len(needed))
 
 
 async def find_and_solve(task: Task, roles: Roles, *, turns: Positive = 4, own: OwnLibrary | None = None) -> None:

@@ -12,7 +12,7 @@ training too (Search-R1, arXiv 2503.09516). ``search``, an async function of you
 problems; without it they have none, and a model is measured as its own engine alone.
 
 Different from the authors' code: a library of a dozen sentences, found by a noun; no thoughts; no KL by default.
-``embedded-games`` was taught the format, and the facts of ``World()`` with false ones among them.
+``shipped-games`` was taught the format, and the facts of ``World()`` with false ones among them.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from typing import Literal
 
 from cotrain import (
     FORMAT,
+    GRPO,
     OUTCOME,
     ConfigError,
     Objective,
     Recipe,
     Role,
+    RunConfig,
     Sampling,
-    Settings,
-    grpo,
+    constant_schedule,
     measure_solver,
     recipe,
-    single,
 )
 from cotrain.algorithms.advantage_edits import LeaveOut
 from cotrain.algorithms.policy_gradient import drop_flat_groups
 from cotrain.core.notes import GATHERED
-from cotrain.core.shipped import EMBEDDED
-from cotrain.metrics.heldout import measure_note
+from cotrain.core.shipped import SHIPPED
+from cotrain.metrics.heldout import measure_metadata
 from cotrain.recipes.ssrl.self_search import OWN, SUPPORTED, parse_searched, search_both_ways, search_within
 from cotrain.recipes.ssrl.world import World
 from cotrain.rollout import common_roles
@@ -59,9 +59,9 @@ Question:
 {problem}"""
 
 
-@recipe(model="embedded-games", kl=0.0, group_size=5, steps=60)
+@recipe(model="shipped-games", kl=0.0, group_size=5, steps=60)
 def ssrl(
-    run: Settings,
+    run: RunConfig,
     *,
     searches: Literal["self", "real"] = "self",  # who answers searches in training
     mask: bool = True,  # leave what the model wrote as information out of the loss
@@ -80,9 +80,9 @@ def ssrl(
     if turns < 1 or not 0.0 <= format_reward < 1.0:
         raise ConfigError(f"ssrl: turns is {turns} and format_reward {format_reward}; expected at least 1, and [0, 1)")
     common_roles.check_taught("ssrl", run.model)
-    if run.model in EMBEDDED and isinstance(source, World) and source != World():
+    if run.model in SHIPPED and isinstance(source, World) and source != World():
         raise ConfigError(f"ssrl: the model {run.model!r} knows the facts of World() alone, and tasks is {source}")
-    run, short = replace(run, tasks=source), common_roles.speaks_short(run.model)
+    run, short = replace(run, tasks=source), common_roles.is_terse(run.model)
     solver = Role(
         policy="generator",
         prompt=SEARCH if short else SEARCH_FULL,
@@ -91,13 +91,13 @@ def ssrl(
     )
     rewards = {OUTCOME: 1.0 - format_reward} | ({FORMAT: format_reward} if format_reward else {})
     after = (drop_flat_groups, LeaveOut(OWN)) if mask else (drop_flat_groups,)
-    learn = grpo(rewards=rewards, merge=True, after=after, kl=run.pull())
+    learn = GRPO(reward_weights=rewards, sum_rewards_first=True, edit_after=after, kl=run.kl_penalty())
     return run.recipe(
         "ssrl" + ("" if searches == "self" else "-real") + ("" if mask else "-unmasked"),
-        policies={"generator": run.learner(), **run.start()},
+        policies={"generator": run.learner(), **run.reference_policies()},
         roles={"solver": solver} | ({"grounded": solver} if engine else {}),
-        objectives={"generator": Objective(policy="generator", on="solver", by=learn)},
-        schedule=single(
+        objectives={"generator": Objective(policy="generator", role="solver", algorithm=learn)},
+        schedule=constant_schedule(
             partial(search_within, searches=searches, turns=turns, search=search), "generator", name="search"
         ),
         evaluate=partial(search_both_ways, turns=turns, search=search) if engine else search_within,
@@ -105,7 +105,7 @@ def ssrl(
             measure_solver("solver", 8),
             *([measure_solver("grounded", 8)] if engine else []),
             *(
-                [measure_note("solver", SUPPORTED), measure_note("solver", GATHERED)]
+                [measure_metadata("solver", SUPPORTED), measure_metadata("solver", GATHERED)]
                 if isinstance(source, World)
                 else []
             ),

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from cotrain.core.arguments import Positive
 from cotrain.core.errors import UnknownName
-from cotrain.core.notes import CORRECT, GATHERED, Note
+from cotrain.core.notes import CORRECT, GATHERED, Metadata
 from cotrain.core.signals import FORMAT, OUTCOME, Signal, gives
 from cotrain.core.types import ParseFailure, Span, Task
 from cotrain.formats.role_replies import FOUND, searched_solution, without_searches
@@ -35,7 +35,7 @@ from cotrain.rollout.tools.calls import CallFormat, ToolError, tag_format, use_t
 from cotrain.rollout.tools.search import AskFailed, Search, ask_search
 
 OWN = Signal("own_result", per="span", meaning="1 on what a policy wrote in the place of search results")
-SUPPORTED = Note[float]("supported", float, "share of the information it wrote itself that the library holds")
+SUPPORTED = Metadata[float]("supported", float, "share of the information it wrote itself that the library holds")
 ENGINES = ("self", "real")
 _PAIR = re.compile(r"<search>([^<]*)</search>\s*<found>([^<]*)</found>\s*")
 
@@ -67,11 +67,11 @@ async def search_within(
     if turn.failed:
         return
     chat = turn.chat
-    for block in FOUND.finditer(chat.answer_text):
+    for block in FOUND.finditer(chat.response_text):
         chat.reward(OWN, 1.0, span=Span(start=block.start(), end=block.end(), text=block.group()))
-    right, search_count = CORRECT.require(turn), chat.answer_text.count("<search>")
+    right, search_count = CORRECT.require(turn), chat.response_text.count("<search>")
     paired = searches == "real" or (
-        search_count == len(_PAIR.findall(chat.answer_text)) == chat.answer_text.count("<found>")
+        search_count == len(_PAIR.findall(chat.response_text)) == chat.response_text.count("<found>")
     )
     chat.reward(OUTCOME, float(right))
     chat.reward(FORMAT, float(turn.parsed.ok and search_count > 0 and paired))
@@ -95,16 +95,18 @@ async def play_answer(
             raise ToolError(str(error)) from error
 
     turn = await (use_tools(chat, {"search": look_up}, form=SEARCHES, most=turns) if searches == "real" else chat.say())
-    if await examine(task, roles, turn, text=without_searches(chat.answer_text)) is None:
+    if await examine(task, roles, turn, text=without_searches(chat.response_text)) is None:
         return turn
     if world is None:
         return turn
-    search_pairs = [(noun.strip(), said.strip()) for noun, said in _PAIR.findall(chat.answer_text)]
+    search_pairs = [(noun.strip(), said.strip()) for noun, said in _PAIR.findall(chat.response_text)]
     if search_pairs:
-        turn.note(SUPPORTED, sum(world.look_up(noun) == said for noun, said in search_pairs) / len(search_pairs))
-    searched_nouns = {noun.strip() for noun in re.findall(r"<search>([^<]*)</search>", chat.answer_text)}
+        turn.add_metadata(
+            SUPPORTED, sum(world.look_up(noun) == said for noun, said in search_pairs) / len(search_pairs)
+        )
+    searched_nouns = {noun.strip() for noun in re.findall(r"<search>([^<]*)</search>", chat.response_text)}
     needed = {fact.target for fact in world.problem.facts[:-1]}
-    turn.note(GATHERED, len(needed & searched_nouns) / len(needed))
+    turn.add_metadata(GATHERED, len(needed & searched_nouns) / len(needed))
     return turn
 
 

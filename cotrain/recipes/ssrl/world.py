@@ -81,7 +81,7 @@ class World:
                 return Task(
                     id=f"world/{split}/{index}",
                     prompt=prompt,
-                    answer=str(problem.answer),
+                    gold=str(problem.answer),
                     solution=problem.solution,
                     difficulty=float(len(problem.needed)),
                     grader=WorldGrader(problem=problem, library=self.library),

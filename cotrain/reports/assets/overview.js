@@ -150,7 +150,7 @@ function earned({ document, common, colours }) {
   for (const role of document.roles) {
     const truth = series[`${role}/accuracy`] ? "accuracy" : "balanced_accuracy";
     const rewards = Object.keys(series).filter((name) => name.startsWith(`${role}/reward/`) && name.split("/").length === 3);
-    const paid = rewards.filter((name) => !name.endsWith("/truth") && !name.endsWith("/label"));
+    const paid = rewards.filter((name) => !name.endsWith("/class_label") && !name.endsWith("/label"));
     const lines = paid.map((name, at) => ({ label: name.split("/")[2], values: series[name], tone: tone(at), share: document.metrics[name]?.share }));
     const right = { label: `truth: ${truth.replace("_", " ")}`, values: series[`${role}/${truth}`] ?? [], truth: true, share: true };
     const main = lines.findIndex((line) => line.label !== "format");

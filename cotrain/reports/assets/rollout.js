@@ -55,11 +55,11 @@ export function Solution({ found }) {
 }
 
 function Answer({ speech, reviews, review }) {
-  const truth = speech.truth ?? {}, right = flag(truth.correct), [css, mark, word] = TRUTH[right];
+  const truth = speech.metadata ?? {}, right = flag(truth.correct), [css, mark, word] = TRUTH[right];
   return html`<div class=${`step answer ${css}`}><b class="mark" title=${`truth: ${word}`}>${mark}</b>
-      <span class="text">${speech.parsed?.answer !== undefined && speech.parsed?.answer !== null ? html`answer <b><${Text} of=${speech.parsed.answer} /></b>` : "no answer"}
+      <span class="text">${speech.findings?.answer !== undefined && speech.findings?.answer !== null ? html`answer <b><${Text} of=${speech.findings.answer} /></b>` : "no answer"}
         ${truth.gold !== undefined && truth.gold !== null ? html` <span class="soft">gold answer <b><${Text} of=${truth.gold} /></b></span>` : null}</span>
-      ${review ? html`<${Verdict} said=${flag(review.parsed?.final)} truth=${right} probability=${review.parsed?.score} votes=${tally(reviews, (one) => one.parsed?.final)} why=${review.parsed?.failure ?? review.failure} />` : null}</div>`;
+      ${review ? html`<${Verdict} said=${flag(review.findings?.final)} truth=${right} probability=${review.findings?.score} votes=${tally(reviews, (one) => one.findings?.final)} why=${review.findings?.failure ?? review.failure} />` : null}</div>`;
 }
 
 // The review that the address names is shown first; else one that the truth contradicts, where there is one.
@@ -69,7 +69,7 @@ function first(reviews, named, truth) {
 }
 
 function mistaken(review, truth) {
-  const said = flag(review.parsed?.final), right = flag(truth?.correct);
+  const said = flag(review.findings?.final), right = flag(truth?.correct);
   return said !== null && right !== null && said !== right;
 }
 
@@ -80,12 +80,12 @@ function byWhom(reviews, review) {
 }
 
 function Speech({ speech, reviews, named }) {
-  const [shown, show] = useState(first(reviews, named, speech.truth)), [shade, shadeBy] = useState("logprob");
+  const [shown, show] = useState(first(reviews, named, speech.metadata)), [shade, shadeBy] = useState("logprob");
   const review = reviews[Math.min(shown, reviews.length - 1)];
   return html`
     ${reviews.length > 1 ? html`<div class="chips"><span class="soft">reviews by</span>${reviews.map((one, at) => {
-      const said = flag(one.parsed?.final);
-      return html`<button type="button" aria-pressed=${at === shown} onClick=${() => show(at)}><${Text} of=${byWhom(reviews, one)} limit=${60} /> <i>${mistaken(one, speech.truth) ? "≠ " : ""}${said === null ? "unread" : said ? "says right" : "says wrong"}</i></button>`;
+      const said = flag(one.findings?.final);
+      return html`<button type="button" aria-pressed=${at === shown} onClick=${() => show(at)}><${Text} of=${byWhom(reviews, one)} limit=${60} /> <i>${mistaken(one, speech.metadata) ? "≠ " : ""}${said === null ? "unread" : said ? "says right" : "says wrong"}</i></button>`;
     })}</div>` : null}
     <${Steps} speech=${speech} reviews=${reviews} review=${review} />
     <${Answer} speech=${speech} reviews=${reviews} review=${review} />
@@ -106,20 +106,20 @@ const REASONS = {
 // What a review wrote of each step, where it wrote as many as it judged.
 function reasonsOf(review) {
   const told = [...String(review?.text ?? "").matchAll(/<step>([^]*?)<\/step>/g)].map(([, inside]) => inside.trim());
-  return told.length && told.length === review.parsed?.steps?.length ? told : [];
+  return told.length && told.length === review.findings?.steps?.length ? told : [];
 }
 
 function Steps({ speech, reviews, review }) {
-  const steps = (Array.isArray(speech.parsed?.steps) ? speech.parsed.steps : []).map((step) => (Array.isArray(step) ? step.at(-1) : step)).filter((step) => typeof step === "string");
-  const ok = speech.truth?.step_ok ?? [], reasons = speech.truth?.step_reasons ?? [], because = reasonsOf(review), first = speech.truth?.first_wrong ?? ok.indexOf(false);
-  const paid = speech.signals.filter(([name, , tokens]) => name === "step" && tokens).sort((a, b) => a[2][0] - b[2][0]);
-  if (!steps.length) return html`<p class="soft">Not in steps${speech.parsed?.failure || speech.failure ? html`: <${Text} of=${speech.parsed?.failure ?? speech.failure} />` : null}.</p>`;
+  const steps = (Array.isArray(speech.findings?.steps) ? speech.findings.steps : []).map((step) => (Array.isArray(step) ? step.at(-1) : step)).filter((step) => typeof step === "string");
+  const ok = speech.metadata?.step_ok ?? [], reasons = speech.metadata?.step_reasons ?? [], because = reasonsOf(review), first = speech.metadata?.first_wrong ?? ok.indexOf(false);
+  const paid = speech.rewards.filter(([name, , tokens]) => name === "step" && tokens).sort((a, b) => a[2][0] - b[2][0]);
+  if (!steps.length) return html`<p class="soft">Not in steps${speech.findings?.failure || speech.failure ? html`: <${Text} of=${speech.findings?.failure ?? speech.failure} />` : null}.</p>`;
   return html`<ol class="steps">${steps.slice(0, 200).map((text, at) => {
     const [css, mark, word] = TRUTH[flag(ok[at])];
     return html`<li class=${`step ${css}`}><b class="mark" title=${`truth: ${word}`}>${mark}</b>
       <span class="text"><${Text} of=${text.trim()} />${at === first ? html` <b class="first" title="first wrong step">▲ first wrong step</b>` : null}
         ${reasons[at] ? html` <small class="reason" title=${Object.hasOwn(REASONS, reasons[at]) ? REASONS[reasons[at]] : undefined}><${Text} of=${reasons[at]} /></small>` : null}</span>
-      ${review ? html`<${Verdict} said=${flag(review.parsed?.steps?.[at])} truth=${flag(ok[at])} votes=${tally(reviews, (one) => one.parsed?.steps?.[at])} reward=${paid[at]?.[1]} because=${because[at]} />` : null}</li>`;
+      ${review ? html`<${Verdict} said=${flag(review.findings?.steps?.[at])} truth=${flag(ok[at])} votes=${tally(reviews, (one) => one.findings?.steps?.[at])} reward=${paid[at]?.[1]} because=${because[at]} />` : null}</li>`;
   })}</ol>${glossary(reasons)}`;
 }
 
@@ -144,13 +144,13 @@ function Verdict({ said, truth, probability, votes, reward, why, because }) {
 // What one role said: rewards by source, then its words, turn by turn, with each token shaded.
 function Trace({ trace, shade, shadeBy, open }) {
   const paid = new Map();
-  for (const [name, value] of trace.signals) paid.set(name, [...(paid.get(name) ?? []), value]);
+  for (const [name, value] of trace.rewards) paid.set(name, [...(paid.get(name) ?? []), value]);
   const weight = (name) => (Object.hasOwn(trace.weights, name) ? ` × ${number(trace.weights[name])}` : Object.keys(trace.weights).length ? " × 0" : "");
   return html`<details class="trace" open=${open}><summary><b><${Text} of=${trace.role} /></b> <${Text} of=${trace.policy} />, weights of version ${trace.version}, ${trace.prompt_tokens} + ${trace.token_count} tokens, ended by <${Text} of=${trace.finish} /></summary>
     <table class="paid"><tbody>${[...paid].map(([name, values]) => html`<tr><th scope="row"><${Text} of=${name} /></th><td>${values.map((value) => number(value)).join(", ")}<small>${weight(name)}</small></td></tr>`)}
       <tr><th scope="row">in training</th><td>${trace.failure ? html`<b class="poor"><${Text} of=${trace.learned} /></b>` : html`<${Text} of=${trace.learned} />`}</td></tr></tbody></table>
     ${trace.tokens ? html`<${Tokens} trace=${trace} shade=${shade} shadeBy=${shadeBy} />` : html`<pre class="raw"><${Text} of=${trace.text} /></pre>`}
-    <details><summary>what was read in it, and what is true of it</summary><pre class="raw"><${Text} of=${JSON.stringify({ parsed: trace.parsed, truth: trace.truth }, null, 1)} /></pre></details></details>`;
+    <details><summary>what was read in it, and what is true of it</summary><pre class="raw"><${Text} of=${JSON.stringify({ parsed: trace.findings, truth: trace.metadata }, null, 1)} /></pre></details></details>`;
 }
 
 const FULL = 70; // percent of the colour, of the token with the largest value

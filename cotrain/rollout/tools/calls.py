@@ -32,7 +32,7 @@ from cotrain.formats.solutions import behind_thoughts
 from cotrain.prompts.render import PLACEHOLDER, Renderer
 from cotrain.prompts.thoughts import begins_with_thought, broken_thought_in
 from cotrain.rollout.conversation import Conversation
-from cotrain.rollout.event_loop import pausing_engine
+from cotrain.rollout.event_loop import engine_paused
 from cotrain.rollout.role import Turn
 
 Tool = Callable[..., Awaitable[object]]
@@ -225,7 +225,7 @@ async def use_tools(
         if tokens_left <= 0 or not turn.text.endswith(form.stop) or len(outcomes) == most:
             return turn
         try:
-            call = form.read(chat.answer_text, tools)
+            call = form.read(chat.response_text, tools)
             if call is None:
                 continue
             outcome, output = "ok", await _run_call(tools, call)
@@ -233,14 +233,14 @@ async def use_tools(
             outcome, output = error.reason, f"{_printable_output(error.output)}\n({error.reason})".strip()
         form.show(chat, output, mark or chat.mark)
         outcomes.append(outcome)
-        turn.show(CALLED, list(outcomes))
+        turn.add_finding(CALLED, list(outcomes))
 
 
 async def _run_call(tools: Mapping[str, Tool], call: ToolCall) -> str:
     if call.tool not in tools:
         raise ToolError("unknown tool")
     try:
-        async with pausing_engine():
+        async with engine_paused():
             output = str(await tools[call.tool](*call.said, **call.named))
     except (ToolError, *INTERRUPTS):
         raise

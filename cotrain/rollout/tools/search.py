@@ -110,6 +110,6 @@ async def ask_search(search: Search, query: str) -> tuple[str, ...]:
         raise
     except BaseException as error:  # a user's object
         raise AskFailed(f"search: {type(error).__name__}") from error
-    if not all(isinstance(one, str) for one in texts):
+    if not all(isinstance(text, str) for text in texts):
         raise AskFailed("search: no list of texts")
     return texts

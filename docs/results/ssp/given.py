@@ -46,7 +46,7 @@ async def search_given(task: Task, roles: Roles, *, samples: int = 5, turns: int
                 earner.reward(OUTCOME, float(is_right))
 
 
-@recipe(model="embedded-search", kl=0.0, group_size=5, steps=50)
+@recipe(model="shipped-search", kl=0.0, group_size=5, steps=50)
 def given(run: Settings, *, turns: int = 5) -> Recipe:
     run = replace(run, tasks=study_problems((1, 2)) if run.tasks is None else run.tasks)
     learn = grpo(rewards={OUTCOME: 1.0}, kl=run.pull())

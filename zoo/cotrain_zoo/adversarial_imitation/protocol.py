@@ -8,10 +8,10 @@ from functools import partial
 from math import tanh
 from typing import Any, Literal
 
-from cotrain import CORRECT, Roles, Signal, Task, Turn, examine, gives, rng_of, together
+from cotrain import CORRECT, Roles, Signal, Task, Turn, examine, gather, gives, rng_of
 from cotrain.core.arguments import NotNegative, Positive
 from cotrain.core.notes import PROBLEM, SCORE
-from cotrain.core.signals import LABEL, TRUTH
+from cotrain.core.signals import CLASS_LABEL, LABEL
 from cotrain.core.types import ParseFailure
 from cotrain.data.preferences import ChatTask
 from cotrain.formats.preferences import Preference
@@ -55,7 +55,7 @@ def parse_origin(text: str, fields: Mapping[str, Any]) -> Preference | ParseFail
     return Preference(margin=margin, spans=(word,) if margin else ())
 
 
-@gives(LIKENESS.to("solver"), LABEL.to("discriminator"), TOLD.to("discriminator"), TRUTH.to("discriminator"))
+@gives(LIKENESS.to("solver"), LABEL.to("discriminator"), TOLD.to("discriminator"), CLASS_LABEL.to("discriminator"))
 async def imitate(
     task: Task,
     roles: Roles,
@@ -71,14 +71,14 @@ async def imitate(
     tells apart. It notes as ``correct`` whether the reply, or the first of two, is the expert's."""
     solution = roles.expert.format_solution(task.solution or "")
     speakers = [roles.solver] * samples + ([roles.former] * replay if replay else [])
-    [expert, *replies] = await together(
+    [expert, *replies] = await gather(
         [reply_to(task, roles.expert, solution), *(reply_to(task, speaker) for speaker in speakers)]
     )
-    expert.show(PROBLEM, task.prompt)
-    expert.note(CORRECT, True)
+    expert.add_finding(PROBLEM, task.prompt)
+    expert.add_metadata(CORRECT, True)
     for reply in replies:
         if isinstance(task, ChatTask):
-            reply.show(PROBLEM, task.prompt)
+            reply.add_finding(PROBLEM, task.prompt)
         else:
             await examine(task, roles, reply)
     replies = [reply for reply in replies if not reply.failed]
@@ -86,7 +86,7 @@ async def imitate(
         earned = await score_replies(task, roles, expert, replies)
     elif form == "pair":
         asked = [compare_replies(task, roles, expert, r, critiques, orders, tie) for r in replies]
-        earned = await together(asked)
+        earned = await gather(asked)
     else:
         earned = await review_replies(task, roles, expert, replies, critiques)
     for reply, value in zip(replies, earned, strict=True):
@@ -99,12 +99,12 @@ async def score_replies(task: Task, roles: Roles, expert: Turn, replies: Sequenc
     group = roles.discriminator.whole_group
     rate = partial(roles.discriminator, problem=task.prompt, reference="", group=group)
     rated = (expert, *replies)
-    turns = await together([rate(parent=reply, solution=reply.tagged_text) for reply in rated])
+    turns = await gather([rate(parent=reply, solution=reply.tagged_text) for reply in rated])
     for reply, turn in zip(rated, turns, strict=True):
         if turn.failed:  # the reply is too long for it
             continue
-        turn.note(CORRECT, reply is expert)
-        turn.show(SCORE, 0.5 + 0.5 * tanh(0.5 * turn.score))
+        turn.add_metadata(CORRECT, reply is expert)
+        turn.add_finding(SCORE, 0.5 + 0.5 * tanh(0.5 * turn.score))
         turn.reward(LABEL, float(reply is expert))
     return [None if turn.failed else turn.score for turn in turns[1:]]
 
@@ -124,7 +124,7 @@ async def compare_replies(
         group = f"{reply.id} {'second' if leads else 'first'}"
         asked = roles.discriminator.many(critiques, group=group, parent=reply, problem=task.prompt, **fields)
         for turn in await asked:
-            turn.note(CORRECT, leads)
+            turn.add_metadata(CORRECT, leads)
             show_verdict(turn)
             said = turn.parsed.final if turn.parsed.ok else not leads
             turn.reward(TOLD, tie if said is None else float(said == leads))
@@ -146,12 +146,12 @@ async def review_replies(
         for one in shown
     ]
     shares: dict[str, float | None] = {}
-    for one, turns in zip(shown, await together(asked), strict=True):
+    for one, turns in zip(shown, await gather(asked), strict=True):
         for turn in turns:
-            turn.note(CORRECT, one is expert)
+            turn.add_metadata(CORRECT, one is expert)
             show_verdict(turn)
             turn.reward(TOLD, float(turn.parsed.ok and turn.parsed.final == (one is expert)))
-            turn.reward(TRUTH, float(one is expert))
+            turn.reward(CLASS_LABEL, float(one is expert))
         verdicts = [turn.parsed.final for turn in turns if turn.parsed.ok]
         shares[one.id] = sum(verdicts) / len(verdicts) if verdicts else None
     return [shares.get(reply.id, 0.0) for reply in replies]

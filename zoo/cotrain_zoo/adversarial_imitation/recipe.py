@@ -28,18 +28,18 @@ from functools import partial
 from typing import Literal
 
 from cotrain import (
+    GRPO,
+    SFT,
     ClassBalance,
     ConfigError,
     Objective,
     Phase,
     Recipe,
     Role,
+    RunConfig,
     Sampling,
-    Settings,
-    Sft,
     alternate,
     frozen,
-    grpo,
     measure_solver,
     program,
     recipe,
@@ -51,7 +51,7 @@ from cotrain.algorithms.reward_model import Pairwise
 from cotrain.config.evaluation import Implied
 from cotrain.core.arguments import NotNegative, Share, at_least
 from cotrain.formats.role_prompts import SOLVE_BARE
-from cotrain.metrics.heldout import measure_judge, measure_selection
+from cotrain.metrics.heldout import measure_selection, measure_verifier
 from cotrain.rollout import common_roles, judges
 from cotrain.rollout.pairs import check_demonstrations, measure_pair_order, say_reply
 from cotrain_zoo.adversarial_imitation.protocol import LIKENESS, TELL_APART, TOLD, Form, imitate, parse_origin
@@ -61,7 +61,7 @@ MOST = 512  # tokens of a reply to a conversation
 
 @recipe
 def adversarial_imitation(
-    run: Settings,
+    run: RunConfig,
     *,
     variant: Literal["gad", "raro"] = "gad",  # which method: a scalar discriminator, or a critic that speaks
     discriminator: Literal["trained", "frozen"] = "trained",  # does it learn after the warm-up?
@@ -76,12 +76,16 @@ def adversarial_imitation(
 ) -> Recipe:
     chats = check_demonstrations("adversarial_imitation", run.problems)
     judge, scalar, learns = discriminator_model or run.model, variant == "gad", discriminator == "trained"
-    short = common_roles.speaks_short(judge)
+    short = common_roles.is_terse(judge)
     shape: Form = "scalar" if scalar else form or ("steps" if short and not chats else "pair")
     check_choices(variant, shape, chats, learns, warmup, weights, given=form)
     at_least(2, "adversarial_imitation", group_size=run.group_size, critiques=critiques if not scalar else 2)
     policy = "generator" if weights == "shared" else "discriminator"
-    policies = {"generator": run.learner(), "expert": program(say_reply, tokens_of="generator"), **run.start()}
+    policies = {
+        "generator": run.learner(),
+        "expert": program(say_reply, tokens_of="generator"),
+        **run.reference_policies(),
+    }
     if policy == "discriminator":
         trained = learns or warmup > 0
         spoken = run.learner(judge, lr=discriminator_lr) if trained else frozen(judge)
@@ -102,11 +106,13 @@ def adversarial_imitation(
     }
     by: Algorithm = Pairwise()
     if not scalar:
-        by = grpo(rewards={TOLD: 1.0}, balance=ClassBalance(power=1.0) if shape == "steps" else None)
+        by = GRPO(reward_weights={TOLD: 1.0}, balance=ClassBalance(power=1.0) if shape == "steps" else None)
     objectives = {
-        "generator": Objective(policy="generator", on="solver", by=grpo(rewards={LIKENESS: 1.0}, kl=run.pull())),
-        **({"discriminator": Objective(policy=policy, on="discriminator", by=by)} if learns or warmup else {}),
-        **({"expert": Objective(policy="generator", on="expert", by=Sft())} if warmup else {}),
+        "generator": Objective(
+            policy="generator", role="solver", algorithm=GRPO(reward_weights={LIKENESS: 1.0}, kl=run.kl_penalty())
+        ),
+        **({"discriminator": Objective(policy=policy, role="discriminator", algorithm=by)} if learns or warmup else {}),
+        **({"expert": Objective(policy="generator", role="expert", algorithm=SFT())} if warmup else {}),
     }
     play = partial(imitate, form=shape, critiques=critiques, tie=tie, samples=run.group_size, replay=replay)
     due = ("generator", "discriminator") if learns else ("generator",)
@@ -114,7 +120,7 @@ def adversarial_imitation(
     if warmup:
         phases.append(Phase(name="warmup", protocol=play, objectives=("expert", "discriminator"), group_size=1))
     figures = (
-        measure_pair_order("discriminator", "discriminator") if shape != "pair" else measure_judge("discriminator")
+        measure_pair_order("discriminator", "discriminator") if shape != "pair" else measure_verifier("discriminator")
     )
     return run.recipe(
         f"adversarial_imitation-{variant}" if learns else f"adversarial_imitation-{variant}-frozen",
@@ -136,7 +142,7 @@ def discriminator_role(policy: str, model: str, form: Form) -> Role:
         return common_roles.rater(policy)
     if form == "steps":
         return common_roles.verifier(policy, model)
-    if common_roles.speaks_short(model):
+    if common_roles.is_terse(model):
         return judges.comparer(policy, model, "gram")
     return Role(policy=policy, prompt=TELL_APART, parse=parse_origin, sampling=Sampling(max_tokens=2048))
 

@@ -6,9 +6,9 @@ import random
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
-from cotrain import CORRECT, ConfigError, Roles, Signal, Task, Turn, gives, together
+from cotrain import CORRECT, ConfigError, Roles, Signal, Task, Turn, gather, gives
 from cotrain.core.arguments import Positive
-from cotrain.core.notes import ANSWER, FAILURE, Note
+from cotrain.core.notes import ANSWER, FAILURE, Metadata
 from cotrain.data.programs import ASK, SHOWN, ProgramGrader, ProgramProblem
 from cotrain.grading.fences import MAX_PROGRAM, program_of
 from cotrain.rollout.protocols import attempts
@@ -24,12 +24,12 @@ EXPECTED = "expected --tasks mbpp or humaneval with --data FILE, or --tasks shor
 PAID = Signal("paid", meaning="what a program earns: share of the tests that it passes, as the recipe has it")
 WORTH = Signal("worth", meaning="what a turn of tests earns, as the recipe has it")
 
-CAUGHT = Note[bool]("caught", bool, "of a wrong program: does it fail a test")
-CAUGHT_RIGHTLY = Note[bool]("caught_rightly", bool, "of a wrong program: does it fail a valid test")
-BLAMED = Note[bool]("blamed", bool, "of a right program: does it fail a test")
-VALID = Note[float]("valid_tests", float, "share of the tests asked for that the reference program passes")
-WRONG_OUTPUT = Note[float]("wrong_output", float, "share of the tests asked for that name another output")
-BAD_INPUT = Note[float]("bad_input", float, "share of the tests asked for with which the reference program fails")
+CAUGHT = Metadata[bool]("caught", bool, "of a wrong program: does it fail a test")
+CAUGHT_RIGHTLY = Metadata[bool]("caught_rightly", bool, "of a wrong program: does it fail a valid test")
+BLAMED = Metadata[bool]("blamed", bool, "of a right program: does it fail a test")
+VALID = Metadata[float]("valid_tests", float, "share of the tests asked for that the reference program passes")
+WRONG_OUTPUT = Metadata[float]("wrong_output", float, "share of the tests asked for that name another output")
+BAD_INPUT = Metadata[float]("bad_input", float, "share of the tests asked for with which the reference program fails")
 FIGURES = {"solver": (CAUGHT, CAUGHT_RIGHTLY, BLAMED), "tester": (CORRECT, VALID, WRONG_OUTPUT, BAD_INPUT)}
 
 
@@ -70,7 +70,7 @@ async def write_and_test(
             roles.tester.many(tests, group=s.id, parent=s, solution=text, **fields, **nonce)
             for (s, text), nonce in zip(pairs, nonces, strict=True)
         ]
-        turns = [turn for of_program in await together(asked) for turn in of_program]
+        turns = [turn for of_program in await gather(asked) for turn in of_program]
 
     found = dict.fromkeys(test for turn in turns for test in tests_in(turn))
     async with roles.busy():
@@ -143,24 +143,24 @@ def note_program(
 ) -> None:
     """What the tests said of a program."""
     if right:
-        solution.note(BLAMED, len(passed) < len(kept))
+        solution.add_metadata(BLAMED, len(passed) < len(kept))
     else:
-        solution.note(CAUGHT, len(passed) < len(kept))
-        solution.note(CAUGHT_RIGHTLY, any(test not in passed for test in valid))
+        solution.add_metadata(CAUGHT, len(passed) < len(kept))
+        solution.add_metadata(CAUGHT_RIGHTLY, any(test not in passed for test in valid))
 
 
 def note_tests(turn: Turn, reasons: Mapping[str, str | None], valid: Collection[str], most: int) -> None:
     """What the reference program said of a turn's tests. ``reasons``: of each test why it failed there."""
     if turn.parsed.ok:
-        turn.show(ANSWER, "\n".join(turn.parsed.tests))
+        turn.add_finding(ANSWER, "\n".join(turn.parsed.tests))
     else:
-        turn.show(FAILURE, turn.parsed.reason)
+        turn.add_finding(FAILURE, turn.parsed.reason)
     right = [test in valid for test in reasons]
     other = [reasons[test] == "test failed" for test in reasons if test not in valid]
-    turn.note(CORRECT, all(right) and turn.parsed.ok and not turn.parsed.refused)
-    turn.note(VALID, sum(right) / most)
-    turn.note(WRONG_OUTPUT, sum(other) / most)
-    turn.note(BAD_INPUT, (len(other) - sum(other)) / most)
+    turn.add_metadata(CORRECT, all(right) and turn.parsed.ok and not turn.parsed.refused)
+    turn.add_metadata(VALID, sum(right) / most)
+    turn.add_metadata(WRONG_OUTPUT, sum(other) / most)
+    turn.add_metadata(BAD_INPUT, (len(other) - sum(other)) / most)
 
 
 # -- programs in the tester's place

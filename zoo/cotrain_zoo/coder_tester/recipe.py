@@ -28,22 +28,22 @@ from functools import partial
 from typing import Literal
 
 from cotrain import (
+    GRPO,
     ConfigError,
     Objective,
     Recipe,
     Role,
+    RunConfig,
     Sampling,
-    Settings,
+    constant_schedule,
     frozen,
-    grpo,
     measure_solver,
     program,
     recipe,
-    single,
 )
 from cotrain.core.arguments import at_least
 from cotrain.data.programs import ProgramTasks
-from cotrain.metrics.heldout import measure_note
+from cotrain.metrics.heldout import measure_metadata
 from cotrain.rollout import common_roles
 from cotrain_zoo.coder_tester.protocol import (
     EXPECTED,
@@ -90,7 +90,7 @@ PROGRAMS = {"reference": recite_tests, "random": shuffle_outputs}
 
 @recipe(steps=100, group_size=4, kl=0.0)
 def coder_tester(
-    run: Settings,
+    run: RunConfig,
     *,
     variant: Variant = "cure",  # which method: what the tester sees and what pays
     coder: Literal["trained", "frozen"] = "trained",  # does the coder learn?
@@ -119,12 +119,12 @@ def coder_tester(
     judge = tester_model or run.model
     objectives, policies = {}, {"coder": frozen(run.model)}
     if coder == "trained":
-        policies = {"coder": run.learner(), **run.start()}
-        by = grpo(rewards={PAID: 1.0}, kl=run.pull())
-        objectives["coder"] = Objective(policy="coder", on="solver", by=by)
+        policies = {"coder": run.learner(), **run.reference_policies()}
+        by = GRPO(reward_weights={PAID: 1.0}, kl=run.kl_penalty())
+        objectives["coder"] = Objective(policy="coder", role="solver", algorithm=by)
     if tester == "trained":
         policies["tester"] = run.learner(judge, lr=tester_lr)
-        objectives["tester"] = Objective(policy="tester", on="tester", by=grpo(rewards={WORTH: 1.0}))
+        objectives["tester"] = Objective(policy="tester", role="tester", algorithm=GRPO(reward_weights={WORTH: 1.0}))
     else:
         policies["tester"] = frozen(judge) if tester == "frozen" else program(PROGRAMS[tester], tokens_of="coder")
     play = partial(
@@ -135,17 +135,17 @@ def coder_tester(
         policies=policies,
         roles={"solver": common_roles.solver("coder", run.model), "tester": tester_role(judge, sees, most)},
         objectives=objectives,
-        schedule=single(partial(play, programs=run.group_size), *objectives, name="both", group_size=1),
+        schedule=constant_schedule(partial(play, programs=run.group_size), *objectives, name="both", group_size=1),
         evaluate=partial(play, programs=1),
         measures=(
             measure_solver("solver", 8),
-            *(measure_note(role, note) for role, notes in FIGURES.items() for note in notes),
+            *(measure_metadata(role, note) for role, notes in FIGURES.items() for note in notes),
         ),
     )
 
 
 def tester_role(model: str, sees: Sees, most: int) -> Role:
-    short = common_roles.speaks_short(model)
+    short = common_roles.is_terse(model)
     prompts = (TEST, TEST_FULL) if sees == "problem" else (TEST_PROGRAM, TEST_PROGRAM_FULL)
     sampling = Sampling(max_tokens=(48 if short else 128) * most if short or most > 1 else 256)
     return Role(policy="tester", prompt=prompts[not short], sampling=sampling, parse=parse_tests)

@@ -114,16 +114,16 @@ class ShortPrograms:
         self.programs = all_programs()
         self._problems = {
             f"{self.name}/{split}/{i}": ProgramProblem(
-                question=one.question,
+                question=program.question,
                 before="",
                 stub="",
                 entry="f",
-                tests="\n".join(one.tests()),
-                solution=one.program(),
-                asked=one.question,
+                tests="\n".join(program.tests()),
+                solution=program.program(),
+                asked=program.question,
             )
             for split, part in self.splits.items()
-            for i, one in enumerate(self.programs[part.start : part.stop])
+            for i, program in enumerate(self.programs[part.start : part.stop])
         }
         self.grader = ProgramGrader(self._problems, WORKERS, DEADLINE_S, None)
 

@@ -43,7 +43,7 @@ from cotrain.recipes.debate.debates import (
     reward_speech,
     word_limit_text,
 )
-from cotrain.rollout.event_loop import together
+from cotrain.rollout.event_loop import gather
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.reviews import fields_for, show_verdict
 from cotrain.rollout.role import Turn
@@ -99,7 +99,7 @@ async def contest(
     if critic != "none":
         n = samples if bobs else 1
         requests = [roles.bob.many(n, **critic_fields(task, s, sides[s.id], words)) for s in judged_solutions]
-        speeches = [list(turns) for turns in await together(requests)]
+        speeches = [list(turns) for turns in await gather(requests)]
         note_speeches(judged_solutions, speeches, sides)
     pairs = [(s, turn) for s, turns in zip(judged_solutions, speeches, strict=True) for turn in turns]
     verdict_shares = await judge_verdicts(task, roles, pairs, sides, jury)
@@ -137,7 +137,7 @@ def note_speeches(
     for solution, turns in zip(solutions, spoken, strict=True):
         for turn in turns:
             if turn is not None:
-                turn.note(RIGHT_SIDE, sides[solution.id] == CORRECT.require(solution))
+                turn.add_metadata(RIGHT_SIDE, sides[solution.id] == CORRECT.require(solution))
                 note_speech(turn, None if sides[solution.id] else STEP_OK.of(solution))  # for it, nothing is accused
 
 
@@ -159,7 +159,7 @@ async def judge_verdicts(
             fields |= {"step": step + 1, "ok": STEP_OK.require(solution)[step]}
         requests.append(roles.judge.many(jury or 1, group=solution.id, parent=solution, **fields))
     vote_shares = {}
-    for (solution, turn), step, judge_turns in zip(pairs, steps, await together(requests), strict=True):
+    for (solution, turn), step, judge_turns in zip(pairs, steps, await gather(requests), strict=True):
         named_step = step if _names_step(turn) else None
         votes = [_read_verdict(solution, vote, named_step) for vote in judge_turns]
         vote_shares[(solution.id, None if turn is None else turn.id)] = sum(votes) / len(votes)
@@ -180,10 +180,10 @@ def _names_step(turn: Turn | None) -> bool:
 
 def _read_verdict(solution: Turn, vote: Turn, named: int | None) -> float:
     """One verdict, shown with its truth. Where the judge speaks of each step and one was named, its verdict on that."""
-    vote.note(CORRECT, CORRECT.require(solution))
+    vote.add_metadata(CORRECT, CORRECT.require(solution))
     show_verdict(vote)
     if not vote.parsed.ok or vote.parsed.final is None:
         return 0.5
     final = bool(vote.parsed.steps[named] if vote.parsed.steps and named is not None else vote.parsed.final)
-    vote.show(FINAL, final)
+    vote.add_finding(FINAL, final)
     return float(final)

@@ -20,9 +20,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from cotrain import Phase, Recipe, Settings, alternate, frozen, measure_solver, program, recipe
+from cotrain import Phase, Recipe, RunConfig, alternate, frozen, measure_solver, program, recipe
 from cotrain.core.arguments import Share, Weight, at_least
-from cotrain.metrics.heldout import measure_judge, measure_note
+from cotrain.metrics.heldout import measure_metadata, measure_verifier
 from cotrain.recipes.debate.debates import HIT
 from cotrain.recipes.debate.recipe import Branches, check_speeches, default_limit, speaker_role
 from cotrain.rollout import common_roles, judges
@@ -32,7 +32,7 @@ from cotrain_zoo.debate_solve.prompts import CHECK_STEP, CRITICISE, CRITICISE_FU
 
 @recipe(model="embedded-games", kl=0.0, evaluation_tasks=64, steps=60)
 def debate_solve(
-    run: Settings,
+    run: RunConfig,
     *,
     judge: Literal["budget", "frozen"] = "budget",  # checks one step, or reads and votes
     votes: int = 8,  # of a model that judges
@@ -47,7 +47,7 @@ def debate_solve(
     sft: Share = 0.005,  # share of the better speech's cross-entropy in its loss
 ) -> Recipe:
     at_least(1, "debate_solve", votes=votes, iteration=iteration)
-    reviews, short = critic == "reviewer", common_roles.speaks_short(run.model)
+    reviews, short = critic == "reviewer", common_roles.is_terse(run.model)
     limit = (0 if reviews else default_limit(run.model)) if words is None else words
     soft = gamma or (10.0 if critic == "consultant" else 7.0)
     branches = Branches(by=by, iteration=iteration, beta=beta, soft=soft, sft=sft)
@@ -61,7 +61,7 @@ def debate_solve(
     roles = {"solver": common_roles.solver("debater", run.model), "bob": speaks}
     if judge == "frozen":
         policies["judge"] = frozen(run.model)
-        roles["judge"] = judges.judge("judge", run.model, "steps" if short else "genrm")
+        roles["judge"] = judges.judge_role("judge", run.model, "steps" if short else "genrm")
     else:
         policies["judge"] = program(check_step, tokens_of="debater")
         roles["judge"] = judges.checker_role("judge", CHECK_STEP)
@@ -85,5 +85,5 @@ def debate_solve(
         objectives=objectives,
         schedule=alternate(phase, ratio=(1,)),
         evaluate=play,
-        measures=(measure_solver("solver", 8), measure_judge("judge"), measure_note("bob", HIT)),
+        measures=(measure_solver("solver", 8), measure_verifier("judge"), measure_metadata("bob", HIT)),
     )

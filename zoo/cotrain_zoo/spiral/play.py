@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from cotrain.core.notes import ANSWER, FAILURE, PROBLEM, Finding, Note
+from cotrain.core.notes import ANSWER, FAILURE, PROBLEM, Finding, Metadata
 from cotrain.core.signals import Signal, gives
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, ParseFailure, Sampling, Task
 from cotrain.formats.answers import final_answer
-from cotrain.rollout.common_roles import speaks_short
+from cotrain.rollout.common_roles import is_terse
 from cotrain.rollout.role import Role, Turn
 from cotrain.rollout.runner import Roles
 from cotrain_zoo.spiral.game import (
@@ -37,8 +37,8 @@ from cotrain_zoo.spiral.source import GameGrader, game_grader_of
 
 SEATS = ("first", "second")
 PAYOFF = Signal("payoff", meaning="what the mover's side wins")
-WON = Note[float]("payoff", float, "what the mover's side wins")
-PERFECT = Note[bool]("perfect", bool, "does the move give nothing away")
+WON = Metadata[float]("payoff", float, "what the mover's side wins")
+PERFECT = Metadata[bool]("perfect", bool, "does the move give nothing away")
 CHANCE = Finding[float]("chance", float, "the probability of a move that was all of the answer")
 
 MOVE = "{view}\nMove:"
@@ -73,7 +73,7 @@ def write_move(move: str) -> str:
 
 def player_role(policy: str, model: str, *, own: bool = False) -> Role:
     """Makes moves: fields ``view``, ``moves`` and ``rules``. ``own``: of a game that no model was taught."""
-    short = speaks_short(model) and not own
+    short = is_terse(model) and not own
     sampling = Sampling(max_tokens=8 if short else 512)
     return Role(policy=policy, prompt=MOVE if short else MOVE_FULL, parse=parse_move, sampling=sampling)
 
@@ -86,15 +86,15 @@ def random_mover(fields: Mapping[str, Any], rng: random.Random) -> str:
 async def ask_move(roles: Roles, seat: str, game: Game, state: State, position: Position) -> Turn:
     """What the role ``seat`` does in a state, shown for ledger and measures."""
     turn: Turn = await getattr(roles, seat)(view=position.view, moves=", ".join(position.moves), rules=game.rules)
-    turn.show(PROBLEM, position.view)
+    turn.add_finding(PROBLEM, position.view)
     if not turn.parsed.ok:
-        turn.show(FAILURE, turn.parsed.reason)
+        turn.add_finding(FAILURE, turn.parsed.reason)
         return turn
-    turn.show(ANSWER, turn.parsed.move)
+    turn.add_finding(ANSWER, turn.parsed.move)
     if turn.text == write_move(turn.parsed.move):
-        turn.show(CHANCE, math.exp(math.fsum(turn.completion.logprobs)))
+        turn.add_finding(CHANCE, math.exp(math.fsum(turn.completion.logprobs)))
     if game.perfect:
-        turn.note(PERFECT, turn.parsed.move in ask_game(lambda: perfect_moves(state)))
+        turn.add_metadata(PERFECT, turn.parsed.move in ask_game(lambda: perfect_moves(state)))
     return turn
 
 
@@ -114,7 +114,7 @@ async def play_game(task: Task, roles: Roles, first: str, second: str) -> list[t
     results = [(seats[mover], turn, payoff if mover == 0 else -payoff) for mover, turn in moves_made]
     first_moves: dict[int, Turn] = {}
     for (mover, turn), (_, _, own_payoff) in zip(moves_made, results, strict=True):
-        turn.note(WON, own_payoff)
+        turn.add_metadata(WON, own_payoff)
         turn.chat.join(first_moves.setdefault(mover, turn).chat)  # a game is one trajectory of each player
     return results
 

@@ -21,11 +21,11 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from cotrain import ConfigError, Objective, Phase, Recipe, Settings, alternate, program, recipe, snapshot
-from cotrain.algorithms.grpo import reinforce
+from cotrain import ConfigError, Objective, Phase, Recipe, RunConfig, alternate, program, recipe, snapshot
+from cotrain.algorithms.grpo import Reinforce
 from cotrain.algorithms.running_mean import RunningMean
 from cotrain.core.arguments import Positive
-from cotrain.metrics.heldout import measure_note
+from cotrain.metrics.heldout import measure_metadata
 from cotrain.rollout import common_roles
 from cotrain_zoo.spiral.game import Game
 from cotrain_zoo.spiral.play import PAYOFF, PERFECT, WON, duel, measure_exploitability, player_role, probe, random_mover
@@ -34,7 +34,7 @@ from cotrain_zoo.spiral.source import Games, OwnGame
 
 @recipe(model="embedded-games", steps=200, kl=0.0, lr=2e-3, tasks_per_step=6, group_size=16)
 def spiral(
-    run: Settings,
+    run: RunConfig,
     *,
     baseline: bool = True,  # take off a running mean of the role's payoffs
     decay: float = 0.95,  # of that running mean
@@ -55,8 +55,14 @@ def spiral(
         common_roles.check_taught("spiral", run.model)
     run = replace(run, tasks=source)
     seat, stranger = (player_role(policy, run.model, own=own) for policy in ("player", "stranger"))
-    learn = reinforce(rewards={PAYOFF: 1.0}, baseline=RunningMean(decay) if baseline else None, kl=run.pull())
-    policies = {"player": run.learner(), "stranger": program(random_mover, tokens_of="player"), **run.start()}
+    learn = Reinforce(
+        reward_weights={PAYOFF: 1.0}, baseline=RunningMean(decay) if baseline else None, kl=run.kl_penalty()
+    )
+    policies = {
+        "player": run.learner(),
+        "stranger": program(random_mover, tokens_of="player"),
+        **run.reference_policies(),
+    }
     roles = {"first": seat, "second": seat, "stranger": stranger}
     phases = [Phase(name="player", protocol=duel, objectives=("player",))]
     if pool:
@@ -69,12 +75,12 @@ def spiral(
         "spiral" if baseline else "spiral-no-baseline",
         policies=policies,
         roles=roles,
-        objectives={"player": Objective(policy="player", on="first", also=("second",), by=learn)},
+        objectives={"player": Objective(policy="player", role="first", extra_roles=("second",), algorithm=learn)},
         schedule=alternate(*phases, ratio=(1,) * len(phases)),
         evaluate=probe,
         measures=(
             measure_exploitability(source.game),
-            *(measure_note(name, WON, low=low, high=high) for name in ("first", "second")),
-            *(measure_note(name, PERFECT) for name in ("first", "second")),
+            *(measure_metadata(name, WON, low=low, high=high) for name in ("first", "second")),
+            *(measure_metadata(name, PERFECT) for name in ("first", "second")),
         ),
     )

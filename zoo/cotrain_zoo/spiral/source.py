@@ -57,7 +57,7 @@ class Games:
         return Task(
             id=f"{self.name}/{split}/{index}",
             prompt=start.view,
-            answer=None,
+            gold=None,
             solution=None,
             difficulty=0.0,
             grader=grader,

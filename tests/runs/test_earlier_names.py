@@ -1,0 +1,41 @@
+"""Runs and flags of before the names changed are answered with one line."""
+
+import json
+
+import pytest
+
+from cotrain.cli.main import main
+from cotrain.core.errors import RunDirectoryError
+from cotrain.recipes.grpo import grpo
+from cotrain.runs.directory import RunDirectory, recipe_json
+
+
+def earlier_origin(saved):
+    saved["origin"]["settings"] = saved["origin"].pop("overrides")
+
+
+def earlier_objective(saved):
+    saved["origin"] = None
+    objective = saved["settings"]["objectives"]["generator"]
+    objective["on"] = objective.pop("role")
+
+
+@pytest.mark.parametrize("change", [earlier_origin, earlier_objective], ids=["origin", "objective"])
+def test_a_run_of_an_earlier_version_is_refused_in_one_line(tmp_path, change, capsys):
+    saved = recipe_json(grpo(), checkpoint_every=1)
+    change(saved)
+    (tmp_path / "recipe.json").write_text(json.dumps(saved))
+    with pytest.raises(RunDirectoryError, match=r"written by an earlier cotrain, whose files have other names; .*anew"):
+        RunDirectory.open(tmp_path)
+    assert main(["resume", str(tmp_path)]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "now"),
+    [(["grpo", "--lag", "1"], "async-steps"), (["tango", "--blend", "add"], "advantage-mix")],
+    ids=["lag", "blend"],
+)
+def test_a_flag_of_before_is_unknown_and_names_the_present_one(words, now, capsys):
+    assert main(["run", *words, "--dry-run"]) == 2
+    assert f"did you mean --{now}?" in capsys.readouterr().err
