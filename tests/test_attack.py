@@ -30,7 +30,7 @@ STRINGS = injection_corpus()
 
 
 def wrong(problem, steps=("x=1", "y=2")):
-    text = write_solution(steps, str(int(TASKS[problem].answer) + 1))
+    text = write_solution(steps, str(int(TASKS[problem].gold) + 1))
     return problem, text, tagged_solution(text)
 
 
@@ -94,7 +94,7 @@ def test_broken_reasoning_passes_where_every_step_is_called_right():
         table = attack_tables(outcomes(verdict, ORDINARY), said, TASKS, ROLE)
         broken = table["families"][-1]
         assert broken["counts"] == "steps" and broken["passed"] == (broken["asked"] - broken["refused"]) * steps > -1
-    assert all(one.text.endswith(f"<answer>{TASKS[one.problem].answer}</answer>") for one in attempts)
+    assert all(one.text.endswith(f"<answer>{TASKS[one.problem].gold}</answer>") for one in attempts)
 
 
 def test_a_wrong_solution_that_a_string_makes_right_is_left_out():

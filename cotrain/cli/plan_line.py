@@ -57,9 +57,9 @@ def updates_text(recipe: Recipe) -> str:
 
 def formula_of(objective: Objective) -> str | None:
     """How an objective joins what is paid per answer and per step; None where it pays for no step."""
-    rewards = getattr(objective.algorithm, "rewards", None)
-    blend = getattr(objective.algorithm, "blend", None)
-    if not rewards or blend is None:
+    rewards = getattr(objective.algorithm, "reward_weights", None)
+    mix = getattr(objective.algorithm, "advantage_mix", None)
+    if not rewards or mix is None:
         return None
     answers = {signal.name: weight for signal, weight in rewards.items() if signal.per == "answer"}
     spans = {signal.name: weight for signal, weight in rewards.items() if signal.per == "span"}
@@ -67,12 +67,12 @@ def formula_of(objective: Objective) -> str | None:
         return None
     alphas = [_alpha_name(number, len(spans)) for number in range(1, len(spans) + 1)]
     process = "mean" if getattr(objective.algorithm, "step_scale", "1/K") == "1/K" else "sum"
-    if blend == "reward":
+    if mix == "reward":
         paid = " + ".join(_times(weight, name) for name, weight in answers.items())
         steps = " + ".join(f"{alpha} · {process}({name})" for alpha, name in zip(alphas, spans, strict=True))
         formula = f"r = {paid} + {steps}" if paid else f"r = {steps}"
     else:
-        share = f"(1 − {' − '.join(alphas)}) · " if blend == "convex" else ""
+        share = f"(1 − {' − '.join(alphas)}) · " if mix == "convex" else ""
         paid = " + ".join(_times(weight, f"A({name})") for name, weight in answers.items())
         if share and len(answers) > 1:
             paid = f"({paid})"

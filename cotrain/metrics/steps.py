@@ -257,7 +257,7 @@ def length_figures(traces: Sequence[Trace]) -> Figures:
 
 
 def metadata_figures(traces: Sequence[Trace]) -> Figures:
-    """``truth/{name}``: mean of every number or boolean that the protocol noted and that has no metric of its own, over
+    """``metadata/{name}``: mean of every number or boolean that the protocol noted and that has no metric of its own, over
     the traces that have it; ``label_right`` is the accuracy of a pseudo-label."""
     found: dict[str, list[float]] = {}
     for trace in traces:

@@ -73,13 +73,13 @@ def objectives_in_phase(recipe: Json, phase: str) -> dict[str, Json] | None:
 
 
 def _roles_of_objective(objective: Json) -> Sequence[str]:
-    on, also = objective.get("on"), objective.get("also")
-    return [*(on if isinstance(on, list) else [str(on)]), *(also if isinstance(also, list) else [])]
+    role, extra = objective.get("role"), objective.get("extra_roles")
+    return [*(role if isinstance(role, list) else [str(role)]), *(extra if isinstance(extra, list) else [])]
 
 
 def _trace_detail(trace: Json, models: Mapping[str, str], weights: Weights, tokens: bool) -> dict[str, Any]:
     record = {name: trace.get(name) for name in PLAIN}
-    record |= {"address": address_text(trace), "signals": trace["rewards"]}
+    record |= {"address": address_text(trace), "rewards": trace["rewards"]}
     record |= {"prompt_tokens": len(trace["prompt_ids"]), "token_count": len(trace["token_ids"])}
     record |= {"turns": trace.get("turns") or [], "weights": dict(weights.get(str(trace.get("role")), {}))}
     if tokens:
@@ -169,7 +169,7 @@ def reward_weights(recipe: Json) -> dict[str, dict[str, float]]:
     begins."""
     found: dict[str, dict[str, float]] = {}
     for objective in _nested_mapping(recipe, "settings", "objectives").values():
-        rewards = _nested_mapping(objective, "by", "rewards") if isinstance(objective, dict) else {}
+        rewards = _nested_mapping(objective, "algorithm", "reward_weights") if isinstance(objective, dict) else {}
         for name, weight in rewards.items():
             value = weight.get("start") if isinstance(weight, dict) else weight
             if (finite := finite_number(value)) is not None:

@@ -38,7 +38,7 @@ from cotrain.storage.schemas import fault_in
 FIELDS = (
     "step", "task", "member", "role", "call", "right", "said", "yes", "readable", "reviews", "flags", "reward",
     "tokens", "version",
-    "problem", "answer", "signals", "error", "vote", "score",
+    "problem", "answer", "rewards", "error", "vote", "score",
 )  # fmt: skip
 UNREAD, REVIEW_UNREAD, TRUNCATED, TOOL_FAILED, LEFT_OUT, UNSOUND = 1, 2, 4, 8, 16, 32
 STEP_BELIEVED, STEP_DOUBTED, FIRST_FOUND, FIRST_MISSED = 64, 128, 256, 512  # by at least one review
@@ -250,7 +250,7 @@ class Rollouts:
         rewards = mean_rewards(speech)
         weights = self._weights.get(role)
         total = sum(v * (weights.get(n, 0.0) if weights else n not in NOT_PAID) for n, v in rewards.items())
-        signals = [[self._intern_text("signals", n), round(v, 4)] for n, v in rewards.items()]
+        paid = [[self._intern_text("signals", n), round(v, 4)] for n, v in rewards.items()]
         answer, kind = parsed.get(ANSWER.name), first_error_reason(speech)
         probabilities = [p for review in reviews if (p := review_probability(review)) is not None]
         score = sum(probabilities) / len(probabilities) if probabilities else yes / len(readable) if readable else None
@@ -260,7 +260,7 @@ class Rollouts:
             len(reviews),
             _row_flags(episode, speech, reviews, right), round(total, 4), len(speech["token_ids"]), speech["version"],
             self._intern_text("problems", str(parsed.get(PROBLEM.name) or episode.get("task_id", ""))[:SHORT]),
-            None if answer is None else str(answer)[:SHORT], signals,
+            None if answer is None else str(answer)[:SHORT], paid,
             None if kind is None else self._intern_text("errors", kind), None,
             None if score is None else round(score, 4),
         ]  # fmt: skip
@@ -304,16 +304,16 @@ def join_trajectories(traces: Sequence[Json]) -> Sequence[Json]:
 def _join_speech(parts: Sequence[Json]) -> Json:
     if len(parts) == 1:
         return parts[0]
-    signals: list[Any] = []
+    rewards: list[Any] = []
     for part in parts:
-        known = {name for name, _, tokens in signals if tokens is None}
-        signals += [signal for signal in part["signals"] if signal[2] is not None or signal[0] not in known]
+        known = {name for name, _, tokens in rewards if tokens is None}
+        rewards += [reward for reward in part["rewards"] if reward[2] is not None or reward[0] not in known]
     return {
         **parts[0],
-        "signals": signals,
+        "rewards": rewards,
         "token_ids": [token for part in parts for token in part["token_ids"]],
-        "parsed": {name: value for part in parts for name, value in part["findings"].items()},
-        "truth": {name: value for part in parts for name, value in part["metadata"].items()},
+        "findings": {name: value for part in parts for name, value in part["findings"].items()},
+        "metadata": {name: value for part in parts for name, value in part["metadata"].items()},
         "finish": parts[-1]["finish"],
         "failure": next((part["failure"] for part in parts if part.get("failure")), None),
     }

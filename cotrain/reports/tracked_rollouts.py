@@ -108,7 +108,7 @@ def _rollout_of(episode: Mapping[str, Any]) -> TrackedRollout:
     return TrackedRollout(
         address=":".join(address_text(traces[0]).split(":")[:3]) if traces else "",
         problem=_shortened(str(problem or episode.get("task_id") or "")),
-        right=bool_or_none(CORRECT.name, traces[0]["truth"]) if traces else None,
+        right=bool_or_none(CORRECT.name, traces[0]["metadata"]) if traces else None,
         turns=tuple(map(_turn_of, traces[:TURNS])),
     )
 

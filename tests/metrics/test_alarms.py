@@ -135,7 +135,7 @@ CASES = {  # band → (a bad series, the step of its alarm, good ones)
         [
             rows(solver__reward__proxy=flat(0.3, 0.5, 0.9), solver__accuracy=flat(0.3, 0.4, 0.5)),
             rows(solver__reward__proxy=flat(0.9, 0.5, 0.3), solver__accuracy=flat(0.5, 0.4, 0.2)),
-            rows(solver__reward__truth=flat(0.3, 0.5, 0.9), solver__accuracy=flat(0.3, 0.4, 0.2)),  # a label
+            rows(solver__reward__class_label=flat(0.3, 0.5, 0.9), solver__accuracy=flat(0.3, 0.4, 0.2)),  # a label
             rows(solver__reward__proxy__right=flat(0.3, 0.5, 0.9), solver__accuracy=flat(0.3, 0.4, 0.2)),
         ],
     ),
@@ -333,7 +333,7 @@ def test_an_alarm_of_an_audit_names_what_the_two_judge_differently():
 
     def audited(task, payer_said, final):
         (trace,) = rollout(39, task, "auditor", final=final, parent="x").traces
-        shown = replace(trace, parsed=trace.parsed | {"payer_said": payer_said})
+        shown = replace(trace, findings=trace.findings | {"payer_said": payer_said})
         return Episode(step=39, task=task, member=0, task_id="t", traces=(shown,))
 
     told = [audited(0, 1.0, True), audited(1, 0.75, False), audited(2, 0.25, False)]

@@ -239,7 +239,7 @@ def episode(step: int, steps: int, task: int) -> Episode:
         str(speaker),
         {"failure": "unclosed step"} if unreadable else {"steps": verdicts, "final": final, "score": 0.9},
         {"correct": not wrong, "step_ok": truth},
-        [("agreement", float(not unreadable and final is not wrong)), ("truth", float(not wrong))],
+        [("agreement", float(not unreadable and final is not wrong)), ("class_label", float(not wrong))],
     )
     return Episode(step=step, task=task, member=0, task_id=f"words/train/{task}", traces=(solver, verifier))
 

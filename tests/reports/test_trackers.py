@@ -319,7 +319,7 @@ def test_a_few_rollouts_are_sent_a_wrong_one_beside_a_right_one(tmp_path):
             assert rollout.turns[0].role == "solver" and rollout.turns[0].text
             assert "verifier says" in rollout.verdicts and "solver: " in rollout.rewards
             shown = rollout.markdown()
-            assert f"in truth {rollout.metadata}" in shown and f"    {rollout.turns[0].text.splitlines()[0]}" in shown
+            assert f"in truth {rollout.truth}" in shown and f"    {rollout.turns[0].text.splitlines()[0]}" in shown
     assert json.loads((run / "trackers.json").read_text())["rollouts"] == 0
     assert rollouts_of_run(run) == 0
 

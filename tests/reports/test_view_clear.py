@@ -62,8 +62,8 @@ SCHEDULE = {
             ]
         },
         "objectives": {
-            "generator": {"policy": "generator", "on": "solver"},
-            "verifier": {"policy": "checker", "on": "verifier", "also": ["critic"]},
+            "generator": {"policy": "generator", "role": "solver"},
+            "verifier": {"policy": "checker", "role": "verifier", "extra_roles": ["critic"]},
         },
     }
 }

@@ -99,7 +99,7 @@ def test_a_live_run_is_followed(tmp_path: Path) -> None:
 def test_a_run_that_is_resumed_to_more_steps_says_so(tmp_path: Path) -> None:
     run = read_all(write_fake_run(tmp_path, steps=8, episodes=3))
     before, recipe = run.stamp(), json.loads((tmp_path / "recipe.json").read_text())
-    rewards = {"name": "other", "objectives": {"generator": {"on": "solver", "by": {"rewards": {"outcome": 3.0}}}}}
+    rewards = {"name": "other", "objectives": {"generator": {"role": "solver", "algorithm": {"reward_weights": {"outcome": 3.0}}}}}
     write(tmp_path / "recipe.json", recipe | {"steps": 12, "settings": recipe["settings"] | rewards})
     assert run.stamp() != before
     assert run.overview()["run"]["planned"] == 12
@@ -108,7 +108,7 @@ def test_a_run_that_is_resumed_to_more_steps_says_so(tmp_path: Path) -> None:
     while run.rollouts.read_some():
         pass
     row = run.rollouts.rows[0]
-    paid = {run.rollouts.signals[place]: value for place, value in row[AT["signals"]]}
+    paid = {run.rollouts.signals[place]: value for place, value in row[AT["rewards"]]}
     assert row[AT["reward"]] == pytest.approx(3.0 * paid["outcome"], abs=1e-3)
 
 
@@ -194,12 +194,12 @@ def test_a_judge_is_counted_by_answer_by_step_and_by_probability(tmp_path: Path)
 
 def test_reward_is_weighed_as_the_recipe_does(tmp_path: Path) -> None:
     directory = write_fake_run(tmp_path, steps=4, episodes=4)
-    rewards = {"outcome": 1.0, "step": {"is": "Mixing", "start": 0.5}}
-    objective = {"on": "solver", "by": {"rewards": rewards}}
+    rewards = {"outcome": 1.0, "step": {"is": "Anneal", "start": 0.5}}
+    objective = {"role": "solver", "algorithm": {"reward_weights": rewards}}
     write(directory / "recipe.json", {"name": "w", "settings": {"objectives": {"generator": objective}}})
     run = read_all(directory)
     for row in run.rollouts.rows:
-        paid = {run.rollouts.signals[place]: value for place, value in row[AT["signals"]]}
+        paid = {run.rollouts.signals[place]: value for place, value in row[AT["rewards"]]}
         assert row[AT["reward"]] == pytest.approx(paid["outcome"] + 0.5 * paid["step"], abs=1e-3)
 
 

@@ -158,7 +158,7 @@ function earned({ document, common, colours }) {
       plots.push({ ...common, name: `earned ${role}`, title: html`What the <${Text} of=${role} /> earns, and what is true`,
         gap: main >= 0 && truth === "accuracy" ? [main, lines.length] : null, lines: [...lines, right] });
     }
-    const noted = Object.keys(series).filter((name) => name.startsWith(`${role}/truth/`) && document.metrics[name]?.share);
+    const noted = Object.keys(series).filter((name) => name.startsWith(`${role}/metadata/`) && document.metrics[name]?.share);
     if (noted.length) {
       plots.push({ ...common, name: `noted ${role}`, title: html`What is true of the <${Text} of=${role} />'s turns`, note: "what the protocol noted as truth",
         lines: noted.map((name, at) => ({ label: name.split("/").at(-1).replaceAll("_", " "), values: series[name], tone: tone(at), share: true })) });

@@ -150,7 +150,7 @@ function Trace({ trace, shade, shadeBy, open }) {
     <table class="paid"><tbody>${[...paid].map(([name, values]) => html`<tr><th scope="row"><${Text} of=${name} /></th><td>${values.map((value) => number(value)).join(", ")}<small>${weight(name)}</small></td></tr>`)}
       <tr><th scope="row">in training</th><td>${trace.failure ? html`<b class="poor"><${Text} of=${trace.learned} /></b>` : html`<${Text} of=${trace.learned} />`}</td></tr></tbody></table>
     ${trace.tokens ? html`<${Tokens} trace=${trace} shade=${shade} shadeBy=${shadeBy} />` : html`<pre class="raw"><${Text} of=${trace.text} /></pre>`}
-    <details><summary>what was read in it, and what is true of it</summary><pre class="raw"><${Text} of=${JSON.stringify({ parsed: trace.findings, truth: trace.metadata }, null, 1)} /></pre></details></details>`;
+    <details><summary>what was read in it, and what is true of it</summary><pre class="raw"><${Text} of=${JSON.stringify({ findings: trace.findings, metadata: trace.metadata }, null, 1)} /></pre></details></details>`;
 }
 
 const FULL = 70; // percent of the colour, of the token with the largest value

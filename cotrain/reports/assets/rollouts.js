@@ -68,5 +68,5 @@ export function Row({ row, here, several }) {
     <td class="at">${open ? html`<a href=${link(row.at)}>${name}</a>` : name}</td>
     ${several ? html`<td><${Text} of=${row.role} limit=${40} /></td>` : null}<td class="asked"><${Text} of=${row.problem} limit=${180} /></td><td class="said"><${Text} of=${row.answer ?? "none"} limit=${60} /></td>
     <td>${row.reviews ? `${row.yes} of ${row.reviews}` : "–"}</td>
-    <td title=${plain(row.signals.map(([signal, value]) => `${signal} ${value}`).join(", "))}>${number(row.reward)}</td><td>${number(row.tokens)}</td></tr>`;
+    <td title=${plain(row.rewards.map(([signal, value]) => `${signal} ${value}`).join(", "))}>${number(row.reward)}</td><td>${number(row.tokens)}</td></tr>`;
 }

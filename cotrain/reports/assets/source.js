@@ -73,7 +73,7 @@ function shaped(page, before) {
     const found = Object.fromEntries(page.fields.map((name) => [name, row[place[name]]]));
     found.problem = page.problems[found.problem];
     found.role = page.roles[found.role];
-    found.signals = found.signals.map(([name, value]) => [page.signals[name], value]);
+    found.rewards = found.rewards.map(([name, value]) => [page.signals[name], value]);
     found.group = `${found.step}:${found.task}:${found.member}`;
     found.at = `${found.group}:${found.role}:${found.call}`;
     return found;
