@@ -93,7 +93,7 @@ def compare(argv: Sequence[str]) -> int:
             rate_seeds=arguments.rate_seeds,
             measure=arguments.measure,
             evaluate_every=arguments.evaluate_every,
-            settings=tuple(arguments.set),
+            overrides=tuple(arguments.set),
             tasks=with_columns(arguments.tasks, arguments.question_column, arguments.answer_column),
             data=arguments.data,
             operations=tuple(arguments.operations) if arguments.operations else None,

@@ -23,7 +23,7 @@ def plan(out: Path, **more) -> ComparisonPlan:
         "equal": "updates",
         "batches": 3,
         "evaluate_every": 1,
-        "settings": (*settings, *small),
+        "overrides": (*settings, *small),
         "operations": (2, 2),
     }
     return ComparisonPlan(arms=tuple(map(parse_arm, ARMS)), seeds=1, out=out, workers=2, **(given | more))

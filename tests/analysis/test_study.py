@@ -47,7 +47,7 @@ model = "{tiny}"
 seeds = 3
 equal = "batches"
 batches = 4
-settings = ["evaluation.tasks=16"]
+overrides = ["evaluation.tasks=16"]
 out = "{out}"
 
 [arms.outcome]
@@ -61,7 +61,7 @@ alpha = 0.5
 operations = [2, 2]
 [parts."3 steps"]
 operations = [3, 3]
-settings = ["group_size=4"]
+overrides = ["group_size=4"]
 
 [gate]
 part = "3 steps"
@@ -256,8 +256,8 @@ def test_a_gate_may_ask_for_a_gain_on_one_seed(tmp_path, least, holds):
     assert "over 1 seed" in held["found"]
 
 
-def test_an_arm_may_have_settings_of_its_own(tmp_path):
-    own = FILE.replace("alpha = 0.5\n", 'alpha = 0.5\nsettings = ["roles.solver.sampling.max_tokens=7"]\n')
+def test_an_arm_may_have_overrides_of_its_own(tmp_path):
+    own = FILE.replace("alpha = 0.5\n", 'alpha = 0.5\noverrides = ["roles.solver.sampling.max_tokens=7"]\n')
     plan = read_study(written(tmp_path, own)).parts["2 steps"]
     recipes = plan.make_recipes(plan.arms)
     limits = {label: recipe.roles["solver"].sampling.max_tokens for label, recipe in recipes.items()}
@@ -267,7 +267,7 @@ def test_an_arm_may_have_settings_of_its_own(tmp_path):
     assert "--set=roles.solver.sampling.max_tokens=7" in words
     for wrong, says in (('["seed=3"]', "seed is the same for every arm"), ('"a=1"', 'list of "dotted.path=value"')):
         with pytest.raises(ConfigError, match=says):
-            read_study(written(tmp_path, FILE.replace("alpha = 0.5", f"settings = {wrong}")))
+            read_study(written(tmp_path, FILE.replace("alpha = 0.5", f"overrides = {wrong}")))
 
 
 def test_a_file_that_has_changed_is_not_gone_on_with(tmp_path):

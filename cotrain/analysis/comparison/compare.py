@@ -193,7 +193,7 @@ def claim_directory(plan: ComparisonPlan, arms: Sequence[Arm]) -> None:
 
 def _settings_by_name(settings: dict[str, Any]) -> dict[str, Any]:
     """With the changed settings by name: their order is free, of two for one name the last counts."""
-    changed = settings.get("settings")
+    changed = settings.get("overrides")
     if not isinstance(changed, list):
         return settings
-    return {**settings, "settings": {(parts := str(each).partition("="))[0]: parts[2] for each in changed}}
+    return {**settings, "overrides": {(parts := str(each).partition("="))[0]: parts[2] for each in changed}}

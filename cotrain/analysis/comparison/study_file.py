@@ -6,19 +6,19 @@
     measure = "solver/greedy"            # what verdicts and gate are about, and rates are chosen by
     model = "shipped"                   # of every arm
     seeds = 5
-    equal = "flops"                      # and batches, budget, first_seed, rates, rate_seeds, evaluate_every, settings,
-                                         # threads, checkpoint_every: as of `cotrain compare`
+    equal = "flops"                      # and batches, budget, first_seed, rates, rate_seeds, evaluate_every,
+                                         # overrides, threads, checkpoint_every: as of `cotrain compare`
     out = "runs/studies/ceiling"
 
     [arms.grpo]                          # the first arm is the reference
     recipe = "grpo"                      # every other key is a parameter of the recipe, but for
-    settings = ["roles.solver.sampling.max_tokens=64"]  # of this arm alone
+    overrides = ["roles.solver.sampling.max_tokens=64"] # of this arm alone
     [arms.oracle]
     recipe = "grpo"
     steps_judged_by = "oracle"
 
     [parts."4 steps"]                    # each part is a comparison of all arms; a key of it replaces that of the
-    operations = [4, 4]                  # study, settings are added. Without parts there is one
+    operations = [4, 4]                  # study, overrides are added. Without parts there is one
 
     [gate]                               # is run first; when it does not hold, nothing else is
     part = "4 steps"
@@ -145,15 +145,17 @@ def read_study(path: Path, *, workers: int | None = None, device: str = "cpu", c
 def _read_arm(path: Path, name: str, spec: Any, model: Any) -> Arm:
     if not isinstance(spec, Mapping) or not isinstance(spec.get("recipe"), str):
         raise ConfigError(f'{path}: arm {name!r} has no recipe; write recipe = "grpo" below [arms.{name}]')
-    settings = spec.get("settings", [])
-    if not isinstance(settings, list) or not all(isinstance(setting, str) for setting in settings):
-        raise ConfigError(f'{path}: arm {name!r}: settings is {settings!r:.80}; expected a list of "dotted.path=value"')
+    overrides = spec.get("overrides", [])
+    if not isinstance(overrides, list) or not all(isinstance(one, str) for one in overrides):
+        raise ConfigError(
+            f'{path}: arm {name!r}: overrides is {overrides!r:.80}; expected a list of "dotted.path=value"'
+        )
     arguments = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in spec.items()
-        if key not in ("recipe", "settings")
+        if key not in ("recipe", "overrides")
     }
-    return make_arm(name, spec["recipe"], ({"model": model} if model is not None else {}) | arguments, settings)
+    return make_arm(name, spec["recipe"], ({"model": model} if model is not None else {}) | arguments, overrides)
 
 
 def _read_plan(path: Path, common: Mapping[str, Any], part: Any, fixed: Mapping[str, Any], out: Path) -> ComparisonPlan:
@@ -163,7 +165,7 @@ def _read_plan(path: Path, common: Mapping[str, Any], part: Any, fixed: Mapping[
         if key not in PART_KEYS:
             raise UnknownName(f"key of a part of study {path.name}", key, PART_KEYS)
     merged = {**common, **part}
-    merged["settings"] = [*common.get("settings", ()), *part.get("settings", ())]
+    merged["overrides"] = [*common.get("overrides", ()), *part.get("overrides", ())]
     hints = hints_of(ComparisonPlan)
     values = {
         key: _require_type(path, key, tuple(v) if isinstance(v, list) else v, hints[key]) for key, v in merged.items()
