@@ -1,7 +1,7 @@
 """A coder and a tester for `coder_tester`: lessons that a program wrote, for `cotrain sft`.
 
     python -m zoo.benchmarks.coder_tester --out runs/coder
-    cotrain sft --model embedded-checker --data runs/coder/lessons.jsonl --optimizer muon --lr 0.01 --tokens 3000000 \
+    cotrain sft --model shipped-checker --data runs/coder/lessons.jsonl --optimizer muon --lr 0.01 --tokens 3000000 \
         --length 256 --out runs/coder/taught
     python -m zoo.benchmarks.coder_tester --mark runs/coder/taught
     cotrain run coder_tester --model ./runs/coder/taught --out runs/coder/run

@@ -10,7 +10,7 @@ What was not verified is not vetoed. Where only some problems have an answer (``
 the others.
 
 Controls are parameters: ``veto=False``, and ``balanced=False``, which verifies the first 2 · ``reviews`` solutions as
-they come. ``regenerate="review"`` shows the solution and its review, as the paper does; the embedded base does not know
+they come. ``regenerate="review"`` shows the solution and its review, as the paper does; the shipped base does not know
 such a prompt and goes on from the steps before the first one called wrong ("prefix", the default of models that speak
 its formats).
 

@@ -17,7 +17,7 @@ Controls are parameters: ``meta=False`` drops the meta-verifier (R_meta = 1), ``
 ``labels="answer"`` scores by the answer alone, ``balance`` weighs both judges' samples by class (0 as in the
 paper, ½ as in RL Tango, 1 so that right and wrong solutions, and sound and unsound reviews, weigh the same).
 ``analysis="asked"`` has the generator analyse itself in a second call, under the prompt of a verifier, for models that
-have not learned to do so in one ("embedded").
+have not learned to do so in one ("shipped").
 
 Left out: re-initialising the generator from the verifier, rejection fine-tuning of both, and labels from many votes.
 """
@@ -154,7 +154,7 @@ def proof_reward(own_score: float, given: float, trust: float) -> float:
     return QUALITY * given + HONESTY * (1.0 - abs(own_score - given)) * trust
 
 
-@recipe(model="embedded-roles", steps=160)
+@recipe(model="shipped-roles", steps=160)
 def dsm(
     run: RunConfig,
     *,

@@ -19,7 +19,7 @@ solutions is refused.
 
 Different from the paper: its GAN part has log M and log(1 − M) of a probability; a sampled verdict is 0 or 1, and the
 mean is its linear form. It mixes as many reference as generated slices; here there are as many reviews of the worked
-solution as of the generated ones that differ from it. Left out: supervised learning of the review format (the embedded
+solution as of the generated ones that differ from it. Left out: supervised learning of the review format (the shipped
 models know it) and slices of 320 tokens.
 """
 

@@ -180,14 +180,14 @@ def test_a_review_accuses_the_first_step_that_it_calls_wrong():
 
     assert [read(*v).step for v in ((1, 0, 0), (0, 1, 1), (1, 1, 1))] == [1, 0, None]
     assert read(1, 0).reason == "step count"
-    made = debate_solve(critic="reviewer", model="embedded")
+    made = debate_solve(critic="reviewer", model="shipped")
     assert [phase.name for phase in made.schedule.phases] == ["debate"]
 
 
 def test_controls_and_refusals():
-    with pytest.raises(ConfigError, match="debate_solve: the model 'embedded' was not taught"):
-        debate_solve(model="embedded")
-    assert debate_solve(model="embedded", critic="none").name == "debate-solve-rlaif"
+    with pytest.raises(ConfigError, match="debate_solve: the model 'shipped' was not taught"):
+        debate_solve(model="shipped")
+    assert debate_solve(model="shipped", critic="none").name == "debate-solve-rlaif"
     with pytest.raises(ConfigError, match="words is -1"):
         debate_solve(words=-1)
 

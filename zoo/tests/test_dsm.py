@@ -85,7 +85,7 @@ def test_a_verifier_that_is_half_right_earns_half_of_what_the_meta_verifier_leav
 def test_without_a_meta_verifier_its_factor_is_one():
     got = rewards(review=HALF, votes=0)
     assert got["verifier"] == [0.5] and got["meta"] == [] and got["solver"] == [pytest.approx(0.76 * 0.5 + 0.24 * 0.5)]
-    recipe = dsm(model="embedded", meta=False)
+    recipe = dsm(model="shipped", meta=False)
     assert "meta" not in recipe.roles and list(recipe.objectives) == ["generator", "verifier"]
 
 
@@ -106,11 +106,11 @@ def test_self_analysis_in_a_second_call():
 
 
 def test_a_recipe_and_its_controls():
-    recipe = dsm(model="embedded")
+    recipe = dsm(model="shipped")
     assert {n: o.policy for n, o in recipe.objectives.items()} == {
         "generator": "generator", "verifier": "verifier", "meta": "verifier",
     }  # fmt: skip
-    assert list(dsm(model="embedded", verifier="frozen").objectives) == ["generator"]
-    assert dsm(model="embedded", analysis="asked").objectives["generator"].roles == ("solver", "analyst")
+    assert list(dsm(model="shipped", verifier="frozen").objectives) == ["generator"]
+    assert dsm(model="shipped", analysis="asked").objectives["generator"].roles == ("solver", "analyst")
     with pytest.raises(UnknownName, match="labels of dsm"):
         dsm(labels="x")

@@ -106,8 +106,8 @@ def test_earlier_selves_sit_in_both_seats():
 
 
 def test_what_it_refuses():
-    with pytest.raises(ConfigError, match="spiral: the model 'embedded-checker' was not taught"):
-        spiral(model="embedded-checker")
+    with pytest.raises(ConfigError, match="spiral: the model 'shipped-checker' was not taught"):
+        spiral(model="shipped-checker")
     with pytest.raises(ConfigError, match="words is no game"):
         spiral(tasks=EASY)
 
@@ -149,7 +149,7 @@ def test_a_game_of_ones_own_is_played_by_its_rules(race):
 
 
 def test_every_model_is_told_the_rules_of_a_game_of_ones_own(race):
-    for model in (TINY, "embedded"):  # nobody was taught it, so nobody is refused
+    for model in (TINY, "shipped"):  # nobody was taught it, so nobody is refused
         made = spiral(model=model, game=race, pool=1)
         assert all("{rules}" in made.roles[seat].prompt for seat in ("first", "second", "past", "stranger"))
     assert "{rules}" not in spiral(model=TINY).roles["first"].prompt

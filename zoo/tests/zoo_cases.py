@@ -11,7 +11,7 @@ from cotrain.config.recipe import Recipe
 from tests.recipes import test_recipes as shipped
 
 TINY_PROGRAMS = str(Path(__file__).parent / "tiny-programs")  # knows short programs and tests of them
-GAMES = {"model": "embedded-games"}
+GAMES = {"model": "shipped-games"}
 CODES = {"model": TINY_PROGRAMS, "tester_lr": 1e-3}
 CASES = {  # "recipe" or "recipe: variant" → arguments beside those of ``shipped.SMALL``
     "adversarial_imitation": {"warmup": 1, "discriminator_lr": 1e-3, "steps": 3},
@@ -28,7 +28,7 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside those of ``shipp
     "coder_tester: frozen coder": {**CODES, "coder": "frozen", "valid_by": "programs"},
     "coverrl": {"votes": 8, "reviews": 4, "revisions": 2},
     "coverrl: unbalanced, no veto": {"votes": 8, "balanced": False, "veto": False, "kl": 0.0},
-    "debate_solve: reviewer": {"critic": "reviewer", "model": "embedded", "steps": 2},
+    "debate_solve: reviewer": {"critic": "reviewer", "model": "shipped", "steps": 2},
     "debate_solve": {**GAMES, "steps": 3},
     "debate_solve: frozen": {**GAMES, "judge": "frozen", "votes": 2},
     "debate_solve: consultant": {**GAMES, "critic": "consultant", "kl": 0.01},

@@ -30,7 +30,7 @@ from cotrain_zoo.debate_solve.contests import Critic, check_step, contest, parse
 from cotrain_zoo.debate_solve.prompts import CHECK_STEP, CRITICISE, CRITICISE_FULL
 
 
-@recipe(model="embedded-games", kl=0.0, evaluation_tasks=64, steps=60)
+@recipe(model="shipped-games", kl=0.0, evaluation_tasks=64, steps=60)
 def debate_solve(
     run: RunConfig,
     *,
@@ -38,7 +38,7 @@ def debate_solve(
     votes: int = 8,  # of a model that judges
     critic: Literal["opponent", "reviewer", "consultant", "none"] = "opponent",  # who speaks about the solution
     by: Literal["rl", "dpo"] = "rl",  # what learns from the branches
-    words: int | None = None,  # limit of a speech, 0 for none (default: 100; 4 for the embedded models; of reviews 0)
+    words: int | None = None,  # limit of a speech, 0 for none (default: 100; 4 for the shipped models; of reviews 0)
     over: float = 1.0,  # what a speech pays that is twice as long
     unread: float = -1.0,  # what is paid for one that cannot be read
     iteration: int = 20,  # updates of DPO+ with one reference

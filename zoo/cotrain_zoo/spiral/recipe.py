@@ -12,7 +12,7 @@ said in it. The loss is −A log π.
 measured what it says can be.
 
 Different from the authors' code: one update of each batch instead of two epochs of PPO; a forfeit loses the stake and
-the other side wins it; a payoff is in chips. ``embedded-games`` was taught legal moves, drawn at random, so that it
+the other side wins it; a payoff is in chips. ``shipped-games`` was taught legal moves, drawn at random, so that it
 knows the form and no strategy.
 """
 
@@ -32,7 +32,7 @@ from cotrain_zoo.spiral.play import PAYOFF, PERFECT, WON, duel, measure_exploita
 from cotrain_zoo.spiral.source import Games, OwnGame
 
 
-@recipe(model="embedded-games", steps=200, kl=0.0, lr=2e-3, tasks_per_step=6, group_size=16)
+@recipe(model="shipped-games", steps=200, kl=0.0, lr=2e-3, tasks_per_step=6, group_size=16)
 def spiral(
     run: RunConfig,
     *,
