@@ -36,7 +36,7 @@ class ClassBalance:
     def __post_init__(self) -> None:
         if not isinstance(self.class_label, Signal) or self.class_label.per != "answer":
             raise ConfigError(
-                f"ClassBalance: label is {self.class_label!r}, expected a per-answer signal such as TRUTH"
+                f"ClassBalance: label is {self.class_label!r}, expected a per-answer signal such as CLASS_LABEL"
             )
         if not 0.0 <= self.ema < 1.0:
             raise ConfigError(f"ClassBalance: ema {self.ema} must be in [0, 1)")

@@ -66,7 +66,7 @@ def test_refusals():
     with pytest.raises(ConfigError, match="power"):
         ClassBalance(power=0.0)
     for wrong in ("truth", STEP):
-        with pytest.raises(ConfigError, match="a per-answer signal such as TRUTH"):
+        with pytest.raises(ConfigError, match="a per-answer signal such as CLASS_LABEL"):
             ClassBalance(class_label=wrong)
     with pytest.raises(ValueError, match="class 1"):
         class_weights((1.0, 0.0), [True])
