@@ -92,8 +92,8 @@ class Bench:
             )
             rows, new = self.plan.work.rows, self.plan.work.new
             what = f"{rows} rows, {lengths} lengths, mean {new}, {size}"
-            self.add_metadata(Line(f"decode alone: {what}", "engine", "`generate`", ratio(pairs, "decode_seconds")))
-            self.add_metadata(Line(f"with the prompts: {what}", "engine", "`generate`", ratio(pairs, "seconds")))
+            self.note(Line(f"decode alone: {what}", "engine", "`generate`", ratio(pairs, "decode_seconds")))
+            self.note(Line(f"with the prompts: {what}", "engine", "`generate`", ratio(pairs, "seconds")))
 
     def grpo(self, size: str) -> None:
         """A step of both, and the parts of ours beside their floors."""
@@ -111,15 +111,11 @@ class Bench:
                 self.results.same.append(Same(size, lengths, own, other))
                 self.results.versions = {**other["versions"], **own["versions"]}
                 what = f"{size}, {lengths} lengths"
-                self.add_metadata(Line(f"GRPO step: {what}", "cotrain", "TRL", ratio(pairs, "seconds")))
-                self.add_metadata(
-                    Line(f"of it, generation: {what}", "cotrain", "TRL", ratio(pairs, "generate_seconds"))
-                )
+                self.note(Line(f"GRPO step: {what}", "cotrain", "TRL", ratio(pairs, "seconds")))
+                self.note(Line(f"of it, generation: {what}", "cotrain", "TRL", ratio(pairs, "generate_seconds")))
                 whole, growth = ratio(pairs, "step_peak_mib"), ratio(pairs, "growth_mib")
-                self.add_metadata(Line(f"peak memory: {what}", "cotrain", "TRL", whole, unit="MiB"))
-                self.add_metadata(
-                    Line(f"of it, since before the first step: {what}", "cotrain", "TRL", growth, unit="MiB")
-                )
+                self.note(Line(f"peak memory: {what}", "cotrain", "TRL", whole, unit="MiB"))
+                self.note(Line(f"of it, since before the first step: {what}", "cotrain", "TRL", growth, unit="MiB"))
                 answers: Sequence[Answer] = [a for a, _ in pairs]
             else:
                 answers = [ask(ours) for _ in range(rounds)]
@@ -154,8 +150,8 @@ class Bench:
             self.command("recipe_step", "--recipe", "tango"),
             self.plan.rounds,
         )
-        self.add_metadata(Line("generator step, shipped base", "GRPO", "Tango", ratio(pairs, "seconds")))
-        self.add_metadata(Line("tokens sampled in it", "GRPO", "Tango", ratio(pairs, "sampled_tokens"), unit="tokens"))
+        self.note(Line("generator step, shipped base", "GRPO", "Tango", ratio(pairs, "seconds")))
+        self.note(Line("tokens sampled in it", "GRPO", "Tango", ratio(pairs, "sampled_tokens"), unit="tokens"))
 
     def update(self, size: str) -> None:
         words = ("--lengths", "drawn")
@@ -168,7 +164,7 @@ class Bench:
             for a, b in pairs:
                 if abs(a["grad_norm"] / b["grad_norm"] - 1) > 1e-3 or a["learned_tokens"] != b["learned_tokens"]:
                     raise RuntimeError(f"the layouts did not compute the same: {a} and {b}")
-            self.add_metadata(Line(f"update: {size}, drawn lengths", "shared prompts", name, ratio(pairs, "seconds")))
+            self.note(Line(f"update: {size}, drawn lengths", "shared prompts", name, ratio(pairs, "seconds")))
 
     def first_token(self) -> None:
         self.results.first_token = ask(self.command("first_token", steps=self.plan.rounds))

@@ -38,7 +38,7 @@ class Riddles:
     name = "riddles"
 
     def get(self, split, index):
-        return Task(id=f"{split}/{index}", prompt=f"What is {index} plus 1?", answer=str(index + 1))
+        return Task(id=f"{split}/{index}", prompt=f"What is {index} plus 1?", gold=str(index + 1))
 
     def size(self, split):
         return {"train": 16, "validation": 4, "test": 4}[split]
