@@ -48,7 +48,7 @@ def test_plain_transformers_loads_what_the_run_has_learned(run, tmp_path, capsys
     model, tokenizer = AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
     cast = opening.load_trainer(run).policies
     assert torch.equal(logits(model, tokenizer), logits(cast["verifier"].model, tokenizer))
-    assert not torch.equal(logits(model, tokenizer), logits(cast["start"].model, tokenizer))
+    assert not torch.equal(logits(model, tokenizer), logits(cast["reference"].model, tokenizer))
     mark = json.loads((out / "cotrain.json").read_text())  # it is asked as its base was, and as the run asked it
     role = opening.recipe_of(run).roles["verifier"]
     assert mark == {"prompts": "short", "roles": {"verifier": {"verdict": "tags", "prompt": role.prompt}}}
@@ -71,7 +71,7 @@ def test_only_the_policy_asked_for_is_loaded(tmp_path):
 def test_a_frozen_base_of_adapters_is_exported_without_them(tmp_path):
     recipe = tango(steps=2, warmup=0, ratio=(1, 1), lora=4, tasks=EASY, **SMALL)
     api.run(override(recipe, BRIEF), tmp_path / "run")
-    out = export_policy(tmp_path / "run", "start", tmp_path / "start")
+    out = export_policy(tmp_path / "run", "reference", tmp_path / "reference")
     model, tokenizer = AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
     fresh = AutoModelForCausalLM.from_pretrained(resolve_model(TINY), dtype=torch.float32)
     assert torch.equal(logits(model, tokenizer), logits(fresh, tokenizer))
@@ -106,8 +106,8 @@ def test_an_adapter_is_loaded_by_peft(tmp_path):
     plain = AutoModelForCausalLM.from_pretrained(resolve_model(TINY), dtype=torch.float32)
     assert not torch.allclose(logits(plain, tokenizer), expected, atol=1e-5)
     assert type(whole) is type(plain) and "library_name: transformers" in (tmp_path / "merged/README.md").read_text()
-    with pytest.raises(ConfigError, match=r"'start' of .* is no adapter.*leave --merged out"):
-        export_policy(tmp_path / "run", "start", tmp_path / "b", merged=True)
+    with pytest.raises(ConfigError, match=r"'reference' of .* is no adapter.*leave --merged out"):
+        export_policy(tmp_path / "run", "reference", tmp_path / "b", merged=True)
 
 
 def test_a_reward_model_is_one_of_transformers(tmp_path):

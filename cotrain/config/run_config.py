@@ -78,7 +78,7 @@ class RunConfig:
     def learner(
         self, model: str | None = None, *, lr: float | None = None, iteration: int = 0, reset: Reset = "nothing"
     ) -> Policy:
-        """A policy that learns: all of its weights, or an adapter where ``lora`` is set. ``restart``: what begins anew
+        """A policy that learns: all of its weights, or an adapter where ``lora`` is set. ``reset``: what begins anew
         after every ``iteration`` of its updates."""
         name, rate = model or self.model, self.lr if lr is None else lr
         made = adapter(name, rank=self.lora, alpha=2 * self.lora, lr=rate) if self.lora else trainable(name, lr=rate)

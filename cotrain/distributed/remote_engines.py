@@ -42,7 +42,7 @@ class EngineProcess:
     def __init__(
         self, process: Process, policies: Sequence[str], make_again: Callable[[], Process], worked: ProcessStats
     ) -> None:
-        """``policies``: that it answers for; ``renew``: makes another process in place of one that is lost, with the
+        """``policies``: that it answers for; ``make_again``: makes another process in place of a lost one, with the
         present weights; ``worked``: what it does is added to it."""
         self.policies, self.worked = policies, worked
         self._process: Process | None = process

@@ -119,10 +119,10 @@ class HostedPolicy(PolicyHandle):
         return report
 
     def reset_optimizer(self) -> None:
-        self._ask(LearnerHost.renew)
+        self._ask(LearnerHost.reset_optimizer)
 
     def reset_weights(self) -> bool:
-        return bool(self._ask(LearnerHost.restart))
+        return bool(self._ask(LearnerHost.reset_weights))
 
     def logprobs(
         self, sequences: Sequences, *, temperature: float = 1.0, context_tokens: Sequence[ContextTokens] = ()
@@ -185,11 +185,11 @@ class LearnerHost:
     def update(self, policy: str, terms: Sequence[LossTerm]) -> Answer:
         return self._packed(policy, self.handles[policy].update(terms))
 
-    def renew(self, policy: str) -> Answer:
+    def reset_optimizer(self, policy: str) -> Answer:
         self.handles[policy].reset_optimizer()
         return self._packed(policy, None)
 
-    def restart(self, policy: str) -> Answer:
+    def reset_weights(self, policy: str) -> Answer:
         return self._packed(policy, self.handles[policy].reset_weights())
 
     def logprobs(self, policy: str, sequences: Sequences, temperature: float, given: Sequence[ContextTokens]) -> Answer:

@@ -90,7 +90,7 @@ class TorchLearner(PolicyClient):
             reset_every: updates of an iteration; the first of each is made, and warmed up, as by a new optimiser.
             offload: between updates, the moments lie in the machine's own memory and not on the device, and weights of
                 the start always.
-            reset_to_start: ``restart`` puts the weights of the start back at its begin.
+            reset_to_start: ``reset_weights`` puts the weights of the start back at its begin.
 
         Raises ConfigError, ModelError.
         """

@@ -96,7 +96,7 @@ def groups(other: str) -> Recipe:
     return small_recipe(
         "groups",
         answer_alone,
-        policies={"generator": trainable(TINY, lr=1e-3, updates_per_batch=2), "start": frozen(TINY)},
+        policies={"generator": trainable(TINY, lr=1e-3, updates_per_batch=2), "reference": frozen(TINY)},
         roles={SOLVER: role("generator", "{problem}")},
         objectives={"generator": Objective(policy="generator", role=SOLVER, algorithm=learner)},
         schedule=constant_schedule(answer_alone, "generator"),

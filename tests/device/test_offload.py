@@ -53,7 +53,7 @@ MADE = {
     ),
     "tango, adapters": lambda: brief(lora=4, kl=0.1),
     "tango, half precision": lambda: override(
-        brief(kl=0.1), [f"policies.{name}.autocast=true" for name in ("generator", "verifier", "start")]
+        brief(kl=0.1), [f"policies.{name}.autocast=true" for name in ("generator", "verifier", "reference")]
     ),
     "cooper": lambda: small("cooper"),  # a reward model that is asked
     "rise: ppo": lambda: small("rise: ppo"),  # a critic

@@ -27,7 +27,7 @@ from tests.learner.learn_makers import random_samples
 POLICIES = {
     "generator": trainable(TINY, lr=1e-3),
     "teacher": ema(TINY, of="generator", rate=0.5),
-    "start": frozen(TINY),
+    "reference": frozen(TINY),
     "critic": critic(TINY),
 }
 # the methods of a policy, wherever its model is
@@ -61,7 +61,7 @@ def test_arithmetic_is_that_of_the_device_where_a_model_is_held(monkeypatch):
     asked = []
     monkeypatch.setattr(local, "has_bfloat16", lambda device: asked.append(device) or True)
     monkeypatch.setattr(torch.nn.Module, "to", lambda module, *_: module)
-    policies = {"generator": trainable(TINY), "start": frozen(TINY, autocast=False)}
+    policies = {"generator": trainable(TINY), "reference": frozen(TINY, autocast=False)}
     launcher = Silent()
     with pytest.raises(Begun):
         MultiProcessBackend(launcher, "cuda").open(policies, seed=0)
@@ -98,16 +98,16 @@ def test_every_verb_is_answered_from_another_process_as_from_this_one(both):
         state, tensors = generator.state(), generator.tensors()
         yield "state", plain(state)
         yield "tensors", plain(tensors)
-        yield "renew", plain(generator.reset_optimizer())
-        yield "restart", plain(generator.reset_weights())
+        yield "reset_optimizer", plain(generator.reset_optimizer())
+        yield "reset_weights", plain(generator.reset_weights())
         yield "update", plain(generator.update([term]))
         yield "follow", plain(teacher.follow(generator, 4))
         yield "weights", plain([(name, weight) for one in handles.values() for name, weight in one.weights()])
-        assert (generator.version, teacher.version, handles["start"].version) == (1, 1, 0)
+        assert (generator.version, teacher.version, handles["reference"].version) == (1, 1, 0)
         yield "load", plain(generator.load(state, tensors))
         assert generator.version == 0
         yield "weights", plain(dict(generator.weights()))
-        yield "set_scoring_limit", plain(handles["start"].set_scoring_limit(7))
+        yield "set_scoring_limit", plain(handles["reference"].set_scoring_limit(7))
         yield "scoring_limit", plain([one.scoring_limit() for one in handles.values()])
 
     answers = [list(asked(handles)) for handles in (local, hosted)]
@@ -142,19 +142,19 @@ def test_who_does_it_takes_what_the_contract_says(kind):
 @pytest.mark.whole
 def test_a_refusal_names_the_policy_also_from_another_process(both):
     for handles in both[:2]:
-        with pytest.raises(ConfigError, match="policy 'start' is of kind 'frozen' and is not trained"):
-            handles["start"].update([])
+        with pytest.raises(ConfigError, match="policy 'reference' is of kind 'frozen' and is not trained"):
+            handles["reference"].update([])
         with pytest.raises(ConfigError, match="policy 'generator' is of kind 'trainable' and follows nobody"):
-            handles["generator"].follow(handles["start"], 1)
+            handles["generator"].follow(handles["reference"], 1)
 
 
 def test_tensors_cross_as_arrays_and_come_back_with_memory_of_their_own(both):
     ids = (1, 2, 3)
-    sent = pack(({"a": torch.ones(2)}, [(ids, ids)], iter([("w", torch.zeros(1))]), both[0]["start"], "text", None))
+    sent = pack(({"a": torch.ones(2)}, [(ids, ids)], iter([("w", torch.zeros(1))]), both[0]["reference"], "text", None))
     assert isinstance(sent[0]["a"], numpy.ndarray) and sent[1][0][0] is ids
-    assert sent[2] == [("w", numpy.zeros(1))] and sent[3] == PolicyName("start") and sent[4:] == ("text", None)
+    assert sent[2] == [("w", numpy.zeros(1))] and sent[3] == PolicyName("reference") and sent[4:] == ("text", None)
     sent[0]["a"].setflags(write=False)  # as what comes out of Ray's store
     weights, pairs, named, start, *_ = unpack(sent)
     weights["a"].add_(1.0)
     assert sent[0]["a"].tolist() == [1.0, 1.0] and weights["a"].tolist() == [2.0, 2.0]
-    assert pairs == [(ids, ids)] and named[0][1].tolist() == [0.0] and start == PolicyName("start")
+    assert pairs == [(ids, ids)] and named[0][1].tolist() == [0.0] and start == PolicyName("reference")

@@ -33,7 +33,7 @@ def test_followers_are_held_where_their_source_learns():
 
 
 def test_no_process_stands_for_nobody():
-    policies = {name: spec for name, spec in tango(tasks=EASY, **SMALL).policies.items() if name != "start"}
+    policies = {name: spec for name, spec in tango(tasks=EASY, **SMALL).policies.items() if name != "reference"}
     places = place_learners(policies, 1, dict.fromkeys(policies, 1))
     assert [place.what for place in places] == [learners_label(name) for name in policies]
 

@@ -75,9 +75,9 @@ def test_an_engine_that_only_trains_is_not_served():
 
 
 def test_a_handle_refuses_what_its_kind_cannot():
-    handles = LocalBackend().open({"generator": trainable(TINY), "start": frozen(TINY)}, seed=0)
-    with pytest.raises(ConfigError, match="policy 'start' is of kind 'frozen' and is not trained"):
-        handles["start"].update([])
-    with pytest.raises(ConfigError, match="'start' is of kind 'frozen' and follows nobody"):
-        handles["start"].follow(handles["generator"], 1)
-    assert dict(handles["generator"].weights()).keys() == dict(handles["start"].weights()).keys()
+    handles = LocalBackend().open({"generator": trainable(TINY), "reference": frozen(TINY)}, seed=0)
+    with pytest.raises(ConfigError, match="policy 'reference' is of kind 'frozen' and is not trained"):
+        handles["reference"].update([])
+    with pytest.raises(ConfigError, match="'reference' is of kind 'frozen' and follows nobody"):
+        handles["reference"].follow(handles["generator"], 1)
+    assert dict(handles["generator"].weights()).keys() == dict(handles["reference"].weights()).keys()

@@ -82,5 +82,5 @@ def test_lost_engines_of_several_change_nothing(tmp_path):
 
 
 def test_an_engine_that_reads_whole_weights_is_not_asked_for_four_bits():
-    with pytest.raises(ConfigError, match="policy 'start': vLLM samples from whole weights"):
+    with pytest.raises(ConfigError, match="policy 'reference': vLLM samples from whole weights"):
         places({"reference": frozen(BASE, load_in_4bit=True)})

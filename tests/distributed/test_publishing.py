@@ -110,7 +110,7 @@ def test_a_policy_that_is_moved_by_anothers_weights_is_refused():
             name, weight = next(iter(self.handles["generator"].weights()))
             dict(self.copies["reference"].named_parameters())[name].copy_(weight)
 
-    with pytest.raises(ConfigError, match=r"policy 'start': .* a change of the weights of 'generator'"):
+    with pytest.raises(ConfigError, match=r"policy 'reference': .* a change of the weights of 'generator'"):
         checked(Leaking)
 
 
@@ -123,5 +123,5 @@ def test_another_model_than_the_learners_is_refused():
                 for weight in self.copies["reference"].parameters():
                     weight += 0.3 * weight.std(correction=0) * torch.randn(weight.shape)
 
-    with pytest.raises(ConfigError, match=r"policy 'start': .* at the start; expected 0.2 at most"):
+    with pytest.raises(ConfigError, match=r"policy 'reference': .* at the start; expected 0.2 at most"):
         checked(Other)

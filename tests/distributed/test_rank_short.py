@@ -86,7 +86,7 @@ def test_all_ranks_split_the_update_when_one_has_too_little_memory(tmp_path, mon
 def test_so_they_do_for_a_pass_that_scores(tmp_path, monkeypatch):
     launcher, told = on_two(RECIPES["adapters"](), tmp_path / "run", ShortInScoring, monkeypatch)
     assert launcher.begun == 2 * 2
-    assert len(told) == 1 and "a pass of policy 'start'" in told[0]
+    assert len(told) == 1 and "a pass of policy 'reference'" in told[0]
 
 
 class Odd:

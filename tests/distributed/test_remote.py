@@ -367,7 +367,7 @@ def test_what_cannot_be_asked_of_a_remote_policy_is_refused():
     with pytest.raises(ConfigError, match="trains policy 'verifier', which is of kind 'remote'; make it trainable"):
         with_judge(tango(steps=1, **SMALL), "http://127.0.0.1:1/v1")
     made = grpo(steps=1, **SMALL)
-    with pytest.raises(ConfigError, match="reference policy 'start' is of kind 'remote', which has no probabilities"):
+    with pytest.raises(ConfigError, match="'reference' is of kind 'remote', which has no probabilities"):
         replace(made, policies={**made.policies, "reference": remote("http://127.0.0.1:1/v1", "m")})
     for wrong, words in (
         ({"url": "localhost:8000"}, "expected http://HOST:PORT/v1"),

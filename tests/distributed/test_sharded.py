@@ -147,4 +147,4 @@ def test_a_model_without_layers_that_are_known_is_refused():
 def test_what_ranks_cannot_hold_is_refused(field):
     """Of a policy that does not learn too, and before anything is loaded."""
     with pytest.raises(ConfigError, match=f"{field}=true goes with --world 1"):
-        ShardedPolicyFactory({"start": replace(frozen("nowhere"), **{field: True})}, 0, "cpu")
+        ShardedPolicyFactory({"reference": replace(frozen("nowhere"), **{field: True})}, 0, "cpu")

@@ -56,10 +56,10 @@ def test_names_are_short(what, name):
 def test_what_each_process_does_is_counted():
     torch.set_num_threads(1)
     backend = MultiProcessBackend(Here(), replicas=2)
-    handles = backend.open({"generator": trainable(TINY), "start": frozen(TINY)}, seed=0)
+    handles = backend.open({"generator": trainable(TINY), "reference": frozen(TINY)}, seed=0)
     start = backend.process_stats()
     assert list(start) == ["learners", "engine 1 of 2", "engine 2 of 2"]
-    assert {one.policies for one in start.values()} == {("generator", "start")}
+    assert {one.policies for one in start.values()} == {("generator", "reference")}
     loop = EngineEventLoop()
     said = loop.run_to_end(
         gather([backend.engine.sample(request(policy="generator", task=task)) for task in range(4)]),

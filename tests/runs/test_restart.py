@@ -69,9 +69,9 @@ def test_weights_go_back_when_the_next_iteration_is_played_and_not_before():
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("restart", ["optimiser", "weights"])
-def test_a_run_that_is_stopped_within_an_iteration_goes_on_the_same(restart):
-    whole = CoTrainer(made(restart=restart))
+@pytest.mark.parametrize("reset", ["optimiser", "weights"])
+def test_a_run_that_is_stopped_within_an_iteration_goes_on_the_same(reset):
+    whole = CoTrainer(made(reset=reset))
     states = []
     for step in range(5):
         if step == 4:
@@ -81,7 +81,7 @@ def test_a_run_that_is_stopped_within_an_iteration_goes_on_the_same(restart):
         states.append((whole.state(), whole.policies.tensors()))
     assert len(states) == 6
     for state, tensors in states:
-        again = CoTrainer(made(restart=restart))
+        again = CoTrainer(made(reset=reset))
         again.load(state, tensors)
         while again.finished_steps < whole.finished_steps:
             again.step()

@@ -13,7 +13,7 @@ from cotrain.models.adapters import AdapterBase
 from tests.helpers import request
 
 RANK = 4
-POLICIES = {"generator": RANK, "start": None, "verifier": RANK}
+POLICIES = {"generator": RANK, "reference": None, "verifier": RANK}
 CONFIG = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": RANK, "lora_alpha": 8, "bias": "none"}
 
 
@@ -60,7 +60,7 @@ def gaps(base, said):
     """The largest distance of each policy's log-probabilities from its own weights'."""
     found = {}
     for request_, one in zip(asked(), said, strict=True):
-        base.activate(None if one.policy == "start" else one.policy)
+        base.activate(None if one.policy == "reference" else one.policy)
         expected = Scorer(base.module).logprobs([(request_.prompt_ids, one.token_ids)])[0]
         gap = float((expected - torch.tensor(one.logprobs)).abs().max())
         found[one.policy] = max(gap, found.get(one.policy, 0.0))
@@ -102,4 +102,4 @@ def test_without_an_empty_slot_the_base_answers_with_an_adapter_beside_it(model,
     for policy in ("generator", "verifier"):
         send(engine, base, policy, 1)
     found = gaps(base, engine.answers(asked()))
-    assert found["start"] > 1e-2 and found["generator"] < 2e-4
+    assert found["reference"] > 1e-2 and found["generator"] < 2e-4
