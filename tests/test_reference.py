@@ -142,7 +142,7 @@ def test_the_verifier_of_tango_makes_the_update_of_ours(tango_steps):
         solution = next(t for t in traces_of(judged.episodes, "solver") if str(t.address) == traces[0].group)
         count = len(module.read_solution(solution.text).step_ends)
         read = [module.read_review(one.text, count) for one in reviews]
-        label = bool(value(traces[0], "truth"))
+        label = bool(value(traces[0], "class_label"))
         agreements = [float(one is not None and one.final == label) for one in read]
         assert agreements == [value(trace, "agreement") for trace in traces]
         formats = [value(trace, "format") for trace in traces]
@@ -173,7 +173,7 @@ def test_the_class_balance_of_tango_remembers_as_ours():
             reviews = [sample_of(module, trace) for trace in traces]
             agreements = [value(trace, "agreement") for trace in traces]
             worth = module.verifier_advantages(reviews, agreements, [value(trace, "format") for trace in traces])
-            labels += [bool(value(trace, "truth")) for trace in traces]
+            labels += [bool(value(trace, "class_label")) for trace in traces]
             kept += [module.has_spread(worth)] * len(traces)
             if module.has_spread(worth):
                 samples += reviews

@@ -237,7 +237,7 @@ def test_rows_of_metrics_are_those_of_a_run(tmp_path):
     rows = fooled_rows(steps=2)
     run = sampled_run(tmp_path, [row | {"truth": row["response"].startswith(f"I get {row['gold']}.")} for row in rows])
     first = metrics_rows(run)[0]
-    truths = [one.metadata for one in run.rollouts if one.step == 0]
+    truths = [one.truth for one in run.rollouts if one.step == 0]
     verdicts = [one.verdict for one in run.rollouts if one.step == 0]
     assert first["policy/accuracy"] == pytest.approx(sum(truths) / 24)
     assert first["gap"] == pytest.approx((sum(verdicts) - sum(truths)) / 24)
@@ -248,7 +248,7 @@ def test_the_alarms_of_a_run_are_raised_on_these_files(tmp_path):
     rows = fooled_rows(steps=36, problems=8)
     truthful = [row | {"truth": row["response"].startswith(f"I get {row['gold']}.")} for row in rows]
     assert {alarm.band for alarm in foreign_alarms(sampled_run(tmp_path, truthful))} >= {"rising gap"}
-    honest = [row | {"reward": float(row["metadata"])} for row in truthful]
+    honest = [row | {"reward": float(row["truth"])} for row in truthful]
     assert foreign_alarms(sampled_run(tmp_path, honest)) == []
 
 

@@ -144,5 +144,5 @@ def test_what_does_not_fit_is_refused():
         replace(policy, reset_to_start=True)
     with pytest.raises(ConfigError, match="reset_every is -1, expected at least 0"):
         replace(policy, reset_every=-1)
-    with pytest.raises(ConfigError, match="goes back to its start between two steps"):
+    with pytest.raises(ConfigError, match="is reset to its initial weights between two steps"):
         CoTrainer(made(reset="weights"), async_steps=1)

@@ -192,7 +192,7 @@ def claim_directory(plan: ComparisonPlan, arms: Sequence[Arm]) -> None:
 
 
 def _settings_by_name(settings: dict[str, Any]) -> dict[str, Any]:
-    """With the changed settings by name: their order is free, of two for one name the last counts."""
+    """With the overrides by name: their order is free, of two for one name the last counts."""
     changed = settings.get("overrides")
     if not isinstance(changed, list):
         return settings
