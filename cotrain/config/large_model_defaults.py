@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cotrain.config.policies import is_address
-from cotrain.core.shipped import SHIPPED
+from cotrain.core.shipped import SHIPPED_LANGUAGE_MODELS
 
 if TYPE_CHECKING:
     from cotrain.config.recipe import Origin
@@ -122,7 +122,7 @@ def are_small(models: Iterable[str], *, unknown: bool = False, least: int = LARG
 
 
 def _known_size(model: str) -> int | None:
-    if model in SHIPPED or model.startswith("shipped"):
+    if model in SHIPPED_LANGUAGE_MODELS or model.startswith("shipped"):
         return 0
     from cotrain.models.sizes import parameter_count
 

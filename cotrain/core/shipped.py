@@ -21,7 +21,7 @@ SHIPPED_ROLES = "shipped-roles"
 SHIPPED_DIGEST = "shipped-digest"
 SHIPPED_RATER = "shipped-rater"
 
-SHIPPED = (  # those that speak
+SHIPPED_LANGUAGE_MODELS = (
     SHIPPED_BASE,
     SHIPPED_CHECKER,
     SHIPPED_HABITS,
@@ -32,7 +32,7 @@ SHIPPED = (  # those that speak
     SHIPPED_ROLES,
     SHIPPED_DIGEST,
 )
-SHIPPED = (*SHIPPED, SHIPPED_RATER)  # and a reward model
+SHIPPED = (*SHIPPED_LANGUAGE_MODELS, SHIPPED_RATER)  # the rater is a reward model
 
 PACKAGE = Path(__file__).resolve().parent.parent
 OWN = PACKAGE / "assets"

@@ -22,7 +22,7 @@ from cotrain import __version__
 from cotrain.config.policies import frozen
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.seeding import seed_of
-from cotrain.core.shipped import SHIPPED
+from cotrain.core.shipped import SHIPPED_LANGUAGE_MODELS
 from cotrain.core.types import ParseFailure, Sampling, Task
 from cotrain.core.verbosity import ProgressPrinter
 from cotrain.data.columns import Row, normal_question, row_of
@@ -188,7 +188,7 @@ def paraphrase_file(
     models, which cannot write, and for files that are there; DiskError for a place that takes none; DataError.
     """
     aside = out.with_name(f"{out.stem}.{QUARANTINE}")
-    if model in SHIPPED:
+    if model in SHIPPED_LANGUAGE_MODELS:
         raise ConfigError(f"the model {model!r} knows the package's own formats alone; expected a chat model")
     if out.suffix != ".jsonl":
         raise ConfigError(f"--out {out}: expected a name that ends in .jsonl")

@@ -51,7 +51,7 @@ from cotrain import (
 from cotrain.algorithms.reward_model import Pairwise, Pointwise
 from cotrain.core.arguments import Positive, Share, Weight
 from cotrain.core.notes import FINAL, SCORE
-from cotrain.core.shipped import SHIPPED, SHIPPED_RATER
+from cotrain.core.shipped import SHIPPED_LANGUAGE_MODELS, SHIPPED_RATER
 from cotrain.core.signals import LABEL
 from cotrain.data.word_problems.corrupt import another_answer
 from cotrain.metrics.heldout import measure_solver_and_verifier
@@ -157,7 +157,7 @@ def cooper(
     reference: bool = True,  # show the reward model the reference answer
     anchor: Weight = 0.0,  # weight of cross-entropy beside the pairs
 ) -> Recipe:
-    rater_model = rm_model or (SHIPPED_RATER if run.model in SHIPPED else run.model)
+    rater_model = rm_model or (SHIPPED_RATER if run.model in SHIPPED_LANGUAGE_MODELS else run.model)
     alone, online = warmup if warmup is not None else 20 * (rater_model == run.model), rm == "online"
     play = partial(
         solve_and_rate, samples=run.group_size, overlooked=overlooked, negatives=negatives, reference=reference

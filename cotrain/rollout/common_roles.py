@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotrain.core.errors import ConfigError
-from cotrain.core.shipped import SHIPPED, SHIPPED_GAMES, how_to_get, shipped_folder
+from cotrain.core.shipped import SHIPPED_LANGUAGE_MODELS, SHIPPED_GAMES, how_to_get, shipped_folder
 from cotrain.core.types import ParseFailure, Sampling
 from cotrain.formats.solutions import VERDICT_WORDS, SelfCheck, parse_solution
 from cotrain.prompts.templates import SOLVE, SOLVE_FULL
@@ -28,7 +28,7 @@ FORMAT_MARK = "cotrain.json"
 def is_terse(model: str) -> bool:
     """Whether a model knows the formats without being told: the shipped ones, and directories and models of the Hub
     that say so in the file that ``python -m bases`` and ``cotrain sft`` leave in them."""
-    return model in SHIPPED or _mark_of(model).get("prompts") == "short"
+    return model in SHIPPED_LANGUAGE_MODELS or _mark_of(model).get("prompts") == "short"
 
 
 def mark_terse_prompts(model: Path, taught: Sequence[str] = ()) -> None:
@@ -90,10 +90,10 @@ def _add_to_mark(model: Path, more: Mapping[str, Any]) -> None:
 def check_taught(method: str, model: str) -> None:
     """Raise ConfigError for one of the package's models that was not taught the formats of a method's own game. Any
     other model is told them in words, or comes from whoever taught it."""
-    if model in SHIPPED and method not in _taught_methods(model):
+    if model in SHIPPED_LANGUAGE_MODELS and method not in _taught_methods(model):
         if not shipped_folder(model).is_dir():
             return  # whoever loads it says that it is not here
-        able = [name for name in SHIPPED if method in _taught_methods(name)]
+        able = [name for name in SHIPPED_LANGUAGE_MODELS if method in _taught_methods(name)]
         hint = f"expected {able[0]!r}" if able else f"the one that was is not here: {how_to_get(SHIPPED_GAMES)}"
         raise ConfigError(f"{method}: the model {model!r} was not taught the formats of this game; {hint}")
 

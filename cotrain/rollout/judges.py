@@ -26,7 +26,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from cotrain.algorithms.functional.aggregate import aggregate
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.core.shipped import SHIPPED
+from cotrain.core.shipped import SHIPPED_LANGUAGE_MODELS
 from cotrain.core.types import ParseFailure, Sampling
 from cotrain.formats import judge_prompts as prompts
 from cotrain.formats.nonce import wrap_all, wrap_text
@@ -146,7 +146,7 @@ def _judge_role(
     reference: bool = False,
 ) -> Role:
     """``most``: tokens of a judgement where nothing else is said."""
-    if model in SHIPPED:
+    if model in SHIPPED_LANGUAGE_MODELS:
         raise ConfigError(
             f"policy {policy!r}: the model {model!r} knows only the formats of rollout/common_roles.py, and this "
             "judge's format"

@@ -342,7 +342,7 @@ def test_what_a_lag_does_not_go_with_is_refused_in_one_line(lagging):
     joint = magrpo(model=TINY, steps=1)
     with pytest.raises(ConfigError, match=r"--async-steps 1: objective '\w+' has a loss without a ratio.*loss\.cap=2"):
         check_async_steps(joint, 1)
-    with pytest.raises(ConfigError, match=r"by\.loss\.otherwise\.cap=2"):
+    with pytest.raises(ConfigError, match=r"algorithm\.loss\.otherwise\.cap=2"):
         check_async_steps(critique(model=TINY, steps=1), 1)
     check_async_steps(joint, 0)
     plain = [

@@ -58,7 +58,7 @@ def test_each_engine_has_its_replicas():
     assert [place.policies for place in single] == [("generator",), ("verifier", "reference"), ("scorer",)]
     assert [p.policies for p in doubled] == [p.policies for p in single for _ in range(2)]
     assert len({p.what for p in doubled}) == 6 and doubled[0].settings == doubled[1].settings == single[0].settings
-    assert doubled[3].what == "the engine's process of verifier and start (replica 2 of 2)"
+    assert doubled[3].what == "the engine's process of verifier and reference (replica 2 of 2)"
     assert [p.what for p in with_replicas(one_local_engine, 2)(settled, 0, "cpu", 1)] == [ONE, TWO]
     assert [p.what for p in with_replicas(one_local_engine, 1)(settled, 0, "cpu", 1)] == [ENGINE]
 

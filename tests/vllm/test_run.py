@@ -76,7 +76,7 @@ def test_killed_engines_change_nothing(tmp_path):
     found = []
     for number, at in enumerate(((), (14, 24))):
         recipe = briefly(tango(model="shipped", warmup=0, ratio=(1, 1), lora=4, **sizes))
-        launcher = Killing("the engine's process of generator and verifier and start", at, cluster)
+        launcher = Killing("the engine's process of generator and verifier and reference", at, cluster)
         placing = VllmPlacement(settings=VllmSettings(cache_mb=256))
         backend = MultiProcessBackend(launcher, placing=placing, kind="vllm", bounds=LOOSE)
         loop.start_run(recipe, tmp_path / str(number), checkpoint_every=1, backend=backend)

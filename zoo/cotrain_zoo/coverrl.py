@@ -48,7 +48,7 @@ from cotrain import (
 from cotrain.algorithms.policy_gradient import PPOClip
 from cotrain.core.arguments import Positive
 from cotrain.core.notes import ANSWER, FAILURE, LABEL_RIGHT, REWARD_RIGHT, Finding, Metadata
-from cotrain.core.shipped import SHIPPED
+from cotrain.core.shipped import SHIPPED_LANGUAGE_MODELS
 from cotrain.core.types import ParseFailure
 from cotrain.formats.role_prompts import REFINE, REFINE_FULL
 from cotrain.formats.solutions import Solution, parse_solution, tagged_solution
@@ -192,7 +192,7 @@ def coverrl(
 ) -> Recipe:
     short = common_roles.is_terse(run.model)
     regenerate = regenerate or ("prefix" if short else "review")
-    if regenerate == "review" and run.model in SHIPPED:
+    if regenerate == "review" and run.model in SHIPPED_LANGUAGE_MODELS:
         raise ConfigError(f"coverrl: model {run.model!r} knows no prompt that shows a review; use regenerate='prefix'")
     if votes < run.group_size or min(reviews, revisions) < 2:
         raise ConfigError(

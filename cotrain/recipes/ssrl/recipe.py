@@ -38,7 +38,7 @@ from cotrain import (
 from cotrain.algorithms.advantage_edits import LeaveOut
 from cotrain.algorithms.policy_gradient import drop_flat_groups
 from cotrain.core.notes import GATHERED
-from cotrain.core.shipped import SHIPPED
+from cotrain.core.shipped import SHIPPED_LANGUAGE_MODELS
 from cotrain.metrics.heldout import measure_metadata
 from cotrain.recipes.ssrl.self_search import OWN, SUPPORTED, parse_searched, search_both_ways, search_within
 from cotrain.recipes.ssrl.world import World
@@ -80,7 +80,7 @@ def ssrl(
     if turns < 1 or not 0.0 <= format_reward < 1.0:
         raise ConfigError(f"ssrl: turns is {turns} and format_reward {format_reward}; expected at least 1, and [0, 1)")
     common_roles.check_taught("ssrl", run.model)
-    if run.model in SHIPPED and isinstance(source, World) and source != World():
+    if run.model in SHIPPED_LANGUAGE_MODELS and isinstance(source, World) and source != World():
         raise ConfigError(f"ssrl: the model {run.model!r} knows the facts of World() alone, and tasks is {source}")
     run, short = replace(run, tasks=source), common_roles.is_terse(run.model)
     solver = Role(
