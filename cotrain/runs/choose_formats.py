@@ -262,7 +262,9 @@ def choose_answer_overrides(
     if named is not None or steps is not None:
         settings += _other_role_overrides(recipe, named or role.answer_format, steps)
     known_format = is_package_model(recipe, role) or _tied_to_tags(recipe)
-    looks = answer == AUTO or (not known_format and (look if named else not is_given(recipe, "roles.solver.answer")))
+    looks = answer == AUTO or (
+        not known_format and (look if named else not is_given(recipe, "roles.solver.answer_format"))
+    )
     if not looks:
         return settings, None
     probed = override(recipe, settings).roles["solver"]
@@ -474,7 +476,7 @@ def choose_verdict_overrides(
         prompt = REVIEW_OWN[str(named)]
     alike = [name for name, one in recipe.roles.items() if one.parse is role.parse and one.words]
     settings = role_overrides(alike, prompt=prompt, verdict_format=named)
-    is_chosen = verdict is None and is_given(recipe, "roles.verifier.verdict")
+    is_chosen = verdict is None and is_given(recipe, "roles.verifier.verdict_format")
     if not look or is_chosen or is_package_model(recipe, role):
         return settings
     probed = override(recipe, settings).roles["verifier"]

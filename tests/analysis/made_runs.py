@@ -36,7 +36,8 @@ def made_run(
         "before": {k: {"value": v} for k, v in start.items()},
         "after": {k: {"value": v} for k, v in after.items()},
     }
-    settings, origin = {"steps": steps, "flops": None, "policies": {}}, {"target": "x", "arguments": {}, "settings": []}
+    settings = {"steps": steps, "flops": None, "policies": {}}
+    origin = {"target": "x", "arguments": {}, "overrides": []}
     recipe = {"name": "x", "steps": steps, "checkpoint_every": 1, "settings": settings, "origin": origin}
     RunDirectory(folder).write_with_hashes(
         {"after_problems.json": said, "summary.json": summary, "recipe.json": recipe}

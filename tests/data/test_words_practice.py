@@ -40,7 +40,7 @@ def test_verdicts_are_the_oracle_s():
     for problem, rng in problems(120):
         attempt = checked_solution(problem, rng)
         assert attempt.judgement == grade_steps(problem, attempt.steps)
-        wrong += attempt.answer != str(problem.gold)
+        wrong += attempt.answer != str(problem.answer)
     assert 35 <= wrong <= 75  # half are right; where an error cancels the answer is right too
 
 

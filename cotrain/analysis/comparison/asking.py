@@ -52,7 +52,7 @@ def answer_settings(
 
 def _fixed_settings(recipe: Recipe, chosen: Collection[str]) -> list[str]:
     """What the look left as it was, as settings, or each run would look again."""
-    fields = {"solver": "answer", "verifier": "verdict"}
+    fields = {"solver": "answer_format", "verifier": "verdict_format"}
     found = []
     for name, field in fields.items():
         role, path = recipe.roles.get(name), f"roles.{name}.{field}="
