@@ -248,7 +248,7 @@ def test_an_audit_reads_what_is_paid_and_pays_nothing():
     [verdict] = found["auditor"]
     assert verdict.findings["final"] is False and verdict.findings["payer_said"] == 0.5  # two are readable, one says
     # right
-    assert verdict.signals == () and verdict.parent == str(found["solver"][0].address)
+    assert verdict.rewards == () and verdict.parent == str(found["solver"][0].address)
 
 
 def test_what_earns_nothing_is_not_audited():
