@@ -257,8 +257,8 @@ def length_figures(traces: Sequence[Trace]) -> Figures:
 
 
 def metadata_figures(traces: Sequence[Trace]) -> Figures:
-    """``metadata/{name}``: mean of every number or boolean that the protocol noted and that has no metric of its own, over
-    the traces that have it; ``label_right`` is the accuracy of a pseudo-label."""
+    """``metadata/{name}``: mean of every number or boolean in the metadata of a trace that has no metric of its own,
+    over the traces that have it; ``label_right`` is the accuracy of a pseudo-label."""
     found: dict[str, list[float]] = {}
     for trace in traces:
         for name, value in trace.metadata.items():

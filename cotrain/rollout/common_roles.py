@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotrain.core.errors import ConfigError
-from cotrain.core.shipped import SHIPPED_LANGUAGE_MODELS, SHIPPED_GAMES, how_to_get, shipped_folder
+from cotrain.core.shipped import SHIPPED_GAMES, SHIPPED_LANGUAGE_MODELS, how_to_get, shipped_folder
 from cotrain.core.types import ParseFailure, Sampling
 from cotrain.formats.solutions import VERDICT_WORDS, SelfCheck, parse_solution
 from cotrain.prompts.templates import SOLVE, SOLVE_FULL

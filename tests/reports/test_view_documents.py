@@ -99,7 +99,10 @@ def test_a_live_run_is_followed(tmp_path: Path) -> None:
 def test_a_run_that_is_resumed_to_more_steps_says_so(tmp_path: Path) -> None:
     run = read_all(write_fake_run(tmp_path, steps=8, episodes=3))
     before, recipe = run.stamp(), json.loads((tmp_path / "recipe.json").read_text())
-    rewards = {"name": "other", "objectives": {"generator": {"role": "solver", "algorithm": {"reward_weights": {"outcome": 3.0}}}}}
+    rewards = {
+        "name": "other",
+        "objectives": {"generator": {"role": "solver", "algorithm": {"reward_weights": {"outcome": 3.0}}}},
+    }
     write(tmp_path / "recipe.json", recipe | {"steps": 12, "settings": recipe["settings"] | rewards})
     assert run.stamp() != before
     assert run.overview()["run"]["planned"] == 12
