@@ -8,10 +8,11 @@ worked texts with ``<<48/2=24>>`` behind each equation and ``#### 72`` at the en
     lessons.jsonl         128 short training problems with their own solutions, without ``<<…>>``: conversations
     reviewed/train.jsonl  1,024 other training problems, on which a verifier is taught
     problems/train.jsonl  all others, for RL
-    problems/test.jsonl   the test set
+    problems/test.jsonl   those of the test set
     ask.txt               how the solver is asked
 
-Training problems have at most 3 equations, lessons apart: the easier two thirds, of which a small model solves some.
+Problems of training and of the test have at most 3 equations, lessons apart: the easier two thirds, of which a small
+model solves some.
 The order is that of a hash of the question, so it depends on no version of Python. As lessons are the first short ones,
 the reviewed problems are taken from the end: among the first all short ones are gone.
 """
@@ -81,7 +82,7 @@ def split_problems(train: list[Row], test: list[Row]) -> dict[str, list[Row]]:
         "lessons": lessons,
         "reviewed/train": others[-REVIEWED:],
         "problems/train": others[:-REVIEWED],
-        "problems/test": test,
+        "problems/test": [row for row in test if is_easy(row)],
     }
 
 
