@@ -106,7 +106,7 @@ class CoTrainer:
         """
         Args:
             backend: who runs the policies; None: this process, on its CPU.
-            wrap: puts something around the engine (a test's random latency, a recorder).
+            wrap_engine: puts something around the engine (a test's random latency, a recorder).
             async_steps: K plays step t + K beside the update of step t (``async_rollouts.py``).
         """
         check_async_steps(recipe, async_steps)

@@ -20,7 +20,6 @@ BENCHMARKS = ROOT / "benchmarks"
 WORK = "--tasks 2 --group 2 --prompt 8 --new 4 --steps 1 --warmup 1 --threads 1"
 QUICK = {  # words → in the folder of the test; MODEL is a model of random weights, DATA a folder with questions
     "run": "--quick --threads 1",
-    "alarm_table": "--quick",
     "audit_alarm": "--drawn --draws 1",
     "ceilings": "--quick --threads 1",
     "habit_rates": f"{TINY} --problems 2 --lengths 2 2 --temperatures 1.0",

@@ -229,7 +229,7 @@ def check_any_order(make) -> None:
     """Who is asked what, and what is said, at each address: whoever is answered first."""
 
     def said(wrap=None):
-        trainer = CoTrainer(make(), **({"wrap": wrap} if wrap else {}))
+        trainer = CoTrainer(make(), **({"wrap_engine": wrap} if wrap else {}))
         traces = [t for _ in range(trainer.recipe.steps) for e in trainer.step().episodes for t in e.traces]
         return {str(t.address): (t.prompt_ids, t.token_ids) for t in traces}
 

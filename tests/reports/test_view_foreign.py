@@ -50,7 +50,7 @@ def test_diff_sets_two_files_beside_each_other(capsys):
     said = capsys.readouterr().out
     assert "[policy, right, reward 1, style 0.5]" in said
     assert "rollouts of another trainer have no held-out figures" in said
-    assert str(VERIFIERS)[:20] in said
+    assert f"{VERIFIERS.name}/traces.jsonl" in said
 
 
 def test_the_viewer_has_its_documents():

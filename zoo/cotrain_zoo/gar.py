@@ -166,10 +166,10 @@ def gar(
         worked_solution(run.problems.get("train", 0))
         tell_apart = GRPO(reward_weights={GAN: gan_weight, AGREEMENT: agreement_weight}, sum_rewards_first=True)
         objectives["critic"] = Objective(policy="verifier", role="verifier", algorithm=tell_apart)
-        policies |= {"verifier": run.learner(judge, lr=critic_lr), "reference": program(recite)}
+        policies |= {"verifier": run.learner(judge, lr=critic_lr), "worked_solution": program(recite)}
         sampling = Sampling(max_tokens=1)
         roles["reference"] = Role(
-            policy="reference", prompt="{solution}", sampling=sampling, parse=common_roles.parse_solution
+            policy="worked_solution", prompt="{solution}", sampling=sampling, parse=common_roles.parse_solution
         )
     play = partial(contest, samples=run.group_size, reviews=reviews, balance=balance, learn=trained)
     return run.recipe(

@@ -157,7 +157,7 @@ def test_reviews_of_one_reply_say_whether_it_is_the_experts():
     said = {"solver": alternately(WRONG, RIGHT, "no steps"), "discriminator": review}
     traces = played(made, said)
     assert [signals(t) for t in traces["solver"]] == [{"likeness": 0.0}, {"likeness": 1.0}, {"likeness": 0.0}]
-    paid = [(signals(t)["truth"], signals(t)["told_apart"], CORRECT.of(t)) for t in traces["discriminator"]]
+    paid = [(signals(t)["class_label"], signals(t)["told_apart"], CORRECT.of(t)) for t in traces["discriminator"]]
     assert sorted(paid) == [(0.0, 0.0, False)] * 3 + [(0.0, 1.0, False)] * 3 + [(1.0, 1.0, True)] * 3
 
 

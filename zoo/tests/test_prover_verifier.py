@@ -42,7 +42,7 @@ def test_a_prover_earns_belief_where_its_solution_is_what_it_is_to_write():
                 assert FOOLED.of(solution) == (pytest.approx(believed) if readable and not right else None)
                 for verdict in verdicts:
                     assert paid(verdict)["agreement"] == float(FINAL.is_in(verdict) and FINAL.of(verdict) == right)
-                    assert paid(verdict)["truth"] == float(right)
+                    assert paid(verdict)["class_label"] == float(right)
                 seen.add((role, right))
     assert seen == {(role, right) for role in ("solver", "sneaky") for right in (True, False)}
 
