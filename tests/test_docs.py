@@ -73,7 +73,7 @@ def test_the_method_of_the_contributing_page_learns(tmp_path):
     brief = imported(tmp_path, blocks("../CONTRIBUTING.md", "python")[0], "brief")
     trainer = CoTrainer(replace(brief(model=TINY, steps=1, tasks=EASY), tasks_per_step=2, group_size=4))
     row = trainer.step().row
-    assert trainer.policies.update_counts == {"generator": 1} and row["generator/mix/brevity"] > 0.0
+    assert trainer.policies.update_counts == {"generator": 1} and row["generator/advantage_mix/brevity"] > 0.0
 
 
 def test_the_method_from_scratch_is_short(rival):
