@@ -22,7 +22,7 @@ from cotrain.trainer.sparsity import update_sparsity
 from cotrain.trainer.trainer import CoTrainer
 
 if TYPE_CHECKING:
-    from cotrain.trainer.trainer import StepResult
+    from cotrain.trainer.step_meter import StepResult
 
 STALENESS = ("balanced_accuracy", "true_positive_rate", "true_negative_rate")  # of judges, on the start's solutions
 

@@ -24,14 +24,12 @@ rest).
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cotrain.algorithms.contract import LossTerm, with_context
 from cotrain.core.types import FAILED, Episode
-from cotrain.distributed.contract import ProcessStats, process_metrics
 from cotrain.distributed.policy_handles import ComputeShape
 from cotrain.learner.batching import computed_samples
 from cotrain.trainer.policy_store import PolicyStore
@@ -116,25 +114,3 @@ class FlopsMeter:
         """``{policy}/flops/{part}`` since the last call."""
         spent, self._spent = self._spent, Counter()
         return {f"{name}/flops/{part}": count for (name, part), count in sorted(spent.items()) if count}
-
-
-# -- Wall seconds of a step, by what was done and by who did it.
-
-
-class StageClock:
-    """Wall seconds by stage."""
-
-    def __init__(self, work: Callable[[], Mapping[str, ProcessStats]]) -> None:
-        """``work``: what each process has done so far."""
-        self._work, self._before = work, work()
-        self.laps: dict[str, float] = {}
-        self._since = time.perf_counter()
-
-    def end_stage(self, stage: str) -> None:
-        now = time.perf_counter()
-        self.laps[stage] = self.laps.get(stage, 0.0) + now - self._since
-        self._since = now
-
-    def process_metrics(self) -> dict[str, float | str]:
-        """What each process did in this time, up to the last lap."""
-        return process_metrics(self._before, self._work(), sum(self.laps.values()))
