@@ -2,12 +2,12 @@
 a few texts of the model itself.
 
 ``--answer``, ``--steps-as`` and ``--prompt`` become settings of the role ``solver``, ``--verdict`` and
-``--verifier-prompt`` of the role ``verifier``, as ``--set`` has them, so that they stand in recipe.json and a resumed
-run has them without asking again. With "auto" the model answers ``PROBED`` training problems: first as the recipe asks,
-in tags; where fewer than ``ENOUGH_READ`` of the answers can be read, in words of its own, asked for "The answer is …";
-at last with the bare problem. The first way of asking in which a format reads so many is taken, else the best one, if
-it reads half. How many rounds there may be and what they cost is said before the first. A trial (``--smoke``) asks
-``TRIED`` problems, and goes on whatever can be read. Formats that find a number anywhere ("last-number") are never
+``--verifier-prompt`` of the role ``verifier`` (``config/edits.py``), so that they stand in recipe.json and a run that
+goes on has them without asking again. With "auto" the model answers ``PROBED`` training problems: first as the recipe
+asks, in tags; where fewer than ``ENOUGH_READ`` of the answers can be read, in words of its own, asked for "The answer
+is …"; at last with the bare problem. The first way of asking in which a format reads so many is taken, else the best
+one, if it reads half. How many rounds there may be and what they cost is said before the first. A trial (``--smoke``)
+asks ``TRIED`` problems, and goes on whatever can be read. Formats that find a number anywhere ("last-number") are never
 chosen by themselves. Solutions in words are cut into steps as most of the answers are written. A verifier reviews the
 solutions that could be read: in tags, in words, in boxes. A format that is named is shown on the same texts, and not
 refused.
@@ -26,10 +26,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
+from cotrain.config.edits import RoleFields, with_roles
 from cotrain.config.names import max_tokens_flag
-from cotrain.config.override import changed_overrides, is_given, override, role_overrides
+from cotrain.config.override import is_given
 from cotrain.config.policies import Program
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError
@@ -127,24 +128,20 @@ def read_texts(role: Role, said: Sequence[SampledText]) -> Reading:
     return Reading(role=role, said=said, parsed=parsed)
 
 
-def choose_format_overrides(
+def choose_formats(
     recipe: Recipe, answer_format: AnswerFormat, *, device: str, say: Say, look: bool = True, trial: bool = False
-) -> list[str]:
-    """Settings of solver and verifier, and of all that are asked as they are. ``look``: False asks no model. ``trial``:
-    a short look, which refuses nothing."""
-    settings: list[str] = []
-    reading = None
+) -> Recipe:
+    """The recipe with the formats of solver and verifier, and of all that are asked as they are. ``look``: False asks
+    no model. ``trial``: a short look, which refuses nothing."""
     answer_format = as_taught(recipe, answer_format, say)
     if not look and answer_format.answer in (None, AUTO):
         own = replace(answer_format, answer=None).of_answers
         answer_format = replace(answer_format, answer=TAGS if own else None)
+    reading = None
     if look or answer_format.answer is not None:
-        settings, reading = choose_answer_overrides(
-            recipe, answer_format, device=device, say=say, look=look, trial=trial
-        )
-    answered = override(recipe, settings)
-    return settings + choose_verdict_overrides(
-        answered, answer_format, answer_reading=reading, device=device, say=say, look=look, trial=trial
+        recipe, reading = choose_answer_format(recipe, answer_format, device=device, say=say, look=look, trial=trial)
+    return choose_verdict_format(
+        recipe, answer_format, answer_reading=reading, device=device, say=say, look=look, trial=trial
     )
 
 
@@ -227,7 +224,7 @@ def _reader_of_reviews(recipe: Recipe) -> str | None:
 # -- solvers
 
 
-def choose_answer_overrides(
+def choose_answer_format(
     recipe: Recipe,
     answer_format: AnswerFormat,
     *,
@@ -236,38 +233,33 @@ def choose_answer_overrides(
     tasks: Sequence[Task] = (),
     look: bool = True,
     trial: bool = False,
-) -> tuple[list[str], Reading | None]:
-    """Settings of the role ``solver`` ("roles.solver.answer_format=…") and of all that are asked as it is, such as a
-    teacher and the start, [] where all stays as the recipe has it; and the answers that were looked at.
+) -> tuple[Recipe, Reading | None]:
+    """The recipe with the format of the role ``solver`` and of all that are asked as it is, such as a teacher and the
+    reference; and the answers that were looked at, None where no model was asked.
 
     ``tasks``: what the model is asked, by default training problems. ``look``: False asks no model where the format is
     named; ``trial``: it asks few problems and refuses nothing for what it reads. Raises ConfigError where the recipe
     has no such role, where the prompt does not name the problem, and where "auto" cannot read most answers.
     """
-    answer, prompt, steps = answer_format.answer, answer_format.prompt, answer_format.steps_as
+    answer = answer_format.answer
+    prompt = answer_format.prompt
+    steps = answer_format.steps_as
     role = recipe.roles.get("solver")
     if role is None or role.parse is not parse_solution:
-        if answer in (None, AUTO, TAGS) and prompt is None and steps is None:
-            return [], None
-        raise ConfigError(
-            f"recipe {recipe.name!r} has no role 'solver' of plain solutions; leave out --answer, --steps-as, --prompt"
-        )
+        _check_nothing_is_said(recipe, answer_format)
+        return recipe, None
     _check_answer_flags(recipe, answer, prompt, steps)
     named = None if answer == AUTO else answer
     fixed = prompt is not None or is_given(recipe, "roles.solver.prompt")
     if named is not None and prompt is None and role.prompt == SOLVE_FULL and (named, steps or TAGS) != (TAGS, TAGS):
         prompt = solve_own(named, steps)
     alike = [name for name, one in recipe.roles.items() if one.parse is role.parse and asks_plainly(one)]
-    settings = role_overrides(alike, prompt=prompt, answer_format=named, step_format=steps)
+    changed = with_roles(recipe, alike, **_said_fields(prompt=prompt, answer_format=named, step_format=steps))
     if named is not None or steps is not None:
-        settings += _other_role_overrides(recipe, named or role.answer_format, steps)
-    known_format = is_package_model(recipe, role) or _tied_to_tags(recipe)
-    looks = answer == AUTO or (
-        not known_format and (look if named else not is_given(recipe, "roles.solver.answer_format"))
-    )
-    if not looks:
-        return settings, None
-    probed = override(recipe, settings).roles["solver"]
+        changed = _with_other_writers(changed, recipe, named or role.answer_format, steps)
+    if not _looks_at_answers(recipe, role, answer, look=look):
+        return changed, None
+    probed = changed.roles["solver"]
     reading = probe_answers(
         recipe,
         probed,
@@ -278,20 +270,53 @@ def choose_answer_overrides(
         say=say,
         trial=trial,
     )
-    settings += changed_overrides(alike, probed, reading.role, ("prompt", "answer_format", "step_format"))
-    return [*settings, *_other_role_overrides(recipe, reading.role.answer_format, reading.role.step_format)], reading
+    best = reading.role
+    changed = with_roles(changed, alike, **_changed_fields(probed, best, ("prompt", "answer_format", "step_format")))
+    return _with_other_writers(changed, recipe, best.answer_format, best.step_format), reading
 
 
-def _other_role_overrides(recipe: Recipe, answer: str, steps: str | None) -> list[str]:
-    """Settings of roles that are shown more than the problem, such as a refiner, and write solutions too: in the same
-    form."""
-    own = (answer, steps or TAGS) != (TAGS, TAGS)
-    asks = {n: ask_own(r.prompt, answer, steps) for n, r in recipe.roles.items() if own and _asks_for_tags(r)}
-    return [
-        s
-        for n, prompt in asks.items()
-        for s in role_overrides([n], prompt=prompt, answer_format=answer, step_format=steps)
-    ]
+def _check_nothing_is_said(recipe: Recipe, answer_format: AnswerFormat) -> None:
+    """Raise ConfigError where a format is given for a solver that the recipe has not."""
+    says_answer = answer_format.answer not in (None, AUTO, TAGS)
+    if says_answer or answer_format.prompt is not None or answer_format.steps_as is not None:
+        raise ConfigError(
+            f"recipe {recipe.name!r} has no role 'solver' of plain solutions; leave out --answer, --steps-as, --prompt"
+        )
+
+
+def _looks_at_answers(recipe: Recipe, role: Role, answer: str | None, *, look: bool) -> bool:
+    """Whether the model itself is asked how it answers. ``look``: as of ``choose_answer_format``."""
+    if answer == AUTO:
+        return True
+    if is_package_model(recipe, role) or _tied_to_tags(recipe):
+        return False  # how these answer is known
+    if answer is not None:
+        return look
+    return not is_given(recipe, "roles.solver.answer_format")
+
+
+def _said_fields(**fields: str | None) -> RoleFields:
+    """The fields that were given."""
+    return cast(RoleFields, {name: value for name, value in fields.items() if value is not None})
+
+
+def _changed_fields(before: Role, after: Role, names: Sequence[str]) -> RoleFields:
+    """The fields that ``after`` has otherwise than ``before``."""
+    values = {name: getattr(after, name) for name in names}
+    return cast(RoleFields, {name: value for name, value in values.items() if value != getattr(before, name)})
+
+
+def _with_other_writers(changed: Recipe, recipe: Recipe, answer: str, steps: str | None) -> Recipe:
+    """``changed`` with roles that are shown more than the problem, such as a refiner, and write solutions too: in the
+    same form, and asked for it where ``recipe`` asks them for tags."""
+    if (answer, steps or TAGS) == (TAGS, TAGS):
+        return changed
+    for name, role in recipe.roles.items():
+        if _asks_for_tags(role):
+            prompt = ask_own(role.prompt, answer, steps)
+            fields = _said_fields(prompt=prompt, answer_format=answer, step_format=steps)
+            changed = with_roles(changed, [name], **fields)
+    return changed
 
 
 def _asks_for_tags(role: Role) -> bool:
@@ -443,7 +468,7 @@ def reviews_steps(recipe: Recipe) -> bool:
     return role is not None and bool(role.words)
 
 
-def choose_verdict_overrides(
+def choose_verdict_format(
     recipe: Recipe,
     answer_format: AnswerFormat,
     *,
@@ -452,37 +477,38 @@ def choose_verdict_overrides(
     say: Say,
     look: bool = True,
     trial: bool = False,
-) -> list[str]:
-    """Settings of the role ``verifier`` ("roles.verifier.verdict_format=…") and of all that judge as it does; [] where
-    all stays as the recipe has it.
+) -> Recipe:
+    """The recipe with the format of the role ``verifier`` and of all that judge as it does.
 
     ``answer_reading``: answers of the solver that were drawn already. ``look``: False asks no model; ``trial``: it
     refuses nothing for what it reads. Raises ConfigError where the recipe has no such role, for a prompt without
     problem and solution, and where "auto" cannot read half of the reviews.
     """
-    verdict, prompt, role = answer_format.verdict, answer_format.verifier_prompt, recipe.roles.get("verifier")
+    verdict = answer_format.verdict
+    prompt = answer_format.verifier_prompt
+    role = recipe.roles.get("verifier")
     if role is None or not reviews_steps(recipe):
         if verdict in (None, AUTO, TAGS) and prompt is None:
-            return []
+            return recipe
         raise ConfigError(
             f"recipe {recipe.name!r} has no role 'verifier' that reviews steps; leave out --verdict, --verifier-prompt"
         )
     reader = _reader_of_reviews(recipe)
-    free = FREE if reader is None else ()  # what another role is shown stays in tags
     _check_verdict_flags(recipe, role, verdict, prompt, reader)
     named = None if verdict == AUTO else verdict
     fixed = prompt is not None or is_given(recipe, "roles.verifier.prompt")
     if named in REVIEW_OWN and not fixed and role.prompt in (REVIEW, REVIEW_FULL):
         prompt = REVIEW_OWN[str(named)]
     alike = [name for name, one in recipe.roles.items() if one.parse is role.parse and one.words]
-    settings = role_overrides(alike, prompt=prompt, verdict_format=named)
+    changed = with_roles(recipe, alike, **_said_fields(prompt=prompt, verdict_format=named))
     is_chosen = verdict is None and is_given(recipe, "roles.verifier.verdict_format")
     if not look or is_chosen or is_package_model(recipe, role):
-        return settings
-    probed = override(recipe, settings).roles["verifier"]
+        return changed
+    probed = changed.roles["verifier"]
+    free = FREE if reader is None else ()  # what another role is shown stays in tags
     ways = [replace(probed, verdict_format=named or TAGS)]
     if named is None:
-        ways += [replace(probed, verdict_format=f, prompt=probed.prompt if fixed else REVIEW_OWN[f]) for f in free]
+        ways += [_asked_for(form, probed, fixed=fixed) for form in free]
     best = _probe_reviews(
         recipe,
         ways,
@@ -494,11 +520,14 @@ def choose_verdict_overrides(
         say=say,
         trial=trial,
     )
-    return (
-        settings
-        if best is None
-        else settings + changed_overrides(alike, probed, best.role, ("prompt", "verdict_format"))
-    )
+    if best is None:
+        return changed
+    return with_roles(changed, alike, **_changed_fields(probed, best.role, ("prompt", "verdict_format")))
+
+
+def _asked_for(form: str, role: Role, *, fixed: bool) -> Role:
+    """A verifier that is asked for verdicts in this form. ``fixed``: with the prompt that it has."""
+    return replace(role, verdict_format=form, prompt=role.prompt if fixed else REVIEW_OWN[form])
 
 
 def _check_verdict_flags(

@@ -36,6 +36,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from cotrain.config.edits import override_text
 from cotrain.config.evaluation import Evaluation
 from cotrain.config.recipe import Recipe
 from cotrain.config.schedule import Phase
@@ -215,7 +216,7 @@ class RunDirectory:
         (self.path / "summary.json").unlink(missing_ok=True)
         saved["settings"] |= ends
         saved["steps"] = saved["settings"]["steps"]
-        saved["origin"]["overrides"] += [f"{name}={json.dumps(value)}" for name, value in ends.items()]
+        saved["origin"]["overrides"] += [override_text(name, value) for name, value in ends.items()]
         self.write_with_hashes({"recipe.json": saved})
 
     def read(self, name: str) -> Any | None:

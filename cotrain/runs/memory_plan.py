@@ -40,13 +40,13 @@ import resource
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cotrain.config.edits import policy_overrides, with_policies
 from cotrain.config.large_model_defaults import PACKED_FROM, are_small
 from cotrain.config.names import max_tokens_flag
-from cotrain.config.override import override
+from cotrain.config.override import is_given
 from cotrain.config.policies import FollowerPolicy, Learning, Weights
 from cotrain.config.recipe import Recipe, check_problems
 from cotrain.core.errors import ConfigError, DataError, UserError
@@ -167,8 +167,7 @@ class RunEstimate:
     def with_offload(self, wanted: bool) -> RunEstimate:
         """The same where all policies take turns, or none; on a GPU, if this is a CPU."""
         names = [name for name, spec in self.recipe.policies.items() if isinstance(spec, Weights)]
-        recipe = override(self.recipe, [f"policies.{name}.offload={str(wanted).lower()}" for name in names])
-        return replace(self, recipe=recipe).on_gpu()
+        return replace(self, recipe=with_policies(self.recipe, names, offload=wanted)).on_gpu()
 
     def on_gpu(self) -> RunEstimate:
         """The same on a GPU, if this is a CPU."""
@@ -417,7 +416,7 @@ def fit_to_memory(recipe: Recipe, device: str, memory: Memory | None = None) -> 
         )
     usable = USABLE_SHARE * memory.available
     for rows in ROW_CHOICES if estimate.total_memory > usable else ():
-        fewer = override(recipe, _row_settings(recipe, rows))
+        fewer = with_policies(recipe, _policies_with_more_rows(recipe, rows), rows=rows)
         if replace(estimate, recipe=fewer).total_memory <= usable:
             note = f"note: at most {count_of(rows, 'answer')} at a time, as {available} are available; "
             return fewer, [f"{note}--set policies.NAME.rows=N chooses otherwise"]
@@ -433,24 +432,37 @@ def fit_to_memory(recipe: Recipe, device: str, memory: Memory | None = None) -> 
 
 
 def _fitting_settings(estimate: RunEstimate, available: float) -> Iterator[str]:
-    """A line that says which settings let a run fit, the cheapest first; none where neither does."""
-    trained = [name for name, spec in estimate.recipe.policies.items() if isinstance(spec, Learning)]
-    again = [f"policies.{name}.gradient_checkpointing=true" for name in trained]
-    moved = [] if estimate.device == "cpu" else [(["--offload"], estimate.with_offload(True))]
-    for settings, (flags, plan) in [*product([[]], moved), *product([again], [([], estimate), *moved])]:
-        total = replace(plan, recipe=override(plan.recipe, settings)).total_memory
-        if total <= available:
-            overrides = [f"--set {setting}" for setting in settings]
-            yield f"note: it fits with {' '.join([*flags, *overrides])}: {bytes_text(total)}"
+    """A line that says which settings let a run fit, the cheapest first; none where none does."""
+    for flags, plan in _smaller_plans(estimate):
+        if plan.total_memory <= available:
+            yield f"note: it fits with {' '.join(flags)}: {bytes_text(plan.total_memory)}"
             return
 
 
-def _row_settings(recipe: Recipe, rows: int) -> list[str]:
-    """Settings of policies that speak, have more rows, and whose rows the user did not choose."""
-    chosen = {one.partition("=")[0] for one in (recipe.origin.overrides if recipe.origin else ())}
-    speaking = {name: spec for name, spec in recipe.policies.items() if isinstance(spec, Weights) and spec.speaks}
-    paths = {f"policies.{name}.rows": spec.rows for name, spec in speaking.items()}
-    return [f"{path}={rows}" for path, has in paths.items() if has > rows and path not in chosen]
+def _smaller_plans(estimate: RunEstimate) -> Iterator[tuple[list[str], RunEstimate]]:
+    """The same run with less memory, and the flags that ask for it: the cheapest first."""
+    learning = [name for name, spec in estimate.recipe.policies.items() if isinstance(spec, Learning)]
+    checkpointing = [f"--set {text}" for text in policy_overrides(learning, gradient_checkpointing=True)]
+    on_gpu = estimate.device != "cpu"
+    if on_gpu:
+        yield ["--offload"], estimate.with_offload(True)
+    yield checkpointing, _with_checkpointing(estimate, learning)
+    if on_gpu:
+        yield ["--offload", *checkpointing], _with_checkpointing(estimate.with_offload(True), learning)
+
+
+def _with_checkpointing(estimate: RunEstimate, learning: Sequence[str]) -> RunEstimate:
+    return replace(estimate, recipe=with_policies(estimate.recipe, learning, gradient_checkpointing=True))
+
+
+def _policies_with_more_rows(recipe: Recipe, rows: int) -> list[str]:
+    """The policies that speak, have more rows, and whose rows the user did not choose."""
+    return [
+        name
+        for name, spec in recipe.policies.items()
+        if isinstance(spec, Weights) and spec.speaks and spec.rows > rows
+        if not is_given(recipe, f"policies.{name}.rows")
+    ]
 
 
 def _trains_adapters(recipe: Recipe) -> bool:
@@ -496,9 +508,8 @@ def choose_packing(
             names.setdefault(spec.model, []).append(name)
     notes: list[str] = []
     for model in sorted(names):
-        packed, plain = (
-            override(recipe, [f"policies.{n}.pack_weights={v}" for n in names[model]]) for v in ("true", "false")
-        )
+        packed = with_policies(recipe, names[model], pack_weights=True)
+        plain = with_policies(recipe, names[model], pack_weights=False)
         try:
             estimate = estimate_run(packed, device="cpu")
             fitting, said = fit_to_memory(packed, "cpu", memory)

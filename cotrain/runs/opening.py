@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cotrain.config.override import override
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import RunDirectoryError, UnknownName
 from cotrain.core.shipped import is_shipped
@@ -47,7 +46,7 @@ def open_trainer(
     """``load_trainer``, asked and read as ``answer_format`` says, without a look at how the models answer: by default
     as the run has it; a model as it was taught, else one that is not the package's own for "The answer is …". ``tool``:
     of whoever writes solutions; None: as the run has it."""
-    from cotrain.runs.choose_formats import DEFAULT_FORMAT, as_taught, choose_answer_overrides, choose_verdict_overrides
+    from cotrain.runs.choose_formats import DEFAULT_FORMAT, as_taught, choose_answer_format, choose_verdict_format
 
     recipe, answer_format = recipe_of(where), answer_format or DEFAULT_FORMAT
     if is_model(where):
@@ -57,8 +56,8 @@ def open_trainer(
     if answer_format.of_answers:
         own_answer = recipe.roles["solver"].answer_format if "solver" in recipe.roles else None
         named = replace(answer_format, answer=answer_format.answer or own_answer)
-        recipe = override(recipe, choose_answer_overrides(recipe, named, device=device, say=print, look=False)[0])
-    recipe = override(recipe, choose_verdict_overrides(recipe, answer_format, device=device, say=print, look=False))
+        recipe, _ = choose_answer_format(recipe, named, device=device, say=print, look=False)
+    recipe = choose_verdict_format(recipe, answer_format, device=device, say=print, look=False)
     if tool is not None:
         from cotrain.rollout.token_calls import with_tool
 
