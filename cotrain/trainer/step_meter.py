@@ -1,4 +1,4 @@
-"""What is measured of one training step. ``CoTrainer.step`` says what happens; a ``StepMeter`` is told of it.
+"""Measuring one training step: ``CoTrainer.step`` says what happens, and a ``StepMeter`` is told of it.
 
 It makes the step's row of metrics, in the order of what happened, and its seconds by stage. Nothing here changes what
 is trained.
@@ -34,11 +34,10 @@ class StepResult:
     seconds: Mapping[str, float]  # wall time by stage: "play", "annotate", "credit", "reference", "update"
     engine_seconds_by_policy: Mapping[str, float]  # seconds of the stage "play" in each engine: "{policy}/seconds"
     rollout_seconds: float  # wall time of the rollouts, also when they ran during an update; 0 if it is not known
-    processes: Mapping[str, float | str]  # per-process figures, only of backends with several processes:
-    # "process/{process}/…"
+    processes: Mapping[str, float | str]  # "process/{process}/…", where a backend has several processes
     episodes: tuple[Episode, ...]
-    skipped_updates: tuple[Mapping[str, Any], ...]  # updates skipped for a non-finite gradient: step, policy, samples
-    # by objective
+    # Updates that were skipped for a gradient that is not finite: step, policy, reason, samples by objective.
+    skipped_updates: tuple[Mapping[str, Any], ...]
     advantages: TokenAdvantages  # advantages of the samples that were trained on
 
 
@@ -78,7 +77,7 @@ class StepMeter:
         self._scoring_oom_before: Mapping[str, float] = {}  # how often memory had run out when the rollouts were over
         self._credited: dict[str, Sequence[Sample]] = {}  # objective → its samples with advantages
         self._changed: list[str] = []  # policies with new weights
-        self._skipped: list[Mapping[str, Any]] = []  # as in ``StepResult``
+        self._skipped: list[Mapping[str, Any]] = []  # see ``StepResult.skipped_updates``
 
     def stage(self, name: str) -> AbstractContextManager[None]:
         """Count the seconds of the block as this stage's (``StageClock``)."""
@@ -115,11 +114,11 @@ class StepMeter:
         self._row |= _update_row(learned, self._policies[policy].version)
         reason = learned.reports[-1].skipped
         if reason is not None and policy + NON_FINITE_SUFFIX == _skipped_key(policy, reason):
-            addresses = {term.name: [sample.key for sample in term.samples] for term in terms}
-            self._skipped.append({"step": self._step, "policy": policy, "reason": reason, "samples": addresses})
+            samples = {term.name: [sample.key for sample in term.samples] for term in terms}
+            self._skipped.append({"step": self._step, "policy": policy, "reason": reason, "samples": samples})
 
     def add_stores(self, stores: Mapping[str, Store]) -> None:
-        """What recipes remember between steps holds the episodes of this one."""
+        """The recipe's stores hold the episodes of this step."""
         for name, store in stores.items():
             self._row |= {f"{name}/{key}": value for key, value in store.metrics().items()}
 

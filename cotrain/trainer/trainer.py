@@ -276,11 +276,14 @@ class CoTrainer:
                 stores={name: self.stores[name] for name in phase.stores},
             )
 
-        if self.recipe.refill and self.recipe.leading_objective in phase.objectives:
-            from cotrain.trainer.resample import with_replacements
+        with counter.clock.stage("rollout"):
+            if self.recipe.refill and self.recipe.leading_objective in phase.objectives:
+                from cotrain.trainer.resample import with_replacements
 
-            return counter.result_of(with_replacements(self.recipe, step, self.seed, tasks, collect))
-        return counter.result_of(collect(tasks))
+                episodes = with_replacements(self.recipe, step, self.seed, tasks, collect)
+            else:
+                episodes = collect(tasks)
+        return counter.result_of(episodes)
 
     def _update_policies(self, due: Sequence[str], episodes: Sequence[Episode], meter: StepMeter) -> list[str]:
         """Update the policies of these objectives on the step's episodes; returns those that have new weights."""
@@ -592,6 +595,7 @@ def _close_options(phase: Phase) -> None:
 
 
 def _by_name(what: str, saved: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """What was saved under these names. Raises StateError where one is missing, or there is another one."""
+    """The saved states, which must have these names. Raises StateError where one is missing, or there is another
+    one."""
     names = list(names)
     return dict(zip(names, take_fields(what, saved, *names), strict=True))
