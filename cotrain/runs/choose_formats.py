@@ -35,7 +35,7 @@ from cotrain.config.policies import Program
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError
 from cotrain.core.seeding import make_nonce, seed_of
-from cotrain.core.types import UNLABELLED, ParseFailure, Task
+from cotrain.core.types import UNLABELLED, Episode, ParseFailure, Task
 from cotrain.core.verbosity import ProgressPrinter, clock_text, count_of
 from cotrain.distributed.local import LocalBackend
 from cotrain.formats.answers import ENDS, check_answer
@@ -54,8 +54,8 @@ from cotrain.trainer.async_rollouts import StoppableEngine
 from cotrain.trainer.policy_store import PolicyStore
 
 AUTO = "auto"
-PROBED = 8  # problems
-TRIED = 2  # of a trial
+PROBED = 8  # problems that a model is asked
+TRIED = 2  # problems that it is asked in a trial
 ENOUGH_READ = 6  # texts of PROBED that must be read for a way to be taken at once
 STEP = -3  # the step in the addresses of these texts
 CHOSEN = ("boxed", "hash", "phrase")  # formats of answers that "auto" may take, the strictest first
@@ -99,17 +99,17 @@ class SampledText:
     task: Task
     text: str
     finish: str  # "stop" or "length"; "too long" where the prompt did not fit
-    solution: Solution | None = None  # what a review is of
+    solution: Solution | None = None  # the solution that a review judges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What is read of the texts to one way of asking."""
+    """The texts that came of one way of asking, as they are read."""
 
-    role: Role  # as it is asked and read
+    role: Role  # how it is asked and read
     said: Sequence[SampledText]
-    parsed: Sequence[Any]  # of each text what its reader made of it, ``ok`` or not
-    unanswered: Sequence[str] = ()  # why, of each problem that the model was not asked
+    parsed: Sequence[Any]  # for each text what its reader made of it, ``ok`` or not
+    unanswered: Sequence[str] = ()  # for each problem that the model was not asked, why
     room: int | None = None  # tokens by which all answers could be longer in the model's context; None: nobody knows
 
     @property
@@ -118,14 +118,17 @@ class Reading:
 
 
 def read_texts(role: Role, said: Sequence[SampledText]) -> Reading:
-    """What the reader of a role makes of these texts. An answer that was cut off has none."""
-    parsed = [
-        ParseFailure(reason="cut off")
-        if one.solution is None and one.finish != "stop"
-        else role.parse_reply(one.text, {"count": len(one.solution.steps) if one.solution else 0})
-        for one in said
-    ]
-    return Reading(role=role, said=said, parsed=parsed)
+    """These texts as the reader of a role reads them."""
+    return Reading(role=role, said=said, parsed=[_parse_text(role, text) for text in said])
+
+
+def _parse_text(role: Role, said: SampledText) -> Any:
+    """A text as the reader of a role reads it. A solution that was cut off has no answer to be read."""
+    if said.solution is not None:
+        return role.parse_reply(said.text, {"count": len(said.solution.steps)})
+    if said.finish != "stop":
+        return ParseFailure(reason="cut off")
+    return role.parse_reply(said.text, {"count": 0})
 
 
 def choose_formats(
@@ -149,7 +152,8 @@ def choose_formats(
 
 
 def as_taught(recipe: Recipe, answer_format: AnswerFormat, say: Say) -> AnswerFormat:
-    """The same, and what it leaves open of solver and verifier as their models were taught it; ``say`` hears of it."""
+    """The format with what it leaves open filled in: as the models of solver and verifier were taught it. ``say`` hears
+    of it."""
     answer_format = _solver_as_taught(recipe, answer_format, say)
     return _verifier_as_taught(recipe, answer_format, say)
 
@@ -164,7 +168,8 @@ def _solver_as_taught(recipe: Recipe, answer_format: AnswerFormat, say: Say) -> 
     how = _texts_of(taught_roles(model).get("solver"))
     if not how or (is_package_model(recipe, role) and how == _texts_of(how_taught(role))):
         return answer_format
-    answer, steps = how.get("answer", TAGS), how.get("steps_as")
+    answer = how.get("answer", TAGS)
+    steps = how.get("steps_as")
     if (answer, steps or TAGS) != (TAGS, TAGS) and _tied_to_tags(recipe):
         say(f"note: {model} was taught to answer as {answer!r}; recipe {recipe.name!r} reads answers in tags alone")
         return answer_format
@@ -208,7 +213,9 @@ def _verifier_as_taught(recipe: Recipe, answer_format: AnswerFormat, say: Say) -
 def _taught_directory(recipe: Recipe, role: Role) -> str:
     """Where the model of a role lies, or its adapter."""
     spec = recipe.policies[role.policy]
-    return spec.lora.path if spec.lora is not None and spec.lora.path is not None else spec.model
+    if spec.lora is not None and spec.lora.path is not None:
+        return spec.lora.path
+    return spec.model
 
 
 def _texts_of(how: Mapping[str, Any] | None) -> dict[str, str]:
@@ -383,19 +390,28 @@ def probe_answers(
 
     def readings() -> Iterator[list[Reading]]:
         for prompt in prompts:
-            executor = player({"solver": replace(role, prompt=prompt)})
-            episodes = executor.collect(ask_solver, tasks, step=STEP, group_size=1)
-            traces = [(tasks[e.task], trace) for e in episodes for trace in e.traces]
-            said = [SampledText(task=task, text=trace.text, finish=trace.finish) for task, trace in traces]
-            why = [
-                executor.set_aside.get(e.task_id) or e.failure or "nothing was said" for e in episodes if not e.traces
+            asked = replace(role, prompt=prompt)
+            runner = player({"solver": asked})
+            episodes = runner.collect(ask_solver, tasks, step=STEP, group_size=1)
+            said = _texts_of_episodes(episodes, tasks)
+            unanswered = [
+                runner.set_aside.get(episode.task_id) or episode.failure or "nothing was said"
+                for episode in episodes
+                if not episode.traces
             ]
-            longest = max((len(trace.prompt_ids) + role.sampling.max_tokens for _, trace in traces), default=None)
-            context = _context_of(recipe, role, executor)
-            room = None if context is None or longest is None else context - longest
-            forms = [named] if named else (TAGS, *CHOSEN) if fixed else (TAGS,) if prompt == role.prompt else CHOSEN
-            asked = [read_texts(replace(role, prompt=prompt, answer_format=form), said) for form in forms]
-            yield [replace(one, unanswered=why, room=room) for one in asked]
+            room = _room_for_longer(recipe, role, runner, episodes)
+            read = [read_texts(replace(asked, answer_format=form), said) for form in forms_to_try(prompt)]
+            yield [replace(reading, unanswered=unanswered, room=room) for reading in read]
+
+    def forms_to_try(prompt: str) -> Sequence[str]:
+        """The formats in which answers to this prompt are read."""
+        if named:
+            return [named]
+        if fixed:
+            return [TAGS, *CHOSEN]
+        if prompt == role.prompt:
+            return [TAGS]
+        return CHOSEN
 
     best = _first_clear(readings(), len(tasks), rounds)
     if role.step_format is None and best.role.answer_format != TAGS:
@@ -414,22 +430,38 @@ def probe_answers(
     return best
 
 
+def _texts_of_episodes(episodes: Sequence[Episode], tasks: Sequence[Task]) -> list[SampledText]:
+    """What was said to these problems."""
+    said = []
+    for episode in episodes:
+        for trace in episode.traces:
+            said.append(SampledText(task=tasks[episode.task], text=trace.text, finish=trace.finish))
+    return said
+
+
+def _room_for_longer(recipe: Recipe, role: Role, runner: RolloutRunner, episodes: Sequence[Episode]) -> int | None:
+    """Tokens by which all answers could be longer in the model's context; None where nobody knows."""
+    context = _context_of(recipe, role, runner)
+    prompts = [len(trace.prompt_ids) for episode in episodes for trace in episode.traces]
+    if context is None or not prompts:
+        return None
+    return context - max(prompts) - role.sampling.max_tokens
+
+
 def answer_lines(reading: Reading) -> list[str]:
     """The answers, each with what was read, and the choice in one line."""
-    lines, right, role = [], 0, reading.role
-    for one, found in zip(reading.said, reading.parsed, strict=True):
-        what = f"→ {found.answer}" if found.ok else "cut off" if one.finish != "stop" else "unreadable"
-        grade = one.task.grade(found.tagged or one.text).value if found.ok else None
+    role = reading.role
+    lines = []
+    right = 0
+    for said, found in zip(reading.said, reading.parsed, strict=True):
+        grade = said.task.grade(found.tagged or said.text).value if found.ok else None
         right += grade is True
-        known = "" if grade is None else ", right" if grade else ", wrong"
-        lines.append(f"  …{_end_of(one.text)!r} {what}{known}")
-    counts = [len(found.steps) for found in reading.parsed if found.ok]
-    cut = (
-        f"; steps as {role.step_format}, {sum(counts) / len(counts):.1f} of an answer"
-        if counts and role.step_format
-        else ""
-    )
+        lines.append(f"  …{_end_of(said.text)!r} {_answer_text(said, found)}{GRADES[grade]}")
     asked = "as the recipe asks" if role.prompt == SOLVE_FULL else f"asked {role.prompt!r}"
+    cut = ""
+    counts = [len(found.steps) for found in reading.parsed if found.ok]
+    if counts and role.step_format:
+        cut = f"; steps as {role.step_format}, {sum(counts) / len(counts):.1f} of an answer"
     lines.append(
         f"answers: {role.answer_format} reads {reading.readable} of {len(reading.said) + len(reading.unanswered)} "
         f"({right} right), {asked}{cut}; --answer, --steps-as and --prompt choose otherwise"
@@ -437,9 +469,20 @@ def answer_lines(reading: Reading) -> list[str]:
     return lines
 
 
+GRADES = {True: ", right", False: ", wrong", None: ""}  # how a line says the grade of an answer
+
+
+def _answer_text(said: SampledText, found: Any) -> str:
+    if found.ok:
+        return f"→ {found.answer}"
+    return "unreadable" if said.finish == "stop" else "cut off"
+
+
 def answers_refusal(reading: Reading, *, base: bool = False) -> str:
     """Why the model cannot be trained as it is, and what would help. ``base``: it has no chat template."""
-    total, cut, left = len(reading.said), sum(one.finish != "stop" for one in reading.said), reading.unanswered
+    total = len(reading.said)
+    cut = sum(one.finish != "stop" for one in reading.said)
+    left = reading.unanswered
     limit = max_tokens_flag("solver")
     teach = "`cotrain sft --role solver`"
     note = "; it has no chat template, so it is a base model: take its instruct version, or teach it so" if base else ""
@@ -505,7 +548,7 @@ def choose_verdict_format(
     if not look or is_chosen or is_package_model(recipe, role):
         return changed
     probed = changed.roles["verifier"]
-    free = FREE if reader is None else ()  # what another role is shown stays in tags
+    free = FREE if reader is None else ()  # a review that another role is shown stays in tags
     ways = [replace(probed, verdict_format=named or TAGS)]
     if named is None:
         ways += [_asked_for(form, probed, fixed=fixed) for form in free]
@@ -575,8 +618,8 @@ def _probe_reviews(
     if answer_reading is None and solver is not None and asks_plainly(solver):
         problems = probe_tasks(recipe, TRIED if trial else PROBED)
         episodes = player({"solver": solver}).collect(ask_solver, problems, step=STEP, group_size=1)
-        texts = [SampledText(task=problems[e.task], text=t.text, finish="stop") for e in episodes for t in e.traces]
-        answer_reading = read_texts(solver, texts)
+        texts = _texts_of_episodes(episodes, problems)
+        answer_reading = read_texts(solver, [replace(text, finish="stop") for text in texts])  # also those cut off
     pairs = zip(answer_reading.said, answer_reading.parsed, strict=True) if answer_reading else ()
     solved = [(one.task, solution) for one, solution in pairs if isinstance(solution, Solution)]
     if not solved:
@@ -594,17 +637,14 @@ def _probe_reviews(
     def readings() -> Iterator[list[Reading]]:
         said: list[SampledText] = []
         for role in ways:
-            if not (fixed and said):
-                said = []
-                for episode in player({"verifier": role}).collect(ask, tasks, step=STEP, group_size=1):
-                    task, solution = solved[episode.task]
-                    trace = next(iter(episode.traces), None)
-                    text, finish = ("", "too long") if trace is None else (trace.text, trace.finish)
-                    said.append(SampledText(task=task, text=text, finish=finish, solution=solution))
+            if not fixed or not said:
+                episodes = player({"verifier": role}).collect(ask, tasks, step=STEP, group_size=1)
+                said = [_review_text(episode, *solved[episode.task]) for episode in episodes]
             yield [read_texts(role, said)]
 
     best = _first_clear(readings(), len(solved), rounds)
-    others = [form for form in free if form not in [role.verdict_format for role in ways]]
+    tried = [role.verdict_format for role in ways]
+    others = [form for form in free if form not in tried]
     all_the_same = "" if named or trial else "; --verdict tags goes on all the same"
     _report_choice(
         best,
@@ -614,6 +654,14 @@ def _probe_reviews(
         say=say,
     )
     return best
+
+
+def _review_text(episode: Episode, task: Task, solution: Solution) -> SampledText:
+    """The review of a solution; without a text where the prompt did not fit."""
+    if not episode.traces:
+        return SampledText(task=task, text="", finish="too long", solution=solution)
+    trace = episode.traces[0]
+    return SampledText(task=task, text=trace.text, finish=trace.finish, solution=solution)
 
 
 async def _ask_review(task: Task, roles: Roles, *, given: Mapping[str, Solution]) -> None:
@@ -629,20 +677,28 @@ def _tagged_text(solution: Solution) -> str:
     return solution.tagged or write_solution([step.text for step in solution.steps], solution.answer)
 
 
+# How a line says what was read of a review, and what is true of its solution.
+UNREAD = {"length": "cut off", "too long": "the prompt does not fit"}
+VERDICTS = {True: "right", False: "wrong", None: "no verdict"}
+TRUTHS = {True: "in truth right", False: "in truth wrong", None: "not graded"}
+
+
 def review_lines(reading: Reading) -> list[str]:
     """The reviews, each with what was read, and the choice in one line."""
-    lines, agreeing, role = [], 0, reading.role
-    for one, found in zip(reading.said, reading.parsed, strict=True):
+    role = reading.role
+    lines = []
+    agreeing = 0
+    for said, found in zip(reading.said, reading.parsed, strict=True):
+        end = _end_of(said.text)
         if not found.ok:
-            why = {"length": "cut off", "too long": "the prompt does not fit"}.get(one.finish, found.reason)
-            lines.append(f"  …{_end_of(one.text)!r} unreadable: {why}")
+            why = UNREAD.get(said.finish, found.reason)
+            lines.append(f"  …{end!r} unreadable: {why}")
             continue
-        truth = None if one.solution is None else one.task.grade(_tagged_text(one.solution)).value
+        truth = None if said.solution is None else said.task.grade(_tagged_text(said.solution)).value
         agreeing += truth is not None and found.final is truth
-        word = {True: "right", False: "wrong", None: "no verdict"}[found.final]
-        known = "not graded" if truth is None else f"in truth {'right' if truth else 'wrong'}"
-        steps = f", steps {' '.join('✓' if ok else '✗' for ok in found.steps)}" if found.steps else ""
-        lines.append(f"  …{_end_of(one.text)!r} → {word}{steps}; {known}")
+        marks = " ".join("✓" if ok else "✗" for ok in found.steps or ())
+        steps = f", steps {marks}" if marks else ""
+        lines.append(f"  …{end!r} → {VERDICTS[found.final]}{steps}; {TRUTHS[truth]}")
     asked = "as the recipe asks" if role.prompt in (REVIEW, REVIEW_FULL) else "asked in words of its own"
     lines.append(
         f"verdicts: {role.verdict_format} reads {reading.readable} of {len(reading.said)} reviews ({agreeing} agree "
@@ -656,7 +712,8 @@ def reviews_refusal(reading: Reading, *, others: Sequence[str]) -> str:
     total = len(reading.said)
     unread = [(one, found) for one, found in zip(reading.said, reading.parsed, strict=True) if not found.ok]
     finishes = Counter(one.finish for one, _ in unread)
-    limit, teach = max_tokens_flag("verifier"), "or teach it: `cotrain sft --role verifier`"
+    limit = max_tokens_flag("verifier")
+    teach = "or teach it: `cotrain sft --role verifier`"
     if 2 * finishes["too long"] >= total:
         return (
             f"{finishes['too long']} of {total} prompts do not fit the context together with their review; lower "
@@ -690,7 +747,8 @@ def probe_tasks(recipe: Recipe, most: int = PROBED) -> list[Task]:
     """So many training problems at most, spread over the split where it ends."""
     split = "train" if recipe.tasks.size("train") != 0 else UNLABELLED
     size = recipe.tasks.size(split)
-    return [recipe.tasks.get(split, i) for i in (range(most) if size is None else spread_indices(size, most))]
+    indices = range(most) if size is None else spread_indices(size, most)
+    return [recipe.tasks.get(split, index) for index in indices]
 
 
 def spread_indices(size: int, most: int = PROBED) -> list[int]:
@@ -737,19 +795,24 @@ class Rounds:
 
     def __init__(self, most: int, tokens: int, say: Say) -> None:
         """``most``: rounds that there may be; ``tokens``: that one of them may sample."""
-        self.most, self._tokens, self._say = most, tokens, say
-        self._done, self._begun = 0, time.monotonic()
+        self.most = most
+        self._tokens = tokens
+        self._say = say
+        self._done = 0
+        self._begun = time.monotonic()
 
     @property
     def plan(self) -> str:
-        """What the look may cost."""
+        """Says what the look may cost."""
         tokens = f"at most {self._tokens:,} tokens"
         return tokens if self.most == 1 else f"up to {self.most} rounds, each of {tokens}"
 
     def next_round(self, readable: int, asked: int) -> None:
         """A round is over in which so many texts could be read, and there is another one."""
         self._done += 1
-        seconds, self._begun = time.monotonic() - self._begun, time.monotonic()
+        now = time.monotonic()
+        seconds = now - self._begun
+        self._begun = now
         self._say(
             f"  round {self._done} of {self.most} took {clock_text(seconds)}: {readable} of {asked} can be read; "
             "asking in other words …"
@@ -759,14 +822,19 @@ class Rounds:
 def _first_clear(tries: Iterable[Sequence[Reading]], asked: int, rounds: Rounds) -> Reading:
     """The best reading of the first way of asking in which enough of what was asked is read, none behind it drawn; else
     the one that reads most, of equals the first."""
-    best: list[Reading] = []
+    best_of_round: list[Reading] = []
     for readings in tries:
-        best.append(max(readings, key=lambda reading: reading.readable))
-        if best[-1].readable * PROBED >= ENOUGH_READ * asked:
+        best = max(readings, key=_count_readable)
+        best_of_round.append(best)
+        if best.readable * PROBED >= ENOUGH_READ * asked:
             break
-        if len(best) < rounds.most:
-            rounds.next_round(best[-1].readable, asked)
-    return max(best, key=lambda reading: reading.readable)
+        if len(best_of_round) < rounds.most:
+            rounds.next_round(best.readable, asked)
+    return max(best_of_round, key=_count_readable)
+
+
+def _count_readable(reading: Reading) -> int:
+    return reading.readable
 
 
 def _report_choice(best: Reading, lines: Iterable[str], why: Callable[[], str], *, refuses: bool, say: Say) -> None:
