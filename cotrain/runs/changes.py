@@ -140,7 +140,7 @@ def _old_and_new(model: str, lost: list[str], where: Path) -> tuple[str, str]:
     if not equals:
         if len(lost) > 1:
             raise ConfigError(f"--model {model}: {', '.join(lost)} are gone; say which with --model OLD=NEW")
-        old, new = lost[0], model
+        return lost[0], model
     if old not in lost:
         raise ConfigError(f"--model {model}: the run has no model {old!r} that is gone; expected {' or '.join(lost)}")
     return old, new

@@ -36,7 +36,9 @@ def recipe_of(where: Path | str, *, judging: bool = False) -> Recipe:
 
     model = str(where)
     recipe = grpo(model=model, kl=0.0)
-    roles = dict(recipe.roles) | ({"verifier": verifier("generator", model)} if judging else {})
+    roles = dict(recipe.roles)
+    if judging:
+        roles["verifier"] = verifier("generator", model)
     return replace(recipe, name=Path(model).name, roles=roles)
 
 
@@ -48,7 +50,8 @@ def open_trainer(
     of whoever writes solutions; None: as the run has it."""
     from cotrain.runs.choose_formats import DEFAULT_FORMAT, as_taught, choose_answer_format, choose_verdict_format
 
-    recipe, answer_format = recipe_of(where), answer_format or DEFAULT_FORMAT
+    recipe = recipe_of(where)
+    answer_format = answer_format or DEFAULT_FORMAT
     if is_model(where):
         answer_format = as_taught(recipe, answer_format, print_progress)
     if answer_format.answer is None and is_model(where) and not is_terse(str(where)):
@@ -133,8 +136,9 @@ def evaluate(
         answering = sorted(key.split("/")[0] for key in figures if key.endswith("/pass@1"))
         if solver not in answering:
             raise UnknownName("role that answers problems", solver, answering)
-        figures, name = figures | measure_pass_at_k(solver, samples)(played), f"{name}-{samples}-samples"
+        figures |= measure_pass_at_k(solver, samples)(played)
         figures = {key: figures[key] for key in sorted(figures, key=figure_rank)}
+        name = f"{name}-{samples}-samples"
     result = {"split": split, "step": trainer.finished_steps, "figures": estimates_json(figures)}
     folder.write(f"{name}.json", result)
     return result
