@@ -12,8 +12,8 @@ from grpo_step import LR, Imposed, Prompts
 from work import Work, answer, now, peak, reward, side, work_of
 
 from cotrain.algorithms.grpo import GRPO
+from cotrain.config.edits import with_policies
 from cotrain.config.evaluation import Evaluation
-from cotrain.config.override import override
 from cotrain.config.policies import adapter, trainable
 from cotrain.config.recipe import Objective, Recipe
 from cotrain.config.schedule import constant_schedule
@@ -72,7 +72,7 @@ def main() -> None:
     work, steps = work_of(given), given.warmup + given.steps
     recipe = recipe_of(work, given.model, steps, roles=given.roles, lora=given.lora, bf16=given.bf16)
     if given.offload:
-        recipe = override(recipe, [f"policies.{name}.offload=true" for name in recipe.policies])
+        recipe = with_policies(recipe, recipe.policies, offload=True)
     trainer = CoTrainer(recipe, backend=LocalBackend(given.device), wrap_engine=lambda engine: Imposed(engine, work))
     began = now(given.device)
     for _ in range(steps):

@@ -20,7 +20,7 @@ import torch
 from models import REAL_SIZES, SIZES
 from ray_step import recipe_of
 
-from cotrain.config.override import override
+from cotrain.config.edits import with_policies
 from cotrain.distributed.cluster_file import Cluster
 from cotrain.distributed.multi_process import MultiProcessBackend
 from cotrain.distributed.ray_processes import RayLauncher
@@ -37,7 +37,7 @@ def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         made = recipe_of(given.size, given.problems, 8, given.steps, Path(folder))
-        recipe = override(made, ["policies.generator.micro_tokens=512"])
+        recipe = with_policies(made, ["generator"], micro_tokens=512)
         trainers = [
             CoTrainer(recipe, backend=MultiProcessBackend(RayLauncher(Cluster()), "cpu", world=world))
             for world in given.worlds

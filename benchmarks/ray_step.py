@@ -26,7 +26,7 @@ from floors import Shape
 from models import REAL_SIZES, SIZES
 
 from cotrain import OUTCOME, Recipe, Roles, Task, gives, rng_of
-from cotrain.config.override import override
+from cotrain.config.edits import with_sampling
 from cotrain.distributed.cluster_file import Cluster
 from cotrain.distributed.local import LocalBackend
 from cotrain.distributed.multi_process import MultiProcessBackend
@@ -69,7 +69,7 @@ def recipe_of(size: str, problems: int, answers: int, steps: int, folder: Path) 
     kind = {"steps": steps, "tasks_per_step": problems, "group_size": answers}
     if size == "shipped":
         return grpo(**kind)
-    made = override(grpo(model=str(model(size, folder / "model")), **kind), ["roles.solver.sampling.max_tokens=128"])
+    made = with_sampling(grpo(model=str(model(size, folder / "model")), **kind), ["solver"], max_tokens=128)
     phases = tuple(replace(phase, protocol=paid_by_chance) for phase in made.schedule.phases)
     return replace(made, schedule=replace(made.schedule, phases=phases))
 

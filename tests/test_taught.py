@@ -15,7 +15,7 @@ from cotrain.recipes.grpo import grpo
 from cotrain.recipes.tango import tango
 from cotrain.rollout.common_roles import is_terse, keep_taught_roles, mark_terse_prompts, taught_roles
 from cotrain.runs import opening
-from cotrain.runs.choose_formats import DEFAULT_FORMAT, AnswerFormat, as_taught, choose_format_overrides
+from cotrain.runs.choose_formats import DEFAULT_FORMAT, AnswerFormat, as_taught, choose_formats
 from cotrain.serving.export import export_policy
 from tests.helpers import EASY
 
@@ -33,8 +33,7 @@ def model(other, tmp_path):
 
 def settings_of(recipe, answer_format=DEFAULT_FORMAT):
     said = []
-    chosen = choose_format_overrides(recipe, answer_format, device="cpu", say=said.append, look=False)
-    return override(recipe, chosen).roles, said
+    return choose_formats(recipe, answer_format, device="cpu", say=said.append, look=False).roles, said
 
 
 def test_a_run_asks_and_reads_as_its_models_were_taught(model):

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from cotrain import __version__
+from cotrain.config.edits import with_sampling
 from cotrain.config.names import role_named
-from cotrain.config.override import override
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, DataError, TooLong, UnknownName
 from cotrain.core.notes import ANSWER, CORRECT, FAILURE, FINAL, SCORE, VERDICTS
@@ -67,8 +67,8 @@ from cotrain.runs.choose_formats import (
     PROBED,
     AnswerFormat,
     as_taught,
-    choose_answer_overrides,
-    choose_verdict_overrides,
+    choose_answer_format,
+    choose_verdict_format,
 )
 from cotrain.runs.directory import RunDirectory, estimates_json
 from cotrain.storage.file_ops import replace_file
@@ -136,10 +136,10 @@ def evaluate_suites(
     play = replace(play, solver=solver, verifier=verifier, comparer=_resolve_role(recipe, play.comparer, "comparer"))
     claim_place(folder.path)
     if play.max_tokens is not None:
-        recipe = override(recipe, [f"roles.{play.solver}.sampling.max_tokens={play.max_tokens}"])
+        recipe = with_sampling(recipe, [play.solver], max_tokens=play.max_tokens)
     if play.temperature is not None:
         sampling_roles = [role for role in (play.solver, play.verifier) if role in recipe.roles]
-        recipe = override(recipe, [f"roles.{role}.sampling.temperature={play.temperature}" for role in sampling_roles])
+        recipe = with_sampling(recipe, sampling_roles, temperature=float(play.temperature))
     if is_model:
         play = replace(play, how=as_taught(recipe, play.how, say))
     if is_model or play.how.of_answers:
@@ -148,9 +148,8 @@ def evaluate_suites(
         if answer_tasks or not is_model:
             tasks = draw_tasks(answer_tasks, PROBED)
             look = play.how.answer in (None, AUTO)  # where it is named the suite itself shows how well it is read
-            answers, _ = choose_answer_overrides(recipe, play.how, device=device, say=say, tasks=tasks, look=look)
-            recipe = override(recipe, answers)
-    recipe = override(recipe, choose_verdict_overrides(recipe, play.how, device=device, say=say, look=False))
+            recipe, _ = choose_answer_format(recipe, play.how, device=device, say=say, tasks=tasks, look=look)
+    recipe = choose_verdict_format(recipe, play.how, device=device, say=say, look=False)
     trainer = opening.load_trainer(directory, recipe=recipe, device=device)
     policies = {role: trainer.recipe.policies[spec.policy].model for role, spec in trainer.recipe.roles.items()}
     base_settings = {

@@ -228,15 +228,11 @@ def with_answer_formats(recipe: Any, arguments: argparse.Namespace, *, dry: bool
     what its models' own answers and reviews say; ``dry``: no model is asked."""
     if not any(getattr(arguments, flag) for flag in ANSWER_FLAGS) and knows_formats(recipe):
         return recipe
-    from cotrain.config.override import override
-    from cotrain.runs.choose_formats import choose_format_overrides
+    from cotrain.runs.choose_formats import choose_formats
 
     device = device_of(arguments.device, here=False)
     trial = getattr(arguments, "smoke", False)
-    chosen = choose_format_overrides(
-        recipe, answer_format_of(arguments), device=device, say=say, look=not dry, trial=trial
-    )
-    return override(recipe, chosen)
+    return choose_formats(recipe, answer_format_of(arguments), device=device, say=say, look=not dry, trial=trial)
 
 
 def prompt_of(path: str | None, flag: str = "--prompt") -> str | None:

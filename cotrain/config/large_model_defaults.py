@@ -21,7 +21,7 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cotrain.config.policies import is_address
+from cotrain.config.policies import Policy, Weights, is_address
 from cotrain.core.shipped import SHIPPED_LANGUAGE_MODELS
 
 if TYPE_CHECKING:
@@ -52,19 +52,18 @@ def size_defaults(arguments: Mapping[str, Any], given_names: Collection[str]) ->
     return defaults
 
 
-def overrides_by_size(policies: Mapping[str, Any]) -> dict[str, int]:
-    """The same for policies whose recipe leaves ``micro_tokens`` as it is: place, as ``--set`` names it → value."""
-    usual = {
-        name: field.default
+def large_policies(policies: Mapping[str, Policy]) -> list[str]:
+    """The policies of large models whose recipe leaves ``micro_tokens`` as it is; they get ``LARGE_MICRO_TOKENS``."""
+    return [
+        name
         for name, spec in policies.items()
-        for field in dataclasses.fields(spec)
-        if field.name == "micro_tokens"
-    }
-    return {
-        f"policies.{name}.micro_tokens": LARGE_MICRO_TOKENS
-        for name, tokens in usual.items()
-        if policies[name].micro_tokens == tokens and not are_small([policies[name].model], unknown=True)
-    }
+        if isinstance(spec, Weights) and _has_usual_micro_tokens(spec) and not are_small([spec.model], unknown=True)
+    ]
+
+
+def _has_usual_micro_tokens(spec: Weights) -> bool:
+    defaults = {field.name: field.default for field in dataclasses.fields(spec)}
+    return bool(spec.micro_tokens == defaults["micro_tokens"])
 
 
 def rate_of(size: int, lora: bool, name: str = "lr") -> float | None:

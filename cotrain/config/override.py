@@ -5,6 +5,8 @@
 Values are read as JSON, else taken as text. The path goes through fields of dataclasses, keys of mappings and numbers
 of tuples (``schedule.phases.0.group_size=4``); an unknown name suggests the nearest one, and a value must have the kind
 of the one it replaces, or of the field's annotation where there is none yet.
+
+This is for people, and for files that hold what they said. The program itself changes a recipe by ``edits.py``.
 """
 
 from __future__ import annotations
@@ -53,21 +55,6 @@ def restore_overrides(recipe: Recipe, overrides: Iterable[tuple[str, Any]]) -> R
 def is_given(recipe: Recipe, path: str) -> bool:
     """True if this override was applied to the recipe."""
     return recipe.origin is not None and any(one.startswith(f"{path}=") for one in recipe.origin.overrides)
-
-
-def role_overrides(names: Iterable[str], **fields: str | None) -> list[str]:
-    """ "roles.NAME.FIELD=VALUE" of all these roles, for the fields that are not None."""
-    return [_role_setting(name, field, value) for field, value in fields.items() if value is not None for name in names]
-
-
-def changed_overrides(names: Iterable[str], before: object, best: object, fields: Sequence[str]) -> list[str]:
-    """The same for the fields that ``best`` has otherwise than ``before``."""
-    values = {field: getattr(best, field) for field in fields}
-    return [_role_setting(name, f, v) for f, v in values.items() if v != getattr(before, f) for name in names]
-
-
-def _role_setting(name: str, field: str, value: str | None) -> str:
-    return f"roles.{name}.{field}={json.dumps(value)}"
 
 
 def _parse_value(text: str) -> Any:

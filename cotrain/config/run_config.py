@@ -22,9 +22,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, overload
 
 from cotrain.algorithms.policy_gradient import KLPenalty, kl_penalty
+from cotrain.config.edits import with_policies
 from cotrain.config.evaluation import Evaluation, Implied
-from cotrain.config.large_model_defaults import overrides_by_size, size_defaults
-from cotrain.config.override import override
+from cotrain.config.large_model_defaults import LARGE_MICRO_TOKENS, large_policies, size_defaults
 from cotrain.config.policies import Learning, LrDecay, Policy, Weights, adapter, frozen, trainable
 from cotrain.config.recipe import Objective, Origin, Recipe
 from cotrain.config.schedule import RolloutFn, Schedule
@@ -277,12 +277,13 @@ class RecipeFunction:
 
 def _with_sizes_of_policies(recipe: Recipe, chosen: Mapping[str, Any]) -> Recipe:
     """With fewer tokens a pass for policies of large models, and all that was chosen by size in the recipe's origin."""
-    sizes = overrides_by_size(recipe.policies)
-    if sizes:
-        recipe = override(recipe, [f"{path}={value}" for path, value in sizes.items()])
-    if not (chosen or sizes) or recipe.origin is None:
+    large = large_policies(recipe.policies)
+    if large:
+        recipe = with_policies(recipe, large, micro_tokens=LARGE_MICRO_TOKENS)
+    by_size = {**chosen, **{f"policies.{name}.micro_tokens": LARGE_MICRO_TOKENS for name in large}}
+    if not by_size or recipe.origin is None:
         return recipe
-    return replace(recipe, origin=replace(recipe.origin, by_size={**chosen, **sizes}))
+    return replace(recipe, origin=replace(recipe.origin, by_size=by_size))
 
 
 @overload

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cotrain.config.override import override, restore_overrides
-from cotrain.config.policies import Policy, model_names
+from cotrain.config.policies import Policy, Weights, model_names
 from cotrain.config.recipe import Recipe
 from cotrain.config.registry import make_recipe
 from cotrain.core.errors import ConfigError, RunDirectoryError, UserError
@@ -139,7 +140,7 @@ def _old_and_new(model: str, lost: list[str], where: Path) -> tuple[str, str]:
     if not equals:
         if len(lost) > 1:
             raise ConfigError(f"--model {model}: {', '.join(lost)} are gone; say which with --model OLD=NEW")
-        old, new = lost[0], model
+        return lost[0], model
     if old not in lost:
         raise ConfigError(f"--model {model}: the run has no model {old!r} that is gone; expected {' or '.join(lost)}")
     return old, new
@@ -147,10 +148,12 @@ def _old_and_new(model: str, lost: list[str], where: Path) -> tuple[str, str]:
 
 def with_recorded_packing(recipe: Recipe, saved: Mapping[str, Any]) -> Recipe:
     """The recipe with ``pack_weights`` of its policies as recipe.json has it: nothing is measured again."""
-    policies = saved["settings"]["policies"].items()
-    choices = {name: one["pack_weights"] for name, one in policies if one.get("pack_weights") is not None}
-    recorded = [(f"policies.{name}.pack_weights", chosen) for name, chosen in choices.items()]
-    return restore_overrides(recipe, recorded)
+    policies = dict(recipe.policies)
+    for name, spec in policies.items():
+        recorded = saved["settings"]["policies"].get(name, {}).get("pack_weights")
+        if isinstance(spec, Weights) and recorded is not None:
+            policies[name] = replace(spec, pack_weights=recorded)
+    return replace(recipe, policies=policies)
 
 
 def rebuild_recipe(directory: Path | str, *, say: Callable[[str], None] | None = None) -> Recipe:

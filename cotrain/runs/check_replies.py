@@ -7,6 +7,8 @@ begin another. A reply that does otherwise cannot follow its prompt (``prompts/r
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from cotrain.config.policies import Program
 from cotrain.core.errors import ModelError
 from cotrain.core.types import has_split
@@ -26,17 +28,25 @@ def set_unsayable_aside(trainer: CoTrainer) -> None:
         return
     reasons: dict[tuple[str, int], str] = {}
     for renderer in _renderers_of_given_replies(trainer):
-        for split in SPLITS:
-            for index in range((tasks.size(split) if has_split(tasks, split) else None) or 0):
-                task = tasks.get(split, index)
-                assert isinstance(task, ChatTask)
-                if reason := _why_unsayable(task, renderer):
-                    reasons[split, index] = reason
+        for split, index, task in _all_tasks(tasks):
+            reason = _why_unsayable(task, renderer)
+            if reason is not None:
+                reasons[split, index] = reason
     tasks.set_aside(reasons)
 
 
+def _all_tasks(tasks: Chats) -> Iterator[tuple[str, int, ChatTask]]:
+    """Every task of a file, with its split and its place there."""
+    for split in SPLITS:
+        size = tasks.size(split) if has_split(tasks, split) else 0
+        for index in range(size or 0):
+            task = tasks.get(split, index)
+            assert isinstance(task, ChatTask)
+            yield split, index, task
+
+
 def _renderers_of_given_replies(trainer: CoTrainer) -> list[Renderer]:
-    """Of the programs that say a file's replies in a model's tokens, where its prompts end with a thought."""
+    """The renderers of programs that say a file's replies in a model's tokens, where its prompts end with a thought."""
     found = []
     for role in trainer.recipe.roles.values():
         spec = trainer.recipe.policies[role.policy]

@@ -2,12 +2,12 @@
 a few texts of the model itself.
 
 ``--answer``, ``--steps-as`` and ``--prompt`` become settings of the role ``solver``, ``--verdict`` and
-``--verifier-prompt`` of the role ``verifier``, as ``--set`` has them, so that they stand in recipe.json and a resumed
-run has them without asking again. With "auto" the model answers ``PROBED`` training problems: first as the recipe asks,
-in tags; where fewer than ``ENOUGH_READ`` of the answers can be read, in words of its own, asked for "The answer is …";
-at last with the bare problem. The first way of asking in which a format reads so many is taken, else the best one, if
-it reads half. How many rounds there may be and what they cost is said before the first. A trial (``--smoke``) asks
-``TRIED`` problems, and goes on whatever can be read. Formats that find a number anywhere ("last-number") are never
+``--verifier-prompt`` of the role ``verifier`` (``config/edits.py``), so that they stand in recipe.json and a run that
+goes on has them without asking again. With "auto" the model answers ``PROBED`` training problems: first as the recipe
+asks, in tags; where fewer than ``ENOUGH_READ`` of the answers can be read, in words of its own, asked for "The answer
+is …"; at last with the bare problem. The first way of asking in which a format reads so many is taken, else the best
+one, if it reads half. How many rounds there may be and what they cost is said before the first. A trial (``--smoke``)
+asks ``TRIED`` problems, and goes on whatever can be read. Formats that find a number anywhere ("last-number") are never
 chosen by themselves. Solutions in words are cut into steps as most of the answers are written. A verifier reviews the
 solutions that could be read: in tags, in words, in boxes. A format that is named is shown on the same texts, and not
 refused.
@@ -26,15 +26,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
+from cotrain.config.edits import RoleFields, with_roles
 from cotrain.config.names import max_tokens_flag
-from cotrain.config.override import changed_overrides, is_given, override, role_overrides
+from cotrain.config.override import is_given
 from cotrain.config.policies import Program
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError
 from cotrain.core.seeding import make_nonce, seed_of
-from cotrain.core.types import UNLABELLED, ParseFailure, Task
+from cotrain.core.types import UNLABELLED, Episode, ParseFailure, Task
 from cotrain.core.verbosity import ProgressPrinter, clock_text, count_of
 from cotrain.distributed.local import LocalBackend
 from cotrain.formats.answers import ENDS, check_answer
@@ -53,8 +54,8 @@ from cotrain.trainer.async_rollouts import StoppableEngine
 from cotrain.trainer.policy_store import PolicyStore
 
 AUTO = "auto"
-PROBED = 8  # problems
-TRIED = 2  # of a trial
+PROBED = 8  # problems that a model is asked
+TRIED = 2  # problems that it is asked in a trial
 ENOUGH_READ = 6  # texts of PROBED that must be read for a way to be taken at once
 STEP = -3  # the step in the addresses of these texts
 CHOSEN = ("boxed", "hash", "phrase")  # formats of answers that "auto" may take, the strictest first
@@ -98,17 +99,17 @@ class SampledText:
     task: Task
     text: str
     finish: str  # "stop" or "length"; "too long" where the prompt did not fit
-    solution: Solution | None = None  # what a review is of
+    solution: Solution | None = None  # the solution that a review judges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What is read of the texts to one way of asking."""
+    """The texts that came of one way of asking, as they are read."""
 
-    role: Role  # as it is asked and read
+    role: Role  # how it is asked and read
     said: Sequence[SampledText]
-    parsed: Sequence[Any]  # of each text what its reader made of it, ``ok`` or not
-    unanswered: Sequence[str] = ()  # why, of each problem that the model was not asked
+    parsed: Sequence[Any]  # for each text what its reader made of it, ``ok`` or not
+    unanswered: Sequence[str] = ()  # for each problem that the model was not asked, why
     room: int | None = None  # tokens by which all answers could be longer in the model's context; None: nobody knows
 
     @property
@@ -117,34 +118,33 @@ class Reading:
 
 
 def read_texts(role: Role, said: Sequence[SampledText]) -> Reading:
-    """What the reader of a role makes of these texts. An answer that was cut off has none."""
-    parsed = [
-        ParseFailure(reason="cut off")
-        if one.solution is None and one.finish != "stop"
-        else role.parse_reply(one.text, {"count": len(one.solution.steps) if one.solution else 0})
-        for one in said
-    ]
-    return Reading(role=role, said=said, parsed=parsed)
+    """These texts as the reader of a role reads them."""
+    return Reading(role=role, said=said, parsed=[_parse_text(role, text) for text in said])
 
 
-def choose_format_overrides(
+def _parse_text(role: Role, said: SampledText) -> Any:
+    """A text as the reader of a role reads it. A solution that was cut off has no answer to be read."""
+    if said.solution is not None:
+        return role.parse_reply(said.text, {"count": len(said.solution.steps)})
+    if said.finish != "stop":
+        return ParseFailure(reason="cut off")
+    return role.parse_reply(said.text, {"count": 0})
+
+
+def choose_formats(
     recipe: Recipe, answer_format: AnswerFormat, *, device: str, say: Say, look: bool = True, trial: bool = False
-) -> list[str]:
-    """Settings of solver and verifier, and of all that are asked as they are. ``look``: False asks no model. ``trial``:
-    a short look, which refuses nothing."""
-    settings: list[str] = []
-    reading = None
+) -> Recipe:
+    """The recipe with the formats of solver and verifier, and of all that are asked as they are. ``look``: False asks
+    no model. ``trial``: a short look, which refuses nothing."""
     answer_format = as_taught(recipe, answer_format, say)
     if not look and answer_format.answer in (None, AUTO):
         own = replace(answer_format, answer=None).of_answers
         answer_format = replace(answer_format, answer=TAGS if own else None)
+    reading = None
     if look or answer_format.answer is not None:
-        settings, reading = choose_answer_overrides(
-            recipe, answer_format, device=device, say=say, look=look, trial=trial
-        )
-    answered = override(recipe, settings)
-    return settings + choose_verdict_overrides(
-        answered, answer_format, answer_reading=reading, device=device, say=say, look=look, trial=trial
+        recipe, reading = choose_answer_format(recipe, answer_format, device=device, say=say, look=look, trial=trial)
+    return choose_verdict_format(
+        recipe, answer_format, answer_reading=reading, device=device, say=say, look=look, trial=trial
     )
 
 
@@ -152,7 +152,8 @@ def choose_format_overrides(
 
 
 def as_taught(recipe: Recipe, answer_format: AnswerFormat, say: Say) -> AnswerFormat:
-    """The same, and what it leaves open of solver and verifier as their models were taught it; ``say`` hears of it."""
+    """The format with what it leaves open filled in: as the models of solver and verifier were taught it. ``say`` hears
+    of it."""
     answer_format = _solver_as_taught(recipe, answer_format, say)
     return _verifier_as_taught(recipe, answer_format, say)
 
@@ -167,7 +168,8 @@ def _solver_as_taught(recipe: Recipe, answer_format: AnswerFormat, say: Say) -> 
     how = _texts_of(taught_roles(model).get("solver"))
     if not how or (is_package_model(recipe, role) and how == _texts_of(how_taught(role))):
         return answer_format
-    answer, steps = how.get("answer", TAGS), how.get("steps_as")
+    answer = how.get("answer", TAGS)
+    steps = how.get("steps_as")
     if (answer, steps or TAGS) != (TAGS, TAGS) and _tied_to_tags(recipe):
         say(f"note: {model} was taught to answer as {answer!r}; recipe {recipe.name!r} reads answers in tags alone")
         return answer_format
@@ -211,7 +213,9 @@ def _verifier_as_taught(recipe: Recipe, answer_format: AnswerFormat, say: Say) -
 def _taught_directory(recipe: Recipe, role: Role) -> str:
     """Where the model of a role lies, or its adapter."""
     spec = recipe.policies[role.policy]
-    return spec.lora.path if spec.lora is not None and spec.lora.path is not None else spec.model
+    if spec.lora is not None and spec.lora.path is not None:
+        return spec.lora.path
+    return spec.model
 
 
 def _texts_of(how: Mapping[str, Any] | None) -> dict[str, str]:
@@ -227,7 +231,7 @@ def _reader_of_reviews(recipe: Recipe) -> str | None:
 # -- solvers
 
 
-def choose_answer_overrides(
+def choose_answer_format(
     recipe: Recipe,
     answer_format: AnswerFormat,
     *,
@@ -236,38 +240,33 @@ def choose_answer_overrides(
     tasks: Sequence[Task] = (),
     look: bool = True,
     trial: bool = False,
-) -> tuple[list[str], Reading | None]:
-    """Settings of the role ``solver`` ("roles.solver.answer_format=…") and of all that are asked as it is, such as a
-    teacher and the start, [] where all stays as the recipe has it; and the answers that were looked at.
+) -> tuple[Recipe, Reading | None]:
+    """The recipe with the format of the role ``solver`` and of all that are asked as it is, such as a teacher and the
+    reference; and the answers that were looked at, None where no model was asked.
 
     ``tasks``: what the model is asked, by default training problems. ``look``: False asks no model where the format is
     named; ``trial``: it asks few problems and refuses nothing for what it reads. Raises ConfigError where the recipe
     has no such role, where the prompt does not name the problem, and where "auto" cannot read most answers.
     """
-    answer, prompt, steps = answer_format.answer, answer_format.prompt, answer_format.steps_as
+    answer = answer_format.answer
+    prompt = answer_format.prompt
+    steps = answer_format.steps_as
     role = recipe.roles.get("solver")
     if role is None or role.parse is not parse_solution:
-        if answer in (None, AUTO, TAGS) and prompt is None and steps is None:
-            return [], None
-        raise ConfigError(
-            f"recipe {recipe.name!r} has no role 'solver' of plain solutions; leave out --answer, --steps-as, --prompt"
-        )
+        _check_nothing_is_said(recipe, answer_format)
+        return recipe, None
     _check_answer_flags(recipe, answer, prompt, steps)
     named = None if answer == AUTO else answer
     fixed = prompt is not None or is_given(recipe, "roles.solver.prompt")
     if named is not None and prompt is None and role.prompt == SOLVE_FULL and (named, steps or TAGS) != (TAGS, TAGS):
         prompt = solve_own(named, steps)
     alike = [name for name, one in recipe.roles.items() if one.parse is role.parse and asks_plainly(one)]
-    settings = role_overrides(alike, prompt=prompt, answer_format=named, step_format=steps)
+    changed = with_roles(recipe, alike, **_said_fields(prompt=prompt, answer_format=named, step_format=steps))
     if named is not None or steps is not None:
-        settings += _other_role_overrides(recipe, named or role.answer_format, steps)
-    known_format = is_package_model(recipe, role) or _tied_to_tags(recipe)
-    looks = answer == AUTO or (
-        not known_format and (look if named else not is_given(recipe, "roles.solver.answer_format"))
-    )
-    if not looks:
-        return settings, None
-    probed = override(recipe, settings).roles["solver"]
+        changed = _with_other_writers(changed, recipe, named or role.answer_format, steps)
+    if not _looks_at_answers(recipe, role, answer, look=look):
+        return changed, None
+    probed = changed.roles["solver"]
     reading = probe_answers(
         recipe,
         probed,
@@ -278,20 +277,53 @@ def choose_answer_overrides(
         say=say,
         trial=trial,
     )
-    settings += changed_overrides(alike, probed, reading.role, ("prompt", "answer_format", "step_format"))
-    return [*settings, *_other_role_overrides(recipe, reading.role.answer_format, reading.role.step_format)], reading
+    best = reading.role
+    changed = with_roles(changed, alike, **_changed_fields(probed, best, ("prompt", "answer_format", "step_format")))
+    return _with_other_writers(changed, recipe, best.answer_format, best.step_format), reading
 
 
-def _other_role_overrides(recipe: Recipe, answer: str, steps: str | None) -> list[str]:
-    """Settings of roles that are shown more than the problem, such as a refiner, and write solutions too: in the same
-    form."""
-    own = (answer, steps or TAGS) != (TAGS, TAGS)
-    asks = {n: ask_own(r.prompt, answer, steps) for n, r in recipe.roles.items() if own and _asks_for_tags(r)}
-    return [
-        s
-        for n, prompt in asks.items()
-        for s in role_overrides([n], prompt=prompt, answer_format=answer, step_format=steps)
-    ]
+def _check_nothing_is_said(recipe: Recipe, answer_format: AnswerFormat) -> None:
+    """Raise ConfigError where a format is given for a solver that the recipe has not."""
+    says_answer = answer_format.answer not in (None, AUTO, TAGS)
+    if says_answer or answer_format.prompt is not None or answer_format.steps_as is not None:
+        raise ConfigError(
+            f"recipe {recipe.name!r} has no role 'solver' of plain solutions; leave out --answer, --steps-as, --prompt"
+        )
+
+
+def _looks_at_answers(recipe: Recipe, role: Role, answer: str | None, *, look: bool) -> bool:
+    """Whether the model itself is asked how it answers. ``look``: as of ``choose_answer_format``."""
+    if answer == AUTO:
+        return True
+    if is_package_model(recipe, role) or _tied_to_tags(recipe):
+        return False  # how these answer is known
+    if answer is not None:
+        return look
+    return not is_given(recipe, "roles.solver.answer_format")
+
+
+def _said_fields(**fields: str | None) -> RoleFields:
+    """The fields that were given."""
+    return cast(RoleFields, {name: value for name, value in fields.items() if value is not None})
+
+
+def _changed_fields(before: Role, after: Role, names: Sequence[str]) -> RoleFields:
+    """The fields that ``after`` has otherwise than ``before``."""
+    values = {name: getattr(after, name) for name in names}
+    return cast(RoleFields, {name: value for name, value in values.items() if value != getattr(before, name)})
+
+
+def _with_other_writers(changed: Recipe, recipe: Recipe, answer: str, steps: str | None) -> Recipe:
+    """``changed`` with roles that are shown more than the problem, such as a refiner, and write solutions too: in the
+    same form, and asked for it where ``recipe`` asks them for tags."""
+    if (answer, steps or TAGS) == (TAGS, TAGS):
+        return changed
+    for name, role in recipe.roles.items():
+        if _asks_for_tags(role):
+            prompt = ask_own(role.prompt, answer, steps)
+            fields = _said_fields(prompt=prompt, answer_format=answer, step_format=steps)
+            changed = with_roles(changed, [name], **fields)
+    return changed
 
 
 def _asks_for_tags(role: Role) -> bool:
@@ -358,19 +390,28 @@ def probe_answers(
 
     def readings() -> Iterator[list[Reading]]:
         for prompt in prompts:
-            executor = player({"solver": replace(role, prompt=prompt)})
-            episodes = executor.collect(ask_solver, tasks, step=STEP, group_size=1)
-            traces = [(tasks[e.task], trace) for e in episodes for trace in e.traces]
-            said = [SampledText(task=task, text=trace.text, finish=trace.finish) for task, trace in traces]
-            why = [
-                executor.set_aside.get(e.task_id) or e.failure or "nothing was said" for e in episodes if not e.traces
+            asked = replace(role, prompt=prompt)
+            runner = player({"solver": asked})
+            episodes = runner.collect(ask_solver, tasks, step=STEP, group_size=1)
+            said = _texts_of_episodes(episodes, tasks)
+            unanswered = [
+                runner.set_aside.get(episode.task_id) or episode.failure or "nothing was said"
+                for episode in episodes
+                if not episode.traces
             ]
-            longest = max((len(trace.prompt_ids) + role.sampling.max_tokens for _, trace in traces), default=None)
-            context = _context_of(recipe, role, executor)
-            room = None if context is None or longest is None else context - longest
-            forms = [named] if named else (TAGS, *CHOSEN) if fixed else (TAGS,) if prompt == role.prompt else CHOSEN
-            asked = [read_texts(replace(role, prompt=prompt, answer_format=form), said) for form in forms]
-            yield [replace(one, unanswered=why, room=room) for one in asked]
+            room = _room_for_longer(recipe, role, runner, episodes)
+            read = [read_texts(replace(asked, answer_format=form), said) for form in forms_to_try(prompt)]
+            yield [replace(reading, unanswered=unanswered, room=room) for reading in read]
+
+    def forms_to_try(prompt: str) -> Sequence[str]:
+        """The formats in which answers to this prompt are read."""
+        if named:
+            return [named]
+        if fixed:
+            return [TAGS, *CHOSEN]
+        if prompt == role.prompt:
+            return [TAGS]
+        return CHOSEN
 
     best = _first_clear(readings(), len(tasks), rounds)
     if role.step_format is None and best.role.answer_format != TAGS:
@@ -389,22 +430,38 @@ def probe_answers(
     return best
 
 
+def _texts_of_episodes(episodes: Sequence[Episode], tasks: Sequence[Task]) -> list[SampledText]:
+    """What was said to these problems."""
+    said = []
+    for episode in episodes:
+        for trace in episode.traces:
+            said.append(SampledText(task=tasks[episode.task], text=trace.text, finish=trace.finish))
+    return said
+
+
+def _room_for_longer(recipe: Recipe, role: Role, runner: RolloutRunner, episodes: Sequence[Episode]) -> int | None:
+    """Tokens by which all answers could be longer in the model's context; None where nobody knows."""
+    context = _context_of(recipe, role, runner)
+    prompts = [len(trace.prompt_ids) for episode in episodes for trace in episode.traces]
+    if context is None or not prompts:
+        return None
+    return context - max(prompts) - role.sampling.max_tokens
+
+
 def answer_lines(reading: Reading) -> list[str]:
     """The answers, each with what was read, and the choice in one line."""
-    lines, right, role = [], 0, reading.role
-    for one, found in zip(reading.said, reading.parsed, strict=True):
-        what = f"→ {found.answer}" if found.ok else "cut off" if one.finish != "stop" else "unreadable"
-        grade = one.task.grade(found.tagged or one.text).value if found.ok else None
+    role = reading.role
+    lines = []
+    right = 0
+    for said, found in zip(reading.said, reading.parsed, strict=True):
+        grade = said.task.grade(found.tagged or said.text).value if found.ok else None
         right += grade is True
-        known = "" if grade is None else ", right" if grade else ", wrong"
-        lines.append(f"  …{_end_of(one.text)!r} {what}{known}")
-    counts = [len(found.steps) for found in reading.parsed if found.ok]
-    cut = (
-        f"; steps as {role.step_format}, {sum(counts) / len(counts):.1f} of an answer"
-        if counts and role.step_format
-        else ""
-    )
+        lines.append(f"  …{_end_of(said.text)!r} {_answer_text(said, found)}{GRADES[grade]}")
     asked = "as the recipe asks" if role.prompt == SOLVE_FULL else f"asked {role.prompt!r}"
+    cut = ""
+    counts = [len(found.steps) for found in reading.parsed if found.ok]
+    if counts and role.step_format:
+        cut = f"; steps as {role.step_format}, {sum(counts) / len(counts):.1f} of an answer"
     lines.append(
         f"answers: {role.answer_format} reads {reading.readable} of {len(reading.said) + len(reading.unanswered)} "
         f"({right} right), {asked}{cut}; --answer, --steps-as and --prompt choose otherwise"
@@ -412,9 +469,20 @@ def answer_lines(reading: Reading) -> list[str]:
     return lines
 
 
+GRADES = {True: ", right", False: ", wrong", None: ""}  # how a line says the grade of an answer
+
+
+def _answer_text(said: SampledText, found: Any) -> str:
+    if found.ok:
+        return f"→ {found.answer}"
+    return "unreadable" if said.finish == "stop" else "cut off"
+
+
 def answers_refusal(reading: Reading, *, base: bool = False) -> str:
     """Why the model cannot be trained as it is, and what would help. ``base``: it has no chat template."""
-    total, cut, left = len(reading.said), sum(one.finish != "stop" for one in reading.said), reading.unanswered
+    total = len(reading.said)
+    cut = sum(one.finish != "stop" for one in reading.said)
+    left = reading.unanswered
     limit = max_tokens_flag("solver")
     teach = "`cotrain sft --role solver`"
     note = "; it has no chat template, so it is a base model: take its instruct version, or teach it so" if base else ""
@@ -443,7 +511,7 @@ def reviews_steps(recipe: Recipe) -> bool:
     return role is not None and bool(role.words)
 
 
-def choose_verdict_overrides(
+def choose_verdict_format(
     recipe: Recipe,
     answer_format: AnswerFormat,
     *,
@@ -452,37 +520,38 @@ def choose_verdict_overrides(
     say: Say,
     look: bool = True,
     trial: bool = False,
-) -> list[str]:
-    """Settings of the role ``verifier`` ("roles.verifier.verdict_format=…") and of all that judge as it does; [] where
-    all stays as the recipe has it.
+) -> Recipe:
+    """The recipe with the format of the role ``verifier`` and of all that judge as it does.
 
     ``answer_reading``: answers of the solver that were drawn already. ``look``: False asks no model; ``trial``: it
     refuses nothing for what it reads. Raises ConfigError where the recipe has no such role, for a prompt without
     problem and solution, and where "auto" cannot read half of the reviews.
     """
-    verdict, prompt, role = answer_format.verdict, answer_format.verifier_prompt, recipe.roles.get("verifier")
+    verdict = answer_format.verdict
+    prompt = answer_format.verifier_prompt
+    role = recipe.roles.get("verifier")
     if role is None or not reviews_steps(recipe):
         if verdict in (None, AUTO, TAGS) and prompt is None:
-            return []
+            return recipe
         raise ConfigError(
             f"recipe {recipe.name!r} has no role 'verifier' that reviews steps; leave out --verdict, --verifier-prompt"
         )
     reader = _reader_of_reviews(recipe)
-    free = FREE if reader is None else ()  # what another role is shown stays in tags
     _check_verdict_flags(recipe, role, verdict, prompt, reader)
     named = None if verdict == AUTO else verdict
     fixed = prompt is not None or is_given(recipe, "roles.verifier.prompt")
     if named in REVIEW_OWN and not fixed and role.prompt in (REVIEW, REVIEW_FULL):
         prompt = REVIEW_OWN[str(named)]
     alike = [name for name, one in recipe.roles.items() if one.parse is role.parse and one.words]
-    settings = role_overrides(alike, prompt=prompt, verdict_format=named)
+    changed = with_roles(recipe, alike, **_said_fields(prompt=prompt, verdict_format=named))
     is_chosen = verdict is None and is_given(recipe, "roles.verifier.verdict_format")
     if not look or is_chosen or is_package_model(recipe, role):
-        return settings
-    probed = override(recipe, settings).roles["verifier"]
+        return changed
+    probed = changed.roles["verifier"]
+    free = FREE if reader is None else ()  # a review that another role is shown stays in tags
     ways = [replace(probed, verdict_format=named or TAGS)]
     if named is None:
-        ways += [replace(probed, verdict_format=f, prompt=probed.prompt if fixed else REVIEW_OWN[f]) for f in free]
+        ways += [_asked_for(form, probed, fixed=fixed) for form in free]
     best = _probe_reviews(
         recipe,
         ways,
@@ -494,11 +563,14 @@ def choose_verdict_overrides(
         say=say,
         trial=trial,
     )
-    return (
-        settings
-        if best is None
-        else settings + changed_overrides(alike, probed, best.role, ("prompt", "verdict_format"))
-    )
+    if best is None:
+        return changed
+    return with_roles(changed, alike, **_changed_fields(probed, best.role, ("prompt", "verdict_format")))
+
+
+def _asked_for(form: str, role: Role, *, fixed: bool) -> Role:
+    """A verifier that is asked for verdicts in this form. ``fixed``: with the prompt that it has."""
+    return replace(role, verdict_format=form, prompt=role.prompt if fixed else REVIEW_OWN[form])
 
 
 def _check_verdict_flags(
@@ -546,8 +618,8 @@ def _probe_reviews(
     if answer_reading is None and solver is not None and asks_plainly(solver):
         problems = probe_tasks(recipe, TRIED if trial else PROBED)
         episodes = player({"solver": solver}).collect(ask_solver, problems, step=STEP, group_size=1)
-        texts = [SampledText(task=problems[e.task], text=t.text, finish="stop") for e in episodes for t in e.traces]
-        answer_reading = read_texts(solver, texts)
+        texts = _texts_of_episodes(episodes, problems)
+        answer_reading = read_texts(solver, [replace(text, finish="stop") for text in texts])  # also those cut off
     pairs = zip(answer_reading.said, answer_reading.parsed, strict=True) if answer_reading else ()
     solved = [(one.task, solution) for one, solution in pairs if isinstance(solution, Solution)]
     if not solved:
@@ -565,17 +637,14 @@ def _probe_reviews(
     def readings() -> Iterator[list[Reading]]:
         said: list[SampledText] = []
         for role in ways:
-            if not (fixed and said):
-                said = []
-                for episode in player({"verifier": role}).collect(ask, tasks, step=STEP, group_size=1):
-                    task, solution = solved[episode.task]
-                    trace = next(iter(episode.traces), None)
-                    text, finish = ("", "too long") if trace is None else (trace.text, trace.finish)
-                    said.append(SampledText(task=task, text=text, finish=finish, solution=solution))
+            if not fixed or not said:
+                episodes = player({"verifier": role}).collect(ask, tasks, step=STEP, group_size=1)
+                said = [_review_text(episode, *solved[episode.task]) for episode in episodes]
             yield [read_texts(role, said)]
 
     best = _first_clear(readings(), len(solved), rounds)
-    others = [form for form in free if form not in [role.verdict_format for role in ways]]
+    tried = [role.verdict_format for role in ways]
+    others = [form for form in free if form not in tried]
     all_the_same = "" if named or trial else "; --verdict tags goes on all the same"
     _report_choice(
         best,
@@ -585,6 +654,14 @@ def _probe_reviews(
         say=say,
     )
     return best
+
+
+def _review_text(episode: Episode, task: Task, solution: Solution) -> SampledText:
+    """The review of a solution; without a text where the prompt did not fit."""
+    if not episode.traces:
+        return SampledText(task=task, text="", finish="too long", solution=solution)
+    trace = episode.traces[0]
+    return SampledText(task=task, text=trace.text, finish=trace.finish, solution=solution)
 
 
 async def _ask_review(task: Task, roles: Roles, *, given: Mapping[str, Solution]) -> None:
@@ -600,20 +677,28 @@ def _tagged_text(solution: Solution) -> str:
     return solution.tagged or write_solution([step.text for step in solution.steps], solution.answer)
 
 
+# How a line says what was read of a review, and what is true of its solution.
+UNREAD = {"length": "cut off", "too long": "the prompt does not fit"}
+VERDICTS = {True: "right", False: "wrong", None: "no verdict"}
+TRUTHS = {True: "in truth right", False: "in truth wrong", None: "not graded"}
+
+
 def review_lines(reading: Reading) -> list[str]:
     """The reviews, each with what was read, and the choice in one line."""
-    lines, agreeing, role = [], 0, reading.role
-    for one, found in zip(reading.said, reading.parsed, strict=True):
+    role = reading.role
+    lines = []
+    agreeing = 0
+    for said, found in zip(reading.said, reading.parsed, strict=True):
+        end = _end_of(said.text)
         if not found.ok:
-            why = {"length": "cut off", "too long": "the prompt does not fit"}.get(one.finish, found.reason)
-            lines.append(f"  …{_end_of(one.text)!r} unreadable: {why}")
+            why = UNREAD.get(said.finish, found.reason)
+            lines.append(f"  …{end!r} unreadable: {why}")
             continue
-        truth = None if one.solution is None else one.task.grade(_tagged_text(one.solution)).value
+        truth = None if said.solution is None else said.task.grade(_tagged_text(said.solution)).value
         agreeing += truth is not None and found.final is truth
-        word = {True: "right", False: "wrong", None: "no verdict"}[found.final]
-        known = "not graded" if truth is None else f"in truth {'right' if truth else 'wrong'}"
-        steps = f", steps {' '.join('✓' if ok else '✗' for ok in found.steps)}" if found.steps else ""
-        lines.append(f"  …{_end_of(one.text)!r} → {word}{steps}; {known}")
+        marks = " ".join("✓" if ok else "✗" for ok in found.steps or ())
+        steps = f", steps {marks}" if marks else ""
+        lines.append(f"  …{end!r} → {VERDICTS[found.final]}{steps}; {TRUTHS[truth]}")
     asked = "as the recipe asks" if role.prompt in (REVIEW, REVIEW_FULL) else "asked in words of its own"
     lines.append(
         f"verdicts: {role.verdict_format} reads {reading.readable} of {len(reading.said)} reviews ({agreeing} agree "
@@ -627,7 +712,8 @@ def reviews_refusal(reading: Reading, *, others: Sequence[str]) -> str:
     total = len(reading.said)
     unread = [(one, found) for one, found in zip(reading.said, reading.parsed, strict=True) if not found.ok]
     finishes = Counter(one.finish for one, _ in unread)
-    limit, teach = max_tokens_flag("verifier"), "or teach it: `cotrain sft --role verifier`"
+    limit = max_tokens_flag("verifier")
+    teach = "or teach it: `cotrain sft --role verifier`"
     if 2 * finishes["too long"] >= total:
         return (
             f"{finishes['too long']} of {total} prompts do not fit the context together with their review; lower "
@@ -661,7 +747,8 @@ def probe_tasks(recipe: Recipe, most: int = PROBED) -> list[Task]:
     """So many training problems at most, spread over the split where it ends."""
     split = "train" if recipe.tasks.size("train") != 0 else UNLABELLED
     size = recipe.tasks.size(split)
-    return [recipe.tasks.get(split, i) for i in (range(most) if size is None else spread_indices(size, most))]
+    indices = range(most) if size is None else spread_indices(size, most)
+    return [recipe.tasks.get(split, index) for index in indices]
 
 
 def spread_indices(size: int, most: int = PROBED) -> list[int]:
@@ -708,19 +795,24 @@ class Rounds:
 
     def __init__(self, most: int, tokens: int, say: Say) -> None:
         """``most``: rounds that there may be; ``tokens``: that one of them may sample."""
-        self.most, self._tokens, self._say = most, tokens, say
-        self._done, self._begun = 0, time.monotonic()
+        self.most = most
+        self._tokens = tokens
+        self._say = say
+        self._done = 0
+        self._begun = time.monotonic()
 
     @property
     def plan(self) -> str:
-        """What the look may cost."""
+        """Says what the look may cost."""
         tokens = f"at most {self._tokens:,} tokens"
         return tokens if self.most == 1 else f"up to {self.most} rounds, each of {tokens}"
 
     def next_round(self, readable: int, asked: int) -> None:
         """A round is over in which so many texts could be read, and there is another one."""
         self._done += 1
-        seconds, self._begun = time.monotonic() - self._begun, time.monotonic()
+        now = time.monotonic()
+        seconds = now - self._begun
+        self._begun = now
         self._say(
             f"  round {self._done} of {self.most} took {clock_text(seconds)}: {readable} of {asked} can be read; "
             "asking in other words …"
@@ -730,14 +822,19 @@ class Rounds:
 def _first_clear(tries: Iterable[Sequence[Reading]], asked: int, rounds: Rounds) -> Reading:
     """The best reading of the first way of asking in which enough of what was asked is read, none behind it drawn; else
     the one that reads most, of equals the first."""
-    best: list[Reading] = []
+    best_of_round: list[Reading] = []
     for readings in tries:
-        best.append(max(readings, key=lambda reading: reading.readable))
-        if best[-1].readable * PROBED >= ENOUGH_READ * asked:
+        best = max(readings, key=_count_readable)
+        best_of_round.append(best)
+        if best.readable * PROBED >= ENOUGH_READ * asked:
             break
-        if len(best) < rounds.most:
-            rounds.next_round(best[-1].readable, asked)
-    return max(best, key=lambda reading: reading.readable)
+        if len(best_of_round) < rounds.most:
+            rounds.next_round(best.readable, asked)
+    return max(best_of_round, key=_count_readable)
+
+
+def _count_readable(reading: Reading) -> int:
+    return reading.readable
 
 
 def _report_choice(best: Reading, lines: Iterable[str], why: Callable[[], str], *, refuses: bool, say: Say) -> None:

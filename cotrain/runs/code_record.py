@@ -59,7 +59,7 @@ def _with_version(record: Mapping[str, Any], code: Mapping[Path, CodeFile], *, f
 
 
 def record_of(directory: RunDirectory) -> dict[str, Any] | None:
-    """What code.json says; None for a run without code of the user's."""
+    """The content of code.json; None for a run without code of the user's."""
     return directory.read(CODE)
 
 

@@ -19,15 +19,19 @@ from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any
 
+from cotrain.config.edits import policy_overrides
 from cotrain.config.policies import Learning, Weights, adapter
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError
 from cotrain.runs.memory_plan import ROW_CHOICES, USABLE_SHARE, RunEstimate, bytes_text, parts_text
 
-RANK = 16  # of adapters that a plan tries
+RANK = 16  # the rank of adapters that a plan tries
 DEALS = 20_000  # ways to deal policies out to devices that are looked at; of more the largest go first
-CHECKPOINTING, OFFLOAD, ADAPTERS, FOUR_BITS = "checkpointing", "offload", "adapters", "4 bits"
-MEASURES = (  # what a plan takes, the cheapest first
+CHECKPOINTING = "checkpointing"
+OFFLOAD = "offload"
+ADAPTERS = "adapters"
+FOUR_BITS = "4 bits"
+MEASURES = (  # combinations that a plan tries, the cheapest first
     (),
     (CHECKPOINTING,),
     (OFFLOAD,),
@@ -45,15 +49,16 @@ _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
 def memory_size(text: str) -> float:
     """Bytes of "24GiB", "80 GB" or "512MiB". Raises ConfigError."""
     found = _SIZE.fullmatch(text.strip())
-    size = float(found[1]) * (1024 if found[3] else 1000) ** _POWERS[found[2].upper()] if found else 0.0
-    if size <= 0:
+    if found is None or float(found[1]) <= 0:
         raise ConfigError(f"--memory {text!r}: expected the memory of one device, such as 24GiB or 80GB")
-    return size
+    number, letter, binary = found.groups()
+    base = 1024 if binary else 1000
+    return float(number) * base ** _POWERS[letter.upper()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceLoad:
-    """What one device would hold. Sizes in bytes."""
+    """The policies that one device would hold. Sizes in bytes."""
 
     name: str
     size: float
@@ -66,7 +71,7 @@ class DeviceLoad:
 
     @property
     def share(self) -> float:
-        """Of what may be used."""
+        """The share of its usable memory that is taken."""
         return self.total / (USABLE_SHARE * self.size)
 
     def load_line(self) -> str:
@@ -99,23 +104,34 @@ class DevicePlan:
         return max(self.loads, key=lambda load: load.share)
 
     def flags(self) -> list[str]:
-        """What to type for it."""
+        """The flags that ask for it."""
+        flags = []
+        if ADAPTERS in self.measures:
+            flags.append(f"--lora {RANK}")
+        if FOUR_BITS in self.measures:
+            flags.append("--load-in-4bit")
+        if OFFLOAD in self.measures:
+            flags.append("--offload")
+        return flags + [f"--set {override}" for override in self._overrides()]
+
+    def _overrides(self) -> list[str]:
+        """The settings of single policies among these flags."""
         policies = self.estimate.recipe.policies
-        flags = [f"--lora {RANK}"] if ADAPTERS in self.measures else []
-        flags += ["--load-in-4bit"] if FOUR_BITS in self.measures else []
-        flags += ["--offload"] if OFFLOAD in self.measures else []
+        overrides = []
         if CHECKPOINTING in self.measures:
             learning = [name for name, spec in policies.items() if isinstance(spec, Learning)]
-            flags += [f"--set policies.{name}.gradient_checkpointing=true" for name in learning]
+            overrides += policy_overrides(learning, gradient_checkpointing=True)
         if self.rows is not None:
-            flags += [
-                f"--set policies.{name}.rows={self.rows}"
+            fewer = [
+                name
                 for name, spec in policies.items()
                 if isinstance(spec, Weights) and name in self.estimate.answering and spec.rows == self.rows
             ]
-        if self.loads[1:] and _has_devices():
-            flags += [f"--set policies.{name}.device={load.name}" for load in self.loads for name in load.policies]
-        return flags
+            overrides += policy_overrides(fewer, rows=self.rows)
+        if len(self.loads) > 1 and _has_devices():
+            for load in self.loads:
+                overrides += [f"policies.{name}.device={load.name}" for name in load.policies]
+        return overrides
 
 
 def _has_devices() -> bool:
@@ -128,7 +144,8 @@ def plan_devices(estimate: RunEstimate, sizes: Sequence[float]) -> tuple[DeviceP
 
     ``estimate``: of the run on a GPU; ``sizes``: of the devices, in bytes.
     """
-    asked, nearest = None, None
+    asked: DevicePlan | None = None
+    nearest: DevicePlan | None = None
     for measures, rows, changed in _variants(estimate.recipe):
         tried = replace(estimate, recipe=changed, device="cuda")
         plan = DevicePlan(measures=measures, rows=rows, estimate=tried, loads=_best_loads(tried, sizes))
@@ -223,7 +240,7 @@ def _best_loads(estimate: RunEstimate, sizes: Sequence[float]) -> tuple[DeviceLo
 
 
 def _fullest_share(loads: Sequence[DeviceLoad]) -> tuple[float, float]:
-    """Of equally good ones that with the fewest bytes in all."""
+    """The order of plans: by the share of their fullest device, then by their bytes in all."""
     return max(load.share for load in loads), math.fsum(load.total for load in loads)
 
 
@@ -239,10 +256,12 @@ def _units(recipe: Recipe) -> Iterator[tuple[str, ...]]:
 def _loads_of(
     estimate: RunEstimate, sizes: Sequence[float], units: Sequence[tuple[str, ...]], deal: Sequence[int]
 ) -> tuple[DeviceLoad, ...]:
-    """What each device holds where unit i lies on device ``deal[i]``."""
+    """The load of each device where unit i lies on device ``deal[i]``."""
     loads = []
     for device, size in enumerate(sizes):
-        names = tuple(name for unit, where in zip(units, deal, strict=True) if where == device for name in unit)
-        parts = {part: size for part, size in estimate.policy_memory(names).items() if size} if names else {}
+        own_units = [unit for unit, where in zip(units, deal, strict=True) if where == device]
+        names = tuple(name for unit in own_units for name in unit)
+        memory = estimate.policy_memory(names) if names else {}
+        parts = {part: taken for part, taken in memory.items() if taken}
         loads.append(DeviceLoad(name=f"cuda:{device}", size=size, policies=names, parts=parts))
     return tuple(loads)

@@ -29,15 +29,16 @@ import math
 import platform
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from cotrain.config.edits import override_text
 from cotrain.config.evaluation import Evaluation
-from cotrain.config.recipe import Recipe
+from cotrain.config.recipe import Origin, Recipe
 from cotrain.config.schedule import Phase
 from cotrain.core import redact
 from cotrain.core.arguments import bound_function
@@ -61,7 +62,7 @@ STOPPED = "stopped.json"
 CODE = "code.json"
 RECIPE_FILE = "recipe.json"  # the file that makes a directory one of a run
 EARLY_FILES = ("provenance.json", CODE, QUARANTINE, MANIFEST, LOG)  # written before it
-FILES = (  # of a run that never finished a step; the first one goes last
+FILES = (  # what a run may have that never finished a step; recipe.json, which makes it a run, goes last
     *EARLY_FILES, "before.json", "before_counts.json", "metrics.jsonl", "timings.jsonl", STOPPED, "trackers.json",
     "report.html", RECIPE_FILE,
 )  # fmt: skip
@@ -162,7 +163,8 @@ class RunDirectory:
         """Raise RunDirectoryError for a run whose files an earlier cotrain wrote, under other names."""
         saved: Any = self.read(RECIPE_FILE)
         recipe = saved if isinstance(saved, Mapping) else {}
-        origin, settings = recipe.get("origin"), recipe.get("settings")
+        origin = recipe.get("origin")
+        settings = recipe.get("settings")
         objectives = settings.get("objectives") if isinstance(settings, Mapping) else None
         old_origin = isinstance(origin, Mapping) and "settings" in origin
         old_objective = isinstance(objectives, Mapping) and any(
@@ -196,17 +198,17 @@ class RunDirectory:
             return None
 
     def recorded_hashes(self) -> dict[str, FileDigest]:
-        """What the seal says of the files; nothing before there is a seal. Raises RunDirectoryError for a run that lost
-        it."""
+        """The digests of the files as the seal has them; none before there is a seal. Raises RunDirectoryError for a
+        run that lost it."""
         saved = self.read(MANIFEST)
-        if saved is None:
-            if (self.path / RECIPE_FILE).exists():
-                raise RunDirectoryError(
-                    f"{self.path / MANIFEST} is missing, which says what the run's files should hold; restore it, or "
-                    "start anew"
-                )
-            return {}
-        return {name: FileDigest(bytes=w["bytes"], sha256=w["sha256"]) for name, w in saved["files"].items()}
+        if saved is not None:
+            return {name: FileDigest(bytes=w["bytes"], sha256=w["sha256"]) for name, w in saved["files"].items()}
+        if (self.path / RECIPE_FILE).exists():
+            raise RunDirectoryError(
+                f"{self.path / MANIFEST} is missing, which says what the run's files should hold; restore it, or "
+                "start anew"
+            )
+        return {}
 
     def extend(self, ends: Mapping[str, Any]) -> None:
         """Let a finished run go on when it is resumed: to other ``steps``, or another budget. Its settings say so from
@@ -215,7 +217,7 @@ class RunDirectory:
         (self.path / "summary.json").unlink(missing_ok=True)
         saved["settings"] |= ends
         saved["steps"] = saved["settings"]["steps"]
-        saved["origin"]["overrides"] += [f"{name}={json.dumps(value)}" for name, value in ends.items()]
+        saved["origin"]["overrides"] += [override_text(name, value) for name, value in ends.items()]
         self.write_with_hashes({"recipe.json": saved})
 
     def read(self, name: str) -> Any | None:
@@ -230,7 +232,8 @@ class RunDirectory:
         except OSError as error:
             why = (error.strerror or str(error)).lower()
             raise RunDirectoryError(f"{target} cannot be read: {why}; restore it, or start the run anew") from error
-        if (fault := fault_in(name, value)) is not None:
+        fault = fault_in(name, value)
+        if fault is not None:
             raise RunDirectoryError(f"{target} is damaged ({fault}); restore it, or start the run anew")
         return value
 
@@ -241,7 +244,7 @@ def rows_of(path: Path) -> Sequence[Mapping[str, Any]]:
 
 
 def hash_entries(values: Mapping[str, Any]) -> dict[str, FileDigest]:
-    """What a seal says of JSON files with these values."""
+    """The digests that a seal has for JSON files with these values."""
     return {name: digest_of(_json_bytes(name, value)) for name, value in values.items()}
 
 
@@ -265,34 +268,50 @@ def recipe_json(recipe: Recipe, *, checkpoint_every: int, keep_every: int = 0, a
             "multiple of it"
         )
     settings = resolved_json(recipe)
-    if (wrong := next(_not_finite("", settings), None)) is not None:
-        raise ConfigError(f"recipe {recipe.name!r}: {wrong[0]} is {wrong[1]}, expected a finite number")
-    origin = None
-    if recipe.origin is not None:
-        origin = {
-            "target": recipe.origin.target,
-            "arguments": dict(recipe.origin.arguments),
-            "overrides": list(recipe.origin.overrides),
-            **({"by_size": dict(recipe.origin.by_size)} if recipe.origin.by_size else {}),
-        }
-    return {
+    for path, value in _not_finite("", settings):
+        raise ConfigError(f"recipe {recipe.name!r}: {path} is {value}, expected a finite number")
+    saved = {
         "name": recipe.name,
         "description": recipe.description,
         "steps": recipe.steps,
         "seed": recipe.seed,
         "checkpoint_every": checkpoint_every,
         "keep_every": keep_every,
-        "origin": origin,
+        "origin": None if recipe.origin is None else _origin_json(recipe.origin),
         "settings": settings,
-    } | ({"async_steps": async_steps} if async_steps else {})
+    }
+    if async_steps:
+        saved["async_steps"] = async_steps
+    return saved
 
 
-def _not_finite(name: str, value: Any) -> Iterator[tuple[str, float]]:
-    parts = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-    for key, part in parts:
-        yield from _not_finite(f"{name}.{key}".lstrip("."), part)
+def _origin_json(origin: Origin) -> dict[str, Any]:
+    """How a recipe is built again."""
+    saved: dict[str, Any] = {
+        "target": origin.target,
+        "arguments": dict(origin.arguments),
+        "overrides": list(origin.overrides),
+    }
+    if origin.by_size:
+        saved["by_size"] = dict(origin.by_size)
+    return saved
+
+
+def _not_finite(path: str, value: Any) -> Iterator[tuple[str, float]]:
+    """The numbers in a JSON value that are not finite, with their dotted paths."""
     if isinstance(value, float) and not math.isfinite(value):
-        yield name, value
+        yield path, value
+    for key, part in _parts_of(value):
+        yield from _not_finite(f"{path}.{key}".lstrip("."), part)
+
+
+def _parts_of(value: Any) -> Iterable[tuple[Any, Any]]:
+    """The parts of a JSON value by key or number; none of a plain one."""
+    if isinstance(value, Mapping):
+        return value.items()
+    if isinstance(value, list):
+        return enumerate(value)
+    return ()
 
 
 def check_same_recipe(path: Path, saved: Mapping[str, Any], recipe: Recipe) -> None:
@@ -300,9 +319,9 @@ def check_same_recipe(path: Path, saved: Mapping[str, Any], recipe: Recipe) -> N
     ``saved``. A setting that did not exist when the run was begun has its default now and is no difference."""
     changes = setting_differences(saved, recipe)
     if changes:
-        name, saved_value, is_ = changes[0]
+        name, was, now = changes[0]
         raise RunDirectoryError(
-            f"{path}: {name} was {json.dumps(saved_value)} when this run was begun and is {json.dumps(is_)} in the "
+            f"{path}: {name} was {json.dumps(was)} when this run was begun and is {json.dumps(now)} in the "
             "recipe given or built again from recipe.json; bring the recipe it was begun with "
             "(cotrain.resume(directory, recipe=…)), or start anew"
         )
@@ -318,7 +337,9 @@ def _value_differences(name: str, was: Any, now: Any) -> Iterator[tuple[str, Any
     if isinstance(was, Mapping) and isinstance(now, Mapping):
         for key in was:
             yield from _value_differences(f"{name}.{key}".lstrip("."), was[key], now.get(key))
-    elif was != now and not (was == "partial" and name.endswith("protocol")):  # as it was written without its function
+    elif was == "partial" and name.endswith("protocol"):
+        return  # earlier versions wrote a protocol with options without its function
+    elif was != now:
         yield name, was, now
 
 
@@ -335,7 +356,7 @@ def resolved_json(value: Any) -> Any:
         return resolved_json(value.describe())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init and f.repr}
-        if isinstance(value, Phase | Evaluation):  # what is bound to a protocol is a setting like any other
+        if isinstance(value, Phase | Evaluation):  # the options of a protocol are settings like any other
             fields |= {"protocol": bound_function(value.protocol), "options": value.options}
         return {"is": type(value).__name__, **{name: resolved_json(part) for name, part in fields.items()}}
     if isinstance(value, Mapping):
@@ -382,7 +403,7 @@ def sha256_of(path: Path) -> str:
 
 def weights_hash(model: str) -> str:
     """SHA-256 over the weight files of a local model; "" for a model of the Hub, whose revision is in its cache."""
-    from cotrain.models.load import resolve_model  # with transformers, which reading a run does not need
+    from cotrain.models.load import resolve_model  # imports transformers, which reading a run does not need
 
     folder = Path(resolve_model(model))
     files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []

@@ -4,13 +4,13 @@ batches, tokens, FLOPs and seconds."""
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotrain.core.errors import ConfigError, CotrainError, unknown_message
+from cotrain.core.stage_clock import StageClock
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import has_split
 from cotrain.core.verbosity import ProgressPrinter, clock_text, count_of
@@ -19,12 +19,13 @@ from cotrain.metrics.steps import flops_of
 from cotrain.runs.directory import RunDirectory, rows_of
 from cotrain.storage.jsonl import read_jsonl
 from cotrain.trainer.sparsity import update_sparsity
-from cotrain.trainer.trainer import CoTrainer
+from cotrain.trainer.trainer import FROZEN_GROUP_DIVISOR, CoTrainer
 
 if TYPE_CHECKING:
-    from cotrain.trainer.trainer import StepResult
+    from cotrain.trainer.step_meter import StepResult
 
-STALENESS = ("balanced_accuracy", "true_positive_rate", "true_negative_rate")  # of judges, on the start's solutions
+# Figures of judges that are followed while the run goes on, on the frozen start's solutions.
+STALENESS = ("balanced_accuracy", "true_positive_rate", "true_negative_rate")
 
 
 def final_figures(trainer: CoTrainer) -> dict[str, Estimate]:
@@ -32,19 +33,24 @@ def final_figures(trainer: CoTrainer) -> dict[str, Estimate]:
     evaluation = trainer.recipe.evaluation
     figures, _ = trainer.evaluate("test", evaluation.tasks)
     if evaluation.frozen_roles:
-        fixed_figures, _ = trainer.evaluate_frozen("test", evaluation.tasks, greedy=evaluation.greedy)
-        figures |= {_with_split("fixed", key): value for key, value in fixed_figures.items() if "/" in key}
-    for split in evaluation.splits:
-        if not has_split(trainer.recipe.tasks, split):
-            continue
+        frozen, _ = trainer.evaluate_frozen("test", evaluation.tasks, greedy=evaluation.greedy)
+        figures |= {_with_split("fixed", key): value for key, value in frozen.items() if "/" in key}
+    for split in _further_splits(trainer):
         further, _ = trainer.evaluate(split, evaluation.tasks // 2, group_size=min(4, evaluation.group_size))
         figures |= {_with_split(split, key): value for key, value in further.items() if "/" in key}
     return figures
 
 
+def _further_splits(trainer: CoTrainer) -> list[str]:
+    """The splits beside "test" that the recipe measures, and its problems have."""
+    recipe = trainer.recipe
+    return [split for split in recipe.evaluation.splits if has_split(recipe.tasks, split)]
+
+
 def count_episodes(trainer: CoTrainer) -> int:
     """How many episodes ``final_figures`` plays, greedy ones included."""
-    evaluation, tasks = trainer.recipe.evaluation, trainer.recipe.tasks
+    evaluation = trainer.recipe.evaluation
+    tasks = trainer.recipe.tasks
 
     def count_problems(split: str, most: int) -> int:
         size = tasks.size(split)
@@ -53,31 +59,37 @@ def count_episodes(trainer: CoTrainer) -> int:
     greedy = evaluation.greedy and tasks.get("test", 0).gradable
     total = count_problems("test", evaluation.tasks) * (evaluation.group_size + greedy)
     if evaluation.frozen_roles:
-        again = 1 + greedy
-        total += count_problems("test", evaluation.tasks) * max(1, evaluation.group_size // 4) * again
-    further = [split for split in evaluation.splits if has_split(tasks, split)]
+        frozen_group_size = max(1, evaluation.group_size // FROZEN_GROUP_DIVISOR)
+        total += count_problems("test", evaluation.tasks) * frozen_group_size * (1 + greedy)
     members = min(4, evaluation.group_size) + evaluation.greedy
-    return total + sum(count_problems(split, evaluation.tasks // 2) * members for split in further)
+    for split in _further_splits(trainer):
+        total += count_problems(split, evaluation.tasks // 2) * members
+    return total
 
 
 @contextmanager
 def progress_shown(trainer: CoTrainer, what: str, say: Callable[[str], None]) -> Iterator[None]:
     """Say how many episodes measuring ``what`` takes, how far it has come, and how long it took; and how to measure
     less, where that is more than the run's steps play."""
-    recipe, count, begun = trainer.recipe, count_episodes(trainer), time.monotonic()
-    steps = recipe.steps * recipe.tasks_per_step * recipe.group_size
-    many = what == "the start" and count > max(steps, 100)
+    recipe = trainer.recipe
+    count = count_episodes(trainer)
+    trained_on = recipe.steps * recipe.tasks_per_step * recipe.group_size
+    many = what == "the start" and count > max(trained_on, 100)
     less = "; --evaluation-tasks N measures less, --smoke is a trial" if many else ""
     say(f"measuring {what} on held-out problems, {count_of(count, 'episode')}{less} …")
-    pace, usual = ProgressPrinter(count, "  measured {} episodes", say, at_once=True), trainer.eval_progress
+    pace = ProgressPrinter(count, "  measured {} episodes", say, at_once=True)
+    usual = trainer.eval_progress
     trainer.eval_progress = lambda _: pace.add
-    yield
+    clock = StageClock()
+    with clock.stage(what):
+        yield
     trainer.eval_progress = usual
-    say(f"measured {what} in {clock_text(time.monotonic() - begun)}")
+    say(f"measured {what} in {clock_text(clock.total)}")
 
 
 def end_figures(trainer: CoTrainer, say: Callable[[str], None]) -> dict[str, Estimate]:
-    """The same at the end of a run, and how much of each policy it has changed; ``say``: of what that is not known."""
+    """``final_figures`` at the end of a run, and how much of each policy it has changed. ``say`` hears for which ones
+    that is not known."""
     return final_figures(trainer) | update_sparsity(trainer.policies, seed=trainer.recipe.seed, say=say)
 
 
@@ -88,8 +100,9 @@ def curve_row(trainer: CoTrainer, *, step: int) -> dict[str, Any]:
     evaluation = trainer.recipe.evaluation
     figures, _ = trainer.evaluate("validation", evaluation.curve_tasks)
     if evaluation.frozen_roles:
-        fixed_figures, _ = trainer.evaluate_frozen("validation", evaluation.curve_tasks)
-        figures |= {_with_split("fixed", k): v for k, v in fixed_figures.items() if k.split("/")[-1] in STALENESS}
+        frozen, _ = trainer.evaluate_frozen("validation", evaluation.curve_tasks)
+        followed = {key: value for key, value in frozen.items() if key.split("/")[-1] in STALENESS}
+        figures |= {_with_split("fixed", key): value for key, value in followed.items()}
     row: dict[str, Any] = {"step": step, "kind": "evaluation", "tokens": trainer.tokens}
     row |= {f"updates/{policy}": count for policy, count in trainer.policies.update_counts.items()}
     row |= {f"eval/{key}": value.value for key, value in figures.items()}
@@ -116,12 +129,16 @@ def best_step(directory: RunDirectory, figure: str) -> int | None:
     for row in rows_of(directory.metrics):
         if row.get("kind") != "evaluation":
             continue
-        if (value := row.get(f"eval/{figure}")) is None:
+        value = row.get(f"eval/{figure}")
+        if value is None:
             there = [key.removeprefix("eval/") for key in row if key.startswith("eval/")]
             raise ConfigError(f"evaluation.best: {unknown_message('figure', figure, there)}")
         if best is None or value > best[0]:
             best = float(value), int(row["step"]) + 1
-    return None if best is None else best[1]
+    if best is None:
+        return None
+    _, finished_steps = best
+    return finished_steps
 
 
 # -- What each held-out problem says of a figure, so that runs can be compared problem by problem once they are over.
@@ -142,11 +159,11 @@ def problem_values(figure: Figure) -> dict[int, float]:
 
 def problems_json(figures: Mapping[str, Estimate]) -> dict[str, dict[str, float]]:
     """figure → problem → what it says, for a file."""
-    return {
-        key: {str(task): round(value, DIGITS) for task, value in problem_values(figure).items()}
-        for key, figure in figures.items()
-        if isinstance(figure, Figure)
-    }
+    found = {}
+    for key, figure in figures.items():
+        if isinstance(figure, Figure):
+            found[key] = {str(task): round(value, DIGITS) for task, value in problem_values(figure).items()}
+    return found
 
 
 # -- What a run has cost, from its files: batches of problems, sampled tokens, floating-point operations and seconds.
@@ -154,31 +171,31 @@ def problems_json(figures: Mapping[str, Estimate]) -> dict[str, dict[str, float]
 
 def seconds_of(row: Mapping[str, Any]) -> float:
     """Seconds of one step, from its row of timings.jsonl: the stages, of which the engine's seconds are a part."""
-    laps = (value for key, value in row.items() if key != "step" and "/" not in key)
-    return float(sum(lap for lap in laps if isinstance(lap, int | float)))
+    stages = [value for key, value in row.items() if key != "step" and "/" not in key]
+    return float(sum(seconds for seconds in stages if isinstance(seconds, int | float)))
 
 
 def costs_of(folder: Path) -> list[dict[str, float]]:
-    """What a run had spent before its first step and after each one. Every step is a batch, also one from which nothing
+    """The costs of a run before its first step and after each one. Every step is a batch, also one from which nothing
     could be learned."""
     seconds = {row["step"]: seconds_of(row) for row in read_jsonl(folder / "timings.jsonl")}
     now = {"batches": 0.0, "tokens": 0.0, "flops": 0.0, "seconds": 0.0}
     costs = [now]
-    for row in read_jsonl(folder / "metrics.jsonl"):
-        if "kind" not in row:
-            now = {
-                "batches": now["batches"] + 1,
-                "tokens": float(row["tokens"]),
-                "flops": now["flops"] + flops_of(row),
-                "seconds": now["seconds"] + seconds.get(row["step"], 0.0),
-            }
-            costs.append(now)
+    steps = [row for row in read_jsonl(folder / "metrics.jsonl") if "kind" not in row]
+    for row in steps:
+        now = {
+            "batches": now["batches"] + 1,
+            "tokens": float(row["tokens"]),
+            "flops": now["flops"] + flops_of(row),
+            "seconds": now["seconds"] + seconds.get(row["step"], 0.0),
+        }
+        costs.append(now)
     return costs
 
 
 def latest_costs(folder: Path) -> dict[str, float]:
-    """What a run that goes on had spent, for the time that is left; nothing where that cannot be read, which is told
-    elsewhere."""
+    """The costs so far of a run that goes on, by which the time that is left is told; nothing where they cannot be
+    read, which is said elsewhere."""
     try:
         return costs_of(folder)[-1]
     except (OSError, KeyError, CotrainError):

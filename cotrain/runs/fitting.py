@@ -1,4 +1,4 @@
-"""What of a run fits: problems into the model's context, weights that are laid out for decoding into the memory, and
+"""Whether a run fits: problems into the model's context, weights that are laid out for decoding into the memory, and
 models to the engine.
 
 Problems whose prompt leaves no room in the model's context for an answer are found and set aside.
@@ -21,7 +21,7 @@ from cotrain.config.names import max_tokens_flag
 from cotrain.config.policies import Weights
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import TooLong
-from cotrain.core.types import UNLABELLED, has_split
+from cotrain.core.types import UNLABELLED, TaskSource, has_split
 from cotrain.inference.contract import ContextLimitedEngine
 from cotrain.models.load import report_model_errors
 from cotrain.models.sizes import parameter_count
@@ -31,47 +31,65 @@ from cotrain.rollout.common_roles import is_terse
 from cotrain.rollout.role import Role
 from cotrain.trainer.trainer import CoTrainer
 
-SECONDS = 3.0  # for looking
-NAMED = 3  # problems in a line
+SECONDS = 3.0  # the most that looking at problems takes
+NAMED = 3  # problems that a line names
 LOOKED_AT = 64  # problems whose length stands for that of all
-TRIED_PARAMETERS = 150_000_000  # of a model that a dry run loads to see whether it can be sampled from
+TRIED_PARAMETERS = 150_000_000  # the largest model that a dry run loads, to see whether it can be sampled from
 
 
 def too_long_notes(trainer: CoTrainer) -> Iterator[str]:
     """A line for each split and role of which problems do not fit; none for an engine that does not say what fits.
     Raises TooLong where no problem for training does."""
-    until, engine = time.monotonic() + SECONDS, trainer.engine
+    until = time.monotonic() + SECONDS
+    engine = trainer.engine
     if not isinstance(engine, ContextLimitedEngine):
         return
-    tasks, roles = trainer.recipe.tasks, trainer.recipe.roles
-    contexts = {  # of roles that are shown the problem alone: not of programs, nor of somebody else's models
+    recipe = trainer.recipe
+    # Roles that are shown the problem alone, and models of this run play: programs have no context.
+    contexts = {
         name: engine.context(role.policy)
-        for name, role in roles.items()
-        if fields_of(role.prompt) == {"problem"}
-        if _has_context(trainer, role)
+        for name, role in recipe.roles.items()
+        if fields_of(role.prompt) == {"problem"} and _has_context(trainer, role)
     }
-    for split in dict.fromkeys(["train", UNLABELLED, "test", "validation", *trainer.recipe.evaluation.splits]):
-        size, looked = (tasks.size(split) if has_split(tasks, split) else None) or 0, 0
-        misfits: dict[str, dict[str, int]] = {name: {} for name in contexts}  # role → problem → tokens of its prompt
-        while looked < size and time.monotonic() < until:
-            task = tasks.get(split, looked)
-            looked += 1
-            for name, context in contexts.items():
-                length = _prompt_length(trainer, name, task.prompt)
-                if length + roles[name].sampling.max_tokens > context:
-                    misfits[name][task.id] = length
+    for split in dict.fromkeys(["train", UNLABELLED, "test", "validation", *recipe.evaluation.splits]):
+        size = _finite_size(recipe.tasks, split)
+        looked, misfits = _find_misfits(trainer, split, size, contexts, until=until)
         for name, lengths in misfits.items():
-            if not lengths:
-                continue
             named = ", ".join(list(lengths)[:NAMED]) + (", …" if len(lengths) > NAMED else "")
             line = (
                 f"{len(lengths)} of {looked} problems of {split} do not fit role {name!r}: prompts of up to "
-                f"{max(lengths.values())} tokens and max_tokens {roles[name].sampling.max_tokens} exceed the context "
-                f"of {contexts[name]} ({named})"
+                f"{max(lengths.values())} tokens and max_tokens {recipe.roles[name].sampling.max_tokens} exceed the "
+                f"context of {contexts[name]} ({named})"
             )
             if split == "train" and len(lengths) == size:
                 raise TooLong(f"{line}; lower it with {max_tokens_flag(name)}, or take a model with a longer context")
             yield f"note: {line}; they are set aside"
+
+
+def _finite_size(tasks: TaskSource, split: str) -> int:
+    """Problems of a split; 0 for one that there is not, and for one without an end."""
+    if not has_split(tasks, split):
+        return 0
+    return tasks.size(split) or 0
+
+
+def _find_misfits(
+    trainer: CoTrainer, split: str, size: int, contexts: Mapping[str, int], *, until: float
+) -> tuple[int, dict[str, dict[str, int]]]:
+    """How many of a split's problems were looked at before ``until``; and those that do not fit the context of a role:
+    role → problem → tokens of its prompt."""
+    recipe = trainer.recipe
+    misfits: dict[str, dict[str, int]] = {}
+    looked = 0
+    while looked < size and time.monotonic() < until:
+        task = recipe.tasks.get(split, looked)
+        looked += 1
+        for name, context in contexts.items():
+            length = _prompt_length(trainer, name, task.prompt)
+            if length + recipe.roles[name].sampling.max_tokens > context:
+                misfits.setdefault(name, {})[task.id] = length
+    in_order = {name: misfits[name] for name in contexts if name in misfits}
+    return looked, in_order
 
 
 def crowded_notes(trainer: CoTrainer) -> Iterator[str]:
@@ -80,8 +98,8 @@ def crowded_notes(trainer: CoTrainer) -> Iterator[str]:
     engine = trainer.engine
     if not isinstance(engine, ContextLimitedEngine):
         return
-    tasks, roles = trainer.recipe.tasks, trainer.recipe.roles
-    models = {name: role for name, role in roles.items() if _has_context(trainer, role)}
+    tasks = trainer.recipe.tasks
+    models = {name: role for name, role in trainer.recipe.roles.items() if _has_context(trainer, role)}
     size = tasks.size("train")
     count = LOOKED_AT if size is None else min(size, LOOKED_AT)
     problems = [tasks.get("train", index).prompt for index in range(count)]
@@ -92,7 +110,8 @@ def crowded_notes(trainer: CoTrainer) -> Iterator[str]:
         asked = max(_prompt_length(trainer, name, problem) for problem in problems)
         writers = {field: _longest_writer(field, name, models) for field in shown}
         texts = {field: models[writer].sampling.max_tokens for field, writer in writers.items()}
-        most, context = role.sampling.max_tokens, engine.context(role.policy)
+        most = role.sampling.max_tokens
+        context = engine.context(role.policy)
         if asked + sum(texts.values()) + most > context:
             listed = ", ".join(f"a {field} of up to {tokens}" for field, tokens in texts.items())
             yield (
@@ -111,12 +130,13 @@ def _has_context(trainer: CoTrainer, role: Role) -> bool:
 def _longest_writer(field: str, reader: str, models: Mapping[str, Role]) -> str:
     """Whose text may be the longest that a role is shown under this name: a review is written by whoever is shown a
     solution, and a solution by whoever is not. ``models``: the roles that are no programs, whose texts are given."""
-    writers = {
-        name: role.sampling.max_tokens
-        for name, role in models.items()
-        if name != reader and bool(fields_of(role.prompt) & OTHERS_FIELDS) == (field == "review")
-    }
-    return max(writers, key=lambda name: writers[name], default=reader)
+    is_review = field == "review"
+    limits = {}
+    for name, role in models.items():
+        reads_others = bool(fields_of(role.prompt) & OTHERS_FIELDS)
+        if name != reader and reads_others == is_review:
+            limits[name] = role.sampling.max_tokens
+    return max(limits, key=lambda name: limits[name], default=reader)
 
 
 def check_decoding(recipe: Recipe) -> None:

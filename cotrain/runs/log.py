@@ -38,8 +38,9 @@ class LoggingObserver:
     """An observer that also writes messages to a file. A disk that takes none does not stop the run."""
 
     def __init__(self, observer: Observer, directory: Path) -> None:
-        self._observer, self._path = observer, directory / LOG_FILE
-        self._told: set[str] = set()  # streams that were lost
+        self._observer = observer
+        self._path = directory / LOG_FILE
+        self._told: set[str] = set()  # streams that were lost, and it was said
 
     def message(self, text: str) -> None:
         self._append_line(text)

@@ -31,7 +31,8 @@ from cotrain.storage.file_ops import REAL_FILES, FileDigest, Files, GrowingFileH
 if TYPE_CHECKING:
     import torch
 
-METRICS, LEDGER = "metrics.jsonl", f"episodes/{ledger.NAME}"
+METRICS = "metrics.jsonl"
+LEDGER = f"episodes/{ledger.NAME}"
 BEFORE = ("before_counts.json", "before.json")
 LATER = (*BEFORE, "summary.json")  # may be told of and not be there: they were about to be written
 WRITTEN_AGAIN = (METRICS, LEDGER, AFTER_PROBLEMS)  # before a run is finished
@@ -42,7 +43,7 @@ LENGTH = ("steps", "horizon", "tokens", "flops", "seconds", "updates")
 
 
 class CheckpointRecord:
-    """What a checkpoint says of the run it belongs to. Metrics and ledger are hashed as they grow."""
+    """A checkpoint's record of the run it belongs to. Metrics and ledger are hashed as they grow."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self._directory = directory
@@ -53,8 +54,9 @@ class CheckpointRecord:
         return {name: growing.digest_all() for name, growing in self._growing.items()}
 
     def to_json(self) -> dict[str, Any]:
-        of_start = {name: each for name, each in self._directory.recorded_hashes().items() if name in BEFORE}
-        listed = {name: {"bytes": w.bytes, "sha256": w.sha256} for name, w in (of_start | self.growing_files()).items()}
+        files = {name: digest for name, digest in self._directory.recorded_hashes().items() if name in BEFORE}
+        files |= self.growing_files()
+        listed = {name: {"bytes": digest.bytes, "sha256": digest.sha256} for name, digest in files.items()}
         return {"settings": _settings_hash(self._directory), "files": listed}
 
 
@@ -70,9 +72,11 @@ def verify_files(directory: RunDirectory) -> None:
             )
     for name, expected in sealed.items():
         path = directory.path / name
-        if not finished and (name in WRITTEN_AGAIN or (name in LATER and not path.exists())):
+        may_be_missing = name in LATER and not path.exists()
+        if not finished and (name in WRITTEN_AGAIN or may_be_missing):
             continue
-        if (wrong := _file_difference(path, expected)) is not None:
+        wrong = _file_difference(path, expected)
+        if wrong is not None:
             raise RunDirectoryError(f"{path} is not as this run wrote it ({wrong}); {_repair_advice(name, finished)}")
 
 
@@ -115,7 +119,8 @@ def checkpoint_at(directory: RunDirectory, step: int) -> VerifiedCheckpoint:
 
 
 def _recorded_files(directory: RunDirectory, checkpoint: Path, documents: Mapping[str, Any]) -> dict[str, FileDigest]:
-    """What a checkpoint says of metrics and ledger."""
+    """Metrics and ledger as a checkpoint records them. Raises RunDirectoryError where it is another run's, or they are
+    others now."""
     try:
         record = documents[RECORD]
         settings = record["settings"]
@@ -134,7 +139,8 @@ def _recorded_files(directory: RunDirectory, checkpoint: Path, documents: Mappin
     if other:
         raise RunDirectoryError(f"{checkpoint} is of a run with another {other[0]} than {directory.path}; {back}")
     for name in (METRICS, LEDGER):
-        if (wrong := _file_difference(directory.path / name, files[name], beginning=True)) is not None:
+        wrong = _file_difference(directory.path / name, files[name], beginning=True)
+        if wrong is not None:
             raise RunDirectoryError(
                 f"{directory.path / name} is not what {checkpoint.name} was saved with ({wrong}); restore it; "
                 f"if the checkpoint is another run's, {back}"
@@ -153,7 +159,7 @@ def _settings_hash(directory: RunDirectory) -> str:
 
 
 def _file_difference(path: Path, expected: FileDigest, *, beginning: bool = False) -> str | None:
-    """What is wrong with a file, or with its first bytes alone; None when nothing is."""
+    """How a file differs from what was recorded, or with ``beginning`` its first bytes; None where it does not."""
     try:
         size = path.stat().st_size
         if size < expected.bytes or (size > expected.bytes and not beginning):

@@ -40,13 +40,13 @@ import resource
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cotrain.config.edits import policy_overrides, with_policies
 from cotrain.config.large_model_defaults import PACKED_FROM, are_small
 from cotrain.config.names import max_tokens_flag
-from cotrain.config.override import override
+from cotrain.config.override import is_given
 from cotrain.config.policies import FollowerPolicy, Learning, Weights
 from cotrain.config.recipe import Recipe, check_problems
 from cotrain.core.errors import ConfigError, DataError, UserError
@@ -70,14 +70,14 @@ MEGABYTE = 2**20
 RAY = 320.0 * MEGABYTE  # bytes of Ray's own processes: measured, shared pages counted once
 PROGRAM = "the program itself"
 ROW_CHOICES = (128, 64, 32, 16, 8)  # answers at a time
-USABLE_SHARE = 0.9  # of what is available
+USABLE_SHARE = 0.9  # the share of available memory that rows are chosen to fit into
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessMemory:
-    """What one of several processes holds. Sizes in bytes."""
+    """The memory of one of several processes. Sizes in bytes."""
 
-    what: str  # as messages name it
+    what: str  # its name in messages
     memory: Mapping[str, float]  # part → bytes, on its device
     beside: Mapping[str, float]  # part → bytes, of its machine's own memory
     gpus: float = 0.0  # that Ray gives it
@@ -100,20 +100,22 @@ class ProcessMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEstimate:
-    """What was seen of models and data, and its sums. Sizes in bytes."""
+    """The sizes of models and prompts of a run, and what memory and disk they come to. Sizes in bytes."""
 
     recipe: Recipe
     device: str
     shapes: Mapping[str, ModelSize]  # name of a model → what its files say
     prompts: Mapping[str, int]  # role → tokens of the longest prompt, with what other roles may write in it
-    program: float  # what this process holds, with its libraries
-    processes: tuple[ProcessMemory, ...] = ()  # of --backend ray, which then hold all of it
+    program: float  # bytes that this process holds, with its libraries
+    processes: tuple[ProcessMemory, ...] = ()  # with --backend ray, those that hold it all
 
     @property
     def memory(self) -> dict[str, float]:
         """Part → bytes, of one process that does it all."""
         parts = self.policy_memory(self.recipe.policies)
-        return parts | ({PROGRAM: self.program} if self.device == "cpu" else {})
+        if self.device == "cpu":
+            parts[PROGRAM] = self.program
+        return parts
 
     @property
     def answering(self) -> set[str]:
@@ -126,7 +128,7 @@ class RunEstimate:
 
     @property
     def checkpoint(self) -> float:
-        """One."""
+        """Bytes of one checkpoint."""
         size = 0.0
         for spec in self.recipe.policies.values():
             if isinstance(spec, Learning):
@@ -138,8 +140,7 @@ class RunEstimate:
     def summary_lines(self) -> list[str]:
         """For people."""
         tasks = self.recipe.tasks
-        sizes = {split: tasks.size(split) for split in ("train", "validation", "test")}
-        counts = ", ".join(f"{'no end of' if n is None else f'{n:,}'} {split}" for split, n in sizes.items())
+        counts = ", ".join(f"{_size_text(tasks.size(split))} {split}" for split in ("train", "validation", "test"))
         lines = [f"problems: {tasks.name} ({counts}{self._unlabelled_text()})"]
         for name, spec in self.recipe.policies.items():
             shape = self.shapes.get(spec.model)
@@ -149,9 +150,12 @@ class RunEstimate:
         lines += [process.memory_line(self.device) for process in self.processes]
         if not self.processes:
             lines.append(f"memory on {self.device}, estimated: {parts_text(self.memory)}")
-        disk, one = bytes_text(CHECKPOINTS_HELD * self.checkpoint), bytes_text(self.checkpoint)
-        lines += filter(None, [self._offload_line()])
-        return [*lines, f"disk, estimated: {disk} for checkpoints of {one} each"]
+        offload = self._offload_line()
+        if offload is not None:
+            lines.append(offload)
+        disk = bytes_text(CHECKPOINTS_HELD * self.checkpoint)
+        lines.append(f"disk, estimated: {disk} for checkpoints of {bytes_text(self.checkpoint)} each")
+        return lines
 
     def _unlabelled_text(self) -> str:
         """How many problems have no label, and whether they are trained on; "" where all have one."""
@@ -162,16 +166,15 @@ class RunEstimate:
         shares = sorted({phase.unlabelled for phase in self.recipe.schedule.phases if phase.unlabelled})
         of_steps = " and ".join(f"{share:.0%}" for share in shares)
         used = f"{of_steps} of the problems of a step" if shares else "this method does not train on them"
-        return f"; {'no end of' if size is None else f'{size:,}'} unlabelled: {used}"
+        return f"; {_size_text(size)} unlabelled: {used}"
 
     def with_offload(self, wanted: bool) -> RunEstimate:
-        """The same where all policies take turns, or none; on a GPU, if this is a CPU."""
+        """The estimate where all policies take turns, or none; on a GPU, if this is a CPU."""
         names = [name for name, spec in self.recipe.policies.items() if isinstance(spec, Weights)]
-        recipe = override(self.recipe, [f"policies.{name}.offload={str(wanted).lower()}" for name in names])
-        return replace(self, recipe=recipe).on_gpu()
+        return replace(self, recipe=with_policies(self.recipe, names, offload=wanted)).on_gpu()
 
     def on_gpu(self) -> RunEstimate:
-        """The same on a GPU, if this is a CPU."""
+        """The estimate on a GPU, if this is a CPU."""
         if self.device != "cpu":
             return self
         return replace(self, recipe=_with_arithmetic(self.recipe, "cuda", here=False), device="cuda")
@@ -227,9 +230,11 @@ class RunEstimate:
                 continue
             shape = self.shapes[spec.model]
             each = _weight_bytes(spec, shape)
-            follows, turns = isinstance(spec, FollowerPolicy), spec.offload and self.device != "cpu"
+            follows = isinstance(spec, FollowerPolicy)
+            turns = spec.offload and self.device != "cpu"
             pooled = follows and learns and not turns
-            copies, share = getattr(spec, "keep", 1) + 1 if pooled else 1, 1 if follows else world
+            copies = getattr(spec, "keep", 1) + 1 if pooled else 1
+            share = 1 if follows else world
             base = (spec.model, "" if spec.shares_base else name, each)
             own_parts: list[tuple[Any, ...]] = [base]
             weights[base] = each * copies / share
@@ -238,27 +243,34 @@ class RunEstimate:
                 if spec.lora is not None:
                     own_parts.append((spec.model, name, "adapter"))
                     weights[own_parts[1]] = float(trained * FLOAT_BYTES) / share
-                own, each_pass = 2 * FLOAT_BYTES * trained / world, _activation_bytes(spec, shape)
-                if turns:  # back on the device when activations are gone
-                    own, each_pass = 0.0, max(each_pass, own)
-                moments += own
+                own = 2 * FLOAT_BYTES * trained / world
+                each_pass = _activation_bytes(spec, shape)
+                if turns:  # moments are back on the device when activations are gone
+                    each_pass = max(each_pass, own)
+                else:
+                    moments += own
                 update = max(update, FLOAT_BYTES * trained / world + each_pass)
             if world > 1:
                 update = max(update, each)
             if spec.speaks:
                 used, heads = self._cache_bytes(name, spec, shape)
-                caches[base], logits = caches.get(base, 0.0) + used, max(logits, heads)
+                caches[base] = caches.get(base, 0.0) + used
+                logits = max(logits, heads)
                 if spec.pack_weights:
                     packed[base] = float(FLOAT_BYTES * shape.parameters)
                 if spec.autocast and spec.dtype == "float32" and name in self.answering:
                     inside = 0 if spec.load_in_4bit else shape.linear
-                    narrow[base] = 2.0 * (inside + shape.vocabulary * shape.hidden)  # of layers, and of the last one
+                    narrow[base] = 2.0 * (inside + shape.vocabulary * shape.hidden)  # its layers, and the last one
             parts_of[name] = own_parts
             staying |= set() if turns else set(own_parts)
 
         def held_at_once(sizes: Mapping[tuple[Any, ...], float]) -> float:
-            in_turn = [sum(sizes.get(p, 0.0) for p in own if p not in staying) for own in parts_of.values()]
-            return sum(size for part, size in sizes.items() if part in staying) + max(in_turn, default=0.0)
+            always = sum(size for part, size in sizes.items() if part in staying)
+            largest_turn = 0.0
+            for own in parts_of.values():
+                in_turn = sum(sizes.get(part, 0.0) for part in own if part not in staying)
+                largest_turn = max(largest_turn, in_turn)
+            return always + largest_turn
 
         parts = {"weights": held_at_once(weights)}
         if learns:
@@ -273,17 +285,13 @@ class RunEstimate:
 
     def _cache_bytes(self, policy: str, spec: Weights, shape: ModelSize) -> tuple[float, float]:
         """Bytes of keys and values, and of the logits of one decode step, at the widest play of a policy."""
-        recipe, held_out, size = self.recipe, self.recipe.evaluation, self.recipe.tasks.size("test")
-        plays = [
-            (p.tasks or recipe.tasks_per_step, p.group_size or recipe.group_size, p.options)
-            for p in recipe.schedule.phases
-        ]
-        held_out_tasks = held_out.tasks if size is None else min(size, held_out.tasks)
-        plays.append((held_out_tasks, held_out.group_size, held_out.options))
+        plays = self._plays()
+        roles = {name: role for name, role in self.recipe.roles.items() if role.policy == policy}
         column = 2 * shape.layers * shape.keys * (2 if spec.autocast else FLOAT_BYTES)
-        keys_values = heads = 0.0
-        for name, role in recipe.roles.items():
-            for tasks, members, options in plays if role.policy == policy else ():
+        keys_values = 0.0
+        heads = 0.0
+        for name, role in roles.items():
+            for tasks, members, options in plays:
                 numbers = [v for v in options.values() if isinstance(v, int) and not isinstance(v, bool)]
                 calls = 1 if asks_plainly(role) else max([1, *numbers])
                 rows = min(spec.rows, tasks * members * calls)
@@ -293,6 +301,19 @@ class RunEstimate:
                 keys_values = max(keys_values, columns * column)
                 heads = max(heads, 2.0 * FLOAT_BYTES * rows * shape.vocabulary)
         return keys_values, heads
+
+    def _plays(self) -> list[tuple[int, int, Mapping[str, Any]]]:
+        """How wide each phase and the evaluation are: problems, episodes on each, and the options of the protocol."""
+        recipe = self.recipe
+        plays: list[tuple[int, int, Mapping[str, Any]]] = []
+        for phase in recipe.schedule.phases:
+            tasks = phase.tasks or recipe.tasks_per_step
+            plays.append((tasks, phase.group_size or recipe.group_size, phase.options))
+        evaluation = recipe.evaluation
+        size = recipe.tasks.size("test")
+        held_out_tasks = evaluation.tasks if size is None else min(size, evaluation.tasks)
+        plays.append((held_out_tasks, evaluation.group_size, evaluation.options))
+        return plays
 
 
 def estimate_run(recipe: Recipe, *, device: str, here: bool = True) -> RunEstimate:
@@ -309,7 +330,8 @@ def estimate_run(recipe: Recipe, *, device: str, here: bool = True) -> RunEstima
                 from cotrain.models.quantize import check_quantizer
 
                 check_quantizer(f"model {spec.model!r}")
-    tasks, prompts = probe_tasks(recipe), {}
+    tasks = probe_tasks(recipe)
+    prompts = {}
     for name, role in recipe.roles.items():
         shape = shapes.get(recipe.policies[role.policy].model)
         if shape is None:
@@ -340,11 +362,12 @@ def _longest_prompt(recipe: Recipe, role: Role, shape: ModelSize, tasks: Sequenc
     fields = fields_of(role.prompt)
     others = [one.sampling.max_tokens for one in recipe.roles.values() if asks_plainly(one)]
     others_tokens = max(others, default=role.sampling.max_tokens) * len(fields - {"problem", "question", "count"})
-    texts = [
-        fill_template(role.prompt, **{name: task.prompt if name in ("problem", "question") else "" for name in fields})
-        for task in tasks
-    ]
-    return max((len(shape.tokenizer(text)["input_ids"]) + shape.around for text in texts), default=0) + others_tokens
+    longest = 0
+    for task in tasks:
+        shown = {name: task.prompt if name in ("problem", "question") else "" for name in fields}
+        text = fill_template(role.prompt, **shown)
+        longest = max(longest, len(shape.tokenizer(text)["input_ids"]) + shape.around)
+    return longest + others_tokens
 
 
 def _weight_bytes(spec: Weights, shape: ModelSize) -> float:
@@ -379,6 +402,11 @@ def resident_bytes() -> float:
         return float(used if sys.platform == "darwin" else used * 1024)
 
 
+def _size_text(size: int | None) -> str:
+    """A number of problems for people; None: there is no end of them."""
+    return "no end of" if size is None else f"{size:,}"
+
+
 def bytes_text(count: float) -> str:
     """Bytes for people."""
     if count >= 2**30:
@@ -405,10 +433,13 @@ def fit_to_memory(recipe: Recipe, device: str, memory: Memory | None = None) -> 
         estimate = estimate_run(recipe, device=device)
     except UserError:
         return recipe, []
-    if (memory := memory or memory_of(device)) is None:
+    memory = memory or memory_of(device)
+    if memory is None:
         return recipe, []
-    parts, available = estimate.memory, bytes_text(memory.available)
-    if (least := parts["weights"] + parts["optimiser"]) > memory.total:
+    parts = estimate.memory
+    available = bytes_text(memory.available)
+    least = parts["weights"] + parts["optimiser"]
+    if least > memory.total:
         turns = "" if device == "cpu" else "let policies take turns with --offload, "
         base = "" if _trains_adapters(recipe) else "train adapters on one frozen base with --lora 16, "
         raise ConfigError(
@@ -417,7 +448,7 @@ def fit_to_memory(recipe: Recipe, device: str, memory: Memory | None = None) -> 
         )
     usable = USABLE_SHARE * memory.available
     for rows in ROW_CHOICES if estimate.total_memory > usable else ():
-        fewer = override(recipe, _row_settings(recipe, rows))
+        fewer = with_policies(recipe, _policies_with_more_rows(recipe, rows), rows=rows)
         if replace(estimate, recipe=fewer).total_memory <= usable:
             note = f"note: at most {count_of(rows, 'answer')} at a time, as {available} are available; "
             return fewer, [f"{note}--set policies.NAME.rows=N chooses otherwise"]
@@ -433,24 +464,37 @@ def fit_to_memory(recipe: Recipe, device: str, memory: Memory | None = None) -> 
 
 
 def _fitting_settings(estimate: RunEstimate, available: float) -> Iterator[str]:
-    """A line that says which settings let a run fit, the cheapest first; none where neither does."""
-    trained = [name for name, spec in estimate.recipe.policies.items() if isinstance(spec, Learning)]
-    again = [f"policies.{name}.gradient_checkpointing=true" for name in trained]
-    moved = [] if estimate.device == "cpu" else [(["--offload"], estimate.with_offload(True))]
-    for settings, (flags, plan) in [*product([[]], moved), *product([again], [([], estimate), *moved])]:
-        total = replace(plan, recipe=override(plan.recipe, settings)).total_memory
-        if total <= available:
-            overrides = [f"--set {setting}" for setting in settings]
-            yield f"note: it fits with {' '.join([*flags, *overrides])}: {bytes_text(total)}"
+    """A line that says which settings let a run fit, the cheapest first; none where none does."""
+    for flags, plan in _smaller_plans(estimate):
+        if plan.total_memory <= available:
+            yield f"note: it fits with {' '.join(flags)}: {bytes_text(plan.total_memory)}"
             return
 
 
-def _row_settings(recipe: Recipe, rows: int) -> list[str]:
-    """Settings of policies that speak, have more rows, and whose rows the user did not choose."""
-    chosen = {one.partition("=")[0] for one in (recipe.origin.overrides if recipe.origin else ())}
-    speaking = {name: spec for name, spec in recipe.policies.items() if isinstance(spec, Weights) and spec.speaks}
-    paths = {f"policies.{name}.rows": spec.rows for name, spec in speaking.items()}
-    return [f"{path}={rows}" for path, has in paths.items() if has > rows and path not in chosen]
+def _smaller_plans(estimate: RunEstimate) -> Iterator[tuple[list[str], RunEstimate]]:
+    """The same run with less memory, and the flags that ask for it: the cheapest first."""
+    learning = [name for name, spec in estimate.recipe.policies.items() if isinstance(spec, Learning)]
+    checkpointing = [f"--set {text}" for text in policy_overrides(learning, gradient_checkpointing=True)]
+    on_gpu = estimate.device != "cpu"
+    if on_gpu:
+        yield ["--offload"], estimate.with_offload(True)
+    yield checkpointing, _with_checkpointing(estimate, learning)
+    if on_gpu:
+        yield ["--offload", *checkpointing], _with_checkpointing(estimate.with_offload(True), learning)
+
+
+def _with_checkpointing(estimate: RunEstimate, learning: Sequence[str]) -> RunEstimate:
+    return replace(estimate, recipe=with_policies(estimate.recipe, learning, gradient_checkpointing=True))
+
+
+def _policies_with_more_rows(recipe: Recipe, rows: int) -> list[str]:
+    """The policies that speak, have more rows, and whose rows the user did not choose."""
+    return [
+        name
+        for name, spec in recipe.policies.items()
+        if isinstance(spec, Weights) and spec.speaks and spec.rows > rows
+        if not is_given(recipe, f"policies.{name}.rows")
+    ]
 
 
 def _trains_adapters(recipe: Recipe) -> bool:
@@ -487,7 +531,7 @@ def choose_packing(
 
     if backend["device"] != "cpu" or backend.get("engine") == "vllm" or not can_pack():
         return recipe, []
-    names: dict[str, list[str]] = {}  # of policies, by their model
+    names: dict[str, list[str]] = {}  # model → policies
     for name in dict.fromkeys(role.policy for role in recipe.roles.values()):
         spec = recipe.policies[name]
         if not isinstance(spec, Weights) or not spec.speaks or spec.dtype != "float32" or spec.autocast:
@@ -496,15 +540,15 @@ def choose_packing(
             names.setdefault(spec.model, []).append(name)
     notes: list[str] = []
     for model in sorted(names):
-        packed, plain = (
-            override(recipe, [f"policies.{n}.pack_weights={v}" for n in names[model]]) for v in ("true", "false")
-        )
+        packed = with_policies(recipe, names[model], pack_weights=True)
+        plain = with_policies(recipe, names[model], pack_weights=False)
         try:
             estimate = estimate_run(packed, device="cpu")
             fitting, said = fit_to_memory(packed, "cpu", memory)
         except UserError:  # whoever opens it says what is wrong
             return recipe, notes
-        room, most = memory or memory_of("cpu"), replace(estimate, recipe=fitting).total_memory
+        room = memory or memory_of("cpu")
+        most = replace(estimate, recipe=fitting).total_memory
         more = estimate.total_memory - replace(estimate, recipe=plain).total_memory
         found = gain or measure_gain(matrices_of(weight_shapes(model) or []))
         fits = room is None or most <= room.available
@@ -526,9 +570,11 @@ def choose_packing(
 def with_processes(
     estimate: RunEstimate, cluster: Cluster, places: Sequence[EnginePlacement], world: int
 ) -> RunEstimate:
-    """The same with what each process of ``--backend ray`` holds. ``places``: the engines of the run; ``world``: its
+    """The estimate with what each process of ``--backend ray`` holds. ``places``: engines of the run; ``world``: its
     ranks."""
-    policies, program, saved = estimate.recipe.policies, {PROGRAM: estimate.program}, estimate.checkpoint
+    policies = estimate.recipe.policies
+    program = {PROGRAM: estimate.program}
+    saved = estimate.checkpoint
     changing = [s for s in policies.values() if not s.is_constant and s.model in estimate.shapes]
     published = max((4.0 * estimate.shapes[spec.model].parameters for spec in changing), default=0.0)
     store = min(float(cluster.object_store_mb * MEGABYTE), published + saved)
@@ -542,7 +588,8 @@ def with_processes(
         processes.append(ProcessMemory(what=what, memory=parts, beside=program, gpus=gpus))
     for place in places:
         asked = [name for name in place.policies if policies[name].head]
-        parts, kind = estimate.policy_memory(asked, learns=False), place.host.__name__
+        parts = estimate.policy_memory(asked, learns=False)
+        kind = place.host.__name__
         if kind == "VllmHost":
             parts["cache"] = float(cluster.vllm.cache_mb * MEGABYTE)
         gpus = cluster.gpus.get(kind, 0.0)
@@ -568,7 +615,9 @@ def _check_fits(needs: Mapping[str, float], sizes: Sequence[float], kind: str, w
     """``sizes``: of what there is; nothing is refused where nobody knows."""
     if not sizes:
         return
-    largest, most, whole = max(needs, key=lambda what: needs[what]), max(sizes), sum(sizes)
+    largest = max(needs, key=lambda what: needs[what])
+    most = max(sizes)
+    whole = sum(sizes)
     todo = "take smaller models or --lora N, lower micro_tokens, rows or max_tokens, or see --dry-run"
     if needs[largest] > most:
         raise ConfigError(

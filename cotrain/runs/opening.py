@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cotrain.config.override import override
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import RunDirectoryError, UnknownName
 from cotrain.core.shipped import is_shipped
@@ -37,7 +36,9 @@ def recipe_of(where: Path | str, *, judging: bool = False) -> Recipe:
 
     model = str(where)
     recipe = grpo(model=model, kl=0.0)
-    roles = dict(recipe.roles) | ({"verifier": verifier("generator", model)} if judging else {})
+    roles = dict(recipe.roles)
+    if judging:
+        roles["verifier"] = verifier("generator", model)
     return replace(recipe, name=Path(model).name, roles=roles)
 
 
@@ -47,9 +48,10 @@ def open_trainer(
     """``load_trainer``, asked and read as ``answer_format`` says, without a look at how the models answer: by default
     as the run has it; a model as it was taught, else one that is not the package's own for "The answer is …". ``tool``:
     of whoever writes solutions; None: as the run has it."""
-    from cotrain.runs.choose_formats import DEFAULT_FORMAT, as_taught, choose_answer_overrides, choose_verdict_overrides
+    from cotrain.runs.choose_formats import DEFAULT_FORMAT, as_taught, choose_answer_format, choose_verdict_format
 
-    recipe, answer_format = recipe_of(where), answer_format or DEFAULT_FORMAT
+    recipe = recipe_of(where)
+    answer_format = answer_format or DEFAULT_FORMAT
     if is_model(where):
         answer_format = as_taught(recipe, answer_format, print_progress)
     if answer_format.answer is None and is_model(where) and not is_terse(str(where)):
@@ -57,8 +59,8 @@ def open_trainer(
     if answer_format.of_answers:
         own_answer = recipe.roles["solver"].answer_format if "solver" in recipe.roles else None
         named = replace(answer_format, answer=answer_format.answer or own_answer)
-        recipe = override(recipe, choose_answer_overrides(recipe, named, device=device, say=print, look=False)[0])
-    recipe = override(recipe, choose_verdict_overrides(recipe, answer_format, device=device, say=print, look=False))
+        recipe, _ = choose_answer_format(recipe, named, device=device, say=print, look=False)
+    recipe = choose_verdict_format(recipe, answer_format, device=device, say=print, look=False)
     if tool is not None:
         from cotrain.rollout.token_calls import with_tool
 
@@ -134,8 +136,9 @@ def evaluate(
         answering = sorted(key.split("/")[0] for key in figures if key.endswith("/pass@1"))
         if solver not in answering:
             raise UnknownName("role that answers problems", solver, answering)
-        figures, name = figures | measure_pass_at_k(solver, samples)(played), f"{name}-{samples}-samples"
+        figures |= measure_pass_at_k(solver, samples)(played)
         figures = {key: figures[key] for key in sorted(figures, key=figure_rank)}
+        name = f"{name}-{samples}-samples"
     result = {"split": split, "step": trainer.finished_steps, "figures": estimates_json(figures)}
     folder.write(f"{name}.json", result)
     return result

@@ -22,7 +22,7 @@ from cotrain.trainer.policy_store import MEMORY_SUFFIX, PolicyStore
 
 MICRO_SUFFIX = "/micro_tokens"
 PAUSE_S = 5.0  # between two tries
-PATIENCE_S = 3600.0  # of waiting for room
+PATIENCE_S = 3600.0  # the most that it waits for room
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -32,45 +32,48 @@ class DiskRetry:
 
     def __init__(self, stopping: Callable[[], int], observer: Observer) -> None:
         """``stopping``: the number of the signal that asks the run to stop, 0 while none does."""
-        self._stopping, self._observer = stopping, observer
+        self._stopping = stopping
+        self._observer = observer
 
     def __call__(self, write: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
-        """What ``write`` returns. Raises DiskError where another thing is wrong, or the disk stays full;
+        """Returns what ``write`` does. Raises DiskError where another thing is wrong, or the disk stays full;
         Interrupted."""
-        began: float | None = None
+        try:
+            return write(*arguments, **named)
+        except DiskError as error:
+            if not error.full:
+                raise
+            self._observer.message(f"paused: {error}; the run goes on by itself when there is room (Ctrl-C ends it)")
+        began = time.monotonic()
         while True:
+            self._pause()
             try:
-                made = write(*arguments, **named)
+                result = write(*arguments, **named)
             except DiskError as error:
-                if not error.full or (began is not None and time.monotonic() - began > PATIENCE_S):
+                if not error.full or time.monotonic() - began > PATIENCE_S:
                     raise
-                if began is None:
-                    began = time.monotonic()
-                    self._observer.message(
-                        f"paused: {error}; the run goes on by itself when there is room (Ctrl-C ends it)"
-                    )
             else:
-                if began is not None:
-                    self._observer.message(
-                        f"there is room again after {time.monotonic() - began:.0f} s; the run goes on"
-                    )
-                return made
-            time.sleep(PAUSE_S)
-            if signal := self._stopping():
-                raise Interrupted(signal)
+                self._observer.message(f"there is room again after {time.monotonic() - began:.0f} s; the run goes on")
+                return result
+
+    def _pause(self) -> None:
+        """Wait a moment. Raises Interrupted where the run is asked to stop."""
+        time.sleep(PAUSE_S)
+        signal = self._stopping()
+        if signal:
+            raise Interrupted(signal)
 
 
 def oom_messages(row: Mapping[str, Any]) -> Iterator[str]:
     """A line for each policy whose memory ran out in a step."""
-    for key, count in row.items():
-        if key.endswith(MEMORY_SUFFIX):
-            policy = key.removesuffix(MEMORY_SUFFIX)
-            tokens = row.get(policy + MICRO_SUFFIX)
-            todo = "" if tokens is None else f"; to begin so, set policies.{policy}.micro_tokens={tokens:.0f}"
-            yield (
-                f"note: step {row['step'] + 1}: memory ran out {count_of(round(count), 'time')} for policy {policy!r}; "
-                f"it was computed again in parts of half the size{todo}"
-            )
+    counts = {key.removesuffix(MEMORY_SUFFIX): count for key, count in row.items() if key.endswith(MEMORY_SUFFIX)}
+    for policy, count in counts.items():
+        tokens = row.get(policy + MICRO_SUFFIX)
+        todo = "" if tokens is None else f"; to begin so, set policies.{policy}.micro_tokens={tokens:.0f}"
+        yield (
+            f"note: step {row['step'] + 1}: memory ran out {count_of(round(count), 'time')} for policy {policy!r}; "
+            f"it was computed again in parts of half the size{todo}"
+        )
 
 
 # -- What is done at a time since memory ran out, for a checkpoint: a resumed run sums in the order of one in peace.
@@ -81,9 +84,12 @@ LIMITS = "limits"  # a checkpoint's document
 
 def memory_limits(policies: PolicyStore, engine: Engine) -> dict[str, State]:
     """The document ``LIMITS``, of policies for which memory has run out; none where it never has."""
-    scoring = {handle.name: found for handle in policies if (found := handle.scoring_limit()) is not None}
+    limits = {handle.name: handle.scoring_limit() for handle in policies}
+    scoring = {name: limit for name, limit in limits.items() if limit is not None}
     sampling = engine.limits() if isinstance(engine, MemoryLimitedEngine) else {}
-    return {LIMITS: {"scoring": scoring, "sampling": sampling}} if scoring or sampling else {}
+    if not scoring and not sampling:
+        return {}
+    return {LIMITS: {"scoring": scoring, "sampling": sampling}}
 
 
 def restore_limits(policies: PolicyStore, engine: Engine, documents: Mapping[str, Any]) -> None:

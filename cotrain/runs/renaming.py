@@ -20,8 +20,10 @@ def with_lasting_names(recipe: Recipe, begun: Mapping[str, Any] | None) -> Recip
     def pin_name(name: str) -> str:
         if name in held:
             return name
-        known = None if "@" in name and is_hub_model(name) else meant.get(unpinned_name(name))
-        return known or lasting_name(name)
+        names_revision = "@" in name and is_hub_model(name)
+        if not names_revision and unpinned_name(name) in meant:
+            return meant[unpinned_name(name)]
+        return lasting_name(name)
 
     names = {name: pin_name(name) for name in model_names(recipe.policies)}
     if all(old == new for old, new in names.items()):
@@ -43,9 +45,15 @@ def _rename_weights(spec: Policy, names: Mapping[str, str]) -> Policy:
 
 
 def saved_names(policies: Mapping[str, Any]) -> set[str]:
-    """The same of recipe.json."""
-    models = {str(policy["model"]) for policy in policies.values() if "micro_tokens" in policy}
-    return models | {str(path) for policy in policies.values() if (path := (policy.get("lora") or {}).get("path"))}
+    """The models of policies as recipe.json has them, and the adapters that they begin with."""
+    names: set[str] = set()
+    for policy in policies.values():
+        if "micro_tokens" in policy:  # a model that is held where the run is
+            names.add(str(policy["model"]))
+        adapter = policy.get("lora") or {}
+        if adapter.get("path"):
+            names.add(str(adapter["path"]))
+    return names
 
 
 def rename_origin(
@@ -73,7 +81,7 @@ def _strings_in(value: Any) -> set[str]:
 
 
 def _rename_setting(text: str, names: Mapping[str, str]) -> str:
-    """One of ``--set``."""
+    """A text of ``--set`` with the new name of its model, where it names one."""
     path, _, value = text.partition("=")
     try:
         plain = json.loads(value)

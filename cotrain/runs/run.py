@@ -1,8 +1,15 @@
 """From a recipe to a finished run directory, through interruptions.
 
+::
+
+    start_run ─┐                       ┌─ _measure_start, _restore_checkpoint   what a run begins or goes on with
+               ├─ _train_to_end ─ … ─ _train ─ evaluate, save, step             until the steps are done
+    resume_run ┘                       └─ _finish                               the end is measured, the summary written
+
 A checkpoint is one transaction over all policies; metrics and ledger are cut back to it on resume and written again,
 byte for byte. On SIGINT or SIGTERM the step in progress is given up, the last finished state saved, and ``Interrupted``
-raised; a second signal leaves at once.
+raised; a second signal leaves at once. After numbers that are not finite the run goes back to its newest checkpoint and
+on with other draws, after the loss of a process with the same ones.
 """
 
 from __future__ import annotations
@@ -10,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +28,6 @@ from cotrain.core.errors import CotrainError, ProcessLost, RunDirectoryError, Se
 from cotrain.core.verbosity import ProgressPrinter, count_of, notes_logged
 from cotrain.distributed.contract import Backend
 from cotrain.distributed.local import LocalBackend
-from cotrain.metrics.alarms import Monitor, with_examples
 from cotrain.metrics.clusters import counts_json, paired_changes
 from cotrain.metrics.starved import SKIPPED
 from cotrain.metrics.steps import flops_of
@@ -42,26 +49,23 @@ from cotrain.runs.figures import (
     curve_row,
     end_figures,
     final_figures,
-    last_measured,
     problems_json,
     progress_shown,
     seconds_of,
-    throughput_row,
-    timings_row,
 )
 from cotrain.runs.fitting import crowded_notes, too_long_notes, with_packing
 from cotrain.runs.log import LoggingObserver, Observer, SilentObserver
 from cotrain.runs.model_paths import pin_model_names, prepare_recipe, weights_of
 from cotrain.runs.out_of_room import DiskRetry, memory_limits, restore_limits
-from cotrain.runs.out_of_room import oom_messages as short_of
+from cotrain.runs.step_recorder import StepRecorder, recording_steps
 from cotrain.storage import checkpoints
 from cotrain.storage.file_ops import FileDigest, GrowingFileHash
-from cotrain.storage.jsonl import JsonlWriter, cut_to_size, truncate_after
+from cotrain.storage.jsonl import cut_to_size, truncate_after
 from cotrain.storage.ledger import Ledger
 from cotrain.storage.lock import RunLock
 from cotrain.storage.schemas import QUARANTINE
 from cotrain.trainer.async_rollouts import AHEAD
-from cotrain.trainer.failures import Diverged, Interrupted, LostProcesses, NotFinite, SkipGuard, stop_on_signal
+from cotrain.trainer.failures import Diverged, Interrupted, LostProcesses, NotFinite, stop_on_signal
 from cotrain.trainer.trainer import CoTrainer
 
 
@@ -71,6 +75,38 @@ class RunResult:
 
     directory: Path
     summary: Mapping[str, Any]  # content of summary.json
+
+
+@dataclass(slots=True, kw_only=True)
+class ActiveRun:
+    """A run that goes on in this process."""
+
+    directory: RunDirectory
+    trainer: CoTrainer
+    checkpoint_every: int
+    observer: LoggingObserver
+    disk: DiskRetry  # how files are written: again, when the disk was full
+    begun_from: manifest.VerifiedCheckpoint | None  # where this process took it up; None: at its start
+    record: manifest.CheckpointRecord  # what the next checkpoint says of the run's files
+    before: Mapping[str, Any] | None = None  # figures before training, once they are measured
+
+    @property
+    def is_measured(self) -> bool:
+        """True once there are figures of the start: from then on the run has something to go back to, or to save."""
+        return self.before is not None
+
+    @property
+    def saved_step(self) -> int:
+        """Steps finished at the newest checkpoint, -1 for none."""
+        return _saved_step(self.directory)
+
+    @property
+    def best_step(self) -> int | None:
+        """Steps finished at the best evaluation so far, where the recipe names a figure to choose by."""
+        return best_step(self.directory, self.trainer.recipe.evaluation.best)
+
+
+# -- Beginning and resuming
 
 
 def start_run(
@@ -97,36 +133,11 @@ def start_run(
     with RunDirectory.begin(out) as directory:
         trainer = CoTrainer(recipe, backend=backend, wrap_engine=wrap_engine, async_steps=async_steps)
         _set_unsayable_aside(trainer)
-        versions = provenance_json(recipe, weights_of(recipe.policies), torch.get_num_threads(), backend.describe())
-        observer = LoggingObserver(observer or SilentObserver(), directory.path)
+        log = LoggingObserver(observer or SilentObserver(), directory.path)
         for note in notes:
-            observer.message(note)
-        aside = getattr(recipe.tasks, "quarantine", None)
-        grown = {} if aside is None else _write_quarantine(aside, directory.path / QUARANTINE, observer)
-        files = {"provenance.json": versions, CODE: first_record(recipe), "recipe.json": saved}
-        directory.write_with_hashes({name: value for name, value in files.items() if value is not None}, grown)
-        remember_code(directory.path, recipe)
-        return _continue_run(directory, trainer, checkpoint_every, observer)
-
-
-def _set_unsayable_aside(trainer: CoTrainer) -> None:
-    """Refuse replies of a file that cannot follow their prompts, or set them aside; a run of other tasks loads nothing
-    for it."""
-    if hasattr(trainer.recipe.tasks, "set_aside"):
-        from cotrain.runs.check_replies import set_unsayable_aside
-
-        set_unsayable_aside(trainer)
-
-
-def _write_quarantine(set_aside_rows: Any, path: Path, observer: Observer) -> dict[str, FileDigest]:
-    """Write the rows that a task source has set aside, if there are any; the file's digest by its name."""
-    from cotrain.data.malformed_rows import Quarantine
-
-    if not (isinstance(set_aside_rows, Quarantine) and set_aside_rows.refused):
-        return {}
-    set_aside_rows.write(path)
-    observer.message(f"note: {set_aside_rows.summary_line()}; all in {path}")
-    return {path.name: GrowingFileHash(path).digest_all()}
+            log.message(note)
+        _write_first_files(directory, trainer, saved, log)
+        return _train_to_end(directory, trainer, checkpoint_every, log)
 
 
 def resume_run(
@@ -144,167 +155,304 @@ def resume_run(
     from cotrain.runs.changes import with_recorded_packing
 
     directory = RunDirectory.open(out)
-    observer = LoggingObserver(observer or SilentObserver(), directory.path)
+    log = LoggingObserver(observer or SilentObserver(), directory.path)
     with RunLock(directory.path):
         manifest.verify_files(directory)
         checkpoints.sweep_leftovers(directory.checkpoints)
         saved: Any = directory.read("recipe.json")  # ``open`` has seen it
         recipe = with_recorded_packing(pin_model_names(recipe, saved), saved)
         check_same_recipe(directory.path, saved, recipe)
-        if (done := _finished_result(directory, observer)) is not None:
-            return done
+        summary: Any = directory.read("summary.json")
+        if summary is not None:
+            log.message(f"{directory.path} is finished: {count_of(summary['steps'], 'step')}; see {directory.report}")
+            return RunResult(directory=directory.path, summary=summary)
         if not changed_code:
             check_code_unchanged(directory.path)
-        if (line := record_changed_code(directory, recipe, from_step=max(_saved_step(directory), 0))) is not None:
-            observer.message(line)
-        versions: Any = directory.read("provenance.json")
-        if versions["threads"] != torch.get_num_threads():
-            observer.message(
-                f"note: this run was begun with {count_of(versions['threads'], 'thread')} and goes on with "
-                f"{torch.get_num_threads()}: sums may round differently, so it is the same run but not bit for bit"
-            )
-        async_steps = int(saved.get("async_steps", 0))
+        _note_what_changed(directory, recipe, log)
         trainer = CoTrainer(
-            recipe, backend=backend or LocalBackend(device), wrap_engine=wrap_engine, async_steps=async_steps
+            recipe,
+            backend=backend or LocalBackend(device),
+            wrap_engine=wrap_engine,
+            async_steps=int(saved.get("async_steps", 0)),
         )
         _set_unsayable_aside(trainer)
-        return _continue_run(directory, trainer, int(saved["checkpoint_every"]), observer)
+        return _train_to_end(directory, trainer, int(saved["checkpoint_every"]), log)
 
 
-def _finished_result(directory: RunDirectory, observer: Observer) -> RunResult | None:
-    summary = directory.read("summary.json")
-    if summary is None:
-        return None
-    observer.message(f"{directory.path} is finished: {count_of(summary['steps'], 'step')}; see {directory.report}")
-    return RunResult(directory=directory.path, summary=summary)
+def _set_unsayable_aside(trainer: CoTrainer) -> None:
+    """Refuse replies of a file that cannot follow their prompts, or set them aside; a run of other tasks loads nothing
+    for it."""
+    if hasattr(trainer.recipe.tasks, "set_aside"):
+        from cotrain.runs.check_replies import set_unsayable_aside
+
+        set_unsayable_aside(trainer)
 
 
-def _continue_run(
+def _write_first_files(
+    directory: RunDirectory, trainer: CoTrainer, saved: Mapping[str, Any], observer: Observer
+) -> None:
+    """Write what a run was begun with, before anything is measured. ``saved``: its recipe.json."""
+    recipe = trainer.recipe
+    provenance = provenance_json(
+        recipe, weights_of(recipe.policies), torch.get_num_threads(), trainer.backend.describe()
+    )
+    quarantine = _write_quarantine(recipe, directory.path / QUARANTINE, observer)
+    files: dict[str, Any] = {"provenance.json": provenance}
+    code = first_record(recipe)
+    if code is not None:
+        files[CODE] = code
+    files["recipe.json"] = saved  # the last one: it makes the directory one of a run
+    directory.write_with_hashes(files, quarantine)
+    remember_code(directory.path, recipe)
+
+
+def _write_quarantine(recipe: Recipe, path: Path, observer: Observer) -> dict[str, FileDigest]:
+    """Write the rows that a task source has set aside, if there are any; the file's digest by its name."""
+    quarantine = getattr(recipe.tasks, "quarantine", None)
+    if quarantine is None:
+        return {}
+    from cotrain.data.malformed_rows import Quarantine
+
+    if not isinstance(quarantine, Quarantine) or not quarantine.refused:
+        return {}
+    quarantine.write(path)
+    observer.message(f"note: {quarantine.summary_line()}; all in {path}")
+    return {path.name: GrowingFileHash(path).digest_all()}
+
+
+def _note_what_changed(directory: RunDirectory, recipe: Recipe, observer: Observer) -> None:
+    """Record other code that a run goes on with, and say so; and of another number of threads."""
+    line = record_changed_code(directory, recipe, from_step=max(_saved_step(directory), 0))
+    if line is not None:
+        observer.message(line)
+    provenance: Any = directory.read("provenance.json")
+    if provenance["threads"] != torch.get_num_threads():
+        observer.message(
+            f"note: this run was begun with {count_of(provenance['threads'], 'thread')} and goes on with "
+            f"{torch.get_num_threads()}: sums may round differently, so it is the same run but not bit for bit"
+        )
+
+
+# -- Training
+
+
+def _train_to_end(
     directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, observer: LoggingObserver
 ) -> RunResult:
-    """Measure the start, load the newest checkpoint and do the steps that are left. After numbers that are not finite,
-    or the loss of a process, go back and on from there."""
+    """Train until the run is finished, and leave it so that it can be resumed where something ends it before."""
     with stop_on_signal() as stopping, notes_logged(observer.log_line):
-        trainer.stop_on(stopping)
-        record, retry_on_full_disk = manifest.CheckpointRecord(directory), DiskRetry(stopping, observer)
-        (directory.path / STOPPED).unlink(missing_ok=True)
-        trainer.policies.begin_at(directory.begin_time)
-        trainer.policies.report_to(observer.message)
-        trainer.eval_progress = lambda total: (
-            ProgressPrinter(total, "  measured {} episodes", observer.message, at_once=True).add
-        )
-        checkpoint = manifest.newest_checkpoint(directory)
-        for damage in checkpoint.checkpoint.damaged if checkpoint else ():
-            observer.message(f"checkpoint {damage.path.name} is damaged ({damage.reason}) and was passed over")
-        before: dict[str, Any] | None = None  # metrics before training, once they are measured
-        result: RunResult | None = None
-        failure: NotFinite | ProcessLost | None = None  # error that ended the previous attempt
-        losses = LostProcesses()
+        run = _take_up(directory, trainer, checkpoint_every, observer, stopping)
         try:
-            while result is None:
-                try:
-                    if isinstance(failure, NotFinite):
-                        _roll_back(directory, trainer, failure, observer)
-                    elif failure is not None:
-                        _recover_lost(directory, trainer, failure, observer, to_start=before is None)
-                    if before is None:
-                        trainer.policies.check_folder(directory.path)
-                        before = _measure_start(directory, trainer, checkpoint, observer, retry_on_full_disk)
-                        _remember_answers(directory, trainer, checkpoint)
-                        _restore_checkpoint(directory, trainer, checkpoint, observer)
-                    result = _run_steps(
-                        directory, trainer, before, record, checkpoint_every, observer, retry_on_full_disk
-                    )
-                except NotFinite as error:
-                    if before is None:
-                        raise
-                    failure, record = error, manifest.CheckpointRecord(directory)
-                except ProcessLost as lost:
-                    losses.count_loss(trainer.finished_steps, lost)
-                    failure, record = lost, manifest.CheckpointRecord(directory)
-            return result
+            return _train_through_failures(run)
         except Interrupted:
-            if before is not None and trainer.finished_steps > _saved_step(directory):  # before that, there is nothing
-                # to save
-                with suppress(NotFinite, ProcessLost):  # a state that cannot be saved: the run goes on from the
-                    # checkpoint before
-                    _save_checkpoint(directory, trainer, record)
-            observer.message(
-                f"stopped after step {max(trainer.finished_steps, _saved_step(directory))} of {trainer.recipe.steps}; "
-                f"nothing is lost. Go on with: cotrain resume {directory.path}"
-            )
+            _save_interrupted(run)
             raise
         except Exception as error:
-            if before is not None or isinstance(error, ServerSilent):  # before that, there is nothing to look at
-                with suppress(OSError, CotrainError):
-                    directory.write(STOPPED, {"steps": trainer.finished_steps, "error": error_text(error)})
+            _note_stop(run, error)
             raise
         finally:
             trainer.close()
 
 
-def _recover_lost(
-    directory: RunDirectory, trainer: CoTrainer, lost: ProcessLost, observer: Observer, *, to_start: bool
-) -> None:
-    """Processes were lost: to the newest checkpoint, or the start, and on from there with the same draws. ``to_start``:
-    the start has not been measured yet."""
-    saved = None if to_start else manifest.newest_checkpoint(directory)
-    where = "the start" if saved is None else saved.checkpoint.path.name
-    observer.message(f"{lost}; going back to {where}")
-    trainer.backend.restart_lost_processes()
-    if saved is None:
-        trainer.reset_run()
-    if not to_start:
-        _restore_checkpoint(directory, trainer, saved, observer)
-
-
-def _measure_start(
+def _take_up(
     directory: RunDirectory,
     trainer: CoTrainer,
-    saved: manifest.VerifiedCheckpoint | None,
-    observer: Observer,
-    retry_on_full_disk: DiskRetry,
-) -> dict[str, dict[str, Any]]:
+    checkpoint_every: int,
+    observer: LoggingObserver,
+    stopping: Callable[[], int],
+) -> ActiveRun:
+    """Connect a run's trainer with its directory and with who watches it."""
+    trainer.stop_on(stopping)
+    (directory.path / STOPPED).unlink(missing_ok=True)
+    trainer.policies.begin_at(directory.begin_time)
+    trainer.policies.report_to(observer.message)
+    trainer.eval_progress = _episodes_counted("  measured {} episodes", observer)
+    begun_from = manifest.newest_checkpoint(directory)
+    for damage in begun_from.checkpoint.damaged if begun_from else ():
+        observer.message(f"checkpoint {damage.path.name} is damaged ({damage.reason}) and was passed over")
+    return ActiveRun(
+        directory=directory,
+        trainer=trainer,
+        checkpoint_every=checkpoint_every,
+        observer=observer,
+        disk=DiskRetry(stopping, observer),
+        begun_from=begun_from,
+        record=manifest.CheckpointRecord(directory),
+    )
+
+
+def _train_through_failures(run: ActiveRun) -> RunResult:
+    """Train; after numbers that are not finite, or the loss of a process, go back and on from there."""
+    losses = LostProcesses()
+    prepare: Callable[[], None] = partial(_begin, run)
+    while True:
+        try:
+            prepare()
+            return _train(run)
+        except NotFinite as error:
+            if not run.is_measured:
+                raise
+            prepare = partial(_roll_back, run, error)
+        except ProcessLost as lost:
+            losses.count_loss(run.trainer.finished_steps, lost)
+            prepare = partial(_recover, run, lost)
+        run.record = manifest.CheckpointRecord(run.directory)
+
+
+def _begin(run: ActiveRun) -> None:
+    """Measure the start, unless that was done, and load the checkpoint that the run goes on from."""
+    run.trainer.policies.check_folder(run.directory.path)
+    run.before = _measure_start(run)
+    _remember_answers(run)
+    _restore_checkpoint(run, run.begun_from)
+
+
+def _train(run: ActiveRun) -> RunResult:
+    """Do the steps that are left, evaluating and saving between them; then measure the end."""
+    trainer = run.trainer
+    first = trainer.finished_steps
+    with recording_steps(run.directory, trainer, run.observer, run.disk) as recorder:
+        _evaluate_if_due(run, recorder)
+        while not trainer.is_done:
+            if trainer.finished_steps > 0 and trainer.finished_steps % run.checkpoint_every == 0:
+                _save_if_new(run, recorder)
+            with _first_rollouts_shown(trainer, first, run.observer):
+                result = trainer.step()
+            recorder.add_step(result)
+            _evaluate_if_due(run, recorder)
+        recorder.end_run()
+        _save_if_new(run, recorder)
+    return _finish(run, recorder)
+
+
+def _evaluate_if_due(run: ActiveRun, recorder: StepRecorder) -> None:
+    """Measure validation problems, where that is due now; a state that is the best so far is saved."""
+    trainer = run.trainer
+    if not trainer.is_evaluation_due() or recorder.evaluated_step >= trainer.finished_steps:
+        return
+    recorder.add_evaluation(curve_row(trainer, step=trainer.finished_steps - 1))
+    if run.best_step == trainer.finished_steps:
+        _save_if_new(run, recorder)
+
+
+def _save_if_new(run: ActiveRun, recorder: StepRecorder) -> None:
+    """Save a checkpoint, unless the newest one is of this step."""
+    if run.trainer.finished_steps > run.saved_step:
+        recorder.sync()
+        run.disk(_save_checkpoint, run.directory, run.trainer, run.record)
+
+
+@contextmanager
+def _first_rollouts_shown(trainer: CoTrainer, first: int, observer: Observer) -> Iterator[None]:
+    """Say how far the rollouts of this command's ``first`` step are, which may take minutes while nobody knows how
+    long a step lasts."""
+    if trainer.finished_steps == first:
+        trainer.runner.progress = _episodes_counted(f"  step {first + 1}: played {{}} episodes", observer)
+    try:
+        yield
+    finally:
+        trainer.runner.progress = None
+
+
+def _episodes_counted(text: str, observer: Observer) -> Callable[[int], Callable[[], None]]:
+    """Counts the episodes of a batch as they end, and says so. ``text``: with "{}" where the counts go."""
+    return lambda total: ProgressPrinter(total, text, observer.message, at_once=True).add
+
+
+def _finish(run: ActiveRun, recorder: StepRecorder) -> RunResult:
+    """Measure the end, at the best evaluation where the recipe asks for that, and write the summary."""
+    trainer = run.trainer
+    summary: dict[str, Any] = {
+        "recipe": trainer.recipe.name,
+        "seed": trainer.recipe.seed,
+        "steps": trainer.finished_steps,
+        "tokens": trainer.tokens,
+        "flops": trainer.flops,
+        "updates": dict(trainer.policies.update_counts),
+    }
+    chosen = run.best_step
+    if chosen is not None:
+        summary["chosen"] = chosen
+        _load_best(run, chosen)
+    with progress_shown(trainer, "the end", run.observer.message):
+        after = end_figures(trainer, run.observer.message)
+    recorder.name_set_aside()
+    counts = run.directory.read("before_counts.json")
+    summary["before"] = run.before
+    summary["after"] = estimates_json(after)
+    summary["change"] = estimates_json(paired_changes(after, counts)) if counts else {}
+    summary["alarms"] = recorder.alarms_json()
+    files = {AFTER_PROBLEMS: problems_json(after), "summary.json": summary}
+    run.disk(run.directory.write_with_hashes, files, run.record.growing_files())
+    return RunResult(directory=run.directory.path, summary=summary)
+
+
+def _load_best(run: ActiveRun, step: int) -> None:
+    """Load what the policies were after ``step`` steps: the best of the evaluations on validation problems."""
+    trainer = run.trainer
+    if step == trainer.finished_steps:
+        return
+    tensors, documents = manifest.checkpoint_at(run.directory, step).load()
+    trainer.load(documents["state"], tensors, documents.get(AHEAD))
+    run.observer.message(f"the end is the state after step {step}, the best in {trainer.recipe.evaluation.best}")
+
+
+# -- What a run begins with, and what it goes back to
+
+
+def _measure_start(run: ActiveRun) -> dict[str, Any]:
     """Metrics before training; measured now if their files are not there."""
+    directory = run.directory
     saved_figures = directory.read("before.json")
     if saved_figures is not None and (directory.path / "before_counts.json").exists():
         return dict(saved_figures)
-    for line in (*too_long_notes(trainer), *crowded_notes(trainer)) if saved is None else ():
-        observer.message(line)
-    with progress_shown(trainer, "the start", observer.message):
-        figures = final_figures(trainer)
-    start_files = {"before_counts.json": counts_json(figures), "before.json": estimates_json(figures)}
-    stepped = saved is not None and saved.checkpoint.step
-    if stepped and not hash_entries(start_files).items() <= directory.recorded_hashes().items():
+    if run.begun_from is None:
+        for line in (*too_long_notes(run.trainer), *crowded_notes(run.trainer)):
+            run.observer.message(line)
+    with progress_shown(run.trainer, "the start", run.observer.message):
+        figures = final_figures(run.trainer)
+    files = {"before_counts.json": counts_json(figures), "before.json": estimates_json(figures)}
+    if run.begun_from is not None and run.begun_from.checkpoint.step > 0:
+        _check_same_start(directory, files)
+    run.disk(directory.write_with_hashes, files)
+    return files["before.json"]
+
+
+def _check_same_start(directory: RunDirectory, files: Mapping[str, Any]) -> None:
+    """Raise RunDirectoryError where figures of the start that were lost come out otherwise than they were."""
+    if not hash_entries(files).items() <= directory.recorded_hashes().items():
         raise RunDirectoryError(
             f"{directory.path / 'before.json'} was lost, and the start's figures come out otherwise on this machine; "
             "restore it, or start anew"
         )
-    retry_on_full_disk(directory.write_with_hashes, start_files)
-    return start_files["before.json"]
 
 
-def _remember_answers(directory: RunDirectory, trainer: CoTrainer, saved: manifest.VerifiedCheckpoint | None) -> None:
+def _remember_answers(run: ActiveRun) -> None:
     """Remember the answers of other servers in steps that will be collected again, so that they are not asked again."""
-    if any(policy.outside for policy in trainer.recipe.policies.values()):
-        with Ledger(directory.episodes) as ledger:
-            later = [step for step in ledger.steps() if saved is None or step >= saved.checkpoint.step]
-            trainer.backend.cache_remote_answers(t for step in later for e in ledger.read(step) for t in e.traces)
+    if not any(policy.outside for policy in run.trainer.recipe.policies.values()):
+        return
+    first = 0 if run.begun_from is None else run.begun_from.checkpoint.step
+    with Ledger(run.directory.episodes) as ledger:
+        steps = [step for step in ledger.steps() if step >= first]
+        episodes = (episode for step in steps for episode in ledger.read(step))
+        run.trainer.backend.cache_remote_answers(trace for episode in episodes for trace in episode.traces)
 
 
-def _restore_checkpoint(
-    directory: RunDirectory, trainer: CoTrainer, saved: manifest.VerifiedCheckpoint | None, observer: Observer
-) -> None:
-    """Load the checkpoint, and cut the files back to what they were when it was saved."""
+def _restore_checkpoint(run: ActiveRun, saved: manifest.VerifiedCheckpoint | None) -> None:
+    """Load the checkpoint, and cut the files back to what they were when it was saved; None: to the start."""
+    trainer = run.trainer
+    directory = run.directory
     documents: dict[str, Any] = {}
+    metrics_size = 0
     if saved is not None:
         tensors, documents = saved.load()
         trainer.load(documents["state"], tensors, documents.get(AHEAD))
-        observer.message(
+        metrics_size = saved.files[manifest.METRICS].bytes
+        run.observer.message(
             f"resuming after step {trainer.finished_steps} of {trainer.recipe.steps}: {', '.join(tensors)} verified"
         )
     restore_limits(trainer.policies, trainer.engine, documents)
-    cut_to_size(directory.metrics, saved.files[manifest.METRICS].bytes if saved else 0)
+    cut_to_size(directory.metrics, metrics_size)
     for path in (directory.timings, directory.path / SKIPPED):
         truncate_after(path, trainer.finished_steps - 1)
     trainer.flops = sum(flops_of(row) for row in rows_of(directory.metrics))
@@ -313,34 +461,45 @@ def _restore_checkpoint(
         ledger.truncate_after(trainer.finished_steps - 1)
 
 
-def _roll_back(directory: RunDirectory, trainer: CoTrainer, error: NotFinite, observer: Observer) -> None:
+def _roll_back(run: ActiveRun, error: NotFinite) -> None:
     """Roll back to the newest checkpoint and go on with another seed. Raises Diverged if that was done before."""
-    saved = manifest.newest_checkpoint(directory)
+    trainer = run.trainer
+    saved = manifest.newest_checkpoint(run.directory)
     advice = "lower the learning rate, or look at the rewards"
-    if saved is None or trainer.rollback_count:
-        again = "and so it was after going back to a checkpoint"
-        what = "there is no checkpoint to go back to" if saved is None else again
-        kept_note = "" if saved is None else f"; {saved.checkpoint.path} is kept"
-        raise Diverged(f"stopped after step {trainer.finished_steps}: {error}, {what}; {advice}{kept_note}") from error
-    observer.message(
-        f"going back to {saved.checkpoint.path.name}, and on from there with other draws: {error}; {advice}"
-    )
+    stopped = f"stopped after step {trainer.finished_steps}: {error}"
+    if saved is None:
+        raise Diverged(f"{stopped}, there is no checkpoint to go back to; {advice}") from error
+    place = saved.checkpoint.path
+    if trainer.rollback_count > 0:
+        raise Diverged(
+            f"{stopped}, and so it was after going back to a checkpoint; {advice}; {place} is kept"
+        ) from error
+    run.observer.message(f"going back to {place.name}, and on from there with other draws: {error}; {advice}")
     trainer.backend.cache_remote_answers(())  # with another seed, requests are others
-    _restore_checkpoint(directory, trainer, saved, observer)
+    _restore_checkpoint(run, saved)
     trainer.reseed(1)
-    _save_checkpoint(directory, trainer, manifest.CheckpointRecord(directory))
+    _save_checkpoint(run.directory, trainer, manifest.CheckpointRecord(run.directory))
 
 
-def _load_best(directory: RunDirectory, trainer: CoTrainer, step: int, observer: Observer) -> None:
-    """Load what the policies were after ``step`` steps: the best of the evaluations on validation problems."""
-    if step == trainer.finished_steps:
-        return
-    tensors, documents = manifest.checkpoint_at(directory, step).load()
-    trainer.load(documents["state"], tensors, documents.get(AHEAD))
-    observer.message(f"the end is the state after step {step}, the best in {trainer.recipe.evaluation.best}")
+def _recover(run: ActiveRun, lost: ProcessLost) -> None:
+    """Start processes again that were lost, and go on from the newest checkpoint, or the start, with the same draws."""
+    saved = manifest.newest_checkpoint(run.directory) if run.is_measured else None
+    where = "the start" if saved is None else saved.checkpoint.path.name
+    run.observer.message(f"{lost}; going back to {where}")
+    run.trainer.backend.restart_lost_processes()
+    if saved is None:
+        run.trainer.reset_run()
+    if run.is_measured:
+        _restore_checkpoint(run, saved)
+    else:
+        _begin(run)
+
+
+# -- Leaving a run so that it can be resumed
 
 
 def _saved_step(directory: RunDirectory) -> int:
+    """Steps finished at the newest checkpoint, -1 for none."""
     checkpoint = checkpoints.latest_checkpoint(directory.checkpoints)
     return -1 if checkpoint is None else checkpoint.step
 
@@ -348,138 +507,38 @@ def _saved_step(directory: RunDirectory) -> int:
 def _save_checkpoint(directory: RunDirectory, trainer: CoTrainer, record: manifest.CheckpointRecord) -> None:
     """Raises NotFinite for weights that no run can go on with."""
     tensors = trainer.policies.checkpoint_parts()
-    more = {} if (played := trainer.rollouts.state()) is None else {AHEAD: played}
-    more |= memory_limits(trainer.policies, trainer.engine)
-    documents = {"state": trainer.state(), manifest.RECORD: record.to_json(), **more}
+    documents = {"state": trainer.state(), manifest.RECORD: record.to_json()}
+    ahead = trainer.rollouts.state()
+    if ahead is not None:
+        documents[AHEAD] = ahead
+    documents |= memory_limits(trainer.policies, trainer.engine)
     saved: Any = directory.read("recipe.json")
     best = best_step(directory, trainer.recipe.evaluation.best)
-    keep_every, kept = int(saved.get("keep_every", 0)), [] if best is None else [best]
     checkpoints.save_checkpoint(
-        directory.checkpoints, trainer.finished_steps, tensors, documents, keep_every=keep_every, kept=kept
+        directory.checkpoints,
+        trainer.finished_steps,
+        tensors,
+        documents,
+        keep_every=int(saved.get("keep_every", 0)),
+        kept=[] if best is None else [best],
     )
 
 
-def _run_steps(
-    directory: RunDirectory,
-    trainer: CoTrainer,
-    before: Mapping[str, Any],
-    record: manifest.CheckpointRecord,
-    checkpoint_every: int,
-    observer: Observer,
-    retry_on_full_disk: DiskRetry,
-) -> RunResult:
-    recipe = trainer.recipe
-    reported_tasks: set[str] = set()
-    first = trainer.finished_steps  # first step that this command does
-    last_evaluated_step, guard = last_measured(directory), SkipGuard()
-    monitor = Monitor(problems=recipe.tasks_per_step)
-    for row in rows_of(directory.metrics):
-        monitor.add_row(row)
-        guard.add_row(row)
-    metrics, timings, ledger = (
-        JsonlWriter(directory.metrics, shows_progress=True),
-        JsonlWriter(directory.timings),
-        Ledger(directory.episodes),
+def _save_interrupted(run: ActiveRun) -> None:
+    """Save the last finished step, where there is one to be saved, and say how the run goes on."""
+    trainer = run.trainer
+    if run.is_measured and trainer.finished_steps > run.saved_step:
+        # From a state that cannot be saved the run could not go on either: it will, from the checkpoint before.
+        with suppress(NotFinite, ProcessLost):
+            _save_checkpoint(run.directory, trainer, run.record)
+    run.observer.message(
+        f"stopped after step {max(trainer.finished_steps, run.saved_step)} of {trainer.recipe.steps}; "
+        f"nothing is lost. Go on with: cotrain resume {run.directory.path}"
     )
 
-    def save() -> None:
-        metrics.sync()
-        ledger.sync()
-        retry_on_full_disk(_save_checkpoint, directory, trainer, record)
 
-    with metrics, timings, ledger, _durable_on_exit(metrics, ledger):
-        while True:
-            step = trainer.finished_steps - 1  # index of the last finished step, -1 before the first
-            if trainer.is_evaluation_due() and last_evaluated_step < step + 1:
-                row = curve_row(trainer, step=step)
-                retry_on_full_disk(metrics.append, row)
-                observer.update(row)
-                last_evaluated_step = step + 1
-                if best_step(
-                    directory, recipe.evaluation.best
-                ) == last_evaluated_step and last_evaluated_step > _saved_step(directory):
-                    save()
-            if trainer.is_done:
-                break
-            due = trainer.finished_steps > 0 and trainer.finished_steps % checkpoint_every == 0
-            if due and trainer.finished_steps > _saved_step(directory):
-                save()
-            with _first_play_shown(trainer, first, observer):
-                result = trainer.step()
-            _name_set_aside(trainer, reported_tasks, observer)
-            retry_on_full_disk(ledger.append, int(result.row["step"]), result.episodes, result.advantages)
-            retry_on_full_disk(metrics.append, result.row)
-            retry_on_full_disk(timings.append, timings_row(result))
-            observer.update({**result.row, "seconds": sum(result.seconds.values()), **throughput_row(result)})
-            if result.skipped_updates:
-                with JsonlWriter(directory.path / SKIPPED) as skipped:
-                    for batch in result.skipped_updates:
-                        skipped.append(batch)
-            for line in short_of(result.row):
-                observer.message(line)
-            for alarm in monitor.add_row(result.row):
-                observer.message(with_examples(alarm, ledger.read).line())
-            guard.add_row(result.row)
-    for alarm in monitor.end_run():
-        observer.message(alarm.line())
-    if trainer.finished_steps > _saved_step(directory):
-        retry_on_full_disk(_save_checkpoint, directory, trainer, record)
-    spent = {
-        "steps": trainer.finished_steps,
-        "tokens": trainer.tokens,
-        "flops": trainer.flops,
-        "updates": dict(trainer.policies.update_counts),
-    }
-    chosen = best_step(directory, recipe.evaluation.best)
-    if chosen is not None:
-        spent["chosen"] = chosen
-        _load_best(directory, trainer, chosen, observer)
-    with progress_shown(trainer, "the end", observer.message):
-        after, counts = end_figures(trainer, observer.message), directory.read("before_counts.json")
-    _name_set_aside(trainer, reported_tasks, observer)
-    summary = {
-        "recipe": recipe.name,
-        "seed": recipe.seed,
-        **spent,
-        "before": before,
-        "after": estimates_json(after),
-        "change": estimates_json(paired_changes(after, counts)) if counts else {},
-        "alarms": [with_examples(alarm, ledger.read).to_json() for alarm in monitor.alarms],
-    }
-    retry_on_full_disk(
-        directory.write_with_hashes,
-        {AFTER_PROBLEMS: problems_json(after), "summary.json": summary},
-        record.growing_files(),
-    )
-    return RunResult(directory=directory.path, summary=summary)
-
-
-@contextmanager
-def _first_play_shown(trainer: CoTrainer, first: int, observer: Observer) -> Iterator[None]:
-    """Say how far the play of the command's first step is, which may take minutes while nobody knows how long a step
-    lasts."""
-    if trainer.finished_steps == first:
-        what = f"  step {first + 1}: played {{}} episodes"
-        trainer.runner.progress = lambda total: ProgressPrinter(total, what, observer.message, at_once=True).add
-    try:
-        yield
-    finally:
-        trainer.runner.progress = None
-
-
-def _name_set_aside(trainer: CoTrainer, reported_tasks: set[str], observer: Observer) -> None:
-    """Say of each problem that did not fit, once."""
-    for task, why in trainer.set_aside().items():
-        if task not in reported_tasks:
-            reported_tasks.add(task)
-            observer.message(f"note: problem {task} is set aside: {why}")
-
-
-@contextmanager
-def _durable_on_exit(*files: JsonlWriter | Ledger) -> Iterator[None]:
-    """Sync the files on the way out, also through an interruption: the checkpoint saved next counts on them."""
-    try:
-        yield
-    finally:
-        for file in files:
-            file.sync()
+def _note_stop(run: ActiveRun, error: Exception) -> None:
+    """Write down what ended a run by itself, where it has come to something that can be looked at."""
+    if run.is_measured or isinstance(error, ServerSilent):
+        with suppress(OSError, CotrainError):
+            run.directory.write(STOPPED, {"steps": run.trainer.finished_steps, "error": error_text(error)})

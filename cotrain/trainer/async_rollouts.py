@@ -26,7 +26,6 @@ devices or processes than those that learn, it begins beside the update (``overl
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -36,6 +35,7 @@ from typing import Any
 from cotrain.config.policies import Learning
 from cotrain.config.recipe import Recipe, cap_path
 from cotrain.core.errors import ConfigError
+from cotrain.core.stage_clock import StageClock
 from cotrain.core.types import Completion, Episode, State, Trace, take_fields
 from cotrain.inference.contract import ContextLimitedEngine, Engine, HoldingEngine, Request
 from cotrain.storage.ledger import episode_from_json, episode_to_json
@@ -71,21 +71,23 @@ class RolloutCounter:
     """Counts what happens while a batch is collected."""
 
     def __init__(self, engine: Engine, policies: PolicyStore) -> None:
-        self._engine, self._policies = engine, policies
-        self._counts, self._outside = engine.counts(), policies.outside_counts()
-        self._began = time.perf_counter()
+        self._engine = engine
+        self._policies = policies
+        self._counts_before = engine.counts()
+        self._outside_before = policies.outside_counts()
+        self.clock = StageClock()  # who collects the episodes does it within a stage of this clock
 
     def result_of(self, episodes: tuple[Episode, ...]) -> RolloutBatch:
         """The batch, once its episodes are over."""
-        counts = {key: value - self._counts.get(key, 0.0) for key, value in self._engine.counts().items()}
-        outside = {key: value - self._outside[key] for key, value in self._policies.outside_counts().items()}
-        short = [handle.name + MEMORY_SUFFIX for handle in self._policies]
+        counts = {key: value - self._counts_before.get(key, 0.0) for key, value in self._engine.counts().items()}
+        outside = {key: value - self._outside_before[key] for key, value in self._policies.outside_counts().items()}
+        oom_keys = [handle.name + MEMORY_SUFFIX for handle in self._policies]
         return RolloutBatch(
             episodes=episodes,
             outside={key: value for key, value in outside.items() if not key.endswith(SECONDS_SUFFIX)},
-            oom_counts={key: counts[key] for key in short if counts.get(key)},
+            oom_counts={key: counts[key] for key in oom_keys if counts.get(key)},
             seconds={key: value for key, value in (counts | outside).items() if key.endswith(SECONDS_SUFFIX)},
-            wall=time.perf_counter() - self._began,
+            wall=self.clock.total,
         )
 
 
@@ -98,7 +100,8 @@ class StoppableEngine:
     held_rollout: HeldRollout[RolloutBatch] | None = None  # rollouts that run during an update and wait for its weights
 
     def __init__(self, engine: Engine, stopping: Callable[[], int]) -> None:
-        self.engine, self.stopping = engine, stopping
+        self.engine = engine
+        self.stopping = stopping
         if isinstance(engine, ContextLimitedEngine):
             self.context = engine.context
 
@@ -121,8 +124,9 @@ class StoppableEngine:
 
     def raise_if_stopped(self) -> None:
         """Raises Interrupted where the run is asked to stop."""
-        if asked := int(self.given_up) if self.beside_update else self.stopping():
-            raise Interrupted(asked)
+        signal = int(self.given_up) if self.beside_update else self.stopping()
+        if signal:
+            raise Interrupted(signal)
 
 
 class RolloutPipeline:
@@ -130,19 +134,26 @@ class RolloutPipeline:
 
     def __init__(self, engine: StoppableEngine, async_steps: int, *, apart: bool) -> None:
         """``engine``: through which steps are played; ``apart``: may that go on while policies are updated?"""
-        self.async_steps, self._engine = async_steps, engine
+        self.async_steps = async_steps
+        self._engine = engine
+
+        # With async_steps > 0: the batches of the step that is due and of those after it, and the thread of rollouts
+        # that run beside an update.
+        self.ready: tuple[RolloutBatch, ...] = ()
         self._apart = ThreadPoolExecutor(1, thread_name_prefix="play") if async_steps and apart else None
-        self._early_thread: ThreadPoolExecutor | None = None  # the thread of rollouts that begin during the update
-        # before them
-        self.ready: tuple[RolloutBatch, ...] = ()  # with async_steps > 0: the batches of the step that is due and of
-        # those after it
-        self._early: tuple[int, RolloutBatch] | None = None  # with async_steps = 0: a step whose rollouts began early,
-        # and its batch
+
+        # With async_steps = 0: a step whose rollouts began during the update before them, with its batch, and the
+        # thread of such rollouts.
+        self._early: tuple[int, RolloutBatch] | None = None
+        self._early_thread: ThreadPoolExecutor | None = None
 
     def take_early(self, step: int) -> RolloutBatch | None:
         """The play of ``step`` that was made beside the update before it, if it was."""
-        early, self._early = self._early, None
-        return early[1] if early is not None and early[0] == step else None
+        early = self._early
+        self._early = None
+        if early is None or early[0] != step:
+            return None
+        return early[1]
 
     def missing_steps(self, step: int, *, until: int) -> range:
         """With a lag: the steps, of the run's ``until``, that have to be played before ``step`` is learned from."""
@@ -210,23 +221,26 @@ class RolloutPipeline:
 
     def state(self) -> State | None:
         """Batches that were collected and not learned from yet, for a checkpoint; None if there are none."""
-        plays: list[State] = [
-            {
-                "episodes": [episode_to_json(episode) for episode in played.episodes],
-                "outside": dict(played.outside),
-                "oom_counts": dict(played.oom_counts),
-            }
-            for played in self.ready
-        ]
-        return None if not plays else plays[0] if self.async_steps == 1 else {"plays": plays}
+        batches = [_batch_to_json(batch) for batch in self.ready]
+        if not batches:
+            return None
+        if self.async_steps == 1:
+            return batches[0]
+        return {"plays": batches}
 
     def load(self, state: Mapping[str, Any] | None) -> None:
         """Restore what ``state`` gave. Raises StateError."""
         self._early = None
-        plays = (
-            [] if state is None else [state] if self.async_steps == 1 else take_fields("plays ahead", state, "plays")[0]
-        )
-        self.ready = tuple(map(_batch_from_json, plays))
+        self.ready = tuple(_batch_from_json(batch) for batch in self._saved_batches(state))
+
+    def _saved_batches(self, state: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
+        """The batches in what ``state`` gave."""
+        if state is None:
+            return []
+        if self.async_steps == 1:
+            return [state]
+        (batches,) = take_fields("plays ahead", state, "plays")
+        return list(batches)
 
     def close(self) -> None:
         for thread in (self._apart, self._early_thread):
@@ -234,24 +248,34 @@ class RolloutPipeline:
                 thread.shutdown()
 
 
-def _batch_from_json(play: Mapping[str, Any]) -> RolloutBatch:
-    episodes, outside, shortages = take_fields("play ahead", play, "episodes", "outside", "oom_counts")
+def _batch_to_json(batch: RolloutBatch) -> State:
+    return {
+        "episodes": [episode_to_json(episode) for episode in batch.episodes],
+        "outside": dict(batch.outside),
+        "oom_counts": dict(batch.oom_counts),
+    }
+
+
+def _batch_from_json(batch: Mapping[str, Any]) -> RolloutBatch:
+    episodes, outside, oom_counts = take_fields("play ahead", batch, "episodes", "outside", "oom_counts")
     return RolloutBatch(
-        episodes=tuple(map(episode_from_json, episodes)), outside=outside, oom_counts=shortages, seconds={}
+        episodes=tuple(map(episode_from_json, episodes)), outside=outside, oom_counts=oom_counts, seconds={}
     )
 
 
 def as_restored(batch: RolloutBatch) -> RolloutBatch:
-    """The play as a checkpoint gives it back: what protocols noted is JSON."""
-    return replace(
-        batch, episodes=tuple(replace(e, traces=tuple(map(_trace_as_restored, e.traces))) for e in batch.episodes)
-    )
+    """The batch as a checkpoint gives it back: what protocols noted is JSON."""
+    return replace(batch, episodes=tuple(map(_episode_as_restored, batch.episodes)))
+
+
+def _episode_as_restored(episode: Episode) -> Episode:
+    return replace(episode, traces=tuple(map(_trace_as_restored, episode.traces)))
 
 
 def _trace_as_restored(trace: Trace) -> Trace:
-    return replace(
-        trace, findings=json.loads(json.dumps(trace.findings)), metadata=json.loads(json.dumps(trace.metadata))
-    )
+    findings = json.loads(json.dumps(trace.findings))
+    metadata = json.loads(json.dumps(trace.metadata))
+    return replace(trace, findings=findings, metadata=metadata)
 
 
 def check_async_steps(recipe: Recipe, async_steps: int) -> None:
@@ -261,13 +285,15 @@ def check_async_steps(recipe: Recipe, async_steps: int) -> None:
         raise ConfigError(
             f"--async-steps {async_steps}: expected 0 to {ASYNC_STEPS[-1]}: how many updates a play does not wait for"
         )
-    for name, policy in recipe.policies.items() if async_steps else ():
+    if async_steps == 0:
+        return
+    for name, policy in recipe.policies.items():
         if isinstance(policy, Learning) and policy.reset_to_start:
             raise ConfigError(
                 f"--async-steps {async_steps}: policy {name!r} is reset to its initial weights between two "
                 "steps (reset_to_start), and the second would be played by the weights before; give --async-steps 0"
             )
-    for name, objective in recipe.objectives.items() if async_steps else ():
+    for name, objective in recipe.objectives.items():
         needs = objective.algorithm.needs()
         if needs.on_policy and not needs.off_policy_corrected:
             raise ConfigError(
@@ -281,4 +307,6 @@ def updates_behind(traces: Sequence[Trace], policy: str, version: int) -> dict[s
     """``{policy}/updates_behind``: updates between what a policy said and its ``version``, on average; nothing where it
     said nothing."""
     behind = [version - trace.version for trace in traces if trace.policy == policy]
-    return {f"{policy}/updates_behind": sum(behind) / len(behind)} if behind else {}
+    if not behind:
+        return {}
+    return {f"{policy}/updates_behind": sum(behind) / len(behind)}

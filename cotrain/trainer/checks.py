@@ -25,7 +25,7 @@ PROPORTION_OF_FAILURES = 0.5  # a step in which more episodes than this broke of
 def check_rollouts(
     step: int, phase: Phase, objectives: Mapping[str, Objective], episodes: Sequence[Episode], executor: RolloutRunner
 ) -> None:
-    """The episodes of one step, which ``executor`` has played."""
+    """Check the episodes of one step, which ``executor`` has played."""
     check_mass_failure(f"step {step + 1}", episodes, executor.set_aside)
     check_roles_asked(f"phase {phase.name!r}", phase.protocol, episodes)
     asked = executor.fields_by_group.pop(step, {})
@@ -34,24 +34,28 @@ def check_rollouts(
 
 
 def check_mass_failure(where: str, episodes: Sequence[Episode], set_aside: Mapping[str, str]) -> None:
-    """``where``: which episodes these are, "step 3"; ``set_aside``: the problems that did not fit, and why."""
+    """Raise TooManyFailures where most episodes broke off, TooLong where no problem fitted. ``where``: which episodes
+    these are, "step 3"; ``set_aside``: the problems that did not fit, and why."""
     failed = [episode.failure for episode in episodes if episode.failure]
-    if failed and set(failed) == {TOO_LONG} and len(failed) == len(episodes):
+    all_too_long = set(failed) == {TOO_LONG} and len(failed) == len(episodes)
+    if all_too_long:
         raise TooLong(f"no problem fits, {where}: {next(iter(set_aside.values()))}")
     if len(failed) > PROPORTION_OF_FAILURES * len(episodes):
         raise TooManyFailures(f"{where}: {len(failed)} of {len(episodes)} episodes failed, the first with: {failed[0]}")
 
 
 def check_measured(where: str, episodes: Sequence[Episode], set_aside: Mapping[str, str]) -> None:
-    """The same of held-out problems, of which those that did not fit are left out, however many they are."""
-    check_mass_failure(where, [e for e in episodes if e.failure != TOO_LONG] or episodes, set_aside)
+    """Check held-out problems in the same way; those that did not fit are left out, however many they are."""
+    fitting = [episode for episode in episodes if episode.failure != TOO_LONG]
+    check_mass_failure(where, fitting or episodes, set_aside)
 
 
 def check_servers_answer(where: str, handles: Iterable[PolicyHandle], outside: Mapping[str, float]) -> None:
-    """A server that is gone is not to be trained without, nor measured. ``outside``: what the policies counted
-    ``where``."""
+    """Raise ServerSilent for a server that is gone: the run would train without it, or measure nothing. ``outside``:
+    what the policies counted ``where``."""
     for handle in handles:
-        answers, failed = (outside.get(f"{handle.name}/remote/{what}", 0.0) for what in ("answers", "failed"))
+        answers = outside.get(f"{handle.name}/remote/answers", 0.0)
+        failed = outside.get(f"{handle.name}/remote/failed", 0.0)
         if failed > PROPORTION_OF_FAILURES * answers:
             raise ServerSilent(
                 f"{where}: {failed:.0f} of {answers:.0f} requests to policy {handle.name!r} had no answer: "
@@ -60,8 +64,9 @@ def check_servers_answer(where: str, handles: Iterable[PolicyHandle], outside: M
 
 
 def check_roles_asked(where: str, protocol: RolloutFn, episodes: Sequence[Episode], what: str = "learned") -> None:
-    """A protocol that asks nobody. ``what`` cannot be done with that."""
-    if episodes and not any(episode.traces or episode.failure for episode in episodes):
+    """Raise ConfigError for a protocol that asks nobody. ``what``: cannot be done with that, "learned"."""
+    asks = any(episode.traces or episode.failure for episode in episodes)
+    if episodes and not asks:
         raise ConfigError(
             f"{where}: protocol {protocol_name(protocol)!r} asked no role in any of {len(episodes)} episodes, so "
             f"nothing can be {what}; call one, as in `await roles.solver(problem=task.prompt)`"
@@ -69,9 +74,11 @@ def check_roles_asked(where: str, protocol: RolloutFn, episodes: Sequence[Episod
 
 
 def check_answers_graded(where: str, episodes: Sequence[Episode], figures: Iterable[str]) -> None:
-    """A solver that is measured, and of whose answers nobody noted whether they are right: its 0 would be no figure."""
-    for role in [name.removesuffix("/pass@1") for name in figures if name.endswith("/pass@1")]:
-        answers = [trace for e in episodes for trace in e.traces if trace.role == role and not trace.failure]
+    """Raise ConfigError for a solver of whose answers nobody noted whether they are right: its 0 would be no figure."""
+    solvers = [name.removesuffix("/pass@1") for name in figures if name.endswith("/pass@1")]
+    traces = [trace for episode in episodes for trace in episode.traces if not trace.failure]
+    for role in solvers:
+        answers = [trace for trace in traces if trace.role == role]
         if answers and all(CORRECT.of(trace) is None for trace in answers):
             raise ConfigError(
                 f"{where}: measure_solver({role!r}) counts right answers, but the protocol notes of none of "
@@ -83,31 +90,41 @@ def check_answers_graded(where: str, episodes: Sequence[Episode], figures: Itera
 def check_one_prompt_per_group(
     name: str, objective: Objective, episodes: Sequence[Episode], asked_fields: Mapping[str, Mapping[str, str]]
 ) -> None:
-    """An algorithm that compares traces must compare answers to one prompt, unless the protocol says what a group is.
-    ``asked_fields``: ``RolloutContext.fields_by_group``."""
-    needs, first = objective.algorithm.needs(), dict[str, Mapping[str, str]]()
-    for trace in (
-        trace for e in episodes for trace in e.traces if trace.role in objective.roles and needs.min_group_size > 1
-    ):
-        fields = asked_fields.get(str(replace(trace.address, path=())))
-        read = {reward.name for reward in trace.rewards} & set(map(str, needs.reward_signals))
-        if fields is None or trace.failure or not read:
-            continue  # its group has a name, or it is not compared
-        first_fields = first.setdefault(trace.group, fields)
-        for field_name in (field for field in fields if fields[field] != first_fields[field]):
-            texts = first_fields[field_name], fields[field_name]
-            first_text, this_text = (shorten(text, 50, placeholder=" …") for text in texts)
+    """Raise ConfigError where an algorithm would compare answers to different prompts, unless the protocol says what a
+    group is. ``asked_fields``: ``RolloutContext.fields_by_group``."""
+    needs = objective.algorithm.needs()
+    if needs.min_group_size <= 1:
+        return  # it compares nothing
+    compared_rewards = {str(signal) for signal in needs.reward_signals}
+    fields_of_group: dict[str, Mapping[str, str]] = {}  # what the first trace of each was asked
+    for episode in episodes:
+        for trace in episode.traces:
+            fields = asked_fields.get(str(replace(trace.address, path=())))  # None: its group has a name
+            rewarded = any(reward.name in compared_rewards for reward in trace.rewards)
+            if fields is None or trace.role not in objective.roles or trace.failure or not rewarded:
+                continue
+            first_fields = fields_of_group.setdefault(trace.group, fields)
+            _check_same_fields(name, trace.role, first_fields, fields)
+
+
+def _check_same_fields(name: str, role: str, first: Mapping[str, str], other: Mapping[str, str]) -> None:
+    """Raise ConfigError where two traces of one group were asked different things."""
+    for field, text in other.items():
+        if text != first[field]:
+            first_text = shorten(first[field], 50, placeholder=" …")
+            other_text = shorten(text, 50, placeholder=" …")
             raise ConfigError(
-                f"objective {name!r} compares the answers of role {trace.role!r} to one task with each other, but they "
-                f"were asked different things: {field_name} was {first_text!r} and {this_text!r}; name what is to be "
-                f"compared, as in roles.{trace.role}(group=…) with one name for one prompt, or "
-                f"group=roles.{trace.role}.whole_group where all of them are meant"
+                f"objective {name!r} compares the answers of role {role!r} to one task with each other, but they "
+                f"were asked different things: {field} was {first_text!r} and {other_text!r}; name what is to be "
+                f"compared, as in roles.{role}(group=…) with one name for one prompt, or "
+                f"group=roles.{role}.whole_group where all of them are meant"
             )
 
 
 def check_group_sizes(name: str, objective: Objective, traces: Sequence[Trace], episodes: int) -> None:
-    """An algorithm that compares traces must get some to compare. A role that speaks in some episodes only (a digest of
-    what a search found) may be alone by chance; then its traces have no spread and are counted as such."""
+    """Raise ConfigError where an algorithm that compares traces has none to compare. A role that speaks in some
+    episodes only (a digest of what a search found) may be alone by chance; then its traces have no spread and are
+    counted as such."""
     groups = {trace.trajectory_id: trace.group for trace in traces}  # all that was paid as one is one to compare
     if len(groups) < episodes:
         return

@@ -9,7 +9,6 @@ greedy solutions). The training split is never used: curves come from "validatio
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from cotrain.config.evaluation import Evaluation
@@ -40,34 +39,30 @@ def measure_protocol(
     group_size: int,
     greedy: bool = True,
 ) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
-    """Play and measure. Returns the figures and the sampled episodes they were taken from. Episodes that broke off are
-    left out and counted. Raises TooManyFailures where most of them did, TooLong where no problem fits, ConfigError for
-    a protocol that asks nobody, or notes of no answer whether it is right."""
+    """Play a protocol on held-out problems, and measure. Returns the figures and the sampled episodes they were taken
+    from. Episodes that broke off are left out and counted. Raises TooManyFailures where most of them did, TooLong where
+    no problem fits, ConfigError for a protocol that asks nobody, or notes of no answer whether it is right."""
+    where = f"held-out problems of {split}"
 
     def play_held_out(player: RolloutRunner, members: int) -> tuple[Episode, ...]:
-        protocol, where = evaluation.protocol, f"held-out problems of {split}"
+        protocol = evaluation.protocol
         episodes = player.collect(protocol, tasks, step=EVALUATION_STEP, split=split, group_size=members)
         check_measured(where, episodes, player.set_aside)
         check_roles_asked(where, protocol, episodes, "measured")
-        for why, count in Counter(map(_break_of, episodes)).items():
-            if why:
-                first = next(episode.task_id for episode in episodes if episode.failure == why)
-                executor.set_aside.setdefault(first, f"{count} of {len(episodes)} episodes on {where} broke off: {why}")
+        for why, broken in _broken_by_reason(episodes).items():
+            note = f"{len(broken)} of {len(episodes)} episodes on {where} broke off: {why}"
+            executor.set_aside.setdefault(broken[0].task_id, note)
         return episodes
 
     played = play_held_out(executor, group_size)
     found: dict[str, Estimate] = {}
     for measure in evaluation.measures:
         figures = measure(played)
-        for key in figures.keys() & found.keys():
-            one, other = found[key].value, figures[key].value
-            if not math.isclose(one, other, abs_tol=1e-9):
-                hint = "leave one out, or give it another name, as in measure_judge('second', gap='second/gap')"
-                raise ConfigError(f"evaluation: two measures give {key!r}, {one:.3f} and {other:.3f}; {hint}")
+        _check_same_values(found, figures)
         found |= figures
     is_graded = any(task.gradable for task in tasks)
     if is_graded:
-        check_answers_graded(f"held-out problems of {split}", played, found)
+        check_answers_graded(where, played, found)
     else:
         found = without_truth(found) | answer_agreement_of(played)
     found |= broken_off_share(played) | failed_shares(played)
@@ -100,13 +95,32 @@ def failed_shares(episodes: Sequence[Episode]) -> dict[str, Estimate]:
             row = counts.setdefault(trajectory.role, {}).setdefault(episode.task, {"failed": 0.0, "all": 0.0})
             row["failed"] += float(trajectory.failure is not None and episode.failure is None)
             row["all"] += 1.0
-    return defined_figures(
-        {
-            f"{role}/failed": make_figure(tasks, Share("failed", "all"), sum(row["all"] for row in tasks.values()))
-            for role, tasks in sorted(counts.items())
-            if any(row["failed"] for row in tasks.values())
-        }
-    )
+    figures = {}
+    for role, rows in sorted(counts.items()):
+        if any(row["failed"] for row in rows.values()):
+            total = sum(row["all"] for row in rows.values())
+            figures[f"{role}/failed"] = make_figure(rows, Share("failed", "all"), total)
+    return defined_figures(figures)
+
+
+def _check_same_values(found: Mapping[str, Estimate], figures: Mapping[str, Estimate]) -> None:
+    """Raise ConfigError where two measures give one figure different values."""
+    for key in figures.keys() & found.keys():
+        first = found[key].value
+        second = figures[key].value
+        if not math.isclose(first, second, abs_tol=1e-9):
+            hint = "leave one out, or give it another name, as in measure_judge('second', gap='second/gap')"
+            raise ConfigError(f"evaluation: two measures give {key!r}, {first:.3f} and {second:.3f}; {hint}")
+
+
+def _broken_by_reason(episodes: Sequence[Episode]) -> dict[str, list[Episode]]:
+    """The episodes that the protocol broke off, by why."""
+    broken: dict[str, list[Episode]] = {}
+    for episode in episodes:
+        why = _break_of(episode)
+        if why:
+            broken.setdefault(why, []).append(episode)
+    return broken
 
 
 def _break_of(episode: Episode) -> str:
@@ -115,9 +129,13 @@ def _break_of(episode: Episode) -> str:
 
 
 def greedy_names(figures: Mapping[str, Estimate]) -> dict[str, Estimate]:
-    """Those figures of a greedy play that are kept, under their names there."""
-    split = ((*key.partition("/"), value) for key, value in figures.items())
-    return {f"{role}/{GREEDY_NAMES[name]}": value for role, _, name, value in split if name in GREEDY_NAMES}
+    """The figures of a greedy play that are kept, by their names there."""
+    greedy: dict[str, Estimate] = {}
+    for key, value in figures.items():
+        role, _, name = key.partition("/")
+        if name in GREEDY_NAMES:
+            greedy[f"{role}/{GREEDY_NAMES[name]}"] = value
+    return greedy
 
 
 def evaluation_seed(seed: int) -> int:

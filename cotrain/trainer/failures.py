@@ -1,4 +1,4 @@
-"""What interrupts training: updates that are not finite, lost processes, and signals that ask a run to stop.
+"""Interruptions of training: updates that are not finite, lost processes, and signals that ask a run to stop.
 
 An update whose loss or gradient is not finite changes nothing (``learner/learner.py``). Its batch is written to
 ``skipped.jsonl``, as the addresses of its rollouts in the ledger. Three such updates among twenty of one policy, a
@@ -22,7 +22,9 @@ from cotrain.core.errors import CotrainError, EngineLost, ProcessLost, RankShort
 from cotrain.core.verbosity import count_of, shows_notes
 from cotrain.metrics.starved import NON_FINITE_SUFFIX
 
-MAX_SKIPS, SKIP_WINDOW = 3, 20  # skipped updates of a policy, and the updates that they are counted among
+MAX_SKIPS = 3  # skipped updates of a policy that end an attempt
+SKIP_WINDOW = 20  # the last updates of it, among which they are counted
+MAX_LOSSES = 3  # losses of processes in a row, without a step between them, that end a run
 
 
 class NotFinite(CotrainError):
@@ -33,14 +35,12 @@ class Diverged(CotrainError):
     """Training cannot go on from where it is, or with the processes that it has; the checkpoint before is kept."""
 
 
-LOSSES = 3  # of processes, in a row without a step between them
-
-
 class LostProcesses:
     """Counts processes that were lost since the run last got further than before."""
 
     def __init__(self) -> None:
-        self._furthest, self._count = -1, 0
+        self._furthest = -1  # the most steps that were finished at a loss
+        self._count = 0
 
     def count_loss(self, finished: int, lost: ProcessLost) -> None:
         """One more, when so many steps were finished. Raises Diverged when it is enough. A rank that had too little
@@ -49,13 +49,13 @@ class LostProcesses:
             return
         self._count = 1 if finished > self._furthest else self._count + 1
         self._furthest = max(self._furthest, finished)
-        if isinstance(lost, EngineLost) or self._count >= LOSSES:
-            again = f"; {count_of(self._count, 'time')} in a row without a step between them"
-            times = "" if isinstance(lost, EngineLost) else again
-            raise Diverged(
-                f"stopped after step {finished}: {lost}{times}; look at the machine's memory and at the processes, "
-                "then `cotrain resume` goes on from the newest checkpoint"
-            ) from lost
+        look = "look at the machine's memory and at the processes"
+        advice = f"{look}, then `cotrain resume` goes on from the newest checkpoint"
+        if isinstance(lost, EngineLost):  # which was started again and again before it is told
+            raise Diverged(f"stopped after step {finished}: {lost}; {advice}") from lost
+        if self._count >= MAX_LOSSES:
+            times = f"{count_of(self._count, 'time')} in a row without a step between them"
+            raise Diverged(f"stopped after step {finished}: {lost}; {times}; {advice}") from lost
 
 
 class SkipGuard:

@@ -24,14 +24,12 @@ rest).
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cotrain.algorithms.contract import LossTerm, with_context
 from cotrain.core.types import FAILED, Episode
-from cotrain.distributed.contract import ProcessStats, process_metrics
 from cotrain.distributed.policy_handles import ComputeShape
 from cotrain.learner.batching import computed_samples
 from cotrain.trainer.policy_store import PolicyStore
@@ -42,7 +40,7 @@ Sequences = Sequence[tuple[tuple[int, ...], tuple[int, ...]]]  # (prompt [P], sa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenWork:
-    """What went through a model."""
+    """Counts of the tokens that went through a model."""
 
     tokens: int
     predicted: int  # places from which something was predicted
@@ -65,9 +63,10 @@ def decoding_work(lengths: Iterable[tuple[int, int]]) -> TokenWork:
 
 def sequence_work(sequences: Sequences) -> TokenWork:
     """Prompts and answers that are all known: each distinct prompt once, and every answer token is predicted."""
-    start, rest = prefill_work(p for p, _ in sequences), decoding_work((len(p), len(t)) for p, t in sequences)
-    predicted = sum(len(t) for _, t in sequences)
-    return TokenWork(tokens=start.tokens + rest.tokens, predicted=predicted, pairs=start.pairs + rest.pairs)
+    prompts = prefill_work(prompt for prompt, _ in sequences)
+    answers = decoding_work((len(prompt), len(answer)) for prompt, answer in sequences)
+    predicted = sum(len(answer) for _, answer in sequences)
+    return TokenWork(tokens=prompts.tokens + answers.tokens, predicted=predicted, pairs=prompts.pairs + answers.pairs)
 
 
 def forward_flops(shape: ComputeShape, work: TokenWork) -> int:
@@ -86,55 +85,40 @@ class FlopsMeter:
     """Adds up what one step costs."""
 
     def __init__(self, policies: PolicyStore) -> None:
-        self._shapes = {handle.name: shape for handle in policies if (shape := handle.shape()) is not None}
+        shapes = {handle.name: handle.shape() for handle in policies}
+        self._shapes = {name: shape for name, shape in shapes.items() if shape is not None}
         self._scoring = {handle.name for handle in policies if handle.spec.scores}
         self._spent: Counter[tuple[str, str]] = Counter()
 
     def count_rollouts(self, episodes: Sequence[Episode]) -> None:
-        """What the roles were asked and said. A reward model that plays a role is asked and says nothing."""
-        traces = [t for e in episodes for t in e.traces if t.finish != FAILED]
-        for name in sorted({t.policy for t in traces} & set(self._shapes)):
-            policy_traces = [t for t in traces if t.policy == name]
-            prompt_part = "scoring" if name in self._scoring else "prefill"
-            self._spent[name, prompt_part] += forward_flops(
-                self._shapes[name], prefill_work(t.prompt_ids for t in policy_traces)
+        """Count what the roles were asked and said. A reward model that plays a role is asked and says nothing."""
+        traces = [trace for episode in episodes for trace in episode.traces if trace.finish != FAILED]
+        for name in sorted({trace.policy for trace in traces} & set(self._shapes)):
+            shape = self._shapes[name]
+            own_traces = [trace for trace in traces if trace.policy == name]
+            prompts = prefill_work(trace.prompt_ids for trace in own_traces)
+            answers = decoding_work(
+                (len(trace.prompt_ids), len(trace.token_ids)) for trace in own_traces if trace.token_ids
             )
-            sampling_work = decoding_work((len(t.prompt_ids), len(t.token_ids)) for t in policy_traces if t.token_ids)
-            self._spent[name, "sampling"] += forward_flops(self._shapes[name], sampling_work)
+            prompt_part = "scoring" if name in self._scoring else "prefill"
+            self._spent[name, prompt_part] += forward_flops(shape, prompts)
+            self._spent[name, "sampling"] += forward_flops(shape, answers)
 
     def count_scoring(self, policy: str, sequences: Sequences) -> None:
-        """Tokens of others that a policy was asked about."""
+        """Count tokens of others that a policy was asked about."""
         self._spent[policy, "scoring"] += forward_flops(self._shapes[policy], sequence_work(sequences))
 
     def count_learning(self, policy: str, term: LossTerm) -> None:
-        """What a policy was trained on."""
-        samples = [term.samples[i] for i in computed_samples(term)] if term.samples else []
-        work = sequence_work([(s.prompt_ids, with_context(s.token_ids, s.context_tokens)[0]) for s in samples])
-        self._spent[policy, "learning"] += learning_flops(self._shapes[policy], work)
+        """Count what a policy was trained on."""
+        sequences = []
+        for i in computed_samples(term) if term.samples else ():
+            sample = term.samples[i]
+            whole_ids, _ = with_context(sample.token_ids, sample.context_tokens)
+            sequences.append((sample.prompt_ids, whole_ids))
+        self._spent[policy, "learning"] += learning_flops(self._shapes[policy], sequence_work(sequences))
 
     def take_row(self) -> dict[str, int]:
         """``{policy}/flops/{part}`` since the last call."""
-        spent, self._spent = self._spent, Counter()
+        spent = self._spent
+        self._spent = Counter()
         return {f"{name}/flops/{part}": count for (name, part), count in sorted(spent.items()) if count}
-
-
-# -- Wall seconds of a step, by what was done and by who did it.
-
-
-class StageClock:
-    """Wall seconds by stage."""
-
-    def __init__(self, work: Callable[[], Mapping[str, ProcessStats]]) -> None:
-        """``work``: what each process has done so far."""
-        self._work, self._before = work, work()
-        self.laps: dict[str, float] = {}
-        self._since = time.perf_counter()
-
-    def end_stage(self, stage: str) -> None:
-        now = time.perf_counter()
-        self.laps[stage] = self.laps.get(stage, 0.0) + now - self._since
-        self._since = now
-
-    def process_metrics(self) -> dict[str, float | str]:
-        """What each process did in this time, up to the last lap."""
-        return process_metrics(self._before, self._work(), sum(self.laps.values()))

@@ -15,6 +15,7 @@ Equal sums count half; 0.5 is chance. Left out: solutions of several turns.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -31,15 +32,32 @@ from cotrain.rollout.role import Role
 from cotrain.trainer.policy_store import PolicyStore
 
 BEST_OF = 8
-MOST_NATS = 100.0  # of a token, for the interval of a mean
+MOST_NATS = 100.0  # a token's surprisal counts as this at most, for the interval of a mean
 SURPRISAL = Bounded(lambda sums: ratio(sums["nats"], sums["tokens"]), 0.0, MOST_NATS, frozenset(("nats", "tokens")))
-ScoredTruth = tuple[float, bool]  # its sum, and the truth
+ScoredTruth = tuple[float, bool]  # the sum of a solution or a step, and whether it is right
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredSolution:
+    """A solution, and what an implicit reward model says of each of its tokens."""
+
+    trace: Trace
+    logprobs: torch.Tensor  # [T] of the policy
+    rewards: torch.Tensor  # [T] log-ratios to the reference; zeros without one
+
+    @property
+    def is_right(self) -> bool:
+        return CORRECT.require(self.trace)
+
+    @property
+    def scored(self) -> ScoredTruth:
+        return float(self.rewards.sum()), self.is_right
 
 
 def implied_figures(
     judges: Sequence[Implied], episodes: Sequence[Episode], policies: PolicyStore, roles: Mapping[str, Role]
 ) -> dict[str, Estimate]:
-    """Of each judge on ``episodes``, of held-out problems, with the truth noted."""
+    """The figures of each judge on ``episodes`` of held-out problems, whose truth was noted."""
     results: dict[str, Estimate] = {}
     for judge in judges:
         results |= _judge_figures(judge, episodes, policies, roles[judge.role])
@@ -49,62 +67,78 @@ def implied_figures(
 def _judge_figures(
     judge: Implied, episodes: Sequence[Episode], policies: PolicyStore, role: Role
 ) -> dict[str, Estimate]:
-    task_traces = {
-        task: [t for t in traces if CORRECT.of(t) is not None and not t.turns]
+    solutions_by_task = _score_solutions(judge, episodes, policies, role)
+    if not any(solutions_by_task.values()):
+        return {}
+    renderer = policies.renderers[role.policy]
+    counts = {task: _count_task(solutions, renderer) for task, solutions in solutions_by_task.items()}
+
+    def total(name: str) -> float:
+        return sum(row[name] for row in counts.values())
+
+    figures = {}
+    if judge.replies:
+        figures[f"{judge.policy}/surprisal"] = make_figure(counts, SURPRISAL, total("tokens"))
+    if judge.reference is not None:
+        pairs = Share("ordered", "pairs")
+        step_pairs = Share("step_ordered", "step_pairs")
+        best = Share("best", "enough")
+        figures[f"{judge.policy}/pair_accuracy"] = make_figure(counts, pairs, total("pairs"))
+        figures[f"{judge.policy}/step_pair_accuracy"] = make_figure(counts, step_pairs, total("step_pairs"))
+        figures[f"{judge.role}/best@{BEST_OF}"] = make_figure(counts, best, total("enough"))
+    return defined_figures(figures)
+
+
+def _score_solutions(
+    judge: Implied, episodes: Sequence[Episode], policies: PolicyStore, role: Role
+) -> dict[int, list[ScoredSolution]]:
+    """The solutions to each problem that are one turn and whose truth is known, scored by the judge."""
+    traces_of = {
+        task: [trace for trace in traces if CORRECT.of(trace) is not None and not trace.turns]
         for task, traces in traces_by_task(episodes, judge.role).items()
     }
-    flat = [trace for traces in task_traces.values() for trace in traces]
-    if not flat:
+    pairs = [(trace.prompt_ids, trace.token_ids) for traces in traces_of.values() for trace in traces]
+    if not pairs:
         return {}
-    pairs = [(trace.prompt_ids, trace.token_ids) for trace in flat]
     temperature = 1.0 if role.sampling.is_greedy else role.sampling.temperature
-    policy_logprobs = policies[judge.policy].logprobs(pairs, temperature=temperature)
-    reference_logprobs = policy_logprobs
+    logprobs = policies[judge.policy].logprobs(pairs, temperature=temperature)
+    reference = logprobs
     if judge.reference is not None:
-        reference_logprobs = policies[judge.reference].logprobs(pairs, temperature=temperature)
-    rewards = {
-        str(t.address): (a - b).double() for t, a, b in zip(flat, policy_logprobs, reference_logprobs, strict=True)
+        reference = policies[judge.reference].logprobs(pairs, temperature=temperature)
+    scores = iter(zip(logprobs, reference, strict=True))
+    solutions: dict[int, list[ScoredSolution]] = {}
+    for task, traces in traces_of.items():
+        solutions[task] = []
+        for trace in traces:
+            own, other = next(scores)
+            solutions[task].append(ScoredSolution(trace=trace, logprobs=own, rewards=(own - other).double()))
+    return solutions
+
+
+def _count_task(solutions: Sequence[ScoredSolution], renderer: Rendering) -> dict[str, float]:
+    """What is counted of the solutions to one problem."""
+    scored_solutions = [solution.scored for solution in solutions]
+    scored_steps: list[ScoredTruth] = []
+    for solution in solutions:
+        scored_steps += _score_steps(solution.trace, solution.rewards, renderer)
+    right = [solution for solution in solutions if solution.is_right]
+    enough = len(scored_solutions) >= BEST_OF
+    chosen = scored_solutions[:BEST_OF]
+    best = enough and best_is_right([score for score, _ in chosen], [is_right for _, is_right in chosen])
+    return {
+        **_pair_counts(scored_solutions, ""),
+        **_pair_counts(scored_steps, "step_"),
+        "nats": -sum(float(solution.logprobs.sum()) for solution in right),
+        "tokens": float(sum(len(solution.trace.token_ids) for solution in right)),
+        "best": float(best),
+        "enough": float(enough),
     }
-    logs = {str(t.address): float(a.sum()) for t, a in zip(flat, policy_logprobs, strict=True)}
-    renderer = policies.renderers[role.policy]
-    counts = {}
-    for task, traces in task_traces.items():
-        token_rewards = [rewards[str(trace.address)] for trace in traces]
-        scored_solutions = [
-            (float(reward.sum()), CORRECT.require(trace)) for trace, reward in zip(traces, token_rewards, strict=True)
-        ]
-        scored_steps = [
-            said for t, reward in zip(traces, token_rewards, strict=True) for said in _score_steps(t, reward, renderer)
-        ]
-        chosen, enough = scored_solutions[:BEST_OF], len(scored_solutions) >= BEST_OF
-        best = enough and best_is_right([score for score, _ in chosen], [right for _, right in chosen])
-        counts[task] = {
-            **_pair_counts(scored_solutions, ""),
-            **_pair_counts(scored_steps, "step_"),
-            "nats": -sum(logs[str(t.address)] for t in traces if CORRECT.of(t)),
-            "tokens": float(sum(len(t.token_ids) for t in traces if CORRECT.of(t))),
-            "best": float(best),
-            "enough": float(enough),
-        }
-    total = {name: sum(row[name] for row in counts.values()) for name in ("pairs", "step_pairs", "enough", "tokens")}
-    surprisal = {f"{judge.policy}/surprisal": make_figure(counts, SURPRISAL, total["tokens"])} if judge.replies else {}
-    if judge.reference is None:
-        return defined_figures(surprisal)
-    return defined_figures(
-        {
-            **surprisal,
-            f"{judge.policy}/pair_accuracy": make_figure(counts, Share("ordered", "pairs"), total["pairs"]),
-            f"{judge.policy}/step_pair_accuracy": make_figure(
-                counts, Share("step_ordered", "step_pairs"), total["step_pairs"]
-            ),
-            f"{judge.role}/best@{BEST_OF}": make_figure(counts, Share("best", "enough"), total["enough"]),
-        }
-    )
 
 
 def _score_steps(trace: Trace, rewards: torch.Tensor, renderer: Rendering) -> list[ScoredTruth]:
     """Each step's sum and truth; [] where steps were not checked."""
-    right, spans = STEP_OK.of(trace), STEPS.of(trace)
+    right = STEP_OK.of(trace)
+    spans = STEPS.of(trace)
     if not right or not spans or len(right) != len(spans):
         return []
     ends = renderer.offsets(trace.token_ids)

@@ -26,7 +26,7 @@ from cotrain.core.errors import EngineLost
 from cotrain.inference.contract import HoldingEngine
 from cotrain.trainer.failures import Interrupted
 
-Result = TypeVar("Result")  # of a play
+Result = TypeVar("Result")  # what a play returns
 
 
 class HeldRollout(Generic[Result]):
@@ -34,11 +34,12 @@ class HeldRollout(Generic[Result]):
 
     def __init__(self, engine: HoldingEngine, held: Collection[str]) -> None:
         self._engine = engine
-        self._publish: Callable[[], None] | None = None  # what brings the new weights, once they are there
+        self._publish: Callable[[], None] | None = None  # publishes the new weights, once they are there
         self._is_learned = threading.Event()  # the new weights are there, or the play is given up
         self._is_settled = threading.Event()  # they are published, or the play is over
-        self._is_published, self._is_given_up = False, False
-        self._error: BaseException | None = None  # of publishing
+        self._is_published = False
+        self._is_given_up = False
+        self._error: BaseException | None = None  # raised by publishing
         self._future: Future[Result] | None = None
         engine.hold(held)
 
@@ -96,4 +97,6 @@ class HeldRollout(Generic[Result]):
         wait([self._future])
         with suppress(EngineLost):  # the next one that is begun holds nobody
             self._engine.hold(())
-        return None if self._is_given_up or self._future.exception() is not None else self._future.result()
+        if self._is_given_up or self._future.exception() is not None:
+            return None
+        return self._future.result()

@@ -36,57 +36,63 @@ class PolicyStore:
 
     @property
     def renderers(self) -> dict[str, Rendering]:
-        """Of the policies that are asked."""
+        """The renderers of the policies that are asked, by their names."""
         return {h.name: h.renderer for h in self if h.renderer is not None}
 
     @property
     def update_counts(self) -> dict[str, int]:
-        """Optimiser steps, of the policies that are trained."""
+        """Optimiser steps so far of each policy that is trained."""
         return {h.name: h.version for h in self if h.spec.trained}
 
     def begin_at(self, moment: datetime | None) -> None:
         """Chat templates that ask for the time are told this one, the beginning of the run."""
+        if moment is None:
+            return
         for renderer in self.renderers.values():
-            if moment is not None and isinstance(renderer, Renderer):
+            if isinstance(renderer, Renderer):
                 renderer.set_time(moment)
 
     def report_to(self, tell: Callable[[str], None]) -> None:
-        """What servers of policies say goes there from now on."""
+        """From now on ``tell`` is told what servers of policies say."""
         for handle in self:
             handle.tell = tell
 
     def followers_of(self, policy: str) -> list[PolicyHandle]:
-        """Those that change after an update of this one."""
+        """The policies that change after an update of this one."""
         return [h for h in self if h.spec.source_policy == policy]
 
     def reset_policies(self, anew: Iterable[str] = ()) -> list[str]:
-        """Before a step is played: policies of ``anew`` get a new optimiser, and those whose iteration is over begin
-        the next one with the weights of their start; who did the latter."""
+        """Reset policies before a step is played: those of ``anew`` get a new optimiser, and those whose iteration is
+        over begin the next one with their initial weights. Returns the latter."""
         for name in anew:
             self[name].reset_optimizer()
         asked = [h for h in self if isinstance(h.spec, Learning) and h.spec.reset_to_start]
         return [handle.name for handle in asked if handle.reset_weights()]
 
     def served_versions(self) -> dict[str, int]:
-        """Of every policy that changes and is asked: what the engine is told."""
+        """The versions that the engine is told: of every policy that changes and is asked."""
         return {h.name: h.version for h in self if h.changes and h.renderer is not None}
 
     def outside_counts(self) -> dict[str, float]:
-        """What the policies count that answer from outside: ``{policy}/remote/answers`` and so on."""
-        counts = [(key, value) for handle in self for key, value in handle.counts().items()]
-        return {key: value for key, value in counts if not key.endswith(SCORING_OOM)}
+        """Counts of the policies that answer from outside: ``{policy}/remote/answers`` and so on."""
+        counts: dict[str, float] = {}
+        for handle in self:
+            counts |= handle.counts()
+        return {key: value for key, value in counts.items() if not key.endswith(SCORING_OOM)}
 
     def scoring_oom_counts(self) -> dict[str, float]:
         """How often memory ran out while a policy scored, by its key in a row; a learner reports its own."""
-        counts = [(handle.name, handle.counts()) for handle in self]
-        return {name + MEMORY_SUFFIX: own.get(f"{name}/{SCORING_OOM}", 0.0) for name, own in counts}
+        return {
+            handle.name + MEMORY_SUFFIX: handle.counts().get(f"{handle.name}/{SCORING_OOM}", 0.0) for handle in self
+        }
 
     def check_same_tokenizer(self, objective: str, speaker: str, others: Iterable[str]) -> None:
         """Raise ConfigError if one of these policies does not read the tokens that ``speaker`` samples."""
         speaker_handle = self[speaker]
+        vocabulary = vocabulary_of(speaker_handle.renderer)
         for name in others:
             other = self[name]
-            if other.renderer is not None and vocabulary_of(other.renderer) != vocabulary_of(speaker_handle.renderer):
+            if other.renderer is not None and vocabulary_of(other.renderer) != vocabulary:
                 raise ConfigError(
                     f"objective {objective!r}: policy {name!r} ({other.spec.model}) has another tokenizer than "
                     f"{speaker!r} ({speaker_handle.spec.model}), whose tokens it is to score; use models with one "
@@ -101,7 +107,8 @@ class PolicyStore:
         return {h.name: h.tensors() for h in self if h.changes}
 
     def checkpoint_parts(self) -> dict[str, Mapping[str, torch.Tensor] | TensorParts]:
-        """The same for a checkpoint, or who writes it. Raises NotFinite for weights that no run can go on with."""
+        """``tensors`` for a checkpoint, or who writes them. Raises NotFinite for weights that no run can go on
+        with."""
         parts = {h.name: h.checkpoint_tensors() for h in self if h.changes}
         for policy, group in parts.items():
             if not is_finite(group):

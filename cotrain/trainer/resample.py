@@ -27,23 +27,32 @@ def with_replacements(
     recipe: Recipe, step: int, seed: int, tasks: Sequence[Task], collect: Callable[..., tuple[Episode, ...]]
 ) -> tuple[Episode, ...]:
     """The episodes of a step's ``tasks`` and those of the problems that replace what has no spread: one with a label
-    where that has one. ``play``: tasks, and the place of the ``first`` one, to episodes. ``seed``: of the draws."""
-    objective, share = recipe.objectives[recipe.leading_objective], recipe.share_at(step)
-    episodes = newest = collect(tasks)
+    where that has one. ``collect``: plays tasks, of which the ``first`` one has this place in the step. ``seed``: the
+    run's, by which they are drawn."""
+    objective = recipe.objectives[recipe.leading_objective]
+    episodes = collect(tasks)
+    newest = episodes
     played = list(tasks)
     for _ in range(recipe.refill):
-        flat = flat_places(newest, objective)
+        flat = [played[place] for place in flat_places(newest, objective)]
         if not flat:
             break
-        begin, first = step * ROUNDS + len(played) - len(tasks), len(played)
-        for place, old in enumerate((played[place] for place in flat), begin):
-            split = "train" if old.labelled else UNLABELLED
-            task = train_task(recipe.tasks, seed, "refill", place, split, share)
-            audited = old.labelled or recipe.audits is None
-            played.append(task if audited else replace(task, gradable=False))
+        first = len(played)
+        drawn = first - len(tasks)  # replacements so far, in this step's own part of the stream
+        for place, old in enumerate(flat, step * ROUNDS + drawn):
+            played.append(_replacement_of(old, recipe, step, seed, place))
         newest = collect(played[first:], first=first)
         episodes = (*episodes, *newest)
     return episodes
+
+
+def _replacement_of(old: Task, recipe: Recipe, step: int, seed: int, place: int) -> Task:
+    """The problem at this place of the stream of replacements: with a label where ``old`` has one."""
+    split = "train" if old.labelled else UNLABELLED
+    task = train_task(recipe.tasks, seed, "refill", place, split, recipe.share_at(step))
+    if old.labelled or recipe.audits is None:
+        return task
+    return replace(task, gradable=False)  # only the audited problems of the step itself are graded
 
 
 def flat_places(episodes: Sequence[Episode], objective: Objective) -> list[int]:
@@ -51,7 +60,7 @@ def flat_places(episodes: Sequence[Episode], objective: Objective) -> list[int]:
     reads."""
     read = {signal.name for signal in objective.algorithm.needs().reward_signals}
     spread: set[int] = set()
-    first: dict[str, tuple[float, ...]] = {}  # what the first answer of each group earned
+    first: dict[str, tuple[float, ...]] = {}  # rewards of the first answer of each group
     for episode in episodes:
         for trace in trajectories_in(episode):
             if trace.role in objective.roles and trace.failure is None:

@@ -28,7 +28,7 @@ TOLERANCE = 1e-5  # largest distance of two numbers that count as equal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnchangedCount:
-    """Of ``weights`` numbers, how many are the same as before."""
+    """How many of ``weights`` numbers are the same as before."""
 
     weights: int
     same: int  # in bfloat16
@@ -48,38 +48,45 @@ def compare_tensors(before: torch.Tensor, after: torch.Tensor) -> UnchangedCount
     """Compare two tensors of one shape, any device and dtype; on the CPU. Raises ValueError for another shape."""
     if before.shape != after.shape:
         raise ValueError(f"unchanged needs one shape, found {tuple(before.shape)} and {tuple(after.shape)}")
-    one, other = (tensor.detach().cpu().to(torch.bfloat16).float() for tensor in (before, after))
-    distance = (one - other).abs()
+    distance = (_as_bfloat16(before) - _as_bfloat16(after)).abs()
     return UnchangedCount(
         weights=distance.numel(), same=int((distance == 0).sum()), near=int((distance <= TOLERANCE).sum())
     )
 
 
+def _as_bfloat16(tensor: torch.Tensor) -> torch.Tensor:
+    """The numbers that bfloat16 has for these, on the CPU."""
+    return tensor.detach().cpu().to(torch.bfloat16).float()
+
+
 def compare_pairs(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> UnchangedCount:
-    """Over (before, after) of several tensors, one after the other."""
+    """Compare (before, after) of several tensors, one pair after the other."""
     return sum((compare_tensors(before, after) for before, after in pairs), NOTHING)
 
 
 def compare_models(
     before: Iterator[tuple[str, torch.Tensor]], after: Mapping[str, torch.Tensor]
 ) -> UnchangedCount | None:
-    """Over all weights of a model, by name; None where the two do not have the same names and shapes."""
+    """Compare all weights of a model, by name; None where the two do not have the same names and shapes."""
     known = dict(before)
     if known.keys() != after.keys() or any(known[name].shape != tensor.shape for name, tensor in after.items()):
         return None
     return compare_pairs((known[name], tensor) for name, tensor in after.items())
 
 
-SAME, NEAR = "update_sparsity", "update_sparsity_1e-5"
+SAME = "update_sparsity"
+NEAR = "update_sparsity_1e-5"
 
 
 def update_sparsity(
     policies: Iterable[PolicyHandle], *, seed: int, say: Callable[[str], None] = lambda line: None
 ) -> dict[str, Estimate]:
-    """Of every policy that is trained by a gradient. ``seed``: of the run, at which fresh adapters were drawn."""
+    """The shares of unchanged weights of every policy that is trained by a gradient. ``seed``: the run's, by which
+    fresh adapters were drawn."""
     starts: dict[tuple[object, ...], dict[str, torch.Tensor]] = {}  # one start at a time
     shares: dict[str, Estimate] = {}
-    for policy in sorted((p for p in policies if p.spec.trained), key=lambda p: (p.spec.model, p.spec.kind, p.name)):
+    trained = [policy for policy in policies if policy.spec.trained]
+    for policy in sorted(trained, key=lambda policy: (policy.spec.model, policy.spec.kind, policy.name)):
         try:
             counted = None if policy.sharded else _count_unchanged(policy, seed, starts)
         except (UserError, *MEMORY_ERRORS) as error:
@@ -100,7 +107,7 @@ def update_sparsity(
 def _count_unchanged(
     policy: PolicyHandle, seed: int, starts: dict[tuple[object, ...], dict[str, torch.Tensor]]
 ) -> UnchangedCount | None:
-    """None where start and end cannot be held against each other."""
+    """Compare a policy's weights with its initial ones; None where they cannot be held against each other."""
     spec = policy.spec
     assert isinstance(spec, Learning)
     now = dict(policy.weights())
@@ -133,10 +140,11 @@ def _start_weights(spec: Learning) -> dict[str, torch.Tensor]:
 
 
 def _count_merged(policy: str, spec: Adapter, seed: int, now: Mapping[str, torch.Tensor]) -> UnchangedCount | None:
-    """The adapter is compared in its base: merged before, merged now."""
-    from cotrain.models.adapters import AdapterBase, merged_pairs  # with PEFT, which only adapters need
+    """Compare an adapter in its base: merged before, merged now."""
+    from cotrain.models.adapters import AdapterBase, merged_pairs  # imports PEFT, which only adapters need
 
-    base, lora = AdapterBase(spec.model, **spec.load_options), spec.lora
+    base = AdapterBase(spec.model, **spec.load_options)
+    lora = spec.lora
     weights = sum(parameter.numel() for parameter in base.module.parameters())
     if lora.path is not None:
         base.load(policy, lora.path)

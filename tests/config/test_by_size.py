@@ -14,7 +14,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from cotrain.cli.main import main
-from cotrain.config.large_model_defaults import overrides_by_size, size_notes
+from cotrain.config.large_model_defaults import large_policies, size_notes
 from cotrain.config.override import override
 from cotrain.config.registry import make_recipe
 from cotrain.core.errors import ConfigError, ModelError
@@ -92,9 +92,8 @@ def test_what_is_given_counts_and_a_resumed_run_has_what_it_had(models):
     older = {name: value for name, value in made.origin.arguments.items() if name != "verifier_lr"}
     assert make_recipe("tango", older, again=True).policies["verifier"].lr == 2e-4  # a parameter that it did not have
     author = replace(made.policies["generator"], micro_tokens=8192)
-    assert overrides_by_size({"a": author, "b": replace(author, micro_tokens=2048)}) == {
-        "policies.b.micro_tokens": 1024
-    }
+    assert large_policies({"a": author, "b": replace(author, micro_tokens=2048)}) == ["b"]
+    assert made.origin.by_size["policies.generator.micro_tokens"] == 1024
     assert recipe_json(made, checkpoint_every=1)["origin"]["by_size"]["lr"] == 1e-5
 
 

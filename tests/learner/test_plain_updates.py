@@ -17,7 +17,8 @@ from cotrain.config.override import override
 from cotrain.core.types import Trace
 from cotrain.recipes.grpo import grpo
 from cotrain.rollout import common_roles
-from cotrain.trainer.trainer import CoTrainer, StepResult
+from cotrain.trainer.step_meter import StepResult
+from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 
 SIZE = {"model": TINY, "tasks": EASY, "steps": 4, "tasks_per_step": 4, "group_size": 4, "evaluation_tasks": 1}

@@ -16,6 +16,7 @@ from cotrain.metrics.alarms import BANDS, Monitor, applicable_bands, check_rows,
 from cotrain.metrics.table import metric_with_key
 from cotrain.recipes.grpo import grpo
 from cotrain.runs import run as loop
+from cotrain.runs import step_recorder
 from cotrain.runs.run import Interrupted
 from cotrain.storage.ledger import Ledger
 from tests.helpers import EASY, TINY
@@ -367,7 +368,7 @@ class Listener:
 def test_a_run_says_an_alarm_once_and_keeps_it_through_an_interruption(tmp_path, monkeypatch):
     """With a band that the first step leaves: reward hacking, after one row instead of ten."""
     quick = replace(next(b for b in BANDS if b.name == "reward hacking"), window=1, rule=Always())
-    monkeypatch.setattr(loop, "Monitor", partial(Monitor, bands=(quick,)))
+    monkeypatch.setattr(step_recorder, "Monitor", partial(Monitor, bands=(quick,)))
     whole, interrupted, resumed = Listener(), Listener(), Listener()
     made = grpo(model=TINY, steps=2, tasks=EASY, kl=0.0, tasks_per_step=3, group_size=4, evaluation_tasks=1)
     recipe = replace(made, evaluation=replace(made.evaluation, group_size=1, greedy=False, splits=()))

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from cotrain.cli.main import main
-from cotrain.config.override import override
 from cotrain.core.errors import DataError
 from cotrain.formats.role_prompts import REVIEW_OWN
 from cotrain.formats.role_replies import step_verdicts
@@ -13,7 +12,7 @@ from cotrain.formats.verdicts import read_genrm
 from cotrain.pretraining.reviews import gold_reviews, own_reviews, verifier_of
 from cotrain.pretraining.solutions import choose_step_format, solver_of
 from cotrain.recipes.grpo import grpo
-from cotrain.runs.choose_formats import AnswerFormat, choose_answer_overrides
+from cotrain.runs.choose_formats import AnswerFormat, choose_answer_format
 from tests.helpers import EASY, TINY
 
 ROW = {"id": "1", "problem": "Q?", "steps": ["3 + 4 = 7", "7 * 2 = 15", "so \\boxed{15}"], "label": 1}
@@ -149,8 +148,8 @@ def test_solutions_are_cut_as_a_run_cuts_them(tmp_path, other):
     path, heard = problems(tmp_path), []
     for answer in ("last-number", "tags"):
         recipe = grpo(model=other, tasks=EASY)
-        settings, _ = choose_answer_overrides(recipe, AnswerFormat(answer=answer), device="cpu", say=heard.append)
-        steps = override(recipe, settings).roles["solver"].step_format
+        own, _ = choose_answer_format(recipe, AnswerFormat(answer=answer), device="cpu", say=heard.append)
+        steps = own.roles["solver"].step_format
         role = choose_step_format(solver_of(other, answer), other, path, say=heard.append)
         assert role.step_format == steps and (steps is None) == (answer == "tags")
     assert any(line.startswith("steps as sentences, as most of 8 answers are written") for line in heard)

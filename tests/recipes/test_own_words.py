@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from cotrain.config.override import override
 from cotrain.config.policies import Program, RewardModel
 from cotrain.config.recipe import Recipe
 from cotrain.config.registry import find_recipe
@@ -22,7 +21,7 @@ from cotrain.prompts.byte_tokenizer import STOP, ByteRenderer
 from cotrain.recipes import NAMES as SHIPPED
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
-from cotrain.runs.choose_formats import AnswerFormat, choose_answer_overrides
+from cotrain.runs.choose_formats import AnswerFormat, choose_answer_format
 from tests.helpers import EASY
 
 ENDS = {
@@ -143,10 +142,9 @@ def test_a_solver_in_its_own_words_is_worth_what_it_is_in_tags(name, settings, f
     how = AnswerFormat(answer=form, steps_as="lines")
     if name in REFUSED and not settings:
         with pytest.raises(ConfigError, match=r"in tags alone|no role 'solver'"):
-            choose_answer_overrides(recipe, how, device="cpu", say=lambda text: None, look=False)
+            choose_answer_format(recipe, how, device="cpu", say=lambda text: None, look=False)
         return
-    chosen, _ = choose_answer_overrides(recipe, how, device="cpu", say=lambda text: None, look=False)
-    own = override(recipe, chosen)
+    own, _ = choose_answer_format(recipe, how, device="cpu", say=lambda text: None, look=False)
     writers = [role for role in own.roles.values() if role.parse is parse_solution and role.prompt != "{solution}"]
     assert all((role.answer_format, role.step_format) == (form, "lines") for role in writers)
     words, tags = (played(own, form, free=free) if free else played(recipe, form, free=free) for free in (True, False))

@@ -10,6 +10,7 @@ import pytest
 from cotrain_zoo.dsm import dsm
 
 from cotrain.cli.main import main
+from cotrain.config.edits import overrides_since
 from cotrain.config.override import override
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.formats.role_prompts import SOLVE_OWN
@@ -26,7 +27,7 @@ from cotrain.runs.choose_formats import (
     SampledText,
     answer_lines,
     answers_refusal,
-    choose_answer_overrides,
+    choose_answer_format,
     read_texts,
 )
 from tests.helpers import EASY, TINY
@@ -40,7 +41,8 @@ def silent(text):
 
 def chosen(recipe, answer=None, prompt=None, say=silent, steps=None, look=False):
     how = AnswerFormat(answer=answer, prompt=prompt, steps_as=steps)
-    return choose_answer_overrides(recipe, how, device="cpu", say=say, look=look)[0]
+    changed, _ = choose_answer_format(recipe, how, device="cpu", say=say, look=look)
+    return overrides_since(recipe, changed)
 
 
 def said(*texts, finish="stop"):
@@ -149,7 +151,7 @@ def test_a_look_says_how_many_rounds_there_are_and_a_trial_is_short_and_goes_on(
     heard.clear()
     recipe = override(plain, ["roles.solver.prompt=Say something {problem}"])
     how = AnswerFormat(answer="auto")
-    choose_answer_overrides(recipe, how, device="cpu", say=heard.append, trial=True)
+    choose_answer_format(recipe, how, device="cpu", say=heard.append, trial=True)
     assert f"2 problems, to see how it answers (at most {2 * limit:,} tokens)" in heard[0]
     assert sum(line.startswith("  …") for line in heard) == 2 and heard[-1].startswith("note: 2 of 2 answers ")
 

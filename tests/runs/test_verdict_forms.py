@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cotrain.cli.main import main
+from cotrain.config.edits import overrides_since
 from cotrain.config.override import override
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Span
@@ -27,8 +28,8 @@ from cotrain.runs.choose_formats import (
     AnswerFormat,
     Reading,
     SampledText,
-    choose_answer_overrides,
-    choose_verdict_overrides,
+    choose_answer_format,
+    choose_verdict_format,
     review_lines,
     reviews_refusal,
 )
@@ -44,7 +45,8 @@ def silent(text):
 
 def chosen(recipe, verdict=None, prompt=None, say=silent, look=False, seen=None):
     how = AnswerFormat(verdict=verdict, verifier_prompt=prompt)
-    return choose_verdict_overrides(recipe, how, answer_reading=seen, device="cpu", say=say, look=look)
+    changed = choose_verdict_format(recipe, how, answer_reading=seen, device="cpu", say=say, look=look)
+    return overrides_since(recipe, changed)
 
 
 def solving(model, make=tango):
@@ -106,8 +108,7 @@ def test_the_model_itself_says_how_it_judges(other):
     """Asked as it was taught, it writes tags; the solver's answers are those that were looked at before."""
     heard = []
     recipe = solving(other)
-    settings, seen = choose_answer_overrides(recipe, AnswerFormat(answer="auto"), device="cpu", say=silent)
-    recipe = override(recipe, settings)
+    recipe, seen = choose_answer_format(recipe, AnswerFormat(answer="auto"), device="cpu", say=silent)
     how = chosen(recipe, "auto", REVIEW, heard.append, look=True, seen=seen)
     assert how == [f"roles.verifier.prompt={json.dumps(REVIEW)}"]
     assert f"for {seen.readable} reviews, to see how it judges (at most " in heard[0]

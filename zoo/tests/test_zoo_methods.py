@@ -14,7 +14,7 @@ from cotrain.config.registry import find_recipe
 from cotrain.core.errors import ConfigError
 from cotrain.core.registry import RECIPES, TASKS, ZOO, joined_places, load_named
 from cotrain.data.sources import problem_source
-from cotrain.runs.choose_formats import AnswerFormat, choose_answer_overrides
+from cotrain.runs.choose_formats import AnswerFormat, choose_answer_format
 from cotrain.trainer.trainer import CoTrainer
 from tests.contracts.test_methods_are_safe import unsafe_places
 from tests.helpers import EASY
@@ -167,7 +167,7 @@ def test_a_solver_in_its_own_words_is_worth_what_it_is_in_tags(name, form):
         return
     recipe, how = own_words.recipe_of(name, {}), AnswerFormat(answer=form, steps_as="lines")
     with pytest.raises(ConfigError, match=r"in tags alone|no role 'solver'"):
-        choose_answer_overrides(recipe, how, device="cpu", say=lambda text: None, look=False)
+        choose_answer_format(recipe, how, device="cpu", say=lambda text: None, look=False)
 
 
 @pytest.mark.whole

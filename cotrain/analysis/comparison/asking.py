@@ -12,12 +12,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from cotrain.config.override import override
+from cotrain.config.edits import override_text, overrides_since
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, UserError
 from cotrain.core.input_files import read_regular
 from cotrain.formats.solutions import parse_solution
-from cotrain.runs.choose_formats import AnswerFormat, Say, choose_format_overrides, is_package_model, reviews_steps
+from cotrain.runs.choose_formats import AnswerFormat, Say, choose_formats, is_package_model, reviews_steps
 from cotrain.storage.file_ops import replace_file
 
 FILE = "answers.json"
@@ -42,8 +42,9 @@ def answer_settings(
         try:
             if key not in settings_by_key:
                 asked = of_solver if label in unjudged else how
-                chosen = choose_format_overrides(recipe, asked, device=device, say=say)
-                settings_by_key[key] = chosen + _fixed_settings(override(recipe, chosen), chosen)
+                asked_so = choose_formats(recipe, asked, device=device, say=say)
+                chosen = overrides_since(recipe, asked_so)
+                settings_by_key[key] = chosen + _fixed_settings(asked_so, chosen)
         except UserError as error:
             raise ConfigError(f"arm {label!r}: {error}") from error
         settings_by_arm[label] = list(settings_by_key[key])
@@ -59,7 +60,7 @@ def _fixed_settings(recipe: Recipe, chosen: Collection[str]) -> list[str]:
         if role is None or is_package_model(recipe, role) or any(one.startswith(path) for one in chosen):
             continue
         if role.parse is parse_solution if name == "solver" else role.words:
-            found.append(path + json.dumps(getattr(role, field)))
+            found.append(override_text(f"roles.{name}.{field}", getattr(role, field)))
     return found
 
 
