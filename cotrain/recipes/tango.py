@@ -1,26 +1,38 @@
 """RL Tango: a generator and a stepwise generative verifier, trained in turn (arXiv 2505.15034).
 
-The verifier reviews each step of a solution and then the answer. Its reward is 1 if its final verdict is right, plus
-0.8 for the format; it sees no label of a step. Its step verdicts are the generator's second reward, beside the right
-answer; their advantage has the weight α, which decays over the generator's updates.
+The verifier reviews each step of a solution and then the answer.
 
-Controls are parameters: ``verifier="frozen"`` never trains it, ``steps_judged_by="oracle"`` puts the truth in the place
-of its step verdicts (the ceiling; each is flipped with the chance ``oracle_noise``), ``balance=False`` drops the class
-weights, ``simultaneous=True`` trains both from the same episodes. ``judge`` is the verifier's format
-(``rollout/judges.py``).
+- The verifier is rewarded with 1 if its final verdict is right, plus 0.8 for the format. It sees no label of a step.
+- The generator is rewarded for a right answer, and for each step by the verifier's verdict on it. The advantage of
+  these step rewards has the weight α, which decays over the generator's updates.
 
-Different from the authors' settings: the verifier has no KL term (theirs: ``verifier_kl=0.001``), the final verdict of
-a review with the wrong number of steps earns nothing (theirs is paid as soon as it can be read), an unreadable review
-keeps a part of its format reward, and a solution that cannot be read is never reviewed but counts as one wrong step.
-Left out: the bonus for several answers in a generator's format, whose weight is 0 there; ``format_reward`` pays for a
-solution that can be read.
+Controls are parameters:
+
+- ``verifier="frozen"``: the verifier is never trained (ablation).
+- ``steps_judged_by="oracle"``: the truth takes the place of the step verdicts (ceiling). ``oracle_noise`` is the chance
+  with which each of them is flipped.
+- ``steps_judged_by="nobody"``: no step rewards; the generator learns from its outcomes alone (baseline).
+- ``balance=False``: no class weights (ablation).
+- ``simultaneous=True``: both learn from the same episodes instead of in turn.
+- ``judge``: format of the verifier's reviews (``rollout/judges.py``).
+
+What differs from the authors' code:
+
+    setting                                     | theirs                       | here
+    KL term of the verifier                     | verifier_kl=0.001            | none
+    agreement of a review with too few or many  | paid if its final verdict    | not paid
+      step verdicts                             |   can be read                |
+    bonus for several answers in a format       | in the code, with weight 0   | left out
+
+Here an unreadable review keeps a part of its format reward. A solution that cannot be read is never reviewed, and
+counts as one wrong step. ``format_reward`` pays the generator for a solution that can be read.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from cotrain import (
     AGREEMENT,
@@ -44,7 +56,8 @@ from cotrain import (
 from cotrain.algorithms.functional.aggregate import Combine
 from cotrain.algorithms.grpo import ALGORITHMS
 from cotrain.algorithms.policy_gradient import PPOClip, kl_penalty
-from cotrain.algorithms.samples import AdvantageMix, StepScale
+from cotrain.algorithms.samples import AdvantageMix, Anneal, StepScale
+from cotrain.config.schedule import RolloutFn
 from cotrain.core.arguments import Weight
 from cotrain.data.word_problems.source import study_problems
 from cotrain.metrics.heldout import measure_solver_and_verifier
@@ -66,10 +79,10 @@ def tango(
     verifier_format: float = 0.8,  # weight of the reward for a readable review
     alpha: float = 0.1,  # weight α of the step rewards, at the start
     alpha_end: float = 0.001,  # the same weight, at the end
-    advantage_mix: AdvantageMix = "convex",  # the outcome weighs 1 − α, or "add": 1; "reward": one reward, outcome + α
-    # · process
-    step_scale: StepScale = "1/K",  # a step of K is worth ±1/K, or "one": ±1; in advantage_mix=reward the mean, or the
-    # sum
+    advantage_mix: AdvantageMix = "convex",  # (1 − α) · outcome + α · steps; "add": outcome + α · steps; "reward": the
+    # same sum of the rewards, before advantages are taken
+    step_scale: StepScale = "1/K",  # each of a solution's K steps is worth ±1/K, or "one": ±1; with
+    # advantage_mix=reward the mean of the steps, or their sum
     estimator: Literal["grpo", "dr_grpo", "rloo", "reinforce++"] = "grpo",  # advantage estimator of both policies
     clip_high: float = 0.2,  # upper clip of the ratio
     verifier: Literal["trained", "frozen"] = "trained",  # frozen: the verifier is never trained
@@ -83,77 +96,96 @@ def tango(
 ) -> Recipe:
     if min(reviews, votes) < 1:
         raise ConfigError(f"tango: reviews is {reviews} and votes {votes}; expected at least 1 review of each solution")
-    verifier_start = verifier_model or run.model
-    is_trained = verifier == "trained"
-    if simultaneous and (not is_trained or votes > 1):
+
+    initial_verifier = verifier_model or run.model
+    trains_verifier = verifier == "trained"
+    if simultaneous and (votes > 1 or not trains_verifier):
         raise ConfigError(
             f"tango: simultaneous with verifier={verifier} and votes={votes}; both learn from the same reviews, so "
             "leave verifier at trained and votes at 1"
         )
+
     step_rewards: StepRewards = "none" if steps_judged_by == "nobody" else steps_judged_by
     check_step_rewards(step_rewards, oracle_noise)
 
-    # How the generator learns: from its outcome, and from a verdict on each of its steps.
     algorithm = ALGORITHMS[estimator]
-    shared_options = {"step_scale": step_scale, "loss": PPOClip(0.2, clip_high)}
-    generator_rewards: dict[Signal, Any] = {OUTCOME: 1.0, STEP: decay(alpha, alpha_end)}
+    loss = PPOClip(0.2, clip_high)
+
+    # The generator learns from its outcome, and from a verdict on each of its steps.
+    generator_rewards: dict[Signal, float | Anneal] = {OUTCOME: 1.0, STEP: decay(alpha, alpha_end)}
     if format_reward:
         generator_rewards[FORMAT] = format_reward
     learn_to_solve = algorithm(
-        reward_weights=generator_rewards, kl=run.kl_penalty(), advantage_mix=advantage_mix, **shared_options
+        reward_weights=generator_rewards,
+        advantage_mix=advantage_mix,
+        step_scale=step_scale,
+        loss=loss,
+        kl=run.kl_penalty(),
     )
     objectives = {"generator": Objective(policy="generator", role="solver", algorithm=learn_to_solve)}
 
-    # How the verifier learns: its rewards are added up before the reviews of a solution are compared.
-    if is_trained:
-        verifier_rewards: dict[Signal, Any] = {AGREEMENT: 1.0}
+    # The verifier's rewards are added up before the reviews of one solution are compared with each other.
+    if trains_verifier:
+        verifier_rewards: dict[Signal, float | Anneal] = {AGREEMENT: 1.0}
         if verifier_format:
             verifier_rewards[FORMAT] = verifier_format
         learn_to_judge = algorithm(
             reward_weights=verifier_rewards,
             sum_rewards_first=True,
             balance=ClassBalance() if balance else None,
+            step_scale=step_scale,
+            loss=loss,
             kl=kl_penalty("verifier_reference", verifier_kl),
-            **shared_options,
         )
         objectives["verifier"] = Objective(policy="verifier", role="verifier", algorithm=learn_to_judge)
 
     policies = {"generator": run.learner()}
-    policies["verifier"] = run.learner(verifier_start, lr=verifier_lr) if is_trained else frozen(verifier_start)
+    if trains_verifier:
+        policies["verifier"] = run.learner(initial_verifier, lr=verifier_lr)
+    else:
+        policies["verifier"] = frozen(initial_verifier)
     policies |= run.reference_policies()
-    if is_trained and verifier_kl:
-        policies["verifier_reference"] = frozen(verifier_start)
+    if trains_verifier and verifier_kl:
+        policies["verifier_reference"] = frozen(initial_verifier)
 
-    # The rollouts of each phase, and the objectives that learn from them.
-    solve_and_review = partial(solve_then_verify, step_rewards=step_rewards, oracle_noise=oracle_noise)
-    paying_reviews = votes if steps_judged_by == "verifier" else 0
-    solving = Phase(
+    def solve_and_review(reviews: int) -> RolloutFn:
+        """The generator solves, and its step rewards come from so many reviews or from the oracle."""
+        return partial(
+            solve_then_verify,
+            reviews=reviews,
+            step_rewards=step_rewards,
+            oracle_noise=oracle_noise,
+            combine=combine,
+        )
+
+    paying_reviews = votes if steps_judged_by == "verifier" else 0  # nobody reads the others
+    generator_phase = Phase(
         name="generator",
-        protocol=partial(solve_and_review, reviews=paying_reviews, combine=combine),
+        protocol=solve_and_review(paying_reviews),
         objectives=("generator",),
     )
-    judging = Phase(
+    verifier_phase = Phase(
         name="verifier",
         protocol=partial(solve_then_verify, reviews=reviews, step_rewards="none"),
         objectives=("verifier",),
-        group_size=1,
+        group_size=1,  # one solution of each problem; it is the reviews of one solution that are compared
     )
-    if not is_trained:
-        schedule = alternate(solving, ratio=(1,))
-    elif simultaneous:
-        shared_reviews = max(2, reviews // 4)
-        schedule = constant_schedule(
-            partial(solve_and_review, reviews=shared_reviews, combine=combine), *objectives, name="both"
-        )
+
+    if simultaneous:
+        # Every solution of a group is reviewed, not one of each problem, so each gets fewer reviews.
+        both = solve_and_review(max(2, reviews // 4))
+        schedule = constant_schedule(both, "generator", "verifier", name="both")
+    elif trains_verifier:
+        schedule = alternate(generator_phase, verifier_phase, ratio=ratio, warmup={"verifier": warmup})
     else:
-        schedule = alternate(solving, judging, ratio=ratio, warmup={"verifier": warmup})
+        schedule = alternate(generator_phase, ratio=(1,))
 
     return run.recipe(
         "tango",
         policies=policies,
         roles={
             "solver": common_roles.solver("generator", run.model),
-            "verifier": judges.judge_role("verifier", verifier_start, judge),
+            "verifier": judges.judge_role("verifier", initial_verifier, judge),
         },
         objectives=objectives,
         schedule=schedule,
@@ -163,14 +195,14 @@ def tango(
     )
 
 
-DEMO_SPREAD = 1.5  # temperature of the demo's verifier, so that its reviews of one solution differ
+VERIFIER_TEMPERATURE = 1.5  # of the demo: its reviews of one solution have to differ to be compared
 
 
 @recipe(steps=36, lr=3e-4, evaluation_tasks=48, without=("tasks",))
 def demo(
     run: RunConfig,
     *,
-    verifier_model: str = "shipped-habits",  # begins the verifier
+    verifier_model: str = "shipped-habits",  # initial weights of the verifier
     warmup: int = 16,  # first steps, in which only the verifier is trained
 ) -> Recipe:
     """The demo: RL Tango on word problems of two and three steps, sized for three minutes on two cores.
@@ -179,15 +211,18 @@ def demo(
     believes too much; it is told the truth of answers alone. What holds over five seeds and what does not, and which
     other settings were tried: ``docs/demo.md``.
     """
-    values = run.values() | {"tasks": study_problems((2, 3))}
-    made = tango(**values, verifier_model=verifier_model, warmup=warmup, ratio=(1, 1), verifier_lr=5e-4)
-    verifier = made.roles["verifier"]
-    temperature = DEMO_SPREAD if run.temperature is None else run.temperature
-    spread = replace(verifier, sampling=replace(verifier.sampling, temperature=temperature))
+    settings = run.values()
+    settings["tasks"] = study_problems((2, 3))
+    on_words = tango(**settings, verifier_model=verifier_model, warmup=warmup, ratio=(1, 1), verifier_lr=5e-4)
+
+    verifier = on_words.roles["verifier"]
+    temperature = VERIFIER_TEMPERATURE if run.temperature is None else run.temperature
+    verifier = replace(verifier, sampling=replace(verifier.sampling, temperature=temperature))
+
     return replace(
-        made,
+        on_words,
         name="demo",
         description="",
-        roles={**made.roles, "verifier": spread},
-        evaluation=replace(made.evaluation, splits=()),
+        roles={**on_words.roles, "verifier": verifier},
+        evaluation=replace(on_words.evaluation, splits=()),
     )
