@@ -70,7 +70,7 @@ def tango(
     run: RunConfig,
     *,
     verifier_model: str | None = None,  # initial weights of the verifier; by default the generator's model
-    reviews: int = 8,  # reviews of each solution in the verifier's steps
+    reviews: int = 8,  # reviews of each solution in the verifier's steps (in the generator's steps: votes)
     warmup: int = 40,  # first steps, in which only the verifier is trained
     ratio: tuple[int, int] = (3, 1),  # steps of the generator and of the verifier, in turn
     verifier_lr: float = 2e-4,  # learning rate of the verifier
@@ -87,7 +87,7 @@ def tango(
     clip_high: float = 0.2,  # upper clip of the ratio
     verifier: Literal["trained", "frozen"] = "trained",  # frozen: the verifier is never trained
     judge: judges.Format = "steps",  # format of the verifier's reviews
-    votes: int = 1,  # reviews whose step verdicts reward the generator
+    votes: int = 1,  # reviews of each solution in the generator's steps, whose step verdicts reward it
     combine: Combine = "mean",  # function that combines several reviews into one
     steps_judged_by: Literal["verifier", "oracle", "nobody"] = "verifier",  # source of step rewards
     oracle_noise: float = 0.0,  # probability with which the oracle's step verdict is flipped
@@ -144,12 +144,12 @@ def tango(
         policies["verifier"] = run.learner(initial_verifier, lr=verifier_lr)
     else:
         policies["verifier"] = frozen(initial_verifier)
-    policies |= run.reference_policies()
+    policies |= run.reference_policies()  # the generator's initial weights, where ``kl`` is not 0
     if trains_verifier and verifier_kl:
         policies["verifier_reference"] = frozen(initial_verifier)
 
-    def solve_and_review(reviews: int) -> RolloutFn:
-        """The generator solves, and its step rewards come from so many reviews or from the oracle."""
+    def rewarding_steps(reviews: int) -> RolloutFn:
+        """Solving with ``reviews`` reviews of each solution, and with rewards for its steps from whoever judges."""
         return partial(
             solve_then_verify,
             reviews=reviews,
@@ -158,23 +158,23 @@ def tango(
             combine=combine,
         )
 
-    paying_reviews = votes if steps_judged_by == "verifier" else 0  # nobody reads the others
+    n_reviews = votes if steps_judged_by == "verifier" else 0  # the oracle needs no review
     generator_phase = Phase(
         name="generator",
-        protocol=solve_and_review(paying_reviews),
+        protocol=rewarding_steps(n_reviews),
         objectives=("generator",),
     )
     verifier_phase = Phase(
         name="verifier",
         protocol=partial(solve_then_verify, reviews=reviews, step_rewards="none"),
         objectives=("verifier",),
-        group_size=1,  # one solution of each problem; it is the reviews of one solution that are compared
+        group_size=1,  # one solution of each problem: what is compared is its reviews
     )
 
     if simultaneous:
         # Every solution of a group is reviewed, not one of each problem, so each gets fewer reviews.
-        both = solve_and_review(max(2, reviews // 4))
-        schedule = constant_schedule(both, "generator", "verifier", name="both")
+        protocol = rewarding_steps(max(2, reviews // 4))
+        schedule = constant_schedule(protocol, "generator", "verifier", name="both")
     elif trains_verifier:
         schedule = alternate(generator_phase, verifier_phase, ratio=ratio, warmup={"verifier": warmup})
     else:
@@ -191,7 +191,7 @@ def tango(
         schedule=schedule,
         evaluate=partial(solve_then_verify, reviews=votes),
         measures=measure_solver_and_verifier("verifier"),
-        frozen_roles=run.frozen_roles(),
+        frozen_roles=run.frozen_roles(),  # the verifier is also measured on solutions of the initial generator
     )
 
 
@@ -202,17 +202,18 @@ VERIFIER_TEMPERATURE = 1.5  # of the demo: its reviews of one solution have to d
 def demo(
     run: RunConfig,
     *,
-    verifier_model: str = "shipped-habits",  # initial weights of the verifier
+    verifier_model: str = "shipped-habits",  # initial weights of the verifier, other than the generator's
     warmup: int = 16,  # first steps, in which only the verifier is trained
 ) -> Recipe:
     """The demo: RL Tango on word problems of two and three steps, sized for three minutes on two cores.
 
-    The verifier begins with other weights than the generator, so that the two share fewer blind spots. At the start it
-    believes too much; it is told the truth of answers alone. What holds over five seeds and what does not, and which
-    other settings were tried: ``docs/demo.md``.
+    The verifier begins with other weights than the generator, so that the two share fewer blind spots. At the start the
+    verifier accepts too many wrong solutions. It is trained only on whether final answers are right. What holds over
+    five seeds and what does not, and which other settings were tried: ``docs/demo.md``.
     """
     settings = run.values()
     settings["tasks"] = study_problems((2, 3))
+    # Called by name, as a user calls it: ``@recipe`` makes another RunConfig of these settings.
     on_words = tango(**settings, verifier_model=verifier_model, warmup=warmup, ratio=(1, 1), verifier_lr=5e-4)
 
     verifier = on_words.roles["verifier"]
@@ -222,7 +223,7 @@ def demo(
     return replace(
         on_words,
         name="demo",
-        description="",
+        description="",  # so that it is this function's docstring
         roles={**on_words.roles, "verifier": verifier},
-        evaluation=replace(on_words.evaluation, splits=()),
+        evaluation=replace(on_words.evaluation, splits=()),  # no further splits, to stay within three minutes
     )
