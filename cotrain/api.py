@@ -29,18 +29,25 @@ def run(
     observer: Observer | None = None,
     async_steps: int = 0,
 ) -> RunResult:
-    """Run a recipe into a new directory and write its report, also when it is interrupted or stops by itself. The two
-    newest checkpoints stay, and those of steps that ``keep_every`` divides. ``backend``: who runs the policies; None:
-    this process, on ``device`` ("auto": cuda where there is one, else cpu). ``observer``: who is told of steps and
-    alarms; None: standard output, as the command has it. ``async_steps``: K plays step t + K beside the update of step
-    t (docs/cluster.md).
+    """Run a recipe into a new directory and write its report, also when it is interrupted or fails.
 
-    On SIGINT, SIGTERM or SIGHUP it saves what it has and raises ``Stopped``, which is a SystemExit."""
+    Args:
+        recipe: what a recipe function returns, such as ``tango(steps=160)``.
+        out: the directory, which must not hold another run.
+        checkpoint_every: steps between two checkpoints. The two newest ones stay.
+        keep_every: checkpoints of steps that this number divides stay too; 0: none.
+        device: "cpu", "cuda", …; "auto": cuda where there is one, else cpu.
+        backend: runs the policies; None: this process, on ``device``.
+        observer: is told of steps and alarms; None: a table on standard output, as of the command.
+        async_steps: K collects the rollouts of step t + K beside the update of step t (docs/cluster.md).
+
+    On SIGINT, SIGTERM or SIGHUP the state is saved, and ``Stopped`` is raised: a SystemExit with the signal's code.
+    """
     _check_is_recipe(recipe)
     out = Path(out).expanduser().absolute()
     try:
         with _observer_for(recipe, observer) as run_observer:
-            outcome = start_run(
+            result = start_run(
                 recipe,
                 out,
                 checkpoint_every=checkpoint_every,
@@ -50,14 +57,14 @@ def run(
                 observer=run_observer,
                 async_steps=async_steps,
             )
-    except Interrupted as stopped:
-        _report_stopped(out)
-        raise Stopped(stopped.signal) from None
+    except Interrupted as interrupted:
+        _report_interrupted(out)
+        raise Stopped(interrupted.signal) from None
     except Exception:
-        _report_stopped_by_itself(out)
+        _report_failed(out)
         raise
     write_report(out)
-    return outcome
+    return result
 
 
 def resume(
@@ -69,30 +76,42 @@ def resume(
     observer: Observer | None = None,
     changed_code: bool = False,
 ) -> RunResult:
-    """Go on with an interrupted run. ``recipe`` is needed only where the run was started from a bare Recipe.
-    ``changed_code``: whether it may go on with other code of yours than it was begun with, which it then records."""
+    """Go on with an interrupted run, and write its report.
+
+    Args:
+        directory: the run's directory.
+        recipe: needed only where the run was started from a Recipe that no recipe function had made.
+        device, backend, observer: as of ``run``.
+        changed_code: whether it may go on with other code of yours than it was begun with, which it then records.
+    """
     from cotrain.runs.changes import check_models_exist, rebuild_recipe
     from cotrain.runs.code_record import check_code_unchanged
 
     directory = Path(directory).expanduser().absolute()
     try:
-        if not (changed_code or RunDirectory.open(directory).summary.exists()):
-            check_code_unchanged(directory)
+        if not changed_code:
+            # Before any code of the user's is imported. A run that is over trains no more, whatever the code says.
+            is_over = RunDirectory.open(directory).summary.exists()
+            if not is_over:
+                check_code_unchanged(directory)
+
         run_recipe = recipe or rebuild_recipe(directory)
-        if not RunDirectory(directory).summary.exists():
+        is_over = RunDirectory(directory).summary.exists()
+        if not is_over:
             check_models_exist(run_recipe.policies, directory)
+
         with _observer_for(run_recipe, observer, latest_costs(directory)) as run_observer:
-            outcome = resume_run(
+            result = resume_run(
                 run_recipe, directory, device=device, backend=backend, observer=run_observer, changed_code=changed_code
             )
-    except Interrupted as stopped:
-        _report_stopped(directory)
-        raise Stopped(stopped.signal) from None
+    except Interrupted as interrupted:
+        _report_interrupted(directory)
+        raise Stopped(interrupted.signal) from None
     except Exception:
-        _report_stopped_by_itself(directory)
+        _report_failed(directory)
         raise
     write_report(directory)
-    return outcome
+    return result
 
 
 def _check_is_recipe(recipe: object) -> None:
@@ -105,15 +124,22 @@ def _advice_for(value: object) -> str:
     from cotrain.algorithms import grpo
     from cotrain.algorithms.policy_gradient import PolicyGradient
 
-    name = str(value if isinstance(value, str) else getattr(value, "__name__", "")).rpartition(".")[2]
     is_algorithm = isinstance(value, PolicyGradient) or value in grpo.ALGORITHMS.values()
     if is_algorithm:
         return "an algorithm is given to an objective; the recipe is cotrain.recipes.grpo.grpo, as in grpo(steps=100)"
+    name = _name_of(value)
     if name in RECIPES:
-        return f"from {RECIPES[name].partition(':')[0]} import {name}, and pass {name}(steps=100)"
+        module, _, _ = RECIPES[name].partition(":")
+        return f"from {module} import {name}, and pass {name}(steps=100)"
     if callable(value) and name:
         return f"call the function, as in {name}(steps=100)"
     return "pass what a recipe function returns, such as cotrain.recipes.grpo.grpo(steps=100)"
+
+
+def _name_of(value: object) -> str:
+    """``tango`` of the function tango, and of the string "cotrain.recipes.tango"; "" of what has no name."""
+    path = value if isinstance(value, str) else str(getattr(value, "__name__", ""))
+    return path.rpartition(".")[2]
 
 
 @contextmanager
@@ -130,21 +156,24 @@ def _observer_for(
         yield live
 
 
-def _report_stopped(directory: Path) -> None:
+def _report_interrupted(directory: Path) -> None:
     """Write the report of a run that did not come to its end."""
     with suppress(CotrainError):  # the first error is the one to report, as on a full disk
         write_report(directory)
 
 
-def _report_stopped_by_itself(directory: Path) -> None:
-    """The report of a run that something stopped; nothing of a directory that it never began to work in."""
-    if (directory / STOPPED).is_file():
-        _report_stopped(directory)
+def _report_failed(directory: Path) -> None:
+    """Write the report of a run that failed, if it had begun: nothing is written into a directory of somebody else."""
+    has_begun = (directory / STOPPED).is_file()
+    if has_begun:
+        _report_interrupted(directory)
 
 
 def trust_code(directory: Path | str) -> None:
-    """Consent to the Python that a run directory names, now and as long as it stays the same: it is run with all that
-    you may do."""
+    """Trust the Python files that a run directory names, as long as they do not change: they run with all your rights.
+
+    Nothing is returned: building the recipe again imports the files, and that is what records your consent.
+    """
     from cotrain.core.trust import with_consent
     from cotrain.runs.changes import rebuild_recipe
 
@@ -153,8 +182,11 @@ def trust_code(directory: Path | str) -> None:
 
 
 def report(directory: Path | str) -> Path:
-    """Write ``report.html`` of a run, comparison or study anew, from files that are as a run wrote them, and return its
-    path; of a folder of stages, such as pretraining, tuning and a run, ``report.md``."""
+    """Write ``report.html`` of a run, comparison or study again, and return its path.
+
+    A file that has changed since the run wrote it is refused. A folder of stages, such as pretraining, tuning and a
+    run, gets ``report.md``.
+    """
     from cotrain.reports import any_report
 
     return any_report.write_any_page(directory)

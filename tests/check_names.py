@@ -5,18 +5,13 @@ fifty is a bare participle (``told``, ``settled``). No name of a module's functi
 files with different meanings; ``ONE_MEANING`` has those that mean the same wherever they stand."""
 
 import ast
-import re
 import sys
 from collections import defaultdict
 from pathlib import Path
 
+from density import is_participle, words_of
+
 ONE_WORD, PARTICIPLES, FILES = 0.50, 0.02, 2
-IRREGULAR = frozenset(
-    """begun born bought bound brought built chosen come cut dealt done drawn driven fallen found given gone grown heard
-    held hidden hit kept known laid led left lent lost made meant met paid put run said seen sent set shown shut sold
-    spent split spoken stood struck taken taught thrown told torn understood won woven written""".split()  # noqa: SIM905
-)
-NO_PARTICIPLE = {"feed", "need", "seed", "shed", "speed", "embed"}
 root = Path(__file__).resolve().parent.parent
 ONE_MEANING = frozenset(
     # a process's or a command's entry; a verb of the API, its command and its work; what is printed of a result
@@ -32,17 +27,6 @@ for path in sorted((root / "cotrain").rglob("*.py")):
     for node in tree.body:
         if isinstance(node, (*nodes, ast.ClassDef)) and not node.name.startswith("__"):
             places[node.name.strip("_")].add(str(path.relative_to(root)))
-
-
-def words_of(name: str) -> list[str]:
-    return [word for word in name.split("_") if word]
-
-
-def is_participle(name: str) -> bool:
-    words = words_of(name)
-    return len(words) == 1 and (
-        words[0] in IRREGULAR or (bool(re.search("ed$", words[0])) and words[0] not in NO_PARTICIPLE)
-    )
 
 
 one_word = sum(len(words_of(name)) == 1 for name in functions) / len(functions)

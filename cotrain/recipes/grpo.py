@@ -3,13 +3,15 @@
 DeepSeekMath (arXiv 2402.03300), §4: a group of answers to one problem, the reward standardised within the group, one
 clipped policy-gradient step.
 
-Controls are parameters: ``estimator`` is how an answer is compared with its group (``algorithms/grpo.py``), and
-``steps_judged_by="oracle"`` adds the truth of every step as a second reward, mixed as in RL Tango: what a perfect
-verifier would be worth; with ``oracle_noise=0.2`` one that is wrong about every fifth step. ``outcome_noise=0.2`` pays
-by a judge that is wrong about every fifth answer, at random; ``false_positives=0.2`` by one that calls every fifth
-wrong answer right, ``false_negatives=0.2`` by one that calls every fifth right answer wrong. ``format_reward`` pays for
-a solution that can be read, as a channel of its own. ``reward`` is a function of your own that pays in place of the
-truth.
+What varies is a parameter:
+
+- ``estimator``: how an answer is compared with its group (``algorithms/grpo.py``).
+- ``steps_judged_by="oracle"``: the truth of every step is a second reward, mixed as in RL Tango: what a perfect
+  verifier would be worth. With ``oracle_noise=0.2`` it is wrong about every fifth step.
+- ``outcome_noise=0.2``: a judge pays that is wrong about every fifth answer, at random. ``false_positives=0.2``: it
+  calls every fifth wrong answer right. ``false_negatives=0.2``: it calls every fifth right answer wrong.
+- ``format_reward``: weight of a second reward, for a solution that can be read.
+- ``reward``: a function of your own that pays in place of the truth.
 """
 
 from __future__ import annotations
@@ -38,16 +40,17 @@ from cotrain import (
     solve,
 )
 from cotrain.algorithms.grpo import ALGORITHMS, AlgorithmName
+from cotrain.algorithms.samples import Anneal
 from cotrain.config.schedule import RolloutFn
 from cotrain.core.arguments import Weight
 from cotrain.rollout import common_roles
 from cotrain.rollout.protocols import SOLVED, StepRewards, check_step_rewards
 from cotrain.rollout.user_rewards import pay
 
-WORD = Signal("word", meaning="is the answer right, said by a judge with random errors")
+NOISY_OUTCOME = Signal("word", meaning="is the answer right, said by a judge with random errors")
 
 
-@gives(*SOLVED, WORD.to("solver"), once=("solver",))
+@gives(*SOLVED, NOISY_OUTCOME.to("solver"), once=("solver",))
 async def solve_and_be_told(
     task: Task,
     roles: Roles,
@@ -56,35 +59,42 @@ async def solve_and_be_told(
     step_rewards: StepRewards = "none",
     oracle_noise: float = 0.0,
 ) -> None:
-    """``solve``, and the truth as reward ``word``, flipped with the chance ``noise``: one, or those of wrong and of
-    right answers. An unreadable solution earns 0, one that could not be graded nothing.
+    """``solve``, and the truth as the reward ``word``, which is wrong with the chance ``noise``.
 
-    An answer that is flipped at one chance is flipped at every larger one.
+    ``noise`` is one chance, or a pair: that of a wrong answer and that of a right one. An unreadable solution earns 0;
+    one that could not be graded earns nothing. An answer that is flipped at one chance is flipped at every larger one.
     """
     solution = await solve(task, roles, step_rewards=step_rewards, oracle_noise=oracle_noise)
     if solution.failed:
         return
     if not solution.parsed.ok:
-        solution.reward(WORD, 0.0)
+        solution.reward(NOISY_OUTCOME, 0.0)
         return
-    right = CORRECT.require(solution)
-    chance = noise if isinstance(noise, float) else noise[right]
-    flipped = rng_of("outcome noise", task.id, solution.id).random() < chance
-    solution.reward(WORD, float(right != flipped))
+
+    is_right = CORRECT.require(solution)
+    if isinstance(noise, float):
+        chance = noise
+    else:
+        false_positives, false_negatives = noise
+        chance = false_negatives if is_right else false_positives
+    is_flipped = rng_of("outcome noise", task.id, solution.id).random() < chance
+    solution.reward(NOISY_OUTCOME, float(is_right != is_flipped))
 
 
-PAID = Signal("reward", meaning="what the user's own function says of the answer")
-Reward = Callable[..., Any]  # of a problem, an answer and whether it is right; see ``rollout/user_rewards.py``
+USER_REWARD = Signal("reward", meaning="what the user's own function says of the answer")
+Reward = Callable[..., Any]  # (task, answer, correct) → a number; see ``rollout/user_rewards.py``
 
 
-@gives(*SOLVED, PAID.to("solver"), once=("solver",))
+@gives(*SOLVED, USER_REWARD.to("solver"), once=("solver",))
 async def solve_and_be_paid(
     task: Task, roles: Roles, *, reward: Reward, step_rewards: StepRewards = "none", oracle_noise: float = 0.0
 ) -> None:
     """``solve``, and what ``reward`` says of the answer, unless it could not be graded."""
     solution = await solve(task, roles, step_rewards=step_rewards, oracle_noise=oracle_noise)
-    if not solution.failed:
-        solution.reward(PAID, await pay(reward, task, roles, solution, CORRECT.require(solution)))
+    if solution.failed:
+        return
+    value = await pay(reward, task, roles, solution, CORRECT.require(solution))
+    solution.reward(USER_REWARD, value)
 
 
 @recipe
@@ -104,46 +114,48 @@ def grpo(
 ) -> Recipe:
     chances = {"outcome_noise": outcome_noise, "false_positives": false_positives, "false_negatives": false_negatives}
     _check_chances(chances)
-    is_told_wrongly = max(chances.values()) > 0.0
-    if callable(reward) and is_told_wrongly:
+    has_noise = max(chances.values()) > 0.0
+    if callable(reward) and has_noise:
         raise ConfigError("grpo: noise is about the truth, and reward pays in its place; leave out one")
+
     has_oracle = steps_judged_by == "oracle"
     if has_oracle and estimator == "maxrl":
         raise ConfigError("grpo: estimator='maxrl' divides by a rate of success, which the oracle's ±1 has not")
     step_rewards: StepRewards = "oracle" if has_oracle else "none"
     check_step_rewards(step_rewards, oracle_noise)
 
-    # Who pays for an answer: the truth, the truth with errors, or a function of the user's.
-    steps: dict[str, Any] = {"step_rewards": step_rewards, "oracle_noise": oracle_noise}
+    # What pays for an answer: the truth, the truth with errors, or a function of the user's.
+    protocol: RolloutFn
     if callable(reward):
-        paid_signal = PAID
-        play: RolloutFn = partial(solve_and_be_paid, reward=reward, **steps)
-    elif is_told_wrongly:
-        paid_signal = WORD
-        noise = outcome_noise or (false_positives, false_negatives)
-        play = partial(solve_and_be_told, noise=noise, **steps)
+        outcome = USER_REWARD
+        protocol = partial(solve_and_be_paid, reward=reward)
+    elif has_noise:
+        outcome = NOISY_OUTCOME
+        protocol = partial(solve_and_be_told, noise=outcome_noise or (false_positives, false_negatives))
     else:
-        paid_signal = OUTCOME
-        play = partial(solve, **steps)
+        outcome = OUTCOME
+        protocol = solve
+    protocol = partial(protocol, step_rewards=step_rewards, oracle_noise=oracle_noise)
 
-    rewards: dict[Signal, Any] = {paid_signal: 1.0}
+    reward_weights: dict[Signal, float | Anneal] = {outcome: 1.0}
     if format_reward:
-        rewards[FORMAT] = format_reward
+        reward_weights[FORMAT] = format_reward
     if has_oracle:
-        rewards[STEP] = decay(alpha, alpha_end)
-    algorithm = ALGORITHMS[estimator](reward_weights=rewards, kl=run.kl_penalty())
+        reward_weights[STEP] = decay(alpha, alpha_end)
+    algorithm = ALGORITHMS[estimator](reward_weights=reward_weights, kl=run.kl_penalty())
+
     return run.recipe(
-        estimator + ("-oracle" if has_oracle else ""),
+        f"{estimator}-oracle" if has_oracle else estimator,
         policies={"generator": run.learner(), **run.reference_policies()},
         roles={"solver": common_roles.solver("generator", run.model)},
         objectives={"generator": Objective(policy="generator", role="solver", algorithm=algorithm)},
-        schedule=constant_schedule(play, "generator", name="generator"),
+        schedule=constant_schedule(protocol, "generator", name="generator"),
         evaluate=solve,
     )
 
 
 def _check_chances(chances: Mapping[str, float]) -> None:
-    """Raise ConfigError for a chance that is none, and where one error is named twice."""
+    """Raise ConfigError for a chance outside of [0, 1], and for two settings of one error."""
     for name, chance in chances.items():
         if not 0.0 <= chance <= 1.0:
             raise ConfigError(f"grpo: {name} is {chance}; expected a chance in [0, 1]")

@@ -8,13 +8,16 @@ truth part; here the judge may learn on.
 A frozen verifier needs no labels: with ``labelled`` it pays for answers to the problems that have none, and those that
 have one teach it in its ``warmup``, if it has any, and measure the run.
 
-Controls: ``verifier="frozen"`` does not train the verifier after its ``warmup`` (both arms begin the generator's
-training with the same judge), ``pay="truth"`` pays the graded answer with the same reviews played (the ceiling),
-``ratio`` trains the two in turn, each from episodes of its own.
+Controls are parameters:
 
-``audit`` adds a judge that never pays, in place of the truth where there is none: a frozen copy of the verifier's start
-("reference") or another model reads a part of the solutions, and an alarm compares its verdicts with those that pay (a
-hidden audit, arXiv 2609.01345). The generator cannot learn to fool it, for nothing that it says reaches a reward.
+- ``verifier="frozen"``: the verifier is not trained after its ``warmup``. Both arms begin the generator's training with
+  the same judge.
+- ``pay="truth"``: the graded answer pays, with the same reviews played (ceiling).
+- ``ratio``: the two are trained in turn, each from episodes of its own.
+- ``audit``: a second judge that never pays (a hidden audit, arXiv 2609.01345), in place of the truth where there is
+  none. It is a frozen copy of the verifier's start ("reference") or another model, and reads a part of the solutions;
+  an alarm compares its verdicts with those that pay. The generator cannot learn to fool it, for nothing that it says
+  reaches a reward.
 """
 
 from __future__ import annotations
@@ -56,23 +59,31 @@ SOLVER = (OUTCOME.to("solver"), FORMAT.to("solver"), BELIEVED.to("solver"))
 
 @gives(*SOLVER, AGREEMENT.to("verifier"), FORMAT.to("verifier"), CLASS_LABEL.to("verifier"), once=("solver",))
 async def solve_to_be_believed(task: Task, roles: Roles, *, reviews: Positive, audit_share: Share = 0.0) -> None:
-    """``reviews`` verdicts pay a solution. An unreadable solution is not reviewed and earns 0; one that could not be
-    graded, or of which no review can be read, earns nothing and is not learned from. ``audit_share``: the share of the
-    paid solutions that the role ``auditor`` reads too, for no pay."""
+    """The verdicts of ``reviews`` reviews pay a solution.
+
+    An unreadable solution is not reviewed and earns 0. One that could not be graded, or of which no review can be read,
+    earns nothing and is not learned from. ``audit_share``: the share of the paid solutions that the role ``auditor``
+    reads too, for no pay.
+    """
     solution = await solve(task, roles)
     if solution.failed:
         return
     if not solution.parsed.ok:
         solution.reward(BELIEVED, 0.0)
         return
+
     review_turns = await review(task, roles, solution, n=reviews)
-    for turn in review_turns if task.labelled else ():
-        reward_review(turn, CORRECT.require(solution))
-    share = mean_verdict(review_turns)
-    if share is not None:
-        solution.reward(BELIEVED, share)
-        if audit_share:
-            await hidden_audit(task, roles, solution, payer_said=share, share=audit_share)
+    if task.labelled:
+        is_right = CORRECT.require(solution)
+        for turn in review_turns:
+            reward_review(turn, is_right)
+
+    believed = mean_verdict(review_turns)
+    if believed is None:
+        return
+    solution.reward(BELIEVED, believed)
+    if audit_share:
+        await hidden_audit(task, roles, solution, payer_said=believed, share=audit_share)
 
 
 @recipe
@@ -86,7 +97,7 @@ def judged(
     verifier: Literal["trained", "frozen"] = "trained",  # does it learn beside the generator?
     warmup: int = 20,  # first steps, in which only the verifier is trained
     ratio: tuple[int, int] | None = None,  # steps of generator and verifier, in turn; by default both learn at each
-    reviews: int = 4,  # of a solution
+    reviews: int = 4,  # reviews of a solution
     pay: Literal["verdict", "truth"] = "verdict",  # what a solution earns
     judge: judges.Format = "steps",  # format of the verifier's reviews
     balance: bool = True,  # class weights: reviews of the rarer kind of solution count more
@@ -95,58 +106,89 @@ def judged(
 ) -> Recipe:
     if reviews < 2:
         raise ConfigError(f"judged: reviews is {reviews}; expected at least 2, which are compared with each other")
-    critic, learns = verifier_model or run.model, verifier == "trained"
-    if ratio and not learns:
+
+    initial_verifier = verifier_model or run.model
+    learns_beside = verifier == "trained"
+    is_ever_trained = learns_beside or warmup > 0
+    if ratio and not learns_beside:
         raise ConfigError(f"judged: ratio is {ratio} and verifier=frozen; leave ratio out, or train the verifier")
-    auditor = critic if audit == "reference" else audit
-    check_audit(auditor, audit_share, payer=critic, payer_learns=learns or warmup > 0)
-    readable = {FORMAT: format_reward} if format_reward else {}
-    by = GRPO(reward_weights={BELIEVED if pay == "verdict" else OUTCOME: 1.0} | readable, kl=run.kl_penalty())
-    learn_to_judge = GRPO(
-        reward_weights={AGREEMENT: 1.0} | ({FORMAT: verifier_format} if verifier_format else {}),
-        sum_rewards_first=True,
-        balance=ClassBalance() if balance else None,
-    )
-    objectives = {"generator": Objective(policy="generator", role="solver", algorithm=by)}
-    if learns or warmup:
+    auditor = initial_verifier if audit == "reference" else audit
+    check_audit(auditor, audit_share, payer=initial_verifier, payer_learns=is_ever_trained)
+
+    # The generator learns from verdicts, or from the truth.
+    payment = BELIEVED if pay == "verdict" else OUTCOME
+    generator_rewards = {payment: 1.0}
+    if format_reward:
+        generator_rewards[FORMAT] = format_reward
+    learn_to_solve = GRPO(reward_weights=generator_rewards, kl=run.kl_penalty())
+    objectives = {"generator": Objective(policy="generator", role="solver", algorithm=learn_to_solve)}
+
+    # The verifier learns from labels: its rewards are added up before the reviews of one solution are compared.
+    if is_ever_trained:
+        verifier_rewards = {AGREEMENT: 1.0}
+        if verifier_format:
+            verifier_rewards[FORMAT] = verifier_format
+        learn_to_judge = GRPO(
+            reward_weights=verifier_rewards,
+            sum_rewards_first=True,
+            balance=ClassBalance() if balance else None,
+        )
         objectives["verifier"] = Objective(policy="verifier", role="verifier", algorithm=learn_to_judge)
 
-    def make_phase(name: str, *objectives: str, unlabelled: float = 0.0) -> Phase:
-        # A judge that learns alone changes its mind about the same answers: what it then says is no sign of anything.
-        is_audited = auditor is not None and "generator" in objectives
-        protocol = partial(solve_to_be_believed, reviews=reviews)
-        if is_audited:
-            protocol = partial(protocol, audit_share=audit_share)
-        return Phase(name=name, protocol=protocol, objectives=objectives, unlabelled=unlabelled)
-
-    together = ("generator",) if ratio or not learns else ("generator", "verifier")
-    needs_labels = learns or pay == "truth"
-    unlabelled = 0.0 if needs_labels else run.unlabelled_share()
-    phases = [make_phase("both" if not ratio else "generator", *together, unlabelled=unlabelled)]
-    phases += [make_phase("verifier", "verifier")] if warmup or ratio else []
-    trained = run.learner(critic, lr=verifier_lr) if "verifier" in objectives else frozen(critic)
-    shares = (ratio or (1, 0))[: len(phases)]
-    policies = {"generator": run.learner(), "verifier": trained, **run.reference_policies()}
+    policies = {"generator": run.learner()}
+    if is_ever_trained:
+        policies["verifier"] = run.learner(initial_verifier, lr=verifier_lr)
+    else:
+        policies["verifier"] = frozen(initial_verifier)
+    policies |= run.reference_policies()
     roles = {
         "solver": common_roles.solver("generator", run.model),
-        "verifier": judges.judge_role("verifier", critic, judge),
+        "verifier": judges.judge_role("verifier", initial_verifier, judge),
     }
     if auditor is not None:
         policies["auditor"] = frozen(auditor)
         roles["auditor"] = judges.judge_role("auditor", auditor, judge)
+
+    # The phase in which the generator learns, with the verifier beside it or without.
+    protocol = partial(solve_to_be_believed, reviews=reviews)
+    audited_protocol = protocol
+    if auditor is not None:
+        audited_protocol = partial(protocol, audit_share=audit_share)
+    needs_labels = learns_beside or pay == "truth"
+    generator_phase = Phase(
+        name="generator" if ratio else "both",
+        protocol=audited_protocol,
+        objectives=("generator", "verifier") if learns_beside and not ratio else ("generator",),
+        unlabelled=0.0 if needs_labels else run.unlabelled_share(),
+    )
+
+    # The phase in which the verifier learns alone, with no audit: a judge that learns alone changes its mind about the
+    # same answers, so that what it says then is no sign of anything.
+    verifier_phase = Phase(name="verifier", protocol=protocol, objectives=("verifier",))
+
+    if warmup or ratio:
+        schedule = alternate(
+            generator_phase,
+            verifier_phase,
+            ratio=ratio or (1, 0),
+            warmup={"verifier": warmup} if warmup else {},
+        )
+    else:
+        schedule = alternate(generator_phase, ratio=(1,))
+
     return run.recipe(
-        "judged" if learns else "judged-frozen",
+        "judged" if learns_beside else "judged-frozen",
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=alternate(*phases, ratio=shares, warmup={"verifier": warmup} if warmup else {}),
+        schedule=schedule,
         evaluate=solve_then_verify,
         measures=measure_solver_and_verifier("verifier"),
     )
 
 
 def check_audit(auditor: str | None, share: float, *, payer: str, payer_learns: bool) -> None:
-    """Raise ConfigError for an audit that could never say anything else than the judge that pays, or nothing at all."""
+    """Raise ConfigError for an audit that could only repeat the judge that pays, and for one that reads nothing."""
     if auditor is None:
         return
     if auditor == payer and not payer_learns:

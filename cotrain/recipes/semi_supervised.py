@@ -10,12 +10,15 @@ Of each batch a share has no labels, and ``rest`` says what pays there:
     both      agreement with the answer for which the learning verifier's scores sum highest, a weighted vote
     truth     the truth (the ceiling)
 
-A verifier pays the share of its reviews that call the solution right. It is taught for ``warmup`` steps before the
-generator begins, and where it learns on, in turn with the generator. To teach a frozen one as long, give it a longer
-warm-up: then the two differ by when they are taught, and on whose solutions. Its reward is agreement with the label and
-0.8 for the format, with RL Tango's class weights.
+A verifier pays the share of its reviews that call the solution right. Its own reward is agreement with the label and
+0.8 for the format, with RL Tango's class weights. It is taught for ``warmup`` steps before the generator begins; one
+that goes on learning then takes turns with the generator. To teach a frozen one as long, give it a longer warm-up: then
+the two differ by when they are taught, and on whose solutions.
 
-Left out: step verdicts as rewards (see ``tango``), and a share of unlabelled problems that grows.
+Left out:
+
+- step verdicts as rewards (see ``tango``);
+- a share of unlabelled problems that grows.
 """
 
 from __future__ import annotations
@@ -66,26 +69,35 @@ JUDGED: tuple[Rest, ...] = ("frozen", "learning", "both")
 async def solve_with_few_labels(task: Task, roles: Roles, *, group: Positive, rest: Rest, reviews: NotNegative) -> None:
     """``group`` answers to a problem, each paid. An answer of which no review can be read is not learned from."""
     solutions = await attempts(task, roles, group)
-    pay: list[float | None]
+
+    payments: list[float | None]
     if task.labelled or rest == "truth":
-        pay = [float(CORRECT.require(solution)) for solution in solutions]
+        payments = [float(CORRECT.require(solution)) for solution in solutions]
     elif rest == "vote":
-        pay = label_agreement(solutions, elected_turn(solutions))
-    else:
+        payments = label_agreement(solutions, elected_turn(solutions))
+    elif rest == "both":
         scores = await score_solutions(task, roles, solutions, reviews)
-        pay = scores if rest != "both" else label_agreement(solutions, heaviest_answer(solutions, scores))
-    for solution, earned in zip(solutions, pay, strict=True):
-        if earned is not None:
-            solution.reward(PAY, earned)
+        payments = label_agreement(solutions, heaviest_answer(solutions, scores))
+    else:
+        payments = await score_solutions(task, roles, solutions, reviews)
+
+    for solution, payment in zip(solutions, payments, strict=True):
+        if payment is not None:
+            solution.reward(PAY, payment)
 
 
 async def score_solutions(task: Task, roles: Roles, solutions: Sequence[Turn], reviews: int) -> list[float | None]:
-    """The share of each solution's readable reviews that call it right; 0 for a solution that cannot be read, None
-    where no review can be."""
+    """The share of each solution's readable reviews that call it right.
+
+    0 for a solution that cannot be read itself, and None for one of which no review can be read.
+    """
     readable = [solution for solution in solutions if solution.parsed.ok]
     review_turns = await review_all(task, roles, readable, n=reviews)
-    scores = {solution.id: mean_verdict(turns) for solution, turns in zip(readable, review_turns, strict=True)}
-    return [scores.get(solution.id, None if solution.parsed.ok else 0.0) for solution in solutions]
+
+    scores: dict[str, float | None] = {solution.id: 0.0 for solution in solutions}
+    for solution, turns in zip(readable, review_turns, strict=True):
+        scores[solution.id] = mean_verdict(turns)
+    return [scores[solution.id] for solution in solutions]
 
 
 def heaviest_answer(solutions: Sequence[Turn], scores: Sequence[float | None]) -> Turn | None:
@@ -93,9 +105,16 @@ def heaviest_answer(solutions: Sequence[Turn], scores: Sequence[float | None]) -
     sums: dict[str, float] = {}
     for solution, score in zip(solutions, scores, strict=True):
         if solution.parsed.ok and score:
-            sums[solution.parsed.answer] = sums.get(solution.parsed.answer, 0.0) + score
-    best = max(sums, key=lambda answer: sums[answer], default=None)
-    return next((s for s in solutions if s.parsed.ok and s.parsed.answer == best), None)
+            answer = solution.parsed.answer
+            sums[answer] = sums.get(answer, 0.0) + score
+    if not sums:
+        return None
+
+    heaviest = max(sums, key=lambda answer: sums[answer])
+    for solution in solutions:
+        if solution.parsed.ok and solution.parsed.answer == heaviest:
+            return solution
+    return None
 
 
 def label_agreement(solutions: Sequence[Turn], label: Turn | None) -> list[float | None]:
@@ -106,10 +125,13 @@ def label_agreement(solutions: Sequence[Turn], label: Turn | None) -> list[float
 @gives(AGREEMENT.to("verifier"), FORMAT.to("verifier"), CLASS_LABEL.to("verifier"))
 async def teach_the_verifier(task: Task, roles: Roles, *, group: Positive, reviews: NotNegative) -> None:
     """The verifier reviews ``group`` answers to a labelled problem."""
-    solutions = [solution for solution in await attempts(task, roles, group) if solution.parsed.ok]
-    for solution, turns in zip(solutions, await review_all(task, roles, solutions, n=reviews), strict=True):
+    solutions = await attempts(task, roles, group)
+    readable = [solution for solution in solutions if solution.parsed.ok]
+    review_turns = await review_all(task, roles, readable, n=reviews)
+    for solution, turns in zip(readable, review_turns, strict=True):
+        is_right = CORRECT.require(solution)
         for turn in turns:
-            reward_review(turn, CORRECT.require(solution))
+            reward_review(turn, is_right)
 
 
 @recipe(labelled="16")
@@ -119,53 +141,67 @@ def semi_supervised(
     rest: Rest = "learning",  # who pays for answers to problems without labels
     unlabelled: float = 0.5,  # share of a batch without labels; with rest=none there are none
     warmup: int = 15,  # first steps, in which only the verifier is trained
-    reviews: int = 2,  # of a solution
+    reviews: int = 2,  # reviews of a solution
     verifier_model: str | None = None,  # initial weights of the verifier; by default the generator's model
     verifier_lr: float = 2e-4,  # learning rate of the verifier
     judge: judges.Format = "steps",  # format of the verifier's reviews
 ) -> Recipe:
-    judging, learns = rest in JUDGED, rest in JUDGED and (rest != "frozen" or warmup > 0)
-    if judging and reviews < 2:
+    has_verifier = rest in JUDGED
+    trains_verifier = has_verifier and (rest != "frozen" or warmup > 0)
+    if has_verifier and reviews < 2:
         raise ConfigError(f"semi_supervised: reviews is {reviews}; expected at least 2, which are compared")
     if rest == "truth":
         check_truth_is_known(run.problems, run.audits)
-    critic = verifier_model or run.model
+
+    # The generator learns from what an answer earns, whoever pays it.
+    learn_to_solve = GRPO(reward_weights={PAY: 1.0}, kl=run.kl_penalty())
     policies: dict[str, Policy] = {"generator": run.learner(), **run.reference_policies()}
     roles = {"solver": common_roles.solver("generator", run.model)}
-    objectives = {
-        "generator": Objective(
-            policy="generator", role="solver", algorithm=GRPO(reward_weights={PAY: 1.0}, kl=run.kl_penalty())
+    objectives = {"generator": Objective(policy="generator", role="solver", algorithm=learn_to_solve)}
+
+    # The verifier learns from labels: its rewards are added up before the reviews of one solution are compared.
+    if has_verifier:
+        initial_verifier = verifier_model or run.model
+        roles["verifier"] = judges.judge_role("verifier", initial_verifier, judge)
+        if trains_verifier:
+            policies["verifier"] = run.learner(initial_verifier, lr=verifier_lr)
+        else:
+            policies["verifier"] = frozen(initial_verifier)
+    if trains_verifier:
+        learn_to_judge = GRPO(
+            reward_weights={AGREEMENT: 1.0, FORMAT: 0.8},
+            sum_rewards_first=True,
+            balance=ClassBalance(),
         )
-    }
-    pay = Phase(
+        objectives["verifier"] = Objective(policy="verifier", role="verifier", algorithm=learn_to_judge)
+
+    # A protocol plays the whole group of a problem, because a vote needs all of its answers: a phase's group is 1.
+    generator_phase = Phase(
         name="generator",
         protocol=partial(solve_with_few_labels, group=run.group_size, rest=rest, reviews=reviews),
         objectives=("generator",),
         group_size=1,
         unlabelled=0.0 if rest == "none" else unlabelled,
     )
-    teach = Phase(
+    verifier_phase = Phase(
         name="verifier",
         protocol=partial(teach_the_verifier, group=run.group_size, reviews=reviews),
         objectives=("verifier",),
         group_size=1,
     )
-    if judging:
-        policies["verifier"] = run.learner(critic, lr=verifier_lr) if learns else frozen(critic)
-        roles["verifier"] = judges.judge_role("verifier", critic, judge)
-    if learns:
-        by = GRPO(reward_weights={AGREEMENT: 1.0, FORMAT: 0.8}, sum_rewards_first=True, balance=ClassBalance())
-        objectives["verifier"] = Objective(policy="verifier", role="verifier", algorithm=by)
-        in_turn = (1, 0) if rest == "frozen" else (1, 1)
-        schedule = alternate(pay, teach, ratio=in_turn, warmup={"verifier": warmup})
+
+    if trains_verifier:
+        ratio = (1, 0) if rest == "frozen" else (1, 1)
+        schedule = alternate(generator_phase, verifier_phase, ratio=ratio, warmup={"verifier": warmup})
     else:
-        schedule = alternate(pay, ratio=(1,))
+        schedule = alternate(generator_phase, ratio=(1,))
+
     return run.recipe(
         "semi-supervised" if rest == "learning" else f"semi-supervised-{rest}",
         policies=policies,
         roles=roles,
         objectives=objectives,
         schedule=schedule,
-        evaluate=solve_then_verify if judging else solve,
-        measures=measure_solver_and_verifier("verifier") if judging else (measure_solver("solver", 8),),
+        evaluate=solve_then_verify if has_verifier else solve,
+        measures=measure_solver_and_verifier("verifier") if has_verifier else (measure_solver("solver", 8),),
     )

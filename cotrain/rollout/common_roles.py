@@ -1,7 +1,8 @@
 """Roles that several methods share: a solver that writes tagged steps and a verifier that judges each of them.
 
-The shipped models were trained on short prompts without instructions; any other model is told the format in words, and
-is shown what it judges between markers with a nonce. ``formats/sanitize.py`` says how the short prompts are guarded.
+The shipped models were trained on terse prompts without instructions. Any other model is told the format in words, and
+is shown what it judges between markers with a nonce. So a role is made with the name of its model, to choose its
+prompt. ``formats/sanitize.py`` says how the terse prompts are guarded.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.shipped import SHIPPED_GAMES, SHIPPED_LANGUAGE_MODELS, how_to_get, shipped_folder
@@ -32,20 +33,25 @@ def is_terse(model: str) -> bool:
 
 
 def mark_terse_prompts(model: Path, taught: Sequence[str] = ()) -> None:
-    """Note beside a model that it was taught the short prompts; roles ask it without instructions then. ``taught``:
+    """Write beside a model that it was taught the terse prompts; roles ask it without instructions then. ``taught``:
     methods whose own formats it was taught too."""
-    _add_to_mark(model, {"prompts": "short"} | ({"taught": list(taught)} if taught else {}))
+    mark: dict[str, Any] = {"prompts": "short"}
+    if taught:
+        mark["taught"] = list(taught)
+    _add_to_mark(model, mark)
 
 
 def taught_roles(model: str | Path) -> dict[str, dict[str, Any]]:
-    """How the roles are asked and read that a model, a directory or one of the Hub, was taught, by their names; {} for
-    any other model."""
+    """How the roles that a model was taught are asked and read, by their names; {} for a model that was taught none.
+    ``model``: a directory, or a model of the Hub."""
     roles = _mark_of(model).get("roles")
-    return {name: how for name, how in roles.items() if isinstance(how, dict)} if isinstance(roles, dict) else {}
+    if not isinstance(roles, dict):
+        return {}
+    return {name: how for name, how in roles.items() if isinstance(how, dict)}
 
 
 def keep_taught_roles(model: Path, roles: Mapping[str, Mapping[str, Any]]) -> None:
-    """Note beside a model how these roles of it are asked and read. Whoever uses the model takes it as the default."""
+    """Write beside a model how these roles of it are asked and read. Whoever uses the model takes it as the default."""
     if roles:
         _add_to_mark(model, {"roles": {name: dict(how) for name, how in roles.items()}})
 
@@ -90,12 +96,16 @@ def _add_to_mark(model: Path, more: Mapping[str, Any]) -> None:
 def check_taught(method: str, model: str) -> None:
     """Raise ConfigError for one of the package's models that was not taught the formats of a method's own game. Any
     other model is told them in words, or comes from whoever taught it."""
-    if model in SHIPPED_LANGUAGE_MODELS and method not in _taught_methods(model):
-        if not shipped_folder(model).is_dir():
-            return  # whoever loads it says that it is not here
-        able = [name for name in SHIPPED_LANGUAGE_MODELS if method in _taught_methods(name)]
-        hint = f"expected {able[0]!r}" if able else f"the one that was is not here: {how_to_get(SHIPPED_GAMES)}"
-        raise ConfigError(f"{method}: the model {model!r} was not taught the formats of this game; {hint}")
+    if model not in SHIPPED_LANGUAGE_MODELS or method in _taught_methods(model):
+        return
+    if not shipped_folder(model).is_dir():
+        return  # whoever loads it says that it is not here
+    able = [name for name in SHIPPED_LANGUAGE_MODELS if method in _taught_methods(name)]
+    if able:
+        hint = f"expected {able[0]!r}"
+    else:
+        hint = f"the one that was is not here: {how_to_get(SHIPPED_GAMES)}"
+    raise ConfigError(f"{method}: the model {model!r} was not taught the formats of this game; {hint}")
 
 
 @cache
@@ -115,16 +125,31 @@ def parse_review(text: str, fields: Mapping[str, Any]) -> Review | ParseFailure:
 
 def solver(policy: str, model: str, *, max_tokens: int | None = None, temperature: float = 1.0) -> Role:
     """The role ``solver``: field ``problem``; parsed to a Solution."""
-    prompts = (SOLVE, SOLVE_FULL)
-    return _make_role(policy, model, prompts, (160, 768), parse_solution, (), max_tokens, temperature)
+    return _make_role(
+        policy,
+        model,
+        terse=Prompt(SOLVE, 160),
+        full=Prompt(SOLVE_FULL, 768),
+        parse=parse_solution,
+        max_tokens=max_tokens,
+        temperature=temperature,
+    )
 
 
 def verifier(policy: str, model: str, *, max_tokens: int | None = None, temperature: float = 1.0) -> Role:
     """The role ``verifier``: fields ``problem``, ``solution`` and ``count`` (its steps); parsed to a Review."""
     from cotrain.formats.role_prompts import REVIEW, REVIEW_FULL
 
-    prompts = (REVIEW, REVIEW_FULL)
-    return _make_role(policy, model, prompts, (208, 1024), parse_review, VERDICT_WORDS, max_tokens, temperature)
+    return _make_role(
+        policy,
+        model,
+        terse=Prompt(REVIEW, 208),
+        full=Prompt(REVIEW_FULL, 1024),
+        parse=parse_review,
+        words=VERDICT_WORDS,
+        max_tokens=max_tokens,
+        temperature=temperature,
+    )
 
 
 def rater(policy: str) -> Role:
@@ -152,56 +177,68 @@ def parse_search(text: str, fields: Mapping[str, Any]) -> Query | ParseFailure:
     return search_query(text)
 
 
-# Roles of "shipped-roles", of which "shipped-digest" keeps planner and digester; the other shipped models are asked
-# in the same words and have never heard them.
+# Roles that "shipped-roles" was taught, and of these "shipped-digest" planner and digester. The other shipped models
+# are asked in the same words, which they were never taught.
 
 
 def refiner(policy: str, model: str) -> Role:
     """Revises: fields ``problem``, ``solution`` and ``review``; parsed to a Solution."""
     from cotrain.formats.role_prompts import REFINE, REFINE_FULL
 
-    return _make_role(policy, model, (REFINE, REFINE_FULL), (160, 768), parse_solution)
+    return _make_role(policy, model, terse=Prompt(REFINE, 160), full=Prompt(REFINE_FULL, 768), parse=parse_solution)
 
 
 def self_checker(policy: str, model: str) -> Role:
     """A solver that reviews its own solution: field ``problem``; parsed to a SelfCheck."""
     from cotrain.formats.role_prompts import SELF_CHECK, SELF_CHECK_FULL
 
-    return _make_role(policy, model, (SELF_CHECK, SELF_CHECK_FULL), (368, 1792), parse_self_check)
+    terse = Prompt(SELF_CHECK, 368)
+    full = Prompt(SELF_CHECK_FULL, 1792)
+    return _make_role(policy, model, terse=terse, full=full, parse=parse_self_check)
 
 
 def meta_verifier(policy: str, model: str) -> Role:
     """Judges a review: fields ``problem``, ``solution`` and ``review``; parsed to a Review without steps."""
     from cotrain.formats.role_prompts import META, META_FULL
 
-    return _make_role(policy, model, (META, META_FULL), (96, 1024), parse_meta, VERDICT_WORDS)
+    terse = Prompt(META, 96)
+    full = Prompt(META_FULL, 1024)
+    return _make_role(policy, model, terse=terse, full=full, parse=parse_meta, words=VERDICT_WORDS)
 
 
 def planner(policy: str, model: str) -> Role:
     """Says what to search for: field ``question``; parsed to a Query."""
     from cotrain.formats.role_prompts import PLAN, PLAN_FULL
 
-    return _make_role(policy, model, (PLAN, PLAN_FULL), (32, 256), parse_search)
+    return _make_role(policy, model, terse=Prompt(PLAN, 32), full=Prompt(PLAN_FULL, 256), parse=parse_search)
 
 
 def digester(policy: str, model: str) -> Role:
     """Picks what matters out of documents: fields ``documents`` and ``purpose``; not parsed."""
     from cotrain.formats.role_prompts import DIGEST, DIGEST_FULL
 
-    return _make_role(policy, model, (DIGEST, DIGEST_FULL), (112, 512), None)
+    return _make_role(policy, model, terse=Prompt(DIGEST, 112), full=Prompt(DIGEST_FULL, 512), parse=None)
+
+
+class Prompt(NamedTuple):
+    """A prompt, and the most tokens of an answer to it."""
+
+    prompt: str
+    max_tokens: int
 
 
 def _make_role(
     policy: str,
     model: str,
-    prompts: tuple[str, str],
-    tokens: tuple[int, int],
+    *,
+    terse: Prompt,
+    full: Prompt,
     parse: Parser | None,
     words: tuple[str, ...] = (),
     max_tokens: int | None = None,
     temperature: float = 1.0,
 ) -> Role:
-    """``prompts`` and ``tokens``: for models that know the formats, and for any other."""
-    full = not is_terse(model)
-    sampling = Sampling(max_tokens=max_tokens or tokens[full], temperature=temperature)
-    return Role(policy=policy, prompt=prompts[full], parse=parse, sampling=sampling, words=words)
+    """``terse``: for models that know the formats. ``full``: for any other. ``words``: see ``Role``."""
+    chosen = terse if is_terse(model) else full
+    sampling = Sampling(max_tokens=max_tokens or chosen.max_tokens, temperature=temperature)
+    return Role(policy=policy, prompt=chosen.prompt, parse=parse, sampling=sampling, words=words)

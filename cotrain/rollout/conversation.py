@@ -13,7 +13,7 @@ other.
 ``chat.assistant("Let me see: ")`` puts words into the role's own mouth: they are given, and the next turn goes on from
 them. A turn that ends by a stop string or at ``max_tokens`` leaves its message open, and may go on likewise. The turns
 since the last message of a user or the environment are one *answer*: the parser reads their own words together,
-whatever tools said in between, and places in an answer are places in ``answer_text``.
+whatever tools said in between, and places in an answer are places in ``response_text``.
 
 ``chat.fork()`` goes on from the same state: its own sequence begins with its first turn, and all before it is its
 prompt, so what the trunk sampled is learned once, from the trunk's rewards.
@@ -60,44 +60,72 @@ class Conversation:
         renderer: Rendering,
         mark: str,
         context: RolloutContext,
-        opened: list[Conversation],
-        keep: bool,
+        siblings: list[Conversation],
+        keep_cache: bool,
         declared: DeclaredSignals,
         task_prompt: str,
     ) -> None:
-        """``context``: of the play, which asks the engine. ``mark``: the nonce between which it is shown material
-        (``formats/nonce.py``). ``opened``: the conversations of the episode, which this one joins.
-        ``keep``: it is likely to go on. ``declared``: what the protocol gives. ``task_prompt``: the problem of the
-        episode."""
-        self.role, self.address, self.group, self.parent, self.fields = role, address, group, parent, fields
-        self.mark = mark
-        shown = role.prompt_fields(fields)
-        if missing := fields_of(role.prompt) - shown.keys():
+        """
+        Args:
+            role: who speaks.
+            address: address of the call that began it; its turns are numbered below.
+            group: traces of one group are compared with each other.
+            parent: the turn that it judges or answers.
+            fields: what is put into the role's prompt.
+            renderer: makes tokens of messages.
+            mark: the nonce between which tools show what they found (``formats/nonce.py``).
+            context: asks the engine.
+            siblings: all conversations of the episode, to which whoever makes this one adds it.
+            keep_cache: it is likely to go on after its first turn.
+            declared: the rewards that the protocol declares.
+            task_prompt: the problem of the episode.
+
+        Raises ConfigError for a field of the role's prompt that is not given.
+        """
+        prompt_fields = role.prompt_fields(fields)
+        missing = fields_of(role.prompt) - prompt_fields.keys()
+        if missing:
             raise ConfigError(
                 f"role {address.role!r} is asked without {', '.join(sorted(missing))}, which its prompt has (given: "
                 f"{', '.join(sorted(fields)) or 'nothing'}); name it in the call, as in "
                 f"roles.{address.role}({min(missing)}=…), or change the role's prompt"
             )
-        prompt = fill_template(role.prompt, **shown)
-        self.messages = [] if role.system is None else [Message("system", role.system)]
-        self.messages.append(Message("user", prompt))
-        self.turns: list[Turn] = []  # turns of this conversation; the turns before a fork belong to its trunk
-        self.renderer, self._context, self._opened, self._keep = renderer, context, opened, keep
+        self.role = role
+        self.address = address
+        self.group = group
+        self.parent = parent
+        self.fields = fields
+        self.mark = mark
+        self.renderer = renderer
+        self._context = context
+        self._siblings = siblings
+        self._keep_cache = keep_cache
         self._declared = declared
-        self._fork: tuple[int, ...] = ()  # address of the place where it left its trunk
-        self._said = self._begun = self._forks = 0  # turns requested, turns awaited, forks made
-        self._open = False  # True if the last message is the assistant's and goes on
-        self._response: tuple[Turn, ...] = ()
-        self._sequence: TokenSequence | None = None
-        self._last: Turn | None = None  # the turn that the sequence ends with, which may be the trunk's
-        self._speaking = self._closed = False  # does it speak now; is its episode over
-        self._whole: list[Reward] = []
         self._task_prompt = task_prompt
-        self._after_others = any(chat.turns for chat in opened)  # True if its prompt may show what other roles have
-        # said
+
+        self.messages: list[Message] = []
+        if role.system is not None:
+            self.messages.append(Message("system", role.system))
+        self.messages.append(Message("user", fill_template(role.prompt, **prompt_fields)))
+        self.turns: list[Turn] = []  # turns of this conversation; the turns before a fork belong to its trunk
+
+        # Where it stands.
+        self._fork: tuple[int, ...] = ()  # address of the place where it left its trunk
+        self._turns_requested = 0
+        self._turns_awaited = 0
+        self._forks_made = 0
+        self._open = False  # True if the last message is the assistant's and goes on
+        self._speaking = False
+        self._closed = False  # True once its episode is over
+        self._response: tuple[Turn, ...] = ()  # turns since the last message of a user or the environment
+        self._sequence: TokenSequence | None = None  # the tokens so far, where the next turn may extend them
+        self._last: Turn | None = None  # the turn that the sequence ends with, which may be the trunk's
+        self._may_show_others = any(chat.turns for chat in siblings)  # other roles had spoken when it began
+
+        # What it is paid as a whole.
+        self._whole_rewards: list[Reward] = []
+        self._rewards_across: list[tuple[Reward, Turn, Turn]] = []  # rewards of spans from a first turn to a last one
         self._joined: Conversation | None = None  # the conversation whose trajectory it joined
-        self._across: list[tuple[Reward, Turn, Turn]] = []  # rewards of spans from a first turn to a last one
-        opened.append(self)
 
     # -- what the others say
 
@@ -129,7 +157,9 @@ class Conversation:
         ``renderer``: the role's, or one of the same tokens that describes tools (``ToolRenderer``)."""
         self._check_not_speaking()
         self.renderer = renderer
-        self.messages, self._open, self._response = list(messages), False, ()
+        self.messages = list(messages)
+        self._open = False
+        self._response = ()
 
     # -- what the role says
 
@@ -146,15 +176,18 @@ class Conversation:
         Errors, when awaited: TooLong for any other prompt that does not fit the context; RuntimeError when it is this
         role's turn to listen.
         """
-        own = self.role.sampling
-        sampling = replace(
-            own,
-            stop=own.stop if stop is None else stop,
-            max_tokens=own.max_tokens if max_tokens is None else max_tokens,
-        )
-        number, self._said = self._said, self._said + 1
-        path = (*self._fork, number) if self._fork or number else ()
-        return self._speak_turn(replace(self.address, path=path), replace(self.role, sampling=sampling))
+        sampling = self.role.sampling
+        if stop is not None:
+            sampling = replace(sampling, stop=stop)
+        if max_tokens is not None:
+            sampling = replace(sampling, max_tokens=max_tokens)
+        role = replace(self.role, sampling=sampling)
+
+        number = self._turns_requested
+        self._turns_requested += 1
+        is_first_of_trunk = number == 0 and not self._fork
+        path = () if is_first_of_trunk else (*self._fork, number)
+        return self._speak_turn(replace(self.address, path=path), role)
 
     def many(
         self, n: int, *, stop: tuple[str, ...] | None = None, max_tokens: int | None = None
@@ -174,21 +207,26 @@ class Conversation:
             renderer=self.renderer,
             mark=self.mark,
             context=self._context,
-            opened=self._opened,
-            keep=self._keep,
+            siblings=self._siblings,
+            keep_cache=self._keep_cache,
             declared=self._declared,
             task_prompt=self._task_prompt,
         )
+        self._siblings.append(fork)
+        fork.messages = list(self.messages)
         fork._closed = self._closed
-        fork.messages, fork._open, fork._response = list(self.messages), self._open, self._response
-        fork._sequence, fork._last = self._sequence, self._last
-        fork._fork, self._forks = (*self._fork, self._said, self._forks), self._forks + 1
+        fork._open = self._open
+        fork._response = self._response
+        fork._sequence = self._sequence
+        fork._last = self._last
+        fork._fork = (*self._fork, self._turns_requested, self._forks_made)
+        self._forks_made += 1
         return fork
 
     @property
     def unawaited_turns(self) -> int:
         """Turns that were asked for and not awaited."""
-        return self._said - self._begun
+        return self._turns_requested - self._turns_awaited
 
     @property
     def response_text(self) -> str:
@@ -196,57 +234,37 @@ class Conversation:
         return "".join(turn.text for turn in self._response)
 
     def probability(self, span: Span) -> float:
-        """The probability with which the tokens of a span of ``answer_text`` were sampled, given all before them."""
+        """The probability with which the tokens of a span of ``response_text`` were sampled, given all before them."""
         p = 1.0
-        for turn, mine in self._locate_span(span):
-            p *= turn.probability(mine)
+        for turn, part in self._locate_span(span):
+            p *= turn.probability(part)
         return p
 
     # -- what is said about it
 
     def join(self, other: Conversation) -> None:
-        """This conversation and the other one are parts of one trajectory, for which their role is paid once: give the
-        whole of each (``reward``) the same. Nothing where they are one already."""
+        """This conversation and the other one become parts of one trajectory, for which their role is paid once: give
+        the whole of each (``reward``) the same. Does nothing where they are parts of one already."""
         if other.address.role != self.address.role:
             raise ConfigError(
                 f"conversation {self.address} joins {other.address}, which is of another role; one trajectory is what "
                 "one role has said"
             )
-        mine, theirs = self._trajectory(), other._trajectory()
-        if mine is not theirs:
-            mine._joined = theirs
+        own_head = self._trajectory_head()
+        other_head = other._trajectory_head()
+        if own_head is not other_head:
+            own_head._joined = other_head
 
     def reward(self, signal: Signal, value: float, *, span: Span | None = None) -> None:
-        """A signal for the whole conversation: one value, on each of its training sequences; or for a span of
-        ``answer_text``. A value that cannot be learned from fails all turns that it is for.
+        """A reward for the whole conversation: one value, on each of its training sequences; or for a span of
+        ``response_text``. A value that cannot be learned from fails all turns that it is for.
 
         Raises ValueError when the span is empty or not of this text.
         """
         if span is None:
-            if any(given.name == signal.name for given in self._whole):
-                raise ConfigError(
-                    f"signal {signal.name!r} is given to {self.address} twice; give it once, such as the mean"
-                )
-            if not self.turns:
-                raise RuntimeError(f"conversation {self.address} has no turn of its own that could be rewarded")
-            whole_reward = self.turns[-1].reward_for(signal, value)
-            if whole_reward is None:
-                _fail_turns(self.turns, signal)
-            else:
-                self._whole.append(whole_reward)
-            return
-        places = self._locate_span(span)
-        (first, start), (last, end) = places[0], places[-1]
-        if first is last:
-            last.reward(signal, value, span=end)
+            self._reward_whole(signal, value)
         else:
-            reward = last.reward_for(signal, value, span=end)
-            if reward is None:
-                _fail_turns([turn for turn, _ in places], signal)
-                return
-            assert reward.tokens is not None  # it has a span
-            tokens = (first.token_range(start)[0], reward.tokens[1])
-            self._across.append((replace(reward, tokens=tokens), first, last))
+            self._reward_span(signal, value, span)
 
     def close(self) -> None:
         """The episode is over: nothing more is said."""
@@ -254,55 +272,101 @@ class Conversation:
 
     def sequences(self) -> list[list[Turn]]:
         """Its turns by the training sequence that they are in."""
-        found: dict[str, list[Turn]] = {}
+        turns_by_sequence: dict[str, list[Turn]] = {}
         for turn in self.turns:
-            found.setdefault(turn.first.id, []).append(turn)
-        return list(found.values())
+            turns_by_sequence.setdefault(turn.first.id, []).append(turn)
+        return list(turns_by_sequence.values())
 
     # -- inside
 
+    def _reward_whole(self, signal: Signal, value: float) -> None:
+        if any(reward.name == signal.name for reward in self._whole_rewards):
+            raise ConfigError(
+                f"signal {signal.name!r} is given to {self.address} twice; give it once, such as the mean"
+            )
+        if not self.turns:
+            raise RuntimeError(f"conversation {self.address} has no turn of its own that could be rewarded")
+        reward = self.turns[-1].reward_for(signal, value)
+        if reward is None:
+            _fail_turns(self.turns, signal)
+        else:
+            self._whole_rewards.append(reward)
+
+    def _reward_span(self, signal: Signal, value: float, span: Span) -> None:
+        parts = self._locate_span(span)
+        first_turn, first_part = parts[0]
+        last_turn, last_part = parts[-1]
+        if first_turn is last_turn:
+            last_turn.reward(signal, value, span=last_part)
+            return
+
+        reward = last_turn.reward_for(signal, value, span=last_part)
+        if reward is None:
+            _fail_turns([turn for turn, _ in parts], signal)
+            return
+        assert reward.tokens is not None  # it has a span
+        start, _ = first_turn.token_range(first_part)
+        _, end = reward.tokens
+        self._rewards_across.append((replace(reward, tokens=(start, end)), first_turn, last_turn))
+
     async def _speak_turn(self, address: Address, role: Role) -> Turn:
-        self._begun += 1
+        self._turns_awaited += 1
         self._check_not_speaking()
         if self.messages[-1].role == "assistant" and not self._open:
             raise RuntimeError(f"role {address.role!r} has ended its answer; tell it something before it speaks again")
         self._speaking = True
         try:
             prompt = self._prompt_pieces()
-            new = None if self._sequence is None else self._sequence.new_ids(prompt, self.renderer)
-            going_on = self._sequence if new is not None else None
-            prompt_ids = self.renderer.encode_pieces(prompt) if going_on is None else (*going_on.ids, *(new or ()))
-            fields = {**self.fields, "messages": tuple(self.messages)} if self._last else self.fields
+
+            # Where the prompt begins with the tokens so far, only what is new is encoded: nothing is tokenised again.
+            extends = False
+            new_ids = None
+            if self._sequence is not None:
+                new_ids = self._sequence.new_ids(prompt, self.renderer)
+            if self._sequence is not None and new_ids is not None:
+                extends = True
+                prompt_ids = (*self._sequence.ids, *new_ids)
+            else:
+                prompt_ids = self.renderer.encode_pieces(prompt)
+
+            fields = self.fields
+            continues = None
+            if self._last is not None:
+                fields = {**fields, "messages": tuple(self.messages)}
+                continues = self._last.address if extends else None
             if self._closed:
                 raise RuntimeError(f"role {address.role!r} was to speak after its episode was over")
             completion = await self._context.sample_answer(
-                address,
-                role,
-                prompt_ids,
-                fields,
-                keep=self._keep,
-                continues=self._last.address if going_on and self._last else None,
+                address, role, prompt_ids, fields, keep_cache=self._keep_cache, continues=continues
             )
         except TooLong:
-            if self._last is not None or not self._after_others or self._shows_problem_alone():
+            is_first = self._last is None
+            others_are_at_fault = is_first and self._may_show_others and not self._shows_problem_alone()
+            if not others_are_at_fault:
                 raise
             completion = self._too_long_completion(role)
         finally:
             self._speaking = False
-        return self._add_turn(address, role, prompt, prompt_ids, completion, extends=going_on is not None)
+        return self._add_turn(address, role, prompt, prompt_ids, completion, extends=extends)
 
     def _shows_problem_alone(self) -> bool:
         """True if the role's prompt shows the problem of the episode and nothing else."""
-        alone = fields_of(self.role.prompt) == {"problem"} and self.fields["problem"] == self._task_prompt
-        return alone and self.messages[-1].role == "user"
+        if fields_of(self.role.prompt) != {"problem"}:
+            return False
+        shows_own_problem = self.fields["problem"] == self._task_prompt
+        return shows_own_problem and self.messages[-1].role == "user"
 
     def _too_long_completion(self, role: Role) -> Completion:
         """The failed completion of a prompt that does not fit the context because of what other roles said.
 
         Neither the problem nor the others are at fault, so this turn fails alone."""
-        ids = (self.renderer.stop_ids[0],)
         return Completion(
-            token_ids=ids, logprobs=(0.0,), finish=FAILED, policy=role.policy, version=0, failure=TOO_LONG
+            token_ids=(self.renderer.stop_ids[0],),
+            logprobs=(0.0,),
+            finish=FAILED,
+            policy=role.policy,
+            version=0,
+            failure=TOO_LONG,
         )
 
     def _add_turn(
@@ -315,6 +379,7 @@ class Conversation:
         *,
         extends: bool,
     ) -> Turn:
+        """Make a turn of a completion, and move the conversation on."""
         turn = Turn(
             address=address,
             group=self.group,
@@ -327,30 +392,38 @@ class Conversation:
             chat=self,
             first=self.turns[-1].first if extends and self.turns else None,
         )
-        most, left = role.sampling.max_tokens, self._last.left if self._response and self._last else None
-        turn.left, turn.goes_on = most - len(completion.token_ids), not self._open and most == left
-        later_parts = len(completion.parts[1:])  # each stands at an address of its own
-        self._said, self._begun = self._said + later_parts, self._begun + later_parts
+        ids = completion.token_ids
+        max_tokens = role.sampling.max_tokens
+        left_before = self._last.left if self._response and self._last else None
+        turn.left = max_tokens - len(ids)
+        turn.goes_on = not self._open and max_tokens == left_before
+
+        later_parts = len(completion.parts[1:])  # parts of a completion with tools; each has an address of its own
+        self._turns_requested += later_parts
+        self._turns_awaited += later_parts
         if completion.calls:
             turn.add_finding(CALLS, list(completion.calls))
         self.turns.append(turn)
         if completion.failure is not None:
             turn.fail(completion.failure)
-        opened = self._open  # the last piece of the prompt is what the role has begun to say
-        ids = completion.token_ids
+
+        had_begun = self._open  # the last piece of the prompt is then what the role has begun to say
         self.assistant(self.renderer.decode(ids))
         self._open = not ids or ids[-1] not in self.renderer.stop_ids
         self._sequence = sampled_after(prompt, prompt_ids, ids, self.renderer)
-        self._last, self._response = turn, (*self._response, turn)
-        asked = "".join(text for text, _ in prompt[: len(prompt) - opened])
-        thinking = open_thought_of(asked) is not None
+        self._last = turn
+        self._response = (*self._response, turn)
+
+        pieces_of_others = prompt[:-1] if had_begun else prompt
+        prompt_text = "".join(text for text, _ in pieces_of_others)
+        is_thinking = open_thought_of(prompt_text) is not None
         if completion.failure == TOO_LONG:
             turn.parsed = None if role.parse is None else ParseFailure(reason=TOO_LONG)
         else:
-            turn.parsed = role.parse_reply(self.response_text, self.fields, thinking=thinking)
+            turn.parsed = role.parse_reply(self.response_text, self.fields, thinking=is_thinking)
         return turn
 
-    def _trajectory(self) -> Conversation:
+    def _trajectory_head(self) -> Conversation:
         """The conversation that stands for all of its trajectory."""
         chat = self
         while chat._joined is not None:
@@ -361,8 +434,8 @@ class Conversation:
         """The prompt of the next turn: all messages, and what there is of the one that goes on."""
         if not self._open:
             return self.renderer.prompt_pieces(self.messages)
-        *before, begun = self.messages
-        return [*self.renderer.prompt_pieces(before), (begun.content, "reply")]
+        *before, beginning = self.messages
+        return [*self.renderer.prompt_pieces(before), (beginning.content, "reply")]
 
     def _add_message(self, role: str, text: str) -> None:
         self._check_not_speaking()
@@ -373,55 +446,72 @@ class Conversation:
         """The parts of a span of ``response_text`` in its turns."""
         if not span.text or self.response_text[span.start : span.end] != span.text:
             raise ValueError(f"span [{span.start}, {span.end}) {span.text[:20]!r} is not in what {self.address} said")
-        places, at = [], 0
+        parts = []
+        turn_start = 0
         for turn in self._response:
-            start, end = max(span.start - at, 0), min(span.end - at, len(turn.text))
+            start = max(span.start - turn_start, 0)
+            end = min(span.end - turn_start, len(turn.text))
             if start < end:
-                places.append((turn, Span(start=start, end=end, text=turn.text[start:end])))
-            at += len(turn.text)
-        return places
+                parts.append((turn, Span(start=start, end=end, text=turn.text[start:end])))
+            turn_start += len(turn.text)
+        return parts
 
     def _check_not_speaking(self) -> None:
         if self._speaking:
             raise RuntimeError(f"conversation {self.address} is speaking; await its turn, or fork it before")
 
     def _join_turns(self, turns: Sequence[Turn], *, signals_of_turns: bool = False) -> Trace:
-        """The trace of a training sequence. ``signals_of_turns``: those of a single turn have its tokens."""
+        """The trace of a training sequence. ``signals_of_turns``: rewards of a single turn have its tokens."""
         trace = join_traces([turn.trace() for turn in turns], self.renderer.decode)
+        rewards = list(trace.rewards)
         if signals_of_turns:
             length = len(trace.token_ids)
-            trace = replace(trace, rewards=tuple(_with_tokens(signal, length) for signal in trace.rewards))
-        at = {turn.id: len(turn.prompt_ids) - len(trace.prompt_ids) for turn in turns}
-        more = list(self._whole)
-        for signal, first, last in self._across:
-            if last.id in at and signal.tokens is not None:
-                start, end = signal.tokens
-                more.append(replace(signal, tokens=(at[first.id] + start if first.id in at else 0, at[last.id] + end)))
-        going_on = {at[turn.id] for turn in turns if turn.goes_on}
-        parts = tuple(replace(part, goes_on=part.start in going_on) for part in trace.turns)
-        return replace(trace, rewards=(*trace.rewards, *more), turns=parts) if more or parts else trace
+            rewards = [_with_tokens(reward, length) for reward in rewards]
+        rewards += self._whole_rewards
+
+        # Where each turn begins among the tokens of the sequence.
+        turn_starts = {turn.id: len(turn.prompt_ids) - len(trace.prompt_ids) for turn in turns}
+        for reward, first, last in self._rewards_across:
+            if last.id not in turn_starts or reward.tokens is None:
+                continue
+            start, end = reward.tokens
+            if first.id in turn_starts:
+                start += turn_starts[first.id]
+            else:
+                start = 0  # the span began in an earlier sequence
+            rewards.append(replace(reward, tokens=(start, turn_starts[last.id] + end)))
+
+        continued_starts = {turn_starts[turn.id] for turn in turns if turn.goes_on}
+        parts = tuple(replace(part, goes_on=part.start in continued_starts) for part in trace.turns)
+        return replace(trace, rewards=tuple(rewards), turns=parts)
 
 
 def finish_conversations(chats: Sequence[Conversation]) -> list[Trace]:
-    """Seal all conversations of an episode: a trace for each sequence that has turns, in the order of their addresses.
+    """A trace for each sequence of an episode that has turns, in the order of their addresses.
 
-    Traces of one trajectory name its first one. There a signal of a single turn is one for its tokens, also where that
-    turn is all of its sequence; so what has no tokens is of the whole trajectory, whatever the chat template keeps of
-    earlier turns.
+    Traces of one trajectory name its first one. There a reward of a single turn is one for its tokens, also where that
+    turn is all of its sequence; so a reward without tokens is of the whole trajectory, whatever the chat template keeps
+    of earlier turns.
     """
     trajectories: dict[int, list[Conversation]] = {}
     for chat in chats:
-        trajectories.setdefault(id(chat._trajectory()), []).append(chat)
+        trajectories.setdefault(id(chat._trajectory_head()), []).append(chat)
+
     traces: list[Trace] = []
     for members in trajectories.values():
-        sequences = [(chat, turns) for chat in members for turns in chat.sequences()]
+        sequences = []
+        for chat in members:
+            for turns in chat.sequences():
+                sequences.append((chat, turns))
+
         if len(sequences) == 1:
             chat, turns = sequences[0]
             traces.append(chat._join_turns(turns))
             continue
+
         parts = [chat._join_turns(turns, signals_of_turns=True) for chat, turns in sequences]
-        first = min((part.address for part in parts), default=None)
-        traces += [replace(part, trajectory=str(first)) for part in parts]
+        first_address = min((part.address for part in parts), default=None)
+        traces += [replace(part, trajectory=str(first_address)) for part in parts]
     return sorted(traces, key=lambda trace: trace.address)
 
 
@@ -430,47 +520,65 @@ def _fail_turns(turns: Sequence[Turn], signal: Signal) -> None:
         turn.fail(OUT_OF_RANGE.format(signal.name))
 
 
-def _with_tokens(signal: Reward, length: int) -> Reward:
-    return signal if signal.tokens is not None else replace(signal, tokens=(0, length))
+def _with_tokens(reward: Reward, length: int) -> Reward:
+    """A reward of a whole turn as one of its tokens."""
+    if reward.tokens is not None:
+        return reward
+    return replace(reward, tokens=(0, length))
 
 
 def join_traces(turns: Sequence[Trace], decode: Callable[[Sequence[int]], str]) -> Trace:
     """The traces of turns that extend each other as one: the prompt of each begins with all tokens of the one before.
 
-    A signal for a whole turn becomes one for its tokens. The first reason not to train stands; what was noted and shown
-    last stands too. The version is the oldest.
+    A reward for a whole turn becomes one for its tokens. Of several reasons not to train the first stands, and of
+    several findings or metadata of one name the last. The version is the oldest.
     """
-    first, last = turns[0], turns[-1]
+    first = turns[0]
+    last = turns[-1]
     if len(turns) == 1:
         return first
-    start = len(first.prompt_ids)
-    token_ids = (*last.prompt_ids, *last.token_ids)[start:]
-    logprobs, levels = [0.0] * len(token_ids), bytearray(len(token_ids))
+
+    prompt_length = len(first.prompt_ids)
+    token_ids = (*last.prompt_ids, *last.token_ids)[prompt_length:]
+    logprobs = [0.0] * len(token_ids)  # 0 for the tokens between two turns, which are not sampled
+    entropies = bytearray(len(token_ids))
     parts: list[TurnRange] = []
-    signals: list[Reward] = []
+    rewards: list[Reward] = []
+    findings: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     text = ""
     for turn in turns:
-        at = len(turn.prompt_ids) - start
-        end = at + len(turn.token_ids)
-        text += decode(token_ids[parts[-1].end if parts else 0 : at]) + turn.text
-        logprobs[at:end] = turn.logprobs
-        levels[at:end] = turn.entropies or bytes(end - at)
-        own_parts = turn.turns or (TurnRange(start=0, end=end - at, finish=turn.finish),)
-        parts += [replace(part, start=at + part.start, end=at + part.end) for part in own_parts]
-        for signal in turn.rewards:
-            low, high = signal.tokens or (0, end - at)
-            signals.append(replace(signal, tokens=(at + low, at + high)))
+        start = len(turn.prompt_ids) - prompt_length
+        length = len(turn.token_ids)
+        end = start + length
+
+        previous_end = parts[-1].end if parts else 0
+        text += decode(token_ids[previous_end:start]) + turn.text
+        logprobs[start:end] = turn.logprobs
+        entropies[start:end] = turn.entropies or bytes(length)
+
+        own_parts = turn.turns or (TurnRange(start=0, end=length, finish=turn.finish),)
+        for part in own_parts:
+            parts.append(replace(part, start=start + part.start, end=start + part.end))
+        for reward in turn.rewards:
+            low, high = reward.tokens or (0, length)
+            rewards.append(replace(reward, tokens=(start + low, start + high)))
+        findings |= turn.findings
+        metadata |= turn.metadata
+
+    has_entropies = all(turn.entropies for turn in turns)
+    failures = [turn.failure for turn in turns if turn.failure]
     return replace(
         first,
         version=min(turn.version for turn in turns),
         token_ids=token_ids,
         logprobs=tuple(logprobs),
-        entropies=bytes(levels) if all(turn.entropies for turn in turns) else b"",
+        entropies=bytes(entropies) if has_entropies else b"",
         text=text,
         finish=last.finish,
-        rewards=tuple(signals),
-        failure=next((turn.failure for turn in turns if turn.failure), None),
-        findings={name: value for turn in turns for name, value in turn.findings.items()},
-        metadata={name: value for turn in turns for name, value in turn.metadata.items()},
+        rewards=tuple(rewards),
+        failure=failures[0] if failures else None,
+        findings=findings,
+        metadata=metadata,
         turns=tuple(parts),
     )

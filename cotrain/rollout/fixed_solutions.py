@@ -1,7 +1,6 @@
 """Judging given solutions step by step with a verifier: the rows of ProcessBench and PRMBench.
 
-What came of each is one row (read by ``metrics/suites.py``). Left out: grading; of given solutions the truth is given
-too.
+Each solution gives one row, which ``metrics/suites.py`` reads. Left out: grading, for the truth comes with a solution.
 """
 
 from __future__ import annotations
@@ -26,61 +25,100 @@ def judge_fixed_solutions(
     executor: RolloutRunner, samples: Sequence[FixedSolution], verifier: str, reviews: int, *, step: int, split: str
 ) -> list[Mapping[str, Any]]:
     """A verifier's rows, one for each solution: by one greedy review, or the plurality of several sampled ones."""
-    solutions_by_id = {sample.id: sample for sample in samples}
+    samples_by_id = {sample.id: sample for sample in samples}
     grader = NoGrader(reason="not asked")
-    tasks = [Task(id=s.id, prompt=s.problem, gold=None, solution=None, difficulty=0.0, grader=grader) for s in samples]
-    reader = executor.greedy_copy() if reviews == 1 else executor
-    judge = partial(judge_steps, given=solutions_by_id, verifier=verifier, n=reviews)
-    episodes = reader.collect(judge, tasks, step=step, split=split, group_size=1)
-    return [_judged_row(solutions_by_id[e.task_id], e) for e in episodes]
+    tasks = [
+        Task(id=sample.id, prompt=sample.problem, gold=None, solution=None, difficulty=0.0, grader=grader)
+        for sample in samples
+    ]
+    runner = executor.greedy_copy() if reviews == 1 else executor
+    protocol = partial(judge_steps, given=samples_by_id, verifier=verifier, n=reviews)
+    episodes = runner.collect(protocol, tasks, step=step, split=split, group_size=1)
+    return [_row_of(samples_by_id[episode.task_id], episode) for episode in episodes]
 
 
 def judge_fields(sample: FixedSolution, *, guarded: bool) -> dict[str, Any]:
     """The fields of a judge's prompt on this solution. ``guarded``: its template wants the solution between markers."""
+    text = "".join(f"<step>{step}</step>" for step in sample.steps)
     answer = final_answer(sample.steps[-1])
-    text = "".join(f"<step>{step}</step>" for step in sample.steps) + (f"<answer>{answer}</answer>" if answer else "")
-    fields = guarded_fields(make_nonce(0, sample.id), solution=text) if guarded else {"solution": text}
+    if answer:
+        text += f"<answer>{answer}</answer>"
+    fields = {"solution": text}
+    if guarded:
+        fields = guarded_fields(make_nonce(0, sample.id), solution=text)
     return {"problem": sample.problem, "count": len(sample.steps), **fields}
 
 
 async def judge_steps(task: Task, roles: Roles, *, given: dict[str, FixedSolution], verifier: str, n: int) -> None:
     """The verifier judges each step of a given solution."""
-    sample, judge = given[task.id], getattr(roles, verifier)
+    judge = getattr(roles, verifier)
+    fields = judge_fields(given[task.id], guarded="nonce" in judge.fields)
     try:
-        turns = await judge.many(n, **judge_fields(sample, guarded="nonce" in judge.fields))
+        turns = await judge.many(n, **fields)
     except TooLong:
-        return
+        return  # a row without a verdict
     for turn in turns:
         show_verdict(turn)
 
 
-def _judged_row(sample: FixedSolution, episode: Episode) -> dict[str, Any]:
-    first = [_first_wrong(trace) for trace in episode.traces]
-    votes = Counter(index for index in first if index is not None)
-    failures = [reason for t in episode.traces if (reason := FAILURE.of(t))]
-    marked = {} if sample.wrong is None else _step_marks(sample, episode)
-    return marked | {
+def _row_of(sample: FixedSolution, episode: Episode) -> dict[str, Any]:
+    traces = episode.traces
+    row: dict[str, Any] = {}
+    if sample.wrong is not None:
+        row |= _step_columns(sample, episode)
+    row |= {
         "id": sample.id,
         "split": sample.split,
         "problem": sample.problem,
         "label": sample.label,
-        "prediction": max(votes, key=lambda index: votes[index]) if votes else None,
+        "prediction": _predicted_first_wrong(traces),
         "final_answer_correct": sample.final_answer_correct,
-        "finals": [FINAL.of(t) for t in episode.traces],
-        "scores": [SCORE.of(t) for t in episode.traces],
-        "failure": episode.failure or next(iter(failures), None if episode.traces else "prompt too long"),
-        "texts": [t.text for t in episode.traces],
+        "finals": [FINAL.of(trace) for trace in traces],
+        "scores": [SCORE.of(trace) for trace in traces],
+        "failure": _failure_of(episode),
+        "texts": [trace.text for trace in traces],
     }
+    return row
 
 
-def _step_marks(sample: FixedSolution, episode: Episode) -> dict[str, Any]:
+def _predicted_first_wrong(traces: Sequence[Trace]) -> int | None:
+    """The first wrong step by the plurality of reviews; −1 for none, None where no review judged steps."""
+    votes: Counter[int] = Counter()
+    for trace in traces:
+        first_wrong = _first_wrong(trace)
+        if first_wrong is not None:
+            votes[first_wrong] += 1
+    if not votes:
+        return None
+    return max(votes, key=lambda index: votes[index])
+
+
+def _failure_of(episode: Episode) -> str | None:
+    """Why there is no verdict, or not from all reviews; None where nothing failed."""
+    if episode.failure:
+        return episode.failure
+    if not episode.traces:
+        return "prompt too long"
+    failures = [FAILURE.of(trace) for trace in episode.traces]
+    return next((failure for failure in failures if failure), None)
+
+
+def _step_columns(sample: FixedSolution, episode: Episode) -> dict[str, Any]:
     """The truth of every step beside the majority of verdicts on it; a tie is no objection."""
-    read = [said for t in episode.traces if (said := VERDICTS.of(t))]
-    steps = [2 * sum(map(bool, verdicts)) >= len(read) for verdicts in zip(*read, strict=True)] if read else None
+    all_verdicts = [VERDICTS.of(trace) for trace in episode.traces]
+    readable = [verdicts for verdicts in all_verdicts if verdicts]
+    steps = None
+    if readable:
+        steps = [2 * sum(map(bool, verdicts)) >= len(readable) for verdicts in zip(*readable, strict=True)]
     return {"wrong": list(sample.wrong or ()), "count": len(sample.steps), "steps": steps}
 
 
 def _first_wrong(trace: Trace) -> int | None:
     """The first step called wrong, −1 for none, None where no step was judged."""
-    steps = VERDICTS.of(trace)
-    return next((i for i, ok in enumerate(steps) if not ok), -1) if steps else None
+    verdicts = VERDICTS.of(trace)
+    if not verdicts:
+        return None
+    for index, is_right in enumerate(verdicts):
+        if not is_right:
+            return index
+    return -1

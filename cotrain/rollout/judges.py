@@ -44,31 +44,39 @@ def guarded_fields(mark: str, **candidates: str | Sequence[str]) -> dict[str, st
 
     Several texts under one name become numbered blocks. Nothing else of a candidate should reach the prompt.
     """
-    fields = {
-        name: wrap_text(text, mark, name) if isinstance(text, str) else wrap_all(text, mark)
-        for name, text in candidates.items()
-    }
-    return {"nonce": mark, **fields}
+    fields = {"nonce": mark}
+    for name, text in candidates.items():
+        if isinstance(text, str):
+            fields[name] = wrap_text(text, mark, name)
+        else:
+            fields[name] = wrap_all(text, mark)
+    return fields
 
 
-def comparison_fields(asked: Collection[str], mark: str, first: str, second: str) -> dict[str, Any]:
-    """Fields that show a pair to a judge whose template has the fields ``asked``: between markers where it has a
+def comparison_fields(template_fields: Collection[str], mark: str, first: str, second: str) -> dict[str, Any]:
+    """Fields that show a pair to a judge whose template has ``template_fields``: between markers where one of them is a
     nonce."""
     texts: dict[str, Any] = {"first": first, "second": second, "responses": (first, second)}
-    shown = {name: text for name, text in texts.items() if name in asked}
-    return {"count": 2, **(guarded_fields(mark, **shown) if "nonce" in asked else shown)}
+    candidates = {name: text for name, text in texts.items() if name in template_fields}
+    if "nonce" in template_fields:
+        candidates = guarded_fields(mark, **candidates)
+    return {"count": 2, **candidates}
 
 
 def verdict_probabilities(turn: Turn) -> tuple[float, ...]:
     """P(Yes) at each verdict of a parsed turn, or P(A) of a comparison: [K] for steps, else [1]; [] for numbers.
 
-    p where the word was Yes and 1 − p where it was No, with p the probability with which it was sampled: the two words
-    are taken to be all there is. Temperature and top-p have been applied to p (``Conversation.probability``). The
+    It is p where the word was Yes and 1 − p where it was No, with p the probability with which it was sampled: the two
+    words are taken to be all there is. Temperature and top-p have been applied to p (``Conversation.probability``). The
     turn's ``parsed`` must be ok.
     """
-    said = turn.parsed.steps or (turn.parsed.final,)
-    p = [turn.chat.probability(span) for span in turn.parsed.spans]
-    return tuple(p_k if yes else 1.0 - p_k for p_k, yes in zip(p, said[: len(p)], strict=True))
+    verdicts = turn.parsed.steps or (turn.parsed.final,)
+    spans = turn.parsed.spans
+    probabilities = []
+    for span, is_yes in zip(spans, verdicts[: len(spans)], strict=True):
+        p = turn.chat.probability(span)
+        probabilities.append(p if is_yes else 1.0 - p)
+    return tuple(probabilities)
 
 
 def confidence(turn: Turn) -> float | None:
@@ -76,20 +84,23 @@ def confidence(turn: Turn) -> float | None:
     else the product over the words of its steps, else the score that it wrote; None for a tie."""
     span = getattr(turn.parsed, "final_span", None)
     if span is not None:
-        said = turn.chat.probability(span)
-        return said if turn.parsed.final else 1.0 - said
+        p = turn.chat.probability(span)
+        return p if turn.parsed.final else 1.0 - p
+
+    step_probabilities = verdict_probabilities(turn)
+    if step_probabilities:
+        return aggregate("product", step_probabilities)
     score: float | None = turn.parsed.score
-    found = verdict_probabilities(turn)
-    return aggregate("product", found) if found else score
+    return score
 
 
 # -- the roles
 
 
 class JudgeOptions(TypedDict, total=False):
-    """What every judge takes besides."""
+    """Options that every judge takes."""
 
-    max_tokens: int | None  # of a judgement; by default as its format needs
+    max_tokens: int | None  # most tokens of a judgement; by default as its format needs
     temperature: float  # 1 by default
     reference: bool  # adds a field of that name to the prompt
 
@@ -97,8 +108,9 @@ class JudgeOptions(TypedDict, total=False):
 def genrm(policy: str, model: str, *, direct: bool = False, **options: Unpack[JudgeOptions]) -> Role:
     """One verdict on a solution, to be read as P(Yes) with ``verdict_probabilities`` (GenRM, arXiv 2408.15240);
     ``direct``: without a chain of thought."""
-    prompt, most = (prompts.GENRM_DIRECT, 8) if direct else (prompts.GENRM, 1024)
-    return _judge_role(policy, model, prompt, parse_genrm, most, **options)
+    if direct:
+        return _judge_role(policy, model, prompts.GENRM_DIRECT, parse_genrm, 8, **options)
+    return _judge_role(policy, model, prompts.GENRM, parse_genrm, 1024, **options)
 
 
 def genprm(policy: str, model: str, *, runs: bool = False, **options: Unpack[JudgeOptions]) -> Role:
@@ -130,8 +142,9 @@ def gram(policy: str, model: str, **options: Unpack[JudgeOptions]) -> Role:
 
 def thinkrm(policy: str, model: str, *, graded: bool = False, **options: Unpack[JudgeOptions]) -> Role:
     """Which of two responses is better after a long thought; ``graded``: −3 … 3 (Think-RM, arXiv 2505.16265)."""
-    prompt, parse = (prompts.THINKRM_GRADED, parse_graded) if graded else (prompts.THINKRM, parse_thinkrm)
-    return _judge_role(policy, model, prompt, parse, 4096, **options)
+    if graded:
+        return _judge_role(policy, model, prompts.THINKRM_GRADED, parse_graded, 4096, **options)
+    return _judge_role(policy, model, prompts.THINKRM, parse_thinkrm, 4096, **options)
 
 
 def _judge_role(
@@ -139,20 +152,20 @@ def _judge_role(
     model: str,
     prompt: str,
     parse: Parser,
-    most: int,
+    default_tokens: int,
     *,
     max_tokens: int | None = None,
     temperature: float = 1.0,
     reference: bool = False,
 ) -> Role:
-    """``most``: tokens of a judgement where nothing else is said."""
+    """``default_tokens``: most tokens of a judgement where ``max_tokens`` is None."""
     if model in SHIPPED_LANGUAGE_MODELS:
         raise ConfigError(
             f"policy {policy!r}: the model {model!r} knows only the formats of rollout/common_roles.py, and this "
             "judge's format"
             " needs a chat model; choose another model, or rollout/common_roles.py: verifier"
         )
-    sampling = Sampling(max_tokens=max_tokens or most, temperature=temperature)
+    sampling = Sampling(max_tokens=max_tokens or default_tokens, temperature=temperature)
     template = prompts.with_reference(prompt) if reference else prompt
     return Role(policy=policy, prompt=template, parse=parse, sampling=sampling)
 
@@ -185,14 +198,17 @@ COMPARISONS: dict[Comparison, Callable[..., Role]] = {
 
 
 def comparer(policy: str, model: str, form: Comparison = "gram") -> Role:
-    """A role that says which of two responses is better, in one of ``COMPARISONS``; models that know the short formats
-    are asked in short, for the letter alone or after a thought. Raises UnknownName, and ConfigError for a model that
-    does not know the format."""
+    """A role that says which of two responses is better, in one of ``COMPARISONS``.
+
+    Models that know the terse prompts are asked by one, for the letter alone ("gram") or for a thought before it
+    ("thinkrm"). Raises UnknownName, and ConfigError for a model that does not know the format.
+    """
     if form not in COMPARISONS:
         raise UnknownName("format of a comparison", form, COMPARISONS)
-    if form in IN_SHORT and is_terse(model):
-        parse, most = IN_SHORT[form]
-        return Role(policy=policy, prompt=COMPARE, parse=parse, sampling=Sampling(max_tokens=most))
+    if is_terse(model) and form == "gram":
+        return Role(policy=policy, prompt=COMPARE, parse=parse_gram, sampling=Sampling(max_tokens=8))
+    if is_terse(model) and form == "thinkrm":
+        return Role(policy=policy, prompt=COMPARE, parse=parse_thinkrm, sampling=Sampling(max_tokens=96))
     return COMPARISONS[form](policy, model)
 
 
@@ -234,6 +250,3 @@ def parse_grm(text: str, fields: Mapping[str, Any]) -> Ratings | Abstention | Pa
 
 def parse_gram(text: str, fields: Mapping[str, Any]) -> Preference | ParseFailure:
     return read_gram(text)
-
-
-IN_SHORT: dict[str, tuple[Parser, int]] = {"gram": (parse_gram, 8), "thinkrm": (parse_thinkrm, 96)}  # and most tokens

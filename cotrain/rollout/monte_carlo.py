@@ -36,7 +36,9 @@ from cotrain.rollout.runner import Roles
 
 Labels = Literal["absolute", "relative", "ratio", "oracle"]
 LABELS: tuple[str, ...] = get_args(Labels)
-ALPHA, BEST_OF, GAMMA = 0.8, 4, 0.8
+ALPHA = 0.8  # weight of progress in "relative"
+BEST_OF = 4  # n of "relative"
+GAMMA = 0.8  # least ratio in "ratio"
 
 LABELLED = Metadata[bool]("labelled", bool, "were there labels for the steps of the solution")
 LABEL_POSITIVE = Metadata[float]("label_positive", float, "share of the steps that are labelled right")
@@ -55,20 +57,23 @@ def labels_of(
     Args: values: [K + 1] MC(0) … MC(K), each in [0, 1]. None for "ratio" when MC(0) is 0: no progress is defined from
     there (the authors of GenPRM skip such problems too). Raises UnknownName for a kind that is not Monte-Carlo.
     """
+    labels: list[bool] = []
     if kind == "absolute":
         return [value > 0.0 for value in values[1:]]
     if kind == "relative":
-        best = [1.0 - (1.0 - value) ** best_of for value in values]
-        return [value + alpha * (b - a) > 0.0 for value, (a, b) in zip(values[1:], pairwise(best), strict=True)]
+        for before, after in pairwise(values):
+            best_before = 1.0 - (1.0 - before) ** best_of
+            best_after = 1.0 - (1.0 - after) ** best_of
+            labels.append(after + alpha * (best_after - best_before) > 0.0)
+        return labels
     if kind != "ratio":
         raise UnknownName("Monte-Carlo label", kind, LABELS[:-1])
     if values[0] == 0.0:
         return None
-    labels: list[bool] = []
-    alive = True
+    can_end_right = True
     for before, after in pairwise(values):
-        alive = alive and after > 0.0
-        labels.append(alive and after / before >= gamma)
+        can_end_right = can_end_right and after > 0.0
+        labels.append(can_end_right and after / before >= gamma)
     return labels
 
 
@@ -80,20 +85,23 @@ def share_right(verdicts: Sequence[bool], labels: Sequence[bool], counted: Seque
 
 def majority_contradicts(reviews: Sequence[Sequence[bool]], labels: Sequence[bool]) -> bool:
     """Does a majority of the reviews say the opposite of any label? A tie does not; no review contradicts nothing."""
-    right = [sum(review[k] == label for review in reviews) for k, label in enumerate(labels)]
-    return any(2 * count < len(reviews) for count in right)
+    for k, label in enumerate(labels):
+        n_agreeing = sum(review[k] == label for review in reviews)
+        if 2 * n_agreeing < len(reviews):
+            return True
+    return False
 
 
 def balanced_places(labels: Sequence[bool], rng: Random) -> list[int]:
-    """Places of as many of each class as the smaller one has, the larger one down-sampled; in order, [] for one
-    class."""
-    sides = [[i for i, label in enumerate(labels) if label is side] for side in (False, True)]
-    count = min(map(len, sides))
-    return sorted(i for side in sides for i in rng.sample(side, count))
+    """Places of as many labels of each class as the rarer class has, drawn at random; in order, [] for one class."""
+    false_places = [place for place, label in enumerate(labels) if label is False]
+    true_places = [place for place, label in enumerate(labels) if label is True]
+    count = min(len(false_places), len(true_places))
+    return sorted([*rng.sample(false_places, count), *rng.sample(true_places, count)])
 
 
 def review_verdicts(review: Turn) -> tuple[bool, ...]:
-    """What a readable review says of each step, and of the answer last."""
+    """The verdicts of a readable review on each step, and last on the answer."""
     return (*review.parsed.steps, review.parsed.final)
 
 
@@ -107,26 +115,42 @@ async def step_values(task: Task, roles: Roles, solutions: Sequence[Turn], *, ro
 
     Raises ValueError, which ends the episode, when no continuation of a beginning could be graded.
     """
-    begins = {s.id: ["", *(s.text[: include_closing_tag(step, s).end] for step in s.parsed.steps)] for s in solutions}
 
-    async def beginning_value(begin: str, group: str) -> float:
-        means = []
+    async def value_of(beginning: str, group: str) -> float:
+        """The share of continuations whose answer is right."""
+        grades = []
         chats = [roles.completer.begin(group=group, problem=task.prompt) for _ in range(rollouts)]
-        for turn in await gather([continue_from(chat, begin) for chat in chats]):
-            grade = await roles.grade(task, begin + turn.text)
+        for turn in await gather([continue_from(chat, beginning) for chat in chats]):
+            grade = await roles.grade(task, beginning + turn.text)
             if grade.value is None:
                 turn.fail(grade.reason or "ungraded")
                 continue
             turn.add_metadata(CORRECT, grade.value)
-            means.append(grade.value)
-        if not means:
-            raise ValueError(f"none of {rollouts} continuations of {begin[-40:]!r} could be graded")
-        return sum(means) / len(means)
+            grades.append(grade.value)
+        if not grades:
+            raise ValueError(f"none of {rollouts} continuations of {beginning[-40:]!r} could be graded")
+        return sum(grades) / len(grades)
 
-    distinct = list(dict.fromkeys(begin for mine in begins.values() for begin in mine))
-    found = await gather([beginning_value(begin, f"{solutions[0].id}:{i}") for i, begin in enumerate(distinct)])
-    values = dict(zip(distinct, found, strict=True))
-    return {name: [values[begin] for begin in mine] for name, mine in begins.items()}
+    beginnings_by_id = {solution.id: beginnings_of(solution) for solution in solutions}
+    distinct: dict[str, None] = {}  # in the order in which they come
+    for beginnings in beginnings_by_id.values():
+        distinct |= dict.fromkeys(beginnings)
+
+    calls = [value_of(beginning, f"{solutions[0].id}:{i}") for i, beginning in enumerate(distinct)]
+    values = dict(zip(distinct, await gather(calls), strict=True))
+    return {
+        solution_id: [values[beginning] for beginning in beginnings]
+        for solution_id, beginnings in beginnings_by_id.items()
+    }
+
+
+def beginnings_of(solution: Turn) -> list[str]:
+    """The text of a solution up to the end of each step, from no step to all of them."""
+    beginnings = [""]
+    for step in solution.parsed.steps:
+        end = include_closing_tag(step, solution).end
+        beginnings.append(solution.text[:end])
+    return beginnings
 
 
 async def step_labels(
@@ -142,25 +166,33 @@ async def step_labels(
     """Labels of the K steps and, last, of the answer, for readable and examined solutions to one task, by their ids.
 
     ``kind`` "oracle" takes the truth of the steps instead: the ceiling. Solutions that ``labels_of`` has no labels for
-    are left out. How far labels agree with the oracle is noted on the solutions, the values are shown.
+    are left out. The values are findings of a solution; how far its labels agree with the oracle is metadata.
     """
     if not solutions:
         return {}
-    values = {} if kind == "oracle" else await step_values(task, roles, solutions, rollouts=rollouts)
+    values_by_id: dict[str, list[float]] = {}
+    if kind != "oracle":
+        values_by_id = await step_values(task, roles, solutions, rollouts=rollouts)
+
     labels_by_id: dict[str, list[bool]] = {}
     for solution in solutions:
         truth = STEP_OK.of(solution)
-        if kind == "oracle" and truth is None:
-            raise ConfigError(
-                f"labels 'oracle': nobody knows the steps of task {task.id}; expected one of {LABELS[:-1]}"
-            )
-        mc_values = values.get(solution.id, [])
-        labels = truth if kind == "oracle" else labels_of(kind, mc_values, alpha=alpha, gamma=gamma)
+        values = values_by_id.get(solution.id, [])
+        labels: Sequence[bool] | None
+        if kind == "oracle":
+            if truth is None:
+                raise ConfigError(
+                    f"labels 'oracle': nobody knows the steps of task {task.id}; expected one of {LABELS[:-1]}"
+                )
+            labels = truth
+        else:
+            labels = labels_of(kind, values, alpha=alpha, gamma=gamma)
+
         solution.add_metadata(LABELLED, labels is not None)
         if labels is None:
             continue
         labels_by_id[solution.id] = [*labels, CORRECT.require(solution)]
-        solution.add_finding(MONTE_CARLO, mc_values)
+        solution.add_finding(MONTE_CARLO, values)
         solution.add_finding(STEP_LABELS, labels_by_id[solution.id])
         solution.add_metadata(LABEL_POSITIVE, sum(labels) / len(labels))
         if truth is not None:
@@ -171,4 +203,7 @@ async def step_labels(
 
 def _first_false(labels: Sequence[bool]) -> int:
     """The first place that is False; the length, when there is none."""
-    return next((k for k, label in enumerate(labels) if not label), len(labels))
+    for place, label in enumerate(labels):
+        if not label:
+            return place
+    return len(labels)

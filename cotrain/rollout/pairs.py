@@ -1,8 +1,8 @@
 """Pairs of a wanted and an unwanted reply to one prompt as turns, so that they can be learned from and judged.
 
-A program says both in the tokens of a policy: ``Role(policy="teacher", …)`` of ``program(say_reply, tokens_of=…)``. Of
-tasks without preferences, as the word problems are, a worked solution is wanted, and unwanted is the same with another
-number written over its answer.
+A program says both in the tokens of a policy: ``Role(policy="teacher", …)`` of ``program(say_reply, tokens_of=…)``.
+Tasks without preferences, such as the word problems, are made into pairs: the worked solution is wanted, and the same
+solution with another number written over its answer is unwanted.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ async def reply_to(task: Task, speaker: RoleHandle, solution: str | None = None,
 
 
 async def say_replies(task: Task, speaker: RoleHandle, *, most: int) -> list[Turn]:
-    """Both replies, the wanted one first, each with its truth noted. Those of a pair with one of more than ``most``
-    tokens, its prompt included, fail for the reason ``TOO_LONG`` and are noted nothing."""
+    """Both replies, the wanted one first, each with its truth as metadata. If one of the two has more than ``most``
+    tokens, its prompt included, both fail for the reason ``TOO_LONG``, without a truth."""
     turns = [await reply_to(task, speaker, reply) for reply in replies_of(task)]
-    too_long = any(len(turn.prompt_ids) + turn.tokens > most for turn in turns)
-    for turn, wanted in zip(turns, (True, False), strict=True):
+    is_too_long = any(len(turn.prompt_ids) + turn.tokens > most for turn in turns)
+    for turn, is_wanted in zip(turns, (True, False), strict=True):
         turn.add_finding(PROBLEM, task.prompt)
-        if too_long:
+        if is_too_long:
             turn.fail(TOO_LONG)
         else:
-            turn.add_metadata(CORRECT, wanted)
+            turn.add_metadata(CORRECT, is_wanted)
     return turns
 
 
@@ -66,16 +66,26 @@ def measure_pair_order(judge: str, name: str) -> Measure:
     wanted one the higher score; equal ones count half."""
 
     def score_of(trace: Trace) -> float:
-        return float(trace.score if trace.score is not None else SCORE.of(trace) or 0.0)
+        if trace.score is not None:
+            return float(trace.score)
+        return float(SCORE.of(trace) or 0.0)
 
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         counts = {}
         for task, traces in traces_by_task(episodes, judge).items():
-            scores = {wanted: [score_of(t) for t in traces if CORRECT.of(t) is wanted] for wanted in (True, False)}
-            pairs = [(a > b) + 0.5 * (a == b) for a in scores[True] for b in scores[False]]
-            counts[task] = {"ordered": float(sum(pairs)), "pairs": float(len(pairs))}
-        total = sum(row["pairs"] for row in counts.values())
-        return defined_figures({f"{name}/pair_accuracy": make_figure(counts, Share("ordered", "pairs"), total)})
+            wanted = [score_of(trace) for trace in traces if CORRECT.of(trace) is True]
+            unwanted = [score_of(trace) for trace in traces if CORRECT.of(trace) is False]
+            ordered = 0.0
+            for wanted_score in wanted:
+                for unwanted_score in unwanted:
+                    if wanted_score > unwanted_score:
+                        ordered += 1.0
+                    elif wanted_score == unwanted_score:
+                        ordered += 0.5
+            counts[task] = {"ordered": ordered, "pairs": float(len(wanted) * len(unwanted))}
+
+        n_pairs = sum(count["pairs"] for count in counts.values())
+        return defined_figures({f"{name}/pair_accuracy": make_figure(counts, Share("ordered", "pairs"), n_pairs)})
 
     return measure
 
@@ -93,8 +103,12 @@ def check_demonstrations(method: str, tasks: TaskSource) -> bool:
 
 def check_pairs(method: str, tasks: TaskSource) -> None:
     """Raise ConfigError for problems of which no pair can be made."""
-    first = tasks.get("train", 0) if tasks.size("train") != 0 else None
-    if first and (first.solution is None or (isinstance(first, ChatTask) and first.rejected is None)):
+    if tasks.size("train") == 0:
+        return
+    first = tasks.get("train", 0)
+    has_wanted = first.solution is not None
+    has_unwanted = not isinstance(first, ChatTask) or first.rejected is not None
+    if not (has_wanted and has_unwanted):
         raise ConfigError(
             f"{method}: the tasks {tasks.name!r} are no preferences; expected --data FILE with prompt, chosen "
             "and rejected, or tasks with worked solutions"

@@ -1,4 +1,4 @@
-"""What all episodes of one play share: the engine, the roles and the seed; and how a role is asked for its answer."""
+"""What all episodes of one batch share: the engine, the roles and the seed; and how a role is asked for its answer."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from cotrain.prompts.render import Rendering
 from cotrain.rollout.role import Role
 
 Grader = Callable[[Task, str], Awaitable[Grade]]
+PromptFields = dict[str, dict[str, str]]  # address of a conversation → field of its role's prompt → what it showed
 
 
 class EngineError(CotrainError, RuntimeError):
@@ -31,8 +32,7 @@ class RolloutContext:
     seed: int
     split: str
     step: int
-    # address of a conversation whose group the protocol left open → what it was asked
-    fields_by_group: dict[str, dict[str, str]] = field(default_factory=dict)
+    fields_by_group: PromptFields = field(default_factory=dict)  # of conversations to which no group was given
 
     async def sample_answer(
         self,
@@ -41,10 +41,11 @@ class RolloutContext:
         prompt_ids: tuple[int, ...],
         fields: Mapping[str, Any],
         *,
-        keep: bool,
+        keep_cache: bool,
         continues: Address | None,
     ) -> Completion:
-        """What the policy of a role says to a prompt. ``keep``, ``continues``: see ``Request``."""
+        """What the policy of a role says to a prompt. ``keep_cache``, ``continues``: ``keep`` and ``continues`` of
+        ``Request``."""
         renderer = self.renderers[role.policy]
         request = Request(
             policy=role.policy,
@@ -55,7 +56,7 @@ class RolloutContext:
             address=address,
             fields=fields,
             decode=renderer.decode,
-            keep=keep,
+            keep=keep_cache,
             continues=continues,
         )
         if role.tool is None:
@@ -76,6 +77,6 @@ class RolloutContext:
         except CotrainError:
             raise
         except SpeakerError as error:
-            raise error.__cause__ or error from None
+            raise error.__cause__ or error from None  # the error of the program itself
         except Exception as error:
             raise EngineError(f"{type(self.engine).__name__} failed at {request.address}: {error}") from error

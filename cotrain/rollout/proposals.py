@@ -30,7 +30,7 @@ from cotrain.rollout.stores import MINTED, REPLAYED, TaskPool
 from cotrain.rollout.tools.search import AskFailed
 from cotrain.rollout.votes import agrees_with, elected_turn, is_right
 
-# Of proposers.
+# The prompts of a proposer: terse, for word problems in words, and for problems of any other kind.
 PROPOSE = "{hint}\nWrite a problem:"
 PROPOSE_FULL = """Write one word problem about counts of things, in sentences of exactly these forms and no other words:
 
@@ -51,7 +51,7 @@ answer, which follows from its own text. Do not solve it. Write the problem alon
 
 {hint}"""
 
-Shown = Literal["problem", "nothing"]  # of the pool, to a proposer
+Shown = Literal["problem", "nothing"]  # what a proposer sees of the pool
 Pay = Literal["hard", "learnable", "parabola", "uncertain", "target"]
 RECENT = 64  # problems of the pool that a new one is compared with
 LEARNABLE = Signal("learnable", meaning="what the proposer is paid for how hard its problem is")
@@ -89,42 +89,61 @@ def parse_proposal(text: str, fields: Mapping[str, Any]) -> Query | ParseFailure
     failure: "too long", "unclosed think", "no problem"."""
     if len(text) > MAX_CHARS:
         return ParseFailure(reason="too long")
-    if (inside := behind_thoughts(text)) is None:
+    problem = behind_thoughts(text)
+    if problem is None:
         return ParseFailure(reason=UNFINISHED)
-    if "problem>" in inside:
-        _, opened, inside = inside.rpartition("</problem>")[0].rpartition("<problem>")
-        inside = inside if opened else ""
-    return Query(text=inside.strip()) if inside.strip() else ParseFailure(reason="no problem")
+    if "problem>" in problem:
+        before_end, _, _ = problem.rpartition("</problem>")
+        _, opening, problem = before_end.rpartition("<problem>")
+        if not opening:
+            return ParseFailure(reason="no problem")
+    if not problem.strip():
+        return ParseFailure(reason="no problem")
+    return Query(text=problem.strip())
 
 
 def hint_of(task: Task, pool: TaskPool, shown: str, reader: Reader) -> str:
     """What a proposer is shown: a problem of the pool, where it is to see one. Where problems are not word problems, it
     sees at least the task's, to know what they are like."""
-    other = pool.draw_problem(rng_of("reference", task.id, len(pool.items))) if shown == "problem" else None
-    return other.problem if other else "" if isinstance(reader, WordReader) else task.prompt
+    if shown == "problem":
+        other = pool.draw_problem(rng_of("reference", task.id, len(pool.items)))
+        if other is not None:
+            return other.problem
+    if isinstance(reader, WordReader):
+        return ""
+    return task.prompt
 
 
 def text_of(proposal: Turn) -> str:
     """The problem that was written, "" for none."""
     parsed = proposal.parsed
-    return proposal.text.strip() if parsed is None else str(parsed.text) if parsed.ok else ""
+    if parsed is None:  # a word problem is all that was written
+        return proposal.text.strip()
+    if parsed.ok:
+        return str(parsed.text)
+    return ""
 
 
 async def read_proposal(
     proposal: Turn, task: Task, reader: Reader, pool: TaskPool | None
 ) -> tuple[str, Task | ParseFailure | None]:
-    """The text of the problem, "" where it has none, and what the reader says of it, with notes of what a program
-    knows. Raises AskFailed where the program fails."""
-    parsed, text = proposal.parsed, text_of(proposal)
-    found = parsed if isinstance(parsed, ParseFailure) else await reader.read(text, task)
-    if found is not None and reader.works_out:
-        proposal.add_metadata(VALID, isinstance(found, Task))
-    if isinstance(found, Task):
-        if found.difficulty:
-            proposal.add_metadata(DEPTH, found.difficulty)
+    """The text of the problem, "" where it has none, and what the reader makes of it. What a program knows becomes
+    metadata. Raises AskFailed where the program fails."""
+    text = text_of(proposal)
+    problem: Task | ParseFailure | None
+    if isinstance(proposal.parsed, ParseFailure):
+        problem = proposal.parsed
+    else:
+        problem = await reader.read(text, task)
+
+    if problem is not None and reader.works_out:
+        proposal.add_metadata(VALID, isinstance(problem, Task))
+    if isinstance(problem, Task):
+        if problem.difficulty:
+            proposal.add_metadata(DEPTH, problem.difficulty)
         if pool is not None:
             proposal.add_metadata(NEW, reader.signature_of(text) not in pool.signatures)
-    return text, found
+    return text, problem
 
 
 @gives(LEARNABLE.to("proposer"), OUTCOME.to("solver"))
@@ -145,39 +164,58 @@ async def propose_and_solve(
     reuse: float,
     reader: Reader = WORDS,
 ) -> None:
-    """One proposal and ``samples`` solutions, paid as the variant says. ``gate``: pay only for what ``reader`` reads.
-    ``reuse``: of the pool's problems, those that no larger share solved are given to the solvers where the proposal is
-    not valid."""
+    """One proposal and ``samples`` solutions, paid as the variant says.
+
+    ``gate``: pay only for what ``reader`` reads. ``reuse``: where the proposal is not valid, the solvers get a problem
+    of the pool that no larger share than this solved.
+    """
     proposal = await roles.proposer(hint=hint_of(task, pool, shown, reader), problem=task.prompt)
-    refused = True
+    is_refused = True
     try:
-        text, found = await read_proposal(proposal, task, reader, pool)
-        held_out = reader.is_held_out(text)
-        if isinstance(found, ParseFailure) or held_out:
-            proposal.add_finding(FAILURE, found.reason if isinstance(found, ParseFailure) else "held out")
-        refused = (gate and not isinstance(found, Task)) or held_out or not text
-        if refused:
+        text, problem = await read_proposal(proposal, task, reader, pool)
+        is_held_out = reader.is_held_out(text)
+        if isinstance(problem, ParseFailure):
+            proposal.add_finding(FAILURE, problem.reason)
+        elif is_held_out:
+            proposal.add_finding(FAILURE, "held out")
+        fails_gate = gate and not isinstance(problem, Task)
+        is_refused = fails_gate or is_held_out or not text
+        if is_refused:
             proposal.reward(LEARNABLE, invalid)
     except AskFailed as error:
         proposal.add_finding(FAILURE, str(error))
         proposal.fail(str(error))
-    if refused:
-        if (old := pool.draw_problem(rng_of("replay", proposal.id, task.id), below=reuse)) is not None:
-            known = reader.recall(old.problem, old.answer, task)
-            share = await solve_proposal(roles, old.problem, known, proposal, samples, labels, band)
+
+    if is_refused:
+        old = pool.draw_problem(rng_of("replay", proposal.id, task.id), below=reuse)
+        if old is not None:
+            old_task = reader.recall(old.problem, old.answer, task)
+            share = await solve_proposal(roles, old.problem, old_task, proposal, samples, labels, band)
             if share is not None:
                 proposal.add_finding(REPLAYED, (old.signature, share))
         return
-    known = found if isinstance(found, Task) else None
-    share = await solve_proposal(roles, text, known, proposal, samples, labels, band)
+
+    known_task = problem if isinstance(problem, Task) else None
+    share = await solve_proposal(roles, text, known_task, proposal, samples, labels, band)
     if share is None:
         proposal.fail("ungraded")
         return
+    answer = str(known_task.gold) if known_task else ""
     proposal.add_metadata(SOLVED, share)
-    proposal.add_finding(MINTED, (text, str(known.gold) if known else "", reader.signature_of(text), share))
+    proposal.add_finding(MINTED, (text, answer, reader.signature_of(text), share))
+
+    payment = proposer_pay(pay, share, target)
+    if repeats:
+        payment -= repeats * share_alike(text, pool, reader)
+    proposal.reward(LEARNABLE, payment)
+
+
+def share_alike(text: str, pool: TaskPool, reader: Reader) -> float:
+    """The share of the pool's latest problems that have the shape of this one."""
     shape = reader.shape_of(text)
-    alike = [reader.shape_of(item.problem) == shape for item in pool.items[-RECENT:]] if repeats else []
-    proposal.reward(LEARNABLE, proposer_pay(pay, share, target) - repeats * sum(alike) / max(1, len(alike)))
+    latest = pool.items[-RECENT:]
+    n_alike = sum(reader.shape_of(item.problem) == shape for item in latest)
+    return n_alike / max(1, len(latest))
 
 
 async def solve_proposal(
@@ -190,31 +228,47 @@ async def solve_proposal(
     band: tuple[float, float],
 ) -> float | None:
     """Solve it ``samples`` times; returns the share that is right by the label, None where no answer could be graded.
-    Outside of ``band`` nobody is paid. The truth is noted where a program knows it."""
+
+    Where that share is outside of ``band``, nobody is paid. Where a program knows the truth, it is metadata.
+    """
     turns = await answer_proposal(roles.solver, samples, text, known, roles, group=proposal.id)
     if not turns:
         return None
-    elected = elected_turn(turns) if labels == "vote" else None
-    right_by_label = [agrees_with(t, elected) if labels == "vote" else bool(CORRECT.of(t)) for t in turns]
+
+    elected = None
+    if labels == "vote":
+        elected = elected_turn(turns)
+        right_by_label = [agrees_with(turn, elected) for turn in turns]
+    else:
+        right_by_label = [bool(CORRECT.of(turn)) for turn in turns]
     share = sum(right_by_label) / len(right_by_label)
-    for turn, right in zip(turns, right_by_label, strict=True):
-        if band[0] <= share <= band[1]:
-            turn.reward(OUTCOME, float(right))
-        if known is not None and (elected is not None or labels == "program"):
-            turn.add_metadata(LABEL_RIGHT, elected is None or is_right(elected))
+
+    low, high = band
+    for turn, is_right_by_label in zip(turns, right_by_label, strict=True):
+        if low <= share <= high:
+            turn.reward(OUTCOME, float(is_right_by_label))
+        if known is None:
+            continue
+        if labels == "program":
+            turn.add_metadata(LABEL_RIGHT, True)
+        elif elected is not None:
+            turn.add_metadata(LABEL_RIGHT, is_right(elected))
     return share
 
 
 async def answer_proposal(
     solver: RoleHandle, samples: int, text: str, known: Task | None, roles: Roles, group: str | None
 ) -> list[Turn]:
-    """Solutions of a proposed problem, with the truth noted where a program knows it; those whose grading failed are
-    left out."""
+    """Solutions of a proposed problem, with the truth as metadata where a program knows it; those whose grading failed
+    are left out."""
     turns = await solver.many(samples, group=group, problem=text)
     if known is not None:
         return [turn for turn in turns if await examine(known, roles, turn) is not None]
     for turn in turns:
-        turn.add_finding(*((ANSWER, turn.parsed.answer) if turn.parsed.ok else (FAILURE, turn.parsed.reason)))
+        if turn.parsed.ok:
+            turn.add_finding(ANSWER, turn.parsed.answer)
+        else:
+            turn.add_finding(FAILURE, turn.parsed.reason)
     return turns
 
 

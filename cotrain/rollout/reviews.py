@@ -1,8 +1,8 @@
-"""Protocols in which a verifier judges what a solver wrote: reviews, and solving before a verifier (RL Tango)."""
+"""Protocols in which a verifier judges what a solver wrote: reviews, and solving with a review after it (RL Tango)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args
 
 from cotrain.algorithms.functional.aggregate import Combine, aggregate
@@ -33,46 +33,49 @@ async def review(
     role: str = "verifier",
     text: str | None = None,
 ) -> list[Turn]:
-    """``n`` judgements, in whatever format the role has (``judges.py``), of a solution that could be parsed and was
-    examined: shown, with the truth noted where it is known, without any reward.
+    """``n`` judgements of a solution that could be parsed and was examined, without any reward.
 
-    ``group``: pool key, by default the reviews of this solution are compared with each other. ``text``: as in
-    ``examine``.
+    They come in whatever format the role has (``judges.py``), with their findings, and with the truth as metadata where
+    it is known. ``group``: reviews of one group are compared with each other, by default those of this solution.
+    ``text``: as in ``examine``.
     """
     judge = getattr(roles, role)
-    fields = fields_for(task, roles, judge, solution, solution.tagged_text if text is None else text)
+    solution_text = solution.tagged_text if text is None else text
+    fields = fields_for(task, roles, judge, solution, solution_text)
     turns = await judge.many(n, group=solution.id if group is None else group, parent=solution, **fields)
-    return _note_reviews(solution, turns)
+    return _record_reviews(solution, turns)
 
 
 async def review_all(
     task: Task, roles: Roles, solutions: Sequence[Turn], *, n: int = 1, tool: str = "none"
 ) -> list[list[Turn]]:
-    """``n`` judgements of each solution by the role ``verifier``, as ``review`` has them; ``tool`` "python" runs the
-    programs in them while they are written (``rollout/tools/calls.py``, for roles of ``judges.genprm``) and gives the
-    last turn of each, parsed with all of it."""
+    """``n`` judgements of each solution by the role ``verifier``, as ``review`` has them, all at once.
+
+    ``tool="python"`` runs the programs in them while they are written (``rollout/tools/calls.py``, for roles of
+    ``judges.genprm``). Then the last turn of each judgement stands for it, parsed with all of it.
+    """
     if tool not in TOOLS:
         raise UnknownName("tool", tool, TOOLS)
-    solution_fields = [fields_for(task, roles, roles.verifier, s, s.tagged_text) for s in solutions]
-    if tool == "none":
-        review_turns = await gather(
-            [roles.verifier.many(n, group=s.id, parent=s, **f) for s, f in zip(solutions, solution_fields, strict=True)]
-        )
-    else:
-        review_turns = await gather(
-            [_with_programs(roles.verifier, n, s, f) for s, f in zip(solutions, solution_fields, strict=True)]
-        )
-    return [_note_reviews(s, review_turn) for s, review_turn in zip(solutions, review_turns, strict=True)]
+    calls: list[Coroutine[Any, Any, list[Turn]]] = []
+    for solution in solutions:
+        fields = fields_for(task, roles, roles.verifier, solution, solution.tagged_text)
+        if tool == "none":
+            calls.append(roles.verifier.many(n, group=solution.id, parent=solution, **fields))
+        else:
+            calls.append(_review_with_programs(roles.verifier, n, solution, fields))
+
+    review_turns = await gather(calls)
+    return [_record_reviews(solution, turns) for solution, turns in zip(solutions, review_turns, strict=True)]
 
 
-async def _with_programs(judge: RoleHandle, n: int, solution: Turn, fields: Mapping[str, Any]) -> list[Turn]:
+async def _review_with_programs(judge: RoleHandle, n: int, solution: Turn, fields: Mapping[str, Any]) -> list[Turn]:
     from cotrain.rollout.tools.calls import tag_format, use_tools
     from cotrain.rollout.tools.python import run_python
 
-    programs = tag_format("verify", "ran")  # how GenPRM writes them
-    chats = [judge.begin(group=solution.id, parent=solution, **fields) for _ in range(n)]
+    program_format = tag_format("verify", "ran")  # how GenPRM writes programs
     tools = {"python": run_python}
-    return await gather([use_tools(chat, tools, form=programs, mark=fields["nonce"]) for chat in chats])
+    chats = [judge.begin(group=solution.id, parent=solution, **fields) for _ in range(n)]
+    return await gather([use_tools(chat, tools, form=program_format, mark=fields["nonce"]) for chat in chats])
 
 
 def fields_for(task: Task, roles: Roles, judge: RoleHandle, solution: Turn, text: str) -> dict[str, Any]:
@@ -83,11 +86,12 @@ def fields_for(task: Task, roles: Roles, judge: RoleHandle, solution: Turn, text
     return {"problem": task.prompt, "count": len(solution.parsed.steps), **fields}
 
 
-def _note_reviews(solution: Turn, turns: list[Turn]) -> list[Turn]:
-    right = CORRECT.of(solution)
+def _record_reviews(solution: Turn, turns: list[Turn]) -> list[Turn]:
+    """Record what each review says, and the truth about the solution where it is known."""
+    is_right = CORRECT.of(solution)
     for turn in turns:
-        if right is not None:
-            turn.add_metadata(CORRECT, right)
+        if is_right is not None:
+            turn.add_metadata(CORRECT, is_right)
             turn.add_metadata(STEP_OK, STEP_OK.of(solution))
         show_verdict(turn)
     return turns
@@ -96,8 +100,14 @@ def _note_reviews(solution: Turn, turns: list[Turn]) -> list[Turn]:
 def mean_verdict(turns: Sequence[Turn]) -> float | None:
     """The share of readable judgements that call a solution right, "half right" counting half; None where none can be
     read."""
-    verdicts = [0.5 if turn.parsed.final is None else float(turn.parsed.final) for turn in turns if turn.parsed.ok]
-    return sum(verdicts) / len(verdicts) if verdicts else None
+    verdicts = []
+    for turn in turns:
+        if turn.parsed.ok:
+            is_undecided = turn.parsed.final is None
+            verdicts.append(0.5 if is_undecided else float(turn.parsed.final))
+    if not verdicts:
+        return None
+    return sum(verdicts) / len(verdicts)
 
 
 async def hidden_audit(task: Task, roles: Roles, solution: Turn, *, payer_said: float, share: float) -> None:
@@ -117,13 +127,13 @@ async def hidden_audit(task: Task, roles: Roles, solution: Turn, *, payer_said: 
 
 
 def show_verdict(turn: Turn) -> None:
-    """Show what a judgement says: its verdict, the probability of CORRECT, its verdicts on steps; else why it is
-    unreadable."""
+    """Record what a judgement says: its verdict, the probability of a right solution, its verdicts on steps; else why
+    it cannot be read."""
     verdict = turn.parsed
     if not verdict.ok:
         turn.add_finding(FAILURE, verdict.reason)
         return
-    if verdict.final is not None:  # a tie
+    if verdict.final is not None:  # None: a tie
         turn.add_finding(FINAL, verdict.final)
     turn.add_finding(SCORE, confidence(turn))
     if verdict.steps:
@@ -143,29 +153,44 @@ async def solve_then_verify(
 ) -> None:
     """The solver answers and the verifier reviews the answer ``reviews`` times (RL Tango, arXiv 2505.15034, §3).
 
-    Verifier rewards: ``agreement`` 1 when its final verdict is the truth, ``format`` in [0, 1]; the signal ``truth``
-    carries the class for balancing. An unparsed review earns no agreement and says nothing about the solution. Step
-    verdicts become the solver's reward ``step`` when ``step_rewards="verifier"``: 2x − 1 for the share x that calls the
-    step right, or for what another aggregation (``combine``) makes of several reviews; a step without majority gets
-    none. A solution that cannot be parsed is not shown to the verifier, and counts as one wrong step. ``tool``: as in
-    ``review_all``. ``oracle_noise``: as in ``solve``. ``reviews=0`` where nobody reads them.
+    - The verifier's rewards: ``agreement`` is 1 when its final verdict is the truth, ``format`` is in [0, 1], and the
+      class label is for balancing. A review that cannot be read earns no agreement and says nothing about the solution.
+    - The solver's step rewards, with ``step_rewards="verifier"``: 2x − 1 for the share x of reviews that call the step
+      right, or for what another ``combine`` makes of several reviews; a step without a majority gets none.
+    - A solution that cannot be read is not shown to the verifier, and counts as one wrong step.
+
+    ``tool``: as in ``review_all``. ``oracle_noise``: as in ``solve``. ``reviews=0`` where nobody needs them.
     """
     solution = await solve(task, roles, step_rewards=step_rewards, oracle_noise=oracle_noise)
-    if not reviews or not solution.parsed.ok or solution.failed:
+    if reviews == 0 or solution.failed or not solution.parsed.ok:
         return
     [review_turns] = await review_all(task, roles, [solution], n=reviews, tool=tool)
-    for turn in review_turns if task.gradable else ():  # else nobody knows which verdict is right
-        reward_review(turn, CORRECT.require(solution))
-    votes = [turn.parsed.steps for turn in review_turns if turn.parsed.ok and turn.parsed.steps]
-    if step_rewards == "verifier" and votes:
-        for span, step_votes in zip(solution.parsed.steps, zip(*votes, strict=True), strict=True):
-            share = aggregate(combine, step_votes)
-            if share is not None:
-                solution.reward(STEP, 2.0 * share - 1.0, span=include_closing_tag(span, solution))
+
+    if task.gradable:  # else nobody knows which verdict is right
+        is_right = CORRECT.require(solution)
+        for turn in review_turns:
+            reward_review(turn, is_right)
+
+    if step_rewards == "verifier":
+        _reward_steps_by_reviews(solution, review_turns, combine)
+
+
+def _reward_steps_by_reviews(solution: Turn, review_turns: Sequence[Turn], combine: Combine) -> None:
+    """2x − 1 for each step, where x is what ``combine`` makes of the readable reviews' verdicts on it."""
+    verdicts = [turn.parsed.steps for turn in review_turns if turn.parsed.ok and turn.parsed.steps]
+    if not verdicts:
+        return
+    verdicts_by_step = zip(*verdicts, strict=True)
+    for step, step_verdicts in zip(solution.parsed.steps, verdicts_by_step, strict=True):
+        share = aggregate(combine, step_verdicts)
+        if share is not None:
+            solution.reward(STEP, 2.0 * share - 1.0, span=include_closing_tag(step, solution))
 
 
 def reward_review(turn: Turn, label: bool) -> None:
-    """``agreement`` with a label of the whole solution, ``format``, and the label itself as the signal ``truth``."""
+    """``agreement`` with a label of the whole solution, ``format``, and the label itself, by which classes are
+    balanced."""
+    agrees = turn.parsed.ok and turn.parsed.final == label
     turn.chat.reward(CLASS_LABEL, float(label))
     turn.chat.reward(FORMAT, turn.parsed.format_score)
-    turn.chat.reward(AGREEMENT, float(turn.parsed.ok and turn.parsed.final == label))
+    turn.chat.reward(AGREEMENT, float(agrees))

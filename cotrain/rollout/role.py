@@ -108,35 +108,40 @@ class Role:
         if self.verdict_format != TAGS:
             from cotrain.formats.free_verdicts import free_review
 
-            return free_review(
-                text, self.verdict_format, int(fields["count"]) if "count" in fields_of(self.prompt) else None
-            )
-        return None if self.parse is None else self.parse(text, fields)
+            has_count = "count" in fields_of(self.prompt)
+            count = int(fields["count"]) if has_count else None
+            return free_review(text, self.verdict_format, count)
+        if self.parse is None:
+            return None
+        return self.parse(text, fields)
 
     def format_solution(self, solution: str) -> str:
-        """A solution in tags as this role writes it, so that ``parse_reply`` finds the same; as it is where it is
-        none."""
-        parsed = tagged_solution(solution) if self.is_free_form else None
+        """A solution in tags, written as this role writes it, so that ``parse_reply`` finds the same. Text that is no
+        such solution is left as it is."""
+        if not self.is_free_form:
+            return solution
+        parsed = tagged_solution(solution)
         if not isinstance(parsed, Solution):
             return solution
         from cotrain.formats.answers import write_own
 
-        return write_own([step.text for step in parsed.steps], parsed.answer, self.answer_format, self.step_format)
+        steps = [step.text for step in parsed.steps]
+        return write_own(steps, parsed.answer, self.answer_format, self.step_format)
 
     def prompt_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The fields that its prompt asks for, made safe where others wrote them (``formats/sanitize.py``)."""
-        asked = fields_of(self.prompt)  # other fields of the call are for the parser alone
-        shown = {n: v for n, v in fields.items() if n in asked}
-        if not OTHERS_FIELDS & shown.keys():
-            return shown
+        names = fields_of(self.prompt)  # other fields of the call are for the parser alone
+        prompt_fields = {name: value for name, value in fields.items() if name in names}
+        if not OTHERS_FIELDS & prompt_fields.keys():
+            return prompt_fields
         from cotrain.formats.sanitize import guard_fields
 
-        return guard_fields(self.prompt, shown, self.words, self.verdict_format)
+        return guard_fields(self.prompt, prompt_fields, self.words, self.verdict_format)
 
 
 def as_reward(value: Any) -> float | None:
-    """A value of anybody's as a reward: a number no larger than ``LARGEST``. None for what is no number, for NaN, and
-    for what is infinite or too large."""
+    """Whatever a protocol gives, as a reward: a number no larger than ``LARGEST``. None for what is no number, for NaN,
+    and for what is infinite or too large."""
     if isinstance(value, str | bytes):
         return None
     try:
@@ -149,7 +154,7 @@ def as_reward(value: Any) -> float | None:
 
 
 class Turn:
-    """One answer of a role, while its episode is played. ``trace()`` seals it."""
+    """One answer of a role, while its episode is played. ``trace()`` finishes it."""
 
     def __init__(
         self,
@@ -165,20 +170,30 @@ class Turn:
         chat: Conversation | None = None,
         first: Turn | None = None,
     ) -> None:
-        """``stop``: strings after which its text ends. ``chat``: what it is a turn of. ``first``: the turn whose
-        training sequence it extends; None begins one."""
-        self.address, self.group, self.parent = address, group, parent
-        self.prompt_ids, self.completion = prompt_ids, completion
+        """``stop``: strings after which its text ends. ``chat``: the conversation that it is a turn of. ``first``: the
+        first turn of the training sequence that it extends; None: it begins one."""
+        self.address = address
+        self.group = group
+        self.parent = parent
+        self.prompt_ids = prompt_ids
+        self.completion = completion
+
         text = renderer.decode(completion.token_ids)
-        found = stop_in(text, stop)
-        self.text = text if found is None else text[: found[1]]  # the rest of its last token is no part of the text
+        stop_place = stop_in(text, stop)
+        if stop_place is not None:
+            _, end = stop_place
+            text = text[:end]  # the rest of its last token is no part of the text
+        self.text = text
+
         self.first = first or self
-        self.left, self.goes_on = 0, False  # tokens left for the response; see ``TurnRange.goes_on``
+        self.left = 0  # tokens left for the response
+        self.goes_on = False  # see ``TurnRange.goes_on``
         self.parsed: Any = None  # value that the role's parser returned
         self.metadata: dict[str, Any] = {}  # metadata that ``add_metadata`` wrote
-        self._renderer, self._chat = renderer, chat
-        self._offsets: list[int] | None = None
-        self._declared = declared  # signals that the protocol declares
+        self._renderer = renderer
+        self._chat = chat
+        self._offsets: list[int] | None = None  # where each token begins in the text, once it is needed
+        self._declared = declared  # rewards that the protocol declares
         self._rewards: list[Reward] = []
         self._findings: dict[str, Any] = {}
         self._failure: str | None = None
@@ -219,20 +234,20 @@ class Turn:
         return self.completion.score
 
     def reward(self, signal: Signal, value: float, *, span: Span | None = None) -> None:
-        """Give a signal to the whole turn, or to the tokens that hold ``span``, as the signal is per answer or per
+        """Give a reward to the whole turn, or to the tokens that hold ``span``, as the signal is per answer or per
         span. A value that is not finite, or one beyond ``LARGEST``, fails the turn.
 
         Raises ConfigError, which ends the run, for a value that is no number, a signal that the protocol does not
         declare or that is of the other kind, or a second value for an answer; ValueError when the span is not of this
         turn's text.
         """
-        if span is None and any(given.name == signal.name for given in self._rewards):
+        if span is None and any(reward.name == signal.name for reward in self._rewards):
             raise ConfigError(
                 f"signal {signal.name!r} is given to turn {self.id} twice; give it once, for example the mean"
             )
-        given = self.reward_for(signal, value, span=span)
-        if given is not None:
-            self._rewards.append(given)
+        reward = self.reward_for(signal, value, span=span)
+        if reward is not None:
+            self._rewards.append(reward)
 
     def reward_for(self, signal: Signal, value: float, *, span: Span | None = None) -> Reward | None:
         """The reward that ``reward`` would add, without adding it; None where it fails the turn."""
@@ -247,7 +262,8 @@ class Turn:
         if number is None:  # not a number, infinite, or too large
             self.fail(OUT_OF_RANGE.format(signal.name))
             return None
-        return Reward(name=signal.name, value=number, tokens=None if span is None else self.token_range(span))
+        tokens = None if span is None else self.token_range(span)
+        return Reward(name=signal.name, value=number, tokens=tokens)
 
     def add_metadata(self, key: Metadata[Any], value: Any) -> None:
         """Record ground truth about this turn. Telemetry and evaluation read it, algorithms never do.
@@ -270,7 +286,9 @@ class Turn:
 
     def token_range(self, span: Span) -> tuple[int, int]:
         """The half-open range of sampled tokens that holds a span of ``text``; tokens across an edge included."""
-        if not span.text or len(span.text) != span.end - span.start or self.text[span.start : span.end] != span.text:
+        is_whole = len(span.text) == span.end - span.start
+        is_in_text = self.text[span.start : span.end] == span.text
+        if not (span.text and is_whole and is_in_text):
             raise ValueError(f"span [{span.start}, {span.end}) {span.text[:20]!r} is not in the text of {self.id}")
         if self._offsets is None:
             self._offsets = self._renderer.offsets(self.completion.token_ids)
@@ -285,19 +303,24 @@ class Turn:
     def tagged_text(self) -> str:
         """The text that graders and verifiers read: in tags, also where the role writes in words of its own."""
         parsed = self.parsed
-        return parsed.tagged if isinstance(parsed, Solution | SelfCheck) and parsed.tagged is not None else self.text
+        if isinstance(parsed, Solution | SelfCheck) and parsed.tagged is not None:
+            return parsed.tagged
+        return self.text
 
     def text_to_grade(self, text: str | None = None, *, whole: bool = False) -> str | None:
-        """The text that is graded; None where its reader found no answer. ``text``: all of it, where that is more than
-        this turn. ``whole``: its grader reads all that was said, unless that ends inside of a thought."""
-        said = self.tagged_text if text is None else text
-        if not isinstance(self.parsed, ParseFailure) or (whole and self.parsed.reason != UNFINISHED):
-            return said
+        """The text that is graded; None where its parser found no answer. ``text``: the whole solution, where that is
+        more than this turn. ``whole``: the grader reads all that was said, unless it ends inside of a thought."""
+        whole_text = self.tagged_text if text is None else text
+        if not isinstance(self.parsed, ParseFailure):
+            return whole_text
+        ends_in_thought = self.parsed.reason == UNFINISHED
+        if whole and not ends_in_thought:
+            return whole_text
         return self.parsed.tagged
 
     def trace(self) -> Trace:
-        """Seal the turn, as a sequence of its own with all before it as its prompt (``finish_conversations``
-        joins them). The same trace each time; after the first, nothing can be added."""
+        """The finished turn, as a sequence of its own with all before it as its prompt (``finish_conversations`` joins
+        them). The same trace each time; after the first, nothing can be added."""
         if self._trace is None:
             self._trace = Trace(
                 address=self.address,

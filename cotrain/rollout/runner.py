@@ -1,20 +1,26 @@
-"""Playing episodes: P × G coroutines run a protocol to completion while the engine batches what they ask.
+"""Collecting episodes: one coroutine for each task and member of its group, while the engine batches what they ask.
 
 ::
 
-    play ─▶ one coroutine per (task, member) ─▶ roles.solver(…) ─▶ Conversation ─▶ engine.sample ─▶ Turn ─▶ … ─▶ Episode
+    collect ─▶ one coroutine per (task, member) ─▶ roles.solver(…) ─▶ Conversation ─▶ engine.sample ─▶ Turn ─▶ Episode
 
-Everything has an address, and the seed of a request is a hash of it, so the episodes do not depend on which
-coroutine was faster. Call indexes are handed out when a role is called, in program order, not when it is awaited.
+Each request has an address (step, task, member, role, call), and its seed is a hash of that address. So the episodes do
+not depend on which coroutine was faster. The call's number is given when a role is called, in the order of the program,
+not when the call is awaited.
 
-A protocol that raises breaks off its own episode only: the episode keeps the reason and its traces, marked as failed.
-So does a problem that does not fit its model's context; ``RolloutRunner.set_aside`` has its name. A prompt that does
-not fit since it shows what others said fails that turn alone (``Conversation.say``). Other errors of cotrain itself (a
-wrong template, an unknown policy) and of the engine end the play, as every episode would meet them. Nothing outlives a
-play: what is still running when it ends is cancelled.
+What happens to errors:
 
-Inside of a running event loop, as a notebook's, protocols are played in a thread: the engine's turn is defined by the
-loop being ours.
+- A protocol that raises ends its own episode only. The episode keeps the reason and its traces, marked as failed.
+- A problem that is too long for its model's context ends its episode likewise, and is kept in
+  ``RolloutRunner.set_aside``.
+- A prompt that is too long because it shows what other roles said fails that turn alone (``Conversation.say``).
+- Other errors of cotrain itself (a wrong template, an unknown policy) and of the engine end the whole batch, because
+  every episode would meet them.
+
+Nothing outlives a batch: what is still running when it ends is cancelled.
+
+In a notebook an event loop already runs, so protocols run in a thread with our own: the engine advances only when that
+loop has nothing else to do.
 """
 
 from __future__ import annotations
@@ -35,33 +41,38 @@ from cotrain.prompts.render import Rendering
 from cotrain.prompts.templates import fields_of
 from cotrain.rollout.conversation import Conversation, finish_conversations
 from cotrain.rollout.event_loop import EngineEventLoop, Stopped, engine_paused, gather, is_cancelled_by_loop
-from cotrain.rollout.play_context import Grader, RolloutContext
+from cotrain.rollout.play_context import Grader, PromptFields, RolloutContext
 from cotrain.rollout.role import Role, Turn
 
 RolloutFn = Callable[..., Coroutine[Any, Any, Any]]  # async (task, roles) → ignored
+OnEpisodeEnd = Callable[[], None]
 TRIES = 3  # attempts of one batch if the engine's process is lost
 _RESERVED = ("grade", "busy", "nonce")
 
 
 async def grade_outside(task: Task, text: str) -> Grade:
-    """The ``grader`` of an executor: many answers at once where the task's grader has processes for it, else
-    ``task.grade``.
+    """Grade in the processes of the task's grader, many answers at once, if it has some; else in this process.
 
-    The executor keeps its engine waiting meanwhile, so that how long a grade takes decides no batch.
+    The engine waits meanwhile, so that its batches do not depend on how long grading takes.
     """
-    return await task.grader.agrade(task, text) if isinstance(task.grader, AsyncGrader) else task.grade(text)
+    if isinstance(task.grader, AsyncGrader):
+        return await task.grader.agrade(task, text)
+    return task.grade(text)
 
 
 class Roles:
     """The roles of one episode, as attributes: ``roles.solver(...)``. Raises UnknownName for a role there is not."""
 
     def __init__(
-        self, stage: RolloutContext, task: int, member: int, declared: DeclaredSignals, task_prompt: str
+        self, context: RolloutContext, task: int, member: int, declared: DeclaredSignals, task_prompt: str
     ) -> None:
-        self._context, self._task, self._member, self._declared = stage, task, member, declared
+        self._context = context
+        self._task = task
+        self._member = member
+        self._declared = declared
         self._task_prompt = task_prompt
-        self._calls = dict.fromkeys(stage.roles, 0)
-        self._chats: list[Conversation] = []
+        self._calls = dict.fromkeys(context.roles, 0)  # role → how often it was called
+        self._conversations: list[Conversation] = []
         self._finished = False
 
     def __getattr__(self, name: str) -> RoleHandle:
@@ -72,11 +83,11 @@ class Roles:
         return RoleHandle(self, name)
 
     async def grade(self, task: Task, said: Turn | str, *, text: str | None = None) -> Grade:
-        """``task.grade`` of what a turn says, by the executor's grader if it has one; the engine waits for it.
+        """``task.grade`` of what a turn says, by the runner's grader if it has one; the engine waits for it.
 
-        A turn is graded as its role's reader reads it: by the answer that was read. Where none was, it is wrong, for
-        the reader's reason. ``text``: the whole, of which the turn is the end or a part. A text alone is graded as it
-        stands. Raises ConfigError for a task of which no answer is right or wrong, such as a game.
+        A turn is graded by the answer that its role's parser found. Without one it is wrong, for the parser's reason.
+        ``text``: the whole solution, where the turn is only a part of it. A string is graded as it stands. Raises
+        ConfigError for a task that has no right or wrong answers, such as a game.
         """
         if isinstance(task.grader, NoGrader):
             raise ConfigError(
@@ -84,7 +95,8 @@ class Roles:
                 "right, so take other problems (--tasks), or a recipe that is made for these"
             )
         if isinstance(said, Turn):
-            answer_text = said.text_to_grade(text, whole=task.whole or task.gold is None)
+            needs_whole_text = task.whole or task.gold is None  # there is no single answer to compare
+            answer_text = said.text_to_grade(text, whole=needs_whole_text)
             if answer_text is None:
                 return Grade(value=False, reason=said.parsed.reason)
             text = answer_text
@@ -96,12 +108,12 @@ class Roles:
             return await self._context.grader(task, text)
 
     def nonce(self, about: Turn) -> str:
-        """The mark between which a turn's text is shown to others (``formats/nonce.py``): new at every step,
-        addressed."""
+        """A random marker, to be put around a turn's text when other roles see it, so that the text cannot end its
+        own quotation (``formats/nonce.py``). It follows from the turn's address, and is another one at every step."""
         return make_nonce(self._context.seed, f"{self._context.split}:{about.id}")
 
     def busy(self) -> AbstractAsyncContextManager[None]:
-        """``async with roles.busy():`` around any waiting that is not for a role."""
+        """``async with roles.busy():`` around any waiting that is not for a role. The engine waits with it."""
         return engine_paused()
 
     def _next_address(self, name: str) -> Address:
@@ -112,10 +124,12 @@ class Roles:
         return Address(step=self._context.step, task=self._task, member=self._member, role=name, call=call)
 
     def _start_conversation(
-        self, name: str, group: str | None, parent: Turn | None, fields: Mapping[str, Any], *, keep: bool
+        self, name: str, group: str | None, parent: Turn | None, fields: Mapping[str, Any], *, keep_cache: bool
     ) -> Conversation:
-        address, role = self._next_address(name), self._context.roles[name]
-        chat = Conversation(
+        """A conversation with the role's prompt. ``keep_cache``: it is likely to go on after its first turn."""
+        address = self._next_address(name)
+        role = self._context.roles[name]
+        conversation = Conversation(
             role=role,
             address=address,
             group=whole_group(address.task, name) if group is None else group,
@@ -124,34 +138,40 @@ class Roles:
             renderer=self._context.renderers[role.policy],
             mark=make_nonce(self._context.seed, f"{self._context.split}:{address}"),
             context=self._context,
-            opened=self._chats,
-            keep=keep,
+            siblings=self._conversations,
+            keep_cache=keep_cache,
             declared=self._declared,
             task_prompt=self._task_prompt,
         )
+        self._conversations.append(conversation)
         if group is None:
-            self._context.fields_by_group[str(address)] = {
-                key: str(fields[key]) for key in sorted(fields_of(role.prompt))
-            }
-        return chat
+            # All calls without a group are compared with each other, so they must have had the same prompt. That is
+            # checked when the batch is over, with these fields to name the one that differs.
+            prompt_fields = sorted(fields_of(role.prompt))
+            self._context.fields_by_group[str(address)] = {field: str(fields[field]) for field in prompt_fields}
+        return conversation
 
     def _finish_episode(self, failure: str | None) -> Episode:
         """End the episode; the runner fills in ``task_id``."""
         self._finished = True
-        for chat in self._chats:
-            chat.close()
-        if failure is None and (lost := sum(chat.unawaited_turns for chat in self._chats)):
-            failure = f"{lost} {'call of a role was' if lost == 1 else 'calls of roles were'} not awaited"
+        for conversation in self._conversations:
+            conversation.close()
+
+        n_unawaited = sum(conversation.unawaited_turns for conversation in self._conversations)
+        if failure is None and n_unawaited:
+            calls = "call of a role was" if n_unawaited == 1 else "calls of roles were"
+            failure = f"{n_unawaited} {calls} not awaited"
         if failure is not None:
-            for turn in (turn for chat in self._chats for turn in chat.turns):
-                turn.fail(BROKEN_OFF)
-        traces = finish_conversations(self._chats)
+            for conversation in self._conversations:
+                for turn in conversation.turns:
+                    turn.fail(BROKEN_OFF)
+
         return Episode(
             step=self._context.step,
             task=self._task,
             member=self._member,
             task_id="",
-            traces=tuple(traces),
+            traces=tuple(finish_conversations(self._conversations)),
             failure=failure,
         )
 
@@ -164,25 +184,30 @@ class RoleHandle:
     _name: str
 
     @property
+    def _role(self) -> Role:
+        return self._roles._context.roles[self._name]
+
+    @property
     def fields(self) -> frozenset[str]:
         """Names of the fields that the role's template has."""
-        return fields_of(self._roles._context.roles[self._name].prompt)
+        return fields_of(self._role.prompt)
 
     @property
     def renderer(self) -> Rendering:
         """The renderer of its prompts."""
-        return self._roles._context.renderers[self._roles._context.roles[self._name].policy]
+        return self._roles._context.renderers[self._role.policy]
 
     @property
     def context(self) -> int | None:
         """Tokens that its model takes, prompt and answer together; None where the engine does not say."""
-        stage = self._roles._context
-        engine = stage.engine
-        return engine.context(stage.roles[self._name].policy) if isinstance(engine, ContextLimitedEngine) else None
+        engine = self._roles._context.engine
+        if isinstance(engine, ContextLimitedEngine):
+            return engine.context(self._role.policy)
+        return None
 
     def format_solution(self, solution: str) -> str:
-        """A solution in tags as this role is read: for programs that speak in its place."""
-        return self._roles._context.roles[self._name].format_solution(solution)
+        """A solution in the tags that this role's parser expects, for a program that speaks in its place."""
+        return self._role.format_solution(solution)
 
     @property
     def whole_group(self) -> str:
@@ -192,7 +217,7 @@ class RoleHandle:
 
     def begin(self, *, group: str | None = None, parent: Turn | None = None, **fields: Any) -> Conversation:
         """A conversation that begins with the role's prompt. Arguments as of a call; ConfigError likewise."""
-        return self._roles._start_conversation(self._name, group, parent, fields, keep=True)
+        return self._roles._start_conversation(self._name, group, parent, fields, keep_cache=True)
 
     def __call__(
         self, *, group: str | None = None, parent: Turn | None = None, **fields: Any
@@ -207,17 +232,20 @@ class RoleHandle:
 
         Raises ConfigError for a field of the template that is not given; when awaited, for a prompt that is too long.
         """
-        return self._roles._start_conversation(self._name, group, parent, fields, keep=False).say()
+        return self._roles._start_conversation(self._name, group, parent, fields, keep_cache=False).say()
 
     def many(
         self, n: int, *, group: str | None = None, parent: Turn | None = None, **fields: Any
     ) -> Coroutine[Any, Any, list[Turn]]:
         """Ask ``n`` times at once; the turns come in the order of their calls."""
-        chats = [self._roles._start_conversation(self._name, group, parent, fields, keep=False) for _ in range(n)]
-        return gather([chat.say() for chat in chats])
+        conversations = [
+            self._roles._start_conversation(self._name, group, parent, fields, keep_cache=False) for _ in range(n)
+        ]
+        return gather([conversation.say() for conversation in conversations])
 
 
 def whole_group(task: int, role: str) -> str:
+    """The group of all traces of a role on a task."""
     return f"{task}:{role}"
 
 
@@ -233,18 +261,19 @@ class RolloutRunner:
         *,
         grader: Grader | None = None,
         loop: EngineEventLoop | None = None,
-        progress: Callable[[int], Callable[[], None]] | None = None,
+        progress: Callable[[int], OnEpisodeEnd] | None = None,
     ) -> None:
         """
         Args:
             engine: answers requests.
-            renderers: by policy.
-            roles: by name.
-            seed: of the run; every request's seed is a hash of it and of the request's address.
+            renderers: policy → how its prompts become tokens.
+            roles: name → role.
+            seed: seed of the run; every request's seed is a hash of it and of the request's address.
             grader: grades answers outside of this process; None calls ``task.grade`` in it.
-            loop: where protocols are played, for executors that share connections; None: one of its own, as long as it
-                lives.
-            watch: is told at each play how many episodes there are, and gives what is called when one of them is over.
+            loop: event loop in which protocols run, for runners that share connections; None: one of its own, as long
+                as it lives.
+            progress: called with the number of episodes of each batch; it returns a function that is called as each of
+                them ends.
 
         Raises UnknownName for a role whose policy has no renderer, ConfigError for a name that cannot be an attribute.
         """
@@ -253,17 +282,29 @@ class RolloutRunner:
                 raise ConfigError(f"role {name!r}: choose an identifier without leading _, not {', '.join(_RESERVED)}")
             if role.policy not in renderers:
                 raise UnknownName(f"policy (of role {name!r})", role.policy, renderers)
-        self.engine, self.renderers, self.roles, self.seed, self.grader = engine, renderers, roles, seed, grader
-        self.loop, self.progress = loop or EngineEventLoop(), progress
+        self.engine = engine
+        self.renderers = renderers
+        self.roles = roles
+        self.seed = seed
+        self.grader = grader
+        self.loop = loop or EngineEventLoop()
+        self.progress = progress
         self.set_aside: dict[str, str] = {}  # task id → why its prompt did not fit the context
-        self.fields_by_group: dict[int, dict[str, dict[str, str]]] = {}  # training step →
-        # ``RolloutContext.fields_by_group`` of its rollouts
+        self.fields_by_group: dict[int, PromptFields] = {}  # training step → ``RolloutContext.fields_by_group``
 
     def greedy_copy(self) -> RolloutRunner:
         """A copy with every role at temperature 0."""
-        roles = {n: replace(r, sampling=replace(r.sampling, temperature=0.0)) for n, r in self.roles.items()}
+        greedy_roles = {}
+        for name, role in self.roles.items():
+            greedy_roles[name] = replace(role, sampling=replace(role.sampling, temperature=0.0))
         return RolloutRunner(
-            self.engine, self.renderers, roles, self.seed, grader=self.grader, loop=self.loop, progress=self.progress
+            self.engine,
+            self.renderers,
+            greedy_roles,
+            self.seed,
+            grader=self.grader,
+            loop=self.loop,
+            progress=self.progress,
         )
 
     def collect(
@@ -277,19 +318,19 @@ class RolloutRunner:
         first: int = 0,
         stores: Mapping[str, Store] | None = None,
     ) -> tuple[Episode, ...]:
-        """Play every task ``group_size`` times at once and return the episodes sorted by (task, member).
+        """Run the protocol ``group_size`` times on every task, all at once; the episodes sorted by (task, member).
 
         Args:
             step: part of every address and seed; -1 outside of training.
             protocol: with its options bound, as in ``partial(solve, step_rewards="oracle")``.
             split: part of every seed.
             first: position of the first task among those of the step.
-            stores: of the run, that the protocol is given by name.
+            stores: stores of the run, which the protocol is given by name.
 
         Raises Deadlock when protocols wait for something that cannot come, whatever CotrainError a protocol meets, and
         whatever the engine raises; then no coroutine is left over.
         """
-        stage = RolloutContext(
+        context = RolloutContext(
             engine=self.engine,
             renderers=self.renderers,
             roles=self.roles,
@@ -298,29 +339,42 @@ class RolloutRunner:
             split=split,
             step=step,
         )
+        # What the protocol says by ``@gives`` that it rewards; one that says nothing may reward nothing.
         declared = declared_by(protocol) or DeclaredSignals(protocol_name(protocol), ())
-        task_members = [(position, member) for position in range(len(tasks)) for member in range(group_size)]
-        for tried in range(1, TRIES + 1):
-            over = self.progress(len(task_members)) if self.progress else None
-            seats = ((tasks[p], Roles(stage, first + p, m, declared, tasks[p].prompt)) for p, m in task_members)
-            work = gather(
-                [_run_episode(protocol, task, roles, stores or {}, over) for task, roles in seats],
-                [f"task {first + p}, member {m}" for p, m in task_members],
-            )
+
+        def run_all() -> Coroutine[Any, Any, list[tuple[Episode, str | None]]]:
+            """One coroutine that runs all episodes, in the order of their addresses."""
+            on_end = self.progress(len(tasks) * group_size) if self.progress else None
+            coroutines = []
+            names = []
+            for position, task in enumerate(tasks, start=first):
+                for member in range(group_size):
+                    roles = Roles(context, position, member, declared, task.prompt)
+                    coroutines.append(_run_episode(protocol, task, roles, stores or {}, on_end))
+                    names.append(f"task {position}, member {member}")
+            return gather(coroutines, names)
+
+        for attempt in range(1, TRIES + 1):
             try:
                 # The loop runs all coroutines; whenever each of them waits, the engine advances by one batch.
-                episodes = self.loop.run_to_end(work, self.engine.advance)
+                results = self.loop.run_to_end(run_all(), self.engine.advance)
                 break
-            except EngineLost as lost:  # the engine keeps no state of its own, so the same batch is collected again by
-                # a new one
-                if tried == TRIES:
+            except EngineLost as lost:
+                # The engine keeps no state of its own, so the same batch is collected again by a new one.
+                if attempt == TRIES:
                     raise EngineLost(f"{lost}; so it was {TRIES} times in one play") from lost
-        if step >= 0:
-            self.fields_by_group[step] = self.fields_by_group.get(step, {}) | stage.fields_by_group
-        for episode, why in episodes:
-            if why is not None:
-                self.set_aside.setdefault(episode.task_id, why)
-        return tuple(episode for episode, _ in episodes)
+
+        is_training = step >= 0
+        if is_training:
+            earlier = self.fields_by_group.get(step, {})  # a step may collect several batches
+            self.fields_by_group[step] = earlier | context.fields_by_group
+
+        episodes = []
+        for episode, why_too_long in results:
+            episodes.append(episode)
+            if why_too_long is not None:
+                self.set_aside.setdefault(episode.task_id, why_too_long)
+        return tuple(episodes)
 
 
 def protocol_name(protocol: RolloutFn) -> str:
@@ -330,28 +384,31 @@ def protocol_name(protocol: RolloutFn) -> str:
 
 
 async def _run_episode(
-    protocol: RolloutFn, task: Task, roles: Roles, stores: Mapping[str, Store], over: Callable[[], None] | None
+    protocol: RolloutFn, task: Task, roles: Roles, stores: Mapping[str, Store], on_end: OnEpisodeEnd | None
 ) -> tuple[Episode, str | None]:
     """Run one episode. Returns it, and why its problem did not fit the context, else None."""
-    why = None
+    why_too_long = None
     try:
         await protocol(task, roles, **stores)
         episode = roles._finish_episode(None)
     except TooLong as error:
-        why, episode = str(error), roles._finish_episode(TOO_LONG)
-    except Stopped as error:
+        why_too_long = str(error)
+        episode = roles._finish_episode(TOO_LONG)
+    except Stopped as error:  # it tried to end the loop, or tasks of others: a fault of this protocol
         episode = roles._finish_episode(_failure_text(error))
-    except (CotrainError, KeyboardInterrupt):
+    except (CotrainError, KeyboardInterrupt):  # every other episode would meet it too
         raise
     except BaseException as error:
-        if is_cancelled_by_loop():
+        if is_cancelled_by_loop():  # the whole batch ends
             raise
         episode = roles._finish_episode(_failure_text(error))
-    if isinstance(loop := asyncio.get_running_loop(), EngineEventLoop):
+
+    loop = asyncio.get_running_loop()
+    if isinstance(loop, EngineEventLoop):
         loop.stall_detector.note_progress()
-    if over is not None:
-        over()
-    return replace(episode, task_id=task.id), why
+    if on_end is not None:
+        on_end()
+    return replace(episode, task_id=task.id), why_too_long
 
 
 def _failure_text(error: BaseException) -> str:

@@ -56,39 +56,52 @@ class TaskPool:
 
     def draw_problem(self, rng: Random, *, below: float = 1.0) -> PoolProblem | None:
         """One of the problems whose share of right answers is at most ``below``; None where there is none."""
-        fitting = [item for item in self.items if item.solved <= below]
-        return rng.choice(fitting) if fitting else None
+        candidates = [item for item in self.items if item.solved <= below]
+        if not candidates:
+            return None
+        return rng.choice(candidates)
 
     def with_episodes(self, episodes: Sequence[Episode], step: int) -> TaskPool:
-        items_by_signature = {item.signature: item for item in self.items}
-        for trace in (t for e in episodes for t in e.traces):
-            if (new := MINTED.of(trace)) is not None and new[2] not in items_by_signature:
-                problem, answer, signature, solved = new
-                items_by_signature[signature] = PoolProblem(
-                    problem=problem,
-                    answer=answer,
-                    signature=signature,
-                    solved=solved,
-                    born=step,
-                    source=str(trace.address),
-                )
-            if (old := REPLAYED.of(trace)) is not None and old[0] in items_by_signature:
-                item = items_by_signature[old[0]]
-                items_by_signature[old[0]] = replace(item, solved=old[1], played=item.played + 1)
-        return replace(self, items=tuple(items_by_signature.values())[-self.cap :])
+        """The pool with the problems that these episodes wrote, and with new records of those that they replayed."""
+        items = {item.signature: item for item in self.items}
+        for episode in episodes:
+            for trace in episode.traces:
+                minted = MINTED.of(trace)
+                if minted is not None:
+                    problem, answer, signature, solved = minted
+                    new_item = PoolProblem(
+                        problem=problem,
+                        answer=answer,
+                        signature=signature,
+                        solved=solved,
+                        born=step,
+                        source=str(trace.address),
+                    )
+                    items.setdefault(signature, new_item)
+
+                replayed = REPLAYED.of(trace)
+                if replayed is not None:
+                    signature, solved = replayed
+                    if signature in items:
+                        item = items[signature]
+                        items[signature] = replace(item, solved=solved, played=item.played + 1)
+        return replace(self, items=tuple(items.values())[-self.cap :])
 
     def metrics(self) -> dict[str, float]:
         size = len(self.items)
-        mean = {"solved": sum(item.solved for item in self.items) / size} if size else {}
-        return {"size": float(size), **mean}
+        metrics = {"size": float(size)}
+        if size:
+            metrics["solved"] = sum(item.solved for item in self.items) / size
+        return metrics
 
     def state(self) -> State:
         return {"items": [asdict(item) for item in self.items]}
 
     def restore_state(self, state: State) -> TaskPool:
         (items,) = take_fields("a pool of problems", state, "items")
-        fields = tuple(PoolProblem.__slots__)
-        read: list[dict[str, Any]] = [
-            dict(zip(fields, take_fields("a problem", i, *fields), strict=True)) for i in items
-        ]
-        return replace(self, items=tuple(PoolProblem(**item) for item in read))
+        names = tuple(PoolProblem.__slots__)
+        problems = []
+        for item in items:
+            values: dict[str, Any] = dict(zip(names, take_fields("a problem", item, *names), strict=True))
+            problems.append(PoolProblem(**values))
+        return replace(self, items=tuple(problems))

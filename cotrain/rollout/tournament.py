@@ -7,9 +7,10 @@ each of the following rounds solutions are put in order by μ, and neighbours th
 tournament: comparisons are spent where the order is uncertain. So k solutions take at most k + rounds · k / 2
 comparisons in the place of k (k − 1) / 2. An even comparison counts half.
 
-Every pair is asked in both orders, and m_ij is the mean. Solutions with the same text are even, and nobody is asked;
-one that cannot be read does not enter. A comparison that cannot be read, or does not fit the context, says nothing of
-either; who was never compared has 0.5.
+- Every pair is asked in both orders, and m_ij is the mean.
+- Solutions with the same text are even, and nobody is asked. One that cannot be read does not enter.
+- A comparison that cannot be read, or does not fit the context, says nothing of either.
+- A solution that was never compared has 0.5.
 """
 
 from __future__ import annotations
@@ -31,50 +32,59 @@ from cotrain.rollout.role import Turn
 from cotrain.rollout.runner import RoleHandle, Roles
 
 RATING = Finding[float]("rating", float, "weighted share of its comparisons that a solution won, in [0, 1]")
+UNRATED = -1.0  # a solution that did not enter is behind all that did
 LEAST = 0.1  # τ: the weight of a comparison without a margin
-ROUNDS = 2  # after the ring
+ROUNDS = 2  # rounds after the ring
 Pair = tuple[int, int]
 
 
 async def hold_tournament(
     task: Task, roles: Roles, solutions: Sequence[Turn], *, role: str = "comparer", rounds: int = ROUNDS
 ) -> None:
-    """Shows its rating on every solution that can be read. ``role`` is a judge of pairs (``judges.comparer``)."""
-    judge, entrants = getattr(roles, role), [s for s in solutions if s.parsed.ok and not s.failed]
+    """Record its rating on every solution that can be read. ``role`` is a judge of pairs (``judges.comparer``)."""
+    judge = getattr(roles, role)
+    entrants = [solution for solution in solutions if solution.parsed.ok and not solution.failed]
 
     async def margin_of(i: int, j: int) -> float | None:
+        """How far entrant i is ahead of entrant j, over both orders; None where no verdict can be read."""
         if entrants[i].tagged_text == entrants[j].tagged_text:
             return 0.0
-        asked = await compare_both_ways(task, roles, judge, entrants[i], entrants[j])
-        return mean([lead if ahead else -lead for ahead, turn in asked if (lead := lead_of(turn)) is not None])
+        leads = []
+        for was_first, turn in await compare_both_ways(task, roles, judge, entrants[i], entrants[j]):
+            lead_of_first = lead_of(turn)
+            if lead_of_first is not None:
+                leads.append(lead_of_first if was_first else -lead_of_first)
+        return mean(leads)
 
-    for solution, rating in zip(
-        entrants, await rate_by_tournament(margin_of, len(entrants), rounds=rounds), strict=True
-    ):
+    ratings = await rate_by_tournament(margin_of, len(entrants), rounds=rounds)
+    for solution, rating in zip(entrants, ratings, strict=True):
         solution.add_finding(RATING, rating)
 
 
 async def compare_both_ways(
     task: Task, roles: Roles, judge: RoleHandle, one: Turn, other: Turn, *, n: int = 1
 ) -> list[tuple[bool, Turn]]:
-    """``n`` judgements of a pair in each order, which are compared with each other, and whether ``one`` was the first.
-    Each shows its verdict, and notes as ``correct`` whether the first is the better one where one of the two is right.
+    """``n`` judgements of a pair in each order: whether ``one`` was the first, and the judgement.
+
+    All of them are one group. Each has its verdict as a finding. If one of the two solutions is right and the other is
+    not, its metadata ``correct`` says whether the first is the better one.
     """
-    orders = [(True, one, other), (False, other, one)]
-    shown = [side_by_side(roles, judge, first, second) for _, first, second in orders]
-    calls = [
-        judge.many(n, group=f"{one.id}:{other.id}", parent=first, problem=task.prompt, **fields)
-        for (_, first, _), fields in zip(orders, shown, strict=True)
-    ]
-    found = []
-    for (ahead, first, second), turns in zip(orders, await gather(calls), strict=True):
-        truth = CORRECT.of(first)
+    orders = [(one, other), (other, one)]
+    calls = []
+    for first, second in orders:
+        fields = side_by_side(roles, judge, first, second)
+        calls.append(judge.many(n, group=f"{one.id}:{other.id}", parent=first, problem=task.prompt, **fields))
+
+    judgements = []
+    for (first, second), turns in zip(orders, await gather(calls), strict=True):
+        first_is_right = CORRECT.of(first)
+        has_better_one = first_is_right is not None and first_is_right != CORRECT.of(second)
         for turn in turns:
-            if truth is not None and truth != CORRECT.of(second):
-                turn.add_metadata(CORRECT, truth)
+            if has_better_one:
+                turn.add_metadata(CORRECT, first_is_right)
             show_verdict(turn)
-            found.append((ahead, turn))
-    return found
+            judgements.append((first is one, turn))
+    return judgements
 
 
 def side_by_side(roles: Roles, judge: RoleHandle, first: Turn, second: Turn) -> dict[str, Any]:
@@ -84,42 +94,71 @@ def side_by_side(roles: Roles, judge: RoleHandle, first: Turn, second: Turn) -> 
 
 def lead_of(turn: Turn) -> float | None:
     """How far a judgement puts the first ahead, 2 P − 1 in [−1, 1]; None where it cannot be read."""
-    return 2.0 * (confidence(turn) or 0.0) - 1.0 if turn.parsed.ok and turn.parsed.score is not None else None
+    if not turn.parsed.ok or turn.parsed.score is None:
+        return None
+    return 2.0 * (confidence(turn) or 0.0) - 1.0
 
 
 async def rate_by_tournament(
     margin_of: Callable[[int, int], Coroutine[Any, Any, float | None]], count: int, *, rounds: int
 ) -> list[float]:
     """μ of ``count`` entrants [N]. ``margin_of(i, j)``: how far i is ahead of j; None for no verdict."""
-    met: dict[Pair, float | None] = {}
-    pairs = sorted({(min(i, j), max(i, j)) for i in range(count) if (j := (i + 1) % count) != i})
+    margins: dict[Pair, float | None] = {}
+    pairs = ring_pairs(count)
     for _ in range(rounds + 1):
-        met.update(zip(pairs, await gather([margin_of(*pair) for pair in pairs]), strict=True))
-        pairs = pair_neighbours(win_rates(count, met), met)
-    return win_rates(count, met)
+        new_margins = await gather([margin_of(i, j) for i, j in pairs])
+        margins.update(zip(pairs, new_margins, strict=True))
+        pairs = pair_neighbours(win_rates(count, margins), margins)
+    return win_rates(count, margins)
 
 
-def win_rates(count: int, met: Mapping[Pair, float | None]) -> list[float]:
-    """μ [N] from the margins of those that met; 0.5 for who has none."""
-    won, weights = [0.0] * count, [0.0] * count
-    for (i, j), margin in sorted(met.items()):
-        if margin is not None:
-            weight, share = max(LEAST, abs(margin)), 0.5 + 0.5 * ((margin > 0.0) - (margin < 0.0))
-            for entrant, part in ((i, share), (j, 1.0 - share)):
-                won[entrant] += weight * part
-                weights[entrant] += weight
+def pair_of(i: int, j: int) -> Pair:
+    """Two entrants in the order of their numbers."""
+    return (min(i, j), max(i, j))
+
+
+def ring_pairs(count: int) -> list[Pair]:
+    """Each entrant with the next one, and the last one with the first; nobody with itself."""
+    pairs = set()
+    for i in range(count):
+        j = (i + 1) % count
+        if i != j:
+            pairs.add(pair_of(i, j))
+    return sorted(pairs)
+
+
+def win_rates(count: int, margins: Mapping[Pair, float | None]) -> list[float]:
+    """μ [N] from the margins of those that met; 0.5 for an entrant that has none."""
+    won = [0.0] * count
+    weights = [0.0] * count
+    for (i, j), margin in sorted(margins.items()):
+        if margin is None:
+            continue
+        if margin > 0.0:
+            share_of_i = 1.0
+        elif margin < 0.0:
+            share_of_i = 0.0
+        else:
+            share_of_i = 0.5
+        weight = max(LEAST, abs(margin))
+        won[i] += weight * share_of_i
+        won[j] += weight * (1.0 - share_of_i)
+        weights[i] += weight
+        weights[j] += weight
     return [w / total if total else 0.5 for w, total in zip(won, weights, strict=True)]
 
 
-def pair_neighbours(ratings: Sequence[float], met: Mapping[Pair, float | None]) -> list[Pair]:
+def pair_neighbours(ratings: Sequence[float], margins: Mapping[Pair, float | None]) -> list[Pair]:
     """Disjoint pairs that have not met: from the top, each with the next one below it."""
-    free, pairs = sorted(range(len(ratings)), key=lambda i: (-ratings[i], i)), []
-    while free:
-        i, *free = free
-        rival = next((j for j in free if (min(i, j), max(i, j)) not in met), None)
-        if rival is not None:
-            free.remove(rival)
-            pairs.append((min(i, rival), max(i, rival)))
+    unpaired = sorted(range(len(ratings)), key=lambda i: (-ratings[i], i))
+    pairs = []
+    while unpaired:
+        i = unpaired.pop(0)
+        for rival in unpaired:
+            if pair_of(i, rival) not in margins:
+                unpaired.remove(rival)
+                pairs.append(pair_of(i, rival))
+                break
     return sorted(pairs)
 
 
@@ -129,10 +168,14 @@ def measure_tournament(role: str, k: int) -> Measure:
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         counts = {}
         for task, traces in traces_by_task(episodes, role).items():
-            if len(traces) >= k:
-                ratings = [-1.0 if (rating := RATING.of(t)) is None else rating for t in traces[:k]]
-                right = [bool(CORRECT.of(t)) for t in traces[:k]]
-                counts[task] = {"won": float(best_is_right(ratings, right)), "asked": 1.0}
+            if len(traces) < k:
+                continue
+            ratings = []
+            for trace in traces[:k]:
+                rating = RATING.of(trace)
+                ratings.append(UNRATED if rating is None else rating)
+            is_right = [bool(CORRECT.of(trace)) for trace in traces[:k]]
+            counts[task] = {"won": float(best_is_right(ratings, is_right)), "asked": 1.0}
         return defined_figures({f"{role}/tournament@{k}": make_figure(counts, Share("won", "asked"), len(counts))})
 
     vars(measure)["roles"] = (role,)  # a recipe without it is refused

@@ -17,7 +17,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from cotrain.core.types import Task
 from cotrain.rollout.event_loop import in_one_call
@@ -26,7 +26,13 @@ from cotrain.rollout.runner import Roles
 
 FOR_ALL = "tasks"  # the first parameter of a function that wants all answers
 
-Paid = tuple[Task, Turn, bool]  # the problem, the answer, whether it is right
+
+class Answer(NamedTuple):
+    """An answer that is to be paid."""
+
+    task: Task
+    turn: Turn
+    correct: bool
 
 
 def wants_all(reward: Callable[..., Any]) -> bool:
@@ -42,22 +48,28 @@ async def pay(reward: Callable[..., Any], task: Task, roles: Roles, answer: Turn
     """What the function says of this answer. Raises what it raises, and ValueError where it gives another number of
     values than there are answers."""
     if wants_all(reward):
-        return await in_one_call(partial(_pay_all, reward), reward, (task, answer, correct))
-    said = reward(task, answer, correct)
-    if not inspect.isawaitable(said):
-        return said
+        return await in_one_call(partial(_pay_all, reward), reward, Answer(task, answer, correct))
+    value = reward(task, answer, correct)
+    if not inspect.isawaitable(value):
+        return value
     async with roles.busy():
-        return await said
+        return await value
 
 
-async def _pay_all(reward: Callable[..., Any], paid: Sequence[Paid]) -> list[Any]:
+async def _pay_all(reward: Callable[..., Any], answers: Sequence[Answer]) -> list[Any]:
     """The values of these answers, in their order."""
-    order = sorted(range(len(paid)), key=lambda place: paid[place][1].address)
-    tasks, answers, corrects = (list(column) for column in zip(*(paid[place] for place in order), strict=True))
-    said = reward(tasks, answers, corrects)
-    values = list(await said if inspect.isawaitable(said) else said)
-    if len(values) != len(paid):
+    # The function gets them in the order of their addresses, whichever was written first.
+    order = sorted(range(len(answers)), key=lambda place: answers[place].turn.address)
+    tasks = [answers[place].task for place in order]
+    turns = [answers[place].turn for place in order]
+    corrects = [answers[place].correct for place in order]
+    values = reward(tasks, turns, corrects)
+    if inspect.isawaitable(values):
+        values = await values
+    values = list(values)
+    if len(values) != len(answers):
         name = getattr(reward, "__name__", "the reward")
-        raise ValueError(f"{name} gave {len(values)} values for {len(paid)} answers; expected one for each")
-    by_place = dict(zip(order, values, strict=True))
-    return [by_place[place] for place in range(len(paid))]
+        raise ValueError(f"{name} gave {len(values)} values for {len(answers)} answers; expected one for each")
+
+    value_by_place = dict(zip(order, values, strict=True))
+    return [value_by_place[place] for place in range(len(answers))]

@@ -17,7 +17,7 @@ from cotrain.formats.solutions import parse_solution
 from cotrain.pretraining.corpora import from_items
 from cotrain.pretraining.sft import sft
 from cotrain.recipes.self_compare import comparison_reward, self_compare
-from cotrain.rollout.judges import IN_SHORT
+from cotrain.rollout.judges import parse_thinkrm
 from cotrain.rollout.tournament import RATING
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
@@ -106,13 +106,12 @@ def test_what_it_refuses(arguments, problem):
 
 
 def test_lessons_are_read_and_name_the_right_one():
-    parse, _ = IN_SHORT["thinkrm"]
     seen = set()
     for index in range(20):
         for asked, said in lessons_of(EASY, index)[:2]:
             first, _, second = asked["content"].partition("\nA:\n")[2].removesuffix("\nBetter:").partition("\nB:\n")
             assert all(parse_solution(text, {}).ok for text in (first, second))
-            told = parse(said["content"], {})
+            told = parse_thinkrm(said["content"], {})
             worked = said["content"].partition("|")[0].rpartition("=")[2]
             claims = said["content"].partition("</step>")[0].split("|")[1:]
             assert claims[0 if told.final else 1] == worked

@@ -28,7 +28,7 @@ from cotrain.rollout.event_loop import gather
 from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.protocols import attempts
 from cotrain.rollout.role import Turn
-from cotrain.rollout.runner import Roles
+from cotrain.rollout.runner import RoleHandle, Roles
 
 SIDES = ("alice", "bob")
 WON = Signal("won", meaning="share of the judge's verdicts that a speech wins")
@@ -54,36 +54,52 @@ def parse_accusation(text: str, fields: Mapping[str, Any]) -> Accusation | Parse
     spoken = without_thought(text)
     if isinstance(spoken, ParseFailure):
         return spoken
-    said = (final_answer(spoken) or "").strip()
-    if not (said.isascii() and said.isdigit()) or len(said) > 3:
+    answer = (final_answer(spoken) or "").strip()
+    is_number = answer.isascii() and answer.isdigit() and len(answer) <= 3
+    if not is_number:
         return ParseFailure(reason="no step")
-    if not 1 <= int(said) <= fields["count"]:
+    step = int(answer)  # 1-based
+    if not 1 <= step <= fields["count"]:
         return ParseFailure(reason="no such step", format_score=0.5)
-    argument = spoken.rpartition("<answer>")[0].strip()
-    return Accusation(step=int(said) - 1, argument=argument, words=len(spoken.split()))
+    argument, _, _ = spoken.rpartition("<answer>")
+    return Accusation(step=step - 1, argument=argument.strip(), words=len(spoken.split()))
 
 
 def debate_shares(hits: Sequence[bool | None]) -> tuple[float, float]:
-    """What each of two debaters wins from a judge who checks one accusation, each as likely; ``hits``: is the step that
-    a debater accuses wrong, None where it accuses nobody because it is not heard. They add up to 1."""
-    checks = [float(hit) if i == 0 else 1.0 - float(hit) for i, hit in enumerate(hits) if hit is not None]
-    first = sum(checks) / len(checks)
+    """What each of two debaters wins from a judge who checks one accusation, each as likely; they add up to 1.
+
+    ``hits``: is the step that a debater accuses wrong; None where it accuses nobody because it is not heard.
+    """
+    wins_of_first = []  # at each accusation that may be checked
+    for side, hit in enumerate(hits):
+        if hit is None:
+            continue
+        wins_of_first.append(float(hit) if side == 0 else 1.0 - float(hit))
+    first = sum(wins_of_first) / len(wins_of_first)
     return first, 1.0 - first
 
 
 def speech_pay(won: float, words: int, limit: int, over: float) -> float:
     """What a speech of so many words earns that wins this share; ``limit`` 0 is none."""
-    return won - (over * min(1.0, max(0, words - limit) / limit) if limit else 0.0)
+    if not limit:
+        return won
+    share_over = max(0, words - limit) / limit
+    return won - over * min(1.0, share_over)
 
 
 def reward_speech(turn: Turn, won: float, limit: int, over: float, unread: float) -> None:
     """The signal ``paid`` of a speech."""
-    turn.reward(PAID, speech_pay(won, turn.parsed.words, limit, over) if turn.parsed.ok else unread)
+    if turn.parsed.ok:
+        turn.reward(PAID, speech_pay(won, turn.parsed.words, limit, over))
+    else:
+        turn.reward(PAID, unread)
 
 
 def word_limit_text(limit: int) -> str:
     """A word limit as a prompt says it."""
-    return f"at most {limit} words" if limit else "as many words as you need"
+    if not limit:
+        return "as many words as you need"
+    return f"at most {limit} words"
 
 
 @gives(*(signal.to(side) for signal in (WON, PAID) for side in SIDES))
@@ -104,46 +120,77 @@ async def argue(
     """One debate of ``turns`` simultaneous turns, where the ``drafts`` solutions hold a right and a wrong one whose
     steps are known.
 
-    Prefix, then diverge: a turn and a side are drawn. All before is said once; there that side speaks ``samples`` times
-    and is paid, the other one once; each speech has ``leaves`` continuations of its own, whose outcomes are averaged
-    (a speech of the last turn has none). The last accusation of a side is what the judge looks at. ``jury``: votes of
-    the role ``judge``; 0 for the judge who checks one step. ``words``: the limit of a speech, 0 for none.
+    Prefix, then diverge: a turn and a side, the speaker, are drawn. All before that turn is said once. There the
+    speaker speaks ``samples`` times and is paid, and the other side speaks once. Each speech has ``leaves``
+    continuations of its own, whose outcomes are averaged (a speech of the last turn has none). The judge looks at the
+    last accusation of a side. ``jury``: votes of the role ``judge``; 0 for the judge who checks one step. ``words``:
+    the limit of a speech, 0 for none.
     """
-    examined = [s for s in await attempts(task, roles, drafts) if s.parsed.ok and STEP_OK.of(s) is not None]
-    right = next((s for s in examined if CORRECT.require(s)), None)
-    wrong = next((s for s in examined if not CORRECT.require(s)), None)
+    right, wrong = await _draft_pair(task, roles, drafts)
     if right is None or wrong is None:
         return
-    coins = rng_of("sides", task.id, right.id, wrong.id)
-    side_solutions = [right, wrong] if coins.random() < 0.5 else [wrong, right]  # the solution of each side
-    speaker, drawn_turn = int(coins.random() < 0.5), coins.randrange(turns)
+
+    rng = rng_of("sides", task.id, right.id, wrong.id)
+    right_is_first = rng.random() < 0.5
+    speaker = int(rng.random() < 0.5)
+    listener = 1 - speaker
+    drawn_turn = rng.randrange(turns)
+    side_solutions = [right, wrong] if right_is_first else [wrong, right]
     game = DebateGame(task=task, roles=roles, mine=side_solutions, limit=words)
     speaking_sides = [speaker] if consultancy else [0, 1]
-    line: Line = []
+
+    # The prefix: all turns before the drawn one are said once.
+    prefix: Line = []
     for _ in range(drawn_turn):
-        line = (await game.play_turn([line], speaking_sides))[0]
-    replies = await gather([game.ask_side(line, side, samples if side == speaker else 1) for side in speaking_sides])
-    speeches_by_side = dict(zip(speaking_sides, replies, strict=True))
+        [prefix] = await game.play_turn([prefix], speaking_sides)
+
+    # The drawn turn.
+    calls = [game.ask_side(prefix, side, samples if side == speaker else 1) for side in speaking_sides]
+    speeches_by_side = dict(zip(speaking_sides, await gather(calls), strict=True))
     for side, speeches in speeches_by_side.items():
-        game.note_side(speeches, side)
-    opposing_speech = speeches_by_side[1 - speaker][0] if 1 - speaker in speeches_by_side else None
-    pairs: list[Pair] = [
-        (mine_k, opposing_speech) if speaker == 0 else (opposing_speech, mine_k) for mine_k in speeches_by_side[speaker]
-    ]
-    each = leaves if drawn_turn + 1 < turns else 1
-    lines = [[*line, pair] for pair in pairs for _ in range(each)]
+        game.record_side(speeches, side)
+    speeches = speeches_by_side[speaker]
+    reply = None if consultancy else speeches_by_side[listener][0]
+
+    # The continuations of each speech, side by side.
+    is_last_turn = drawn_turn + 1 == turns
+    n_leaves = 1 if is_last_turn else leaves
+    lines: list[Line] = []
+    for speech in speeches:
+        pair: Pair = (speech, reply) if speaker == 0 else (reply, speech)
+        for _ in range(n_leaves):
+            lines.append([*prefix, pair])
     for _ in range(drawn_turn + 1, turns):
         lines = await game.play_turn(lines, speaking_sides)
+
+    # What the first side wins with each speech, over its continuations.
     line_shares = await game.judge_lines(lines, jury)
-    means = [sum(line_shares[i * each + j] for j in range(each)) / each for i in range(len(pairs))]  # of the first side
-    for turn, first in zip(speeches_by_side[speaker], means, strict=True):
-        share = first if speaker == 0 else 1.0 - first
-        turn.reward(WON, share)
-        reward_speech(turn, share, words, over, unread)
-        turn.add_metadata(JUDGED_RIGHT, first if side_solutions[0] is right else 1.0 - first)
-    for turn in speeches_by_side.get(1 - speaker, ()):
-        first = sum(means) / len(means)
-        turn.reward(WON, first if speaker == 1 else 1.0 - first)
+    first_side_shares = []
+    for start in range(0, len(lines), n_leaves):
+        leaf_shares = line_shares[start : start + n_leaves]
+        first_side_shares.append(sum(leaf_shares) / n_leaves)
+
+    for speech, first_share in zip(speeches, first_side_shares, strict=True):
+        won = first_share if speaker == 0 else 1.0 - first_share
+        speech.reward(WON, won)
+        reward_speech(speech, won, words, over, unread)
+        speech.add_metadata(JUDGED_RIGHT, first_share if right_is_first else 1.0 - first_share)
+    if reply is not None:
+        mean_share = sum(first_side_shares) / len(first_side_shares)
+        reply.reward(WON, mean_share if listener == 0 else 1.0 - mean_share)
+
+
+async def _draft_pair(task: Task, roles: Roles, drafts: int) -> tuple[Turn | None, Turn | None]:
+    """The first right and the first wrong one of so many solutions whose steps are known; None where there is none."""
+    right = wrong = None
+    for solution in await attempts(task, roles, drafts):
+        if not solution.parsed.ok or STEP_OK.of(solution) is None:
+            continue
+        if CORRECT.require(solution):
+            right = right or solution
+        else:
+            wrong = wrong or solution
+    return right, wrong
 
 
 Pair = tuple[Turn | None, Turn | None]  # what each side says in one turn, None where it is not heard
@@ -161,68 +208,85 @@ class DebateGame:
 
     def ask_side(self, line: Line, side: int, n: int) -> Coroutine[Any, Any, list[Turn]]:
         """A side speaks ``n`` times after all that was said."""
-        accused = self.mine[1 - side]
-        speeches: Coroutine[Any, Any, list[Turn]] = getattr(self.roles, SIDES[side]).many(
+        other = 1 - side
+        accused = self.mine[other]
+        earlier = [f"Mine {_accused_step(pair[side])} Other {_accused_step(pair[other])}" for pair in line]
+        debater: RoleHandle = getattr(self.roles, SIDES[side])
+        return debater.many(
             n,
             problem=self.task.prompt,
             mine=self.mine[side].tagged_text,
             other=accused.tagged_text,
             count=len(accused.parsed.steps),
-            said=" ".join(f"Mine {_accused_step(pair[side])} Other {_accused_step(pair[1 - side])}" for pair in line)
-            or "nothing",
+            said=" ".join(earlier) or "nothing",
             words=word_limit_text(self.limit),
         )
-        return speeches
 
-    async def play_turn(self, lines: Sequence[Line], heard: Sequence[int]) -> list[Line]:
+    async def play_turn(self, lines: Sequence[Line], speaking_sides: Sequence[int]) -> list[Line]:
         """These lines with one more turn, all of which are spoken at once."""
-        asked = [(line, side) for line in lines for side in heard]
-        spoken = await gather([self.ask_side(line, side, 1) for line, side in asked])
-        for (_, side), speeches in zip(asked, spoken, strict=True):
-            self.note_side(speeches, side)
-        longer = []
-        for i, line in enumerate(lines):
-            said = dict(zip(heard, (speeches[0] for speeches in spoken[i * len(heard) :]), strict=False))
-            longer.append([*line, (said.get(0), said.get(1))])
-        return longer
+        calls = []
+        for line in lines:
+            for side in speaking_sides:
+                calls.append(self.ask_side(line, side, 1))
+        speeches = iter(await gather(calls))
 
-    def note_side(self, speeches: Sequence[Turn], side: int) -> None:
+        longer_lines: list[Line] = []
+        for line in lines:
+            pair: list[Turn | None] = [None, None]
+            for side in speaking_sides:
+                [speech] = next(speeches)
+                self.record_side([speech], side)
+                pair[side] = speech
+            longer_lines.append([*line, (pair[0], pair[1])])
+        return longer_lines
+
+    def record_side(self, speeches: Sequence[Turn], side: int) -> None:
         """What speeches of a side say, and the truth of it."""
         for turn in speeches:
             turn.add_metadata(RIGHT_SIDE, CORRECT.require(self.mine[side]))
-            note_speech(turn, STEP_OK.require(self.mine[1 - side]))
+            record_speech(turn, STEP_OK.require(self.mine[1 - side]))
 
     async def judge_lines(self, lines: Sequence[Line], jury: int) -> list[float]:
         """The share of the verdicts that the first side wins, for each line."""
+        shares = []
         if not jury:
-            ends = [line[-1] for line in lines]
-            return [debate_shares([None if turn is None else bool(HIT.of(turn)) for turn in end])[0] for end in ends]
-        votes = await gather([self.ask_jury(line, jury) for line in lines])
-        truth = CORRECT.require(self.mine[0])
-        return [sum(_first_side_vote(turn, truth) for turn in turns) / jury for turns in votes]
+            for line in lines:
+                hits = [None if turn is None else bool(HIT.of(turn)) for turn in line[-1]]
+                first_share, _ = debate_shares(hits)
+                shares.append(first_share)
+            return shares
+
+        first_is_right = CORRECT.require(self.mine[0])
+        for verdicts in await gather([self.ask_jury(line, jury) for line in lines]):
+            votes_for_first = sum(_first_side_vote(turn, first_is_right) for turn in verdicts)
+            shares.append(votes_for_first / jury)
+        return shares
 
     def ask_jury(self, line: Line, votes: int) -> Coroutine[Any, Any, list[Turn]]:
-        """A model reads both solutions and the last speech against each."""
-        ends = zip(self.mine, line[-1], strict=True)
-        texts = [solution.tagged_text + accusation_text(said, "The other is wrong") for solution, said in ends]
-        fields: dict[str, Any] = {"first": texts[0], "second": texts[1]}
-        guarded = "nonce" in self.roles.judge.fields
-        asked: dict[str, Any] = guarded_fields(self.roles.nonce(self.mine[0]), **fields) if guarded else fields
-        said: Coroutine[Any, Any, list[Turn]] = self.roles.judge.many(
-            votes, parent=self.mine[0], problem=self.task.prompt, **asked
-        )
-        return said
+        """A model reads both solutions and the last speech for each."""
+        texts = []
+        for solution, speech in zip(self.mine, line[-1], strict=True):
+            texts.append(solution.tagged_text + accusation_text(speech, "The other is wrong"))
+        first, second = texts
+        judge: RoleHandle = self.roles.judge
+        fields = {"first": first, "second": second}
+        if "nonce" in judge.fields:
+            fields = guarded_fields(self.roles.nonce(self.mine[0]), first=first, second=second)
+        return judge.many(votes, parent=self.mine[0], problem=self.task.prompt, **fields)
 
 
-def note_speech(turn: Turn, steps: Sequence[bool] | None) -> None:
+def record_speech(turn: Turn, steps: Sequence[bool] | None) -> None:
     """What an accusation says, and whether it is true of these steps, where that is known."""
+    accused_step = None
     if turn.parsed.ok:
-        turn.add_finding(ANSWER, "no step" if turn.parsed.step is None else str(turn.parsed.step + 1))
+        accused_step = turn.parsed.step
+        turn.add_finding(ANSWER, "no step" if accused_step is None else str(accused_step + 1))
         turn.add_metadata(WORDS, turn.parsed.words)
     else:
         turn.add_finding(FAILURE, turn.parsed.reason)
     if steps is not None:
-        turn.add_metadata(HIT, turn.parsed.ok and turn.parsed.step is not None and not steps[turn.parsed.step])
+        is_hit = accused_step is not None and not steps[accused_step]
+        turn.add_metadata(HIT, is_hit)
 
 
 def accusation_text(turn: Turn | None, claim: str) -> str:
@@ -234,7 +298,10 @@ def accusation_text(turn: Turn | None, claim: str) -> str:
 
 
 def _accused_step(turn: Turn | None) -> str:
-    return str(turn.parsed.step + 1) if turn is not None and turn.parsed.ok else "-"
+    """The number of the step that a speech accuses; a dash where it could not be read, or was not heard."""
+    if turn is None or not turn.parsed.ok:
+        return "-"
+    return str(turn.parsed.step + 1)
 
 
 def _first_side_vote(turn: Turn, truth: bool) -> float:

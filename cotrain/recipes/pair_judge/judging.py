@@ -7,7 +7,6 @@ replies one by one are asked about both.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from math import tanh
 from typing import Any, Literal
 
@@ -49,25 +48,31 @@ async def judge_pair(
     solutions: float = 0.0,
 ) -> None:
     """``asked`` judgements of each order of a pair, or of each of its replies where the format judges them one by one.
-    The judge's ``verdict`` is its reward; it notes as ``correct`` whether the first, or the one, is the wanted reply.
+
+    The judge's ``verdict`` is its reward. Its metadata ``correct`` says whether the first reply that it sees, or the
+    only one, is the wanted one.
     """
     replies = await say_pair(task, roles, form, most)
-    for turn, weight in zip(replies, (solutions, 0.0), strict=True):
-        if not turn.failed:
-            turn.reward(WEIGHT, weight)
-    if any(turn.failed for turn in replies):
+    wanted, unwanted = replies
+    if not wanted.failed:
+        wanted.reward(WEIGHT, solutions)
+    if not unwanted.failed:
+        unwanted.reward(WEIGHT, 0.0)
+    if wanted.failed or unwanted.failed:
         return
     if form == "scalar":
         await rate_replies(task, roles, replies)
         return
-    pairs = list(zip(replies, reversed(replies), strict=True))
-    if form in COMPARES and orders == "random":
-        pairs = [rng_of("order", task.id, replies[0].id).choice(pairs)]
-    shown = [shown_fields(roles, form, first, second) for first, second in pairs]
-    calls = [
-        roles.judge.many(asked, group=first.id, parent=first, problem=task.prompt, **fields)
-        for (first, _), fields in zip(pairs, shown, strict=True)
-    ]
+
+    compares = form in COMPARES
+    pairs = [(wanted, unwanted), (unwanted, wanted)]
+    if compares and orders == "random":
+        pairs = [rng_of("order", task.id, wanted.id).choice(pairs)]
+
+    calls = []
+    for first, second in pairs:
+        fields = fields_for_judge(roles, form, first, second)
+        calls.append(roles.judge.many(asked, group=first.id, parent=first, problem=task.prompt, **fields))
     for (first, second), judgements in zip(pairs, await gather(calls), strict=True):
         truth = CORRECT.require(first)
         for turn in judgements:
@@ -76,8 +81,8 @@ async def judge_pair(
             turn.reward(RIGHT, float(is_right(turn, truth)))
             turn.reward(VERDICT, verdict_reward(turn, truth, pay))
         if meta:
-            seen = (first, second) if form in COMPARES else (first,)
-            await rate_judgements(task, roles, seen, judgements)
+            judged = [first, second] if compares else [first]
+            await rate_judgements(task, roles, judged, judgements)
 
 
 async def say_pair(task: Task, roles: Roles, form: Form, most: int) -> list[Turn]:
@@ -89,19 +94,26 @@ async def say_pair(task: Task, roles: Roles, form: Form, most: int) -> list[Turn
     return replies
 
 
-def shown_fields(roles: Roles, form: Form, first: Turn, second: Turn) -> dict[str, Any]:
+def fields_for_judge(roles: Roles, form: Form, first: Turn, second: Turn) -> dict[str, Any]:
     """What the judge is shown: both replies, or the first alone where the format judges them one by one."""
-    asked, mark = roles.judge.fields, roles.nonce(first)
+    template_fields = roles.judge.fields
+    mark = roles.nonce(first)
     if form in COMPARES:
-        return comparison_fields(asked, mark, first.text, second.text)
-    fields = guarded_fields(mark, solution=first.text) if "nonce" in asked else {"solution": first.text}
-    return {"count": count_steps(first.text) if form == "steps" else 1, **fields}
+        return comparison_fields(template_fields, mark, first.text, second.text)
+
+    count = count_steps(first.text) if form == "steps" else 1
+    fields = {"solution": first.text}
+    if "nonce" in template_fields:
+        fields = guarded_fields(mark, solution=first.text)
+    return {"count": count, **fields}
 
 
 def count_steps(reply: str) -> int:
     """How many steps in tags a reply has; 0 where it is no solution in tags."""
     parsed = parse_solution(reply, {})
-    return len(parsed.steps) if isinstance(parsed, Solution) else 0
+    if not isinstance(parsed, Solution):
+        return 0
+    return len(parsed.steps)
 
 
 def is_right(turn: Turn, truth: bool) -> bool:
@@ -113,34 +125,43 @@ def verdict_reward(turn: Turn, truth: bool, pay: str) -> float:
     """±1; with ``pay`` "score" 2 P − 1, with P the probability or the share that the judgement gives to the truth."""
     if pay == "sign" or not turn.parsed.ok:
         return 1.0 if is_right(turn, truth) else -1.0
-    ahead = 2.0 * (confidence(turn) or 0.0) - 1.0
-    return ahead if truth else -ahead
+    lead_of_first = 2.0 * (confidence(turn) or 0.0) - 1.0
+    return lead_of_first if truth else -lead_of_first
 
 
 async def rate_replies(task: Task, roles: Roles, replies: Sequence[Turn]) -> None:
     """The scalar judge's score of each reply."""
-    rate = partial(roles.judge, problem=task.prompt, reference="", group=roles.judge.whole_group)
-    for reply, turn in zip(replies, await gather([rate(parent=r, solution=r.text) for r in replies]), strict=True):
-        if turn.failed:  # the reply is too long for it
+    group = roles.judge.whole_group
+    calls = [
+        roles.judge(problem=task.prompt, reference="", group=group, parent=reply, solution=reply.text)
+        for reply in replies
+    ]
+    for reply, rating in zip(replies, await gather(calls), strict=True):
+        if rating.failed:  # the reply is too long for it
             continue
-        turn.add_metadata(CORRECT, CORRECT.require(reply))
-        turn.add_finding(SCORE, probability_of(turn.score))
-        turn.reward(LABEL, float(CORRECT.require(reply)))
+        is_wanted = CORRECT.require(reply)
+        rating.add_metadata(CORRECT, is_wanted)
+        rating.add_finding(SCORE, probability_of(rating.score))
+        rating.reward(LABEL, float(is_wanted))
 
 
-async def rate_judgements(task: Task, roles: Roles, seen: Sequence[Turn], judgements: Sequence[Turn]) -> None:
-    """The meta judge's score of each judgement that can be read; its label is whether that is right."""
-    material = "\n".join((task.prompt, *(reply.text for reply in seen)))
+async def rate_judgements(task: Task, roles: Roles, replies: Sequence[Turn], judgements: Sequence[Turn]) -> None:
+    """The meta judge's score of each judgement of these replies that can be read; its label is whether that is
+    right."""
+    material = "\n".join([task.prompt, *(reply.text for reply in replies)])
     readable = [turn for turn in judgements if turn.parsed.ok]
-    rate = partial(roles.meta, problem=material, reference="", group=seen[0].id)
-    for turn, rating in zip(readable, await gather([rate(parent=t, solution=t.text) for t in readable]), strict=True):
+    calls = [
+        roles.meta(problem=material, reference="", group=replies[0].id, parent=turn, solution=turn.text)
+        for turn in readable
+    ]
+    for turn, rating in zip(readable, await gather(calls), strict=True):
         if rating.failed:
             continue
-        right = is_right(turn, CORRECT.require(turn))
-        rating.add_metadata(CORRECT, right)
+        judged_rightly = is_right(turn, CORRECT.require(turn))
+        rating.add_metadata(CORRECT, judged_rightly)
         rating.add_finding(FINAL, rating.score > 0.0)
         rating.add_finding(SCORE, probability_of(rating.score))
-        rating.reward(LABEL, float(right))
+        rating.reward(LABEL, float(judged_rightly))
 
 
 def probability_of(score: float) -> float:
@@ -150,33 +171,61 @@ def probability_of(score: float) -> float:
 
 def judging_pairs(*, combine: Combine, keep: int, compares: bool) -> Measure:
     """``judge/pair_accuracy``: pairs of which the wanted reply comes out ahead, by all votes of both sides (the orders,
-    or the replies one by one); equal ones count half, and none of which nothing could be read. ``swap_agreement``: of
-    pairs with a verdict in both orders, those in which it is the same reply."""
+    or the replies one by one). A pair with equal votes counts half; one without any readable vote counts as missed.
 
-    def weigh_side(traces: Sequence[Trace], meta: Mapping[str, float]) -> float | None:
-        read = [(str(t.address), score) for t in traces if (score := SCORE.of(t)) is not None]
-        votes = [(s > 0.5) + 0.5 * (s == 0.5) if combine == "majority" else s for _, s in read]
+    ``judge/swap_agreement``: of the pairs with a verdict in both orders, those in which it is the same reply.
+    """
+
+    def vote_of(score: float) -> float:
+        if combine != "majority":
+            return score
+        if score == 0.5:
+            return 0.5
+        return float(score > 0.5)
+
+    def combined_vote(traces: Sequence[Trace], meta_scores: Mapping[str, float]) -> float | None:
+        """All votes of one side; None where none can be read."""
+        votes = []
+        meta = []
+        for trace in traces:
+            score = SCORE.of(trace)
+            if score is not None:
+                votes.append(vote_of(score))
+                if keep:
+                    meta.append(meta_scores[str(trace.address)])
         if keep:
-            return aggregate("mean", votes, meta=[meta[address] for address, _ in read], top=keep)
+            return aggregate("mean", votes, meta=meta, top=keep)
         return aggregate("mean", votes)
 
+    def count_pair(wanted_vote: float | None, unwanted_vote: float | None) -> dict[str, float]:
+        is_read = wanted_vote is not None or unwanted_vote is not None
+        for_wanted = 0.5 if wanted_vote is None else wanted_vote
+        for_unwanted = 0.5 if unwanted_vote is None else unwanted_vote
+
+        ordered = 0.0
+        if is_read and for_wanted > for_unwanted:
+            ordered = 1.0
+        elif is_read and for_wanted == for_unwanted:
+            ordered = 0.5
+        is_decided = for_wanted != 0.5 and for_unwanted != 0.5
+        is_same_reply = is_decided and (for_wanted > 0.5) != (for_unwanted > 0.5)
+        return {"ordered": ordered, "pairs": 1.0, "same": float(is_same_reply), "told": float(is_decided)}
+
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
-        meta = {judged: SCORE.of(one) or 0.0 for judged, [one] in reviews_of(episodes, "meta").items()}
+        meta_scores = {}
+        for judgement, [rating] in reviews_of(episodes, "meta").items():
+            meta_scores[judgement] = SCORE.of(rating) or 0.0
+
         counts = {}
         for task, traces in traces_by_task(episodes, "judge").items():
-            first, second = (weigh_side([t for t in traces if CORRECT.of(t) is side], meta) for side in (True, False))
-            one, other = (0.5 if side is None else side for side in (first, second))
-            read, told = first is not None or second is not None, 0.5 not in (one, other)
-            counts[task] = {
-                "ordered": read * ((one > other) + 0.5 * (one == other)),
-                "pairs": 1.0,
-                "same": float(told and (one > 0.5) != (other > 0.5)),
-                "told": float(told),
-            }
-        found = {"judge/pair_accuracy": make_figure(counts, Share("ordered", "pairs"), len(counts))}
+            of_wanted = [trace for trace in traces if CORRECT.of(trace) is True]
+            of_unwanted = [trace for trace in traces if CORRECT.of(trace) is False]
+            counts[task] = count_pair(combined_vote(of_wanted, meta_scores), combined_vote(of_unwanted, meta_scores))
+
+        figures = {"judge/pair_accuracy": make_figure(counts, Share("ordered", "pairs"), len(counts))}
         if compares:
-            both = sum(row["told"] for row in counts.values())
-            found["judge/swap_agreement"] = make_figure(counts, Share("same", "told"), both)
-        return defined_figures(found)
+            n_decided = sum(count["told"] for count in counts.values())
+            figures["judge/swap_agreement"] = make_figure(counts, Share("same", "told"), n_decided)
+        return defined_figures(figures)
 
     return measure

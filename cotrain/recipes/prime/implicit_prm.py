@@ -18,8 +18,10 @@ are compared (their §4.4):
     ppo          no comparison: the sum of both, token by token with the outcome on the last one, minus what a critic
                  predicts, by GAE (``algorithms/ppo.py``); whitened over the batch
 
-Left out: the buffer that is refilled until a batch is full (the batch is smaller instead), and one forward pass for
-scoring and updating φ (here two).
+Left out:
+
+- the buffer that is refilled until a batch is full: the batch is smaller instead;
+- one forward pass for scoring and updating φ: there are two here.
 """
 
 from __future__ import annotations
@@ -57,42 +59,52 @@ class ImplicitPrm:
         return Needs(reward_signals=(self.outcome,), on_policy=False, reference=self.reference)
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
-        graded, dropped = usable_samples(batch.samples, (self.outcome,))
-        samples = tuple(replace(s, targets=torch.full((len(s.token_ids),), value_of(s, self.outcome))) for s in graded)
-        return Credit(samples=samples, metrics={"traces": float(len(graded))}, dropped=dropped), state
+        """Every graded answer, with its outcome as the target of each of its tokens."""
+        usable, dropped = usable_samples(batch.samples, (self.outcome,))
+
+        samples = []
+        for sample in usable:
+            outcome = value_of(sample, self.outcome)
+            targets = torch.full((len(sample.token_ids),), outcome)
+            samples.append(replace(sample, targets=targets))
+
+        metrics = {"traces": float(len(samples))}
+        return Credit(samples=tuple(samples), metrics=metrics, dropped=dropped), state
 
     def loss_of(
         self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
     ) -> Loss:
         assert batch.targets is not None and batch.reference is not None  # credit and the reference pass set them
-        outcomes = batch.targets[:, 0]
+        outcomes = batch.targets[:, 0]  # [B]: all tokens of an answer have the same target
         losses = outcome_cross_entropy(predictions, batch.reference, batch.mask, outcomes, beta=self.beta)
+
         rewards = predictions.detach() - batch.reference
-        says = torch.where(batch.mask > 0, rewards, torch.zeros_like(rewards)).sum(1) > 0
-        mean = normaliser.tokens / normaliser.sequences  # sums are divided by all tokens, this one is of answers
-        return Loss(
-            value=losses.sum() / normaliser.sequences,
-            sums={
-                "accuracy": ((says == (outcomes > 0.5)).float() * mean).sum(),
-                "reward": masked_sum(rewards, batch.mask),
-            },
-        )
+        answer_rewards = torch.where(batch.mask > 0, rewards, torch.zeros_like(rewards)).sum(1)
+        is_hit = (answer_rewards > 0) == (outcomes > 0.5)
+
+        # Whoever reports a sum divides it by the number of tokens, and accuracy is a mean over answers.
+        tokens_per_answer = normaliser.tokens / normaliser.sequences
+        sums = {
+            "accuracy": (is_hit.float() * tokens_per_answer).sum(),
+            "reward": masked_sum(rewards, batch.mask),
+        }
+        return Loss(value=losses.sum() / normaliser.sequences, sums=sums)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prime:
-    """The generator's side."""
+    """The generator's side: the outcome and the log-ratios of φ become one advantage for each token."""
 
-    prm: str = "prm"
-    reference: str = "reference"
+    prm: str = "prm"  # policy φ
+    reference: str = "reference"  # policy that φ is compared with
     outcome: Signal = OUTCOME
-    process_weight: float = 5.0  # of the process returns, before whitening
-    outcome_weight: float = 5.0
-    keep: tuple[float, float] = (0.2, 0.8)  # share of right answers of a group that is learned from
-    max_return_norm: bool = True
+    process_weight: float = 5.0  # weight of the process returns, before whitening
+    outcome_weight: float = 5.0  # weight of the outcome's advantage
+    keep: tuple[float, float] = (0.2, 0.8)  # groups with a share of right answers in this range are learned from
+    max_return_norm: bool = True  # divide the process rewards by the largest return
     estimator: PrimeEstimator = "rloo"
-    values: str = "critic"  # of ppo: the policy that predicts returns, and λ of the advantages
-    lam: float = 0.95
+    values: str = "critic"  # estimator ppo: the policy that predicts returns
+    lam: float = 0.95  # estimator ppo: λ of the advantages
     loss: TokenLoss = PPO_CLIP
     kl: KLPenalty | None = None
 
@@ -111,103 +123,152 @@ class Prime:
         check_loss(self.loss)
 
     def needs(self) -> Needs:
-        scores = (self.prm, self.reference) if self.process_weight else ()
-        pull = self.kl.to if self.kl else None
-        zeros = has_other_terms(self.loss, self.kl, 0.0)
-        ratio = uses_ratio(self.loss)
-        values = self.values if self.estimator == "ppo" else None
+        has_process_rewards = self.process_weight != 0
         return Needs(
             reward_signals=(self.outcome,),
             min_group_size=2,
-            scores=scores,
-            values=values,
-            reference=pull,
-            zero_advantage_has_gradient=zeros,
-            off_policy_corrected=ratio,
+            scores=(self.prm, self.reference) if has_process_rewards else (),
+            values=self.values if self.estimator == "ppo" else None,
+            reference=self.kl.to if self.kl else None,
+            zero_advantage_has_gradient=has_other_terms(self.loss, self.kl, 0.0),
+            off_policy_corrected=uses_ratio(self.loss),
         )
 
     def keep_samples(self, batch: Batch) -> tuple[list[Sample], dict[str, float], dict[str, int]]:
-        """Those that are learned from, metrics, and why others are left out."""
-        graded, dropped = usable_samples(batch.samples, (self.outcome,))
+        """The samples that are learned from, metrics, and how many others are left out for which reason."""
+        usable, dropped = usable_samples(batch.samples, (self.outcome,))
         groups: dict[str, list[Sample]] = {}
-        for sample in graded:
+        for sample in usable:
             groups.setdefault(sample.group, []).append(sample)
+
         low, high = self.keep
-        kept_groups = [group for group in groups.values() if low <= self._share_right(group) <= high]
-        kept_samples = [sample for group in kept_groups for sample in group]
-        if len(kept_samples) < len(graded):
-            dropped["accuracy filter"] = len(graded) - len(kept_samples)
-        metrics = {"traces": float(len(graded)), "groups": float(len(groups)), "kept_groups": float(len(kept_groups))}
+        kept_samples: list[Sample] = []
+        n_kept_groups = 0
+        for group in groups.values():
+            if low <= self._share_right(group) <= high:
+                kept_samples += group
+                n_kept_groups += 1
+
+        if len(kept_samples) < len(usable):
+            dropped["accuracy filter"] = len(usable) - len(kept_samples)
+        metrics = {
+            "traces": float(len(usable)),
+            "groups": float(len(groups)),
+            "kept_groups": float(n_kept_groups),
+        }
         return kept_samples, metrics, dropped
 
     def _share_right(self, group: Sequence[Sample]) -> float:
-        """Mean outcome of the answers of a group; the samples of a trajectory are one answer."""
+        """The mean outcome of a group's answers; the samples of a trajectory are one answer."""
         answers = first_samples(group)
         return sum(value_of(answer, self.outcome) for answer in answers) / len(answers)
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
-        kept_samples, metrics, dropped = self.keep_samples(batch)
-        if not kept_samples:
+        samples, metrics, dropped = self.keep_samples(batch)
+        if not samples:
             return Credit(samples=(), metrics=metrics, dropped=dropped), state
-        group_ids, _ = index_groups(kept_samples)
-        outcomes = torch.tensor([value_of(s, self.outcome) for s in kept_samples], dtype=torch.float64)
-        rewards = self._process_rewards(kept_samples)
+
+        process_rewards = self._process_rewards(samples)
         if self.process_weight:
-            metrics |= _process_metrics(rewards, outcomes)
+            metrics |= _process_metrics(process_rewards, self._outcomes_of(samples))
+
         if self.estimator == "ppo":
-            streams = zip(kept_samples, self.token_rewards(kept_samples), strict=True)
-            returns = [gae(paid, old_values_of(s, self.values), lam=self.lam)[0] for s, paid in streams]
+            advantages = self._advantages_over_critic(samples)
         else:
-            answers, (trajectories, _) = first_samples(kept_samples), trajectories_of(kept_samples)
-            values = torch.tensor([value_of(answer, self.outcome) for answer in answers], dtype=torch.float64)
-            answer_group_ids, _ = index_groups(answers)
-            compared = {
-                "rloo": leave_one_out(values, answer_group_ids),
-                "reinforce++": values,
-                "grpo": group_mean_std(values, answer_group_ids, std="sample"),
-            }[self.estimator][trajectories]
-            returns = [(self.outcome_weight * compared[i]).repeat(len(s.token_ids)) for i, s in enumerate(kept_samples)]
-            for i, tokens in enumerate(self._compare_tokens(rewards, group_ids) if self.process_weight else ()):
-                returns[i] = returns[i] + self.process_weight * reward_to_go(tokens)
-        whole = torch.cat(returns) if self.estimator == "grpo" else whiten(torch.cat(returns))
-        token_advantages = whole.split([len(s.token_ids) for s in kept_samples])
-        samples = tuple(
-            replace(s, advantages=part.to(torch.float32), old_values=None)
-            for s, part in zip(kept_samples, token_advantages, strict=True)
+            advantages = self._advantages_in_group(samples, process_rewards)
+
+        all_tokens = torch.cat(advantages)
+        if self.estimator != "grpo":
+            all_tokens = whiten(all_tokens)
+        lengths = [len(sample.token_ids) for sample in samples]
+        credited = tuple(
+            replace(sample, advantages=part.to(torch.float32), old_values=None)
+            for sample, part in zip(samples, all_tokens.split(lengths), strict=True)
         )
-        return Credit(samples=samples, metrics=metrics, dropped=dropped), state
+        return Credit(samples=credited, metrics=metrics, dropped=dropped), state
+
+    def _advantages_over_critic(self, samples: Sequence[Sample]) -> list[torch.Tensor]:
+        """float64 ``[T]`` for each sample: the rewards of both channels, minus what the critic predicted, by GAE."""
+        advantages = []
+        for sample, rewards in zip(samples, self.token_rewards(samples), strict=True):
+            advantage, _ = gae(rewards, old_values_of(sample, self.values), lam=self.lam)
+            advantages.append(advantage)
+        return advantages
+
+    def _advantages_in_group(
+        self, samples: Sequence[Sample], process_rewards: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """float64 ``[T]`` for each sample: its outcome's advantage on every token, and the process return of each."""
+        outcome_advantages = self._outcome_advantages(samples)
+        advantages = [
+            (self.outcome_weight * outcome_advantages[i]).repeat(len(sample.token_ids))
+            for i, sample in enumerate(samples)
+        ]
+        if not self.process_weight:
+            return advantages
+
+        group_ids, _ = index_groups(samples)
+        for i, rewards in enumerate(self._compare_tokens(process_rewards, group_ids)):
+            advantages[i] = advantages[i] + self.process_weight * reward_to_go(rewards)
+        return advantages
+
+    def _outcome_advantages(self, samples: Sequence[Sample]) -> torch.Tensor:
+        """float64 ``[N]``: the outcome of each sample's answer, compared with the answers of its group."""
+        answers = first_samples(samples)
+        outcomes = self._outcomes_of(answers)
+        group_ids, _ = index_groups(answers)
+        if self.estimator == "rloo":
+            compared = leave_one_out(outcomes, group_ids)
+        elif self.estimator == "grpo":
+            compared = group_mean_std(outcomes, group_ids, std="sample")
+        else:
+            compared = outcomes
+        answer_of_sample, _ = trajectories_of(samples)
+        return compared[answer_of_sample]
+
+    def _outcomes_of(self, samples: Sequence[Sample]) -> torch.Tensor:
+        return torch.tensor([value_of(sample, self.outcome) for sample in samples], dtype=torch.float64)
 
     def token_rewards(self, samples: Sequence[Sample]) -> list[torch.Tensor]:
-        """float64 ``[T]`` of each: both channels as one reward after each token, the outcome on the last."""
-        streams = [self.process_weight * rewards for rewards in self._process_rewards(samples)]
-        for sample, stream in zip(samples, streams, strict=True):
-            stream[-1] += self.outcome_weight * value_of(sample, self.outcome)
-        return streams
+        """float64 ``[T]`` for each sample: both channels as one reward after each token, the outcome on the last."""
+        token_rewards = [self.process_weight * rewards for rewards in self._process_rewards(samples)]
+        for sample, rewards in zip(samples, token_rewards, strict=True):
+            rewards[-1] += self.outcome_weight * value_of(sample, self.outcome)
+        return token_rewards
 
     def _process_rewards(self, samples: Sequence[Sample]) -> list[torch.Tensor]:
-        """float64 ``[T]`` of each: log-ratios, scaled so that no return of the batch exceeds 1; 0 without weight."""
+        """float64 ``[T]`` for each sample: its log-ratios, scaled so that no return of the batch exceeds 1.
+
+        All 0 where the process channel has no weight, for then φ has not scored the samples.
+        """
         if not self.process_weight:
             return [torch.zeros(len(sample.token_ids), dtype=torch.float64) for sample in samples]
-        rewards = [(s.scores[self.prm] - s.scores[self.reference]).double() for s in samples]
-        if self.max_return_norm:
-            largest = max((float(reward_to_go(r).abs().max()) for r in rewards), default=0.0)
-            rewards = [r / largest for r in rewards] if largest > 0.0 else rewards
+        rewards = [(sample.scores[self.prm] - sample.scores[self.reference]).double() for sample in samples]
+        if not self.max_return_norm:
+            return rewards
+        largest_return = max((float(reward_to_go(r).abs().max()) for r in rewards), default=0.0)
+        if largest_return > 0.0:
+            rewards = [r / largest_return for r in rewards]
         return rewards
 
     def _compare_tokens(self, rewards: Sequence[torch.Tensor], group_ids: torch.Tensor) -> Sequence[torch.Tensor]:
-        """The process rewards ``[T]`` of each answer, beside those of its group."""
-        if self.estimator == "grpo":
-            lengths = torch.tensor([len(r) for r in rewards])
-            return group_mean_std(torch.cat(list(rewards)), group_ids.repeat_interleave(lengths), std="sample").split(
-                lengths.tolist()
-            )
+        """The process rewards ``[T]`` of each answer, compared with those of its group."""
         if self.estimator == "reinforce++":
             return rewards
-        shift = leave_one_out(torch.stack([r.mean() for r in rewards]), group_ids)
-        counts = torch.bincount(group_ids).double()[group_ids]
-        # r_t · N/(N−1) − Σ_j mean_j/(N−1): each token against the others' mean token; 0 for an answer that is alone
-        scales = torch.where(counts > 1, counts / (counts - 1.0), 0.0)
-        return [(r - r.mean()) * scales[i] + shift[i] for i, r in enumerate(rewards)]
+
+        if self.estimator == "grpo":
+            lengths = torch.tensor([len(r) for r in rewards])
+            token_group_ids = group_ids.repeat_interleave(lengths)
+            compared = group_mean_std(torch.cat(list(rewards)), token_group_ids, std="sample")
+            return compared.split(lengths.tolist())
+
+        # rloo, with N answers in a group: r_t · N/(N−1) − Σ_j mean_j/(N−1), which is each token against the others'
+        # mean token. It is written as r_t − mean, scaled, plus the mean's own leave-one-out advantage. An answer that
+        # is alone in its group gets 0.
+        mean_advantages = leave_one_out(torch.stack([r.mean() for r in rewards]), group_ids)
+        group_sizes = torch.bincount(group_ids).double()[group_ids]
+        scales = torch.where(group_sizes > 1, group_sizes / (group_sizes - 1.0), 0.0)
+        return [(r - r.mean()) * scales[i] + mean_advantages[i] for i, r in enumerate(rewards)]
 
     def loss_of(
         self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
@@ -222,31 +283,35 @@ class PrimeValues:
     paid_by: Prime
 
     @property
-    def _by(self) -> ValueRegression:
+    def _regression(self) -> ValueRegression:
         return ValueRegression(
             reward_weights={self.paid_by.outcome: 1.0}, values=self.paid_by.values, lam=self.paid_by.lam
         )
 
     def needs(self) -> Needs:
-        return replace(self._by.needs(), scores=self.paid_by.needs().scores)
+        return replace(self._regression.needs(), scores=self.paid_by.needs().scores)
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
         samples, _, dropped = self.paid_by.keep_samples(batch)
-        return self._by.regress(samples, self.paid_by.token_rewards(samples), dropped), state
+        return self._regression.regress(samples, self.paid_by.token_rewards(samples), dropped), state
 
     def loss_of(
         self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
     ) -> Loss:
-        return self._by.loss_of(predictions, entropy, batch, normaliser)
+        return self._regression.loss_of(predictions, entropy, batch, normaliser)
 
 
 def _process_metrics(rewards: Sequence[torch.Tensor], outcomes: torch.Tensor) -> dict[str, float]:
-    """How well the sum of rewards tells right from wrong, before this update: over all pairs, and each answer's
-    sign."""
+    """How well the sum of an answer's rewards tells right from wrong, before this update: its mean, and the share of
+    all pairs of a right and a wrong answer in which the right one has the larger sum; equal sums count half."""
     sums = torch.stack([r.sum() for r in rewards])
-    right, wrong = sums[outcomes > 0.5], sums[outcomes <= 0.5]
-    found = {"process/reward": float(sums.mean())}
+    metrics = {"process/reward": float(sums.mean())}
+
+    right = sums[outcomes > 0.5]
+    wrong = sums[outcomes <= 0.5]
     if len(right) and len(wrong):
         margins = right[:, None] - wrong[None, :]
-        found["process/pair_accuracy"] = float(((margins > 0).double() + 0.5 * (margins == 0).double()).mean())
-    return found
+        is_larger = (margins > 0).double()
+        is_equal = (margins == 0).double()
+        metrics["process/pair_accuracy"] = float((is_larger + 0.5 * is_equal).mean())
+    return metrics

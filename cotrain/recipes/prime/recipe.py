@@ -4,13 +4,19 @@ Cui et al. 2025 (arXiv 2502.01456). A second language model φ begins as a copy 
 answers from wrong ones by the sum of its log-ratios to the start; its log-ratio at a token is that token's reward
 (``recipes/prime/implicit_prm.py``). Only the graded answer is ever used.
 
-Controls are parameters: ``prm="none"`` pays the outcome alone, ``prm="frozen"`` trains φ for ``warmup`` steps on
-the start's answers and never again, ``max_return_norm=False`` drops the normaliser. ``update="before"`` lets φ learn
-from a batch before it scores it. With ``prm="frozen"`` and ``warmup=0`` φ is the start itself and pays nothing.
+Controls are parameters:
 
-Different from the authors' settings: φ learns from all answers, not only from those of medium difficulty that the
-generator learns from; both learn at one rate (theirs are 2 : 1, with a gradient norm of 10). Left out: the buffer that
-is refilled until a batch is full of problems of medium difficulty.
+- ``prm="none"``: the outcome alone pays (baseline).
+- ``prm="frozen"``: φ is trained for ``warmup`` steps on the answers of the untrained generator, and never again.
+- ``max_return_norm=False``: the process rewards are not divided by the largest return (ablation).
+- ``update="before"``: φ learns from a batch before it scores it, not after.
+
+What differs from the authors' settings:
+
+    setting                    | theirs                        | here
+    answers that φ learns from | of medium difficulty          | all
+    learning rates             | 2 : 1, gradient norm 10       | the same for both
+    batches                    | refilled until full           | as many answers as are of medium difficulty
 """
 
 from __future__ import annotations
@@ -33,12 +39,12 @@ def prime(
     beta: Weight = 0.05,  # scales log-ratios to rewards
     keep: tuple[float, float] = (0.2, 0.8),  # shares of right answers of the problems that are learned from
     prm: Literal["online", "frozen", "none"] = "online",  # when φ learns
-    update: Literal["after", "before"] = "after",  # it has scored a batch
+    update: Literal["after", "before"] = "after",  # φ learns from a batch after it has scored it, or before
     warmup: int = 0,  # steps in which φ alone learns
     estimator: PrimeEstimator = "rloo",  # how answers of a group are compared; ppo: each with what a critic predicts
     critic_lr: float = 1e-3,  # learning rate of the critic of ppo
     lam: float = 0.95,  # λ of the advantages of ppo
-    process_weight: Weight = 5.0,  # of φ's rewards beside the outcome
+    process_weight: Weight = 5.0,  # weight of φ's rewards beside the outcome
     max_return_norm: bool = True,  # divide returns by the largest one
 ) -> Recipe:
     if prm == "frozen" and warmup < 1:
@@ -50,8 +56,8 @@ def prime(
     learns_online = prm == "online"
     has_critic = estimator == "ppo"
 
-    # The generator is paid by its outcome and, where there is one, by the reward model.
-    pays = Prime(
+    # The generator is rewarded by its outcome and, where there is one, by the reward model.
+    learn_to_solve = Prime(
         process_weight=process_weight if has_prm else 0.0,
         keep=keep,
         max_return_norm=max_return_norm,
@@ -59,28 +65,33 @@ def prime(
         lam=lam,
     )
     policies = {"generator": run.learner()}
-    objectives = {"generator": Objective(policy="generator", role="solver", algorithm=pays)}
+    objectives = {"generator": Objective(policy="generator", role="solver", algorithm=learn_to_solve)}
     if has_prm:
-        policies |= {"prm": run.learner(lr=prm_lr), "reference": frozen(run.model)}
+        policies["prm"] = run.learner(lr=prm_lr)
+        policies["reference"] = frozen(run.model)
         objectives["prm"] = Objective(policy="prm", role="solver", algorithm=ImplicitPrm(beta=beta))
     if has_critic:
+        learn_values = PrimeValues(paid_by=learn_to_solve)
         policies["critic"] = critic(run.model, lr=critic_lr)
-        objectives["values"] = Objective(policy="critic", role="solver", algorithm=PrimeValues(paid_by=pays))
+        objectives["values"] = Objective(policy="critic", role="solver", algorithm=learn_values)
 
-    # Who learns from a batch, and in which order: the reward model first, as in the authors' code, if so asked.
+    # The objectives that learn from a batch.
     learners = ["generator"]
     if learns_online:
         learners.append("prm")
     if has_critic:
         learners.append("values")
+
     in_turn: tuple[str, ...] = ()
     if learns_online and update == "before":
-        in_turn = ("prm", "generator", *learners[2:])
+        in_turn = ("prm", "generator")  # the reward model first, as in the authors' code
+        if has_critic:
+            in_turn = (*in_turn, "values")
 
     training = Phase(name="generator", protocol=solve, objectives=tuple(learners), in_turn=in_turn)
     if has_prm and warmup:
-        alone = Phase(name="prm", protocol=solve, objectives=("prm",))
-        schedule = alternate(training, alone, ratio=(1, 0), warmup={"prm": warmup})
+        warming_up = Phase(name="prm", protocol=solve, objectives=("prm",))
+        schedule = alternate(training, warming_up, ratio=(1, 0), warmup={"prm": warmup})
     else:
         schedule = alternate(training, ratio=(1,))
 

@@ -39,7 +39,7 @@ from cotrain.recipes.debate.debates import (
     WON,
     Accusation,
     accusation_text,
-    note_speech,
+    record_speech,
     reward_speech,
     word_limit_text,
 )
@@ -100,7 +100,7 @@ async def contest(
         n = samples if bobs else 1
         requests = [roles.bob.many(n, **critic_fields(task, s, sides[s.id], words)) for s in judged_solutions]
         speeches = [list(turns) for turns in await gather(requests)]
-        note_speeches(judged_solutions, speeches, sides)
+        record_speeches(judged_solutions, speeches, sides)
     pairs = [(s, turn) for s, turns in zip(judged_solutions, speeches, strict=True) for turn in turns]
     verdict_shares = await judge_verdicts(task, roles, pairs, sides, jury)
     for solution, turns in zip(judged_solutions, speeches, strict=True):
@@ -130,7 +130,7 @@ def critic_fields(task: Task, solution: Turn, side: bool, words: int) -> dict[st
     }
 
 
-def note_speeches(
+def record_speeches(
     solutions: Sequence[Turn], spoken: Sequence[Sequence[Turn | None]], sides: Mapping[str, bool]
 ) -> None:
     """What critics say, and the truth of it."""
@@ -138,7 +138,7 @@ def note_speeches(
         for turn in turns:
             if turn is not None:
                 turn.add_metadata(RIGHT_SIDE, sides[solution.id] == CORRECT.require(solution))
-                note_speech(turn, None if sides[solution.id] else STEP_OK.of(solution))  # for it, nothing is accused
+                record_speech(turn, None if sides[solution.id] else STEP_OK.of(solution))  # for it, nothing is accused
 
 
 Heard = tuple[Turn, Turn | None]  # a solution, and a speech about it
