@@ -323,7 +323,7 @@ def _check_answer_flags(recipe: Recipe, answer: str | None, prompt: str | None, 
     if others and _tied_to_tags(recipe):
         raise ConfigError(
             f"recipe {recipe.name!r} reads its solver's answers in tags alone; leave out {' and '.join(others)}, or "
-            "teach the model the tags first: `cotrain sft --role solver`"
+            "teach the model the tags first: `cotrain teach solver`"
         )
 
 
@@ -416,7 +416,7 @@ def answers_refusal(reading: Reading, *, base: bool = False) -> str:
     """Why the model cannot be trained as it is, and what would help. ``base``: it has no chat template."""
     total, cut, left = len(reading.said), sum(one.finish != "stop" for one in reading.said), reading.unanswered
     limit = max_tokens_flag("solver")
-    teach = "`cotrain sft --role solver`"
+    teach = "`cotrain teach solver`"
     note = "; it has no chat template, so it is a base model: take its instruct version, or teach it so" if base else ""
     if left and len(left) >= total:
         todo = f": {limit}" if "max_tokens" in left[0] else ""
@@ -627,7 +627,7 @@ def reviews_refusal(reading: Reading, *, others: Sequence[str]) -> str:
     total = len(reading.said)
     unread = [(one, found) for one, found in zip(reading.said, reading.parsed, strict=True) if not found.ok]
     finishes = Counter(one.finish for one, _ in unread)
-    limit, teach = max_tokens_flag("verifier"), "or teach it: `cotrain sft --role verifier`"
+    limit, teach = max_tokens_flag("verifier"), "or teach it: `cotrain teach verifier`"
     if 2 * finishes["too long"] >= total:
         return (
             f"{finishes['too long']} of {total} prompts do not fit the context together with their review; lower "
