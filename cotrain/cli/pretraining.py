@@ -20,6 +20,7 @@ from cotrain.cli.stages import (
     ranks_of,
     report_outcome,
     report_to,
+    say_plan,
     set_up_machine,
     write_quarantine,
 )
@@ -101,6 +102,7 @@ def pretrain(argv: Sequence[str], ranks: Ranks | None = None) -> int:
     if ranks is None:
         note_quarantine(quarantine, arguments.out)
         note_columns(corpus)
+        say_plan(arguments, corpus, arguments.lr)
     new_tokenizer, new_config = (None, None) if arguments.model else _new_model(arguments)
 
     with ranks_of(pretrain, argv, arguments, ranks) as own, report_to(arguments, "pretrain", own) as report:

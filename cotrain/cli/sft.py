@@ -21,6 +21,7 @@ from cotrain.cli.stages import (
     ranks_of,
     report_outcome,
     report_to,
+    say_plan,
     write_quarantine,
 )
 from cotrain.core.errors import ConfigError, unknown_message
@@ -156,9 +157,11 @@ def fine_tune(
     from cotrain.models.lora import Lora
     from cotrain.pretraining import sft as stage
 
+    lr = arguments.lr or _usual_rate(arguments)
     if ranks is None:
         note_quarantine(quarantine, arguments.out)
         note_columns(lessons.parts)
+        say_plan(arguments, lessons.parts, lr)
     stage_name = command.__name__.replace("_", " ")
     with ranks_of(command, argv, arguments, ranks) as own, report_to(arguments, stage_name, own) as report:
         outcome = stage.sft(
@@ -168,7 +171,7 @@ def fine_tune(
             tokens=arguments.tokens,
             batch_tokens=arguments.batch_tokens,
             length=arguments.length,
-            lr=arguments.lr or _usual_rate(arguments),
+            lr=lr,
             optimizer=arguments.optimizer,
             seed=arguments.seed,
             resume=arguments.resume,

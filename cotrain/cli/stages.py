@@ -17,6 +17,7 @@ from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.core.verbosity import (
     QUIET_SECONDS,
     clock_text,
+    count_of,
     escape_terminal,
     print_progress,
     remind_of,
@@ -170,6 +171,20 @@ def _print_note(text: str) -> None:
 
 
 # -- Ranks, and what is said of a training.
+
+
+def say_plan(arguments: Any, parts: Sequence[tuple[Any, int]], lr: float) -> None:
+    """Say how long is trained, and on what."""
+    from cotrain.pretraining.pretrain import step_count
+
+    steps = step_count(arguments.tokens, arguments.batch_tokens, arguments.length)
+    rows = arguments.batch_tokens // arguments.length
+    sizes = f"{count_of(steps, 'step')} of {count_of(rows, 'row')} of {arguments.length:,} tokens"
+    print_progress(f"plan: {sizes}, {arguments.optimizer} with learning rate {lr:g}")
+    for corpus, weight in parts:
+        share = f"{weight} of {sum(one for _, one in parts)} parts: " if len(parts) > 1 else ""
+        size = "made as it is read, without an end" if corpus.size is None else count_of(corpus.size, "item")
+        print_progress(f"  learns from {share}{corpus.name}, {size}")
 
 
 @contextmanager
