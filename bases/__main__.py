@@ -11,7 +11,7 @@ from types import ModuleType
 
 from cotrain.cli.common import add_threads_flag, set_threads
 from cotrain.cli.flags import Parser, whole_number
-from cotrain.cli.pretraining import check_unused
+from cotrain.cli.stages import check_unused
 from cotrain.core.errors import ConfigError, CotrainError
 
 

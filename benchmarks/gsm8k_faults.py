@@ -8,7 +8,7 @@ steps and one in which the value of an equation is off by a little and is carrie
     {"problem": …, "steps": ["48/2 = 24 clips in May.", "48+24 = 72 clips.", "#### 72"], "label": -1, …}
     {"problem": …, "steps": ["48/2 = 26 clips in May.", "48+26 = 74 clips.", "#### 74"], "label": 0, …}
 
-``label`` is the first wrong step, from 0, or -1; this is what ``cotrain sft --role verifier`` reads. A problem without
+``label`` is the first wrong step, from 0, or -1; this is what ``cotrain teach verifier`` reads. A problem without
 equations, or in which the slip does not reach the answer, is left out and counted. These are slips of calculation: a
 verifier learns the form from them, and nothing about equations that the problem does not ask for.
 """

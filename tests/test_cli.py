@@ -54,7 +54,7 @@ def test_import_is_cheap():
         (["compare", "grpo", "--seeds", "0", "--out", "x"], "--seeds: '0' is too small, expected at least 1"),
         (["view", "x", "--port", "99999"], "--port: '99999' is too large, expected at most 65535"),
         (["sft", "--model", "./nowhere", "--out", "x"], "no such directory"),
-        (["sft", "--reviews", "-1", "--out", "x"], "--reviews: '-1' is too small, expected at least 0"),
+        (["teach", "verifier", "--reviews", "-1", "--out", "x"], "--reviews: '-1' is too small, expected at least 0"),
     ],
 )
 def test_one_line_says_what_is_wrong(words, expected, capsys, tmp_path, monkeypatch):

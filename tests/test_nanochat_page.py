@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 ASSETS = ROOT / "tests" / "assets" / "nanochat"
 PAGE = (ROOT / "docs" / "nanochat.md").read_text(encoding="utf-8")
 SMALLER = {  # what the test adds to a command of the page, so that it takes seconds
-    "sft": "--tokens 8192 --batch-tokens 4096 --length 2048 --threads 1 --device cpu",
+    "teach": "--tokens 8192 --batch-tokens 4096 --length 2048 --threads 1 --device cpu",
     "compare": "--seeds 1 --batches 2 --workers 1 --equal batches --evaluate-every 0 --device cpu "
     "--set roles.solver.sampling.max_tokens=16 --set tasks_per_step=2 "
     "--set group_size=2 --set evaluation.tasks=2 --set evaluation.group_size=2 --set evaluation.greedy=false",
@@ -93,8 +93,8 @@ def test_the_page_has_at_most_eight_commands():
         "convert",
         "convert",
         "benchmarks/gsm8k_faults.py",
-        "sft",
-        "sft",
+        "teach",
+        "teach",
         "run",
         "compare",
         "export",
@@ -114,7 +114,9 @@ def test_the_commands_of_the_page_run_in_order(place, capsys):
         said = capsys.readouterr()
         assert code == 0, (words, said.out[-2000:], said.err)
         if words[1] == "run":
-            assert "# cuda:0, 80.00 GiB: generator, verifier, reference: " in said.out and said.out.count(": fits\n") == 1
+            assert (
+                "# cuda:0, 80.00 GiB: generator, verifier, reference: " in said.out and said.out.count(": fits\n") == 1
+            )
 
     assert taught_roles(place / "runs/solver")["solver"]["answer"] == "hash"
     assert taught_roles(place / "runs/verifier")["verifier"]["verdict"] == "words"

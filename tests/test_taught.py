@@ -123,11 +123,11 @@ def test_a_home_directory_is_a_directory(model, monkeypatch):
 
 
 @pytest.mark.whole
-def test_from_sft_to_a_run_to_its_export(model, tmp_path, capsys):
+def test_from_teaching_to_a_run_to_its_export(model, tmp_path, capsys):
     rows = [{"question": f"{n}+1?", "answer": f"One more.\n#### {n + 1}"} for n in range(40)]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "ask.txt").write_text(ASK)
-    words = ["sft", "--model", str(model), "--data", str(tmp_path / "data.jsonl"), "--role", "solver"]
+    words = ["teach", "solver", "--model", str(model), "--data", str(tmp_path / "data.jsonl")]
     words += ["--answer", "hash", "--steps-as", "lines", "--prompt", str(tmp_path / "ask.txt")]
     words += ["--tokens", "1024", "--batch-tokens", "512", "--length", "256", "--threads", "1"]
     taught = tmp_path / "taught"
@@ -152,7 +152,7 @@ def test_roles_that_are_taught_one_after_the_other_are_all_kept(model, tmp_path)
     keep_taught_roles(model, {"solver": SOLVER})
     row = {"problem": "2+2?", "steps": ["2+2=5"], "label": 0, "final_answer_correct": False}
     (tmp_path / "reviews.jsonl").write_text((json.dumps(row) + "\n") * 8)
-    words = ["sft", "--model", str(model), "--data", str(tmp_path / "reviews.jsonl"), "--role", "verifier"]
+    words = ["teach", "verifier", "--model", str(model), "--data", str(tmp_path / "reviews.jsonl")]
     words += ["--verdict", "words", "--tokens", "2048", "--batch-tokens", "1024", "--length", "1024", "--threads", "1"]
     assert main([*words, "--out", str(tmp_path / "both")]) == 0
     found = taught_roles(tmp_path / "both")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 from typing import Any
 
 from cotrain.cli.flags import add_count, text_of_file
@@ -33,6 +34,8 @@ def load_libraries() -> None:
 def _quiet_libraries() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    for library in ("transformers", "peft"):  # of what they will change, which no user of a command can
+        warnings.filterwarnings("ignore", category=FutureWarning, module=library)
     from huggingface_hub.utils import disable_progress_bars
     from transformers.utils import logging
 

@@ -48,14 +48,16 @@ bring in, take out
   cotrain export DIR --role NAME --out MODEL     a policy as a plain model
   cotrain push DIR --role NAME --repo OWNER/NAME the same, to the Hub
   cotrain convert nanochat DIR --out MODEL       a checkpoint of nanochat
-from nothing
-  cotrain tokenizer, pretrain, sft               stages of a base model
+before a run
+  cotrain teach solver, teach verifier           what a role will say, from data
+  cotrain sft                                    any other conversations
+  cotrain tokenizer, pretrain                    a base model, from nothing
 
 `cotrain COMMAND --help` lists the flags of each; all take --log-level."""
 
 RUNS = ("run", "train", "dpo", "reward")
-LENIENT = (*RUNS, "compare", "sft", "pretrain", "tokenizer")  # commands that can leave rows out
-LONG = (*RUNS, "resume", "demo", "compare", "study", "pretrain", "sft")
+LENIENT = (*RUNS, "compare", "sft", "teach", "pretrain", "tokenizer")  # commands that can leave rows out
+LONG = (*RUNS, "resume", "demo", "compare", "study", "pretrain", "sft", "teach")
 AS_JSON = (*LONG, "paraphrase", "list", "doctor", "export", "audit")  # what they say on the way goes to stderr
 OUTSIDE = {  # what a disk or its owner refuses, and no bug of ours
     errno.EACCES,
@@ -306,9 +308,15 @@ def pretrain_command(argv: Sequence[str]) -> int:
 
 
 def sft_command(argv: Sequence[str]) -> int:
-    from cotrain.cli.pretraining import sft
+    from cotrain.cli.sft import sft
 
     return sft(argv)
+
+
+def teach_command(argv: Sequence[str]) -> int:
+    from cotrain.cli.teach import teach
+
+    return teach(argv)
 
 
 def paraphrase_command(argv: Sequence[str]) -> int:
@@ -346,6 +354,7 @@ COMMANDS: dict[str, Command] = {
     "tokenizer": tokenizer_command,
     "pretrain": pretrain_command,
     "sft": sft_command,
+    "teach": teach_command,
     "paraphrase": paraphrase_command,
 }
 

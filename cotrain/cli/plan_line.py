@@ -1,11 +1,12 @@
-"""The first line of a run in which several policies learn, or in which steps are paid: who learns when, and from what.
+"""The first lines of a run in which several policies learn, or in which steps are paid: who learns when, and from what.
 
 ::
 
-    plan: 40 × verifier, then in turn 3 × generator (Ng), 1 × verifier (Nv); updates in 160 steps: generator 90,
-    verifier 70; generator: r = outcome + α · mean(step), α 0.1 → 0.001 (decay)
+    plan: 40 × verifier, then in turn 3 × generator (Ng), 1 × verifier (Nv)
+      updates in 160 steps: generator 90, verifier 70
+      generator: r = outcome + α · mean(step), α 0.1 → 0.001 (decay)
 
-A recipe of one policy and one kind of step, which pays for nothing but answers, has no such line.
+A recipe of one policy and one kind of step, which pays for nothing but answers, has no such lines.
 """
 
 from __future__ import annotations
@@ -18,14 +19,19 @@ if TYPE_CHECKING:
 
 
 def plan_lines(recipe: Recipe) -> list[str]:
-    """The line, or none where there is nothing to say."""
-    formulas = [
-        f"{name}: {formula}" for name, objective in recipe.objectives.items() if (formula := formula_of(objective))
-    ]
+    """The lines, or none where there is nothing to say."""
+    formulas: list[str] = []
+    for name, objective in recipe.objectives.items():
+        formula = formula_of(objective)
+        if formula is not None:
+            formulas.append(f"{name}: {formula}")
+
     trained = {objective.policy for objective in recipe.objectives.values()}
-    if len(trained) < 2 and len(recipe.schedule.phases) < 2 and not formulas:
+    has_one_kind_of_step = len(trained) < 2 and len(recipe.schedule.phases) < 2
+    if has_one_kind_of_step and not formulas:
         return []
-    return [f"plan: {'; '.join([schedule_text(recipe), updates_text(recipe), *formulas])}"]
+    details = [updates_text(recipe), *formulas]
+    return [f"plan: {schedule_text(recipe)}", *(f"  {line}" for line in details)]
 
 
 def schedule_text(recipe: Recipe) -> str:

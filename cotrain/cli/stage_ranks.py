@@ -1,5 +1,5 @@
-"""``cotrain pretrain`` and ``cotrain sft`` on several ranks: the command itself is the first one, and the same command
-is run in processes by Ray for the others. All are on this machine, since they read the same files."""
+"""``cotrain pretrain``, ``sft`` and ``teach`` on several ranks: the command itself is the first one, and the same
+command is run in processes by Ray for the others. All are on this machine, since they read the same files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class StageRank:
 @contextmanager
 def other_ranks(command: StageCommand, words: Sequence[str], world: int, device: str) -> Iterator[Ranks]:
     """Begin the others, and be the first. Raises ConfigError without Ray, ProcessLost where one is gone."""
-    name = command.__name__
+    name = command.__name__.replace("_", " ")  # "teach solver"
     launcher = RayLauncher(read_cluster_file(LOCAL))
     launcher.start()
     patience, on_gpu = timedelta(seconds=launcher.deadline), device.startswith("cuda")

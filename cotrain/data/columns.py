@@ -445,7 +445,10 @@ def _check_no_talk(row: dict[str, Any], question: str, answer: str, where: str) 
     if column is None or any(_names_in(row, choice) for choice in answer.split("|")):
         return
     wanted = [plain_name(columns) for columns in (question, answer)]
-    how = "conversations: `cotrain sft --role solver --data FILE`, or `cotrain run spin --tasks chats --data FILE`"
+    how = (
+        "worked solutions: `cotrain teach solver --data FILE`; conversations: `cotrain sft --data FILE`, or "
+        "`cotrain run spin --tasks chats --data FILE`"
+    )
     if column == "rejected":
         how = "preferences: `cotrain run dpo --data FILE`"
     raise DataError(

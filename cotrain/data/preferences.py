@@ -11,6 +11,8 @@ r"""Conversations from a file: a prompt and the reply that is wanted, and of pre
     {"messages": [{…}, …, {role: "assistant", …}]}                             ``Chats``: the last reply is the wanted
                                                                                one; so in ``conversations`` (ShareGPT)
     {"prompt": …, "completion": …}                                             the same in two parts (TRL)
+    {"instruction": …, "input": …, "output": …}                                as instruction data have it (Alpaca); so
+                                                                               with ``response``
 
 A prompt of one text is a problem, which a role asks as it asks any other; messages are sent as they stand. An ``input``
 beside an ``instruction`` is the second half of the question (Alpaca), and a text in ``system`` the first message. A
@@ -48,7 +50,11 @@ from cotrain.data.unread_columns import (
 from cotrain.prompts.chat_template import Message
 
 LAYOUT = "'prompt', 'chosen' and 'rejected', as texts or as lists of messages"
-CHATS = "'messages' or 'conversations' that end with the assistant's, or 'prompt' and 'completion'"
+CHATS = (
+    "'messages' or 'conversations' that end with the assistant's, 'prompt' and 'completion', or 'instruction' and "
+    "'output'"
+)
+REPLIES = ("completion", "output", "response")  # columns of a reply that stands apart from its prompt
 PROMPTS = ("prompt", "question", "instruction")
 _SPOKEN = re.compile(r"\n\n(Human|Assistant):[ \t]*")
 _WRITTEN_LIST = re.compile(r"\s*\[\s*\{\s*['\"](role|content|from|value)['\"]")
@@ -186,15 +192,16 @@ class Pairs(Chats):
 
 def read_chat(row: dict[str, Any], where: str) -> ChatRow:
     """One conversation, in any of the layouts above. Raises DataError that begins with ``where``."""
-    name = next((name for name in ("messages", "conversations", "completion") if name in row), None)
+    name = next((name for name in ("messages", "conversations", *REPLIES) if name in row), None)
     if name is None:
         raise DataError(f"{where}: fields {', '.join(map(repr, row)) or 'none'}; expected {CHATS}")
     check_row_marks(row, where)
     _check_reply_marks(row[name], f"{where}, field {name!r}")
     said = _parse_text(row[name], f"{where}, field {name!r}")
-    prompt = _prompt_of(row, where) if name == "completion" else Prompt()
+    stands_apart = name in REPLIES
+    prompt = _prompt_of(row, where) if stands_apart else Prompt()
     if isinstance(said, str):
-        if name != "completion":
+        if not stands_apart:
             raise DataError(f"{where}, field {name!r}: found a text; expected a list of messages")
         return _chat_row(row, prompt, (), (said, None), [name], where)
     reply = _one_reply(said[-1:], f"{where}, field {name!r}")

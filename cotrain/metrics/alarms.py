@@ -114,7 +114,7 @@ BANDS = (
         name="unreadable reviews", keys=("{role}/parse_failures", "{role}/base_rate"), window=10,
         rule=MeanAbove(metric_with_key("{role}/parse_failures").tolerable[1]),
         advice="Reviews do not fit the solutions' steps: see parse_failure by reason; raise max_tokens or, in "
-            "tango and judged, --verifier-format, or teach the format first with `cotrain sft --role verifier`.",
+            "tango and judged, --verifier-format, or teach the format first with `cotrain teach verifier`.",
     ),
     Band(
         name="ungraded answers", keys=("{role}/ungraded",), window=5,
@@ -125,13 +125,13 @@ BANDS = (
     Band(
         name="unreadable answers", keys=("{role}/parse_failures", "{role}/accuracy"), window=1, rule=MeanAbove(0.5),
         advice="Most answers cannot be read and earn nothing: stop, and choose another --answer or --prompt, or teach "
-            "the format first with `cotrain sft --role solver`.",
+            "the format first with `cotrain teach solver`.",
     ),
     Band(
         name="mostly unreadable reviews", keys=("{role}/parse_failures", "{role}/base_rate"), window=1,
         rule=MeanAbove(0.75),
         advice="Most reviews cannot be read, so the verifier says nothing: stop, and choose another --verdict or "
-            "--verifier-prompt, or teach the format first with `cotrain sft --role verifier`.",
+            "--verifier-prompt, or teach the format first with `cotrain teach verifier`.",
     ),
     Band(
         name="episodes broken off", keys=("broken_off",), window=1, rule=MeanAbove(0.1),

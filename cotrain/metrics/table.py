@@ -104,7 +104,7 @@ SAID = (
         key="{role}/parse_failures", label="unreadable outputs", better=-1, healthy=(0, 0.05), tolerable=(0, 0.1),
         meaning="share of turns that could not be read",
         advice="Many outputs cannot be read and earn nothing: choose another --answer or --verdict, teach the format "
-            "first (`cotrain sft --role`), or pay for it (--format-reward of grpo, tango, judged and others).",
+            "first (`cotrain teach`), or pay for it (--format-reward of grpo, tango, judged and others).",
     ),
     Metric(key="{role}/parse_failure/{reason}", unit=COUNT, meaning="how many, by reason"),
     Metric(
@@ -314,7 +314,7 @@ JUDGE = (
         key="{role}/parsed", label="readable outputs", better=1, at=HELD_OUT, healthy=(0.95, 1),
         meaning="readable outputs",
         advice="Many outputs cannot be read and earn nothing: choose another --answer or --verdict, or teach the "
-            "format first (`cotrain sft --role`).",
+            "format first (`cotrain teach`).",
     ),
     Metric(
         key="{role}/base_rate", label="solutions that are right (base rate)", at=BOTH, healthy=(0.1, 0.9),
@@ -342,7 +342,7 @@ JUDGE = (
         key="{role}/aligned", label="reviews with one verdict for each step", better=1, healthy=(0.9, 1),
         meaning="share of reviews with one verdict for each step",
         advice="Reviews do not fit the solutions' steps: see parse_failure by reason, and choose another --verdict, or "
-            "teach the format first (`cotrain sft --role verifier`).",
+            "teach the format first (`cotrain teach verifier`).",
     ),
     Metric(
         key="{role}/unanimous", label="solutions whose reviews all agree", healthy=(0, 0.8),

@@ -1,7 +1,16 @@
 """Sources of training text: an addressed corpus gives for each index the same text or conversation, always.
 
-Procedural text, a text file (paragraphs), rows with a ``text`` or a ``messages`` column. A finite corpus is
-read in epochs, each in its own order; an endless one never repeats. Nothing here knows tokens.
+Procedural text, a text file (paragraphs), or rows of a file:
+
+::
+
+    {"text": "…"}                                       running text
+    {"messages": [{"role", "content"}, …]}              a conversation, of which every reply is learned
+    {"conversations": [{"from": "human", "value"}, …]}  the same, as ShareGPT writes it
+    {"prompt": …, "completion": …}                      one reply and its prompt, a text or messages (TRL)
+    {"instruction": …, "input": …, "output": …}         the same of instruction data (Alpaca), or with "response"
+
+A finite corpus is read in epochs, each in its own order; an endless one never repeats. Nothing here knows tokens.
 
 Left out: streaming of files larger than memory and remote data sets; convert them to JSONL shards of moderate size.
 """
@@ -19,9 +28,10 @@ from typing import Any
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.input_files import MOST_ROW, lines_of_file
 from cotrain.core.seeding import rng_of
-from cotrain.data.columns import BOM, whole_text
+from cotrain.data.columns import BOM, SPEAKERS, whole_text
 from cotrain.data.malformed_rows import Quarantine, numbered_lines, parse_rows
 from cotrain.data.marks import check_message_marks, check_row_marks
+from cotrain.data.preferences import REPLIES, read_chat
 from cotrain.data.unread_columns import (
     check_lost_parts,
     columns_note,
@@ -106,37 +116,23 @@ def text_file(path: str | Path, min_characters: int = 400) -> Corpus:
 
 
 def jsonl_file(path: str | Path, aside: Quarantine | None = None) -> Corpus:
-    """A file of JSON lines (``.gz`` too) or parquet whose every row has a ``text`` string or a ``messages`` list of
-    ``{"role", "content"}``.
+    """A file of JSON lines (``.gz`` too) or parquet whose every row is in one of the layouts above.
 
     A text in a column ``system`` is the first message. Tools and pictures beside messages are refused, other columns
     counted in ``notes``. Raises DataError with row (from 1) and column for whatever else is found, or sets such a row
     ``aside``, at most half of all.
     """
-    unread: list[tuple[str, ...]] = []
-
-    def read_item(fields: dict[str, Any], place: str) -> Item:
-        item = _parse_item(fields, place)
-        unread.append(_unread_beside(item, fields))
-        return item
-
-    items = parse_rows(numbered_lines(Path(path)), read_item, aside)
+    rows = parse_rows(numbered_lines(Path(path)), parse_text_row, aside)
     if aside is not None:
         aside.check_share(path)
-    return with_column_note(from_items(str(path), items), unread)
+    items = [row.item for row in rows]
+    return with_column_note(from_items(str(path), items), [row.unread for row in rows])
 
 
 def with_column_note(corpus: Corpus, unread: Sequence[Sequence[str]]) -> Corpus:
     """The corpus with a note of the columns that were not read; ``unread``: those of each row."""
     note = columns_note(count_columns(unread))
     return replace(corpus, notes=(f"note: {corpus.name}: {note}",)) if note else corpus
-
-
-def _unread_beside(item: Item, fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """The columns of a row that are not in its item: all but its text, or its messages and their system text."""
-    if isinstance(item, str):
-        return unread_columns(fields, ["text"])
-    return tuple(name for name in unread_columns(fields, ["messages"]) if not is_system(name))
 
 
 def corpus_file(path: str | Path, aside: Quarantine | None = None) -> Corpus:
@@ -232,51 +228,110 @@ def _read_paragraphs(path: Path) -> Iterator[str]:
     yield "".join(lines).strip()
 
 
-def _parse_item(fields: dict[str, Any], place: str) -> Item:
-    text, conversation = (fields.get(column) is not None for column in ("text", "messages"))
-    if text and conversation:
-        raise DataError(f"{place}: both 'text' and 'messages'; leave out the column that is not to be learned")
-    check_lost_parts(fields, ["text", "messages"], place, whole=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextRow:
+    """A row of a file."""
+
+    item: Item
+    unread: tuple[str, ...]  # columns that have a value and were not read
+
+
+DIALOGUES = ("messages", "conversations")  # columns of whole conversations
+EXPECTED = "'text', 'messages', 'conversations', 'prompt' and 'completion', or 'instruction' and 'output'"
+
+
+def parse_text_row(fields: dict[str, Any], place: str) -> TextRow:
+    """A row in any of the layouts above. Raises DataError that begins with ``place``."""
+    given = [name for name in ("text", *DIALOGUES) if fields.get(name) is not None]
+    if len(given) > 1:
+        raise DataError(f"{place}: both {given[0]!r} and {given[1]!r}; leave out the column that is not to be learned")
+    replies = [name for name in REPLIES if fields.get(name) is not None]
+    empty = [name for name in ("text", *DIALOGUES) if name in fields]  # whose reader says what it expected
+    column = next(iter([*given, *replies, *empty]), None)
+    if column == "text":
+        return _running_text(fields, place)
+    if column in DIALOGUES:
+        return _dialogue(fields, column, place)
+    if column is not None:
+        return _prompt_and_reply(fields, place)
+    there = ", ".join(sorted(fields)) or "none"
+    raise DataError(
+        f"{place}: no column of a text or a conversation; there are: {there}; expected {EXPECTED}; questions with "
+        "answers are learned by `cotrain teach solver`"
+    )
+
+
+def _running_text(fields: dict[str, Any], place: str) -> TextRow:
+    where = f"{place}, column 'text'"
+    check_lost_parts(fields, ["text"], place, whole=True)
     check_row_marks(fields, place)
-    if "text" in fields and not conversation:
-        if not isinstance(fields["text"], str) or not fields["text"]:
-            raise DataError(f"{place}, column 'text': expected a non-empty string, found {fields['text']!r:.40}")
-        return whole_text(fields["text"], f"{place}, column 'text'")
-    if "messages" not in fields:
-        raise DataError(
-            f"{place}: no column 'text' or 'messages'; there are: {', '.join(sorted(fields)) or 'none'}; for questions "
-            "with answers, prompt and completion, or ShareGPT add --role solver"
-        )
-    messages = fields["messages"]
-    if not isinstance(messages, list) or not messages:
-        raise DataError(f"{place}, column 'messages': expected a non-empty list, found {messages!r:.40}")
-    for number, message in enumerate(messages):
-        where = f"{place}, column 'messages[{number}]"
-        if not isinstance(message, dict):
-            raise DataError(f"{where}': expected an object with 'role' and 'content', found {message!r:.40}")
-        if message.get("role") not in ROLES:
-            raise DataError(f"{where}.role': expected one of {', '.join(ROLES)}, found {message.get('role')!r:.40}")
-        if not isinstance(message.get("content"), str):
-            raise DataError(f"{where}.content': expected a string, found {message.get('content')!r:.40}")
-        if message["role"] == "assistant":
-            check_message_marks(message, f"{where}'")
-        whole_text(message["content"], f"{where}.content'")
+    text = fields["text"]
+    if not isinstance(text, str) or not text:
+        raise DataError(f"{where}: expected a non-empty string, found {text!r:.40}")
+    return TextRow(item=whole_text(text, where), unread=unread_columns(fields, ["text"]))
+
+
+def _dialogue(fields: dict[str, Any], column: str, place: str) -> TextRow:
+    """A conversation of which every reply is learned."""
+    where = f"{place}, column {column!r}"
+    check_lost_parts(fields, [column], place, whole=True)
+    check_row_marks(fields, place)
+    turns = fields[column]
+    if not isinstance(turns, list) or not turns:
+        raise DataError(f"{where}: expected a non-empty list, found {turns!r:.40}")
+
+    messages = [_message_of(turn, f"{place}, column '{column}[{number}]") for number, turn in enumerate(turns)]
     if messages[0]["role"] == "assistant":
-        raise DataError(f"{place}, column 'messages': the first message is the assistant's; expected what it answers")
+        raise DataError(f"{where}: the first message is the assistant's; expected what it answers")
     if messages[-1]["role"] != "assistant":
-        raise DataError(f"{place}, column 'messages': the last message must be the assistant's, it is what is learned")
-    said = [{"role": message["role"], "content": message["content"]} for message in messages]
-    return _behind_system_text(said, system_text(fields, place), place)
+        raise DataError(f"{where}: the last message must be the assistant's, it is what is learned")
+    item = _behind_system_text(messages, system_text(fields, place), place)
+    unread = tuple(name for name in unread_columns(fields, [column]) if not is_system(name))
+    return TextRow(item=item, unread=unread)
 
 
-def _behind_system_text(said: list[dict[str, str]], system: str, place: str) -> Item:
+def _message_of(turn: Any, where: str) -> dict[str, str]:
+    """A message as ``{"role", "content"}``, or as ``{"from", "value"}``. ``where`` lacks its closing quote."""
+    if not isinstance(turn, dict):
+        raise DataError(f"{where}': expected an object with 'role' and 'content', found {turn!r:.40}")
+    is_shared = "role" not in turn and "from" in turn
+    name_column, text_column = ("from", "value") if is_shared else ("role", "content")
+    name = turn.get(name_column)
+    role = SPEAKERS.get(name) if isinstance(name, str) else None
+    if role is None:
+        names = ", ".join(SPEAKERS if is_shared else ROLES)
+        raise DataError(f"{where}.{name_column}': expected one of {names}, found {name!r:.40}")
+    text = turn.get(text_column)
+    if not isinstance(text, str):
+        raise DataError(f"{where}.{text_column}': expected a string, found {text!r:.40}")
+    if role == "assistant":
+        check_message_marks(turn, f"{where}'")
+    whole_text(text, f"{where}.{text_column}'")
+    return {"role": role, "content": text}
+
+
+def _prompt_and_reply(fields: dict[str, Any], place: str) -> TextRow:
+    """One reply, which is learned, behind its prompt, which is not."""
+    row = read_chat({name: value for name, value in fields.items() if value is not None}, place)
+    asked = [{"role": message.role, "content": message.content} for message in row.messages]
+    if any(message["role"] == "assistant" for message in asked):
+        raise DataError(
+            f"{place}: the prompt has replies of the assistant, which would be learned too; give the whole "
+            "conversation in 'messages'"
+        )
+    if not asked:
+        asked = [{"role": "user", "content": row.question}]
+    return TextRow(item=[*asked, {"role": "assistant", "content": row.solution or ""}], unread=row.unread)
+
+
+def _behind_system_text(messages: list[dict[str, str]], system: str, place: str) -> Item:
     """The messages behind the text of a column ``system``. Raises DataError where they have another one."""
     first = {"role": "system", "content": system}
-    if not system or said[0] == first:
-        return said
-    if said[0]["role"] == "system":
-        raise DataError(f"{place}: two system texts, in a column and in 'messages'; keep one of them")
-    return [first, *said]
+    if not system or messages[0] == first:
+        return messages
+    if messages[0]["role"] == "system":
+        raise DataError(f"{place}: two system texts, in a column and in the messages; keep one of them")
+    return [first, *messages]
 
 
 def practice_of(source: WordProblems, seed: int, stage: str, rise: int = 0) -> list[tuple[Corpus, int]]:

@@ -134,18 +134,26 @@ def make_plan(
     tokens: int, batch_tokens: int, more: Mapping[str, Any] | None, *, length: int, **fields: Any
 ) -> TrainingPlan:
     """A plan of as many steps and rows as these numbers of tokens need; raises ConfigError for unknown fields."""
+    check_sizes(tokens, batch_tokens, length)
+    steps = step_count(tokens, batch_tokens, length)
+    warmup = min(fields.pop("warmup"), steps // 5)
+    plan = TrainingPlan(steps=steps, rows=batch_tokens // length, length=length, warmup=warmup, **fields)
+
+    changes = dict(more or {})
+    known_fields = TrainingPlan.__dataclass_fields__
+    unknown = sorted(changes.keys() - known_fields.keys())
+    if unknown:
+        raise ConfigError(f"plan: no field {unknown[0]!r} (there are: {', '.join(known_fields)})")
+    return replace(plan, **changes)
+
+
+def check_sizes(tokens: int, batch_tokens: int, length: int) -> None:
+    """Raise ConfigError where a batch holds no row, or the training no batch."""
     if batch_tokens < length or tokens < batch_tokens:
         raise ConfigError(
             f"length {length}, batch_tokens {batch_tokens}, tokens {tokens}: expected none above the next; lower "
             "--length or --batch-tokens, or raise --tokens"
         )
-    rows, steps = batch_tokens // length, step_count(tokens, batch_tokens, length)
-    warmup = min(fields.pop("warmup"), steps // 5)
-    made = TrainingPlan(steps=steps, rows=rows, length=length, warmup=warmup, **fields)
-    unknown = sorted(set(more or {}) - set(TrainingPlan.__dataclass_fields__))
-    if unknown:
-        raise ConfigError(f"plan: no field {unknown[0]!r} (there are: {', '.join(TrainingPlan.__dataclass_fields__)})")
-    return replace(made, **dict(more or {}))
 
 
 def train_and_save(

@@ -21,7 +21,7 @@ As many right as wrong solutions are kept, so that the more frequent verdict is 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -81,7 +81,9 @@ def gold_reviews(
             answered += final_answer(sample.steps[-1]) is not None
             return _labelled_conversation(sample, role, form)
         except DataError as error:
-            raise DataError(f"{error}; expected problem, steps and label, the first wrong step or -1") from error
+            raise DataError(
+                f"{error}; expected problem, steps and label, the first wrong step or -1{_sampling_hint(row)}"
+            ) from error
 
     conversations = read_rows(path, read_conversation, aside)
     items = [item for item in conversations if item is not None]
@@ -96,6 +98,11 @@ def gold_reviews(
     if not answered:  # a run shows the answer behind the steps, and a verifier that never saw one is at a loss there
         say(f"note: {path}: no last step says its answer in tags, in a box or after ####, as solutions of a run do")
     return with_column_note(from_items(path, items), unread)
+
+
+def _sampling_hint(row: Mapping[str, Any]) -> str:
+    """What to do with a row that has no steps to review; "" for others."""
+    return "" if "steps" in row else "; with problems and answers alone add --from-samples"
 
 
 def own_reviews(

@@ -189,6 +189,9 @@ def train(
                     tokens, since = 0, now
                 if packed_validation and _is_due(step, plan.validate_every, plan.steps):
                     paused = time.perf_counter()
+                    if report is not None and metrics is not None and paused - last_report >= PACE_SECONDS:
+                        report({"step": step, "loss": loss})  # what is held out may take minutes
+                        last_report = paused
                     losses = {name: evaluate(model, packed, plan, ranks) for name, packed in packed_validation.items()}
                     line |= {"step": step} | {f"validation/{name}": value for name, value in losses.items()}
                     since += time.perf_counter() - paused

@@ -355,7 +355,7 @@ def _check_answer_flags(recipe: Recipe, answer: str | None, prompt: str | None, 
     if others and _tied_to_tags(recipe):
         raise ConfigError(
             f"recipe {recipe.name!r} reads its solver's answers in tags alone; leave out {' and '.join(others)}, or "
-            "teach the model the tags first: `cotrain sft --role solver`"
+            "teach the model the tags first: `cotrain teach solver`"
         )
 
 
@@ -484,7 +484,7 @@ def answers_refusal(reading: Reading, *, base: bool = False) -> str:
     cut = sum(one.finish != "stop" for one in reading.said)
     left = reading.unanswered
     limit = max_tokens_flag("solver")
-    teach = "`cotrain sft --role solver`"
+    teach = "`cotrain teach solver`"
     note = "; it has no chat template, so it is a base model: take its instruct version, or teach it so" if base else ""
     if left and len(left) >= total:
         todo = f": {limit}" if "max_tokens" in left[0] else ""
@@ -713,7 +713,7 @@ def reviews_refusal(reading: Reading, *, others: Sequence[str]) -> str:
     unread = [(one, found) for one, found in zip(reading.said, reading.parsed, strict=True) if not found.ok]
     finishes = Counter(one.finish for one, _ in unread)
     limit = max_tokens_flag("verifier")
-    teach = "or teach it: `cotrain sft --role verifier`"
+    teach = "or teach it: `cotrain teach verifier`"
     if 2 * finishes["too long"] >= total:
         return (
             f"{finishes['too long']} of {total} prompts do not fit the context together with their review; lower "

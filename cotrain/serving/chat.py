@@ -64,7 +64,7 @@ def run_chat(
 ) -> int:
     """Read problems until the input ends; an empty line takes the example. ``once``: answer this problem and return.
     ``answer_format``: the solver and the verifier are asked and read so. A model that was taught to solve by
-    ``cotrain sft --role solver`` is asked as it was taught; any other model holds a conversation, unless
+    ``cotrain teach solver`` is asked as it was taught; any other model holds a conversation, unless
     ``answer_format`` says something. ``tool``: answers calls between control tokens (``rollout/token_calls.py``); None:
     as the run has it."""
     if once is not None and not once.strip():

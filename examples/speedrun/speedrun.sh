@@ -28,12 +28,12 @@ cotrain eval "$out/base" --suite core --data "$core"/*.jsonl --out "$out/base-ev
 
 # 2. A model that chats, and from it one that solves.
 cotrain sft --model "$out/base" --data "$chat" --tokens 400000 $fast --out "$out/chat"
-cotrain sft --model "$out/chat" --role solver --data "$questions/train.jsonl" $format \
+cotrain teach solver --model "$out/chat" --data "$questions/train.jsonl" $format \
     --tokens 500000 $fast --out "$out/solver"
 cotrain eval "$out/solver" --suite jsonl --data "$questions" $format --max-tokens 96 --samples 4 --out "$out/solver-eval"
 
 # 3. A verifier of steps, from the solver.
-cotrain sft --model "$out/solver" --role verifier --data "$reviews" --verifier-prompt "$here/verifier.txt" \
+cotrain teach verifier --model "$out/solver" --data "$reviews" --verifier-prompt "$here/verifier.txt" \
     --tokens 1000000 $fast --out "$out/verifier"
 
 # 4. Both learn together.

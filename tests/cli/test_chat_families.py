@@ -82,7 +82,7 @@ def test_the_commands_work_on_it(family, monkeypatch, capsys):
          "--max-tokens", "8", "--device", "cpu")  # fmt: skip
     row = json.loads((folder / "evals/model/suite-gsm8k.jsonl").read_text().splitlines()[1])
     assert row["gold"].isdigit() and isinstance(row["text"], str)
-    done("sft", "--role", "solver", "--answer", "phrase", "--model", "./model", "--data", "data.jsonl", "--tokens",
+    done("teach", "solver", "--answer", "phrase", "--model", "./model", "--data", "data.jsonl", "--tokens",
         "2048",
          "--batch-tokens", "1024", "--length", "512", "--out", "taught", "--threads", "1")  # fmt: skip
     done(

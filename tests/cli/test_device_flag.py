@@ -15,7 +15,7 @@ from tests.helpers import TINY
 
 COMMANDS = (
     ["chat", TINY, "--once=What is 2 + 3?"],
-    ["sft", f"--model={TINY}", "--out=out", "--data=rows.jsonl", "--role=solver", "--from-samples"],
+    ["teach", "solver", f"--model={TINY}", "--out=out", "--data=rows.jsonl", "--from-samples"],
     ["sft", f"--model={TINY}", "--out=out"],
     ["pretrain", "--out=out"],
     ["paraphrase", f"--model={TINY}", "--out=out.jsonl", "--data=rows.jsonl"],

@@ -64,7 +64,7 @@ def test_a_base_model_without_a_template(place, capsys):
     line = run(
         capsys, "--model", other(place, template=False, scale=0.0), "--set", "roles.solver.sampling.max_tokens=8"
     )
-    assert "no chat template" in line and "cotrain sft --role solver" in line
+    assert "no chat template" in line and "cotrain teach solver" in line
 
 
 @pytest.mark.whole
@@ -160,7 +160,7 @@ def test_rows_for_fine_tuning(place, capsys, layout, row):
     Path("data.jsonl").write_text("".join(json.dumps(row) + "\n" for _ in range(9)))
     line = run(capsys)
     assert f"the layout is {layout}" in line and "'question' and 'answer'" in line
-    assert "cotrain sft --role solver --data" in line and "did you mean" not in line
+    assert "cotrain teach solver --data" in line and "did you mean" not in line
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +221,7 @@ def test_sizes_of_a_stage_that_do_not_fit(place, capsys):
     assert "choose a multiple of" in line
 
 
-@pytest.mark.parametrize("command", ["tokenizer", "pretrain", "sft", "demo", "attack run"])
+@pytest.mark.parametrize("command", ["tokenizer", "pretrain", "sft", "teach solver", "demo", "attack run"])
 def test_a_negative_seed(place, capsys, command):
     assert "--seed: '-1' is too small, expected at least 0" in fails(capsys, *command.split(), "--seed", "-1")
 

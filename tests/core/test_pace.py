@@ -71,7 +71,7 @@ def test_time_left_is_that_of_the_latter_half():
 
 
 def test_training_says_once_a_minute_that_a_step_goes_on(monkeypatch, capsys):
-    from cotrain.cli.pretraining import StepPrinter
+    from cotrain.cli.stages import StepPrinter
     from cotrain.reports.live import LiveTable
 
     now = [0.0]

@@ -130,6 +130,8 @@ CHATS = {
     "completion": {"prompt": "Sky?", "completion": "Blue. #### 3"},
     "prompt of messages": {"prompt": [ASK], "completion": [YES]},
     "completion with the question": {"prompt": [ASK], "completion": [ASK, YES]},
+    "output": {"instruction": "Sky?", "input": "", "output": "Blue. #### 3"},
+    "response": {"instruction": "Sky?", "response": "Blue. #### 3"},
 }
 
 

@@ -17,7 +17,7 @@ from cotrain.data import prmbench, processbench
 from cotrain.data.columns import row_of
 from cotrain.data.malformed_rows import Quarantine, numbered_lines, parse_rows, read_rows, row_reader
 from cotrain.data.programs import humaneval_problem, mbpp_problem
-from cotrain.pretraining.corpora import ROWS, _parse_item
+from cotrain.pretraining.corpora import ROWS, parse_text_row
 
 GOOD = b'{"question": "Q?", "answer": "1"}'
 WHOLE = '{"question": "Q?", "answer": "1", "other": [1, {"a": null}]}'
@@ -153,8 +153,8 @@ READERS = {
     "prmbench": (prmbench.solution_of_row, PRM),
     "mbpp": (mbpp_problem, MBPP),
     "humaneval": (humaneval_problem, HUMAN),
-    "chats": (_parse_item, CHAT),
-    "text": (_parse_item, {"text": "t"}),
+    "chats": (parse_text_row, CHAT),
+    "text": (parse_text_row, {"text": "t"}),
     "svamp": (
         lambda row, where: row_of(row, "Body+Question", "Answer", where),
         {"Body": "B", "Question": "Q", "Answer": 1},

@@ -180,11 +180,11 @@ def test_stages_by_command(tmp_path):
         assert (
             main(
                 [
-                    "sft",
+                    "teach",
+                    "solver",
                     f"--model={TINY}",
                     f"--out={tuned}",
                     f"--data={rows}",
-                    "--role=solver",
                     *size,
                     f"--device={device}",
                 ]

@@ -14,8 +14,6 @@ from cotrain.recipes.judged import judged
 from cotrain.recipes.tango import tango
 from tests.helpers import EASY, TINY
 
-OF_SFT = {"--role"}
-
 
 def flags_of(recipe):
     parser, _ = parser_of(recipe, find_recipe(recipe))
@@ -27,7 +25,7 @@ def test_flags_that_advice_names_are_those_of_recipes_with_solver_and_verifier(r
     advice = [band.what_to_do for band in BANDS] + [metric.advice for metric in TABLE]
     named = {flag for text in advice for flag in re.findall(r"--[a-z][a-z-]*", text)}
     assert {"--answer", "--verdict", "--format-reward", "--verifier-format"} <= named
-    assert named - OF_SFT <= flags_of(recipe)
+    assert named <= flags_of(recipe)
     assert not any("format reward" in text for text in advice)  # which no flag is called
 
 

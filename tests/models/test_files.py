@@ -163,7 +163,7 @@ def test_one_weight_in_two_files(copy):
         ["chat", "MODEL", "--once=2 + 2?"],
         ["eval", "MODEL", "--suite=gsm8k", "--data=rows.jsonl"],
         ["serve", "MODEL", "--port=0"],
-        ["sft", "--model=MODEL", "--out=out", "--data=rows.jsonl", "--role=solver"],
+        ["teach", "solver", "--model=MODEL", "--out=out", "--data=rows.jsonl"],
     ],
     ids=lambda words: " ".join([words[0], words[-1]]),
 )

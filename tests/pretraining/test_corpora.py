@@ -44,7 +44,20 @@ def test_rows_of_a_jsonl_file(tmp_path):
     [
         ("{", "row 2, column 2: broken JSON"),
         ("[1]", "row 2: expected an object such as .*, found a list"),
-        ('{"txt": "a"}', "row 2: no column 'text' or 'messages'; there are: txt"),
+        ('{"txt": "a"}', "row 2: no column of a text or a conversation; there are: txt; expected 'text', 'messages'"),
+        ('{"question": "a", "answer": "b"}', "questions with answers are learned by `cotrain teach solver`"),
+        ('{"conversations": [{"from": "robot", "value": "x"}]}', "0\\].from': expected one of human, user, gpt"),
+        ('{"conversations": [{"from": "human"}]}', "conversations\\[0\\].value': expected a string, found None"),
+        ('{"conversations": [{"from": "human", "value": "x"}]}', "the last message must be the assistant's"),
+        ('{"messages": [], "conversations": []}', "both 'messages' and 'conversations'"),
+        ('{"completion": "b"}', "row 2: no prompt"),
+        ('{"instruction": "a", "context": "c", "response": "b"}', "field 'context': the question may need it"),
+        ('{"prompt": "a", "completion": "b", "label": false}', "field 'label': .* is not to be learned"),
+        (
+            '{"prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", '
+            '"content": "c"}], "completion": "d"}',
+            "the prompt has replies of the assistant, which would be learned too",
+        ),
         ('{"text": 3}', "row 2, column 'text': expected a non-empty string, found 3"),
         ('{"text": "a\\ud800"}', "row 2, column 'text', character 2: half of a surrogate pair"),
         ('{"text": "a", "text": "b"}', "field 'text' twice"),
@@ -72,6 +85,43 @@ def test_bad_rows_say_where(tmp_path, line, words):
     with pytest.raises(DataError, match=words) as caught:
         jsonl_file(tmp_path / "a.jsonl")
     assert "a.jsonl, row 2" in str(caught.value)
+
+
+LAYOUTS = {
+    "messages": {"messages": [{"role": "user", "content": "Q?"}, {"role": "assistant", "content": "A."}]},
+    "sharegpt": {"conversations": [{"from": "human", "value": "Q?"}, {"from": "gpt", "value": "A."}]},
+    "completion": {"prompt": "Q?", "completion": "A."},
+    "turns": {"prompt": [{"role": "user", "content": "Q?"}], "completion": [{"role": "assistant", "content": "A."}]},
+    "alpaca": {"instruction": "Q?", "input": "", "output": "A."},
+    "response": {"instruction": "Q?", "response": "A.", "messages": None},
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_of_a_conversation_is_the_same(layout, tmp_path):
+    """A page had said so, and all but one of them were refused."""
+    row = LAYOUTS[layout] | {"source": "x"}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n" + json.dumps(row | {"system": "S."}) + "\n")
+    corpus = jsonl_file(tmp_path / "a.jsonl")
+    turns = LAYOUTS["messages"]["messages"]
+    assert everything(corpus) == [turns, [{"role": "system", "content": "S."}, *turns]]
+    assert corpus.notes == (f"note: {tmp_path / 'a.jsonl'}: columns not read: source (2 rows)",)
+
+
+def test_an_instruction_is_asked_with_its_input_and_a_text_is_learned_before_it(tmp_path):
+    row = {"instruction": "Add.", "input": "1 and 2", "output": "3"}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n" + json.dumps({"text": "t", **row}) + "\n")
+    corpus = jsonl_file(tmp_path / "a.jsonl")
+    assert corpus.get(0)[0]["content"] == "Add.\n\n1 and 2" and corpus.get(1) == "t"
+    assert corpus.notes[0].endswith("columns not read: instruction, input, output (1 row)")
+
+
+def test_all_replies_of_a_shared_conversation_are_learned(tmp_path):
+    said = [("system", "S."), ("human", "a"), ("gpt", "b"), ("human", "c"), ("gpt", "d")]
+    row = {"conversations": [{"from": who, "value": text} for who, text in said]}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
+    (item,) = everything(jsonl_file(tmp_path / "a.jsonl"))
+    assert [turn["role"] for turn in item] == ["system", "user", "assistant", "user", "assistant"]
 
 
 def test_columns_without_a_value_say_nothing(tmp_path):

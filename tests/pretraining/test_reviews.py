@@ -163,15 +163,16 @@ def test_solutions_are_cut_as_a_run_cuts_them(tmp_path, other):
 @pytest.mark.whole
 def test_the_command_teaches_a_verifier_and_tells_what_does_not_go_together(tmp_path, capsys):
     (tmp_path / "labelled.jsonl").write_text("".join(json.dumps(ROW | {"id": str(i)}) + "\n" for i in range(4)))
-    words = ["sft", "--role", "verifier", "--model", TINY, "--tokens", "2048", "--batch-tokens", "1024"]
+    words = ["teach", "verifier", "--model", TINY, "--tokens", "2048", "--batch-tokens", "1024"]
     words += ["--length", "512", "--out", str(tmp_path / "out"), "--data"]
     assert main([*words, str(tmp_path / "labelled.jsonl")]) == 0
     assert (tmp_path / "out" / "config.json").is_file()
     out = ["--out", str(tmp_path / "no")]
     for wrong, told in (
-        (["--judge", "genrm", "--role", "solver"], "--verifier-prompt and --reviews go with --role verifier"),
-        (["--reviews", "2"], "--reviews goes with --from-samples"),
-        (["--answer", "phrase"], "--steps-as and --prompt are about the solver of --from-samples"),
+        (["--judge", "genrm", "--verdict", "words"], "--verdict and --verifier-prompt go with --judge steps"),
+        (["--reviews", "2"], "--reviews is about what the model samples; add --from-samples"),
+        (["--answer", "phrase"], "--answer is about what the model samples; add --from-samples"),
+        (["--from-samples", "--backend", "ray", "--world", "2"], "--from-samples draws in one process"),
     ):
         assert main([*words, str(tmp_path / "labelled.jsonl"), *wrong, *out]) == 2
         assert told in capsys.readouterr().err

@@ -112,7 +112,7 @@ def test_the_command_learns_gold_solutions_and_the_models_own(tmp_path, capsys):
     tasks = [EASY.get("train", i) for i in range(24)]
     rows = [json.dumps({"question": task.prompt, "answer": task.gold}) for task in tasks]
     (tmp_path / "data.jsonl").write_text("\n".join(rows))
-    words = ["sft", "--role", "solver", "--model", TINY, "--data", str(tmp_path / "data.jsonl"), "--tokens", "4096"]
+    words = ["teach", "solver", "--model", TINY, "--data", str(tmp_path / "data.jsonl"), "--tokens", "4096"]
     words += ["--batch-tokens", "1024", "--length", "256"]
     assert main([*words, "--out", str(tmp_path / "gold")]) == 0
     assert "step 4 of 4" in capsys.readouterr().out
@@ -122,7 +122,5 @@ def test_the_command_learns_gold_solutions_and_the_models_own(tmp_path, capsys):
     kept = [json.loads(line)["messages"] for line in (tmp_path / "own/samples.jsonl").read_text().splitlines()]
     for user, assistant in kept:
         assert right[user["content"].removesuffix("\nSolve:")].grade(assistant["content"]).value is True
-    assert main(["sft", "--role", "solver", "--model", TINY, "--out", str(tmp_path / "no")]) == 2
-    assert "add --data FILE" in capsys.readouterr().err
-    assert main(["sft", "--from-samples", "--model", TINY, "--out", str(tmp_path / "no")]) == 2
-    assert "go with --role solver" in capsys.readouterr().err
+    assert main(["teach", "solver", "--model", TINY, "--out", str(tmp_path / "no")]) == 2
+    assert "required: --data" in capsys.readouterr().err

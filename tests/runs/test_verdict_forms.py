@@ -148,11 +148,11 @@ def test_a_refusal_names_what_can_be_done(other):
 @pytest.mark.whole
 def test_reviews_that_cannot_be_read_end_it_before_it_begins_or_are_told(other):
     recipe = override(solving(other), ["roles.verifier.sampling.max_tokens=48"])
-    with pytest.raises(ConfigError, match=r"reviews (cannot be read|were cut off).*cotrain sft --role verifier"):
+    with pytest.raises(ConfigError, match=r"reviews (cannot be read|were cut off).*cotrain teach verifier"):
         chosen(recipe, look=True)
     heard = []
     assert chosen(recipe, "tags", look=True, say=heard.append) == ['roles.verifier.verdict_format="tags"']
-    assert heard[-1].startswith("note: ") and "cotrain sft --role verifier" in heard[-1]
+    assert heard[-1].startswith("note: ") and "cotrain teach verifier" in heard[-1]
     unsolved = override(recipe, ["roles.solver.sampling.max_tokens=2"])
     assert chosen(unsolved, look=True, say=heard.append) == [] and "no review was looked at" in heard[-1]
 

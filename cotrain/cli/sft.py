@@ -1,0 +1,213 @@
+"""``cotrain sft``: fine-tune a model on conversations; and what it shares with ``cotrain teach``, which makes the
+conversations of a role first (``teach.py``)."""
+
+from __future__ import annotations
+
+import inspect
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cotrain.cli.flags import Parser, add_count
+from cotrain.cli.stages import (
+    add_lenient_flag,
+    add_stage_flags,
+    note_columns,
+    note_quarantine,
+    prepare_stage,
+    quarantine_of,
+    ranks_of,
+    report_outcome,
+    report_to,
+    say_plan,
+    write_quarantine,
+)
+from cotrain.core.errors import ConfigError, unknown_message
+from cotrain.data.malformed_rows import Quarantine
+from cotrain.storage.file_ops import replace_file
+from cotrain.storage.jsonl import encode_row
+
+if TYPE_CHECKING:
+    from cotrain.cli.stage_ranks import StageCommand
+    from cotrain.pretraining.pretrain import Parts
+    from cotrain.pretraining.ranks import Ranks
+    from cotrain.pretraining.trainer import TrainingOutcome
+    from cotrain.storage.kept_work import KeptWork
+
+TAUGHT_ROLES = ("solver", "verifier")  # those that ``cotrain teach`` can teach
+OF_ROLES = (  # flags of ``cotrain teach`` that conversations have no use for
+    *("--answer", "--steps-as", "--prompt", "--verdict", "--verifier-prompt", "--judge"),
+    *("--from-samples", "--samples", "--reviews", "--max-tokens"),
+)
+SMALL_RATE, LARGE_RATE = 1e-3, 2e-5  # learning rates below and from 100 million parameters on
+LR_DEFAULT = " (default: 1e-3 below 100 million parameters, else 2e-5, with --lora 1e-4)"
+
+
+def sft(argv: Sequence[str], ranks: Ranks | None = None) -> int:
+    """Fine-tune a model on conversations: rows of "messages", of "conversations" (ShareGPT), of "prompt" and
+    "completion", or of "instruction" and "output"; or on rows of "text", which are learned whole. What a solver or a
+    verifier will say in a run is taught by `cotrain teach`."""
+    _refuse_role(argv)
+    arguments = _parse_sft(argv, ranks)
+    quarantine = quarantine_of(arguments)
+    if arguments.data is None:
+        lessons = _practice_lessons(arguments.seed)
+    else:
+        lessons = _file_lessons(arguments.data, quarantine)
+    return fine_tune(sft, argv, arguments, lessons, quarantine, ranks)
+
+
+def _parse_sft(argv: Sequence[str], ranks: Ranks | None) -> Any:
+    parser = Parser(prog="cotrain sft", description=inspect.getdoc(sft))
+    conversations = parser.add_argument_group("what it learns")
+    add_model_flag(conversations)
+    data_help = ".jsonl, .json, .csv or .parquet (default: procedural solutions and reviews)"
+    conversations.add_argument("--data", metavar="FILE", help=data_help)
+    add_lenient_flag(conversations)
+    add_lora_flag(conversations)
+    add_stage_flags(parser, tokens=1_000_000, lr=None, lr_default=LR_DEFAULT)
+    arguments = parser.parse_strictly(argv, _command_of_flag)
+    prepare_stage(parser, arguments, ranks)
+    return arguments
+
+
+def add_model_flag(parser: Any) -> None:
+    """``--model``, of a fine-tuning."""
+    parser.add_argument("--model", required=True, help="directory, Hub name or shipped model to start from")
+
+
+def add_lora_flag(parser: Any) -> None:
+    """``--lora``, of a fine-tuning."""
+    add_count(parser, "--lora", "train an adapter of this rank; the model that is written has it in its weights")
+
+
+def _command_of_flag(flag: str, value: str) -> str:
+    """Which command has a flag that ``cotrain sft`` does not have; "" where none of ``cotrain teach`` has it."""
+    if flag not in OF_ROLES:
+        return ""
+    return "`cotrain teach solver` and `cotrain teach verifier` teach what a role will say"
+
+
+def _refuse_role(argv: Sequence[str]) -> None:
+    """Raise ConfigError for ``cotrain sft --role solver``, as it was spelled before, with the command that it is
+    now."""
+    words = list(argv)
+    place = next((i for i, word in enumerate(words) if word.partition("=")[0] == "--role"), None)
+    if place is None:
+        return
+    _, equals, role = words[place].partition("=")
+    end = place + 1
+    if not equals:
+        role = next(iter(words[end:]), "")
+        end += 1
+    if not role or role.startswith("-"):
+        raise ConfigError(
+            "cotrain sft: --role is gone; roles are taught by `cotrain teach solver` and `cotrain teach verifier`"
+        )
+    if role not in TAUGHT_ROLES:
+        raise ConfigError(f"cotrain teach: {unknown_message('role', role, TAUGHT_ROLES)}")
+    command = shlex.join(["cotrain", "teach", role, *words[:place], *words[end:]])
+    raise ConfigError(f"cotrain sft: --role {role} is a command of its own now, with the same flags: {command}")
+
+
+# -- What is learned.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lessons:
+    """What a model is fine-tuned on."""
+
+    parts: Parts  # conversations, each corpus with its weight
+    taught: Mapping[str, Any] = field(default_factory=dict)  # how the role that they teach is asked and read
+    own_rows: Sequence[Mapping[str, Any]] = ()  # those that the model wrote itself, as rows of a file
+    kept_work: KeptWork | None = None  # which holds these until the model is written
+    in_own_formats: bool = False  # they teach the package's own formats
+
+
+def _practice_lessons(seed: int) -> Lessons:
+    """Solutions and reviews of procedural problems, in the package's own formats."""
+    from cotrain.data.word_problems.source import study_problems
+    from cotrain.pretraining.corpora import practice_of
+
+    return Lessons(parts=practice_of(study_problems((1, 9)), seed, "settle"), in_own_formats=True)
+
+
+def _file_lessons(path: str, quarantine: Quarantine | None) -> Lessons:
+    """The conversations of a file, or its texts."""
+    from cotrain.pretraining.corpora import corpus_file
+
+    return Lessons(parts=[(corpus_file(path, quarantine), 1)])
+
+
+# -- Learning it.
+
+
+def fine_tune(
+    command: StageCommand,
+    argv: Sequence[str],
+    arguments: Any,
+    lessons: Lessons,
+    quarantine: Quarantine | None,
+    ranks: Ranks | None,
+) -> int:
+    """Fine-tune ``--model`` on these lessons and write it to ``--out``; returns the exit code. ``command`` and ``argv``
+    are what the other ranks of ``--world`` are begun with."""
+    from cotrain.models.lora import Lora
+    from cotrain.pretraining import sft as stage
+
+    lr = arguments.lr or _usual_rate(arguments)
+    if ranks is None:
+        note_quarantine(quarantine, arguments.out)
+        note_columns(lessons.parts)
+        say_plan(arguments, lessons.parts, lr)
+    stage_name = command.__name__.replace("_", " ")
+    with ranks_of(command, argv, arguments, ranks) as own, report_to(arguments, stage_name, own) as report:
+        outcome = stage.sft(
+            arguments.model,
+            arguments.out,
+            conversations=lessons.parts,
+            tokens=arguments.tokens,
+            batch_tokens=arguments.batch_tokens,
+            length=arguments.length,
+            lr=lr,
+            optimizer=arguments.optimizer,
+            seed=arguments.seed,
+            resume=arguments.resume,
+            report=report,
+            plan={"save_every": arguments.save_every},
+            device=arguments.device,
+            taught=lessons.taught,
+            lora=None if arguments.lora is None else Lora(rank=arguments.lora),
+            ranks=own,
+        )
+    if not own.is_first:
+        return 0
+    _write_beside_model(outcome, lessons, Path(arguments.out))
+    write_quarantine(quarantine, arguments.out)
+    return report_outcome(outcome, arguments.out)
+
+
+def _usual_rate(arguments: Any) -> float:
+    """The learning rate where none is given."""
+    from cotrain.config.large_model_defaults import ADAPTER_RATE, are_small
+
+    if are_small([arguments.model]):
+        return SMALL_RATE
+    return LARGE_RATE if arguments.lora is None else ADAPTER_RATE
+
+
+def _write_beside_model(outcome: TrainingOutcome, lessons: Lessons, out: Path) -> None:
+    """Write what belongs beside a model that is finished: the formats that it knows, and the rows that it learned of
+    its own."""
+    from cotrain.rollout.common_roles import mark_terse_prompts
+
+    if not outcome.finished:
+        return
+    if lessons.in_own_formats:
+        mark_terse_prompts(out)
+    if lessons.own_rows:
+        replace_file(out / "samples.jsonl", b"".join(map(encode_row, lessons.own_rows)))
+    if lessons.kept_work is not None:
+        lessons.kept_work.finish()

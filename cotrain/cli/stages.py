@@ -1,0 +1,305 @@
+"""What the commands share that train a model before RL, ``cotrain pretrain``, ``sft``, ``teach solver`` and ``teach
+verifier``: their flags, what is refused before the work, the ranks that train together, and what is said of it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from cotrain.cli.common import add_device_flag, add_json_flag, add_threads_flag, device_of, load_libraries, set_threads
+from cotrain.cli.flags import Parser, add_count, real_number
+from cotrain.core.errors import ConfigError, RunDirectoryError
+from cotrain.core.verbosity import (
+    QUIET_SECONDS,
+    clock_text,
+    count_of,
+    escape_terminal,
+    print_progress,
+    remind_of,
+    shows_notes,
+    tell_result,
+)
+from cotrain.data.malformed_rows import Quarantine
+from cotrain.storage.kept_work import claim_place
+from cotrain.storage.schemas import QUARANTINE
+
+if TYPE_CHECKING:
+    from cotrain.cli.stage_ranks import StageCommand
+    from cotrain.pretraining.ranks import Ranks
+
+CONTINUED = 130  # exit code of a training that was interrupted and can go on, as of Ctrl-C
+
+
+# -- Flags.
+
+
+def add_stage_flags(parser: Parser, *, tokens: int, lr: float | None, lr_default: str = "") -> None:
+    """The flags of every training: where its model goes, how it is trained, and by which machine. ``lr_default`` says
+    what the learning rate is where ``lr`` is None."""
+    places = parser.add_argument_group("where it goes")
+    places.add_argument("--out", required=True, metavar="DIR", help="where the model goes")
+    places.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --out")
+    add_count(places, "--save-every", "steps between checkpoints", least=0, default=500)
+    places.add_argument("--tracker", action="append", default=[], metavar="NAME", help="tensorboard, wandb, trackio")
+    add_json_flag(places)
+
+    training = parser.add_argument_group("how it is trained")
+    add_count(training, "--tokens", "tokens to train on, padding counted", default=tokens)
+    add_count(training, "--batch-tokens", "tokens of one step", default=8192)
+    add_count(training, "--length", "tokens of one row", default=512)
+    lr_help = f"learning rate{lr_default}"
+    training.add_argument("--lr", type=real_number(above=0.0), default=lr, metavar="X", help=lr_help)
+    training.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw", help="adamw or muon")
+    add_count(training, "--seed", "of weights and of the order of the text", least=0, default=0)
+
+    machine = parser.add_argument_group("where it is computed")
+    add_device_flag(machine)
+    add_threads_flag(machine)
+    backend_help = "this process, or more by Ray (default: local)"
+    machine.add_argument("--backend", default="local", choices=("local", "ray"), help=backend_help)
+    add_count(machine, "--world", "with --backend ray: ranks, each with the whole model and a share of each batch")
+
+
+def add_lenient_flag(parser: Any) -> None:
+    """``--lenient``, of the rows of ``--data``."""
+    parser.add_argument("--lenient", action="store_true", help="set malformed rows aside, in OUT/quarantine.jsonl")
+
+
+# -- What is refused before the work begins.
+
+
+def prepare_stage(parser: Parser, arguments: Any, ranks: Ranks | None) -> None:
+    """Refuse what can be refused before data are read or a model is asked, then load the libraries and choose threads
+    and device. ``ranks``: the rank that this process was begun as; None for the first one. Raises ConfigError,
+    RunDirectoryError, DiskError, UnknownName."""
+    _check_world(parser, arguments)
+    if ranks is None and not arguments.resume:
+        check_unused(arguments.out, resumable=True)
+    claim_place(Path(arguments.out).parent)
+    set_up_machine(arguments, ranks)
+
+    from cotrain.pretraining.pretrain import check_sizes
+    from cotrain.reports.trackers import check_trackers
+
+    check_sizes(arguments.tokens, arguments.batch_tokens, arguments.length)
+    check_trackers(arguments.tracker)
+
+
+def _check_world(parser: Parser, arguments: Any) -> None:
+    world = arguments.world or 1
+    has_others = world > 1
+    if has_others != (arguments.backend == "ray"):
+        parser.error("--backend ray and --world N, 2 or more, go together; give both, or neither")
+
+    rows = arguments.batch_tokens // arguments.length
+    if 0 < rows < world:
+        parser.error(
+            f"a batch of {rows} rows on {world} ranks: each wants a row; raise --batch-tokens, or lower --world"
+        )
+
+
+def check_unused(out: str, *, resumable: bool = False) -> None:
+    """Raise RunDirectoryError where ``out`` is no new or empty directory."""
+    path = Path(out)
+    if not path.exists():
+        return
+    is_empty = path.is_dir() and not any(path.iterdir())
+    if not is_empty:
+        resume_hint = ", or go on with --resume" if resumable and path.is_dir() else ""
+        raise RunDirectoryError(f"{out} is not an empty directory; choose another --out{resume_hint}")
+
+
+def set_up_machine(arguments: Any, ranks: Ranks | None = None) -> None:
+    """Load the libraries, and put the number of threads and the device into ``arguments``: of several ranks each has
+    its share of the cores, and a GPU of its own. Raises ConfigError for a device that is not there."""
+    from cotrain.core.threads import usable_cores
+
+    world = getattr(arguments, "world", None) or 1
+    has_others = world > 1
+    if has_others and arguments.threads is None:
+        arguments.threads = max(1, usable_cores() // world)
+    load_libraries()
+    set_threads(arguments.threads)
+
+    device = device_of(arguments.device, here=not has_others)
+    if has_others and device.startswith("cuda"):
+        own_rank = 0 if ranks is None else ranks.rank
+        device = device_of(f"cuda:{own_rank}")
+    arguments.device = device
+
+
+# -- Malformed rows of the data.
+
+
+def quarantine_of(arguments: Any) -> Quarantine | None:
+    """Where malformed rows go; None where the first one is an error."""
+    if not arguments.lenient:
+        return None
+    if arguments.data is None:
+        raise ConfigError("--lenient is about the rows of --data FILE; leave it out")
+    return Quarantine()
+
+
+def note_quarantine(quarantine: Quarantine | None, out: str) -> None:
+    """Say how many rows were set aside."""
+    if quarantine is not None and quarantine.refused:
+        place = Path(out) / QUARANTINE
+        _print_note(f"note: {quarantine.summary_line()}; all in {place} at the end")
+
+
+def write_quarantine(quarantine: Quarantine | None, out: str) -> None:
+    """Write what was set aside beside the result."""
+    if quarantine is not None and quarantine.refused:
+        quarantine.write(Path(out) / QUARANTINE)
+
+
+def note_columns(parts: Sequence[tuple[Any, int]]) -> None:
+    """Say which columns of the data were not read."""
+    for corpus, _ in parts:
+        for note in corpus.notes:
+            _print_note(note)
+
+
+def _print_note(text: str) -> None:
+    if shows_notes():
+        print(escape_terminal(text), flush=True)
+
+
+# -- Ranks, and what is said of a training.
+
+
+def say_plan(arguments: Any, parts: Sequence[tuple[Any, int]], lr: float) -> None:
+    """Say how long is trained, and on what."""
+    from cotrain.pretraining.pretrain import step_count
+
+    steps = step_count(arguments.tokens, arguments.batch_tokens, arguments.length)
+    rows = arguments.batch_tokens // arguments.length
+    sizes = f"{count_of(steps, 'step')} of {count_of(rows, 'row')} of {arguments.length:,} tokens"
+    print_progress(f"plan: {sizes}, {arguments.optimizer} with learning rate {lr:g}")
+    for corpus, weight in parts:
+        share = f"{weight} of {sum(one for _, one in parts)} parts: " if len(parts) > 1 else ""
+        size = "made as it is read, without an end" if corpus.size is None else count_of(corpus.size, "item")
+        print_progress(f"  learns from {share}{corpus.name}, {size}")
+
+
+@contextmanager
+def ranks_of(command: StageCommand, argv: Sequence[str], arguments: Any, ranks: Ranks | None) -> Iterator[Ranks]:
+    """The rank that this process is: the one that it was begun as, or else the first one, with others beside it where
+    ``--world`` says so."""
+    from cotrain.pretraining.ranks import ALONE
+
+    if ranks is not None:
+        yield ranks
+    elif (arguments.world or 1) == 1:
+        yield ALONE
+    else:
+        from cotrain.cli.stage_ranks import other_ranks
+
+        with other_ranks(command, argv, arguments.world, arguments.device) as first:
+            yield first
+
+
+@contextmanager
+def report_to(arguments: Any, stage: str, ranks: Ranks) -> Iterator[Callable[[Any], None]]:
+    """Who hears the rows of a training: the terminal, and the trackers of ``--tracker``; of another rank than the first
+    nobody."""
+    if not ranks.is_first:
+        yield lambda row: None
+        return
+
+    from cotrain.pretraining.pretrain import step_count
+    from cotrain.reports.trackers import TrackingObserver, check_trackers
+
+    steps = step_count(arguments.tokens, arguments.batch_tokens, arguments.length)
+    printer = StepPrinter(steps)
+    terminal = SimpleNamespace(message=print_progress, update=printer.show_row)
+    about: dict[str, str | int] = {"recipe": stage, "seed": arguments.seed, "steps": steps}
+    with TrackingObserver(terminal, arguments.out, check_trackers(arguments.tracker), about=about) as observer:
+        yield observer.update
+
+
+class StepPrinter:
+    """Prints rows of a training with how many steps there are, and from the second row on the time that is left; and
+    once a minute that a step goes on."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._first: tuple[int, float] | None = None  # the first row's step, and when it came
+        self._row_time = time.monotonic()  # when the last row came
+        self._print_time = self._row_time  # when the last line was printed
+        self._step: int | None = None
+        remind_of(self)
+
+    def show_row(self, row: dict[str, Any]) -> None:
+        """Print one row."""
+        now = time.monotonic()
+        step = int(row["step"])
+        if self._first is None:
+            self._first = (step, now)
+        self._row_time = now
+        self._print_time = now
+        self._step = step
+
+        shown = {**row, "step": f"{step} of {self._steps}"}
+        words = [_figure_words(name, value) for name, value in shown.items()]
+        first_step, first_time = self._first
+        if first_step < step < self._steps:
+            step_seconds = (now - first_time) / (step - first_step)
+            words.append(f"{_duration_text(step_seconds * (self._steps - step))} left")
+        print("  ".join(words), flush=True)
+
+    def remind(self) -> None:
+        """Say that what is under way goes on, where nothing was said for a minute."""
+        now = time.monotonic()
+        if now - self._print_time < QUIET_SECONDS:
+            return
+        self._print_time = now
+        what = "the first step" if self._step is None else f"what follows step {self._step} of {self._steps}"
+        print_progress(f"{what} goes on, after {clock_text(now - self._row_time)}")
+
+
+def _figure_words(name: str, value: Any) -> str:
+    return f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+
+
+def _duration_text(seconds: float) -> str:
+    """``48 s``, ``12 min``, ``2 h 05 min``."""
+    minutes = round(seconds / 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    if minutes >= 1:
+        return f"{minutes} min"
+    return f"{seconds:.0f} s"
+
+
+def report_outcome(outcome: Any, out: str) -> int:
+    """Print what became of a training; returns the exit code."""
+    was_done_before = math.isnan(outcome.loss)
+    tell_result(
+        {
+            "model": out,
+            "step": outcome.step,
+            "finished": outcome.finished,
+            "seconds": outcome.seconds,
+            "sample": outcome.sample,
+            "loss": None if was_done_before else outcome.loss,  # JSON has no NaN
+            "validation": dict(outcome.validation),
+            "bits_per_byte": dict(outcome.bits_per_byte),
+        }
+    )
+    if not outcome.finished:
+        print(f"stopped at step {outcome.step}; nothing is lost. Go on with the same command and --resume")
+        return CONTINUED
+
+    held_out = ", ".join(f"{name} {value:.3f}" for name, value in outcome.validation.items())
+    figures = ["finished before" if was_done_before else f"loss {outcome.loss:.3f}; held out: {held_out}"]
+    figures += [f"{bits:.3f} bits per byte" for bits in outcome.bits_per_byte.values()]
+    if outcome.sample:
+        print(f"a sample: {escape_terminal(outcome.sample)}")
+    print(f"model: {out}  ({'; '.join(figures)})")
+    return 0
