@@ -62,7 +62,8 @@ class LeaveOut:
         stays = [i not in hidden for i in range(len(sample.token_ids))]
         if not any(stays):
             return None
-        before, given_at = [0, *accumulate(stays)], dict(sample.context_tokens)
+        before = [0, *accumulate(stays)]
+        given_at = dict(sample.context_tokens)
         context: dict[int, list[int]] = {}  # by the kept token that it stands before
         for i, token in enumerate(sample.token_ids):
             context.setdefault(before[i], []).extend((*given_at.get(i, ()), *(() if stays[i] else (token,))))

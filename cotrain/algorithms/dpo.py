@@ -87,8 +87,11 @@ class Preference:
         groups: dict[str, list[Sample]] = {}
         for sample in valued:
             groups.setdefault(sample.group, []).append(sample)
-        beta, learned = self.beta_at(batch.updates), []
-        margins, better, worse = [], [], []
+        beta = self.beta_at(batch.updates)
+        learned = []
+        margins = []
+        better = []
+        worse = []
         for group in groups.values():
             values = [value_of(sample, self.better) for sample in group]
             high, low = max(values), min(values)

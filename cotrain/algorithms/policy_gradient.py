@@ -420,7 +420,8 @@ class PolicyGradient(PolicyLoss):
         self, samples: Sequence[Sample], rewards: Mapping[Signal, TokenRewards], weights: Mapping[Signal, float]
     ) -> dict[str, tuple[TokenRewards, float]]:
         """All channels, per-answer ones first, with the factor by which their advantages enter the mixture."""
-        outcome_share, answers = self._outcome_share(weights), self._signals_of_kind("answer")
+        outcome_share = self._outcome_share(weights)
+        answers = self._signals_of_kind("answer")
         spans = self._signals_of_kind("span")
         if self.advantage_mix == "reward":
             return {SUMMED: (_summed_rewards(samples, rewards, weights), outcome_share)}
@@ -435,7 +436,8 @@ class PolicyGradient(PolicyLoss):
         self, name: str, channel: TokenRewards, samples: Sequence[Sample], group_ids: torch.Tensor, baselines: Baselines
     ) -> tuple[list[torch.Tensor], Baselines]:
         """The advantages of one channel, float64 ``[T]`` of each sample, and the baselines after it."""
-        values, owners = channel.values[channel.first_index], channel.sample_index[channel.first_index]
+        values = channel.values[channel.first_index]
+        owners = channel.sample_index[channel.first_index]
         if self.baseline is not None:
             keys = [f"{samples[owner].role}/{name}" for owner in owners.tolist()]
             games = [samples[owner].episode_key for owner in owners.tolist()]

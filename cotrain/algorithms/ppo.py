@@ -115,7 +115,9 @@ class ValueRegression:
 
     def regress(self, samples: Sequence[Sample], streams: Sequence[torch.Tensor], dropped: dict[str, int]) -> Credit:
         """The samples with the λ-returns of ``streams`` as targets: the reward after each token, float64 ``[T]``."""
-        learned, squared_errors, spread = [], [], []
+        learned = []
+        squared_errors = []
+        spread = []
         for sample, stream in zip(samples, streams, strict=True):
             old = torch.zeros_like(stream) if self.values is None else old_values_of(sample, self.values)
             returns = gae(stream, old, gamma=self.gamma, lam=self.lam)[1]
@@ -153,10 +155,8 @@ def _token_rewards(
     """The reward after each token, float64 ``[T]`` of each sample."""
     streams = [torch.zeros(len(sample.token_ids), dtype=torch.float64) for sample in samples]
     for signal in sorted(rewards, key=lambda signal: signal.per == "answer"):
-        weight, channel = (
-            weight_at(rewards[signal], batch.updates, batch.planned),
-            place_rewards(samples, signal, scale),
-        )
+        weight = weight_at(rewards[signal], batch.updates, batch.planned)
+        channel = place_rewards(samples, signal, scale)
         for stream, part in zip(streams, on_tokens(samples, channel, channel.values), strict=True):
             stream += weight * part
     return streams

@@ -40,12 +40,15 @@ class Pairwise:
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
         rated, dropped = usable_samples(batch.samples, (self.label,))
-        labels, scores = [value_of(s, self.label) for s in rated], [_score_of(s) for s in rated]
+        labels = [value_of(s, self.label) for s in rated]
+        scores = [_score_of(s) for s in rated]
         groups: dict[str, list[int]] = {}
         for i, sample in enumerate(rated):
             groups.setdefault(sample.group, []).append(i)
         slopes: dict[int, float] = {}  # ∂ loss / ∂ score
-        losses, right, pairs = 0.0, 0.0, 0
+        losses = 0.0
+        right = 0.0
+        pairs = 0
         useful = [mine for mine in groups.values() if len({labels[i] for i in mine}) > 1]
         for mine in useful:
             label_pairs = [(a, b) for a in mine for b in mine if labels[a] > labels[b]]

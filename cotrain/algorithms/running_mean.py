@@ -28,7 +28,8 @@ class RunningMean:
     ) -> tuple[torch.Tensor, Baselines]:
         """Values ``[N]`` minus the baseline of each one's key, and the baselines after this batch. ``games`` ``[N]``:
         the game of each."""
-        centred, after = torch.zeros_like(values), dict(seen)
+        centred = torch.zeros_like(values)
+        after = dict(seen)
         for key in sorted(set(keys)):
             mine = [i for i, one in enumerate(keys) if one == key]
             played = [games[i] for i in mine]

@@ -24,9 +24,11 @@ def gae(
     check_same_shape(rewards=rewards, values=values)
     if rewards.ndim != 1 or not (0.0 <= gamma <= 1.0 and 0.0 <= lam <= 1.0):
         raise ValueError(f"gae: rewards {tuple(rewards.shape)}, γ {gamma}, λ {lam}; expected [T] and [0, 1]")
-    rewards, values = rewards.detach(), values.detach()
+    rewards = rewards.detach()
+    values = values.detach()
     advantages = torch.empty_like(values)
-    running, value_tp1 = values.new_zeros(()), values.new_zeros(())
+    running = values.new_zeros(())
+    value_tp1 = values.new_zeros(())
     for t in reversed(range(len(rewards))):
         delta = rewards[t] + gamma * value_tp1 - values[t]
         running = delta + gamma * lam * running
