@@ -89,9 +89,13 @@ def plan_shared(sequences: Sequences, budget: int) -> list[tuple[int, ...]]:
             wide = bool(batches) and (len(batches[-1]) + 1) * new_longest > RECTANGLE * budget
             if not batches or tokens + extra_tokens > budget or wide:
                 batches.append([])
-                tokens, extra_tokens, new_longest = 0, widths[index], widths[index]
+                tokens = 0
+                extra_tokens = widths[index]
+                new_longest = widths[index]
             batches[-1].append(index)
-            tokens, longest, before = tokens + extra_tokens, new_longest, own
+            tokens = tokens + extra_tokens
+            longest = new_longest
+            before = own
     return [tuple(batch) for batch in batches]
 
 
@@ -127,7 +131,8 @@ def forward_input_of(
             for b, (prompt_ids, _, places) in enumerate(full_sequences)
             for place in places
         ]
-        input_ids, branches = torch.tensor([tree.ids]), tree.branches
+        input_ids = torch.tensor([tree.ids])
+        branches = tree.branches
         rows = [0] * len(columns)
     else:
         branches = None
@@ -227,7 +232,8 @@ def plan_update(terms: Sequence[LossTerm], *, micro_tokens: int, shared: bool) -
     for term in terms:
         if not term.samples:
             continue
-        tokens, chosen = sum(len(s.token_ids) for s in term.samples), computed_samples(term)
+        tokens = sum(len(s.token_ids) for s in term.samples)
+        chosen = computed_samples(term)
         samples = [term.samples[i] for i in chosen]
         sequences = [(s.prompt_ids, with_context(s.token_ids, s.context_tokens)[0]) for s in samples]
         batches = batches_of(sequences, micro_tokens=micro_tokens, shared=shared)

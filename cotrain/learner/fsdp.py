@@ -61,7 +61,8 @@ class Sharded(nn.Module):
         """``model``: whole, on the mesh's kind of device, and the same on every rank. Raises ModelError where there are
         no layers to be gathered one by one."""
         super().__init__()
-        self.model, self.mesh = model, mesh
+        self.model = model
+        self.mesh = mesh
         layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
         if not layers:
             raise ModelError(f"{type(model).__name__} has no layers of transformers to be sharded; use --world 1")

@@ -107,13 +107,19 @@ class TorchLearner(PolicyClient):
                 f"learner: trained weights such as {narrow[0]!r} are {self._trained[narrow[0]].dtype}, in which small "
                 "updates are lost; load the model as float32 and set autocast=True"
             )
-        self.model, self.head = model, head
+        self.model = model
+        self.head = head
         self.scorer = scorer(model, head=head, micro_tokens=micro_tokens, autocast=autocast, recompute=recompute)
         self._optimizer = optimizer(model, lr=lr, weight_decay=weight_decay)
-        self._lr, self._warmup, self._decay, self._clip_norm = lr, warmup, decay, clip_norm
+        self._lr = lr
+        self._warmup = warmup
+        self._decay = decay
+        self._clip_norm = clip_norm
         self._updates = self._weights_reset_at = 0  # updates so far, and their number when the weights were last reset
         self._optimizer_reset_at = 0  # number of updates when the optimizer was last reset
-        self._term_norms, self._every, self._offload = term_norms, reset_every, offload
+        self._term_norms = term_norms
+        self._every = reset_every
+        self._offload = offload
         kept_on = torch.device("cpu") if offload else self.scorer.device
         self._start = {name: p.detach().to(kept_on, copy=True) for name, p in self._trained.items() if reset_to_start}
         self._micro_tokens = micro_tokens  # as configured; ``scorer.micro_tokens`` is smaller once memory ran out
@@ -147,7 +153,8 @@ class TorchLearner(PolicyClient):
             ]
             self.scorer.halve_batches(pairs, error)
             return None
-        oom_count, self.scorer.oom_count = self.scorer.oom_count, 0
+        oom_count = self.scorer.oom_count
+        self.scorer.oom_count = 0
         if oom_count:
             memory_metrics = {"out_of_memory": float(oom_count), "micro_tokens": float(self.scorer.micro_tokens)}
             return replace(report, metrics={**report.metrics, **memory_metrics})
@@ -284,8 +291,10 @@ class TorchLearner(PolicyClient):
         with torch.no_grad():
             for name, parameter in self._trained.items():
                 parameter.copy_(tensors[MODEL + name])
-        self._updates, self.scorer.micro_tokens = int(updates), int(micro_tokens)
-        self._weights_reset_at, self._optimizer_reset_at = int(restarted), int(renewed)
+        self._updates = int(updates)
+        self.scorer.micro_tokens = int(micro_tokens)
+        self._weights_reset_at = int(restarted)
+        self._optimizer_reset_at = int(renewed)
 
     def _rest(self) -> None:
         if self._offload:
@@ -294,7 +303,8 @@ class TorchLearner(PolicyClient):
 
     def _run_term(self, planned: PlannedTerm) -> dict[str, float]:
         """Forward and backward of one objective; its metrics under its name."""
-        term, normaliser = planned.term, planned.normaliser
+        term = planned.term
+        normaliser = planned.normaliser
         entropy = term.algorithm.needs().entropy
         wide = float64_device(self.scorer.device)
         zero = torch.zeros((), dtype=torch.float64, device=wide)  # on the device, so that nothing synchronises before
@@ -311,7 +321,8 @@ class TorchLearner(PolicyClient):
             means = {name: value.to(wide).double() / planned.tokens for name, value in loss.sums.items()}
             for name, value in {"loss": loss.value.detach().to(wide).double(), **means}.items():
                 sums[name] = sums[name] + (value if counts else 0.0)
-            forward, backward = forward + middle - began, backward + perf_counter() - middle
+            forward = forward + middle - began
+            backward = backward + perf_counter() - middle
         values: list[float] = torch.stack(list(sums.values())).tolist()
         totals = self.total_sums(dict(zip(sums, values, strict=True)))
         return {f"{term.name}/{name}": value for name, value in totals.items()} | {

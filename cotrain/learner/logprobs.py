@@ -92,7 +92,8 @@ class Scorer:
             if self.head != "lm":
                 with self._recompute_activations(self.model):
                     values = self.model(input_ids=rows.input_ids)
-                flat, flat_entropy = _at_least_float32(values[rows.row, rows.column])[rows.source], None
+                flat = _at_least_float32(values[rows.row, rows.column])[rows.source]
+                flat_entropy = None
             else:
                 hidden = self._hidden_states(rows)  # [B, L, H]
                 flat, flat_entropy = self._sliced_logprobs(hidden[rows.row, rows.column], rows, entropy)
@@ -137,7 +138,8 @@ class Scorer:
         try:
             with self.without_gradient():
                 for indices, counts in self.local_batches(plan):
-                    batch_sequences, batch_context = [sequences[i] for i in indices], [context[i] for i in indices]
+                    batch_sequences = [sequences[i] for i in indices]
+                    batch_context = [context[i] for i in indices]
                     rows = forward_input_of(
                         batch_sequences,
                         [temperature] * len(batch_sequences),
@@ -216,7 +218,8 @@ class Scorer:
         name = type(model).__name__
         if not isinstance(model.get_input_embeddings(), nn.Embedding) or model.get_output_embeddings() is None:
             raise ModelError(f"{name} has no embedding and output layer that can be called; use a causal LM")
-        self._body, self._output = model.get_decoder(), model.get_output_embeddings()
+        self._body = model.get_decoder()
+        self._output = model.get_output_embeddings()
         self._vocabulary: int = model.get_input_embeddings().num_embeddings
         ids = torch.arange(min(4, self._vocabulary), device=self.device)[None]
         with torch.no_grad():
