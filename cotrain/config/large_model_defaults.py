@@ -32,7 +32,8 @@ PACKED_FROM = 10_000_000  # from so many on weights may be laid out for decoding
 FULL_RATES = ((3_000_000_000, 1e-6), (1_000_000_000, 5e-6), (LARGE, 1e-5))  # from so many parameters on
 ADAPTER_RATE = 1e-4
 WHOLE_POLICY_RATES = ("critic_lr", "rm_lr", "prm_lr")  # of policies that are trained whole beside adapters
-LARGE_TASKS, LARGE_MICRO_TOKENS = 8, 1024
+LARGE_TASKS = 8
+LARGE_MICRO_TOKENS = 1024
 
 
 def size_defaults(arguments: Mapping[str, Any], given_names: Collection[str]) -> dict[str, Any]:
@@ -82,7 +83,8 @@ def size_notes(origin: Origin | None, overrides: Sequence[str] = (), given: Coll
     if origin is None:
         return []
     notes: list[str] = []
-    arguments, chosen = origin.arguments, {override.partition("=")[0] for override in overrides}
+    arguments = origin.arguments
+    chosen = {override.partition("=")[0] for override in overrides}
     if changed := {name: value for name, value in origin.by_size.items() if name not in chosen}:
         size = _known_size(arguments["model"]) or 0
         values = dict.fromkeys(f"{name.rpartition('.')[2]} {value:g}" for name, value in changed.items())

@@ -223,7 +223,8 @@ def check_recipe(recipe: Recipe) -> None:
         check_protocol(f"phase {phase.name!r}", phase.protocol, passed, unnamed=recipe.stores.keys())
     for name, store in recipe.stores.items():
         if not callable(getattr(store, "with_episodes", None)):
-            found, wanted = type(store).__name__, "one with the methods of cotrain.rollout.stores, such as TaskPool()"
+            found = type(store).__name__
+            wanted = "one with the methods of cotrain.rollout.stores, such as TaskPool()"
             raise ConfigError(f"recipe {recipe.name!r}: store {name!r} is a {found}; expected {wanted}")
     for measure in evaluation.measures:
         for role in getattr(measure, "roles", ()):
@@ -253,7 +254,8 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
     _check_known("policy", objective.policy, recipe.policies, where)
     for role in objective.roles:
         _check_known("role", role, recipe.roles, where)
-    policy, by = recipe.policies[objective.policy], type(objective.algorithm).__name__
+    policy = recipe.policies[objective.policy]
+    by = type(objective.algorithm).__name__
     needs = objective.algorithm.needs()
     if not policy.trained:
         raise ConfigError(
@@ -262,7 +264,8 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
     for role in objective.roles:
         if role in needs.baseline_roles and role != objective.role:
             continue
-        player, sampling = recipe.roles[role].policy, recipe.roles[role].sampling
+        player = recipe.roles[role].policy
+        sampling = recipe.roles[role].sampling
         if needs.on_policy and player != objective.policy:
             raise ConfigError(
                 f"{where} uses {by}, which needs samples drawn by the policy it trains, but role {role!r} is "
@@ -429,13 +432,16 @@ def check_due(recipe: Recipe) -> None:
     it would compare one answer with itself, or take what was sampled some updates ago for the present policy's."""
     schedule = recipe.schedule
     for name, objective in recipe.objectives.items():
-        policy, needs = objective.policy, objective.algorithm.needs()
+        policy = objective.policy
+        needs = objective.algorithm.needs()
         if needs.off_policy_corrected:
             continue
         if (count := recipe.updates_per_batch(policy)) > 1:
-            found, instead = str(count), f"--set policies.{policy}.updates_per_batch=1"
+            found = str(count)
+            instead = f"--set policies.{policy}.updates_per_batch=1"
         elif needs.on_policy and (earlier := _learns_before(recipe, name)):
-            found, instead = f"that of {earlier[1]!r} before it", f"phase {earlier[0]!r} no in_turn"
+            found = f"that of {earlier[1]!r} before it"
+            instead = f"phase {earlier[0]!r} no in_turn"
         else:
             continue
         otherwise = f", or --set {cap_path(name, objective)}=2" if needs.on_policy else ""
@@ -444,7 +450,8 @@ def check_due(recipe: Recipe) -> None:
             f"give {instead}{otherwise}"
         )
     for phase in schedule.phases:
-        declared, size = declared_by(phase.protocol), phase.group_size or recipe.group_size
+        declared = declared_by(phase.protocol)
+        size = phase.group_size or recipe.group_size
         if declared is None:
             continue
         for name in phase.objectives:

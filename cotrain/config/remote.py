@@ -40,7 +40,8 @@ class Remote(Policy):
     output_price: float = 0.0  # of a million tokens of answers
 
     def __post_init__(self) -> None:
-        where, parts = f"remote policy {self.model!r}", urlsplit(self.url)
+        where = f"remote policy {self.model!r}"
+        parts = urlsplit(self.url)
         if not self.model:
             raise ConfigError(
                 f"remote policy on {self.url!r}: expected the name of one of its models behind '#', "

@@ -80,7 +80,8 @@ class RunConfig:
     ) -> Policy:
         """A policy that learns: all of its weights, or an adapter where ``lora`` is set. ``reset``: what begins anew
         after every ``iteration`` of its updates."""
-        name, rate = model or self.model, self.lr if lr is None else lr
+        name = model or self.model
+        rate = self.lr if lr is None else lr
         made = adapter(name, rank=self.lora, alpha=2 * self.lora, lr=rate) if self.lora else trainable(name, lr=rate)
         if reset == "nothing":
             return made

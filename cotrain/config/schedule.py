@@ -145,7 +145,8 @@ def _raise_misplaced(protocol: RolloutFn, keyword: str) -> NoReturn:
     """Raise UnknownName for a keyword that neither ``constant_schedule`` nor the protocol has; ConfigError for an
     option of the protocol, which is to be bound."""
     function = bound_function(protocol)
-    label, options = getattr(function, "__name__", str(function)), option_names(function)
+    label = getattr(function, "__name__", str(function))
+    options = option_names(function)
     if keyword not in options:
         own = ("name", "group_size", "unlabelled", "stores")
         raise UnknownName(f"argument of constant_schedule(), or option of {label},", keyword, [*own, *options])
