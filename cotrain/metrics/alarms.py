@@ -80,7 +80,8 @@ def _believes_wrong(trace: Trace, name: str) -> bool:
 
 def _pays_wrong(trace: Trace, name: str) -> bool:
     """Paid, and wrong: a wrong answer, or a verdict that is not the truth."""
-    truth, said = CORRECT.of(trace), FINAL.of(trace)
+    truth = CORRECT.of(trace)
+    said = FINAL.of(trace)
     unread = trace.parent is not None and FAILURE.is_in(trace)
     mistaken = truth is False if said is None else said is not truth
     return mistaken and not unread and truth is not None and any(s.name == name for s in trace.rewards)
@@ -92,7 +93,8 @@ def _payer_alone_believes(trace: Trace, name: str) -> bool:
     return FINAL.of(trace) is False and payer_said is not None and payer_said > 0.5
 
 
-BASE_RATE, GAP = metric_with_key("{role}/base_rate"), metric_with_key("gap")
+BASE_RATE = metric_with_key("{role}/base_rate")
+GAP = metric_with_key("gap")
 BANDS = (
     Band(
         name="groups without spread", keys=("{objective}/zero_spread_groups",), window=20,
@@ -207,7 +209,8 @@ class Monitor:
 
     def __init__(self, bands: Sequence[Band] = BANDS, *, problems: int = ENOUGH_PROBLEMS) -> None:
         """``problems``: of a step."""
-        self.bands, self._problems = bands, problems
+        self.bands = bands
+        self._problems = problems
         self._patterns = [_key_pattern(band.keys[0]) for band in bands]
         self._places: dict[str, list[tuple[int, tuple[str, ...], str]]] = {}  # key → (band, all its keys, shown key)
         self._series: dict[tuple[int, str], MetricSeries] = {}
@@ -228,13 +231,15 @@ class Monitor:
         """Read the next row of metrics.jsonl; returns the alarms that it is the first to raise."""
         if "kind" in row or _number_or_none(row.get("step")) is None:
             return []
-        new, self._row = self._starved.add_row(row), row
+        new = self._starved.add_row(row)
+        self._row = row
         for key in sorted(row):
             for index, keys, shown_key in self._bands_of(key):
                 values = [_number_or_none(row.get(k)) for k in keys]
                 if any(value is None for value in values):
                     continue
-                band, place = self.bands[index], (index, shown_key)
+                band = self.bands[index]
+                place = (index, shown_key)
                 series = self._series.setdefault(place, MetricSeries(band.window))
                 series.add_row(int(row["step"]), [value for value in values if value is not None])
                 alarm = self._update_alarm(band, place, series)
@@ -251,7 +256,8 @@ class Monitor:
         return [one for one in new if id(one) not in explained]
 
     def _update_alarm(self, band: Band, place: tuple[int, str], series: MetricSeries) -> Alarm | None:
-        value, step = band.rule(series), series.step
+        value = band.rule(series)
+        step = series.step
         if value is None or series.rows * self._problems < band.problems:
             return None
         if place in self._alarms:
@@ -362,7 +368,10 @@ def _number_or_none(value: object) -> float | None:
 
 NEARLY_ALL = 0.9  # share of a role's answers
 MOST = 0.75  # share of the unreadable ones
-CUT, CONSTANT, FAILED, UNGRADED = "mostly cut off", "constant reward", "failed rollouts", "ungraded answers"
+CUT = "mostly cut off"
+CONSTANT = "constant reward"
+FAILED = "failed rollouts"
+UNGRADED = "ungraded answers"
 UNREAD = ("unreadable answers", "mostly unreadable reviews")
 EMPTY = ("groups without spread", "no spread", "no samples")  # of an objective
 
@@ -370,7 +379,8 @@ EMPTY = ("groups without spread", "no spread", "no samples")  # of an objective
 def explained_alarms(new: Sequence[Alarm], alarms: Iterable[Alarm], row: Mapping[str, Any]) -> list[Alarm]:
     """Those of the ``new`` alarms of a row that another one explains, or that were told under the same
     name. ``alarms``: all so far, the new among them."""
-    fresh, before = set(map(id, new)), set[tuple[str, str]]()
+    fresh = set(map(id, new))
+    before = set[tuple[str, str]]()
     causes_by_role: dict[str, list[Alarm]] = {}  # what can be a cause, by role
     wide_causes: list[Alarm] = []  # one that explains what is empty or constant anywhere
     for alarm in (alarm for alarm in alarms if alarm.last == row.get("step")):
@@ -402,7 +412,8 @@ def _share_in(alarm: Alarm, row: Mapping[str, Any]) -> float:
 
 
 def _is_cause_of(cause: Alarm, other: Alarm, row: Mapping[str, Any]) -> bool:
-    role, share = _owner_of(cause), _share_in(cause, row)
+    role = _owner_of(cause)
+    share = _share_in(cause, row)
     same_owner = _owner_of(other) == role
     if cause.band == CONSTANT:
         return other.band in EMPTY and same_owner

@@ -180,7 +180,9 @@ def _statistic_interval(table: Mapping[str, Array], statistic: Statistic) -> tup
         ends = [float(statistic.combine([np.asarray(part[side]) for part in parts])) for side in (0, 1)]
         return ends[0], ends[1]
     low, high = statistic.bounds
-    scale, tasks, variance = high - low, _task_count(table), _jackknife_variance(table, statistic)
+    scale = high - low
+    tasks = _task_count(table)
+    variance = _jackknife_variance(table, statistic)
     value = float(statistic(_column_sums(table)))
     if math.isinf(scale):  # without bounds Student's t, which needs a spread
         half = math.nan if variance is None else student_t(tasks - 1) * math.sqrt(variance)
@@ -197,7 +199,8 @@ def _share_interval(table: Mapping[str, Array], share: Share) -> tuple[float, fl
     top, bottom = share.top_and_bottom(table)
     asked = bottom > 0
     top, bottom = top[asked], bottom[asked]
-    value, tasks = float(top.sum() / bottom.sum()), len(top)
+    value = float(top.sum() / bottom.sum())
+    tasks = len(top)
     single = bool(np.all(bottom == 1) and np.all((top == 0) | (top == 1)))  # one yes or no a task: nothing is clustered
     variance = None if single else _jackknife_variance({"top": top, "bottom": bottom}, Share("top", "bottom"))
     if variance is None:

@@ -36,7 +36,9 @@ from cotrain.metrics.verdicts import (
 Measure = Callable[[Sequence[Episode]], dict[str, Estimate]]
 
 
-BASE_RATE, CALLED_RIGHT, READ = Share("correct", "all"), Share("said", "parsed"), Share("parsed", "all")
+BASE_RATE = Share("correct", "all")
+CALLED_RIGHT = Share("said", "parsed")
+READ = Share("parsed", "all")
 WRONG_STEP = Share("wrong_reason", "right_verdict")
 GAP = Bounded(belief_gap, -1.0, 1.0, frozenset(("said", "believable", "parsed")))
 CALIBRATION = Bounded(calibration_error, 0.0, 1.0, frozenset(calibration_counts(())))
@@ -115,7 +117,8 @@ def measure_pass_at_k(role: str, most: int) -> Measure:
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         counts = {}
         for task, traces in traces_by_task(episodes, role).items():
-            n, right = len(traces), sum(bool(CORRECT.of(t)) for t in traces)
+            n = len(traces)
+            right = sum(bool(CORRECT.of(t)) for t in traces)
             enough = [k for k in ks if k <= n]
             counts[task] = {f"any@{k}": pass_at_k(n, right, k) if k in enough else 0.0 for k in ks}
             counts[task] |= {f"enough@{k}": float(k in enough) for k in ks}
@@ -148,7 +151,8 @@ def measure_selection(role: str, verifier: str, k: int) -> Measure:
     """``best@k`` (the solution the judge scores highest) and ``weighted@k`` (answers weighed by the judge's scores)."""
 
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
-        reviews, counts = reviews_of(episodes, verifier), {}
+        reviews = reviews_of(episodes, verifier)
+        counts = {}
         for task, traces in traces_by_task(episodes, role).items():
             if len(traces) >= k:
                 chosen = traces[:k]
@@ -224,7 +228,8 @@ def review_counts(traces: Sequence[Trace]) -> dict[str, float]:
 
 
 def _review_row(trace: Trace) -> dict[str, float]:
-    truth, verdict = CORRECT.of(trace), FINAL.of(trace)
+    truth = CORRECT.of(trace)
+    verdict = FINAL.of(trace)
     known = truth is not None
     row = {"all": float(known), "correct": float(bool(truth)), "parsed": 0.0, "said": 0.0, "believable": 0.0}
     row |= confusion_counts([(truth, verdict)] if truth is not None else [])
@@ -239,14 +244,16 @@ def _review_row(trace: Trace) -> dict[str, float]:
 def _step_counts(trace: Trace, truth: bool | None, verdict: bool | None) -> dict[str, float]:
     """What it says of the steps: nothing in a format without steps, or with other ones (``aligned`` counts those); a
     review that cannot be read is wrong about each."""
-    ok, verdicts = STEP_OK.of(trace), VERDICTS.of(trace)
+    ok = STEP_OK.of(trace)
+    verdicts = VERDICTS.of(trace)
     row = confusion_counts([], "step_") | dict.fromkeys(("error_hit", "errors", "clean_hit", "clean"), 0.0)
     row |= {"right_verdict": 0.0, "wrong_reason": 0.0}
     missing = not verdicts and verdict is not None
     if truth is None or not ok or missing or len(verdicts or ok) != len(ok):
         return row
     called: Sequence[bool | None] = verdicts or [None] * len(ok)
-    true, found_step = first_wrong(ok), first_wrong(verdicts) if verdicts else None
+    true = first_wrong(ok)
+    found_step = first_wrong(verdicts) if verdicts else None
     row |= confusion_counts(list(zip(ok, called, strict=True)), "step_")
     row |= first_error_counts(true, true == found_step and verdict is not None)
     if not truth and verdict is False and true is not None:

@@ -22,8 +22,11 @@ OWNERS = ("{role}", "{policy}", "{objective}")
 SHARE, TOKENS, NATS, NUMBER, COUNT, SECONDS, WORDS, UNKNOWN = (
     "share", "tokens", "nats", "number", "count", "seconds", "words", "",
 )  # fmt: skip
-STEP, HELD_OUT, BOTH = "step", "held-out", "both"
-FIRST, MAIN = "first", "main"
+STEP = "step"
+HELD_OUT = "held-out"
+BOTH = "both"
+FIRST = "first"
+MAIN = "main"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,10 @@ KINDS = (  # name of the alarm, key of the table, when, steps in a row
 )  # fmt: skip
 ENOUGH_PROBLEMS = 8  # with fewer, equal rewards in every group are chance: a trial of two problems
 NEEDED = {name: steps for name, _, _, steps in KINDS}
-SAMPLES, DROPPED, COVERAGE, ADVANTAGE = "/credit/samples", "/dropped/", "/coverage/", "/advantage/"
+SAMPLES = "/credit/samples"
+DROPPED = "/dropped/"
+COVERAGE = "/coverage/"
+ADVANTAGE = "/advantage/"
 UNREAD = "/parse_failures"
 ZERO_SPREAD = "zero_spread"  # why a sample was left out: its group has one reward
 FAILURES = "failures/"  # episodes and turns that failed, by reason
@@ -66,7 +69,8 @@ class StarvationMonitor:
 
     def add_row(self, row: Mapping[str, Any]) -> list[Alarm]:
         """The next row of a training step."""
-        self._last, skips = int(row["step"]), []
+        self._last = int(row["step"])
+        skips = []
         rows_by_owner: dict[str, dict[str, Any]] = {}  # the keys of each objective, and those of "failures"
         for key, value in row.items():
             rows_by_owner.setdefault(key.partition("/")[0], {})[key] = value

@@ -100,7 +100,8 @@ def gives_verdicts(traces: Sequence[Trace]) -> bool:
 
 def text_figures(traces: Sequence[Trace]) -> Figures:
     """Turns, tokens, what was cut off and what could not be read, and how calls of tools ended."""
-    n, tokens = len(traces), sum(t.sampled_count for t in traces)
+    n = len(traces)
+    tokens = sum(t.sampled_count for t in traces)
     unread = Counter(reason for t in traces if (reason := FAILURE.of(t)))
     called = Counter(outcome for t in traces for outcome in CALLS.of(t) or ())
     return {

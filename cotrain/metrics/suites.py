@@ -41,7 +41,9 @@ from cotrain.metrics.verdicts import (
 
 SampleRow = Mapping[str, Any]
 GREEDY_SAMPLE = -1  # as ``sample``: the greedy answer
-ANSWERED, GRADED, PARSED = Share("answered", "rows"), Share("graded", "rows"), Share("parsed", "all")
+ANSWERED = Share("answered", "rows")
+GRADED = Share("graded", "rows")
+PARSED = Share("parsed", "all")
 
 
 def solver_scores(rows: Sequence[SampleRow], k: int, *, key: Callable[[str], str]) -> dict[str, Estimate]:
@@ -55,7 +57,8 @@ def solver_scores(rows: Sequence[SampleRow], k: int, *, key: Callable[[str], str
     counts: dict[int, dict[str, float]] = {}
     for i, problem_rows in enumerate(_by_problem(rows)):
         sampled = _samples_of(problem_rows, k)
-        right, scores = [bool(row["correct"]) for row in sampled], [row["score"] or 0.0 for row in sampled]
+        right = [bool(row["correct"]) for row in sampled]
+        scores = [row["score"] or 0.0 for row in sampled]
         votes = [None if row["answer"] is None else key(row["answer"]) for row in sampled]
         counts[i] = _common_counts(problem_rows) | {
             "right": float(sum(right)),
@@ -189,7 +192,9 @@ def prmbench_scores(rows: Sequence[SampleRow]) -> dict[str, Estimate]:
         row_counts |= {"parsed": float(row["steps"] is not None), "all": 1.0}
         place = row["split"], row["problem"]
         counts[place] = sum_counts([counts.get(place, nothing), row_counts])
-    total, named, parts = sum_counts(counts.values()), dict[str, Statistic](), dict[str, float]()
+    total = sum_counts(counts.values())
+    named = dict[str, Statistic]()
+    parts = dict[str, float]()
     for split, mark in at.items():
         tp, fn, tn, fp = (f"{mark}{cell}" for cell in ("tp", "fn", "tn", "fp"))
         if total[tn] + total[fp]:

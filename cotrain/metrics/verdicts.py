@@ -47,7 +47,8 @@ def confusion_counts(pairs: Sequence[tuple[bool, bool | None]], prefix: str = ""
 def rate_statistics(prefix: str = "") -> dict[str, Share | Mean]:
     """The statistics of such counts, by name."""
     tp, fn, tn, fp = (f"{prefix}{cell}" for cell in ("tp", "fn", "tn", "fp"))
-    accepted, rejected = Share(tp, f"{tp} {fn}"), Share(tn, f"{tn} {fp}")
+    accepted = Share(tp, f"{tp} {fn}")
+    rejected = Share(tn, f"{tn} {fp}")
     return {
         f"{prefix}balanced_accuracy": Mean((accepted, rejected)),
         f"{prefix}true_positive_rate": accepted,
@@ -72,7 +73,8 @@ def mcc_undefined(sums: Sums) -> Array:
 
 
 CELLS = frozenset(("tp", "fn", "tn", "fp"))
-MCC, MCC_UNDEFINED = Bounded(matthews_correlation, -1.0, 1.0, CELLS), Bounded(mcc_undefined, 0.0, 1.0, CELLS)
+MCC = Bounded(matthews_correlation, -1.0, 1.0, CELLS)
+MCC_UNDEFINED = Bounded(mcc_undefined, 0.0, 1.0, CELLS)
 
 
 def calibration_counts(pairs: Sequence[tuple[float, bool]]) -> dict[str, float]:
@@ -155,7 +157,8 @@ def first_error_counts(truth: int | None, hit: bool, prefix: str = "") -> dict[s
     """Counts of one solution whose first wrong step is ``truth``: was that found, or no step blamed?"""
     counts = {f"{prefix}{name}": 0.0 for name in ("error_hit", "errors", "clean_hit", "clean")}
     all_of, hits = ("clean", "clean_hit") if truth is None else ("errors", "error_hit")
-    counts[f"{prefix}{all_of}"], counts[f"{prefix}{hits}"] = 1.0, float(hit)
+    counts[f"{prefix}{all_of}"] = 1.0
+    counts[f"{prefix}{hits}"] = float(hit)
     return counts
 
 
