@@ -59,7 +59,8 @@ def _are_apart(gold: Any, answer: Any, part: float = 0.0) -> bool:
         or isinstance(answer, Symbol)
     ):
         return False
-    precision, iv.prec = iv.prec, PRECISION
+    precision = iv.prec
+    iv.prec = PRECISION
     try:
         for scale in SCALES:
             reading = _IntervalReader(scale)
@@ -176,7 +177,8 @@ def _factorial(value: Any) -> Any:
 
 
 def _binomial(n: Any, k: Any) -> Any:
-    top, chosen = _as_integer(n), _as_integer(k)
+    top = _as_integer(n)
+    chosen = _as_integer(k)
     if top is None or chosen is None or not 0 <= chosen <= top:
         return None
     parts = [_factorial(iv.mpf(part)) for part in (top, chosen, top - chosen)]

@@ -96,13 +96,17 @@ def _fenced_blocks(text: str, depth: int = 0) -> tuple[list[str], list[tuple[int
     line_starts = [0, *accumulate(len(line) + 1 for line in lines)]
     closing = [i for i, line in enumerate(lines) if _CLOSING.fullmatch(line)]
     talking = [i for i, line in enumerate(lines) if _TALKING.fullmatch(line)]
-    blocks, fenced, position = list[str](), list[tuple[int, int]](), 0
+    blocks = list[str]()
+    fenced = list[tuple[int, int]]()
+    position = 0
     while position < len(lines):
         opening = _OPENING.fullmatch(lines[position]) if len(lines[position]) <= LONGEST else None
-        start, position = position, position + 1
+        start = position
+        position = position + 1
         if opening is None:
             continue
-        fence, width = opening["fence"] or opening["late"], len(opening["indent"]) + len(opening["marker"] or "")
+        fence = opening["fence"] or opening["late"]
+        width = len(opening["indent"]) + len(opening["marker"] or "")
         near = closing[(at := bisect_left(closing, position)) : at + NEAR]
         endings = (i for i in near if _closes_fence(lines[i], fence, width))
         ends = list(islice(endings, ENDINGS))

@@ -66,7 +66,8 @@ class LineProcess:
             start_new_session=True,
         )
         assert process.stdin is not None and process.stdout is not None
-        self._process, self._requests = process, process.stdin
+        self._process = process
+        self._requests = process.stdin
         self.replies: queue.Queue[bytes | None] = queue.Queue(UNREAD)  # None: no more lines, or one too long
         ended = threading.Event()
         threading.Thread(target=_forward_lines, args=(process.stdout, self.replies, ended), daemon=True).start()

@@ -108,7 +108,8 @@ def main(memory_bytes: int, loader: str, *argument: str) -> None:
 
 def _grade_line(judging: Judging, line: str) -> dict[str, Any]:
     request = json.loads(line)
-    gold, began = request["gold"], time.process_time()
+    gold = request["gold"]
+    began = time.process_time()
     if judging.read is not None:
         _die_after(GOLD_S)
         judging.read(gold)
@@ -146,7 +147,9 @@ class _Fork:
                 os._exit(0)
         os.close(requests)
         os.close(say)
-        self._ask, self._said, self._least_patience_s = ask, said, judging.least_patience_s
+        self._ask = ask
+        self._said = said
+        self._least_patience_s = judging.least_patience_s
         self._status: int | None = None  # once it has ended
 
     def request_reply(self, line: str, deadline_s: float) -> dict[str, Any] | str:

@@ -81,7 +81,8 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, int) or getattr(value, "is_Integer", False) is True
 
 
-_FACTORIALS, _NUMBERS = "sympy.functions.combinatorial.factorials", "sympy.functions.combinatorial.numbers"
+_FACTORIALS = "sympy.functions.combinatorial.factorials"
+_NUMBERS = "sympy.functions.combinatorial.numbers"
 
 # Where: module, class or "", function; whether its arguments (without a class) are too large.
 _LIMITS: tuple[tuple[str, str, str, Callable[..., bool]], ...] = (

@@ -34,7 +34,8 @@ def install_parser() -> None:
     """Once for a process. Raises ImportError where there is no such parser."""
     prediction = importlib.import_module("antlr4.atn.PredictionMode").PredictionMode
     reader: Any = importlib.import_module("latex2sympy2_extended.latex2sympy2")._Latex2Sympy
-    create, parse = reader.create_parser, reader.parse
+    create = reader.create_parser
+    parse = reader.parse
     looking = True
 
     def create_parser(self: Any, text: str) -> Any:
@@ -91,7 +92,9 @@ def _limit_steps(closure: Callable[..., None]) -> Callable[..., None]:
 
 def _context_prediction(parser: Any, prediction: Any, rules: set[str], looking: bool) -> Callable[..., int]:
     """The parser's prediction, with context in ``rules`` alone, and of symbols only where the tokens do not tell."""
-    interpreter, predict, names = parser._interp, parser._interp.adaptivePredict, parser.ruleNames
+    interpreter = parser._interp
+    predict = parser._interp.adaptivePredict
+    names = parser.ruleNames
     full = {n: names[s.ruleIndex] for n, s in enumerate(parser.atn.decisionToState) if names[s.ruleIndex] in rules}
 
     def decide(tokens: Any, decision: int, context: Any) -> int:
@@ -113,7 +116,8 @@ def _next_alternative(tokens: Any) -> int | None:
     first = tokens.LT(1).text
     if first not in ("^", "_"):
         return None
-    depth, ahead = 0, 2
+    depth = 0
+    ahead = 2
     while True:
         token = tokens.LT(ahead)
         if token is None or token.type < 0:

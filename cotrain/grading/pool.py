@@ -79,7 +79,8 @@ class GradingPool:
         self.deadline_s = deadline_s
         self._start = (memory, tuple(judging), cell)
         self._first_s = deadline_s / FIRST if judging[0] == MATHEMATICS else None
-        self._tries, self._counting = float(TRIES), threading.Lock()
+        self._tries = float(TRIES)
+        self._counting = threading.Lock()
         self._closed = False
         self._idle: queue.LifoQueue[Worker | None] = queue.LifoQueue()  # None: a place whose process is not started
         for _ in range(workers):
@@ -221,10 +222,12 @@ def quick_grade(gold: str, answer: str) -> Grade | None:
 
 def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
     """The grade, or what math-verify has to compare."""
-    gold, answer = gold.strip(), answer.strip()
+    gold = gold.strip()
+    answer = answer.strip()
     if len(answer) > MAX_ANSWER and gold != answer:
         return Grade(value=False)
-    right, answer_read = read_answer(gold), read_answer(answer)
+    right = read_answer(gold)
+    answer_read = read_answer(answer)
     right, answer_read = _with_attached_unit(right, answer_read), _with_attached_unit(answer_read, right)
     answer_read = _with_other_marks(answer_read, right)
     if not right.tex:
@@ -255,7 +258,8 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
         if ratio is None:
             return Grade(value=False)
         by = ratio
-    parts, answer_parts = parts_of(right.tex), parts_of(answer_read.tex)
+    parts = parts_of(right.tex)
+    answer_parts = parts_of(answer_read.tex)
     if parts and answer_parts:
         return Grade(value=any(tuple(part * by for part in answer_part) in parts for answer_part in answer_parts))
     alone = right.tex if parts else answer_read.tex
@@ -268,7 +272,8 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
     if kinds in (["(", "\\{"], ["\\{", "("]):
         return Grade(value=False)  # a set is no point
     if right.value is not None and answer_read.value is not None:
-        value, answer_value = right.value, answer_read.value if by == 1 else Fraction(answer_read.value) * by
+        value = right.value
+        answer_value = answer_read.value if by == 1 else Fraction(answer_read.value) * by
         if value == answer_value and (not -1 < value < 1 or not value or percent[0] == percent[1]):
             return Grade(value=True)  # 50 may be 50 %, but 0.5 is not 0.5 %
         if percent[0] != percent[1]:
@@ -392,10 +397,8 @@ _PREFIX = re.compile(
 _LABEL = re.compile(r"\\(?:text\w*|mbox|mathrm)\s*\{([^{}]*)\}\s*(?=\S)")  # \text{The answer is } 42
 _FENCE = re.compile(r"```\w*\n(.*)```", re.S)
 _BRACKETED = re.compile(r"[(\[]?\s*(?:\\text\s*\{\s*)?[(\[]?([A-Z])[)\]]?\s*\}?\s*[)\]]?")
-_CHOICE, _CHOSEN = (
-    re.compile(r"[A-J]"),
-    re.compile(r"(?:\\(?:text\w*|mathbf|mathrm)\s*\{\s*)?\(?([A-J])(?:\)|[.:](?=[\s}]))\s*\}?\s*\S"),
-)
+_CHOICE = re.compile(r"[A-J]")
+_CHOSEN = re.compile(r"(?:\\(?:text\w*|mathbf|mathrm)\s*\{\s*)?\(?([A-J])(?:\)|[.:](?=[\s}]))\s*\}?\s*\S")
 _OTHER_CHOICE = re.compile(  # in what follows a choice: "or C", "(C)", "C. five", and not the article of "A cat"
     r"\A(?![\s).]*[A-J]\s+\w)(?:\W++|(?:or|and|but|also|maybe|else|option|choice|text\w*)\b)*+[A-HJ](?!\w)"
     r"|(?<![\w(])(?:\([A-J]\)|[A-J](?:\)|[.:](?=[\s}]|\Z)))"
@@ -406,7 +409,8 @@ _SPACES = re.compile(r"\s+(?!\d)|(?<!\d)\s+")
 
 def _has_balanced_braces(text: str) -> bool:
     r"""Whether the braces of a text pair up, so that it can stand inside of ``\boxed{…}``; ``\{`` is no brace."""
-    depth, escaped = 0, False
+    depth = 0
+    escaped = False
     for char in text:
         if not escaped:
             depth += (char == "{") - (char == "}")

@@ -60,7 +60,8 @@ def main(memory: int, kind: str, loader: str) -> None:
         _send_message(replies, {"ready": False, "error": str(error.strerror or error)})
         return
     gc.freeze()  # a collection in a fork would copy every page that it looks at
-    failures, greeted = 0, False
+    failures = 0
+    greeted = False
     while failures < FAILURES:
         sitting = ExamRun(cell, exam, memory)
         try:
@@ -71,7 +72,8 @@ def main(memory: int, kind: str, loader: str) -> None:
             request = sitting.next_message()
             failures = 0
         except EOFError:
-            request, failures = None, failures + 1
+            request = None
+            failures = failures + 1
         if request == OVER:
             sitting.end_exam()
             return
@@ -88,7 +90,8 @@ class ExamRun:
     """One exam: two processes, forked before it is known what it will be about."""
 
     def __init__(self, cell: Cell, exam: Exam, memory: int) -> None:
-        self._cell, self._memory = cell, memory
+        self._cell = cell
+        self._memory = memory
         ours, theirs = socket.socketpair()
         self._from, to = os.pipe()
         cell.prepare_forks()
@@ -118,7 +121,8 @@ class ExamRun:
 
     def await_verdict(self, deadline_s: float) -> dict[str, Any]:
         """Of an exam that has begun."""
-        began, wait_s = time.monotonic(), TICK_S
+        began = time.monotonic()
+        wait_s = TICK_S
         try:
             while (said := self.next_message(wait_s)) is None:
                 looked = time.monotonic()

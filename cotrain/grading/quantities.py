@@ -190,14 +190,18 @@ def _prefixed_units() -> dict[str, tuple[int, str]]:
 def _parse_measure(phrase: str) -> Unit | None:
     """The measure that a phrase is, word for word: "square feet", "miles per hour", "m/s^2"; else None."""
     powers: Counter[str] = Counter()
-    factor, at, sign, ahead = Fraction(1), 0, 1, 1
+    factor = Fraction(1)
+    at = 0
+    sign = 1
+    ahead = 1
     last: Unit | None = None
     while token := _TOKEN.match(phrase, at):
         at = token.end()
         power, word, slash, _ = token.groups()
         small = word.casefold() if word else ""
         if slash or small == "per":
-            sign, last = -1, None
+            sign = -1
+            last = None
         elif small in ("square", "sq", "cubic", "cu"):
             ahead = 2 if small.startswith("sq") else 3
         elif power or small in ("squared", "cubed"):
@@ -211,7 +215,8 @@ def _parse_measure(phrase: str) -> Unit | None:
                 continue
             if (last := _unit_of(word)) is None:
                 return None
-            factor, ahead = _add_powers(last, ahead * sign, powers, factor), 1
+            factor = _add_powers(last, ahead * sign, powers, factor)
+            ahead = 1
     if at < len(phrase) or not powers:
         return None
     return Unit(dimensions=tuple(sorted((name, n) for name, n in powers.items() if n)), factor=factor)
@@ -408,7 +413,8 @@ def _with_unit(tex: str) -> Quantity:
         body = body[:-1].rstrip() if body.endswith("^") else _DEGREES.sub("", body)
         return _scaled_quantity(body, unit_text, tex)
     if (match := _WORDS_BEHIND.search(tex)) and match[1].count("(") == match[1].count(")"):
-        body, unit_text = tex[: match.start()], match[1]
+        body = tex[: match.start()]
+        unit_text = match[1]
         if _plain_number(body) is not None:
             return _scaled_quantity(body, unit_text, tex)
         unit = parse_unit(unit_text)
@@ -431,10 +437,12 @@ def _with_unit(tex: str) -> Quantity:
 
 def _scaled_quantity(body: str, unit_text: str, tex: str) -> Quantity:
     """A number with words behind it: "5 million dollars", "3 feet", "6 m"."""
-    value, unit_text = _plain_number(body), unit_text.strip()
+    value = _plain_number(body)
+    unit_text = unit_text.strip()
     by = 1
     while scale := _SCALE.match(unit_text):
-        unit_text, by = unit_text[scale.end() :].strip(), by * _SCALES[scale[1].casefold()]
+        unit_text = unit_text[scale.end() :].strip()
+        by = by * _SCALES[scale[1].casefold()]
     if by > 1 and value is not None:
         value *= by
         body = f"{value:f}" if isinstance(value, Decimal) else f"\\frac{{{value.numerator}}}{{{value.denominator}}}"

@@ -90,7 +90,8 @@ class AnswerReward:
         the reward in TRL's logs. Raises ConfigError for a format that there is not."""
         if answer is not None:
             check_answer(answer)
-        self._column, self._answer = column, answer
+        self._column = column
+        self._answer = answer
         self.__name__ = name
 
     def __call__(self, completions: Sequence[Any], **columns: Any) -> list[float | None]:

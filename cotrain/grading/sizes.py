@@ -19,7 +19,8 @@ FACTORIAL = 20_000.0  # the argument of a factorial
 TERMS = 100_000.0  # of a sum or product
 
 _TOKEN = re.compile(r"\d+\.?\d*|\\[a-zA-Z]+|\\.|\S")
-_OPEN, _CLOSE = {"(": ")", "{": "}", "[": "]"}, {")", "}", "]"}
+_OPEN = {"(": ")", "{": "}", "[": "]"}
+_CLOSE = {")", "}", "]"}
 _LAYOUT = {"\\left", "\\right", "\\,", "\\!", "\\;", "\\displaystyle"}
 _TIMES = {"*", "\\cdot", "\\times"}
 _LONG = {"\\sum", "\\prod"}
@@ -42,7 +43,9 @@ class _SizeReader:
     alone."""
 
     def __init__(self, tokens: list[str]) -> None:
-        self._tokens, self._at, self.large = tokens, 0, False
+        self._tokens = tokens
+        self._at = 0
+        self.large = False
         self._depth = 0  # of powers, in brackets or not: each is a call of its own
         while self._at < len(tokens):
             self._read_group()

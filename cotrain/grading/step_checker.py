@@ -63,7 +63,8 @@ class StepChecker:
     def __init__(self, command: str) -> None:
         self._words = command_words(command, "checker")
         self._folder = os.getcwd()  # relative names in the command mean what they mean now
-        self._command, self._asked = command, 0
+        self._command = command
+        self._asked = 0
         self._process: LineProcess | None = None
         self._looked = 0.0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checker")  # one question at a time
@@ -144,7 +145,9 @@ class CheckerFailed(Exception):
 def read_reply(reply: Any, number: int, count: int) -> CheckedSteps:
     """The answer to question ``number`` about ``count`` steps. Raises CheckerFailed."""
     if isinstance(reply, dict) and reply.get("id") == number:
-        ok, reasons, done = reply.get("ok"), reply.get("reasons", [""] * count), reply.get("done", False)
+        ok = reply.get("ok")
+        reasons = reply.get("reasons", [""] * count)
+        done = reply.get("done", False)
         verdicts = isinstance(ok, list) and len(ok) == count and all(isinstance(one, bool) for one in ok)
         said = (
             isinstance(reasons, list) and len(reasons) == count and all(isinstance(reason, str) for reason in reasons)
@@ -161,7 +164,8 @@ def end_marked(mark: str, process: subprocess.Popen[bytes]) -> None:
     starting = [child.pid for child in descendants_of(process.pid)]
     for _ in range(PASSES):
         marked = [int(file.parent.name) for file in Path("/proc").glob("[0-9]*/environ") if _has_mark(file, mark)]
-        found, starting = {*marked, *starting}, []
+        found = {*marked, *starting}
+        starting = []
         for pid in found:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)

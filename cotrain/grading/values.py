@@ -45,7 +45,9 @@ class ValueCodec:
     """
 
     def __init__(self, mine: str, stand_in: Callable[[int], Any], number_of: Callable[[Any], int | None]) -> None:
-        self._mine, self._stand_in, self._number_of = mine, stand_in, number_of
+        self._mine = mine
+        self._stand_in = stand_in
+        self._number_of = number_of
         self._theirs = SIDES[mine == SIDES[0]]
         self._builtins = DATA_TYPES if mine == "tests" else _BUILTINS
         self._objects: list[Any] = []

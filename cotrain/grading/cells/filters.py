@@ -44,13 +44,16 @@ ALONE = {  # for a program of the same user as ours
 }  # fmt: skip
 ITSELF = {"kill": (62, 129), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138)}  # then refused but for its own number
 LIMITS = {"prlimit64": (302, 261)}  # for its own number or 0
-SOCKETPAIR, CLONE, CLONE3 = (53, 199), (56, 220), (435, 435)
+SOCKETPAIR = (53, 199)
+CLONE = (56, 220)
+CLONE3 = (435, 435)
 STREAMS = (0x1, 0x801, 0x80001, 0x80801)  # SOCK_STREAM, with SOCK_NONBLOCK and SOCK_CLOEXEC
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column above, linux/audit.h
 X32 = 0x40000000  # numbers of another way into the same kernel
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # linux/bpf_common.h
-_ALLOW, _REFUSE = 0x7FFF0000, 0x00050000
+_ALLOW = 0x7FFF0000
+_REFUSE = 0x00050000
 _NUMBER, _ARCHITECTURE, _ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data; arguments: 8 bytes, their low halves
 
 
@@ -110,7 +113,10 @@ def _instruction(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
 # -- Landlock: linux/landlock.h
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same on every machine
-_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
+_EXECUTE = 1
+_WRITE_FILE = 2
+_READ_FILE = 4
+_READ_DIR = 8
 _RIGHTS = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF}  # of each version; later ones as the last
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | 0x4000 | 0x8000  # and no directories
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")

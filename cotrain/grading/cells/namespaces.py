@@ -47,7 +47,8 @@ class Namespaces:
         self._root = bool(self._users)
 
     def enter(self) -> None:
-        user, group = os.geteuid(), os.getegid()
+        user = os.geteuid()
+        group = os.getegid()
         user_flag = 0 if self._root else system.CLONE_NEWUSER
         system.unshare(user_flag | APART)
         if not self._root:
