@@ -128,7 +128,8 @@ def free_solution(text: str, answer: str, steps: str | None = None) -> Solution 
         if not body.strip():  # all but the answer is a thought
             body = without_tags(text[: len(body)])
     else:
-        raw_answer, body = answer_reader(answer)(spoken), spoken
+        raw_answer = answer_reader(answer)(spoken)
+        body = spoken
     said = _without_marks(raw_answer or "")
     if not said:
         return ParseFailure(reason="no answer")
@@ -225,13 +226,15 @@ def _leading_answer(rest: str) -> str | None:
 def _math_answer(line: str, spans: Sequence[re.Match[str]]) -> str:
     """The mathematics that stands first, with what it is joined to by "and", "or" or a comma, and with a word such as
     million behind it."""
-    answer, end = "", spans[0].start()
+    answer = ""
+    end = spans[0].start()
     for span in spans:
         between = line[end : span.start()]
         if answer and not re.fullmatch(_AND, between):
             break
         inside = " ".join(without_alignment(next(group for group in span.groups() if group is not None)).split())
-        answer, end = answer + (between if answer else "") + inside.rstrip(".,;"), span.end()
+        answer = answer + (between if answer else "") + inside.rstrip(".,;")
+        end = span.end()
     scale = re.match(rf"\s?{_SCALE}", line[end:], re.I)
     return answer + (scale[0] if scale else "")
 
@@ -324,7 +327,8 @@ def last_boxed(text: str) -> str | None:
         return None
     boxes = list(_BOX.finditer(text, first.start()))
     starts = {box.end() - 1: box.start() for box in boxes if box[1]}
-    open_braces, ends = list[int](), dict[int, int]()
+    open_braces = list[int]()
+    ends = dict[int, int]()
     for mark in _BRACE.finditer(text, first.start()):
         if mark[0] == "{":
             open_braces.append(mark.start())

@@ -43,7 +43,9 @@ from cotrain.formats.role_replies import Review, write_review
 from cotrain.formats.solutions import TAGS, _clip_score, without_thought
 from cotrain.formats.verdicts import Verdict, is_negated
 
-WORDS, BOXED, FIRST_WRONG = "words", "boxed", "first-wrong"
+WORDS = "words"
+BOXED = "boxed"
+FIRST_WRONG = "first-wrong"
 FORMS = (TAGS, WORDS, BOXED, FIRST_WRONG)
 STEP_GROUP, NUMBER_GROUP = "step", "number"  # of a pattern: the verdict on a step, and which step it is
 GAP = "…"  # stands for a word that was left out
@@ -101,7 +103,8 @@ _LEAD = (  # what may stand between "Step 1" and its verdict
     rf"{_OPEN}{{0,4}}{_BOX}{_NOT}"
 )
 _HEAD = re.compile(rf"{_LEAD}(?P<word>{_ALL}){_ONE}{_ENDS}", re.IGNORECASE)
-_YES_MARKS, _NO_MARKS = "✓✔✅☑", "✗✘❌❎"
+_YES_MARKS = "✓✔✅☑"
+_NO_MARKS = "✗✘❌❎"
 _TO_THE_END = rf"{_CLOSE}{{0,8}}[.!;,|]{{0,2}}{_CLOSE}{{0,4}}(?:[{_YES_MARKS}{_NO_MARKS}]\ufe0f?)?\s{{0,8}}\Z"
 _TAIL = re.compile(
     rf"(?:\A|{_ARROW}|[.!?:：;,\n–—=>-]|\bis|\bwas)[ \t]{{0,3}}{_OPEN}{{0,4}}{_BOX}{_NOT}(?P<word>incorrect|correct)"
@@ -376,7 +379,8 @@ def _has_more(text: str, at: int) -> bool:
 def _word_meaning(match: re.Match[str]) -> bool | None:
     """What the word that a reader found says; None for "not wrong", for one that is taken back ("correct, but") or
     belongs to the next ("no errors"), and for one with a letter that is only like i."""
-    word, behind = match["word"].casefold(), match.end("word")
+    word = match["word"].casefold()
+    behind = match.end("word")
     if word in ("no", "right") and _ADJECTIVE.match(match.string, behind):
         return None
     meaning = _SAYS.get(word)

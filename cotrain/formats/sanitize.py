@@ -68,7 +68,8 @@ def guard_fields(
 
     A template without lines of its own around its fields, for a role without verdict words, gets them as they are.
     """
-    marked, labels = f"{{{NONCE}}}" in template, labels_of(template)
+    marked = f"{{{NONCE}}}" in template
+    labels = labels_of(template)
     if not (labels or words):
         return dict(fields)
 
@@ -160,7 +161,8 @@ def _replace_seen(
     """The text with ``change`` of each match as it is seen, given (seen, start, end) and returning (start,
     replacement); matches that stand in the text as one of ``kept`` stay."""
     seen, places = seen_text(text)
-    edits, done = [], 0
+    edits = []
+    done = 0
     for match in pattern.finditer(seen):
         start, new = change(seen, *match.span())
         a, b = places[max(start, done)], places[match.end() - 1] + 1
@@ -172,7 +174,8 @@ def _replace_seen(
 
 def _apply_edits(text: str, edits: Sequence[tuple[int, int, str]]) -> str:
     """The text with ``new`` in the place of text[start:end], for (start, end, new) in order."""
-    parts, at = [], 0
+    parts = []
+    at = 0
     for start, end, new in edits:
         parts += [text[at:start], new]
         at = end

@@ -30,7 +30,8 @@ UNFINISHED = "unclosed think"  # reason of a text that ends inside of a thought
 
 TAGS = "tags"  # the form of solutions and reviews that is read here
 VERDICT_WORDS = ("CORRECT", "INCORRECT")
-THOUGHT, THOUGHT_ENDS = "<think>", "</think>"
+THOUGHT = "<think>"
+THOUGHT_ENDS = "</think>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +96,8 @@ def tagged_solution(text: str) -> Solution | ParseFailure:
         return ParseFailure(reason="too long")
     if (spoken := behind_thoughts(text)) is None:
         return scored_failure(UNFINISHED, missing=1)
-    readable, thought = text, len(text) - len(spoken)
+    readable = text
+    thought = len(text) - len(spoken)
     if thought and "<step>" in spoken:
         readable = "." + " " * (thought - 1) + spoken
     elif thought:
@@ -110,7 +112,8 @@ def tagged_solution(text: str) -> Solution | ParseFailure:
 
 def _tagged_solution(text: str) -> Solution | ParseFailure:
     scan = _scan_blocks(text, ("step", "answer", "final"))
-    steps, answers = scan.blocks_named("step"), [a for a in scan.blocks_named("answer") if a.text.strip()]
+    steps = scan.blocks_named("step")
+    answers = [a for a in scan.blocks_named("answer") if a.text.strip()]
     score = _clip_score(
         1.0 - 0.8 * (len(answers) != 1) - 0.8 * (not steps) - 0.4 * (scan.stray or scan.broken is not None)
     )
@@ -161,7 +164,8 @@ def without_thought(text: str) -> str | ParseFailure:
     """
     if len(text) > MAX_CHARS:
         return ParseFailure(reason="too long")
-    end, others = text.find(THOUGHT_ENDS), end_of_other_thoughts(text)
+    end = text.find(THOUGHT_ENDS)
+    others = end_of_other_thoughts(text)
     if end < 0 and THOUGHT in text:
         return scored_failure(UNFINISHED, missing=1)
     if end < 0:

@@ -24,7 +24,8 @@ from cotrain.core.errors import UnknownName
 from cotrain.core.types import Span
 from cotrain.formats.solutions import blocks_of
 
-LINES, NUMBERED = "lines", "numbered"
+LINES = "lines"
+NUMBERED = "numbered"
 STEPS_AS = ("tags", LINES, NUMBERED, "sentences", "paragraphs")
 CLEAR = 0.75  # share of the texts that a way must cut
 _NUMBER = re.compile(
@@ -32,7 +33,8 @@ _NUMBER = re.compile(
     r"(?P<bold>[*_: \t]*)",
     re.IGNORECASE | re.MULTILINE,
 )
-_LINE, _BLANK = re.compile("\n"), re.compile(r"\n[ \t\r]*\n")
+_LINE = re.compile("\n")
+_BLANK = re.compile(r"\n[ \t\r]*\n")
 _END = re.compile(r"(?<=[.!?])[\"')\]*_]*[ \t]+(?=[\"'(\[*_\\$]*[^\W_a-z])")
 _SHORT = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|St|No|vs|etc|approx|Eq|eq|Fig|e\.g|i\.e|cf)\.$")
 _ITEM = re.compile(r"\W*\d{1,3}\.")  # the number of a list
@@ -93,7 +95,8 @@ def steps_kind_of(texts: Sequence[str]) -> str:
 def _cut_numbered(text: str) -> list[tuple[int, int]]:
     """From each number that continues the count to the next one; numbers alone and "Step" are counted apart, and the
     way that the first one has holds for all."""
-    marks, way = list[re.Match[str]](), None
+    marks = list[re.Match[str]]()
+    way = None
     for match in _NUMBER.finditer(text):
         if way is None or match[way]:
             candidate_way = way or ("bare" if match["bare"] else "said")
