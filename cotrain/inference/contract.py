@@ -140,7 +140,8 @@ def check_request(request: Request, context: int, vocabulary: int) -> None:
 
     ``context``: tokens of prompt and answer together; ``vocabulary``: number of token ids.
     """
-    sampling, prompt = request.sampling, request.prompt_ids
+    sampling = request.sampling
+    prompt = request.prompt_ids
     for wrong, problem in (
         (not prompt, "the prompt is empty; render at least one token"),
         (sampling.max_tokens < 1, f"max_tokens is {sampling.max_tokens}; it must be at least 1"),

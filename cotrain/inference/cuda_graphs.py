@@ -46,13 +46,15 @@ def recorder_for(device: torch.device) -> Recorder | None:
     if device.type != "cuda":
         return None
     stream = torch.cuda.Stream(device)
-    pool, graphs = torch.cuda.graph_pool_handle(), WeakSet[torch.cuda.CUDAGraph]()
+    pool = torch.cuda.graph_pool_handle()
+    graphs = WeakSet[torch.cuda.CUDAGraph]()
 
     def record(run: Run) -> Run:
         nonlocal pool
         if not graphs:  # PyTorch takes no graph into a pool that has lost its last one
             pool = torch.cuda.graph_pool_handle()
-        graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
+        graph = torch.cuda.CUDAGraph()
+        before = torch.cuda.current_stream(device)
         try:
             with (
                 torch.cuda.device(device),
@@ -151,7 +153,8 @@ class StaticScheduler(Scheduler):
 
     def _decode_step(self) -> None:
         """Tokens for every running row, until some may have finished by their length, at most LOOK."""
-        rows, cache = self.running, self._cache
+        rows = self.running
+        cache = self._cache
         ends = [len(row.request.prompt_ids) + row.request.sampling.max_tokens - 1 for row in rows.items]
         steps = min(LOOK, max(end - filled for end, filled in zip(ends, cache.filled, strict=True)))
         run = self._prepare_run(steps)
@@ -169,14 +172,16 @@ class StaticScheduler(Scheduler):
 
     def _prepare_run(self, steps: int) -> Run:
         """What makes the logits of one step, for so many steps: recorded, or where that does not work not."""
-        store, count = self._cache.store, len(self.running)
+        store = self._cache.store
+        count = len(self.running)
         home = (store.keys[0].data_ptr(), store.lines, store.columns)
         if home != self._home:
             self._recordings.clear()
             self._home = home
             self._ids = torch.zeros(store.lines, 1, dtype=torch.int64, device=self.device)
             self._previous_ids = torch.zeros_like(self._ids)
-            self._positions, self._logits = torch.zeros_like(self._ids), torch.empty(0)
+            self._positions = torch.zeros_like(self._ids)
+            self._logits = torch.empty(0)
         lines = min(lines_for(count), store.lines)
         columns = min(columns_for(max(self._cache.filled) + steps), store.columns)
         for static in (self._ids, self._previous_ids, self._positions):

@@ -38,7 +38,8 @@ from cotrain.prompts.decoding import StopMatcher
 
 _MASK = 2**64 - 1
 GAMMA = 0x9E3779B97F4A7C15  # the increment of SplitMix64
-_FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_FIRST = 0xBF58476D1CE4E5B9
+_SECOND = 0x94D049BB133111EB
 _LEAST = -1e9  # a log-probability below which is none
 _LARGE, _BLOCK = 8192, 512  # columns of a vocabulary that is looked through in blocks, and of a block
 _SCALE = 2.0**50  # of probabilities as integers; sums stay below 2**51, where float64 is exact
@@ -85,7 +86,8 @@ def draw_tokens(
     by the temperature, cut and renormalised), and its entropy [B] float32 in nats; of greedy tokens those of the plain
     softmax. Rows with a logit that is not a number give a log-probability that is not a number.
     """
-    device, wide = logits.device, float64_device(logits.device)
+    device = logits.device
+    wide = float64_device(logits.device)
     if wide != device:
         logits, uniform, temperature, top_p = (x.to(wide) for x in (logits, uniform, temperature, top_p))
     greedy = temperature < COLDEST
@@ -215,7 +217,8 @@ class Rows:
 
     def draw_settings(self, first: int) -> tuple[Tensor, Tensor, Tensor]:
         """Of the rows from ``first`` on: the uniforms of their next tokens, temperatures and top_p."""
-        state, sampling = self._state[first:], self._sampling[first:]
+        state = self._state[first:]
+        sampling = self._sampling[first:]
         return uniform_numbers(state[:, SEED], state[:, DRAWN]), sampling[:, 0], sampling[:, 1]
 
     def add_rows(self, rows: Sequence[Row]) -> None:
@@ -252,7 +255,8 @@ class Rows:
         done[list(stopped)] = True
         done_rows = done.nonzero()[:, 0]
         finished: list[int] = done_rows.tolist()
-        broken, self.broken = self.broken, set()
+        broken = self.broken
+        self.broken = set()
         for i in broken:
             self.items[i].broken = True
         if finished:
@@ -267,7 +271,8 @@ class Rows:
         watched = [(i, row.stop_matcher) for i, row in enumerate(self.items) if row.stop_matcher is not None]
         if not watched:
             return {}
-        rows, first = [i for i, _ in watched], min(watch.seen for _, watch in watched)
+        rows = [i for i, _ in watched]
+        first = min(watch.seen for _, watch in watched)
         counts: list[int] = self._state[rows, DRAWN].tolist()
         tokens = self._tokens[rows, first : max(counts)].tolist()
         ends = {}
@@ -280,7 +285,9 @@ class Rows:
     def _store_tokens(self, i: int, count: int, ids: list[int], values: list[float], levels: list[int]) -> None:
         """Give a row that has finished its first ``count`` tokens."""
         row = self.items[i]
-        row.token_ids, row.logprobs, row.entropies = tuple(ids[:count]), tuple(values[:count]), bytes(levels[:count])
+        row.token_ids = tuple(ids[:count])
+        row.logprobs = tuple(values[:count])
+        row.entropies = bytes(levels[:count])
 
     def _entropy_levels(self, rows: Tensor) -> Tensor:
         """[r, largest max_tokens] uint8: the entropies of these rows as levels."""
@@ -289,7 +296,8 @@ class Rows:
 
     def _done_mask(self) -> Tensor:
         """[R] bool: has as many tokens as it may, or a stop token."""
-        last, full = self._state[:, LAST : LAST + 1], self._state[:, DRAWN] == self._state[:, MOST]
+        last = self._state[:, LAST : LAST + 1]
+        full = self._state[:, DRAWN] == self._state[:, MOST]
         return full | (self._stops == last).any(1)
 
     def row_tokens(self) -> list[list[int]]:

@@ -20,7 +20,8 @@ class HalfPrecisionCopies:
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         """``dtype``: of the copies. None are made before ``refresh``."""
-        self.model, self.dtype = model, dtype
+        self.model = model
+        self.dtype = dtype
         self._copies: list[tuple[nn.Linear, str, Tensor]] = []
 
     @torch.no_grad()

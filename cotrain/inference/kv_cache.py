@@ -261,7 +261,8 @@ class SharedPrefixCache(Cache):
         super().__init__(layers=[])
         self.dtype = dtype
         self.windows = list(windows)
-        self.own, self.prompts = KeyValueStore(), KeyValueStore()
+        self.own = KeyValueStore()
+        self.prompts = KeyValueStore()
         self.row_lines: list[int] = []  # [R] line of each running row
         self.starts: list[int] = []  # [L] first own column of each line
         self.tiles: list[int] = []  # [L] tile of each line
@@ -283,13 +284,16 @@ class SharedPrefixCache(Cache):
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
         """Store one token per line ``[L, kv_heads, 1, head_dim]`` at the cursor; tell ``attend`` what to read."""
-        layer, window = self._layers[layer_idx], slice(self._first, self.cursor + 1)
+        layer = self._layers[layer_idx]
+        window = slice(self._first, self.cursor + 1)
         layer.keys.select(1, self.cursor).copy_(key_states.flatten(0, 2))
         layer.values.select(1, self.cursor).copy_(value_states.flatten(0, 2))
-        mask, prompts = layer.mask, layer.prompts
+        mask = layer.mask
+        prompts = layer.prompts
         near = self._near.get((key_states.shape[1], self.windows[layer_idx] or 0)) if self.windows else None
         if near is not None:
-            mask, prompts = near.own, replace(prompts, mask=near.prompts)
+            mask = near.own
+            prompts = replace(prompts, mask=near.prompts)
         mask = None if mask is None else mask[:, :, window]
         reads = DecodeReads(keys=layer.keys[:, window], values=layer.values[:, window], mask=mask, prompts=prompts)
         return with_reads(key_states, reads), value_states
@@ -322,7 +326,8 @@ class SharedPrefixCache(Cache):
             self.own.create(layers, self.dtype)
             self.prompts.create(layers, self.dtype)
         first = len(self.lengths)
-        tiles, columns = slice(first, first + len(index)), slice(-layers[0][0].shape[2], None)
+        tiles = slice(first, first + len(index))
+        columns = slice(-layers[0][0].shape[2], None)
         chosen = torch.tensor(index, device=layers[0][0].device)
         lines = range(len(self.starts), len(self.starts) + len(sizes))
         for old in (*self.own.keys, *self.own.values):  # what others left there is hidden, and may be no number
@@ -385,8 +390,10 @@ class SharedPrefixCache(Cache):
         """Copies of a row's keys and values in every layer, each ``[kv_heads, P + token_count, …]``: of its prompt and
         of the first ``token_count`` tokens that were fed after it."""
         line = self.row_lines[row]
-        tile, start = self.tiles[line], self.starts[line]
-        prompt, own = slice(-self.lengths[tile], None), slice(start, start + token_count)
+        tile = self.tiles[line]
+        start = self.starts[line]
+        prompt = slice(-self.lengths[tile], None)
+        own = slice(start, start + token_count)
         pairs = zip(
             zip(self.prompts.keys, self.own.keys, strict=True),
             zip(self.prompts.values, self.own.values, strict=True),
@@ -422,7 +429,8 @@ class SharedPrefixCache(Cache):
     def _mask_window(self, layer: DecodeReads, window: int, device: torch.device) -> _WindowMasks:
         """What the coming step must not read in a layer with a window. The lines of a tile entered together, so they
         are as long as each other."""
-        heads, longest = len(layer.keys) // len(self.starts), layer.prompts.keys.shape[1]
+        heads = len(layer.keys) // len(self.starts)
+        longest = layer.prompts.keys.shape[1]
         own_distance = self.cursor - torch.arange(self.own.columns, device=device)
         own = torch.where(own_distance >= window, FAR, 0.0)[None, None]
         written = [0] * len(self.lengths)
@@ -439,7 +447,8 @@ class SharedPrefixCache(Cache):
 
     def move_left(self) -> None:
         """Move the window to the first columns."""
-        lines, low = len(self.starts), min(self.starts)
+        lines = len(self.starts)
+        low = min(self.starts)
         for tensor in (*self.own.keys, *self.own.values):
             tensor[:lines, :, 1 : 1 + self.cursor - low] = tensor[:lines, :, low : self.cursor].clone()
         self.starts = [1 + start - low for start in self.starts]
@@ -448,7 +457,9 @@ class SharedPrefixCache(Cache):
 
     def _arrange_layers(self, device: torch.device) -> list[DecodeReads]:
         """What the decode steps of each layer read until lines come, go or move."""
-        lines, tiles, longest = len(self.starts), len(self.lengths), max(self.lengths)
+        lines = len(self.starts)
+        tiles = len(self.lengths)
+        longest = max(self.lengths)
         layers = []
         maps: dict[int, _TileMap] = {}  # by key heads, which layers may differ in
         for keys, values, prompt_keys, prompt_values in zip(
@@ -465,19 +476,22 @@ class SharedPrefixCache(Cache):
                 members=maps[heads].members,
                 places=maps[heads].places,
             )
-            own_keys, own_values = keys[:lines].flatten(0, 1), values[:lines].flatten(0, 1)
+            own_keys = keys[:lines].flatten(0, 1)
+            own_values = values[:lines].flatten(0, 1)
             layers.append(DecodeReads(keys=own_keys, values=own_values, mask=maps[heads].own_mask, prompts=prompts))
         return layers
 
     def _map_tiles(self, heads: int, device: torch.device) -> _TileMap:
         """Seat the lines in their tiles, and see what they must not read."""
-        tiles, longest = len(self.lengths), max(self.lengths)
+        tiles = len(self.lengths)
+        longest = max(self.lengths)
         lines_in_tile = [0] * tiles
         seats = []  # [L]
         for tile in self.tiles:
             seats.append(lines_in_tile[tile])
             lines_in_tile[tile] += 1
-        most, head = max(lines_in_tile), torch.arange(heads, device=device)
+        most = max(lines_in_tile)
+        head = torch.arange(heads, device=device)
         tile, seat = torch.tensor([self.tiles, seats], device=device)[:, :, None]
         places = ((tile * heads + head) * most + seat).flatten()
         members = torch.zeros(tiles * heads * most, dtype=torch.int64, device=device)

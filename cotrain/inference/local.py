@@ -100,9 +100,11 @@ class LocalEngine:
                 adapters[name]()
             else:
                 model.to(place)
-            kind, select = kinds.get(name), adapters.get(name)
+            kind = kinds.get(name)
+            select = adapters.get(name)
             if name in models:
-                room, pack = rows.get(name, ROWS), name in pack_weights
+                room = rows.get(name, ROWS)
+                pack = name in pack_weights
                 schedulers[name] = make(name, model, max_rows=room, autocast=kind, activate=select, pack=pack)
             else:
                 from cotrain.inference.scoring import ScoringScheduler
@@ -136,7 +138,8 @@ class LocalEngine:
         schedulers = list(self._schedulers.items())
         for _, scheduler in schedulers:
             scheduler.drop_cancelled()
-        turn, self._pause = self._pause or _Pause(), None
+        turn = self._pause or _Pause()
+        self._pause = None
         while True:
             while turn.place < len(schedulers):
                 name, scheduler = schedulers[turn.place]
@@ -169,7 +172,8 @@ class LocalEngine:
 
     def hold(self, policies: Collection[str]) -> None:
         """See ``HoldingEngine``."""
-        self._held, self._pause = frozenset(policies), None
+        self._held = frozenset(policies)
+        self._pause = None
 
     def release(self) -> None:
         """See ``HoldingEngine``."""
@@ -267,7 +271,8 @@ class _SchedulerFactory:
     recordings, and other schedulers for a model that they cannot decode."""
 
     def __init__(self, device: torch.device, fixed: bool, recorded: bool) -> None:
-        self._fixed, self._may_pack = fixed, device.type == "cpu" and not fixed
+        self._fixed = fixed
+        self._may_pack = device.type == "cpu" and not fixed
         self._recorder = None
         if fixed and recorded:
             from cotrain.inference.cuda_graphs import recorder_for

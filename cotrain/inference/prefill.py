@@ -245,7 +245,8 @@ def _padded_batches(prompts: list[Prompt], budget: int) -> Iterator[list[Prompt]
         padded = (len(batch) + 1) * len(prompt)
         if batch and (padded > budget or padded > PADDING * (tokens + len(prompt))):
             yield batch
-            batch, tokens = [], 0
+            batch = []
+            tokens = 0
         batch.append(prompt)
         tokens += len(prompt)
     yield batch

@@ -89,9 +89,12 @@ class Scheduler:
 
         Raises ModelError for a model that this scheduler does not decode as its own forward pass would.
         """
-        self.policy, self.model, self.autocast = policy, model, autocast
+        self.policy = policy
+        self.model = model
+        self.autocast = autocast
         self.at_once = max_rows  # rows; fewer once memory ran out
-        self._activate, self._copies = activate or (lambda: None), copies
+        self._activate = activate or (lambda: None)
+        self._copies = copies
         config = getattr(model, "config", None)
         if not isinstance(config, PreTrainedConfig):
             name = type(model).__name__
@@ -212,20 +215,25 @@ class Scheduler:
         waiting = {id(row) for row in self.waiting}
         self.waiting += [row for row in self.running.items if id(row) not in waiting]
         for row in self.waiting:
-            row.token_ids, row.logprobs, row.entropies = (), (), b""
+            row.token_ids = ()
+            row.logprobs = ()
+            row.entropies = b""
             if row.stop_matcher is not None and row.request.decode is not None:
                 row.stop_matcher = StopMatcher(row.request.sampling.stop, row.request.decode)
         counts = self.counts
         self._reset_rows()
         self._kept.clear()
         release_gpu_cache(self.device)
-        self.counts, self.at_once, self._most = counts, self._most // 2, 0
+        self.counts = counts
+        self.at_once = self._most // 2
+        self._most = 0
         counts.out_of_memory += 1
 
     def _reset_rows(self) -> None:
         """No row runs, nothing is stored or counted."""
         narrow = torch.float32 if self.device.type == "cpu" else self.autocast  # on a CPU attention stays in float32
-        self.running, self.counts = Rows(self.device), EngineCounts()
+        self.running = Rows(self.device)
+        self.counts = EngineCounts()
         self._cache = SharedPrefixCache(narrow if self.autocast else None, layer_windows(self.config))
 
     def _admit_rows(self, rows: list[Row]) -> None:
@@ -282,7 +290,8 @@ class Scheduler:
 
     def _next_logits(self) -> Tensor:
         """[R, V] after the last token of every running row. Rows that have drawn the same tokens are computed once."""
-        cache, rows = self._cache, self.running
+        cache = self._cache
+        rows = self.running
         cache.part_rows(rows.last_tokens[:, 0])
         cache.prepare_step(self.device)
         speakers = cache.speakers

@@ -39,7 +39,9 @@ class ScoringScheduler:
     ) -> None:
         """``model``: token ids ``[B, L]`` → scores ``[B, L]`` (``models.heads.ValueModel``); the last place counts.
         ``activate``: called before its passes."""
-        self.policy, self.model, self.autocast = policy, model, autocast
+        self.policy = policy
+        self.model = model
+        self.autocast = autocast
         self._activate = activate or (lambda: None)
         config = model.body.config.get_text_config()  # type: ignore[union-attr, operator]
         self.context: int = config.max_position_embeddings
@@ -80,7 +82,8 @@ class ScoringScheduler:
         started = time.perf_counter()
         self._activate()
         self.waiting.sort(key=lambda row: row.sort_key)
-        rows, self.waiting = self.waiting[:entering], self.waiting[entering:]
+        rows = self.waiting[:entering]
+        self.waiting = self.waiting[entering:]
         prompts = sorted({row.request.prompt_ids for row in rows}, key=lambda ids: (-len(ids), ids))
         scores: dict[tuple[int, ...], float] = {}
         while prompts:

@@ -28,7 +28,8 @@ from cotrain.inference.kv_cache import KeyValueStore, fill_gaps
 from cotrain.models.shared_prefix import FULL, SLIDING
 
 SLOTS = "cotrain_slots"  # name of ``attend_slots`` among the attention functions of transformers
-LEAST_LINES, LEAST_COLUMNS = 8, 128
+LEAST_LINES = 8
+LEAST_COLUMNS = 128
 
 
 def lines_for(rows: int) -> int:
@@ -82,7 +83,8 @@ class StaticCache(Cache):
         ``lengths`` tokens, come ``sizes`` rows."""
         if not self.store.keys:
             self.store.create(layers, self.dtype)
-        device, width = layers[0][0].device, layers[0][0].shape[2]
+        device = layers[0][0].device
+        width = layers[0][0].shape[2]
         sources = [i for i, size in zip(index, sizes, strict=True) for _ in range(size)]
         tokens = [length for length, size in zip(lengths, sizes, strict=True) for _ in range(size)]
         which, pads = torch.tensor([sources, [width - count for count in tokens]], device=device)[:, :, None]
@@ -117,7 +119,8 @@ class StaticCache(Cache):
         """Choose what the coming step looks at: the first lines, as many as ``positions`` ``[lines, 1]`` has, and the
         first columns. Returns the mask ``[lines, 1, 1, columns]``, added to scores; where layers have windows, that of
         each kind of layer."""
-        self.lines, self.columns = len(positions), columns
+        self.lines = len(positions)
+        self.columns = columns
         self._at = positions[:, :, None, None]
         places = torch.arange(columns, device=positions.device)
         seen = places <= positions
