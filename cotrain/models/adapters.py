@@ -128,7 +128,9 @@ class AdapterBase:
         other = config.base_model_name_or_path
         if other and not _may_be_one(other, self.name):
             raise ModelError(f"{where}: was made for the base {other!r}, this policy has {self.name!r}; change one")
-        config.lora_dropout, config.init_lora_weights, config.inference_mode = 0.0, True, False
+        config.lora_dropout = 0.0
+        config.init_lora_weights = True
+        config.inference_mode = False
         weights = self._insert_adapter(policy, config, where)
         wrong = sorted(set(saved) ^ set(weights))
         wrong += [name for name in sorted(set(saved) & set(weights)) if saved[name].shape != weights[name].shape]

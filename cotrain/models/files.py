@@ -127,7 +127,8 @@ def _reason_text(error: OSError) -> str:
 # -- The shapes of a model's weights, from the headers of its ``*.safetensors``: nothing is loaded.
 
 
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
 COPIES = "consolidated*"  # of weights that other files hold too
 
 Shapes = list[tuple[tuple[int, ...], str]]  # of each tensor, with its name

@@ -273,9 +273,11 @@ def save_model(
         stored.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     if (settings := copy.deepcopy(getattr(stored, "generation_config", None))) is not None:  # of one that speaks
-        stops, written = list(Renderer(tokenizer, generation_config_of(stored)).stop_ids), settings.eos_token_id
+        stops = list(Renderer(tokenizer, generation_config_of(stored)).stop_ids)
+        written = settings.eos_token_id
         if stops != sorted(written if isinstance(written, list) else [written]):
-            settings.eos_token_id, settings._from_model_config = stops, False
+            settings.eos_token_id = stops
+            settings._from_model_config = False
             settings.save_pretrained(directory)
 
 
@@ -288,7 +290,8 @@ def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(where, Path):
         raise ModelError(f"model {where!r}: not a directory; a Hub name is described after it was saved")
     check_directory(where)
-    digest, size = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    size = 0
     for file in weight_files(where, path):
         content = file.read_bytes()
         digest.update(content)
@@ -301,7 +304,8 @@ def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
 @contextmanager
 def _quiet_logging() -> Iterator[None]:
     """No progress bars and reports of transformers: what is wrong with a model is an error of ours."""
-    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    shown = logging.is_progress_bar_enabled()
+    level = logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     try:
@@ -350,7 +354,8 @@ def _fetch_model(name: str | os.PathLike[str], *, code: bool = False) -> Path:
     if isinstance(where, Path):
         return where
     try:
-        files, (repository, revision) = [*FILES, "*.py"] if code else FILES, hub_parts(where)
+        files = [*FILES, "*.py"] if code else FILES
+        repository, revision = hub_parts(where)
         with _show_download(where):
             return Path(
                 snapshot_download(repository, revision=revision, allow_patterns=files, ignore_patterns=["*/*", COPIES])

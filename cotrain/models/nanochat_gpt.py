@@ -173,7 +173,8 @@ class NanoChatGPTAttention(nn.Module):
 
     def __init__(self, config: NanoChatGPTConfig, layer_idx: int) -> None:
         super().__init__()
-        self.config, self.layer_idx = config, layer_idx
+        self.config = config
+        self.layer_idx = layer_idx
         self.head_dim = config.head_dim
         self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
         self.scaling = self.head_dim**-0.5

@@ -46,7 +46,8 @@ class Residence:
     ) -> Callable[[], None]:
         """What is to be called before each pass of a policy. ``model`` lies in the machine's memory until then;
         ``adapter``: the policy is one in it; ``select``: what selects that, or none of those there."""
-        base, parts = (id(model), ""), {(id(model), "")}
+        base = (id(model), "")
+        parts = {(id(model), "")}
         named = [(path.split("."), module) for path, module in model.named_modules()]
         self._modules[base] = [m for path, m in named if not any(name.startswith(ADAPTER) for name in path)]
         if adapter:

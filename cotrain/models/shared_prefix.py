@@ -98,7 +98,8 @@ def attend_pieces(
     Each token of the row is of exactly one piece, and a beginning is a piece of its own before those that see it. A
     token sees at most the last ``window`` tokens of its sequence, itself among them.
     """
-    groups, (heads, length, size) = key.shape[0], query.shape
+    groups = key.shape[0]
+    heads, length, size = query.shape
     kind = torch.promote_types(query.dtype, torch.float32)
     scaled = (query.to(kind) * scale).view(groups, -1, length, size).transpose(1, 2).contiguous()  # [K, N, H / K, D]
     mixed = _AttendPieces.apply(scaled, key.to(kind).contiguous(), value.to(kind).contiguous(), pieces, window)
@@ -127,7 +128,9 @@ class _AttendPieces(torch.autograd.Function):
                     if kept is not None:
                         kept.append(weights)
         ctx.save_for_backward(all_queries, both, *(kept or ()))
-        ctx.pieces, ctx.kept, ctx.window = pieces, kept is not None, window
+        ctx.pieces = pieces
+        ctx.kept = kept is not None
+        ctx.window = window
         return out
 
     @staticmethod
@@ -137,12 +140,14 @@ class _AttendPieces(torch.autograd.Function):
         groups, _, repeat, size = all_queries.shape
         future = _future_mask(ctx.pieces, all_queries)
         gradient = gradient.contiguous()
-        query_gradient, both_gradient = torch.empty_like(all_queries), torch.empty_like(both)
+        query_gradient = torch.empty_like(all_queries)
+        both_gradient = torch.empty_like(both)
         stored = iter(kept)
         for piece in ctx.pieces:
             visible = _visible_tokens(both, piece)
             to_visible = torch.zeros_like(visible)
-            (seen, mixed), (to_seen, to_mixed) = visible.chunk(2), to_visible.chunk(2)
+            seen, mixed = visible.chunk(2)
+            to_seen, to_mixed = to_visible.chunk(2)
             for start, end, width in _query_blocks(piece):
                 queries = all_queries[:, start:end]
                 if ctx.kept:

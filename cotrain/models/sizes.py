@@ -61,7 +61,8 @@ def model_size(name: str | os.PathLike[str], *, trust_remote_code: bool = False)
     """Look at a model; of one of the Hub that is not in the cache, its small files are downloaded and the headers of
     its weights read. Raises ModelError for one that cannot be read: no such directory or name, no network, damaged
     weights, no tokenizer."""
-    label, resolved = f"model {str(name)!r}", resolve_model(name)
+    label = f"model {str(name)!r}"
+    resolved = resolve_model(name)
     where = resolved if isinstance(resolved, Path) else _cached_directory(resolved)
     if where is not None and has_config_alone(where):
         shapes = _config_shapes(where)
@@ -71,11 +72,13 @@ def model_size(name: str | os.PathLike[str], *, trust_remote_code: bool = False)
         if not trust_remote_code:
             model_without_weights(name, where)  # raises where weights and configuration do not belong together
     else:
-        where, shapes = _small_files(str(resolved)), _hub_shapes(str(resolved))
+        where = _small_files(str(resolved))
+        shapes = _hub_shapes(str(resolved))
         check_config(read_object(where / "config.json", label), [key for _, key in shapes], label)
     with report_model_errors(label, "config.json "):
         config: Any = AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code).get_text_config()
-    parameters, matrices = sum(math.prod(shape) for shape, _ in shapes), matrices_of(shapes)
+    parameters = sum(math.prod(shape) for shape, _ in shapes)
+    matrices = matrices_of(shapes)
     queries = getattr(config, "num_attention_heads", None) or 0  # none where a model has no attention
     heads = queries and (getattr(config, "num_key_value_heads", None) or queries)
     width = getattr(config, "head_dim", None) or config.hidden_size // max(1, queries)

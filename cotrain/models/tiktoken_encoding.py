@@ -110,7 +110,8 @@ def encoding_state(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     if backend is None:
         raise ModelError("the tokenizer is not a fast one")
     parts = json.loads(backend.to_str())
-    model, pattern = parts["model"], _split_pattern(parts)
+    model = parts["model"]
+    pattern = _split_pattern(parts)
     special = {one["content"]: one["id"] for one in parts["added_tokens"]}
     byte_of = {letter: byte for byte, letter in enumerate(_byte_letters())}
     ordinary = {token: i for token, i in model["vocab"].items() if token not in special}
