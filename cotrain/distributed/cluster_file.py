@@ -104,7 +104,8 @@ def read_cluster_file(target: str) -> Cluster:
     learner.check_unknown(("gpus", *tables))
     learners = {name: _own_learners(table) for name, table in tables.items()}
     defaults = Cluster()
-    python, has_context = engine.get_text("python"), engine.has_key("context")
+    python = engine.get_text("python")
+    has_context = engine.has_key("context")
     vllm = VllmSettings(
         cache_mb=int(engine.get_number("cache_mb", defaults.vllm.cache_mb, least=1, whole=True)),
         context=int(engine.get_number("context", 0, least=1, whole=True)) if has_context else None,
@@ -203,7 +204,8 @@ class _Table:
     """One table of the file."""
 
     def __init__(self, file: str, name: str, values: Any) -> None:
-        self._file, self._where = file, f"--cluster {file}"
+        self._file = file
+        self._where = f"--cluster {file}"
         self._prefix = f"{name}." if name else ""
         if not isinstance(values, Mapping):
             raise ConfigError(f"{self._where}: {name} is {values!r}, expected a table [{name}]")

@@ -109,7 +109,8 @@ def process_metrics(
     metrics: dict[str, float | str] = {}
     for name, now in after.items():
         was = before.get(name, ProcessStats(policies=(), tokens=None if now.tokens is None else 0.0))
-        busy, publishing = now.busy - was.busy, now.publish_seconds - was.publish_seconds
+        busy = now.busy - was.busy
+        publishing = now.publish_seconds - was.publish_seconds
         prefix = f"{PROCESS}/{name}"
         metrics[f"{prefix}/policies"] = " ".join(now.policies)
         if now.tokens is not None and was.tokens is not None:

@@ -79,7 +79,8 @@ class BaseEngineHost:
 
     def __init__(self, engine: ContextLimitedEngine, renderers: Mapping[str, Rendering | None]) -> None:
         """``renderers``: of each policy that is asked."""
-        self._engine, self._renderers = engine, dict(renderers)
+        self._engine = engine
+        self._renderers = dict(renderers)
         self._loop = EngineEventLoop()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._finished: list[HostResult] = []
@@ -194,7 +195,8 @@ class BaseEngineHost:
         return has_worked
 
     def _collect_results(self, began: float) -> TurnResult:
-        results, self._finished = self._finished, []
+        results = self._finished
+        self._finished = []
         limits = self._engine.limits() if isinstance(self._engine, MemoryLimitedEngine) else {}
         return results, self._engine.counts(), limits, time.perf_counter() - began
 
@@ -278,11 +280,13 @@ def saved_name(name: str, policy: str) -> str:
 
 def _adapter_config(lora: Lora) -> dict[str, Any]:
     """What vLLM has to know of an adapter, as PEFT writes it."""
-    rank, alpha = lora.rank, lora.alpha
+    rank = lora.rank
+    alpha = lora.alpha
     if lora.path is not None:
         try:
             saved = json.loads((Path(lora.path) / "adapter_config.json").read_text(encoding="utf-8"))
-            rank, alpha = int(saved["r"]), int(saved["lora_alpha"])
+            rank = int(saved["r"])
+            alpha = int(saved["lora_alpha"])
         except (OSError, ValueError, KeyError) as error:
             raise ModelError(f"adapter {lora.path}: no rank in its adapter_config.json ({error})") from error
     return {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": alpha, "bias": "none"}

@@ -75,7 +75,9 @@ class LocalBackend:
         self, device: str = "cpu", *, engine: MakeEngine = make_local_engine, bounds: Bounds | None = None
     ) -> None:
         """``device``: see ``resolve_device``. Raises ConfigError for one that torch does not see."""
-        self.device, self._make, self.bounds = resolve_device(device), engine, bounds
+        self.device = resolve_device(device)
+        self._make = engine
+        self.bounds = bounds
         check_device(self.device)
         self._handles: dict[str, PolicyHandle] = {}
 
@@ -166,7 +168,8 @@ class PolicyFactory:
     def __init__(self, policies: Mapping[str, PolicySpec], seed: int, device: str) -> None:
         check_policy_devices(policies)
         self.policies: Mapping[str, PolicySpec] = with_device_defaults(policies, device)
-        self.seed, self.device = seed, device
+        self.seed = seed
+        self.device = device
         self._built: dict[str, PolicyHandle] = {}
         self._residences: dict[str, Residence] = {}  # by device: where policies take turns on it
         for spec in policies.values():
@@ -350,9 +353,11 @@ def _make_renderer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -
 def check_device(name: str, flag: str = "--device") -> None:
     """Raise ConfigError for a device that is not there. ``flag``: where it was named."""
     try:
-        kind, index = torch.device(name).type, torch.device(name).index or 0
+        kind = torch.device(name).type
+        index = torch.device(name).index or 0
     except RuntimeError:
-        kind, index = "", 0
+        kind = ""
+        index = 0
     if kind not in DEVICE_KINDS:
         raise ConfigError(f"{flag} {name!r}: expected auto, cpu, cuda, cuda:N or mps")
     if kind == "cuda" and not torch.cuda.is_available():

@@ -73,7 +73,8 @@ MOST_BODY, PER_TOKEN = 1 << 20, 256  # bytes of an answer's JSON, and further on
 TEXT_PER_TOKEN = 64  # bytes of text that a token may be
 LEAST_LOGPROB, ROUNDING = -1e4, 1e-4  # servers write -9999 for minus infinity, and what rounding makes of 0
 MOST_COUNT = 10**9  # tokens of one request that a server may count
-TIMEOUT, NO_CONNECTION = "timeout", "no connection"
+TIMEOUT = "timeout"
+NO_CONNECTION = "no connection"
 
 
 class RemoteSpec(PolicySpec, Protocol):
@@ -152,14 +153,17 @@ class RemoteHandle(PolicyHandle):
                     self._counts["seconds"] += time.monotonic() - began
 
     async def close(self) -> None:
-        line, self._line = self._line, None
+        line = self._line
+        self._line = None
         if line is not None:
             await line.client.aclose()
 
     async def _request_answer(
         self, client: httpx2.AsyncClient, request: Request, path: str, body: Mapping[str, Any], began: float
     ) -> Completion:
-        deadline, pauses, tries = began + self.spec.deadline, rng_of("pause", request.seed), 0
+        deadline = began + self.spec.deadline
+        pauses = rng_of("pause", request.seed)
+        tries = 0
         limit = self._fitting_limit(request)
         before: Trouble | None = None  # of the last try
         while True:
@@ -278,7 +282,8 @@ class RemoteHandle(PolicyHandle):
         choices = answer.get("choices") if isinstance(answer, Mapping) else None
         if not isinstance(choices, list) or not choices or not isinstance(choices[0], Mapping):
             raise Malformed("no choices")
-        choice, usage = choices[0], answer.get("usage")
+        choice = choices[0]
+        usage = answer.get("usage")
         finish = "length" if choice.get("finish_reason") == "length" else "stop"
         if self.spec.send_ids:
             token_ids, logprobs = _ids_and_logprobs(choice, request.sampling.max_tokens, self._vocabulary)
@@ -438,7 +443,9 @@ def _most_bytes(request: Request) -> int:
 
 async def _read_body(answer: httpx2.Response, most: int) -> bytes:
     """The body of an answer, unpacked. Raises Malformed for one that is longer than ``most``, before it is read."""
-    coding, parts, size = answer.headers.get("content-encoding", "identity").strip().lower(), [], 0
+    coding = answer.headers.get("content-encoding", "identity").strip().lower()
+    parts = []
+    size = 0
     async for part in answer.aiter_raw():
         parts.append(part)
         size += len(part)
@@ -468,7 +475,8 @@ def _ids_and_logprobs(
     choice: Mapping[str, Any], most: int, vocabulary: int
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """At most ``most`` token ids [T] below ``vocabulary``, with their log-probabilities. Raises Malformed."""
-    ids, logprobs = choice.get("token_ids"), choice.get("logprobs")
+    ids = choice.get("token_ids")
+    logprobs = choice.get("logprobs")
     if not isinstance(ids, list) or not ids or not all(type(i) is int for i in ids):
         raise Malformed("no token ids")
     if len(ids) > most:

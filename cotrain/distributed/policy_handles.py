@@ -132,7 +132,9 @@ class PolicyHandle(PolicyClient):
     sharded = False  # no process has all of its weights
 
     def __init__(self, name: str, spec: PolicySpec, renderer: Rendering | None) -> None:
-        self.name, self.spec, self.renderer = name, spec, renderer
+        self.name = name
+        self.spec = spec
+        self.renderer = renderer
 
     async def sample(self, request: Request) -> Completion:
         """What it says to a request. Errors: see ``Engine.sample``."""
@@ -188,7 +190,9 @@ class ModelHandle(PolicyHandle):
         """``activate``: called before each forward pass, to select an adapter of a module that others share, or
         none, and to have its weights on the device; ``base``: that of those adapters."""
         super().__init__(name, spec, renderer)
-        self.model, self.activate, self.base = model, activate, base
+        self.model = model
+        self.activate = activate
+        self.base = base
         self.make_scorer: Callable[..., Scorer] = Scorer
         self.micro_tokens = self.most = spec.micro_tokens  # of a pass that scores; fewer once memory ran out
         self._oom_count = 0
@@ -202,7 +206,8 @@ class ModelHandle(PolicyHandle):
             self.model, head=self.spec.head, micro_tokens=self.micro_tokens, autocast=bool(self.spec.autocast)
         )
         values = scorer.logprobs(sequences, temperature=temperature, context_tokens=context_tokens)
-        self.micro_tokens, self._oom_count = scorer.micro_tokens, self._oom_count + scorer.oom_count
+        self.micro_tokens = scorer.micro_tokens
+        self._oom_count = self._oom_count + scorer.oom_count
         return values
 
     def scoring_limit(self) -> int | None:
@@ -241,7 +246,8 @@ class ModelHandle(PolicyHandle):
         return ((name, parameter.detach()) for name, parameter in self.model.named_parameters())
 
     def save(self, directory: Path, *, merged: bool = False) -> None:
-        renderer, model = self.renderer, self.model
+        renderer = self.renderer
+        model = self.model
         if not isinstance(renderer, Renderer) or merged:
             raise self._unsupported_error(
                 "is no adapter to be merged" if merged else "has no tokenizer to be written with it"
@@ -378,7 +384,8 @@ class RoutingEngine:
     ``MemoryLimitedEngine``."""
 
     def __init__(self, handles: Mapping[str, PolicyHandle], engine: Engine) -> None:
-        self._handles, self.engine = handles, engine
+        self._handles = handles
+        self.engine = engine
         # who answers for a policy: the engine in which its model is, or itself, as programs and remote policies do
         self._answers = {name: handle.engine or handle for name, handle in handles.items()}
 
@@ -427,8 +434,10 @@ class ServingRoutingEngine(RoutingEngine):
 
     def __init__(self, handles: Mapping[str, PolicyHandle], engine: ServingEngine) -> None:
         super().__init__(handles, engine)
-        self.step, self.running_tokens = engine.step, engine.running_tokens
-        self.check, self.context = engine.check, engine.context
+        self.step = engine.step
+        self.running_tokens = engine.running_tokens
+        self.check = engine.check
+        self.context = engine.context
 
 
 def route_policies(handles: Mapping[str, PolicyHandle], engine: Engine) -> RoutingEngine:

@@ -68,7 +68,10 @@ class RankGroup:
         has had too little memory, which is added to; ``worked``: of each rank, likewise. The ranks need not stand
         yet."""
         world = len(worked)
-        self.what, self._deadline, self._limits, self._worked = what, launcher.deadline, limits, worked
+        self.what = what
+        self._deadline = launcher.deadline
+        self._limits = limits
+        self._worked = worked
         self._ranks: list[WatchedProcess] = [
             launcher.begin(rank_label(what, rank, world), RankHost, (rank, world, launcher.here, self._deadline))
             for rank in range(world)
@@ -96,7 +99,8 @@ class RankGroup:
     def ask_all(self, method: str, *arguments: Any) -> list[Any]:
         """The answers of all ranks, in their order. Errors: as ``ask``."""
         if self._joining is not None:
-            references, self._joining = self._joining, None
+            references = self._joining
+            self._joining = None
             self._collect_answers(references, "join")
         pending = [rank.send(method, *arguments) for rank in self._ranks]
         return self._collect_answers(pending, str(arguments[0]) if method == "call" else method)
@@ -169,8 +173,10 @@ class _RankParts:
     """Implements ``disk.parts.Parts``."""
 
     def __init__(self, ranks: Callable[..., list[Any]], policy: str, shares: Sequence[ShareSize]) -> None:
-        self._ranks, self._policy = ranks, policy
-        self.bytes, self.finite = sum(share.bytes for share in shares), all(share.finite for share in shares)
+        self._ranks = ranks
+        self._policy = policy
+        self.bytes = sum(share.bytes for share in shares)
+        self.finite = all(share.finite for share in shares)
 
     def write(self, folder: Path, stem: str) -> dict[str, FileDigest]:
         written: dict[str, FileDigest] = {}
@@ -206,7 +212,9 @@ class RankHost:
 
     def __init__(self, rank: int, world: int, here: bool, patience: float) -> None:
         """``here``: all ranks are on this machine; ``patience``: seconds that a rank waits for the others."""
-        self._rank, self._world, self._here = rank, world, here
+        self._rank = rank
+        self._world = world
+        self._here = here
         self._patience = timedelta(seconds=patience)
         self._store: dist.TCPStore | None = None
         self._weights: Arrays = {}
@@ -257,7 +265,8 @@ class RankHost:
 
     def weights_to_publish(self) -> Arrays:
         """Those of the last ``gather``; they are let go."""
-        arrays, self._weights = self._weights, {}
+        arrays = self._weights
+        self._weights = {}
         return arrays
 
     def sees(self, folder: str) -> str | None:

@@ -137,7 +137,8 @@ def check_here(cluster: Cluster, environment: Mapping[str, str] = os.environ) ->
                 raise ConfigError(
                     f"{HERE} = {port}: Ray cannot begin at that port ({why}); unset it, and Ray takes a free one"
                 ) from None
-    wanted, memory_bytes = cluster.object_store_mb * 2**20, memory_here()
+    wanted = cluster.object_store_mb * 2**20
+    memory_bytes = memory_here()
     if wanted > memory_bytes:
         raise ConfigError(
             f"object_store_mb = {cluster.object_store_mb} in the --cluster file: this machine has "

@@ -245,7 +245,8 @@ def check_gpus(wanted: Sequence[tuple[str, float]], gpus_per_machine: Sequence[f
     """Raise ConfigError, one line, where processes want more GPUs than there are: Ray would wait for them. ``wanted``:
     processes with the GPUs of each, by the table of the --cluster file that says so; ``gpus_per_machine``: of each
     machine; ``where``: as messages name them."""
-    most, gpus_in_all = max(gpus_per_machine, default=0.0), sum(gpus_per_machine)
+    most = max(gpus_per_machine, default=0.0)
+    gpus_in_all = sum(gpus_per_machine)
     for table, each in wanted:
         if each > most:
             have = f"none has more than {most:g}" if most else "there is none"

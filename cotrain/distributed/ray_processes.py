@@ -37,7 +37,10 @@ class RayProcess:
 
     def __init__(self, what: str, actor: Any, deadline: float, *, here: bool) -> None:
         """``what``: as messages name it; ``deadline``: seconds for each answer; ``here``: on this machine."""
-        self.what, self.actor, self._deadline, self._here = what, actor, deadline, here
+        self.what = what
+        self.actor = actor
+        self._deadline = deadline
+        self._here = here
         self._pid_to_come = actor.pid.remote()
         self._pid = 0
 
@@ -155,7 +158,8 @@ class RayLauncher:
 
     def actor_options(self, what: str, host: type) -> dict[str, Any]:
         """What Ray is told of the actor of a host."""
-        gpus, python = self.cluster.gpus_of(what, host.__name__), self.cluster.pythons.get(host.__name__)
+        gpus = self.cluster.gpus_of(what, host.__name__)
+        python = self.cluster.pythons.get(host.__name__)
         elsewhere = {"runtime_env": {"py_executable": python}} if python else {}
         return {"num_cpus": 0, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0, **elsewhere}
 

@@ -44,7 +44,8 @@ class EngineProcess:
     ) -> None:
         """``policies``: that it answers for; ``make_again``: makes another process in place of a lost one, with the
         present weights; ``worked``: what it does is added to it."""
-        self.policies, self.worked = policies, worked
+        self.policies = policies
+        self.worked = worked
         self._process: Process | None = process
         self._renew = make_again
         self.contexts: dict[str, int] = process.ask("context")  # of each policy, see ``ServingEngine.context``
@@ -84,7 +85,8 @@ class EngineProcess:
 
     def set_limits(self, limits: Mapping[str, int]) -> None:
         """A lost process is told when there is another."""
-        changed, self._limits = dict(limits) != self._limits, dict(limits)
+        changed = dict(limits) != self._limits
+        self._limits = dict(limits)
         if changed and self._process is not None:
             self.ask("set_limits", self._limits)
 
@@ -95,7 +97,8 @@ class EngineProcess:
 
     def hold(self, policies: Sequence[str]) -> None:
         """See ``HoldingEngine``. Errors: as ``ask``."""
-        self._held, self.pause = tuple(name for name in policies if name in self.policies), False
+        self._held = tuple(name for name in policies if name in self.policies)
+        self.pause = False
         self.ask("hold", self._held)
 
     def release(self) -> None:
@@ -126,13 +129,17 @@ class EngineProcess:
 
     def drop_process(self) -> None:
         """The process is lost, and with it all that is open."""
-        self._process, self._waiting, self._open, self.pause = None, [], {}, False
+        self._process = None
+        self._waiting = []
+        self._open = {}
+        self.pause = False
         self._past, self._counts = self.counts(), dict.fromkeys(self._counts, 0.0)
 
     def begin_turn(self, method: str) -> Any:
         """Send what was asked since the last turn; what ``end_turn`` waits for, None where nothing is open. Errors: as
         ``ask``."""
-        gone, requests = self._drop_cancelled(), []
+        gone = self._drop_cancelled()
+        requests = []
         for request, future in self._waiting:
             if not future.cancelled():
                 self._number += 1
@@ -187,7 +194,8 @@ class HostedEngines:
 
     def advance(self) -> bool:
         """Raises EngineLost when one of them is lost, once the others have answered; then nothing is open there."""
-        engines, self._paused = self._paused or self._engines, []
+        engines = self._paused or self._engines
+        self._paused = []
         answered = self._run_turn("advance", engines)
         self._paused = [engine for engine in engines if engine.pause]
         return answered or bool(self._paused)

@@ -112,7 +112,9 @@ class HostedPolicy(PolicyHandle):
     def __init__(self, name: str, spec: PolicySpec, opened: PolicyInfo, learners: Callable[[], Process]) -> None:
         """``learners``: the process that holds it now."""
         super().__init__(name, spec, opened.renderer)
-        self.changes, self._shape, self._learners = opened.changes, opened.shape, learners
+        self.changes = opened.changes
+        self._shape = opened.shape
+        self._learners = learners
 
     def update(self, terms: Sequence[LossTerm]) -> UpdateReport:
         report: UpdateReport = self._ask(LearnerHost.update, terms)

@@ -87,7 +87,9 @@ def _check_changed_weights(
     prompt = _test_prompt(handle, engines[0].context(handle.name))
     for engine in engines:
         _sample_answers(handle, prompt, engine)  # it may stay in a cache
-    state, old_tensors, version = handle.state(), handle.tensors(), handle.version
+    state = handle.state()
+    old_tensors = handle.tensors()
+    version = handle.version
     handle.load(state, perturb_weights(old_tensors, handle.name))
     try:
         publish(handle.name, version)
