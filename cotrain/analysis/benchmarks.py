@@ -125,14 +125,16 @@ def evaluate_suites(
     is_model = opening.is_model(directory)
     folder = RunDirectory(out or (Path("evals") / Path(directory).name if is_model else directory))
     judging = play.how.of_reviews or not JUDGED.keys().isdisjoint(suites)
-    recipe, judge = opening.recipe_of(directory, judging=judging), AnswerGrader()
+    recipe = opening.recipe_of(directory, judging=judging)
+    judge = AnswerGrader()
     if play.tool is not None:
         recipe = replace(recipe, roles=with_tool(recipe.roles, play.tool))
     aside = Quarantine() if play.lenient else None
     items = {name: draw_items(_load_items(name, paths[name], judge, aside, say), play.problems) for name in paths}
     if aside is not None and aside.refused:
         say(f"note: {aside.summary_line()}")
-    solver, verifier = _resolve_role(recipe, play.solver, "solver"), _resolve_role(recipe, play.verifier, "verifier")
+    solver = _resolve_role(recipe, play.solver, "solver")
+    verifier = _resolve_role(recipe, play.verifier, "verifier")
     play = replace(play, solver=solver, verifier=verifier, comparer=_resolve_role(recipe, play.comparer, "comparer"))
     claim_place(folder.path)
     if play.max_tokens is not None:
@@ -216,7 +218,8 @@ def suite_settings(
     verdicts."""
     judging = name in JUDGED
     choosers = [role for role in (play.verifier, play.comparer) if role in executor.roles and play.samples]
-    needed, roles = [play.verifier] if judging else [play.solver, *choosers], {}
+    needed = [play.verifier] if judging else [play.solver, *choosers]
+    roles = {}
     for role in needed:
         if role not in executor.roles:
             raise UnknownName(f"role (of suite {name!r})", role, executor.roles)
@@ -279,7 +282,9 @@ def play_suite(
     executor.progress = lambda total: pace.add
     with JsonlWriter(path) as file:
         for start in range(len(rows) // each, len(items), CHUNK):
-            chunk, step, split = items[start : start + CHUNK], EVALUATION_STEP - start // CHUNK, f"suite/{name}"
+            chunk = items[start : start + CHUNK]
+            step = EVALUATION_STEP - start // CHUNK
+            split = f"suite/{name}"
             if name in JUDGED:
                 new = judge_fixed_solutions(executor, chunk, play.verifier, play.reviews, step=step, split=split)
             else:
@@ -312,7 +317,8 @@ def attempt_rows(
     verifier = play.verifier if play.verifier in executor.roles else None
     solve = partial(attempt_task, solver=play.solver, reviews=play.reviews)
     comparing = play.comparer in executor.roles and play.samples > 0  # all samples of a problem in one episode, or each
-    attempt, each = partial(solve, verifier=verifier), play.samples if comparing else 1
+    attempt = partial(solve, verifier=verifier)
+    each = play.samples if comparing else 1
     asked = partial(attempt_and_compare, attempt=attempt, comparer=play.comparer, n=each) if comparing else attempt
     sampled = executor.collect(asked, tasks, step=step, split=split, group_size=play.samples // each)
     greedy = executor.greedy_copy().collect(partial(solve, verifier=None), tasks, step=step, split=split, group_size=1)

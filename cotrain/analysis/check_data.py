@@ -237,17 +237,33 @@ def _read_questions(path: Path, schema: Schema, *, unanswered: bool) -> tuple[li
         code = next((kind for kind, mark in CODE.items() if mark in row), None)
         if "steps" in row and "label" in row:
             sample = solution_of_row(row, where, "")
-            asked, answer, given, columns = sample.problem, None, " ".join(sample.steps), ("", "")
-            shown, unread, kind = sample.problem, sample.unread, "review"
+            asked = sample.problem
+            answer = None
+            given = " ".join(sample.steps)
+            columns = ("", "")
+            shown = sample.problem
+            unread = sample.unread
+            kind = "review"
         elif code is not None:
             program = ROW_READERS[code](row, where)
-            asked, answer, given, columns = program.asked, None, "", ("", "")
-            shown, unread, kind = program.question, program.unread, code
+            asked = program.asked
+            answer = None
+            given = ""
+            columns = ("", "")
+            shown = program.question
+            unread = program.unread
+            kind = code
         else:
             found = row_of(row, schema.question, schema.answer, where, unanswered)
-            asked, answer, given, columns = found.question, found.answer, "", found.columns
-            shown, unread, kind = found.prompt, found.unread, "problem"
-        words, key = words_in(normal_question(asked)), question_key(asked)
+            asked = found.question
+            answer = found.answer
+            given = ""
+            columns = found.columns
+            shown = found.prompt
+            unread = found.unread
+            kind = "problem"
+        words = words_in(normal_question(asked))
+        key = question_key(asked)
         whole = f"{key} {question_key(given)}" if given else key
         number = int(where.rpartition(" ")[2])
         worked = _worked_text(row)
@@ -336,7 +352,8 @@ def _check_worked_texts(
     """How many worked texts the format ``answer`` reads, and reads as the gold answer; ``faults`` takes the others."""
     texts = [q for q in questions if q.worked and q.worked != q.answer]
     solutions = [tagged_solution(q.worked) if answer == TAGS else free_solution(q.worked, answer) for q in texts]
-    unread, wrong = [], []
+    unread = []
+    wrong = []
     pace = ProgressPrinter(len(texts), "{} worked texts compared with their answers", say)
     for question, solution in zip(texts, solutions, strict=True):
         pace.add()
@@ -430,7 +447,8 @@ def _find_unreadable(
         if question.answer is not None:
             rows.setdefault(question.answer, []).append(question.number)
     with ThreadPoolExecutor(workers) as threads:
-        pace, grades = ProgressPrinter(len(rows), "{} gold answers tried", say), []
+        pace = ProgressPrinter(len(rows), "{} gold answers tried", say)
+        grades = []
         for grade in threads.map(lambda gold: pool.grade(gold, "0"), rows):
             grades.append(grade)
             pace.add()

@@ -54,7 +54,8 @@ from cotrain.runs.directory import RunDirectory, resolved_json
 from cotrain.storage.kept_work import claim_place, kept_work, stamp_of
 from cotrain.storage.ledger import Ledger
 
-FILE, FORMAT = "reviewed.json", 1
+FILE = "reviewed.json"
+FORMAT = 1
 _ALREADY_GRADED = NoGrader(reason="graded in training")  # the ledger has the grades; nobody asks again
 SHOWN = ("balanced_accuracy", "mcc", "error_precision", "error_recall", "error_f1", "false_positive_rate")
 
@@ -105,7 +106,8 @@ def review_rollouts(
         unknown = f", of {some} nobody knows" if (some := solutions.right.count(None)) else ""
         drawn = count_of(len(solutions.right), "solution")
         say(f"step {step + 1}: {drawn}, {solutions.right.count(True)} are right{unknown}")
-    all_solutions, own_places = [solutions for _, solutions in samples], [point_of_step[step] for step, _ in samples]
+    all_solutions = [solutions for _, solutions in samples]
+    own_places = [point_of_step[step] for step, _ in samples]
     depends_on = {
         "what": "reviewed",
         "points": [[point_stamp(point.run, point.step), point.model] for point, _ in judges],
@@ -140,7 +142,8 @@ def with_reference(recipe: Recipe, judge: Role, model: str) -> Recipe:
     """The recipe with a judge from outside. It is asked as the run's verifier is, if both know the package's short
     formats or neither does; else as recipes ask a verifier that begins with this model. Raises ModelError for one that
     is not there."""
-    own, reference = recipe.policies[judge.policy], frozen(model)
+    own = recipe.policies[judge.policy]
+    reference = frozen(model)
     if reference.head:
         model_directory(model)
     asked = replace(judge, policy=REFERENCE)
@@ -198,7 +201,9 @@ def cohen_kappa(sums: Sums) -> Array:
     """Cohen's κ (Cohen 1960): agreement beyond what the two shares of "right" give by chance, 0 for chance and 1 for
     full agreement; NaN where chance alone agrees always."""
     n = np.sum([sums[cell] for cell in PAIR_CELLS], axis=0)
-    first, second, agree = sums["both"] + sums["first"], sums["both"] + sums["second"], sums["both"] + sums["neither"]
+    first = sums["both"] + sums["first"]
+    second = sums["both"] + sums["second"]
+    agree = sums["both"] + sums["neither"]
     chance = first * second + (n - first) * (n - second)
     return ratio(n * agree - chance, n * n - chance)
 
@@ -232,7 +237,8 @@ def sample_solutions(
     solutions: list[tuple[Trace, Solution, bool | None, str]] = []
     for episode in Ledger(Path(directory) / "episodes").read(step):
         for trace in episode.traces:
-            right, problem = CORRECT.of(trace), PROBLEM.of(trace)
+            right = CORRECT.of(trace)
+            problem = PROBLEM.of(trace)
             if trace.parent is not None or problem is None:
                 continue
             if right is None and (trace.failure is not None or not unknown):
@@ -244,7 +250,9 @@ def sample_solutions(
     if len(solutions) > rollouts:
         places = sorted(rng_of("reviewed", step).sample(range(len(solutions)), rollouts))
         solutions = [solutions[place] for place in places]
-    attempts, rights, task_numbers = [], [], dict[tuple[int, str], int]()
+    attempts = []
+    rights = []
+    task_numbers = dict[tuple[int, str], int]()
     for trace, solution, right, problem in solutions:
         key = (trace.address.task, problem)
         if key not in task_numbers:

@@ -43,7 +43,9 @@ from cotrain.trainer.checks import check_measured
 from cotrain.trainer.evaluation import EVALUATION_STEP, evaluation_seed
 from cotrain.trainer.trainer import CoTrainer
 
-FILE, FORMAT, RIVAL = "seats.json", 1, "rival"
+FILE = "seats.json"
+FORMAT = 1
+RIVAL = "rival"
 SHOWN = ("balanced_accuracy", "mcc")  # of the judge
 
 
@@ -157,7 +159,8 @@ def seat_trainers(
 ) -> Iterator[CoTrainer]:
     """For each column the policies of the row's run at its step, and as ``rival`` the one that plays ``seat`` in the
     column's run at its step. One trainer serves all columns whose models are alike: only the rival's weights change."""
-    trainer, spec = None, None
+    trainer = None
+    spec = None
     for column in columns:
         recipe = recipes[column.run]
         name = recipe.roles[seat].policy
@@ -180,7 +183,9 @@ def _as_rival(
     name: str, tensors: Mapping[str, Mapping[str, Any]], documents: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """State and tensors of a policy of a checkpoint; an adapter's have the policy's name in theirs."""
-    state, own_prefix, rival_prefix = documents["state"]["policies"][name], f".policy-{name}.", f".policy-{RIVAL}."
+    state = documents["state"]["policies"][name]
+    own_prefix = f".policy-{name}."
+    rival_prefix = f".policy-{RIVAL}."
     moments = [moment.replace(own_prefix, rival_prefix) for moment in state["optimizer"]]
     return {**state, "optimizer": moments}, {
         key.replace(own_prefix, rival_prefix): one for key, one in tensors[name].items()
@@ -194,7 +199,8 @@ def _open_trainer(row: RunPoint, recipe: Recipe, rival: Policy, seat: str, devic
         policies={**recipe.policies, RIVAL: rival},
         roles={**recipe.roles, RIVAL: replace(recipe.roles[seat], policy=RIVAL)},
     )
-    trainer, checkpoint = CoTrainer(both, backend=LocalBackend(device)), _checkpoint_of(row)
+    trainer = CoTrainer(both, backend=LocalBackend(device))
+    checkpoint = _checkpoint_of(row)
     if checkpoint is not None:
         tensors, documents = checkpoint.load()
         policies = {**documents["state"]["policies"], RIVAL: trainer.policies[RIVAL].state()}

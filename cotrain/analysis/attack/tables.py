@@ -137,7 +137,8 @@ def _passed_examples(outcomes: Sequence[AttemptOutcome]) -> list[AttemptOutcome]
 
 
 def _example_row(one: AttemptOutcome, tasks: Sequence[Task], judge: Role) -> dict[str, Any]:
-    task, injection = tasks[one.attempt.problem], one.attempt.injection
+    task = tasks[one.attempt.problem]
+    injection = one.attempt.injection
     return {
         "string": "" if injection is None else injection.text,
         "task": task.id,
@@ -166,7 +167,8 @@ def lines_of(found: Mapping[str, Any]) -> list[str]:
 
 
 def _table_line(name: str, row: Mapping[str, Any], change: Mapping[str, Any] | None) -> str:
-    estimate, change_text = row["false_positive_rate"], ""
+    estimate = row["false_positive_rate"]
+    change_text = ""
     rate_text = (
         "–" if estimate["value"] is None else f"{estimate['value']:.3f} [{estimate['low']:.3f}, {estimate['high']:.3f}]"
     )

@@ -42,11 +42,13 @@ from cotrain.storage.kept_work import KeptWork, claim_place, kept_work
 from cotrain.trainer.checks import check_measured, check_servers_answer
 from cotrain.trainer.evaluation import EVALUATION_STEP, evaluation_seed
 
-FILE, FORMAT = "xplay.json", 1
+FILE = "xplay.json"
+FORMAT = 1
 PAIR_STATISTICS: dict[str, Statistic] = {**rate_statistics(), "mcc": MCC, "false_positive_rate": Share("fp", "tn fp")}
 SHOWN = ("balanced_accuracy", "mcc", "false_positive_rate", "true_positive_rate")
 REFERENCE = "outside_judge"  # policy and role of a model that judges beside the verifiers
-BEST, RIGHT = Share("best", "problems"), Share("right", "all")
+BEST = Share("best", "problems")
+RIGHT = Share("right", "all")
 
 Say = Callable[[str], None]
 
@@ -172,7 +174,8 @@ def judged_cells(
     )
     for place, (point, recipe) in enumerate(judges):
         trainer = opening.load_trainer(point.run, recipe=recipe, step=point.step, device=device)
-        player, judge = trainer.make_runner(evaluation_seed(judges[0][1].seed)), REFERENCE if point.model else role
+        player = trainer.make_runner(evaluation_seed(judges[0][1].seed))
+        judge = REFERENCE if point.model else role
         outcomes.append([])
         for i, mine in enumerate(solutions):
             where = split.format(i)
@@ -215,7 +218,8 @@ def draw_solutions(
     """``n`` graded solutions of each problem, kept in ``work``; what could not be graded is left out."""
     make = partial(_draw_graded, point, recipe, tasks, n, split, device, pace)
     written = make() if work is None else work.part(f"solutions of {point.run} after step {point.step}", make)
-    attempts, right = [], []
+    attempts = []
+    right = []
     for problem, role, text, correct in written:
         parsed = recipe.roles[role].parse_reply(text, {})
         solution = parsed if isinstance(parsed, Solution) else None
@@ -255,7 +259,8 @@ def pair_figures(
     for outcome, right in zip(outcomes, solutions.right, strict=True):
         if right is not None:
             by_problem.setdefault(outcome.attempt.problem, []).append((outcome, right))
-    counts, best = {}, {}
+    counts = {}
+    best = {}
     for problem, graded_outcomes in by_problem.items():
         final_verdicts = [(outcome.final, right) for outcome, right in graded_outcomes if not outcome.refused]
         counts[problem] = confusion_counts([(right, final) for final, right in final_verdicts])

@@ -276,7 +276,8 @@ def read_labels(path: Path, run: ForeignRun) -> tuple[dict[str, bool], int]:
     for number, line in lines_of(path):
         where = f"{path}, row {number}"
         row = object_of(line, where)
-        address, right = str(row.get("id")), row.get("right")
+        address = str(row.get("id"))
+        right = row.get("right")
         if address not in by_address:
             raise DataError(f"{where}: id is {address!r:.40}, which these rollouts do not have; give the same files")
         if row.get("text", _digest(by_address[address])) != _digest(by_address[address]):
@@ -435,7 +436,8 @@ def _stratified_share(strata: Sequence[Stratum], labels: Labels) -> _StratifiedS
     everything = sum(size for size, _, _ in counted)
     value = smooth = variance = 0.0
     for size, wrong, count in counted:
-        weight, near = size / everything, (wrong + 0.5) / (count + 1)
+        weight = size / everything
+        near = (wrong + 0.5) / (count + 1)
         value += weight * wrong / count
         smooth += weight * near
         variance += weight**2 * (1 - count / size) * near * (1 - near) / count
@@ -445,11 +447,13 @@ def _stratified_share(strata: Sequence[Stratum], labels: Labels) -> _StratifiedS
 def _ratio_rate(top: _StratifiedShare, top_size: int, other: _StratifiedShare, other_size: int) -> Estimate:
     """``top``'s errors as a share of the answers of their class: FP / (FP + TN), where TN are the rejected answers that
     are no errors."""
-    errors, rest = top_size * top.value, other_size * (1 - other.value)
+    errors = top_size * top.value
+    rest = other_size * (1 - other.value)
     if errors + rest <= 0.0:
         return Estimate(value=math.nan, low=-math.inf, high=math.inf, n=top.labels + other.labels)
     value = errors / (errors + rest)
-    soft_errors, soft_rest = top_size * top.smooth, other_size * (1 - other.smooth)
+    soft_errors = top_size * top.smooth
+    soft_rest = other_size * (1 - other.smooth)
     whole = soft_errors + soft_rest
     spread = (soft_rest * top_size) ** 2 * top.variance + (soft_errors * other_size) ** 2 * other.variance
     low, high = _wilson(value, soft_errors / whole, spread / whole**4, top.labels + other.labels)

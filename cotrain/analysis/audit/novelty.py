@@ -320,7 +320,8 @@ def _liking_of(habit: _Habit, answers: _Answers) -> _Liking:
             pairs.append((having, lacking))
     weights = [len(having) * len(lacking) / (len(having) + len(lacking)) for having, lacking in pairs]
     if sum(weights) < LEAST_BOTH:
-        pairs, weights = [([place for place in answers.last if place in habit.places], [*answers.first])], [1.0]
+        pairs = [([place for place in answers.last if place in habit.places], [*answers.first])]
+        weights = [1.0]
     total = sum(weights)
     accepted_with = accepted_without = variance = 0.0
     for weight, (having, lacking) in zip(weights, pairs, strict=True):

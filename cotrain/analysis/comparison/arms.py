@@ -58,7 +58,8 @@ def parse_arm(text: str) -> Arm:
     does a value, ``spiral:game=race.py:RACE``."""
     head, *rest = text.split(":")
     if head.endswith(".py") and rest:
-        head, rest = f"{head}:{rest[0]}", rest[1:]
+        head = f"{head}:{rest[0]}"
+        rest = rest[1:]
     if text.count("[") != text.count("]"):
         raise ConfigError(f"arm {text!r}: a bracket is not closed; write lists as in ratio=[2,1]")
     arguments: dict[str, Any] = {}

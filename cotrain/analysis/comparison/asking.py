@@ -55,7 +55,8 @@ def _fixed_settings(recipe: Recipe, chosen: Collection[str]) -> list[str]:
     fields = {"solver": "answer_format", "verifier": "verdict_format"}
     found = []
     for name, field in fields.items():
-        role, path = recipe.roles.get(name), f"roles.{name}.{field}="
+        role = recipe.roles.get(name)
+        path = f"roles.{name}.{field}="
         if role is None or is_package_model(recipe, role) or any(one.startswith(path) for one in chosen):
             continue
         if role.parse is parse_solution if name == "solver" else role.words:

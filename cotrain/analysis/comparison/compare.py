@@ -61,7 +61,9 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
     arms = distinct_arms(plan.arms)
     if not plan.changed_code:
         _check_code_unchanged(plan, arms)
-    recipes, task_flags, source = plan.make_recipes(arms), plan.problem_arguments, plan.task_argument()
+    recipes = plan.make_recipes(arms)
+    task_flags = plan.problem_arguments
+    source = plan.task_argument()
     how = AnswerFormat(**{field.name: getattr(plan, field.name) for field in fields(AnswerFormat)})
     begun_labels = {arm.label for arm in arms if (plan.out / arm.slug).exists()}
     answers = asking.answer_settings(recipes, how, out=plan.out, device=plan.device, say=say, begun=begun_labels)
@@ -166,7 +168,8 @@ def claim_directory(plan: ComparisonPlan, arms: Sequence[Arm]) -> None:
     names = [name for name in ComparisonPlan.__dataclass_fields__ if name not in free]
     settings: dict[str, Any] = json.loads(json.dumps({name: getattr(plan, name) for name in names}))
     settings |= {"arms": [arm.label for arm in arms]}
-    out, path = plan.out, plan.out / "settings.json"
+    out = plan.out
+    path = plan.out / "settings.json"
     entries = [one for one in out.iterdir() if not one.name.startswith(".")] if out.is_dir() else []
     if out.is_file() or (entries and not path.exists()):
         raise ConfigError(f"{out} holds something else than a comparison; choose another --out")

@@ -47,7 +47,9 @@ def _forecast_words(plan: ComparisonPlan, recipe: Recipe) -> str:
         phase.name: (phase.tasks or recipe.tasks_per_step) * (phase.group_size or recipe.group_size)
         for phase in recipe.schedule.phases
     }
-    counts, evaluation, length = phase_counts(plan, recipe), recipe.evaluation, run_length(plan, recipe)
+    counts = phase_counts(plan, recipe)
+    evaluation = recipe.evaluation
+    length = run_length(plan, recipe)
     each = ", ".join(f"{count} {name} × {episodes_by_phase[name]} episodes" for name, count in counts.items())
     ends = (
         ""

@@ -64,7 +64,8 @@ def collect_run(folder: Path, seed: int, policy: str) -> dict[str, Any]:
     RunDirectoryError where a file is not as the run wrote it."""
     directory = RunDirectory(folder)
     manifest.verify_files(directory)
-    costs, curve = costs_of(folder), []
+    costs = costs_of(folder)
+    curve = []
     parts = dict.fromkeys(PARTS, 0)
     for row in read_jsonl(folder / "metrics.jsonl"):
         if row.get("kind") == "evaluation":

@@ -102,7 +102,8 @@ class Study:
 def read_study(path: Path, *, workers: int | None = None, device: str = "cpu", changed_code: bool = False) -> Study:
     """Read and check a study file. Raises ConfigError and UnknownName, one line each."""
     try:
-        table, content = read_toml(path), content_of_file(path, MOST_BY_HAND)
+        table = read_toml(path)
+        content = content_of_file(path, MOST_BY_HAND)
     except DataError as error:
         raise ConfigError(f"{error}; expected TOML: the file of a study") from error
     for key in table:
@@ -258,7 +259,8 @@ def shipped_studies() -> dict[str, Path]:
 def study_path(text: str) -> Path:
     """The file that ``text`` means: a file, or the name of a study that comes with the package. Raises UnknownName for
     a name that is none, ConfigError for a path without a file."""
-    path, studies = Path(text), shipped_studies()
+    path = Path(text)
+    studies = shipped_studies()
     if path.is_file():
         return path
     if text in studies:
