@@ -45,7 +45,8 @@ def held_out_run(curves: Curves) -> SeedRun:
 
 def training_run(curves: Curves) -> SeedRun:
     """The steps of one run, in blocks."""
-    rows, spent = curves.rows, curves.spent_by_row()
+    rows = curves.rows
+    spent = curves.spent_by_row()
     size = max(1, -(-len(rows) // BLOCKS))
     points = []
     for at in range(0, len(rows), size):

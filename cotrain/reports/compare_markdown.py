@@ -43,7 +43,9 @@ NEEDED_LEAD = "Where the mean curve first passes the level; in brackets the smal
 
 def comparison_markdown(compare: Mapping[str, Any], pictures: Sequence[str]) -> str:
     """The whole file. ``compare`` is the content of compare.json with its table; ``pictures`` are files beside it."""
-    runs, rows, budgets = runs_of(compare), compare["table"], compare["budgets"]
+    runs = runs_of(compare)
+    rows = compare["table"]
+    budgets = compare["budgets"]
     roles = roles_in({row["metric"] for row in rows})
     shown_rows = [row for row in rows if _is_shown(row, roles)]
     parts = [f"# {', '.join(escape_markdown(name) for name in runs)}", _setting_list(compare, runs)]

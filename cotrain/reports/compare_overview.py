@@ -225,7 +225,8 @@ def _count_in_file(number: Any, thing: str) -> str:
 
 def about_sentences(compare: Mapping[str, Any]) -> list[str]:
     """What a page says of the whole comparison, a sentence each."""
-    equal, budget = compare.get("equal"), compare.get("budget")
+    equal = compare.get("equal")
+    budget = compare.get("budget")
     batches = _count_in_file(compare.get("batches"), "batch")
     sentences = []
     if equal == "updates":

@@ -127,7 +127,8 @@ def _level_values(means: Mapping[str, Points], budget: float, axis: str) -> list
     reference_levels = [
         (y, f"what {reference} has after {amount_text(x, axis)} {UNITS[axis]}") for x, y in ends if y > curve[0][1]
     ]
-    start, top = max(mean[0][1] for mean in means.values()), max(y for mean in means.values() for _, y in mean)
+    start = max(mean[0][1] for mean in means.values())
+    top = max(y for mean in means.values() for _, y in mean)
     return reference_levels + [(y, "") for y in axis_ticks(start, top, ROUND_LEVELS) if start < y]
 
 

@@ -249,7 +249,9 @@ def _table_rows(runs: Runs, at: str, budget: float) -> list[dict[str, Any]]:
         for name in names:
             if not final[name] and not start[name]:
                 continue
-            change, words, smallest = None, "", None
+            change = None
+            words = ""
+            smallest = None
             if reference not in (None, name):
                 change = over_seeds_and_problems(
                     _seed_differences(runs[name], runs[reference], final, name, reference, metric, at)

@@ -180,7 +180,8 @@ def _share_range(arms: Mapping[str, Mapping[str, Any]]) -> float:
 def comparison_tables(compare: Mapping[str, Any], runs: Runs) -> dict[str, Any]:
     """What compare.json says: sentences, tables of figures, tables of text."""
     with_rows = with_table(compare)
-    rows, budgets = with_rows["table"], with_rows["budgets"]
+    rows = with_rows["table"]
+    budgets = with_rows["budgets"]
     names = list(runs)
     cells = [
         _titled_table("At the start and at the end", "", headline_cells(with_rows)),

@@ -79,7 +79,8 @@ def _problems_and_rollouts(together: ComparedRuns) -> tuple[dict[str, Any], dict
             episodes_left -= member.episodes
     sides = together.shared_problems(seeds[0])
     details: dict[str, Any] = {}
-    size, kept = 0, []
+    size = 0
+    kept = []
     for problem in sides["problems"][:PROBLEMS]:
         for place, arm in enumerate(together.arms):
             found = problem["arms"].get(redact_texts(arm))

@@ -51,10 +51,12 @@ class RolloutCounts:
 
     def count_review(self, speech: Json, review: Json, kind: str | None) -> None:
         """One review of a solution whose truth is known; ``kind``: of the solution's first error."""
-        right, final = bool_or_none(CORRECT.name, speech["metadata"]), bool_or_none(FINAL.name, review["findings"])
+        right = bool_or_none(CORRECT.name, speech["metadata"])
+        final = bool_or_none(FINAL.name, review["findings"])
         if right is None:
             return
-        role, review_counts = str(review["role"]), [0.0] * (len(COUNTS) + 3 * BINS)
+        role = str(review["role"])
+        review_counts = [0.0] * (len(COUNTS) + 3 * BINS)
         review_counts[COUNTS.index("unread" if final is None else confusion_cell(right, final))] += 1
         for ok, verdict in step_verdict_pairs(speech, review):
             review_counts[COUNTS.index("step_" + confusion_cell(ok, verdict))] += 1
@@ -113,7 +115,8 @@ def best_of_n(scored: Sequence[tuple[float, bool]], n: int) -> tuple[float, floa
     """Of the best of ``n`` drawn from a group: what its judge says, the chance that it is right, and that any of the n
     is."""
     order = sorted(scored, key=lambda one: -one[0])
-    size, subsets = len(order), comb(len(order), n)
+    size = len(order)
+    subsets = comb(len(order), n)
     mean_score = right_chance = 0.0
     start = 0
     while start < size:
@@ -136,7 +139,8 @@ def vote_agreement(answers: Sequence[str | None]) -> list[bool | None]:
 
 def step_verdict_pairs(speech: Json, review: Json) -> list[tuple[bool, bool]]:
     """(truth, verdict) of each step that both know; [] where they count differently."""
-    true, verdicts = speech["metadata"].get(STEP_OK.name), review["findings"].get(VERDICTS.name)
+    true = speech["metadata"].get(STEP_OK.name)
+    verdicts = review["findings"].get(VERDICTS.name)
     if not isinstance(true, list) or not isinstance(verdicts, list) or len(true) != len(verdicts):
         return []
     return [(ok, v) for ok, v in zip(true, verdicts, strict=True) if isinstance(ok, bool) and isinstance(v, bool)]
@@ -144,7 +148,8 @@ def step_verdict_pairs(speech: Json, review: Json) -> list[tuple[bool, bool]]:
 
 def finds_first_error(speech: Json, review: Json) -> bool | None:
     """Is the first step that a review calls wrong the first that is? None where no step is, or the review has none."""
-    true, verdicts = speech["metadata"].get(STEP_OK.name), review["findings"].get(VERDICTS.name)
+    true = speech["metadata"].get(STEP_OK.name)
+    verdicts = review["findings"].get(VERDICTS.name)
     if not isinstance(true, list) or False not in true or not isinstance(verdicts, list) or len(true) != len(verdicts):
         return None
     return False in verdicts and verdicts.index(False) == true.index(False)
@@ -152,7 +157,8 @@ def finds_first_error(speech: Json, review: Json) -> bool | None:
 
 def first_error_reason(speech: Json) -> str | None:
     """The reason of the first wrong step; None where none is known."""
-    reasons, first = speech["metadata"].get(STEP_REASONS.name), speech["metadata"].get(FIRST_WRONG.name)
+    reasons = speech["metadata"].get(STEP_REASONS.name)
+    first = speech["metadata"].get(FIRST_WRONG.name)
     true = speech["metadata"].get(STEP_OK.name)
     if first is None and isinstance(true, list) and False in true:
         first = true.index(False)

@@ -58,7 +58,8 @@ def size_text(count: float) -> str:
     """Bytes: ``3.4 MB``."""
     place = 0
     while count >= 999.5 and place < len(UNITS) - 1:
-        count, place = count / 1000, place + 1
+        count = count / 1000
+        place = place + 1
     return f"{count:.0f} {UNITS[place]}" if place == 0 or count >= 99.5 else f"{count:.1f} {UNITS[place]}"
 
 
@@ -200,7 +201,9 @@ class Curves:
     def chart_columns(self) -> dict[str, Any]:
         """Everything that a page draws of training: x axes, series, and at which share of a point's rows each policy
         was trained."""
-        count, rows, sums = len(self.rows), self.rows, self._running_sums()
+        count = len(self.rows)
+        rows = self.rows
+        sums = self._running_sums()
         every = max(1, math.ceil(count / POINTS))
         spans = [(at, min(count, at + every)) for at in range(0, count, every)]
         axes = [name for name in AXES if any(name in row for row in rows[:1])]
@@ -240,7 +243,8 @@ class Curves:
 
     def spent_at_steps(self, steps: Sequence[float]) -> list[Values]:
         """The same after each of these steps; step −1 is the start."""
-        spent, passed = self.spent_by_row(), [row["step"] for row in self.rows]
+        spent = self.spent_by_row()
+        passed = [row["step"] for row in self.rows]
         nothing = dict.fromkeys(spent[0] if spent else ("batches",), 0.0)
         return [spent[at - 1] if (at := bisect.bisect_right(passed, step)) else nothing for step in steps]
 
@@ -251,7 +255,9 @@ class Curves:
     def _running_sums(self) -> list[Values]:
         """For each row what is summed from the first one on: operations, seconds, updates of each policy; and whether
         it was trained."""
-        flops, spent, sums_by_row = 0.0, 0.0, []
+        flops = 0.0
+        spent = 0.0
+        sums_by_row = []
         updates = dict.fromkeys((p.split("/")[-1] for p in self._policy_names("p/")), 0.0)
         counted = any(self._flops)
         for row, operations in zip(self.rows, self._flops, strict=True):
@@ -283,7 +289,8 @@ def _span_means(
 
 def _span_ends(rows: Sequence[Values], spans: Sequence[tuple[int, int]], name: str) -> list[float]:
     """The axis at the last row of each point, never falling."""
-    found, last = [], 0.0
+    found = []
+    last = 0.0
     for _, end in spans:
         last = max(last, rows[end - 1].get(name, last))
         found.append(_six_digits(last))

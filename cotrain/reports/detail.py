@@ -64,7 +64,8 @@ def training_status(trace: Json, objectives: Json | None) -> str:
 def objectives_in_phase(recipe: Json, phase: str) -> dict[str, Json] | None:
     """The objectives of a phase by name, as ``recipe.json`` has them; None where it does not name the phase."""
     settings = _nested_mapping(recipe, "settings")
-    phases, objectives = _nested_mapping(settings, "schedule").get("phases"), _nested_mapping(settings, "objectives")
+    phases = _nested_mapping(settings, "schedule").get("phases")
+    objectives = _nested_mapping(settings, "objectives")
     for saved_phase in phases if isinstance(phases, list) else ():
         names = saved_phase.get("objectives") if isinstance(saved_phase, dict) else None
         if isinstance(names, list) and saved_phase.get("name") == phase:
@@ -73,7 +74,8 @@ def objectives_in_phase(recipe: Json, phase: str) -> dict[str, Json] | None:
 
 
 def _roles_of_objective(objective: Json) -> Sequence[str]:
-    role, extra = objective.get("role"), objective.get("extra_roles")
+    role = objective.get("role")
+    extra = objective.get("extra_roles")
     return [*(role if isinstance(role, list) else [str(role)]), *(extra if isinstance(extra, list) else [])]
 
 

@@ -67,7 +67,8 @@ def compare_runs(one: RunView, other: RunView, rollout: str | None = None) -> di
 
 def unequal_settings(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Dotted path and both values of every setting that is not the same; None where there is none."""
-    flat_a, flat_b = flatten_settings(a), flatten_settings(b)
+    flat_a = flatten_settings(a)
+    flat_b = flatten_settings(b)
     for name in dict.fromkeys([*flat_a, *flat_b]):
         if flat_a.get(name) != flat_b.get(name):
             yield name, flat_a.get(name), flat_b.get(name)
@@ -171,7 +172,8 @@ def _figure_differences(a: Mapping[str, Estimate], b: Mapping[str, Estimate]) ->
     """Every final figure of either, headlines first. ``apart``: the intervals do not touch."""
     rows = []
     for key in sorted({*a, *b}, key=lambda key: (table_rank(key), key)):
-        estimate_a, estimate_b = a.get(key), b.get(key)
+        estimate_a = a.get(key)
+        estimate_b = b.get(key)
         apart = (
             estimate_a is not None
             and estimate_b is not None

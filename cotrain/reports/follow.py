@@ -40,7 +40,9 @@ class JsonlReader:
             return [], was_cut
 
     def _begin_again(self) -> None:
-        self._end, self._before, self.damaged = 0, b"", 0
+        self._end = 0
+        self._before = b""
+        self.damaged = 0
 
     def _read_from(self, file: BufferedReader) -> tuple[list[dict[str, Any]], bool]:
         file.seek(self._end - len(self._before))

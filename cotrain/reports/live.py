@@ -57,7 +57,8 @@ class LiveTable:
         console: Console | None = None,
         directory: Path | None = None,  # of the run, whose rollouts are shown now and then
     ) -> None:
-        self._ends, self._spent = ends, dict(spent or {})
+        self._ends = ends
+        self._spent = dict(spent or {})
         budget = any(ends.get(name) for name in ("tokens", "flops", "seconds"))
         self._total = None if budget else int(ends["steps"])  # of steps, where they end the run
         self._console = console or Console(highlight=False, force_terminal=sys.stdout.isatty())
@@ -84,7 +85,8 @@ class LiveTable:
 
     def __exit__(self, *error: object) -> None:
         self._is_over = True
-        display, self._display = self._display, None
+        display = self._display
+        self._display = None
         if display is not None:
             display.stop()
 
@@ -118,7 +120,8 @@ class LiveTable:
             return
         lines = read_glimpse(self._directory, int(step), self._console.width)
         if lines:
-            self._glimpse, self._glimpsed = lines, now
+            self._glimpse = lines
+            self._glimpsed = now
 
     def remind(self) -> None:
         """Say that a step goes on, where there is no table and nothing was said for a minute."""
@@ -174,7 +177,8 @@ class LiveTable:
             trend_keys = (*(f"{role}/{c}" for c in reversed(COLUMNS)), *_reward_keys(row, role))
             trend = next((self._history[key] for key in trend_keys if key in self._history), ())
             shares = [_share_text(row.get(f"{role}/{c}")) for c in COLUMNS]
-            rate, bars = token_rate(row, role, self._seconds[-1]), spark_line(tuple(trend)[-TREND:])
+            rate = token_rate(row, role, self._seconds[-1])
+            bars = spark_line(tuple(trend)[-TREND:])
             table.add_row(*(Text(escape_terminal(cell, 60)) for cell in (role, rewards, *shares, rate, bars)))
         learning_lines = [Text("; ".join(learning_texts(row)), style="dim")] if learning_texts(row) else []
         glimpse = [Text(), *(Text(line, no_wrap=True) for line in self._glimpse)] if self._glimpse else []

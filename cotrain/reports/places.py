@@ -33,7 +33,9 @@ def find_places(root: Path) -> list[ViewPlace]:
     folder holds none of them."""
     if not root.is_dir():
         raise RunDirectoryError(f"no run directory at {root}; give the directory that `cotrain run` printed")
-    studies, comparisons, runs = [], [], []
+    studies = []
+    comparisons = []
+    runs = []
     for path in _walk_folders(root):
         name = str(path.relative_to(root)) if path != root else path.resolve().name
         if (path / "study.json").is_file():

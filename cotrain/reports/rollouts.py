@@ -40,7 +40,12 @@ FIELDS = (
     "tokens", "version",
     "problem", "answer", "rewards", "error", "vote", "score",
 )  # fmt: skip
-UNREAD, REVIEW_UNREAD, TRUNCATED, TOOL_FAILED, LEFT_OUT, UNSOUND = 1, 2, 4, 8, 16, 32
+UNREAD = 1
+REVIEW_UNREAD = 2
+TRUNCATED = 4
+TOOL_FAILED = 8
+LEFT_OUT = 16
+UNSOUND = 32
 STEP_BELIEVED, STEP_DOUBTED, FIRST_FOUND, FIRST_MISSED = 64, 128, 256, 512  # by at least one review
 FINE = ("ok", "no output")  # what a call of a tool may end in
 SHORT = 180  # characters of a problem and of an answer in a row
@@ -126,7 +131,8 @@ class Rollouts:
         try:
             episodes, odd = read_episodes(self.ledger.path, member)
         except (OSError, ValueError, zlib.error):
-            episodes, odd = [], 0
+            episodes = []
+            odd = 0
             self.damaged.append(member.step)
         with self._lock:
             self._read[member.step] = member
@@ -224,7 +230,8 @@ class Rollouts:
     def _add_episode(self, episode: Json, counts: RolloutCounts) -> None:
         """Rows and counts of one episode; none of either where it raises."""
         traces = join_trajectories(episode["traces"])
-        rows, reviewed = [], []
+        rows = []
+        reviewed = []
         for speech in traces:
             if speech.get("parent") is None:
                 address = address_text(speech)
@@ -245,13 +252,15 @@ class Rollouts:
         readable = [final for final in finals if final is not None]
         yes = sum(readable)
         verdict = None if 2 * yes == len(readable) else 2 * yes > len(readable)
-        parsed, truth = speech["findings"], speech["metadata"]
+        parsed = speech["findings"]
+        truth = speech["metadata"]
         right = bool_or_none(CORRECT.name, truth)
         rewards = mean_rewards(speech)
         weights = self._weights.get(role)
         total = sum(v * (weights.get(n, 0.0) if weights else n not in NOT_PAID) for n, v in rewards.items())
         paid = [[self._intern_text("signals", n), round(v, 4)] for n, v in rewards.items()]
-        answer, kind = parsed.get(ANSWER.name), first_error_reason(speech)
+        answer = parsed.get(ANSWER.name)
+        kind = first_error_reason(speech)
         probabilities = [p for review in reviews if (p := review_probability(review)) is not None]
         score = sum(probabilities) / len(probabilities) if probabilities else yes / len(readable) if readable else None
         return [
@@ -269,7 +278,8 @@ class Rollouts:
 def read_episodes(path: Path, member: Member) -> tuple[list[Json], int]:
     """The episodes of one step as JSON, and how many are left out as they have another shape. Raises OSError,
     ValueError and zlib.error for a damaged step."""
-    episodes, lines = [], unpack_member(read_packed(path, member)).split(b"\n")[:-1]
+    episodes = []
+    lines = unpack_member(read_packed(path, member)).split(b"\n")[:-1]
     for line in lines:
         try:
             episode = json.loads(line)
@@ -282,7 +292,8 @@ def read_episodes(path: Path, member: Member) -> tuple[list[Json], int]:
 
 def address_text(trace: Json) -> str:
     """``0:3:1:solver:2``, as ``str`` of an ``Address``."""
-    first, call = trace["address"][:4], trace["address"][4:]
+    first = trace["address"][:4]
+    call = trace["address"][4:]
     return ":".join(map(str, [*first, ".".join(map(str, call))]))
 
 
@@ -350,7 +361,8 @@ def _count_groups(rows: Sequence[list[Any]], roles: Sequence[str], counts: Rollo
 
 
 def _row_flags(episode: Json, speech: Json, reviews: Sequence[Json], right: bool | None) -> int:
-    parsed, traces = speech["findings"], (speech, *reviews)
+    parsed = speech["findings"]
+    traces = (speech, *reviews)
     calls = parsed.get(CALLS.name)
     ok = speech["metadata"].get(STEP_OK.name)
     unsound = right is True and (speech["metadata"].get(FIRST_WRONG.name) is not None or False in (ok or ()))

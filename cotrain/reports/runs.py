@@ -119,7 +119,8 @@ class RunView:
             notes.append(f"ledger: left out {'1 episode' if odd == 1 else f'{odd} episodes'} of another shape")
         if self.stopped:
             notes.append(f"reading this run stopped: {self.stopped}")
-        columns, evaluations = self.curves.chart_columns(), self.curves.evaluation_columns()
+        columns = self.curves.chart_columns()
+        evaluations = self.curves.evaluation_columns()
         roles = display_order({name.split("/")[0] for name in self.curves.names if name.endswith("/length")})
         values = {**columns["series"], **evaluations["series"]}
         bands = applicable_bands(self.curves.last.keys()) if self.curves.last else []
@@ -223,7 +224,8 @@ def _modified_time(path: Path) -> int:
 
 def figure_rows(before: dict[str, Estimate], summary: Json, roles: Sequence[str]) -> list[dict[str, Any]]:
     """Held-out figures before and after training, in the order of the table, headlines first."""
-    after, paired = parse_estimates(summary.get("after")), parse_estimates(summary.get("change"))
+    after = parse_estimates(summary.get("after"))
+    paired = parse_estimates(summary.get("change"))
     rows = []
     for key in {**before, **after}:
         name = guide.parse_metric_name(key, roles)

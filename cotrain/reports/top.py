@@ -24,7 +24,8 @@ from cotrain.reports.runs import RunView
 
 TREND = 16  # bars of a spark line
 ROLES, ALARMS = 6, 3  # shown
-COLUMNS, LINES = 80, 24
+COLUMNS = 80
+LINES = 24
 
 
 def snapshot(run: RunView) -> dict[str, Any]:
@@ -35,7 +36,8 @@ def snapshot(run: RunView) -> dict[str, Any]:
     row = curves.last
     seconds = curves.seconds_of_last()
     roles = [_role_row(role, row, curves.rows, seconds) for role in speaking_roles(row)]
-    ends, spent = run.recipe.get("settings", {}) | {"steps": run.recipe.get("steps")}, curves.spent_by_row()
+    ends = run.recipe.get("settings", {}) | {"steps": run.recipe.get("steps")}
+    spent = curves.spent_by_row()
     return {
         "run": str(run.recipe.get("name") or run.directory.name),
         "directory": run.directory.name,

@@ -76,7 +76,9 @@ class Sink:
     ) -> None:
         """``write_rollouts``: of a tracker that shows texts. ``keeps_first``: of a tracker that cannot replace what it
         was sent, what that was."""
-        self.write, self.close, self.keeps_first = write, close, keeps_first
+        self.write = write
+        self.close = close
+        self.keeps_first = keeps_first
         self.write_rollouts = write_rollouts
 
 
@@ -84,8 +86,10 @@ class SentRows:
     """The last row that a tracker was sent, in a file of its own, so that a resumed run knows it too."""
 
     def __init__(self, path: Path) -> None:
-        self._path, known = path, try_read_object(path)
-        step, evaluated = known.get("step"), known.get("evaluated")
+        self._path = path
+        known = try_read_object(path)
+        step = known.get("step")
+        evaluated = known.get("evaluated")
         self.last: Moment = (step, bool(evaluated)) if isinstance(step, int) else BEFORE_ALL
 
     def note(self, moment: Moment) -> None:
@@ -246,9 +250,12 @@ class TrackingObserver:
     ) -> None:
         """``trackers``: names, or functions by name; ``about``: recipe, seed and steps, as they are told to a
         tracker; ``rollouts``: of every tenth step that are sent."""
-        self._observer, self._directory = observer, Path(directory)
+        self._observer = observer
+        self._directory = Path(directory)
         self._open = trackers if isinstance(trackers, Mapping) else {name: TRACKERS[name] for name in trackers}
-        self._config, self._capacity, self._patience = dict(about or {}), capacity, patience
+        self._config = dict(about or {})
+        self._capacity = capacity
+        self._patience = patience
         self._rollouts = rollouts
         self.mirrors: list[TrackerThread] = []
 
@@ -294,7 +301,9 @@ class TrackerThread:
     """One tracker in its thread. ``put`` never waits and never raises."""
 
     def __init__(self, name: str, open_: OpenTracker, about: TrackedRun, capacity: int) -> None:
-        self.name, self.taken, self.written = name, 0, 0
+        self.name = name
+        self.taken = 0
+        self.written = 0
         self._rows: queue.Queue[Mapping[str, Any]] = queue.Queue(capacity)
         self._closed = threading.Event()
         self._problem = ""

@@ -297,7 +297,8 @@ class _TimedReader(io.RawIOBase):
     """What comes over a connection, until a deadline for all of it: a byte now and then does not keep it open."""
 
     def __init__(self, connection: socket.socket, seconds: float) -> None:
-        self._connection, self._deadline = connection, time.monotonic() + seconds
+        self._connection = connection
+        self._deadline = time.monotonic() + seconds
 
     def readable(self) -> bool:
         return True
@@ -314,7 +315,8 @@ class _Handler(BaseHTTPRequestHandler):
     viewer: Viewer
     server: _Server
     timeout = 30  # seconds in which an answer is taken
-    server_version, sys_version = "cotrain", ""
+    server_version = "cotrain"
+    sys_version = ""
 
     def setup(self) -> None:
         super().setup()
@@ -355,7 +357,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _check_origin(self) -> None:
         """Raises Refused for a request that does not come from our own page, or from who typed the address."""
-        hosts, origin = self.headers.get_all("Host", []), self.headers.get("Origin")
+        hosts = self.headers.get_all("Host", [])
+        origin = self.headers.get("Origin")
         name = hosts[0].strip().lower() if len(hosts) == 1 else ""
         own = name.rpartition(":")[0] if name.rpartition(":")[2].isdigit() else name
         if own not in NAMES:

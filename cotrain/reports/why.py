@@ -29,7 +29,8 @@ def disagreements(run: RunView, most: int = MOST_DIFFERING) -> list[dict[str, An
     while len(found) < most and rollouts.read_some():
         rows, problems, _ = rollouts.known_rows()
         for row in rows[read:]:
-            right, said = row[place["right"]], row[place["said"]]
+            right = row[place["right"]]
+            said = row[place["said"]]
             if right is not None and said is not None and right != said:
                 found.append(
                     {
@@ -108,7 +109,8 @@ def _trace_lines(trace: dict[str, Any], unit: str) -> list[str]:
     masked = trace["token_count"] - sampled
     ended = escape_terminal(trace["finish"], 60)
     if entropies := _sampled_values(trace, trace.get("entropies") or []):
-        mean, largest_at = sum(entropies) / len(entropies), max(range(len(entropies)), key=entropies.__getitem__)
+        mean = sum(entropies) / len(entropies)
+        largest_at = max(range(len(entropies)), key=entropies.__getitem__)
         lines.append(
             f"{INDENT}entropy of a token: mean {mean:.3g} nats, most {entropies[largest_at]:.3g} at sampled token "
             f"{largest_at}"
