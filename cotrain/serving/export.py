@@ -157,7 +157,8 @@ def load_policy(directory: Path | str, recipe: Recipe, policy: str, *, say: Say 
 
 def model_card(exported: ExportedPolicy, policy: str, run: RunDirectory, *, merged: bool = False) -> str:
     """The model card, in the format of the Hub: YAML in front, then prose and tables."""
-    recipe, spec = exported.recipe, exported.recipe.policies[policy]
+    recipe = exported.recipe
+    spec = exported.recipe.policies[policy]
     summary: Mapping[str, Any] = run.read("summary.json") or {}
     own_roles = [name for name, role in recipe.roles.items() if role.policy == policy]
     adapter = spec.lora is not None and not merged

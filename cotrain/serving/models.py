@@ -88,7 +88,8 @@ class ServedRun:
 
     def __init__(self, trainer: CoTrainer, record: RecordFile | None = None) -> None:
         """``record``: where each answer to a chat is written."""
-        self.trainer, self._record = trainer, record
+        self.trainer = trainer
+        self._record = record
         self.engine = EngineThread(as_serving_engine(trainer.engine))
         self.models = _served_models(trainer)
         self._numbers = count(1)
@@ -119,7 +120,8 @@ class ServedRun:
         if model.role is None:
             return tuple(messages)
         (name,) = model.prompt_fields
-        template, system = model.role.prompt, model.role.system
+        template = model.role.prompt
+        system = model.role.system
         filled = (
             Message("user", fill_template(template, **{name: m.content})) if m.role == "user" else m for m in messages
         )
@@ -182,7 +184,8 @@ class ServedRun:
     ) -> list[Request]:
         """One request for each prompt and choice. Raises BadRequest or ConfigError for what the engine would refuse."""
         self.check_capacity(len(prompts) * params.n)
-        number, renderer = self.next_number(), self.renderer_of(model)
+        number = self.next_number()
+        renderer = self.renderer_of(model)
         requests = []
         for place, prompt_ids in enumerate(prompts):
             own_seed = seed_of(self.trainer.recipe.seed, "serve", number, place)
@@ -204,7 +207,9 @@ class ServedRun:
         self, model: ServedModel, request: Request, params: RequestParams, tell: Callable[[str], object] | None = None
     ) -> Choice:
         """Sample one request in the engine's thread; ``tell`` hears the text as it grows, its end included."""
-        prompt_ids, reply, completion = request.prompt_ids, StreamedReply(self.renderer_of(model), params.stop), None
+        prompt_ids = request.prompt_ids
+        reply = StreamedReply(self.renderer_of(model), params.stop)
+        completion = None
 
         def read(ids: Sequence[int]) -> None:
             if (new := reply.read_new_text(ids)) and tell is not None:
@@ -265,8 +270,10 @@ class ServedRun:
         return handle.top_logprobs((*prompt, *ids), first=1 if echo else len(prompt), top=top)
 
     def _sampling_for(self, model: ServedModel, prompt: int, params: RequestParams) -> Sampling:
-        context, own = self.engine.context(model.policy), model.sampling
-        room, wanted = context - prompt, params.max_tokens
+        context = self.engine.context(model.policy)
+        own = model.sampling
+        room = context - prompt
+        wanted = params.max_tokens
         if room < (wanted or 1):
             raise BadRequest(
                 f"the prompt has {prompt} tokens and max_tokens is {wanted or 1}, more than the context of {context} "
@@ -321,12 +328,14 @@ class StreamedReply:
     the rest of a character."""
 
     def __init__(self, renderer: Rendering, stops: Sequence[str]) -> None:
-        self._renderer, self._stops = renderer, stops
+        self._renderer = renderer
+        self._stops = stops
         self.text = ""
 
     def read_new_text(self, ids: Sequence[int], *, final: bool = False) -> str:
         """Take all ids so far and return what is new of the text."""
-        before, text = len(self.text), self._renderer.decode(ids)
+        before = len(self.text)
+        text = self._renderer.decode(ids)
         stop = stop_in(text, self._stops)
         if stop is not None:
             self.text = text[: stop[0]]

@@ -33,7 +33,8 @@ async def verify_request(served: ServedRun, body: bytes) -> dict[str, Any]:
     """The answer to one request; see docs/serve.md for its fields. Raises BadRequest."""
     request_fields = asked.decode_body(body, asked.VERIFY)
     model = _find_judge(served, asked.text_field(request_fields, "model"))
-    problem, solution = asked.text_field(request_fields, "problem"), _read_solution(request_fields)
+    problem = asked.text_field(request_fields, "problem")
+    solution = _read_solution(request_fields)
     if problem is None:
         raise BadRequest("problem is missing; expected the problem's text", "problem")
     reference = asked.text_field(request_fields, "reference")
@@ -83,11 +84,9 @@ def _find_judge(served: ServedRun, name: str | None) -> ServedModel:
 
 
 def _read_solution(request_fields: Mapping[str, Any]) -> str:
-    solution, steps, answer = (
-        asked.text_field(request_fields, "solution"),
-        asked.text_list_field(request_fields, "steps"),
-        asked.text_field(request_fields, "answer"),
-    )
+    solution = asked.text_field(request_fields, "solution")
+    steps = asked.text_list_field(request_fields, "steps")
+    answer = asked.text_field(request_fields, "answer")
     if solution is None and steps is not None and answer is not None:
         return write_solution(steps, answer)
     if solution is None or steps is not None or answer is not None:
