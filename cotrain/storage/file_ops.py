@@ -101,7 +101,9 @@ class GrowingFileHash:
     """The hash of a file that is only ever appended to: each call reads what is new."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._size, self._digest = path, 0, hashlib.sha256()
+        self._path = path
+        self._size = 0
+        self._digest = hashlib.sha256()
 
     def digest_all(self) -> FileDigest:
         """All of the file as it is now; a missing one is empty. Raises DiskError where it has become shorter, else

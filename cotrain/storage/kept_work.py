@@ -26,7 +26,9 @@ from cotrain.core.errors import ConfigError
 from cotrain.storage.file_ops import REAL_FILES, make_directory, report_disk_errors
 from cotrain.storage.jsonl import JsonlWriter, read_jsonl
 
-FIRST, KEY, VALUE = "settings", "key", "value"
+FIRST = "settings"
+KEY = "key"
+VALUE = "value"
 
 
 class KeptWork:
@@ -71,7 +73,8 @@ class KeptWork:
     def close(self) -> None:
         """Keep what there is."""
         self._writer.close()
-        handle, self._lock = self._lock, -1
+        handle = self._lock
+        self._lock = -1
         if handle >= 0:
             os.close(handle)
 
@@ -85,7 +88,8 @@ class KeptPart:
     """Parts of one piece of work that have a name in common."""
 
     def __init__(self, work: KeptWork, name: str) -> None:
-        self._work, self._name = work, name
+        self._work = work
+        self._name = name
 
     def part(self, key: str, make: Callable[[], Any]) -> Any:
         """As of ``KeptWork``."""

@@ -62,7 +62,9 @@ class LedgerIndex:
 
     def __init__(self) -> None:
         self.end = 0  # where the last whole member ends
-        self._steps, self._starts, self._episodes = array("q"), array("q"), array("I")
+        self._steps = array("q")
+        self._starts = array("q")
+        self._episodes = array("I")
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -256,7 +258,8 @@ class Ledger:
                 self._files.sync_directory(self.path.parent)
 
     def close(self) -> None:
-        file, self._file = self._file, None
+        file = self._file
+        self._file = None
         if file is not None:
             file.close()
 
@@ -274,7 +277,8 @@ class Ledger:
         except DiskError as error:
             if error.errno != errno.ENOENT:
                 raise
-            self._index, self._damage = LedgerIndex(), None
+            self._index = LedgerIndex()
+            self._damage = None
             return
         with report_disk_errors(f"read {self.path}"), file:
             size = file.seek(0, 2)
@@ -338,7 +342,9 @@ def unpack_member(packed: bytes) -> bytes:
     """The text of a member. Raises ValueError where it is not one whole member, or unpacks to more than a ledger does:
     to ``UNPACKED`` times what was read of it, or to ``UNPACKED_LEAST`` bytes if that is more: zeros behind a member add
     nothing. zlib.error for what is no gzip."""
-    inflate, text, taken = zlib.decompressobj(zlib.MAX_WBITS | 16), bytearray(), 0
+    inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    text = bytearray()
+    taken = 0
     while taken < len(packed) and not inflate.eof:
         rest = packed[taken : taken + BLOCK]
         taken += len(rest)

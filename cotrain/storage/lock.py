@@ -41,7 +41,8 @@ class RunLock:
     def _try_lock(self) -> int | None:
         import fcntl
 
-        directory, path = self.directory, self.directory / NAME
+        directory = self.directory
+        path = self.directory / NAME
         try:
             directory.mkdir(parents=True, exist_ok=True)
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -72,7 +73,8 @@ class RunLock:
 
     def release(self) -> None:
         """Let go. The file stays."""
-        handle, self._handle = self._handle, None
+        handle = self._handle
+        self._handle = None
         if handle is not None:
             os.close(handle)
 
