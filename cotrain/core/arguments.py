@@ -98,7 +98,8 @@ def check_protocol(
     name them. ``held_out``: it is played on held-out problems."""
     if not callable(protocol):
         raise ConfigError(f"{where} is {protocol!r}; expected a function")
-    function, options = bound_function(protocol), {**bound_options(protocol), **(stores or {})}
+    function = bound_function(protocol)
+    options = {**bound_options(protocol), **(stores or {})}
     name = getattr(function, "__name__", type(function).__name__)
     if isinstance(protocol, partial) and protocol.args:
         raise ConfigError(
@@ -196,7 +197,8 @@ def kind_in_file(hint: Any) -> type | None:
 
 def fits_hint(value: Any, hint: Any) -> bool:
     """Whether a value is of the kind that an annotation asks for. What is no plain kind (a task source) always fits."""
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    origin = typing.get_origin(hint)
+    inner = typing.get_args(hint)
     if origin is Annotated:
         least, most = _bounds_of(hint) or (-math.inf, math.inf)
         return fits_hint(value, inner[0]) and least <= value <= most
@@ -225,7 +227,8 @@ def fits_hint(value: Any, hint: Any) -> bool:
 
 def kind_of(hint: Any) -> str:
     """What an annotation asks for, in words: "a whole number", "2 whole numbers" …"""
-    bounds, hint = _bounds_of(hint), strip_optional(hint)
+    bounds = _bounds_of(hint)
+    hint = strip_optional(hint)
     inner = typing.get_args(hint)
     if bounds:
         least, most = bounds

@@ -53,10 +53,12 @@ def lines_of_file(path: Path) -> Iterator[bytes]:
         total = 0
         while line := stream.readline(min(MOST_ROW, most - total) + 1):
             total += len(line)
-            rest, length = line, len(line)
+            rest = line
+            length = len(line)
             while length > MOST_ROW and rest and not rest.endswith(b"\n") and total <= most:
                 rest = stream.readline(min(1 << 20, most - total) + 1)
-                total, length = total + len(rest), length + len(rest)
+                total = total + len(rest)
+                length = length + len(rest)
                 if length > MOST_LINE:
                     raise DataError(f"{path}: a line of more than {MOST_LINE} bytes; expected one row a line")
             _check_expansion(path, total, most)
@@ -140,7 +142,8 @@ def whole_lines(file: BufferedReader, start: int = 0, most: int = MOST_LINE) -> 
     file.seek(start)
     end = start
     while line := file.readline(most):
-        end, last = end + len(line), line
+        end = end + len(line)
+        last = line
         while not last.endswith(b"\n"):
             last = file.readline(MOST_ROW)
             if not last:
@@ -183,7 +186,8 @@ class _BoundedFile:
     """The first ``left`` bytes of a file."""
 
     def __init__(self, file: BinaryIO, left: int) -> None:
-        self._file, self._left = file, left
+        self._file = file
+        self._left = left
 
     def read(self, size: int) -> bytes:
         return self._count_read(self._file.read(min(size, self._left)))

@@ -95,7 +95,8 @@ _NONE, _ENDLESS = object(), object()  # of ``_fit_json``: another type, a number
 
 def _fit_json(value: Any, kind: Any) -> Any:
     """The value as JSON when it is of this kind, else ``_NONE`` or ``_ENDLESS``."""
-    shape, parts = typing.get_origin(kind), typing.get_args(kind)
+    shape = typing.get_origin(kind)
+    parts = typing.get_args(kind)
     if shape in (types.UnionType, typing.Union):
         return next((fitted for part in parts if (fitted := _fit_json(value, part)) is not _NONE), _NONE)
     if kind in (None, type(None)):

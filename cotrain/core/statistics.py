@@ -59,7 +59,10 @@ class Estimate:
     @classmethod
     def from_json(cls, saved: Mapping[str, float | int | None]) -> Estimate:
         """The inverse of ``to_json``. Raises KeyError on a missing field."""
-        value, low, high, n = saved["value"], saved["low"], saved["high"], saved["n"]
+        value = saved["value"]
+        low = saved["low"]
+        high = saved["high"]
+        n = saved["n"]
         return cls(
             value=math.nan if value is None else float(value),
             low=-math.inf if low is None else float(low),
@@ -121,7 +124,8 @@ def smallest_significant(change: Estimate) -> float:
     could have found beforehand. Infinite where the interval is unknown."""
     if change.n < LEAST or not math.isfinite(change.high - change.low):
         return math.inf
-    half, df = (change.high - change.low) / 2, change.n - 1
+    half = (change.high - change.low) / 2
+    df = change.n - 1
     return half * (1.0 + student_t(df, 2 * MARGIN - 1) / student_t(df))
 
 
@@ -166,7 +170,8 @@ def student_t(df: int, mass: float = 0.95) -> float:
 def _central_mass(t: float, df: int) -> float:
     """P(−t < T < t)."""
     angle = math.atan(t / math.sqrt(df))
-    sine, cosine = math.sin(angle), math.cos(angle)
+    sine = math.sin(angle)
+    cosine = math.cos(angle)
     if df == 1:
         return 2 * angle / math.pi
     odd = df % 2

@@ -98,7 +98,8 @@ def admit_command(words: Sequence[str]) -> None:
 
 
 def _admit_code(key: str, where: str, what: str) -> None:
-    directory, begun_run = _LOADED.get(), _BEGUN.get()
+    directory = _LOADED.get()
+    begun_run = _BEGUN.get()
     if directory is None:
         _NAMED.add((_trust_file(), where))
     elif (

@@ -94,7 +94,8 @@ def failure_in(file: Path, error: BaseException) -> str:
 
 def failure_of(error: BaseException) -> str:
     """``mine.py, line 7: ValueError: what it says``: the place where the error is in somebody's own code, if it is."""
-    place, message = user_line_of(error), error_text(error) + _names_meant(error)
+    place = user_line_of(error)
+    message = error_text(error) + _names_meant(error)
     if "'coroutine'" in message:
         message += "; a call to a role is to be awaited"
     return f"{place}: {message}" if place else message
@@ -133,10 +134,12 @@ def _hint(name: str, known: Iterable[str], *, listed: bool) -> str:
 def _public_names(thing: Any) -> list[str]:
     """The names that a module, class or value of cotrain's offers; none of anybody else's."""
     if isinstance(thing, ModuleType):
-        home, names = thing.__name__, dir(thing)
+        home = thing.__name__
+        names = dir(thing)
     else:
         kind = thing if isinstance(thing, type) else type(thing)
-        home, names = kind.__module__, dir(kind)
+        home = kind.__module__
+        names = dir(kind)
     ours = home.partition(".")[0] == "cotrain"
     return [name for name in names if not name.startswith("_")] if ours else []
 
@@ -184,7 +187,8 @@ def passed_user_file(error: BaseException) -> bool:
 def first_user_line(places: Iterable[tuple[str, int | None]]) -> str:
     """``method.py, line 7``: the first of these files and lines that is neither cotrain's nor a library's; "" where
     there is none."""
-    ours, libraries = Path(__file__).parents[1], {Path(path) for path in sysconfig.get_paths().values()}
+    ours = Path(__file__).parents[1]
+    libraries = {Path(path) for path in sysconfig.get_paths().values()}
     for name, line in places:
         file = Path(name)
         if file.suffix == ".py" and not ({ours, *libraries} & set(file.parents)):

@@ -212,7 +212,11 @@ class ProgressPrinter:
         """``what``: with "{}" where the counts go. ``done``: what was done before, which says nothing of the time
         left. ``at_once``: many are under way from the start, as the answers of one batch: how long the first of
         them took says little of the last, so no time is told before a quarter is done, and of few none at all."""
-        self._total, self._what, self._say, self._clock, self._at_once = total, what, say, clock, at_once
+        self._total = total
+        self._what = what
+        self._say = say
+        self._clock = clock
+        self._at_once = at_once
         self._begun = self._said = clock()
         self._points = [(self._begun, done)]  # when so many were done
         remind_of(self)
@@ -226,7 +230,8 @@ class ProgressPrinter:
             self._points.append((now, self.done))
         if self.done >= self._total or now - self._said < PACE_SECONDS or (self.done - self._at) * LINES < self._total:
             return
-        self._said, self._at = now, self.done
+        self._said = now
+        self._at = self.done
         left = self._seconds_for_one(now) * (self._total - self.done)
         says_nothing = self._at_once and (self._total < FEW or 4 * self.done < self._total)
         self._say(self._counts if says_nothing else f"{self._counts}, {clock_text(left)} left")
@@ -297,7 +302,8 @@ def lost_streams() -> dict[str, str]:
 def secure_streams() -> None:
     """Make standard output and error such streams, and tracebacks safe to show; called once, by the command."""
     sys.excepthook = print_traceback
-    sys.stdout, sys.stderr = _secure_stream(sys.stdout, 1, "stdout"), _secure_stream(sys.stderr, 2, "stderr")
+    sys.stdout = _secure_stream(sys.stdout, 1, "stdout")
+    sys.stderr = _secure_stream(sys.stderr, 2, "stderr")
 
 
 def print_traceback(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
