@@ -350,7 +350,8 @@ def _size_above(line: Line, most: int) -> bool:
     """Whether a line, or the texts and values of an object, take more room than that."""
     if isinstance(line, bytes):
         return len(line) > most
-    size, due = 0, deque[Any]([line])
+    size = 0
+    due = deque[Any]([line])
     while due and size <= most:
         value = due.popleft()
         if isinstance(value, str):
@@ -367,7 +368,8 @@ def row_of(row: dict[str, Any], question: str, answer: str, where: str, unanswer
     ``unanswered`` says so. Raises DataError that begins with ``where``."""
     _check_no_talk(row, question, answer, where)
     asked, question_text = field_of(row, question, where, numbers=False)
-    column, answer_text = "", None
+    column = ""
+    answer_text = None
     if _has_value(row, answer) or not unanswered:
         column, answer_text = field_of(row, answer, where, numbers=True)
 
@@ -377,7 +379,8 @@ def row_of(row: dict[str, Any], question: str, answer: str, where: str, unanswer
     if not is_whole:
         check_lost_parts(row, read, where, flag=True)
 
-    gold, solution = None, None
+    gold = None
+    solution = None
     if answer_text is not None:
         gold, work = _gold_in(answer_text, column.rpartition(".")[2], f"{where}, field {column!r}")
         lines = [line for line in (without_calculator(line).strip() for line in work.split("\n")) if line]
@@ -410,14 +413,17 @@ def _gold_in(text: str, column: str, where: str) -> tuple[str, str]:
     """The answer that a text of this column is or ends on, and GSM8K's work in front of it; "" where there is none."""
     text = behind_thoughts(text) or ""
     if blocks := blocks_of(text, "answer"):
-        work, gold = "", blocks[-1].text.strip()
+        work = ""
+        gold = blocks[-1].text.strip()
     elif "####" in text:
         work, _, gold = text.rpartition("####")
         gold = without_separators(first_line(gold))
     elif "\\boxed" in text or "\\fbox" in text:
-        work, gold = "", last_boxed(text) or ""
+        work = ""
+        gold = last_boxed(text) or ""
     else:
-        work, gold = "", text.strip()
+        work = ""
+        gold = text.strip()
         if column.lower() == "solution" and len(gold.split()) > MOST_WORDS:
             raise DataError(
                 f"{where}: a worked text without \\boxed{{…}} or ####; name the column that has the answer alone, as "
@@ -556,7 +562,8 @@ def plain_name(columns: str) -> str:
 
 def _column_text(row: dict[str, Any], name: str, where: str, *, numbers: bool) -> str:
     plain = name.removesuffix("[]")
-    value, where = value_at(row, plain), f"{where}, field {plain!r}"
+    value = value_at(row, plain)
+    where = f"{where}, field {plain!r}"
     if not numbers and isinstance(value, list):
         return _asked_in(value, where)
     if plain == name or not isinstance(value, list):
@@ -596,7 +603,8 @@ def _read_paraphrases(row: dict[str, Any], question: str, where: str) -> tuple[s
 
 def without_calculator(line: str) -> str:
     """A line of GSM8K's worked text without its calculator marks: "48/2 = <<48/2=24>>24" → "48/2 = 24"."""
-    kept, at = [], 0
+    kept = []
+    at = 0
     while (start := line.find("<<", at)) >= 0 and (end := line.find(">>", start)) >= 0:
         kept.append(line[at:start])
         at = end + 2

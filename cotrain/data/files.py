@@ -71,7 +71,8 @@ class JsonlTasks:
     ) -> None:
         self.name = name
         self.quarantine = Quarantine()
-        self._lenient, self._unanswered = lenient, unanswered
+        self._lenient = lenient
+        self._unanswered = unanswered
         self.path = str(path) if is_hub_name(str(path)) else str(absolute_path(path))
         self._columns = (question, answer)
         self.grader = AnswerGrader(workers=workers, deadline_s=deadline_s)

@@ -47,7 +47,8 @@ class PartlyLabelled:
         if size is not None and not 0 <= index < size:
             raise IndexError(f"labelled: index {index} of split {split!r}, which has {size} problems")
         if self.on_test and split in ("test", UNLABELLED):
-            place, whole = self.seed * self.count + index, self.targets.size("test")
+            place = self.seed * self.count + index
+            whole = self.targets.size("test")
             task = self.targets.get("test", place if whole is None else place % whole)
             return task if split == "test" else replace(task, labelled=False)
         if self.easier is not None:
@@ -180,7 +181,8 @@ def with_labels(targets: TaskSource, labelled: str, seed: int) -> TaskSource:
         none_has_one = all(targets.size(split) == 0 for split in ("train", "validation", "test"))
         return Unanswered.of(targets) if none_has_one else targets
     if spec.startswith("test:"):
-        test_size, number = targets.size("test"), spec.removeprefix("test:")
+        test_size = targets.size("test")
+        number = spec.removeprefix("test:")
         if not number.isdecimal() or int(number) < 1 or (test_size is not None and int(number) > test_size):
             most = "" if test_size is None else f" and at most the {test_size} test problems"
             raise ConfigError(f"labelled is {labelled!r}; expected test:N, with N of at least 1{most}")

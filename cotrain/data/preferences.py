@@ -84,7 +84,8 @@ class ChatRow(Row):
 class Chats(JsonlTasks):
     """A task source over conversations, of which the last reply is what is wanted."""
 
-    kind, learned_by = "chats", "spin"
+    kind = "chats"
+    learned_by = "spin"
 
     def __init__(self, path: str | Path, name: str = "", digest: str | None = None, lenient: bool = False) -> None:
         super().__init__(path, name=name or self.kind, digest=digest, lenient=lenient)
@@ -151,7 +152,8 @@ class Chats(JsonlTasks):
 class Pairs(Chats):
     """A task source over preferences. ``equal``: the rows whose two replies are one."""
 
-    kind, learned_by = "pairs", "dpo or reward"
+    kind = "pairs"
+    learned_by = "dpo or reward"
 
     def __init__(self, path: str | Path, name: str = "", digest: str | None = None, lenient: bool = False) -> None:
         self.equal: list[str] = []
@@ -162,7 +164,8 @@ class Pairs(Chats):
         """How many pairs were left out, and why; and the columns that were not read."""
         if not self.equal:
             return super().notes
-        count, verb = len(self.equal), "pair is" if len(self.equal) == 1 else "pairs are"
+        count = len(self.equal)
+        verb = "pair is" if len(self.equal) == 1 else "pairs are"
         equal = f"note: {count} {verb} left out, as chosen and rejected are equal; the first: {self.equal[0]}"
         return [equal, *super().notes]
 

@@ -23,7 +23,8 @@ def paper_of(*, before: str, tests: str, solution: str) -> str:
     try:
         reference = list(_all_statements(ast.parse(solution).body))
     except (SyntaxError, ValueError, RecursionError):
-        reference, defined = [], used - set(vars(builtins))
+        reference = []
+        defined = used - set(vars(builtins))
     else:
         defined = {name for statement in reference for name in _names_defined(statement)}
     imports = [

@@ -107,7 +107,8 @@ class ProgramGrader(AnswerGrader):
     def __init__(
         self, problems: dict[str, ProgramProblem], workers: int, deadline_s: float, sandbox: Sandbox | None
     ) -> None:
-        self._problems, self._sandbox = problems, sandbox
+        self._problems = problems
+        self._sandbox = sandbox
         self._patience = PATIENCE * deadline_s + GRACE_S
         cell = None if sandbox else working_cell()
         self._pool = GradingPool(workers, deadline_s, judging=(JUDGING,), memory=MEMORY_BYTES, cell=cell)
@@ -367,7 +368,8 @@ def mbpp_problem(row: dict[str, Any], where: str) -> ProgramProblem:
 
 def humaneval_problem(row: dict[str, Any], where: str) -> ProgramProblem:
     """One row of HumanEval. Raises DataError."""
-    prompt, entry = _text_field(row, "prompt", where), _text_field(row, "entry_point", where)
+    prompt = _text_field(row, "prompt", where)
+    entry = _text_field(row, "entry_point", where)
     head_start = prompt.rfind(f"def {entry}(")
     if head_start < 0:
         raise DataError(f"{where}, field 'prompt': expected the head of the function {entry!r}, which is not in it")

@@ -158,7 +158,8 @@ def problem_source(
     spec = tasks or ("jsonl" if data else "words")
     plain = spec == "words" and data is None and not lenient
     if (steps := re.fullmatch(r"words:(\d)-(\d)", spec)) and operations is None:
-        plain, operations = data is None and not lenient, (int(steps[1]), int(steps[2]))
+        plain = data is None and not lenient
+        operations = (int(steps[1]), int(steps[2]))
     unanswered = labelled is not None and allows_unanswered(labelled)
     source: TaskSource = study_problems() if plain else task_source(spec, data, lenient=lenient, unanswered=unanswered)
     if operations is None:

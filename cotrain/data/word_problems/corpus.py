@@ -68,7 +68,8 @@ def arithmetic_text(rng: random.Random, modulus: int | None = None) -> str:
         top = 99 if modulus is None else modulus - 1
         left = int(rng.random() * (top + 1))
         if draw < 0.25:  # as steps with a factor have them
-            operator, right = "*", 2 + int(rng.random() * 3)
+            operator = "*"
+            right = 2 + int(rng.random() * 3)
         else:
             operator = "+" if draw < 0.6 else "-"
             right = int(rng.random() * ((top if rng.random() < 0.5 else min(top, 12)) + 1))

@@ -73,8 +73,10 @@ def parse_step(text: str) -> Step | None:
     if len(parts) != 4:
         return None
     number, space, again = parts[3].partition(" ")
-    target, result = _parse_noun(parts[0]), parse_integer(number)
-    relation, numbers = _split_operation(parts[1]), _split_operation(parts[2])
+    target = _parse_noun(parts[0])
+    result = parse_integer(number)
+    relation = _split_operation(parts[1])
+    numbers = _split_operation(parts[2])
     if target is None or space + again != parts[0] or result is None or relation is None or numbers is None:
         return None
     operands = [

@@ -118,7 +118,8 @@ class _Draft:
 
     def __init__(self, rng: random.Random, modulus: int | None, max_value: int) -> None:
         self.random = rng.random
-        self.modulus, self.max_value = modulus, max_value
+        self.modulus = modulus
+        self.max_value = max_value
         self.nouns = rng.sample(wording.NOUNS, len(wording.NOUNS))
         self.facts: list[Fact] = []
         self.values: dict[str, int] = {}

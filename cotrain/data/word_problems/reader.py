@@ -33,7 +33,8 @@ _SENTENCE = re.compile(r"[^.?]+[.?]")
 
 @cache
 def _sentence_patterns(style: Family) -> tuple[tuple[str, re.Pattern[str]], ...]:
-    noun, found = "|".join(NOUNS), []
+    noun = "|".join(NOUNS)
+    found = []
     for kind in KINDS:
         pattern = re.escape(getattr(style, kind)).replace(r"\{", "{").replace(r"\}", "}")
         for name, what in (("t", noun), ("x", noun), ("y", noun), ("c", "[1-9][0-9]{0,3}")):
