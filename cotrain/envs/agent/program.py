@@ -74,7 +74,10 @@ class ProgramRun:
         folder: str | None = None,
     ) -> None:
         """``on_end``: called in the program's thread; ``folder``: the working directory of a command."""
-        self._key, self._on_end, self._stopped, self._folder = key, on_end, False, folder
+        self._key = key
+        self._on_end = on_end
+        self._stopped = False
+        self._folder = folder
         self._result: Any = None
         self._process: subprocess.Popen[bytes] | None = None
         self._cancel: Callable[[], object] | None = None
@@ -119,7 +122,8 @@ class ProgramRun:
             self._on_end()
 
     async def _run_coroutine(self, program: Agent, given: tuple[str, str, str]) -> Any:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
         assert task is not None
         self._cancel = partial(loop.call_soon_threadsafe, task.cancel)
         return None if self._stopped else await program(*given)
@@ -171,7 +175,8 @@ class _Shown:
     """How many bytes of standard errors were shown in this process."""
 
     def __init__(self) -> None:
-        self._total, self._lock = 0, threading.Lock()
+        self._total = 0
+        self._lock = threading.Lock()
 
     def take(self, wanted: int) -> int:
         """How many of so many bytes may still be shown; they count as shown."""
@@ -187,7 +192,8 @@ _SHOWN = _Shown()
 def _show_complaints(process: subprocess.Popen[bytes]) -> None:
     """Show the beginning of what a process writes to its standard error, and read the rest, so that it never waits."""
     assert process.stderr is not None
-    left, begun = MOST_COMPLAINED, b""
+    left = MOST_COMPLAINED
+    begun = b""
     with suppress(OSError, ValueError):
         while part := process.stderr.read1(1 << 16):  # type: ignore[attr-defined]
             if not left:
@@ -200,7 +206,8 @@ def _show_complaints(process: subprocess.Popen[bytes]) -> None:
             if len(shown) < len(part):
                 _show_line(begun)
                 _show_line(b"the rest of its standard error is not shown")
-                left, begun = 0, b""
+                left = 0
+                begun = b""
         if begun:
             _show_line(begun)
 

@@ -67,9 +67,13 @@ class Rollout:
     """The conversations of one rollout, and the program that leads them."""
 
     def __init__(self, roles: Roles, models: tuple[str, ...], requests: int, max_tokens: int) -> None:
-        self.key, self.models = secrets.token_hex(16), models
+        self.key = secrets.token_hex(16)
+        self.models = models
         self.chats: dict[str, list[Conversation]] = {name: [] for name in models}
-        self._roles, self._most, self._max_tokens, self._asked = roles, requests, max_tokens, 0
+        self._roles = roles
+        self._most = requests
+        self._max_tokens = max_tokens
+        self._asked = 0
         self._loop = asyncio.get_running_loop()
         self._inbox: asyncio.Queue[tuple[RequestParams, Future[Reply]] | None] = asyncio.Queue()  # None: it has ended
         self._speaking: set[Conversation] = set()
@@ -122,7 +126,8 @@ class Rollout:
 
     async def _answer_requests(self, seconds: float) -> None:
         """Until the program ends. Raises AgentFailed after ``seconds`` in which it asked nothing."""
-        message, answers = asyncio.ensure_future(self._inbox.get()), set[asyncio.Task[None]]()
+        message = asyncio.ensure_future(self._inbox.get())
+        answers = set[asyncio.Task[None]]()
         try:
             while True:
                 if answers:
@@ -220,7 +225,8 @@ class Rollout:
 
     def _find_chat(self, params: RequestParams, renderer: Rendering) -> Conversation:
         """The longest conversation, with the same tools, that the messages begin with; else a new one."""
-        messages, chats = list(params.messages), self.chats[params.model]
+        messages = list(params.messages)
+        chats = self.chats[params.model]
         idle = [c for c in chats if c not in self._speaking and c.renderer is renderer]
         known = [c for c in idle if messages[: len(c.messages)] == c.messages]
         if known:

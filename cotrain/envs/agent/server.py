@@ -52,7 +52,8 @@ class AgentServer:
     @contextmanager
     def admit(self, rollout: Rollout) -> Iterator[None]:
         """Inside of the block requests with the rollout's key are answered."""
-        self._rollouts[rollout.key], self._seen[rollout.key] = rollout, set()
+        self._rollouts[rollout.key] = rollout
+        self._seen[rollout.key] = set()
         try:
             yield
         finally:

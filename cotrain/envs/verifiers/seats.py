@@ -37,8 +37,13 @@ class Seat:
     def __init__(
         self, name: str, spec: Any, roles: Roles | None, finished: list[Any], turns: int, compare: str
     ) -> None:
-        self.name, self.spec, self.roles, self.finished = name, spec, roles, finished
-        self.turns, self.compare, self.trainable = min(turns, spec.max_turns or turns), compare, True
+        self.name = name
+        self.spec = spec
+        self.roles = roles
+        self.finished = finished
+        self.turns = min(turns, spec.max_turns or turns)
+        self.compare = compare
+        self.trainable = True
         self.conversations: list[tuple[Conversation, Any]] = []
 
     async def run(self, task: Any, **unused: Any) -> Any:
@@ -69,7 +74,9 @@ class Interaction:
         import verifiers.v1 as vf
         from verifiers.v1.state import state_cls
 
-        self._seat, self._task, self._over = seat, task, False
+        self._seat = seat
+        self._task = task
+        self._over = False
         self._chat: Conversation | None = None
         self.trace = vf.Trace(
             task=vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash),
@@ -166,7 +173,8 @@ def trainable_seats(environment: Any) -> dict[str, bool]:
     """Name → may it learn, as the environment's ``setup`` says; in its order."""
     from verifiers.v1.configs.agent import agent_config_fields
 
-    agents, names = make_seats(environment, None, [], 1, "seat"), agent_config_fields(environment.config)
+    agents = make_seats(environment, None, [], 1, "seat")
+    names = agent_config_fields(environment.config)
     setup = environment.setup(agents)
     try:
         setup.send(None)
