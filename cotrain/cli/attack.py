@@ -14,7 +14,8 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.verbosity import json_text, print_lines
 from cotrain.storage.schemas import check_path, refuse_missing
 
-SEATS, ROLLOUTS = "--seats", "--on-rollouts"
+SEATS = "--seats"
+ROLLOUTS = "--on-rollouts"
 # the matrix of ``xplay`` that alone looks at a flag
 OF_ONE = {"--signal": SEATS, "--rollouts": ROLLOUTS, "--reference": ROLLOUTS}
 NOT_OF = {SEATS: ("--role",), ROLLOUTS: ("--problems", "--samples", "--split")}  # and flags that one does not look at

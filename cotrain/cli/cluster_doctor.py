@@ -108,8 +108,10 @@ class _StartedLauncher:
     """A launcher that has been started, and goes on when a backend is closed."""
 
     def __init__(self, launcher: RayLauncher) -> None:
-        self.begin, self.describe = launcher.begin, launcher.describe
-        self.here, self.deadline = launcher.here, launcher.deadline
+        self.begin = launcher.begin
+        self.describe = launcher.describe
+        self.here = launcher.here
+        self.deadline = launcher.deadline
 
     def start(self) -> None: ...
 

@@ -133,10 +133,13 @@ def backend_of(arguments: argparse.Namespace) -> Any:
     from cotrain.distributed.placement import VllmPlacement
     from cotrain.distributed.ray_processes import RayLauncher
 
-    target, device, world = arguments.cluster or LOCAL, device_of(arguments.device, here=False), arguments.world or 1
+    target = arguments.cluster or LOCAL
+    device = device_of(arguments.device, here=False)
+    world = arguments.world or 1
     cluster = read_cluster_file(target)
     check_world(cluster, device, world)
-    launcher, replicas = RayLauncher(cluster), cluster.replicas
+    launcher = RayLauncher(cluster)
+    replicas = cluster.replicas
     if arguments.engine == "local":
         return MultiProcessBackend(launcher, device, world=world, worlds=cluster.worlds, replicas=replicas)
     from cotrain.algorithms.policy_loss import LOOSE

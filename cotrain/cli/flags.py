@@ -36,7 +36,8 @@ class Help(argparse.HelpFormatter):
         return "\n\n".join("\n".join(_wrap_paragraph(p, width, indent)) for p in paragraphs)
 
     def _get_help_string(self, action: argparse.Action) -> str:
-        text, default = (action.help or "").removesuffix(" (default: %(default)s)"), action.default
+        text = (action.help or "").removesuffix(" (default: %(default)s)")
+        default = action.default
         silent = default is None or default is False or default in ("", [], argparse.SUPPRESS) or action.required
         if silent or "(default" in text:
             return text
@@ -59,7 +60,8 @@ def _wrap_paragraph(paragraph: str, width: int, indent: str) -> list[str]:
     """
     items: list[tuple[str, list[str]]] = []  # what stands before the text, and the lines of the text
     for line in paragraph.splitlines():
-        found, (mark, texts) = _ITEM.fullmatch(line), items[-1] if items else ("", [])
+        found = _ITEM.fullmatch(line)
+        mark, texts = items[-1] if items else ("", [])
         goes_on = len(line) - len(line.lstrip()) == len(mark) and not _MARKED.match(line)
         if texts and goes_on:
             texts.append(line.strip())
@@ -106,7 +108,8 @@ class Parser(argparse.ArgumentParser):
         """Let ``--help`` show these flags, and say that ``--help all`` shows the others too."""
         self._shown_first = frozenset(names)
         (action,) = (action for action in self._actions if isinstance(action, _HelpAction))
-        action.nargs, action.metavar = "?", "all"
+        action.nargs = "?"
+        action.metavar = "all"
         action.help = "show this message, or with `all` every flag, and exit"
 
     def short_help(self) -> str:
@@ -217,7 +220,8 @@ class SwitchOrText(argparse.BooleanOptionalAction):
 
     def __init__(self, *args: Any, **rules: Any) -> None:
         super().__init__(*args, **rules)
-        self.nargs, self.metavar = "?", "TEXT"
+        self.nargs = "?"
+        self.metavar = "TEXT"
 
     def __call__(
         self, parser: argparse.ArgumentParser, space: argparse.Namespace, value: Any, option: str | None = None
@@ -338,7 +342,8 @@ def add_parameters(
     names."""
     names = []
     for name, argument in arguments.items():
-        flag, kind = "--" + name.replace("_", "-"), strip_optional(argument.hint)
+        flag = "--" + name.replace("_", "-")
+        kind = strip_optional(argument.hint)
         default = None if argument.is_required else argument.default
         rules: dict[str, Any] = {"default": default, "required": argument.is_required}
         inner = typing.get_args(kind)

@@ -59,7 +59,8 @@ def run(argv: Sequence[str]) -> int:
     target, argv = _split_target(argv, config)
     build = find_recipe(target)
     parser, names = parser_of(target, build)
-    words, argv = config_words(*config, parser) if config else [], parser.own_names(argv)
+    words = config_words(*config, parser) if config else []
+    argv = parser.own_names(argv)
     if "--smoke" in argv:
         from cotrain.cli.smoke import smoke_note, smoke_words
 
@@ -228,7 +229,8 @@ def parser_of(target: str, build: RecipeFunction) -> tuple[Parser, list[str]]:
     parser = Parser(prog=f"cotrain run {target}", usage="%(prog)s --out DIR [flags]", description=build.description)
     its_own = parser.add_argument_group(f"parameters of {build.name}")
     common = parser.add_argument_group("settings of every recipe")
-    data, run_group = parser.add_argument_group("problems"), parser.add_argument_group("the run")
+    data = parser.add_argument_group("problems")
+    run_group = parser.add_argument_group("the run")
     run_group.add_argument("--out", metavar="DIR", help="a new directory for the run")
     run_group.add_argument("--set", action="append", default=[], metavar="a.b=value", help="any setting; see --dry-run")
     run_group.add_argument(
@@ -310,7 +312,8 @@ class SaysFirst:
     """An observer that is told a line before the first thing that the run says: one that is refused says nothing."""
 
     def __init__(self, line: str, observer: Observer) -> None:
-        self._lines, self._observer = [line], observer
+        self._lines = [line]
+        self._observer = observer
 
     def message(self, text: str) -> None:
         self._say_first()
