@@ -55,45 +55,56 @@ __all__ = [
 
 
 def over_success(values: torch.Tensor, group_ids: torch.Tensor) -> torch.Tensor:
-    """``values`` ``[N]`` of at least 0 and ``pools`` ``[N]`` → advantages ``[N]``. Raises ConfigError for a negative
-    reward."""
+    """``values`` ``[N]`` of at least 0 and ``group_ids`` ``[N]`` → advantages ``[N]``. Raises ConfigError for a
+    negative reward."""
     if bool((values < 0.0).any()):
         raise ConfigError(f"maxrl: a reward is {float(values.min())}; expected 0 for failure and 1 for success")
+
     _, mean, flat = group_moments(values, group_ids)
-    return torch.where(flat[group_ids], torch.zeros_like(values), (values - mean[group_ids]) / mean[group_ids])
+    relative = (values - mean[group_ids]) / mean[group_ids]
+    return torch.where(flat[group_ids], torch.zeros_like(values), relative)
 
 
-# -- by name
+# -- The algorithms by name. Each takes every setting of ``PolicyGradient``; what is given replaces the default here.
 
 
 def GRPO(**settings: Any) -> PolicyGradient:
     """Rewards are standardised within the group."""
-    return PolicyGradient(**{"advantage": z_score, **settings})
+    settings.setdefault("advantage", z_score)
+    return PolicyGradient(**settings)
 
 
 def DrGRPO(**settings: Any) -> PolicyGradient:
     """The mean of the group is subtracted, and nothing divided."""
-    return PolicyGradient(**{"advantage": mean_baseline, **settings})
+    settings.setdefault("advantage", mean_baseline)
+    return PolicyGradient(**settings)
 
 
 def RLOO(**settings: Any) -> PolicyGradient:
     """The mean of the other answers of the group is subtracted."""
-    return PolicyGradient(**{"advantage": leave_one_out, **settings})
+    settings.setdefault("advantage", leave_one_out)
+    return PolicyGradient(**settings)
 
 
 def MaxRL(**settings: Any) -> PolicyGradient:
     """As ``mean_baseline``, divided by the share of right answers in the group."""
-    return PolicyGradient(**{"advantage": over_success, **settings})
+    settings.setdefault("advantage", over_success)
+    return PolicyGradient(**settings)
 
 
 def Reinforce(**settings: Any) -> PolicyGradient:
     """A running mean of the role is subtracted; no group, no ratio."""
-    return PolicyGradient(**{"advantage": None, "baseline": RunningMean(), "loss": ScoreFunction(), **settings})
+    settings.setdefault("advantage", None)
+    settings.setdefault("baseline", RunningMean())
+    settings.setdefault("loss", ScoreFunction())
+    return PolicyGradient(**settings)
 
 
 def ReinforcePP(**settings: Any) -> PolicyGradient:
     """Rewards are standardised over all tokens of the batch; no group."""
-    return PolicyGradient(**{"advantage": None, "over_batch": whiten, **settings})
+    settings.setdefault("advantage", None)
+    settings.setdefault("over_batch", whiten)
+    return PolicyGradient(**settings)
 
 
 AlgorithmName = Literal["grpo", "dr_grpo", "rloo", "maxrl", "reinforce++"]  # values of a recipe's flag

@@ -17,8 +17,8 @@ outcome reaches every token and a token answers for every step that ends at it o
 them over all tokens. Then *advantages* are mixed. With channels o per answer and p per span, and weights at s updates
 of S planned:
 
-    A(i,t) = (1 − Σ_p α_p) · Σ_o w_o A_o(i) + Σ_p α_p A_p(i,t)            advantage_mix="convex" (RL Tango, arXiv
-    2505.15034) A(i,t) =                 Σ_o w_o A_o(i) + Σ_p α_p A_p(i,t)            advantage_mix="add"
+    A(i,t) = (1 − Σ_p α_p) · Σ_o w_o A_o(i) + Σ_p α_p A_p(i,t)       advantage_mix="convex" (RL Tango, arXiv 2505.15034)
+    A(i,t) =                 Σ_o w_o A_o(i) + Σ_p α_p A_p(i,t)       advantage_mix="add"
 
 Or *rewards* are added before anything is compared, and every token of an answer has the same advantage:
 
@@ -28,13 +28,13 @@ with r_p(i) the mean of an answer's values per span (``step_scale="1/K"``) or th
 without any.
 
 ``reward_weights={OUTCOME: 1.0, STEP: decay(0.1, 1e-3)}`` is Tango's generator. Its verifier is paid one reward,
-agreement +
-0.8 · format: ``reward_weights={AGREEMENT: 1.0, FORMAT: 0.8}, sum_rewards_first=True`` adds up the per-answer values
-before anything is compared. A sample without steps (its review could not be read) has process advantage 0, and its
-outcome advantage keeps the factor 1 − α; the steps of a group are one pool, so samples of many steps weigh more in it.
-A sample that lacks a per-answer reward is dropped and counted. Samples of one trajectory share a reward of the whole:
-it is one value of its group, and its advantage goes to all of them. Roles in ``beside`` are in the groups and in these
-metrics, and are learned from by nobody here: so two policies can share one mean and deviation.
+agreement + 0.8 · format: ``reward_weights={AGREEMENT: 1.0, FORMAT: 0.8}, sum_rewards_first=True`` adds up the
+per-answer values before anything is compared. A sample without steps (its review could not be read) has process
+advantage 0, and its outcome advantage keeps the factor 1 − α; all steps of a group are compared with each other, so
+samples of many steps weigh more there. A sample that lacks a per-answer reward is dropped and counted. Samples of one
+trajectory share a reward of the whole: it is one value of its group, and its advantage goes to all of them. Roles in
+``baseline_roles`` are in the groups and in these metrics and are not learned from here: so two policies can share one
+mean and deviation.
 """
 
 from __future__ import annotations
@@ -81,20 +81,19 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.signals import Signal
 from cotrain.core.types import State
 
-# -- Advantage estimators: what a value is worth beside the others of its group. Each is a function that is passed.
+# -- Advantage estimators: functions that compare a reward with the others of its group.
 #
 #     z_score         (r − mean) / std         GRPO, arXiv 2402.03300
 #     mean_baseline   r − mean                 Dr. GRPO, arXiv 2503.20783
 #     leave_one_out   r − mean of the others   RLOO, arXiv 2402.14740
 #
-# ``values`` ``[N]`` float64 are the rewards of one channel and ``pools`` ``[N]`` the index of each one's group; the
-# result is ``[N]``, 0 in a group without spread. Another estimator
-# is another such function (docs/new-estimator.md).
+# ``values`` ``[N]`` float64 are the rewards of one channel and ``group_ids`` ``[N]`` the index of each one's group; the
+# result is ``[N]``, 0 in a group without spread. Another estimator is another such function (docs/new-estimator.md).
 
 
 __all__ = ["AdvantageFn", "RunningMean", "leave_one_out", "mean_baseline", "z_score"]
 
-AdvantageFn = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]  # values [N], pools [N] → advantages [N]
+AdvantageFn = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]  # values [N], group ids [N] → advantages [N]
 
 
 def z_score(values: torch.Tensor, group_ids: torch.Tensor) -> torch.Tensor:
@@ -107,10 +106,12 @@ def mean_baseline(values: torch.Tensor, group_ids: torch.Tensor) -> torch.Tensor
     return group_mean_std(values, group_ids, std=None)
 
 
-# -- what is done to samples before their rewards are compared, or once their advantages are known (and
-# ``advantage_edits.py``)
+# -- Edits of samples, before their rewards are compared or once their advantages are known. ``advantage_edits.py`` has
+# more of them.
 
-SampleEdit = Callable[[Sequence[Sample]], tuple[list[Sample], dict[str, int]]]
+SampleEdit = Callable[
+    [Sequence[Sample]], tuple[list[Sample], dict[str, int]]
+]  # → samples kept, reason → number left out
 
 
 def drop_flat_groups(samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, int]]:
@@ -118,16 +119,17 @@ def drop_flat_groups(samples: Sequence[Sample]) -> tuple[list[Sample], dict[str,
     normaliser then count the others alone, and the KL term does not see them."""
     alive = {sample.group for sample in samples if bool(sample.advantages.any())}
     kept = [sample for sample in samples if sample.group in alive]
-    return kept, {"zero_spread": len(samples) - len(kept)} if len(kept) < len(samples) else {}
+    n_dropped = len(samples) - len(kept)
+    return kept, {"zero_spread": n_dropped} if n_dropped else {}
 
 
 # -- The loss: the clipped ratio at each token, the KL term, and the sum over tokens.
 #
 # Old log-probabilities are those of the sampler. In the first update of a batch the policy that samples is the policy
-# that learns, and ρ = 1 up to rounding. After it (``updates_per_batch``), and with a lag
-# (``trainer/async_rollouts.py``), ρ corrects for the updates between them, and a loss without ρ is refused.
-# ``sampler_trainer_diff`` is the distance of the two; what is too far off is left out where an engine holds its own
-# weights. Not done: recomputing old log-probabilities.
+# that learns, and ρ = 1 up to rounding. In later updates of a batch (``updates_per_batch``), and where sampling is
+# ahead of learning (``trainer/async_rollouts.py``), ρ corrects for the updates in between, and a loss without ρ is
+# refused. ``sampler_trainer_diff`` is the distance of the two; where an engine holds its own weights, samples that are
+# too far off are left out. Left out: recomputing old log-probabilities.
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,24 +213,27 @@ def policy_loss(
             weights=weights,
         )
 
-    left_out = outside_bounds(logprobs, batch)
     losses, observed = loss(logprobs, batch)
+    left_out = outside_bounds(logprobs, batch)  # samples whose sampler is too far from the learner
     if left_out is not None:
         losses, _ = loss(logprobs, with_unit_ratio(batch, left_out, logprobs))
         losses = losses.masked_fill(left_out[:, None], 0.0)
         observed["mismatch_masked"] = left_out[:, None].expand_as(mask).to(mask)
     value = reduce_term(losses, batch.weights)
     observed["surprisal"] = -logprobs
+
     if kl is not None:
         if batch.reference is None:
             raise ConfigError(f"the samples lack log-probabilities of {kl.to!r}, the reference of the KL term")
         observed["kl"] = kl_estimate(logprobs, batch.reference, kl.estimator)
         value = value + kl.weight * reduce_term(observed["kl"])
+
     if entropy is not None:
         observed["entropy"] = entropy
         value = value - bonus * reduce_term(entropy)
     elif bonus:
         raise ConfigError(f"an entropy bonus of {bonus} needs the entropy of each token; none was given")
+
     return Loss(value=value, sums={name: masked_sum(x.detach(), mask) for name, x in observed.items()})
 
 
@@ -247,18 +252,20 @@ def check_loss(loss: TokenLoss, normalise: Normalise = "token", constant: float 
 
 
 def uses_ratio(loss: TokenLoss) -> bool:
-    """Does it weigh samples by how much likelier they are to the learner than to whoever drew them? A user's own is
-    taken to."""
+    """Whether the loss weighs a token by π_learner / π_sampler. A user's own loss is assumed to."""
     if isinstance(loss, Shaped):
         return uses_ratio(loss.otherwise)
     return not (isinstance(loss, ScoreFunction) and loss.cap is None)
 
 
 def has_other_terms(loss: TokenLoss, kl: KLPenalty | None, bonus: float) -> bool:
-    """May a sample without any advantage have a gradient? By KL or entropy, or by a user's own loss."""
-    own = loss.otherwise if isinstance(loss, Shaped) else loss
-    known = isinstance(own, PPOClip | GSPOClip | ScoreFunction)
-    return not known or bool(bonus) or (kl is not None and kl.weight != 0.0)
+    """Whether a sample without any advantage may have a gradient: from KL or entropy, or from a user's own loss."""
+    inner = loss.otherwise if isinstance(loss, Shaped) else loss
+    if not isinstance(inner, PPOClip | GSPOClip | ScoreFunction):
+        return True
+    if kl is not None and kl.weight != 0.0:
+        return True
+    return bonus != 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,8 +310,7 @@ class PolicyGradient(PolicyLoss):
     advantage_mix: AdvantageMix = "convex"
     step_scale: StepScale = "1/K"  # reward of one step among K: ±1/K (Tango), or ±1 ("one")
     baseline: RunningMean | None = None  # baseline that is subtracted first
-    advantage: AdvantageFn | None = z_score  # values [N], group ids [N] → advantages [N]; None: no comparison within
-    # groups
+    advantage: AdvantageFn | None = z_score  # the comparison within a group; None: there is none
     over_batch: OverBatch | None = None  # rescales the advantages of a channel over all tokens of the batch
     edit_before: tuple[SampleEdit, ...] = ()  # edits of the samples before advantages are computed, in order
     edit_after: tuple[SampleEdit, ...] = (drop_flat_groups,)  # edits of the samples once they have advantages, in order
@@ -327,14 +333,18 @@ class PolicyGradient(PolicyLoss):
             )
         if self.sum_rewards_first and not self._signals_of_kind("answer"):
             raise ConfigError(f"{name}: sum_rewards_first=True, but rewards has no per-answer signal to add up")
-        for edge in (0, 1):  # weights that decay are checked at both ends
-            self._outcome_share({signal: weight_at(weight, edge, 1) for signal, weight in self.reward_weights.items()})
+        for updates in (0, 1):  # weights that decay are checked at the start and at the end
+            self._outcome_share(self._weights_at(updates, planned=1))
+
+    def _weights_at(self, updates: int, planned: int) -> dict[Signal, float]:
+        """The weight of each reward after ``updates`` of ``planned`` updates."""
+        return {signal: weight_at(weight, updates, planned) for signal, weight in self.reward_weights.items()}
 
     def _signals_of_kind(self, per: str) -> list[Signal]:
         return [signal for signal in self.reward_weights if signal.per == per]
 
     def _outcome_share(self, weights: Mapping[Signal, float]) -> float:
-        """Weight of the per-answer channels: 1 − Σ_p α_p, or 1."""
+        """Weight of the per-answer channels: 1 − Σ_p α_p, or 1. Raises ConfigError for weights that are no shares."""
         if self.advantage_mix != "convex":
             return 1.0
         alphas = {signal.name: weights[signal] for signal in self._signals_of_kind("span")}
@@ -347,8 +357,11 @@ class PolicyGradient(PolicyLoss):
         return outcome_share
 
     def needs(self) -> Needs:
+        signals = [*self.reward_weights]
+        if self.balance is not None:
+            signals.append(self.balance.class_label)
         return Needs(
-            reward_signals=(*self.reward_weights, *([self.balance.class_label] if self.balance else [])),
+            reward_signals=tuple(signals),
             off_policy_corrected=uses_ratio(self.loss),
             min_group_size=2 if self.advantage and self.reward_weights else 1,
             reference=self.kl.to if self.kl else None,
@@ -360,38 +373,39 @@ class PolicyGradient(PolicyLoss):
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
         # 1. The samples that have every reward of a whole answer, and their groups.
         samples, dropped = usable_samples(batch.samples, self.reward_weights)
-        for change in self.edit_before:
-            samples, left_out = change(samples)
+        for edit in self.edit_before:
+            samples, left_out = edit(samples)
             dropped |= left_out
-        group_index, n_groups = index_groups(samples)
+        group_ids, n_groups = index_groups(samples)
 
         # 2. Their rewards at the tokens that they were given for, and the weight of each reward now.
         rewards = {signal: place_rewards(samples, signal, self.step_scale) for signal in self.reward_weights}
-        weights = {
-            signal: weight_at(weight, batch.updates, batch.planned) for signal, weight in self.reward_weights.items()
-        }
-        metrics = {"traces": float(len(samples)), "groups": float(n_groups)} | _reward_metrics(samples, rewards)
-        if self.advantage_mix == "reward":  # with one summed reward there is one channel, so the weights of its parts
-            # are reported here
+        weights = self._weights_at(batch.updates, batch.planned)
+        metrics = {"traces": float(len(samples)), "groups": float(n_groups)}
+        metrics |= _reward_metrics(samples, rewards)
+        if self.advantage_mix == "reward":  # the summed reward is one channel; the weights of its parts are known here
             metrics |= {f"advantage_mix/{signal.name}": weight for signal, weight in weights.items()}
 
-        # 3. The advantages of each channel, mixed.
-        baselines: Baselines = state.get("baselines", {})
-        mixed = [torch.zeros(len(sample.token_ids), dtype=torch.float64) for sample in samples]
-        compare_ids = group_index
+        # 3. The advantages of each channel, mixed: A = Σ_c factor_c A_c.
+        compare_ids = group_ids
         n_compared = n_groups
-        if self.advantage is None:  # without an estimator of groups a reward is compared with all of the batch
-            compare_ids = torch.zeros_like(group_index)
+        if self.advantage is None:  # without a comparison within groups, a reward is compared with the whole batch
+            compare_ids = torch.zeros_like(group_ids)
             n_compared = min(n_groups, 1)
-        has_no_spread = torch.ones(n_compared, dtype=torch.bool)
+
+        mixed = [torch.zeros(len(sample.token_ids), dtype=torch.float64) for sample in samples]
+        baselines: Baselines = state.get("baselines", {})
+        has_no_spread = torch.ones(n_compared, dtype=torch.bool)  # in any channel
         for name, (channel, factor) in self._reward_channels(samples, rewards, weights).items():
-            tokens, baselines = self._channel_advantages(name, channel, samples, group_index, baselines)
-            metrics |= {f"advantage/{name}": _mean_absolute(tokens), f"advantage_mix/{name}": factor}
-            if factor:
-                owners = channel.sample_index[channel.first_index]
-                has_no_spread &= group_is_flat(channel.values[channel.first_index], compare_ids[owners], n_compared)
-                for total, part in zip(mixed, tokens, strict=True):
-                    total += factor * part
+            advantages, baselines = self._channel_advantages(name, channel, samples, group_ids, baselines)
+            metrics[f"advantage/{name}"] = _mean_absolute(advantages)
+            metrics[f"advantage_mix/{name}"] = factor
+            if factor == 0.0:
+                continue
+            for total, part in zip(mixed, advantages, strict=True):
+                total += factor * part
+            owners = channel.sample_index[channel.first_index]
+            has_no_spread &= group_is_flat(channel.values[channel.first_index], compare_ids[owners], n_compared)
         if n_groups and self.reward_weights:
             metrics["zero_spread_groups"] = float(has_no_spread.double().mean())
 
@@ -401,8 +415,8 @@ class PolicyGradient(PolicyLoss):
             for sample, advantages in zip(samples, mixed, strict=True)
             if sample.role not in self.baseline_roles
         ]
-        for change in self.edit_after:
-            learned, left_out = change(learned)
+        for edit in self.edit_after:
+            learned, left_out = edit(learned)
             dropped |= left_out
 
         # 5. What is remembered: baselines, and the counts of class balance, which weighs samples.
@@ -413,46 +427,55 @@ class PolicyGradient(PolicyLoss):
             counts = state.get("classes", (0.0, 0.0))
             learned, memory["classes"], balance_metrics = self.balance.weigh_samples(samples, learned, counts)
             metrics |= balance_metrics
+
         rounded = tuple(replace(sample, advantages=sample.advantages.to(torch.float32)) for sample in learned)
         return Credit(samples=rounded, metrics=metrics, dropped=dropped), memory
 
     def _reward_channels(
         self, samples: Sequence[Sample], rewards: Mapping[Signal, TokenRewards], weights: Mapping[Signal, float]
     ) -> dict[str, tuple[TokenRewards, float]]:
-        """All channels, per-answer ones first, with the factor by which their advantages enter the mixture."""
+        """All channels by name, per-answer ones first, with the factor by which their advantages enter the mixture."""
         outcome_share = self._outcome_share(weights)
-        answers = self._signals_of_kind("answer")
-        spans = self._signals_of_kind("span")
         if self.advantage_mix == "reward":
             return {SUMMED: (_summed_rewards(samples, rewards, weights), outcome_share)}
+
+        answer_weights = {signal: weights[signal] for signal in self._signals_of_kind("answer")}
+        span_weights = {signal: weights[signal] for signal in self._signals_of_kind("span")}
+        channels: dict[str, tuple[TokenRewards, float]] = {}
         if self.sum_rewards_first:
-            answer_weights = {signal: weights[signal] for signal in answers}
-            channels = {SUMMED: (_summed_rewards(samples, rewards, answer_weights), outcome_share)}
+            channels[SUMMED] = (_summed_rewards(samples, rewards, answer_weights), outcome_share)
         else:
-            channels = {signal.name: (rewards[signal], outcome_share * weights[signal]) for signal in answers}
-        return channels | {signal.name: (rewards[signal], weights[signal]) for signal in spans}
+            for signal, weight in answer_weights.items():
+                channels[signal.name] = (rewards[signal], outcome_share * weight)
+        for signal, alpha in span_weights.items():
+            channels[signal.name] = (rewards[signal], alpha)
+        return channels
 
     def _channel_advantages(
         self, name: str, channel: TokenRewards, samples: Sequence[Sample], group_ids: torch.Tensor, baselines: Baselines
     ) -> tuple[list[torch.Tensor], Baselines]:
         """The advantages of one channel, float64 ``[T]`` of each sample, and the baselines after it."""
-        values = channel.values[channel.first_index]
-        owners = channel.sample_index[channel.first_index]
+        values = channel.values[channel.first_index]  # [U], each reward once
+        owners = channel.sample_index[channel.first_index]  # [U], the sample that has it
         if self.baseline is not None:
             keys = [f"{samples[owner].role}/{name}" for owner in owners.tolist()]
             games = [samples[owner].episode_key for owner in owners.tolist()]
             values, baselines = self.baseline(values, keys, games, baselines)
         if self.advantage is not None:
             values = self.advantage(values, group_ids[owners])
-        tokens = [reward_to_go(part) for part in on_tokens(samples, channel, values[channel.reward_index])]
-        valued_indices = sorted(set(channel.sample_index.tolist()))  # samples without a value in this channel keep
-        # advantage 0
-        if self.over_batch is not None and valued_indices:
-            lengths = [len(tokens[i]) for i in valued_indices]
-            rescaled = self.over_batch(torch.cat([tokens[i] for i in valued_indices])).split(lengths)
-            for i, part in zip(valued_indices, rescaled, strict=True):
-                tokens[i] = part
-        return tokens, baselines
+
+        # A value on the last token of its answer or span reaches every token before it.
+        placed = on_tokens(samples, channel, values[channel.reward_index])
+        advantages = [reward_to_go(row) for row in placed]
+
+        # Samples without a value in this channel keep advantage 0.
+        with_value = sorted(set(channel.sample_index.tolist()))
+        if self.over_batch is not None and with_value:
+            lengths = [len(advantages[i]) for i in with_value]
+            rescaled = self.over_batch(torch.cat([advantages[i] for i in with_value])).split(lengths)
+            for i, row in zip(with_value, rescaled, strict=True):
+                advantages[i] = row
+        return advantages, baselines
 
 
 def _summed_rewards(
@@ -466,7 +489,11 @@ def _summed_rewards(
         channel = rewards[signal]
         given = channel.values[channel.first_index] * channel.shares[channel.first_index]
         totals.index_add_(0, trajectories[channel.sample_index[channel.first_index]], weight * given)
-    firsts = dict(reversed([(trajectory, at) for at, trajectory in enumerate(trajectories.tolist())]))
+
+    firsts: dict[int, int] = {}  # trajectory → its first sample
+    for index, trajectory in enumerate(trajectories.tolist()):
+        firsts.setdefault(trajectory, index)
+
     return TokenRewards(
         values=totals[trajectories],
         shares=torch.ones(len(samples), dtype=torch.float64),
@@ -478,25 +505,32 @@ def _summed_rewards(
 
 
 def _mean_absolute(tokens: Sequence[torch.Tensor]) -> float:
-    """Mean |A| over tokens."""
+    """Mean |A| over all tokens, 0 without any."""
     count = sum(map(len, tokens))
-    return float(sum(part.abs().sum() for part in tokens)) / count if count else 0.0
+    if not count:
+        return 0.0
+    return float(sum(row.abs().sum() for row in tokens)) / count
 
 
 def _reward_metrics(samples: Sequence[Sample], channels: Mapping[Signal, TokenRewards]) -> dict[str, float]:
-    """Means over trajectories: of per-answer rewards; of per-span ones the share that has any, and how many spans these
-    have."""
+    """Means over trajectories: the value of a per-answer reward; for a per-span one the share of trajectories that have
+    any, and the number of spans of these."""
+    if not samples:
+        return {}
+
     metrics: dict[str, float] = {}
-    trajectories, number = trajectories_of(samples)
-    for signal, channel in channels.items() if samples else ():
+    trajectories, n_trajectories = trajectories_of(samples)
+    for signal, channel in channels.items():
         if signal.per == "answer":
-            metrics[f"reward/{signal.name}"] = sum(channel.values[channel.first_index].tolist()) / number
+            values = channel.values[channel.first_index].tolist()
+            metrics[f"reward/{signal.name}"] = sum(values) / n_trajectories
             continue
-        counts = [0] * number
+
+        n_spans = [0] * n_trajectories
         for trajectory, sample in zip(trajectories.tolist(), samples, strict=True):
-            counts[trajectory] += len({reward.tokens for reward in sample.rewards_for(signal)})
-        span_counts = [count for count in counts if count]
-        metrics[f"coverage/{signal.name}"] = len(span_counts) / number
-        if span_counts:
-            metrics[f"count/{signal.name}"] = sum(span_counts) / len(span_counts)
+            n_spans[trajectory] += len({reward.tokens for reward in sample.rewards_for(signal)})
+        with_spans = [count for count in n_spans if count]
+        metrics[f"coverage/{signal.name}"] = len(with_spans) / n_trajectories
+        if with_spans:
+            metrics[f"count/{signal.name}"] = sum(with_spans) / len(with_spans)
     return metrics

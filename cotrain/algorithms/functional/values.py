@@ -28,12 +28,12 @@ def gae(
     values = values.detach()
     advantages = torch.empty_like(values)
     running = values.new_zeros(())
-    value_tp1 = values.new_zeros(())
+    next_value = values.new_zeros(())
     for t in reversed(range(len(rewards))):
-        delta = rewards[t] + gamma * value_tp1 - values[t]
+        delta = rewards[t] + gamma * next_value - values[t]
         running = delta + gamma * lam * running
         advantages[t] = running
-        value_tp1 = values[t]
+        next_value = values[t]
     return advantages, advantages + values
 
 
@@ -51,5 +51,6 @@ def value_loss(
     if old is None:
         raise ValueError("value_loss: clip needs the old values")
     check_same_shape(values=values, old=old)
-    near = old.detach() + (values - old.detach()).clamp(-clip, clip)
-    return 0.5 * torch.maximum(squares, (near - returns.detach()).square())
+    clipped_values = old.detach() + (values - old.detach()).clamp(-clip, clip)
+    clipped_squares = (clipped_values - returns.detach()).square()
+    return 0.5 * torch.maximum(squares, clipped_squares)
