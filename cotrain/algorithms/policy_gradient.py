@@ -11,11 +11,11 @@
 1. ``PolicyGradient.credit``: rewards → advantages. 2. ``policy_loss``: advantages → loss. The pure functions that they
 call are in ``algorithms/functional/``, each with its equation; ``grpo.py`` has the usual combinations by name.
 
-**Several rewards.** Every signal of ``rewards`` is a channel. Its values are compared (``baseline``, ``advantage``),
-stand on the last token of the answer or span, and are summed towards the front: A(t) = Σ_{k: end_k ≥ t} z_k, so an
-outcome reaches every token and a token answers for every step that ends at it or later. ``over_batch`` may rescale
-them over all tokens. Then *advantages* are mixed. With channels o per answer and p per span, and weights at s updates
-of S planned:
+**Several rewards.** Every signal in ``reward_weights`` is a channel. Its rewards are turned into advantages z
+(``baseline``, ``advantage``). Each z is placed on the last token of its answer or span, and A(t) is the sum of all z at
+t or later: A(t) = Σ_{k: end_k ≥ t} z_k. So an outcome reaches every token, and a token has the advantages of every step
+that ends at it or later. ``over_batch`` may rescale A over all tokens. Then the *advantages* of the channels are mixed.
+With per-answer channels o, per-span channels p, and their weights at this update:
 
     A(i,t) = (1 − Σ_p α_p) · Σ_o w_o A_o(i) + Σ_p α_p A_p(i,t)       advantage_mix="convex" (RL Tango, arXiv 2505.15034)
     A(i,t) =                 Σ_o w_o A_o(i) + Σ_p α_p A_p(i,t)       advantage_mix="add"
@@ -27,28 +27,33 @@ Or *rewards* are added before anything is compared, and every token of an answer
 with r_p(i) the mean of an answer's values per span (``step_scale="1/K"``) or their sum ("one"), and 0 for an answer
 without any.
 
-``reward_weights={OUTCOME: 1.0, STEP: decay(0.1, 1e-3)}`` is Tango's generator. Its verifier is paid one reward,
-agreement + 0.8 · format: ``reward_weights={AGREEMENT: 1.0, FORMAT: 0.8}, sum_rewards_first=True`` adds up the
-per-answer values before anything is compared. A sample without steps (its review could not be read) has process
-advantage 0, and its outcome advantage keeps the factor 1 − α; all steps of a group are compared with each other, so
-samples of many steps weigh more there. A sample that lacks a per-answer reward is dropped and counted. Samples of one
-trajectory share a reward of the whole: it is one value of its group, and its advantage goes to all of them. Roles in
-``baseline_roles`` are in the groups and in these metrics and are not learned from here: so two policies can share one
-mean and deviation.
+``reward_weights={OUTCOME: 1.0, STEP: decay(0.1, 1e-3)}`` is Tango's generator. Its verifier's one reward is
+agreement + 0.8 · format: ``reward_weights={AGREEMENT: 1.0, FORMAT: 0.8}, sum_rewards_first=True``, which adds them up
+before anything is compared. A sample without steps (its review could not be read) has process advantage 0, and its
+outcome advantage keeps the factor 1 − α. All steps of a group share one mean and deviation, so answers with many steps
+weigh more. A sample that lacks a per-answer reward is dropped and counted. Samples of one trajectory share a reward of
+the whole: it is one value of its group, and its advantage goes to all of them. Roles in ``baseline_roles`` count in the
+groups and metrics and are not trained here: so two policies can share one mean and deviation.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from cotrain.algorithms.class_balance import ClassBalance
+from cotrain.algorithms.class_balance import ClassBalance, Counts
 from cotrain.algorithms.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
 from cotrain.algorithms.functional.credit import group_is_flat, group_mean_std, leave_one_out, reward_to_go
 from cotrain.algorithms.functional.late_torch import torch
-from cotrain.algorithms.functional.policy_losses import KL_ESTIMATORS, clipped_ratio_loss, kl_estimate, token_log_ratio
-from cotrain.algorithms.functional.policy_losses import KLEstimator as KlEstimator
+from cotrain.algorithms.functional.policy_losses import (
+    KL_ESTIMATORS,
+    KLEstimator,
+    clipped_ratio_loss,
+    kl_estimate,
+    token_log_ratio,
+)
 from cotrain.algorithms.functional.reductions import NORMALISES, Normalise, masked_sum, reduce_loss
 from cotrain.algorithms.policy_loss import (
     GSPOClip,
@@ -81,6 +86,26 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.signals import Signal
 from cotrain.core.types import State
 
+__all__ = [
+    "AdvantageFn",
+    "KLPenalty",
+    "OverBatch",
+    "PPOClip",
+    "PolicyGradient",
+    "PolicyLossOptions",
+    "RunningMean",
+    "SampleEdit",
+    "check_loss",
+    "drop_flat_groups",
+    "has_other_terms",
+    "kl_penalty",
+    "leave_one_out",
+    "mean_baseline",
+    "policy_loss",
+    "uses_ratio",
+    "z_score",
+]
+
 # -- Advantage estimators: functions that compare a reward with the others of its group.
 #
 #     z_score         (r − mean) / std         GRPO, arXiv 2402.03300
@@ -90,8 +115,6 @@ from cotrain.core.types import State
 # ``values`` ``[N]`` float64 are the rewards of one channel and ``group_ids`` ``[N]`` the index of each one's group; the
 # result is ``[N]``, 0 in a group without spread. Another estimator is another such function (docs/new-estimator.md).
 
-
-__all__ = ["AdvantageFn", "RunningMean", "leave_one_out", "mean_baseline", "z_score"]
 
 AdvantageFn = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]  # values [N], group ids [N] → advantages [N]
 
@@ -115,8 +138,8 @@ SampleEdit = Callable[
 
 
 def drop_flat_groups(samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, int]]:
-    """Groups in which no token has an advantage teach nothing and would cost a forward pass. The totals of the
-    normaliser then count the others alone, and the KL term does not see them."""
+    """Groups in which no token has an advantage teach nothing and would cost a forward pass. A dropped group is neither
+    in the totals that the loss is divided by nor in the KL term."""
     alive = {sample.group for sample in samples if bool(sample.advantages.any())}
     kept = [sample for sample in samples if sample.group in alive]
     n_dropped = len(samples) - len(kept)
@@ -125,11 +148,11 @@ def drop_flat_groups(samples: Sequence[Sample]) -> tuple[list[Sample], dict[str,
 
 # -- The loss: the clipped ratio at each token, the KL term, and the sum over tokens.
 #
-# Old log-probabilities are those of the sampler. In the first update of a batch the policy that samples is the policy
-# that learns, and ρ = 1 up to rounding. In later updates of a batch (``updates_per_batch``), and where sampling is
-# ahead of learning (``trainer/async_rollouts.py``), ρ corrects for the updates in between, and a loss without ρ is
-# refused. ``sampler_trainer_diff`` is the distance of the two; where an engine holds its own weights, samples that are
-# too far off are left out. Left out: recomputing old log-probabilities.
+# Old log-probabilities are those of the sampler. On the first update of a batch ρ = 1 up to rounding. With several
+# updates a batch (``updates_per_batch``) or asynchronous rollouts (``trainer/async_rollouts.py``), ρ corrects for the
+# updates since sampling, and a loss without ρ is refused. ``sampler_trainer_diff`` is |log ρ|. Where an engine has its
+# own weights, samples whose ρ is out of their bounds are masked (``policy_loss.py``). Left out: recomputing old
+# log-probabilities.
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +180,7 @@ class KLPenalty:
 
     to: str  # name of the reference policy
     weight: float = 1e-3  # β
-    estimator: KlEstimator = "k3"
+    estimator: KLEstimator = "k3"
 
     def __post_init__(self) -> None:
         if self.estimator not in KL_ESTIMATORS:
@@ -186,7 +209,7 @@ def policy_loss(
     normalise: Normalise = "token",
     constant: float | None = None,
     kl: KLPenalty | None = None,
-    bonus: float = 0.0,
+    entropy_coef: float = 0.0,
 ) -> Loss:
     """One micro-batch's share (equation at the top), and sums over its tokens for the metrics.
 
@@ -194,7 +217,7 @@ def policy_loss(
         logprobs: ``[B, T]`` log π of the sampled tokens.
         entropy: ``[B, T]`` of the distribution that each was drawn from; needed when its coefficient is not zero.
         normalise, constant: as in ``functional.reductions.reduce_loss``.
-        bonus: η, the coefficient of the entropy.
+        entropy_coef: η, the coefficient of the entropy.
 
     Metrics: "clip_fraction", "ratio", "sampler_trainer_diff" (|log π_sampler − log π|), "sampler_trainer_kl" (k3 of the
     two), "surprisal" (−log π, whose mean on policy estimates the entropy), "kl" and "entropy" where they are computed,
@@ -214,8 +237,9 @@ def policy_loss(
         )
 
     losses, observed = loss(logprobs, batch)
-    left_out = outside_bounds(logprobs, batch)  # samples whose sampler is too far from the learner
+    left_out = outside_bounds(logprobs, batch)
     if left_out is not None:
+        # The ratio of a sample out of bounds may overflow: take it as 1 and mask the loss. Metrics keep the ratio.
         losses, _ = loss(logprobs, with_unit_ratio(batch, left_out, logprobs))
         losses = losses.masked_fill(left_out[:, None], 0.0)
         observed["mismatch_masked"] = left_out[:, None].expand_as(mask).to(mask)
@@ -230,9 +254,9 @@ def policy_loss(
 
     if entropy is not None:
         observed["entropy"] = entropy
-        value = value - bonus * reduce_term(entropy)
-    elif bonus:
-        raise ConfigError(f"an entropy bonus of {bonus} needs the entropy of each token; none was given")
+        value = value - entropy_coef * reduce_term(entropy)
+    elif entropy_coef:
+        raise ConfigError(f"an entropy bonus of {entropy_coef} needs the entropy of each token; none was given")
 
     return Loss(value=value, sums={name: masked_sum(x.detach(), mask) for name, x in observed.items()})
 
@@ -253,30 +277,29 @@ def check_loss(loss: TokenLoss, normalise: Normalise = "token", constant: float 
 
 def uses_ratio(loss: TokenLoss) -> bool:
     """Whether the loss weighs a token by π_learner / π_sampler. A user's own loss is assumed to."""
-    if isinstance(loss, Shaped):
-        return uses_ratio(loss.otherwise)
-    return not (isinstance(loss, ScoreFunction) and loss.cap is None)
+    base_loss = loss.otherwise if isinstance(loss, Shaped) else loss
+    if isinstance(base_loss, ScoreFunction):
+        return base_loss.cap is not None
+    return True
 
 
-def has_other_terms(loss: TokenLoss, kl: KLPenalty | None, bonus: float) -> bool:
+def has_other_terms(loss: TokenLoss, kl: KLPenalty | None, entropy_coef: float) -> bool:
     """Whether a sample without any advantage may have a gradient: from KL or entropy, or from a user's own loss."""
-    inner = loss.otherwise if isinstance(loss, Shaped) else loss
-    if not isinstance(inner, PPOClip | GSPOClip | ScoreFunction):
-        return True
-    if kl is not None and kl.weight != 0.0:
-        return True
-    return bonus != 0.0
+    base_loss = loss.otherwise if isinstance(loss, Shaped) else loss
+    is_ours = isinstance(base_loss, PPOClip | GSPOClip | ScoreFunction)
+    has_kl = kl is not None and kl.weight != 0.0
+    return has_kl or entropy_coef != 0.0 or not is_ours
 
 
 @dataclass(frozen=True, kw_only=True)
-class PolicyLoss:
-    """Options of ``policy_loss`` for an algorithm that uses it."""
+class PolicyLossOptions:
+    """Options of ``policy_loss``, and its call, for an algorithm that uses it."""
 
     loss: TokenLoss = PPO_CLIP
     normalise: Normalise = "token"
     constant: float | None = None  # tokens per sequence, with normalise="constant"
     kl: KLPenalty | None = None
-    entropy: float = 0.0  # coefficient of the bonus
+    entropy: float = 0.0  # coefficient of the entropy
 
     def loss_of(
         self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
@@ -290,7 +313,7 @@ class PolicyLoss:
             normalise=self.normalise,
             constant=self.constant,
             kl=self.kl,
-            bonus=self.entropy,
+            entropy_coef=self.entropy,
         )
 
 
@@ -298,11 +321,19 @@ class PolicyLoss:
 
 
 OverBatch = Callable[["torch.Tensor"], "torch.Tensor"]  # [N] → [N], N tokens of the whole batch
-SUMMED = "merged"  # name of the channel that holds a sum of rewards
+MERGED = "merged"  # name of the channel that holds a sum of rewards, in the metrics too
+NO_COUNTS: Counts = (0.0, 0.0)  # counts of the two classes before the first batch
+
+
+class Channel(NamedTuple):
+    """One kind of reward whose advantages are computed by themselves."""
+
+    rewards: TokenRewards
+    factor: float  # the factor of its advantages in the mixture
 
 
 @dataclass(frozen=True, kw_only=True)
-class PolicyGradient(PolicyLoss):
+class PolicyGradient(PolicyLossOptions):
     """GRPO and its relatives. Baselines and class counts are the state that ``credit`` returns."""
 
     reward_weights: RewardWeights  # signal → weight of its advantages
@@ -387,27 +418,18 @@ class PolicyGradient(PolicyLoss):
             metrics |= {f"advantage_mix/{signal.name}": weight for signal, weight in weights.items()}
 
         # 3. The advantages of each channel, mixed: A = Σ_c factor_c A_c.
-        compare_ids = group_ids
-        n_compared = n_groups
-        if self.advantage is None:  # without a comparison within groups, a reward is compared with the whole batch
-            compare_ids = torch.zeros_like(group_ids)
-            n_compared = min(n_groups, 1)
-
+        channels = self._reward_channels(samples, rewards, weights)
         mixed = [torch.zeros(len(sample.token_ids), dtype=torch.float64) for sample in samples]
         baselines: Baselines = state.get("baselines", {})
-        has_no_spread = torch.ones(n_compared, dtype=torch.bool)  # in any channel
-        for name, (channel, factor) in self._reward_channels(samples, rewards, weights).items():
-            advantages, baselines = self._channel_advantages(name, channel, samples, group_ids, baselines)
+        for name, channel in channels.items():
+            advantages, baselines = self._channel_advantages(name, channel.rewards, samples, group_ids, baselines)
             metrics[f"advantage/{name}"] = _mean_absolute(advantages)
-            metrics[f"advantage_mix/{name}"] = factor
-            if factor == 0.0:
-                continue
-            for total, part in zip(mixed, advantages, strict=True):
-                total += factor * part
-            owners = channel.sample_index[channel.first_index]
-            has_no_spread &= group_is_flat(channel.values[channel.first_index], compare_ids[owners], n_compared)
+            metrics[f"advantage_mix/{name}"] = channel.factor
+            if channel.factor:
+                for total, part in zip(mixed, advantages, strict=True):
+                    total += channel.factor * part  # in place: ``mixed`` holds these tensors
         if n_groups and self.reward_weights:
-            metrics["zero_spread_groups"] = float(has_no_spread.double().mean())
+            metrics["zero_spread_groups"] = self._share_without_spread(channels.values(), group_ids, n_groups)
 
         # 4. What is learned from: the roles that are trained, in groups that have an advantage.
         learned = [
@@ -424,7 +446,7 @@ class PolicyGradient(PolicyLoss):
         if self.baseline is not None:
             memory["baselines"] = dict(sorted(baselines.items()))
         if self.balance is not None:
-            counts = state.get("classes", (0.0, 0.0))
+            counts: Counts = state.get("classes", NO_COUNTS)
             learned, memory["classes"], balance_metrics = self.balance.weigh_samples(samples, learned, counts)
             metrics |= balance_metrics
 
@@ -433,43 +455,58 @@ class PolicyGradient(PolicyLoss):
 
     def _reward_channels(
         self, samples: Sequence[Sample], rewards: Mapping[Signal, TokenRewards], weights: Mapping[Signal, float]
-    ) -> dict[str, tuple[TokenRewards, float]]:
-        """All channels by name, per-answer ones first, with the factor by which their advantages enter the mixture."""
+    ) -> dict[str, Channel]:
+        """All channels by name, per-answer ones first."""
         outcome_share = self._outcome_share(weights)
         if self.advantage_mix == "reward":
-            return {SUMMED: (_summed_rewards(samples, rewards, weights), outcome_share)}
+            # The parts of the sum are weighted already, so only the share of the outcome remains, which is 1.
+            return {MERGED: Channel(_summed_rewards(samples, rewards, weights), outcome_share)}
 
         answer_weights = {signal: weights[signal] for signal in self._signals_of_kind("answer")}
         span_weights = {signal: weights[signal] for signal in self._signals_of_kind("span")}
-        channels: dict[str, tuple[TokenRewards, float]] = {}
+        channels: dict[str, Channel] = {}
         if self.sum_rewards_first:
-            channels[SUMMED] = (_summed_rewards(samples, rewards, answer_weights), outcome_share)
+            channels[MERGED] = Channel(_summed_rewards(samples, rewards, answer_weights), outcome_share)
         else:
             for signal, weight in answer_weights.items():
-                channels[signal.name] = (rewards[signal], outcome_share * weight)
+                channels[signal.name] = Channel(rewards[signal], outcome_share * weight)
         for signal, alpha in span_weights.items():
-            channels[signal.name] = (rewards[signal], alpha)
+            channels[signal.name] = Channel(rewards[signal], alpha)
         return channels
 
+    def _share_without_spread(self, channels: Iterable[Channel], group_ids: torch.Tensor, n_groups: int) -> float:
+        """The share of groups whose rewards are all equal in every channel that counts. Where rewards are not compared
+        within groups, the whole batch is one group."""
+        if self.advantage is None:
+            group_ids = torch.zeros_like(group_ids)
+            n_groups = 1
+        is_flat = torch.ones(n_groups, dtype=torch.bool)
+        for channel in channels:
+            if channel.factor:
+                given = channel.rewards
+                is_flat &= group_is_flat(given.unique_values, group_ids[given.unique_samples], n_groups)
+        return float(is_flat.double().mean())
+
     def _channel_advantages(
-        self, name: str, channel: TokenRewards, samples: Sequence[Sample], group_ids: torch.Tensor, baselines: Baselines
+        self, name: str, rewards: TokenRewards, samples: Sequence[Sample], group_ids: torch.Tensor, baselines: Baselines
     ) -> tuple[list[torch.Tensor], Baselines]:
         """The advantages of one channel, float64 ``[T]`` of each sample, and the baselines after it."""
-        values = channel.values[channel.first_index]  # [U], each reward once
-        owners = channel.sample_index[channel.first_index]  # [U], the sample that has it
+        values = rewards.unique_values
+        owners = rewards.unique_samples
         if self.baseline is not None:
             keys = [f"{samples[owner].role}/{name}" for owner in owners.tolist()]
-            games = [samples[owner].episode_key for owner in owners.tolist()]
-            values, baselines = self.baseline(values, keys, games, baselines)
+            episode_keys = [samples[owner].episode_key for owner in owners.tolist()]
+            values, baselines = self.baseline(values, keys, episode_keys, baselines)
         if self.advantage is not None:
             values = self.advantage(values, group_ids[owners])
 
-        # A value on the last token of its answer or span reaches every token before it.
-        placed = on_tokens(samples, channel, values[channel.reward_index])
+        # The advantage of a reward goes to every place that has it: [U] → [M]. From the last token of its answer or
+        # span it reaches every token before that.
+        placed = on_tokens(samples, rewards, values[rewards.reward_index])
         advantages = [reward_to_go(row) for row in placed]
 
         # Samples without a value in this channel keep advantage 0.
-        with_value = sorted(set(channel.sample_index.tolist()))
+        with_value = sorted(set(rewards.sample_index.tolist()))
         if self.over_batch is not None and with_value:
             lengths = [len(advantages[i]) for i in with_value]
             rescaled = self.over_batch(torch.cat([advantages[i] for i in with_value])).split(lengths)
@@ -486,9 +523,9 @@ def _summed_rewards(
     trajectories, count = trajectories_of(samples)
     totals = torch.zeros(count, dtype=torch.float64)
     for signal, weight in weights.items():
-        channel = rewards[signal]
-        given = channel.values[channel.first_index] * channel.shares[channel.first_index]
-        totals.index_add_(0, trajectories[channel.sample_index[channel.first_index]], weight * given)
+        given = rewards[signal]
+        values = given.unique_values * given.span_weights[given.first_index]
+        totals.index_add_(0, trajectories[given.unique_samples], weight * values)
 
     firsts: dict[int, int] = {}  # trajectory → its first sample
     for index, trajectory in enumerate(trajectories.tolist()):
@@ -496,7 +533,7 @@ def _summed_rewards(
 
     return TokenRewards(
         values=totals[trajectories],
-        shares=torch.ones(len(samples), dtype=torch.float64),
+        span_weights=torch.ones(len(samples), dtype=torch.float64),
         token_index=torch.tensor([len(sample.token_ids) - 1 for sample in samples], dtype=torch.int64),
         sample_index=torch.arange(len(samples)),
         first_index=torch.tensor([firsts[trajectory] for trajectory in range(count)], dtype=torch.int64),
@@ -512,17 +549,21 @@ def _mean_absolute(tokens: Sequence[torch.Tensor]) -> float:
     return float(sum(row.abs().sum() for row in tokens)) / count
 
 
-def _reward_metrics(samples: Sequence[Sample], channels: Mapping[Signal, TokenRewards]) -> dict[str, float]:
-    """Means over trajectories: the value of a per-answer reward; for a per-span one the share of trajectories that have
-    any, and the number of spans of these."""
+def _reward_metrics(samples: Sequence[Sample], rewards: Mapping[Signal, TokenRewards]) -> dict[str, float]:
+    """Means over trajectories.
+
+    reward/x     the mean of a per-answer reward
+    coverage/x   the share of trajectories in which a span has a reward
+    count/x      the number of such spans, in the trajectories that have any
+    """
     if not samples:
         return {}
 
     metrics: dict[str, float] = {}
     trajectories, n_trajectories = trajectories_of(samples)
-    for signal, channel in channels.items():
+    for signal, given in rewards.items():
         if signal.per == "answer":
-            values = channel.values[channel.first_index].tolist()
+            values = given.unique_values.tolist()
             metrics[f"reward/{signal.name}"] = sum(values) / n_trajectories
             continue
 

@@ -89,7 +89,7 @@ class Shaped:
     Nobody sampled the former under the prompt that they are trained with, so they have no ratio."""
 
     gamma: float
-    otherwise: TokenLoss = field(default_factory=ScoreFunction)
+    otherwise: TokenLoss = field(default_factory=ScoreFunction)  # the loss of samples that answered their own prompt
 
     def __post_init__(self) -> None:
         if not self.gamma > 0.0:

@@ -19,7 +19,7 @@ from cotrain.algorithms.functional.credit import whiten
 from cotrain.algorithms.functional.late_torch import torch
 from cotrain.algorithms.functional.reductions import Normalise, masked_sum, reduce_loss
 from cotrain.algorithms.functional.values import gae, value_loss
-from cotrain.algorithms.policy_gradient import PolicyLoss, check_loss, has_other_terms, uses_ratio
+from cotrain.algorithms.policy_gradient import PolicyLossOptions, check_loss, has_other_terms, uses_ratio
 from cotrain.algorithms.samples import (
     RewardWeights,
     StepScale,
@@ -36,7 +36,7 @@ from cotrain.core.types import State
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPO(PolicyLoss):
+class PPO(PolicyLossOptions):
     """The policy's side. ``values`` names the critic's policy."""
 
     reward_weights: RewardWeights

@@ -220,11 +220,21 @@ class TokenRewards(NamedTuple):
     A reward of a whole trajectory has a value in each of its samples. ``[U]`` runs over the rewards, each once."""
 
     values: torch.Tensor  # [M] float64
-    shares: torch.Tensor  # [M] float64, 1 / number of values on the same span
+    span_weights: torch.Tensor  # [M] float64, 1 / number of values on the same span
     token_index: torch.Tensor  # [M] int64, index of the token that each value stands on
     sample_index: torch.Tensor  # [M] int64, index of the sample it belongs to
     first_index: torch.Tensor  # [U] int64, index in [M] of the first value of each reward
     reward_index: torch.Tensor  # [M] int64, index in [U] of the reward that each value is
+
+    @property
+    def unique_values(self) -> torch.Tensor:
+        """[U] float64, the value of each reward."""
+        return self.values[self.first_index]
+
+    @property
+    def unique_samples(self) -> torch.Tensor:
+        """[U] int64, the index of the (first) sample that has each reward."""
+        return self.sample_index[self.first_index]
 
 
 def place_rewards(samples: Sequence[Sample], signal: Signal, scale: StepScale = "1/K") -> TokenRewards:
@@ -232,7 +242,7 @@ def place_rewards(samples: Sequence[Sample], signal: Signal, scale: StepScale = 
     trajectory with K spans is divided by K. Raises ConfigError for a trajectory whose samples have different values
     for the whole of it."""
     values: list[float] = []
-    shares: list[float] = []
+    span_weights: list[float] = []
     token_index: list[int] = []
     sample_index: list[int] = []
     first_index: list[int] = []
@@ -268,14 +278,14 @@ def place_rewards(samples: Sequence[Sample], signal: Signal, scale: StepScale = 
                 )
 
             values.append(value)
-            shares.append(1.0 / values_on_span[span])
+            span_weights.append(1.0 / values_on_span[span])
             token_index.append(span[1] - 1)
             sample_index.append(index)
             reward_index.append(reward_number)
 
     return TokenRewards(
         values=torch.tensor(values, dtype=torch.float64),
-        shares=torch.tensor(shares, dtype=torch.float64),
+        span_weights=torch.tensor(span_weights, dtype=torch.float64),
         token_index=torch.tensor(token_index, dtype=torch.int64),
         sample_index=torch.tensor(sample_index, dtype=torch.int64),
         first_index=torch.tensor(first_index, dtype=torch.int64),
@@ -313,12 +323,12 @@ def first_samples(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def on_tokens(samples: Sequence[Sample], channel: TokenRewards, values: torch.Tensor) -> list[torch.Tensor]:
-    """``values`` ``[M]`` times their shares at the tokens that they are placed on, 0 elsewhere: float64 ``[T]`` of each
-    sample."""
+    """``values`` ``[M]`` times their span weights, at the tokens that they are placed on and 0 elsewhere: float64
+    ``[T]`` of each sample."""
     lengths = torch.tensor([len(sample.token_ids) for sample in samples], dtype=torch.int64)
     starts = lengths.cumsum(0) - lengths  # all samples one after the other, in one row
     places = starts[channel.sample_index] + channel.token_index
-    row = add_at_tokens(values * channel.shares, places, int(lengths.sum()))
+    row = add_at_tokens(values * channel.span_weights, places, int(lengths.sum()))
     return list(row.split(lengths.tolist()))
 
 

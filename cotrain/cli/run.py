@@ -284,7 +284,7 @@ def parser_of(target: str, build: RecipeFunction) -> tuple[Parser, list[str]]:
         "--operations", type=whole_number(1), nargs=2, metavar="N", help="fewest and most steps of --tasks words"
     )
     add_answer_flags(data, verdict="auto, which looks at reviews of the model (the default), ")
-    names = add_parameters(its_own, build.name, build.own(), about=comments_of(build.build))
+    names = add_parameters(its_own, build.name, build.own_parameters(), about=comments_of(build.build))
     settings = {name: argument for name, argument in build.settings().items() if name != "tasks"}
     names += add_parameters(common, build.name, settings, about=comments_of(RunConfig))
     parser.show_first([*FIRST, *_first_parameters(build)])
@@ -301,7 +301,7 @@ SHOWN = 30  # flags that `--help` shows, the recipe's own among them
 def _first_parameters(build: RecipeFunction) -> list[str]:
     """The recipe's own parameters that `--help` shows: what is done, by whom and how often, before how much it weighs.
     A weight is a number with a fraction; a learning rate is none."""
-    own = build.own()
+    own = build.own_parameters()
     listed = list(own)
     weights = [name for name in listed if isinstance(own[name].default, float) and not name.endswith("lr")]
     chosen = [*(name for name in listed if name not in weights), *weights][: SHOWN - len(FIRST)]

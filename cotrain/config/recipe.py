@@ -5,7 +5,6 @@ A recipe is a frozen value returned by an ordinary function decorated with ``@re
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,8 +33,7 @@ class Objective:
     role: str  # role whose traces are trained on
     algorithm: Algorithm
     weight: float = 1.0  # weight of its loss among the objectives of the same policy
-    extra_roles: tuple[str, ...] = ()  # further roles whose traces are trained on in the same groups, such as
-    # refinements of answers
+    extra_roles: tuple[str, ...] = ()  # roles trained on in the same groups, such as one that refines answers
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -49,8 +47,7 @@ class Origin:
     target: str  # "name" of a shipped recipe or "path/to/file.py:function"
     arguments: Mapping[str, Any]
     overrides: tuple[str, ...] = ()  # "dotted.path=value" overrides applied afterwards
-    by_size: Mapping[str, Any] = field(default_factory=dict)  # settings among these that were chosen by the model's
-    # size
+    by_size: Mapping[str, Any] = field(default_factory=dict)  # those of them that depend on the size of the model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +83,10 @@ class Recipe:
 
     def share_at(self, step: int) -> float:
         """The share of the training problems, the first ones, that a step draws among: all, without a ramp."""
-        share_at = getattr(self.tasks, "share_at", None)  # of ``data/curriculum.py``
-        return share_at(step, self.horizon or self.steps) if share_at else 1.0
+        share_at = getattr(self.tasks, "share_at", None)  # a source with a ramp has it, see ``data/curriculum.py``
+        if share_at is None:
+            return 1.0
+        return share_at(step, self.horizon or self.steps)
 
     @property
     def leading_objective(self) -> str:
@@ -99,8 +98,13 @@ class Recipe:
         """The most steps that the run can have: ``steps``, or fewer where ``updates`` end it."""
         if self.updates is None:
             return self.steps
-        due = (step for step in range(self.steps) if self.leading_objective in self.schedule.phase_at(step).objectives)
-        return next(itertools.islice(due, self.updates - 1, None), self.steps - 1) + 1
+        updates = 0
+        for step in range(self.steps):
+            if self.leading_objective in self.schedule.phase_at(step).objectives:
+                updates += 1
+                if updates == self.updates:
+                    return step + 1
+        return self.steps
 
     def updates_per_batch(self, policy: str) -> int:
         return getattr(self.policies[policy], "updates_per_batch", 1)
@@ -112,9 +116,8 @@ class Recipe:
 
     def policies_to_reset(self, step: int) -> list[str]:
         """Policies that begin this step with a new optimiser, see ``Schedule.policies_to_reset``."""
-        return self.schedule.policies_to_reset(
-            step, {name: objective.policy for name, objective in self.objectives.items()}
-        )
+        policy_of_objective = {name: objective.policy for name, objective in self.objectives.items()}
+        return self.schedule.policies_to_reset(step, policy_of_objective)
 
 
 def check_recipe(recipe: Recipe) -> None:
@@ -324,7 +327,8 @@ def _check_signals(recipe: Recipe, name: str, objective: Objective) -> None:
                 f"rewards, and objective {name!r} reads {', '.join(map(str, reads))}; put "
                 f"@gives({reads[0].name.upper()}.to({objective.role!r})) above it, from cotrain.core.signals"
             )
-        given_signals += [signal for role in objective.roles for signal in declared.signals_for(role)]
+        for role in objective.roles:
+            given_signals += declared.signals_for(role)
     for signal in reads:
         if signal in given_signals:
             continue
@@ -421,9 +425,11 @@ def cap_path(name: str, objective: Objective) -> str:
 def _learns_before(recipe: Recipe, name: str) -> tuple[str, str] | None:
     """A phase, and the objective whose update of the same policy comes before this one's there; None without."""
     for phase in recipe.schedule.phases:
-        for first in phase.in_turn[: phase.in_turn.index(name)] if name in phase.in_turn else ():
-            if recipe.objectives[first].policy == recipe.objectives[name].policy:
-                return phase.name, first
+        if name not in phase.in_turn:
+            continue
+        for earlier in phase.in_turn[: phase.in_turn.index(name)]:
+            if recipe.objectives[earlier].policy == recipe.objectives[name].policy:
+                return phase.name, earlier
     return None
 
 
@@ -436,12 +442,15 @@ def check_due(recipe: Recipe) -> None:
         needs = objective.algorithm.needs()
         if needs.off_policy_corrected:
             continue
-        if (count := recipe.updates_per_batch(policy)) > 1:
+        count = recipe.updates_per_batch(policy)
+        update_before = _learns_before(recipe, name)
+        if count > 1:
             found = str(count)
             instead = f"--set policies.{policy}.updates_per_batch=1"
-        elif needs.on_policy and (earlier := _learns_before(recipe, name)):
-            found = f"that of {earlier[1]!r} before it"
-            instead = f"phase {earlier[0]!r} no in_turn"
+        elif needs.on_policy and update_before is not None:
+            phase_name, earlier = update_before
+            found = f"that of {earlier!r} before it"
+            instead = f"phase {phase_name!r} no in_turn"
         else:
             continue
         otherwise = f", or --set {cap_path(name, objective)}=2" if needs.on_policy else ""
