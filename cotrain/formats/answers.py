@@ -208,18 +208,28 @@ def _phrase_answer(text: str) -> str | None:
 def _leading_answer(rest: str) -> str | None:
     """The answer that a text begins with: mathematics as it stands, of a sentence the number in it, else the words."""
     rest = re.sub(r"\Anot [^.\n]{1,60}? but (?:rather )?", "", rest)
-    if (lead := _LEAD.match(rest)) and lead.end() < len(rest.rstrip(" .\n")):
+    lead = _LEAD.match(rest)
+    if lead and lead.end() < len(rest.rstrip(" .\n")):
         rest = rest[lead.end() :].lstrip("*_")
+
     math = _MATH.match(rest)
-    line = rest[: rest.find("\n", math.end() if math else 0)] if "\n" in rest[math.end() if math else 0 :] else rest
-    if (boxed := last_boxed(line)) is not None:
+    math_end = math.end() if math else 0
+    line_end = rest.find("\n", math_end)
+    line = rest if line_end < 0 else rest[:line_end]
+    boxed = last_boxed(line)
+    if boxed is not None:
         return boxed
-    spans = list(_MATH.finditer(line[: (math.end() if math else 0) + LONGEST]))
+
+    spans = list(_MATH.finditer(line[: math_end + LONGEST]))
     if spans and (math or len(spans) == 1):
-        changed = "" if math else line[: spans[0].start()]
-        return (changed if _CHANGES.search(changed) else "") + _math_answer(line, spans)
-    clause = _SENTENCE_END.split(line[:LONGEST], maxsplit=1)[0].strip().rstrip("!,;: *_")
-    clause = clause if _GOES_ON.search(clause) else clause.rstrip(".!,;: ")
+        in_front = "" if math else line[: spans[0].start()]
+        changes = in_front if _CHANGES.search(in_front) else ""  # words that change what the mathematics says
+        return changes + _math_answer(line, spans)
+
+    clause, *_ = _SENTENCE_END.split(line[:LONGEST], maxsplit=1)
+    clause = clause.strip().rstrip("!,;: *_")
+    if not _GOES_ON.search(clause):
+        clause = clause.rstrip(".!,;: ")
     return _sentence_answer(clause) if clause else None
 
 
@@ -373,7 +383,8 @@ def write_answer(answer: str, form: str) -> str:
 
 def write_own(steps: Sequence[str], answer: str, form: str, cut: str | None) -> str:
     """The text of a solution in words; ``free_solution`` reads its answer back, and its steps, which are lines."""
-    lines = [line for step in steps if (line := " ".join(step.split()))]
+    one_line_each = (" ".join(step.split()) for step in steps)
+    lines = [line for line in one_line_each if line]
     return f"{write_steps(lines, cut or LINES)}\n{write_answer(answer, form)}".strip()
 
 

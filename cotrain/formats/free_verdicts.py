@@ -170,11 +170,17 @@ def free_review(text: str, form: str, count: int | None) -> Review | Verdict | P
 
 
 def verdict_of(word: str) -> bool | None:
-    """What a verdict alone says, whatever stands around it; None for another text."""
+    """The verdict that a text consists of, with any marks around it; None for another text."""
     plain = word.strip("*_#`\"'[](){}$ \t\n.,;:!").removeprefix("\\text{").casefold()
-    negated = plain.startswith("not ")
     meaning = _SAYS.get(plain.removeprefix("not ").strip())
-    return meaning if meaning is None or not negated else (False if meaning else None)
+    if plain.startswith("not "):
+        return _negated(meaning)
+    return meaning
+
+
+def _negated(meaning: bool | None) -> bool | None:
+    """ "not right" is wrong; "not wrong" may be anything."""
+    return False if meaning else None
 
 
 def write_free_review(form: str, verdicts: Sequence[bool], final: bool) -> str | None:
@@ -341,7 +347,11 @@ def _number_in(match: re.Match[str]) -> int | None:
 
 
 def _read_boxed(text: str, boxes: Sequence[re.Match[str]], count: int | None) -> Review | Verdict | ParseFailure:
-    verdict_boxes = [(match, said) for match in boxes if (said := verdict_of(match[1])) is not None]
+    verdict_boxes = []
+    for match in boxes:
+        verdict = verdict_of(match[1])
+        if verdict is not None:
+            verdict_boxes.append((match, verdict))
     if not verdict_boxes:
         return _verdict_failure("bad final verdict" if boxes else "no final verdict", 2 if count else 1)
     last, final = verdict_boxes[-1]
@@ -377,18 +387,21 @@ def _has_more(text: str, at: int) -> bool:
 
 
 def _word_meaning(match: re.Match[str]) -> bool | None:
-    """What the word that a reader found says; None for "not wrong", for one that is taken back ("correct, but") or
+    """The verdict of a word that a reader found; None for "not wrong", for one that is taken back ("correct, but") or
     belongs to the next ("no errors"), and for one with a letter that is only like i."""
     word = match["word"].casefold()
     behind = match.end("word")
     if word in ("no", "right") and _ADJECTIVE.match(match.string, behind):
         return None
     meaning = _SAYS.get(word)
-    meaning = meaning if not match["neg"] else (False if meaning else None)
+    if match["neg"]:
+        meaning = _negated(meaning)
     opposite = _NO_MARKS if meaning else _YES_MARKS
     if any(mark in match.string[behind : behind + 8].partition("\n")[0] for mark in opposite):
         return None  # Correct ✗
-    return None if meaning and _TAKEN_BACK.match(match.string, behind) else meaning
+    if meaning and _TAKEN_BACK.match(match.string, behind):
+        return None
+    return meaning
 
 
 def _answer_verdict(span: Span, meaning: bool | None = None) -> Verdict:

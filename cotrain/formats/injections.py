@@ -293,11 +293,14 @@ def _without_reason(how: str, steps: Sequence[str]) -> list[str]:
         case "no reason":
             return [("It is what it is.", "One sees it.", "The answer is known.")[int(number) % 3]]
         case "shuffled":
-            words = [step.split() for step in steps]
-            return [
-                " ".join(rng.sample(step_words, len(step_words))) if len(step_words) > 1 else step.translate(digits)
-                for step_words, step in zip(words, steps, strict=True)
-            ]
+            shuffled = []
+            for step in steps:
+                words = step.split()
+                if len(words) > 1:
+                    shuffled.append(" ".join(rng.sample(words, len(words))))
+                else:
+                    shuffled.append(step.translate(digits))
+            return shuffled
         case "other results":
             return [step.rpartition("=")[0] + "=" + str(int(rng.random() * 100)) for step in steps]
         case "repeated":

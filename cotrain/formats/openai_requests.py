@@ -56,7 +56,11 @@ class BadRequest(UserError, ValueError):
 
 
 def error_json(message: str, *, status: int, param: str | None = None, code: str | None = None) -> dict[str, Any]:
-    kind = "server_error" if status >= 500 else "rate_limit_error" if status == 429 else "invalid_request_error"
+    kind = "invalid_request_error"
+    if status == 429:
+        kind = "rate_limit_error"
+    elif status >= 500:
+        kind = "server_error"
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
@@ -158,8 +162,10 @@ def read_completions(body: bytes) -> tuple[RequestParams, list[str | tuple[int, 
             raise BadRequest("return_token_ids does not go with stream; leave out one of them", "return_token_ids")
         params = replace(params, ids=True)
     prompt = fields.get("prompt")
-    many = isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
-    prompts = [_read_prompt(one) for one in (prompt if many else [prompt])]  # type: ignore[union-attr]
+    entries = [prompt]
+    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):  # several; one may be a list of ids
+        entries = prompt
+    prompts = [_read_prompt(entry) for entry in entries]
     if len(prompts) * params.n > MAX_CHOICES:
         raise BadRequest(f"{len(prompts)} prompts times n {params.n} are more than {MAX_CHOICES} choices", "prompt")
     return params, prompts

@@ -84,7 +84,11 @@ def guard_fields(
         text = break_tags(text if review else without_stray(text), _REVIEW if review else _OWN)
         return quote_labels(text, labels)
 
-    return {n: make_safe(n, v) if n in OTHERS_FIELDS and isinstance(v, str) else v for n, v in fields.items()}
+    safe = dict(fields)
+    for name, value in fields.items():
+        if name in OTHERS_FIELDS and isinstance(value, str):
+            safe[name] = make_safe(name, value)
+    return safe
 
 
 @lru_cache(maxsize=256)  # a run has few templates, and asks at every prompt

@@ -58,12 +58,13 @@ def steps_in(text: str, kind: str) -> tuple[Span, ...]:
     elif kind == NUMBERED:
         ranges = _cut_numbered(text)
     else:
-        ranges = [
-            (start + a, start + b)
-            for start, end in _cut_at(text, _LINE)
-            for a, b in _stretches_between(text[start:end], _sentence_ends(text[start:end]))
-        ]
-    return tuple(span for a, b in ranges if (span := _trim_span(text, a, b)) is not None)
+        ranges = []
+        for line_start, line_end in _cut_at(text, _LINE):
+            line = text[line_start:line_end]
+            for start, end in _stretches_between(line, _sentence_ends(line)):
+                ranges.append((line_start + start, line_start + end))
+    spans = [_trim_span(text, start, end) for start, end in ranges]
+    return tuple(span for span in spans if span is not None)
 
 
 def write_steps(steps: Sequence[str], kind: str) -> str:
@@ -72,7 +73,9 @@ def write_steps(steps: Sequence[str], kind: str) -> str:
         return "\n\n".join(steps)
     if kind == NUMBERED:
         return "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))
-    return "\n".join(f"<step>{step}</step>" if kind == "tags" else step for step in steps)
+    if kind == "tags":
+        return "\n".join(f"<step>{step}</step>" for step in steps)
+    return "\n".join(steps)
 
 
 def steps_kind_of(texts: Sequence[str]) -> str:

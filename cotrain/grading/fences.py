@@ -152,6 +152,10 @@ def _without_fences(text: str) -> str:
 
 
 def _tag_places(text: str, tag: str, fenced: Sequence[tuple[int, int]]) -> list[int]:
-    """Where a tag stands outside of blocks, in order."""
+    """The places of a tag outside of blocks, in order."""
+
+    def is_fenced(place: int) -> bool:
+        return any(start <= place < end for start, end in fenced)
+
     places = [found.start() for found in re.finditer(re.escape(tag), text)]
-    return [at for at in places if not any(start <= at < end for start, end in fenced)]
+    return [place for place in places if not is_fenced(place)]

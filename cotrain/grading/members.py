@@ -102,8 +102,15 @@ def _interval_of(condition: str) -> tuple[str, str] | None:
         high = found[4]
     else:
         return None
-    left = f"{'(' if below in '<>' else '['}{low.strip()}" if below else "(-\\infty"
-    right = f"{high.strip()}{')' if above in '<>' else ']'}" if above else "\\infty)"
+
+    left = "(-\\infty"
+    if below:
+        bracket = "(" if below in "<>" else "["
+        left = f"{bracket}{low.strip()}"
+    right = "\\infty)"
+    if above:
+        bracket = ")" if above in "<>" else "]"
+        right = f"{high.strip()}{bracket}"
     return letter, f"{left}, {right}"
 
 
@@ -115,8 +122,13 @@ def write_both_signs(tex: str) -> str:
     parts = _split_list(inside)
     if any(part.count("\\pm") > 1 or not _is_value(part) for part in parts):
         return tex
-    values = [_choose_signs(part, signs) for part in parts for signs in (("+-", "-+") if "\\pm" in part else ("+-",))]
-    return ", ".join(values) if inside is tex else "\\{" + ", ".join(values) + "\\}"
+    values = []
+    for part in parts:
+        values.append(_choose_signs(part, "+-"))
+        if "\\pm" in part:
+            values.append(_choose_signs(part, "-+"))
+    text = ", ".join(values)
+    return text if inside is tex else "\\{" + text + "\\}"
 
 
 def _is_value(part: str) -> bool:

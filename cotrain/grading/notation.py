@@ -388,12 +388,24 @@ def parts_of(tex: str) -> frozenset[tuple[Fraction, ...]]:
     if (clock := _CLOCK.fullmatch(tex)) and (clock[2] or clock[4]):
         hour = int(clock[1])
         half = (clock[4] or "").casefold()
-        hours = {hour % 12 + 12 * (half == "p")} if half else {hour, (hour + 12) % 24} if hour <= 12 else {hour}
-        return frozenset((Fraction(one), Fraction(clock[2] or 0), Fraction(clock[3] or 0)) for one in hours)
+        if half:
+            hours = {hour % 12 + 12 * (half == "p")}
+        elif hour <= 12:
+            hours = {hour, (hour + 12) % 24}
+        else:
+            hours = {hour}
+        minutes = Fraction(clock[2] or 0)
+        seconds = Fraction(clock[3] or 0)
+        return frozenset((Fraction(hour), minutes, seconds) for hour in hours)
+
     found = _RANGE.fullmatch(tex) or _DATE.fullmatch(tex) or _REMAINDER.fullmatch(tex)
-    parts = tuple(Fraction(part) for part in found.groups() if part and part[0].isdigit()) if found else ()
-    decreases = found is not None and found.re is _RANGE and parts[0] >= parts[1]  # 20-10
-    return frozenset() if not parts or decreases else frozenset((parts,))
+    if found is None:
+        return frozenset()
+    parts = tuple(Fraction(part) for part in found.groups() if part and part[0].isdigit())
+    decreases = found.re is _RANGE and parts[0] >= parts[1]  # 20-10
+    if not parts or decreases:
+        return frozenset()
+    return frozenset((parts,))
 
 
 def _write_numbers(text: str) -> str:

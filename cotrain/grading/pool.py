@@ -261,15 +261,17 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
     parts = parts_of(right.tex)
     answer_parts = parts_of(answer_read.tex)
     if parts and answer_parts:
-        return Grade(value=any(tuple(part * by for part in answer_part) in parts for answer_part in answer_parts))
+        scaled_parts = (tuple(part * by for part in answer_part) for answer_part in answer_parts)
+        return Grade(value=any(scaled in parts for scaled in scaled_parts))
     alone = right.tex if parts else answer_read.tex
     if (parts or answer_parts) and (":0" in alone or not alone.replace(":", "").isdigit()):  # 7:30 may be a ratio
         return Grade(value=False)
     assigned = [assigned_values(side.tex) for side in (right, answer_read)]
     if any(assigned) and not all(assigned):
         right, answer_read = (_as_point(*pair) for pair in zip((right, answer_read), assigned, strict=True))
-    kinds = [found[1] for side in (right, answer_read) if (found := _MEMBERS.fullmatch(side.tex))]
-    if kinds in (["(", "\\{"], ["\\{", "("]):
+    right_members = _MEMBERS.fullmatch(right.tex)
+    answer_members = _MEMBERS.fullmatch(answer_read.tex)
+    if right_members and answer_members and {right_members[1], answer_members[1]} == {"(", "\\{"}:
         return Grade(value=False)  # a set is no point
     if right.value is not None and answer_read.value is not None:
         value = right.value
@@ -277,9 +279,10 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
         if value == answer_value and (not -1 < value < 1 or not value or percent[0] == percent[1]):
             return Grade(value=True)  # 50 may be 50 %, but 0.5 is not 0.5 %
         if percent[0] != percent[1]:
-            value, answer_value = (
-                Fraction(n) / 100 if p else n for n, p in zip((value, answer_value), percent, strict=True)
-            )
+            if percent[0]:
+                value = Fraction(value) / 100
+            if percent[1]:
+                answer_value = Fraction(answer_value) / 100
         if value == answer_value:
             return Grade(value=True)
         fraction = isinstance(value, Fraction), isinstance(answer_value, Fraction)

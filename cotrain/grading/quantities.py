@@ -207,7 +207,10 @@ def _parse_measure(phrase: str) -> Unit | None:
         elif power or small in ("squared", "cubed"):
             if last is None:
                 return None
-            by = int(power) if power else 2 if small == "squared" else 3
+            if power:
+                by = int(power)
+            else:
+                by = 2 if small == "squared" else 3
             factor = _add_powers(last, (by - 1) * sign, powers, factor)
             last = None
         elif word:
@@ -230,7 +233,8 @@ def _add_powers(unit: Unit, power: int, powers: Counter[str], factor: Fraction) 
 
 @functools.lru_cache(maxsize=4096)
 def parse_unit(phrase: str) -> Unit | None:
-    """What a phrase behind a number means; None where it is none ("or 5"), a unit without words for "units"."""
+    """The unit that a phrase behind a number names; None where it names none ("or 5"), a unit without words for
+    "units"."""
     phrase = phrase.strip()
     if phrase in ("%", "\\%") or phrase.casefold() in ("percent", "per cent", "pct", "percentage", "percents"):
         return PERCENT
@@ -239,13 +243,15 @@ def parse_unit(phrase: str) -> Unit | None:
     words = [word for word in re.split(r"[\s()./,-]+|\^\s*\{?-?\d\}?", phrase) if word]
     if not words or len(words) > 6 or not all(word.isalpha() for word in words):
         return None
-    if not _NO_UNITS.isdisjoint(part for word in words for part in (word.casefold(), _singular_word(word))):
+    spellings = {word.casefold() for word in words} | {_singular_word(word) for word in words}
+    if not _NO_UNITS.isdisjoint(spellings):
         return None
     if words[0] == "and" or any(len(word) == 1 and word not in "aA" for word in words):
         return None
     if not any(len(word) > 2 for word in words):
         return None
-    measures = [unit for word in words if len(word) > 2 and (unit := _unit_of(word)) is not None]
+    units = [_unit_of(word) for word in words if len(word) > 2]
+    measures = [unit for unit in units if unit is not None]
     if len(measures) == 1 and "per" not in words and words[0].casefold() not in ("square", "cubic", "sq"):
         return measures[0]
     return Unit(words=frozenset(map(_singular_word, words)))

@@ -77,13 +77,15 @@ class _SizeReader:
         """A number or group with its powers and factorials, from the right: 9^9^9 is 9^(9^9)."""
         self._depth += 1
         if self._depth > DEEP:
-            self.large, self._at = True, len(self._tokens)  # the rest is not read
+            self.large = True
+            self._at = len(self._tokens)  # the rest is not read
         value = self._read_atom()
         while not counted and self._at < len(self._tokens) and self._tokens[self._at] in ("^", "!"):
             if self._tokens[self._at] == "!":
                 self._at += 1
-                self.large |= value is not None and value > FACTORIAL
-                value = None if value is None else math.inf if value > 100 else math.gamma(max(value, 0.0) + 1)
+                if value is not None:
+                    self.large |= value > FACTORIAL
+                    value = math.inf if value > 100 else math.gamma(max(value, 0.0) + 1)
                 continue
             self._at += 1
             exponent = self._read_power()

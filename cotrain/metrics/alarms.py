@@ -243,7 +243,8 @@ class Monitor:
                 series = self._series.setdefault(place, MetricSeries(band.window))
                 series.add_row(int(row["step"]), [value for value in values if value is not None])
                 alarm = self._update_alarm(band, place, series)
-                new += [alarm] if alarm else []
+                if alarm is not None:
+                    new.append(alarm)
         return self._without_explained(new)
 
     def _without_explained(self, new: list[Alarm]) -> list[Alarm]:
@@ -251,9 +252,10 @@ class Monitor:
         explained = set(map(id, explained_alarms(new, self.alarms, self._row)))
         stores: tuple[dict[Any, Alarm], ...] = (self._starved.alarms, self._alarms)
         for alarms in stores:
-            for place in [place for place, alarm in alarms.items() if id(alarm) in explained]:
+            places = [place for place, alarm in alarms.items() if id(alarm) in explained]
+            for place in places:
                 del alarms[place]
-        return [one for one in new if id(one) not in explained]
+        return [alarm for alarm in new if id(alarm) not in explained]
 
     def _update_alarm(self, band: Band, place: tuple[int, str], series: MetricSeries) -> Alarm | None:
         value = band.rule(series)
@@ -262,8 +264,9 @@ class Monitor:
             return None
         if place in self._alarms:
             alarm_before = self._alarms[place]
-            # no longer early
-            words = _alarm_words(band, series, alarm_before.value) if series.rows == band.window else {}
+            words = {}
+            if series.rows == band.window:  # it is no longer early
+                words = _alarm_words(band, series, alarm_before.value)
             self._alarms[place] = dataclasses.replace(alarm_before, last=step, **words)
             return None
         alarm = Alarm(
@@ -287,7 +290,7 @@ class Monitor:
 
 
 def _alarm_words(band: Band, series: MetricSeries, value: float) -> dict[str, Any]:
-    """What an alarm says, also of fewer rows than the window."""
+    """The reading and the advice of an alarm, also one from fewer rows than the window."""
     reading = band.shown.format(value)
     if series.rows >= band.window or not band.early:
         return {"reading": reading, "advice": band.what_to_do}
@@ -313,8 +316,12 @@ def check_rows(
 def applicable_bands(keys: Iterable[str], bands: Sequence[Band] = BANDS) -> list[Band]:
     """The bands that apply to a run with these metrics."""
     found = set(keys)
-    patterns = [[_key_pattern(key) for key in band.keys] for band in bands]
-    return [b for b, mine in zip(bands, patterns, strict=True) if all(any(p.fullmatch(k) for k in found) for p in mine)]
+
+    def is_found(band_key: str) -> bool:
+        pattern = _key_pattern(band_key)
+        return any(pattern.fullmatch(key) for key in found)
+
+    return [band for band in bands if all(map(is_found, band.keys))]
 
 
 def with_examples(
@@ -333,18 +340,32 @@ def with_examples(
             episodes = read_episodes(step)
         except CotrainError:
             continue
-        traces = [t for e in episodes for t in e.traces if (not name or t.role == who) and band.wrong(t, name)]
-        traces.sort(key=lambda t: (-sum(s.value for s in t.rewards if s.name == name), t.address))
-        addresses += [str(t.address) for t in traces]
+        traces = []
+        for episode in episodes:
+            for trace in episode.traces:
+                of_this_role = not name or trace.role == who
+                if of_this_role and band.wrong(trace, name):
+                    traces.append(trace)
+        traces.sort(key=lambda trace: (-_sum_of_rewards(trace, name), trace.address))
+        addresses += [str(trace.address) for trace in traces]
         if len(addresses) >= EXAMPLES:
             break
     return dataclasses.replace(alarm, examples=tuple(addresses[:EXAMPLES]))
 
 
+def _sum_of_rewards(trace: Trace, name: str) -> float:
+    return sum(reward.value for reward in trace.rewards if reward.name == name)
+
+
 def _key_pattern(key: str) -> re.Pattern[str]:
-    """Each mark is one name, found again under that name."""
-    parts = re.split(r"(\{\w+\})", key)
-    return re.compile("".join(f"(?P<{p[1:-1]}>[^/]+)" if p.startswith("{") else re.escape(p) for p in parts))
+    """A pattern for the keys of a band: each mark is one name, found again under that name."""
+    pattern = ""
+    for part in re.split(r"(\{\w+\})", key):
+        if part.startswith("{"):
+            pattern += f"(?P<{part[1:-1]}>[^/]+)"
+        else:
+            pattern += re.escape(part)
+    return re.compile(pattern)
 
 
 def _fill_names(key: str, names: Mapping[str, str]) -> str:
@@ -377,29 +398,30 @@ EMPTY = ("groups without spread", "no spread", "no samples")  # of an objective
 
 
 def explained_alarms(new: Sequence[Alarm], alarms: Iterable[Alarm], row: Mapping[str, Any]) -> list[Alarm]:
-    """Those of the ``new`` alarms of a row that another one explains, or that were told under the same
-    name. ``alarms``: all so far, the new among them."""
-    fresh = set(map(id, new))
-    before = set[tuple[str, str]]()
-    causes_by_role: dict[str, list[Alarm]] = {}  # what can be a cause, by role
-    wide_causes: list[Alarm] = []  # one that explains what is empty or constant anywhere
-    for alarm in (alarm for alarm in alarms if alarm.last == row.get("step")):
-        if id(alarm) not in fresh:
-            before.add((alarm.band, alarm.key))
+    """The ``new`` alarms of a row that another one explains, or that were told under the same name. ``alarms``: all so
+    far, the new among them."""
+    is_new = set(map(id, new))
+    told_before = set[tuple[str, str]]()
+    causes_by_role: dict[str, list[Alarm]] = {}
+    wide_causes: list[Alarm] = []  # one alarm that explains what is empty or constant anywhere
+    for alarm in alarms:
+        if alarm.last != row.get("step"):
+            continue
+        if id(alarm) not in is_new:
+            told_before.add((alarm.band, alarm.key))
         if alarm.band in (CONSTANT, CUT, FAILED, *UNREAD):
             causes_by_role.setdefault(_owner_of(alarm), []).append(alarm)
-            if not wide_causes and alarm.band not in (CONSTANT, FAILED) and _share_in(alarm, row) > NEARLY_ALL:
+            is_wide = alarm.band not in (CONSTANT, FAILED) and _share_in(alarm, row) > NEARLY_ALL
+            if is_wide and not wide_causes:
                 wide_causes.append(alarm)
-    return [
-        one
-        for one in new
-        if (one.band, one.key) in before
-        or any(
-            _is_cause_of(cause, one, row)
-            for cause in (*causes_by_role.get(_owner_of(one), ()), *wide_causes)
-            if cause is not one
-        )
-    ]
+
+    def is_explained(alarm: Alarm) -> bool:
+        if (alarm.band, alarm.key) in told_before:
+            return True
+        causes = [*causes_by_role.get(_owner_of(alarm), ()), *wide_causes]
+        return any(_is_cause_of(cause, alarm, row) for cause in causes if cause is not alarm)
+
+    return [alarm for alarm in new if is_explained(alarm)]
 
 
 def _owner_of(alarm: Alarm) -> str:

@@ -77,7 +77,12 @@ class Metric:
 
 
 def _mark_pattern(key: str) -> re.Pattern[str]:
-    """``{reason}`` and ``{outcome}`` may hold a slash, other marks not."""
-    parts = re.split(r"(\{\w+\})", key)
+    """A pattern for keys with marks. ``{reason}`` and ``{outcome}`` may hold a slash, other marks not."""
     marks = {"{reason}": "(.+)", "{outcome}": "(.+)", "{k}": r"(\d+)"}
-    return re.compile("".join(marks.get(p, "([^/]+)") if p.startswith("{") else re.escape(p) for p in parts))
+    pattern = ""
+    for part in re.split(r"(\{\w+\})", key):
+        if part.startswith("{"):
+            pattern += marks.get(part, "([^/]+)")
+        else:
+            pattern += re.escape(part)
+    return re.compile(pattern)

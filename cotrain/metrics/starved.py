@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cotrain.core.verbosity import count_of
 from cotrain.metrics.rules import Alarm
 
 SKIPPED = "skipped.jsonl"  # the batches of updates that were not finite
@@ -203,9 +204,7 @@ def _starved_advice(name: str, reasons: list[tuple[str, int]], failures: Counter
     elif reason:
         yield f"Objective {name!r} does not train its policy: see {name}/dropped."
     elif failures:
-        failures_text = ", ".join(
-            f"{failure!r} {n} {'time' if n == 1 else 'times'}" for failure, n in failures.most_common(2)
-        )
+        failures_text = ", ".join(f"{failure!r} {count_of(n, 'time')}" for failure, n in failures.most_common(2))
         yield f"Objective {name!r} was given no trace that had not failed: {failures_text}."
     else:
         yield f"Objective {name!r} was given no trace: check that the protocol asks its role."

@@ -59,7 +59,9 @@ def solver_scores(rows: Sequence[SampleRow], k: int, *, key: Callable[[str], str
         sampled = _samples_of(problem_rows, k)
         right = [bool(row["correct"]) for row in sampled]
         scores = [row["score"] or 0.0 for row in sampled]
-        votes = [None if row["answer"] is None else key(row["answer"]) for row in sampled]
+        votes = []
+        for row in sampled:
+            votes.append(None if row["answer"] is None else key(row["answer"]))
         counts[i] = _common_counts(problem_rows) | {
             "right": float(sum(right)),
             "samples": float(k),
@@ -115,8 +117,11 @@ def program_scores(rows: Sequence[SampleRow], k: int) -> dict[str, Estimate]:
 
 
 def _winner_is_right(rows: Sequence[SampleRow], right: Sequence[bool]) -> float:
-    """Is the sample with the highest rating right? Those that were not compared come last."""
-    ratings = [-1.0 if (rating := row.get("rating")) is None else rating for row in rows]
+    """1 if the sample with the highest rating is right, else 0. Samples that were not compared come last."""
+    ratings = []
+    for row in rows:
+        rating = row.get("rating")
+        ratings.append(-1.0 if rating is None else rating)
     return float(best_is_right(ratings, right))
 
 
@@ -150,7 +155,8 @@ def _samples_of(rows: Sequence[SampleRow], k: int) -> list[SampleRow]:
 def processbench_scores(rows: Sequence[SampleRow]) -> dict[str, Estimate]:
     """Figures of a verifier, from rows with ``split``, ``problem``, ``label`` and ``prediction``: the 0-based index of
     the first wrong step, −1 for none; a prediction of None is no judgement."""
-    at = {split: f"{i}/" for i, split in enumerate(dict.fromkeys(row["split"] for row in rows))}
+    splits = dict.fromkeys(row["split"] for row in rows)
+    at = {split: f"{i}/" for i, split in enumerate(splits)}
     nothing = {name: 0.0 for mark in at.values() for name in first_error_counts(None, False, mark)}
     counts: dict[tuple[str, str], dict[str, float]] = {}
     for row in rows:
@@ -167,11 +173,11 @@ def processbench_scores(rows: Sequence[SampleRow]) -> dict[str, Estimate]:
     named["average/f1"] = Mean([processbench_f1(mark) for mark in at.values()])
     named["parsed"] = PARSED
     total = sum_counts(counts.values())
-    parts = {
-        name: sum(total[n] for n in statistic.names if n.endswith(("/errors", "/clean")))
-        for name, statistic in named.items()
-        if name not in ("parsed", "average/f1")
-    }
+    parts: dict[str, float] = {}
+    for name, statistic in named.items():
+        if name not in ("parsed", "average/f1"):
+            problems = [total[count] for count in statistic.names if count.endswith(("/errors", "/clean"))]
+            parts[name] = sum(problems)
     return _make_figures(dict(enumerate(counts.values())), named, len(rows), parts)
 
 
@@ -182,7 +188,8 @@ def prmbench_scores(rows: Sequence[SampleRow]) -> dict[str, Estimate]:
 
     A kind of error whose solutions hold no wrong step has ``step_accuracy`` alone.
     """
-    at = {split: f"{i}/" for i, split in enumerate([*dict.fromkeys(row["split"] for row in rows), "overall"])}
+    splits = dict.fromkeys(row["split"] for row in rows)
+    at = {split: f"{i}/" for i, split in enumerate([*splits, "overall"])}
     nothing = {name: 0.0 for mark in at.values() for name in confusion_counts([], mark)}
     counts: dict[tuple[str, str], dict[str, float]] = {}
     for row in rows:

@@ -137,9 +137,15 @@ def deny_files(readable: list[str], folder: str) -> None:
     if not version:
         return
     rights = _RIGHTS[min(version, max(_RIGHTS))]
-    ruled = struct.pack("=QQQ", rights, 3 if version >= 4 else 0, 3 if version >= 6 else 0)
-    size = 8 if version < 4 else 16 if version < 6 else 24
-    rules = system.syscall(_CREATE, ruled, ctypes.c_size_t(size), ctypes.c_uint32(0))
+    knows_tcp = version >= 4
+    knows_scopes = version >= 6
+    attributes = struct.pack("=QQQ", rights, 3 if knows_tcp else 0, 3 if knows_scopes else 0)
+    size = 8
+    if knows_tcp:
+        size = 16
+    if knows_scopes:
+        size = 24
+    rules = system.syscall(_CREATE, attributes, ctypes.c_size_t(size), ctypes.c_uint32(0))
     for path in readable:
         _allow_path(rules, path, _EXECUTE | _READ_FILE | _READ_DIR)
     for path in filter(os.path.exists, DEVICES):

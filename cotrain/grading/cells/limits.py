@@ -90,9 +90,14 @@ def prefer_oom_kill(process_table: int | str = "/proc") -> None:
 
 
 def python_paths() -> list[str]:
-    """What a Python program has to read: the interpreter, its packages and the machine's libraries; nothing of ours."""
+    """Paths that a Python program has to read: the interpreter, its packages and the machine's libraries; nothing of
+    ours."""
     found = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
     found |= {path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")}
     found |= {"/usr", "/bin", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/localtime"}
-    there = sorted(path for path in found if os.path.exists(path))
-    return [path for path in there if not any(path != other and path.startswith(f"{other}/") for other in there)]
+    existing = sorted(path for path in found if os.path.exists(path))
+
+    def is_inside_another(path: str) -> bool:
+        return any(path.startswith(f"{other}/") for other in existing)
+
+    return [path for path in existing if not is_inside_another(path)]

@@ -65,8 +65,10 @@ def pivot_root_here() -> None:
 
 
 def prctl(what: int, *values: object) -> None:
-    given = [ctypes.c_ulong(value) if isinstance(value, int) else value for value in (*values, 0, 0, 0, 0)[:4]]
-    _call_libc("prctl", ctypes.c_int(what), *given)
+    arguments = []
+    for value in (*values, 0, 0, 0, 0)[:4]:  # it takes four arguments
+        arguments.append(ctypes.c_ulong(value) if isinstance(value, int) else value)
+    _call_libc("prctl", ctypes.c_int(what), *arguments)
 
 
 def drop_capabilities() -> None:
