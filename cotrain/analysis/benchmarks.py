@@ -366,15 +366,31 @@ async def attempt_and_compare(
     await hold_tournament(task, roles, [s for s in solutions if s is not None], role=comparer)
 
 
+def _review_score(reviews: Sequence[Trace], verifier: str | None) -> float | None:
+    """The mean score of the reviews of an attempt. None without a verifier, 0 without a review."""
+    if verifier is None:
+        return None
+    if not reviews:
+        return 0.0
+    scores = []
+    for trace in reviews:
+        score = SCORE.of(trace)
+        scores.append(0.5 if score is None else float(score))  # one that cannot be read counts one half
+    return sum(scores) / len(scores)
+
+
 def _attempt_row(
     task: Task, episode: Episode, sample: int, solution: Trace | None, role: Role, verifier: str | None
 ) -> dict[str, Any]:
     of = None if solution is None else str(solution.address)
-    reviews = [t for t in episode.traces if t.role == verifier and t.parent == of]
-    said_of_it = [SCORE.of(t) for t in reviews]
-    scores = [0.5 if score is None else float(score) for score in said_of_it]  # one that cannot be read says one half
-    score = sum(scores) / len(scores) if scores else None if verifier is None else 0.0  # unread: nothing speaks for it
-    row = {"id": task.id, "sample": sample, "problem": task.prompt, "gold": task.gold, "score": score}
+    reviews = [trace for trace in episode.traces if trace.role == verifier and trace.parent == of]
+    row = {
+        "id": task.id,
+        "sample": sample,
+        "problem": task.prompt,
+        "gold": task.gold,
+        "score": _review_score(reviews, verifier),
+    }
     if solution is None:
         failure = episode.failure or TOO_LONG
         return row | {"answer": None, "correct": None if episode.failure else False, "failure": failure}

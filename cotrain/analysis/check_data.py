@@ -66,16 +66,22 @@ class DataFault:
     where: tuple[str, ...]  # one line for each row
 
     def report_lines(self) -> list[str]:
-        head = f"{self.level}: {self.kind}: {_count_text(len(self.where), 'row')}: {self.meaning}"
-        alike: dict[str, list[str]] = {}  # what is wrong → the lines that say so
-        for one in self.where:
-            alike.setdefault(one.partition(": ")[2] or one, []).append(one)
-        lines = [
-            f"    {same[0]}" + (f" (and {_count_text(len(same) - 1, 'other row')})" if same[1:] else "")
-            for same in alike.values()
-        ]
-        more = len(self.where) - sum(len(same) for same in [*alike.values()][:SHOWN])
-        return [head, *lines[:SHOWN], *([f"    … and {more} more"] if more > 0 else [])]
+        lines = [f"{self.level}: {self.kind}: {_count_text(len(self.where), 'row')}: {self.meaning}"]
+        places_by_fault: dict[str, list[str]] = {}
+        for place in self.where:
+            _, _, fault = place.partition(": ")
+            places_by_fault.setdefault(fault or place, []).append(place)
+
+        n_shown = 0
+        for places in [*places_by_fault.values()][:SHOWN]:
+            line = f"    {places[0]}"
+            if len(places) > 1:
+                line += f" (and {_count_text(len(places) - 1, 'other row')})"
+            lines.append(line)
+            n_shown += len(places)
+        if n_shown < len(self.where):
+            lines.append(f"    … and {len(self.where) - n_shown} more")
+        return lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,8 +325,11 @@ def _view_of_labels(path: str | Path, schema: Schema, labelled: str | None) -> d
         source = with_labels(targets, labelled, seed=0)
     except DataError:
         return {}
-    sizes = {split: source.size(split) for split in (*SPLITS, UNLABELLED) if has_split(source, split)}
-    splits = {split: "no end of" if size is None else size for split, size in sizes.items()}
+    splits: dict[str, int | str] = {}
+    for split in (*SPLITS, UNLABELLED):
+        if has_split(source, split):
+            size = source.size(split)
+            splits[split] = "no end of" if size is None else size
     return {"splits": splits, "needed": ["test"]}
 
 
@@ -350,22 +359,26 @@ def _check_worked_texts(
     questions: Sequence[_Question], answer: str, pool: GradingPool, faults: list[DataFault], say: Callable[[str], None]
 ) -> dict[str, Any]:
     """How many worked texts the format ``answer`` reads, and reads as the gold answer; ``faults`` takes the others."""
-    texts = [q for q in questions if q.worked and q.worked != q.answer]
-    solutions = [tagged_solution(q.worked) if answer == TAGS else free_solution(q.worked, answer) for q in texts]
+    texts = [question for question in questions if question.worked and question.worked != question.answer]
     unread = []
     wrong = []
     pace = ProgressPrinter(len(texts), "{} worked texts compared with their answers", say)
-    for question, solution in zip(texts, solutions, strict=True):
+    for question in texts:
         pace.add()
+        if answer == TAGS:
+            solution = tagged_solution(question.worked)
+        else:
+            solution = free_solution(question.worked, answer)
         if isinstance(solution, ParseFailure):
             unread.append(f"row {question.number}: {solution.reason}: …{' '.join(question.worked.split())[-80:]!r}")
         elif question.answer is not None and not _same_answer(solution.answer, question.answer, pool):
             wrong.append(f"row {question.number}: {solution.answer!r}, gold {question.answer!r}"[:200])
-    kinds = (
-        ("unread", f"--answer {answer} finds no answer", unread),
-        ("other", f"--answer {answer} finds another", wrong),
+    faults.append(
+        DataFault(level="warning", kind="unread", meaning=f"--answer {answer} finds no answer", where=tuple(unread))
     )
-    faults += [DataFault(level="warning", kind=k, meaning=m, where=tuple(w)) for k, m, w in kinds]
+    faults.append(
+        DataFault(level="warning", kind="other", meaning=f"--answer {answer} finds another", where=tuple(wrong))
+    )
     read_count = len(texts) - len(unread)
     return {"answer": answer, "texts": len(texts), "read": read_count, "right": read_count - len(wrong)}
 
@@ -456,16 +469,20 @@ def _find_unreadable(
     for (gold, numbers), grade in zip(rows.items(), grades, strict=True):
         if grade.value is None:
             where.setdefault(grade.reason or "ungraded", []).extend((n, gold) for n in numbers)
-    return [
-        DataFault(
-            level="warning",
-            kind=f"answer: {reason}",
-            meaning="the grader makes nothing of the gold answer; an answer of the same text is right, others give "
-            "no reward",
-            where=tuple(f"row {n}: {gold!r}"[:200] for n, gold in sorted(found)),
+
+    faults = []
+    for reason, places in sorted(where.items()):
+        lines = [f"row {n}: {gold!r}"[:200] for n, gold in sorted(places)]
+        faults.append(
+            DataFault(
+                level="warning",
+                kind=f"answer: {reason}",
+                meaning="the grader makes nothing of the gold answer; an answer of the same text is right, others give "
+                "no reward",
+                where=tuple(lines),
+            )
         )
-        for reason, found in sorted(where.items())
-    ]
+    return faults
 
 
 def _length_statistics(questions: Sequence[_Question]) -> tuple[dict[str, int], dict[str, int]]:

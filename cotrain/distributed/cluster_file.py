@@ -92,9 +92,9 @@ def read_cluster_file(target: str) -> Cluster:
         document = read_toml(Path(target))
     except DataError as error:
         raise ConfigError(f"--cluster {error}; expected {LOCAL!r} or a TOML file") from None
-    whole, learner, engine = (
-        _Table(target, name, document if name == "" else document.get(name, {})) for name in ("", "learner", "engine")
-    )
+    whole = _Table(target, "", document)
+    learner = _Table(target, "learner", document.get("learner", {}))
+    engine = _Table(target, "engine", document.get("engine", {}))
     for table, known in (
         (whole, ("address", "cpus", "object_store_mb", "deadline_seconds", "learner", "engine")),
         (engine, ("replicas", "gpus", "python", "cache_mb", "context", "rows")),

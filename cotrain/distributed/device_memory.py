@@ -39,8 +39,10 @@ def _whole_memory(device: str, limits: Sequence[tuple[str, str]]) -> Memory | No
         free, total = torch.cuda.mem_get_info(torch.device(device))
         return Memory(total=float(total), available=float(free))
     try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        meminfo = {name: 1024.0 * float(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+        meminfo = {}
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            name, _, value = line.partition(":")
+            meminfo[name] = 1024.0 * float(value.split()[0])  # given in kB
         memory = Memory(total=meminfo["MemTotal"] + meminfo.get("SwapTotal", 0.0), available=meminfo["MemAvailable"])
     except (OSError, ValueError, KeyError, IndexError):
         try:
@@ -50,7 +52,8 @@ def _whole_memory(device: str, limits: Sequence[tuple[str, str]]) -> Memory | No
         memory = Memory(total=bytes_in_all, available=bytes_in_all)
     for limit, used in limits:
         try:
-            most, used_bytes = (float(Path(path).read_text(encoding="ascii")) for path in (limit, used))
+            most = float(Path(limit).read_text(encoding="ascii"))
+            used_bytes = float(Path(used).read_text(encoding="ascii"))
         except (OSError, ValueError):  # not there, or "max"
             continue
         memory = Memory(total=min(memory.total, most), available=min(memory.available, max(0.0, most - used_bytes)))

@@ -251,9 +251,12 @@ class VllmHost(BaseEngineHost):
         self._adapters = {name: _adapter_config(spec.lora) for name, spec in policies.items() if spec.lora is not None}
         first_spec: Any = next(iter(with_device_defaults(policies, device).values()))
         narrow = first_spec.autocast or first_spec.dtype == "bfloat16"
+        ranks = {}
+        for name in policies:
+            ranks[name] = self._adapters[name]["r"] if name in self._adapters else None
         engine = VllmEngine(
             model_directory(first_spec.model, trust_remote_code=first_spec.trust_remote_code),
-            {name: self._adapters[name]["r"] if name in self._adapters else None for name in policies},
+            ranks,
             dtype="bfloat16" if narrow else "float32",
             settings=settings,
             device=device,

@@ -159,7 +159,9 @@ def _with_device_number(device: str) -> str:
 
 def resolve_device(name: str) -> str:
     """The device that ``--device`` means: "auto" is cuda where there is one, else cpu."""
-    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+    if name != "auto":
+        return name
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class PolicyFactory:
@@ -222,15 +224,17 @@ class PolicyFactory:
     def place(
         self, name: str, spec: ModelSpec, model: nn.Module, base: AdapterBase | None = None
     ) -> Callable[[], object] | None:
-        """Put a policy's model on the device, or let it take turns there; what is to be called before each of its
-        passes. ``base``: whose adapters lie in it."""
-        own = spec.lora is not None
-        select = partial(base.activate, name if own else None) if base else None
+        """Put a policy's model on the device, or let it take turns there. Returns the function to call before each of
+        its passes. ``base``: the adapters in the model."""
+        is_adapter = spec.lora is not None
+        select: Callable[[], object] | None = None
+        if base is not None:
+            select = partial(base.activate, name if is_adapter else None)
         residence = self._residences.get(self.device_of(spec))
         if residence is None:
             model.to(self.device_of(spec))
             return select
-        return residence.add_policy(name, model, rests=spec.offload, adapter=own, select=select)
+        return residence.add_policy(name, model, rests=spec.offload, adapter=is_adapter, select=select)
 
     def scoring_renderer(self, spec: ModelSpec) -> Rendering:
         return load_renderer(spec.model, trust_remote_code=spec.trust_remote_code)

@@ -296,12 +296,13 @@ class RemoteHandle(PolicyHandle):
                 raise Malformed("no text")
             if len(text) > TEXT_PER_TOKEN * request.sampling.max_tokens:
                 raise Malformed("more text than max_tokens allows")
-            token_ids = tuple(text.encode(errors="replace")) + ((STOP,) if finish == "stop" or not text else ())
+            token_ids = tuple(text.encode(errors="replace"))
+            if finish == "stop" or not text:
+                token_ids += (STOP,)
             logprobs = (0.0,) * len(token_ids)
-        counts = {
-            name: usage.get(name) if isinstance(usage, Mapping) else None
-            for name in ("prompt_tokens", "completion_tokens")
-        }
+        if not isinstance(usage, Mapping):
+            usage = {}
+        counts = {name: usage.get(name) for name in ("prompt_tokens", "completion_tokens")}
         if not all(count is None or (type(count) is int and 0 <= count <= MOST_COUNT) for count in counts.values()):
             raise Malformed("impossible token counts")
         self._counts["answers"] += 1

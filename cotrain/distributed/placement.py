@@ -119,38 +119,43 @@ def place_learners(policies: PolicySpecs, world: int, worlds: Mapping[str, int])
                 f"the --cluster file: [learner.{name}] is about policy {name!r} of kind {policies[name].kind!r}, which "
                 "has no model in this run; leave the table out"
             )
-        if (source := policies[name].source_policy) is not None:
+        source = policies[name].source_policy
+        if source is not None:
             raise ConfigError(
                 f"the --cluster file: [learner.{name}]: policy {name!r} takes over the weights of {source!r} and is "
                 f"held where that learns; leave the table out, or give [learner.{source}]"
             )
-    homes: dict[str | None, list[str]] = {None: [], **{name: [] for name in worlds}}
+
+    # A policy with a table of its own has processes of its own; all others share those of None.
+    homes: dict[str | None, list[str]] = {None: []}
+    for name in worlds:
+        homes[name] = []
     for name, spec in policies.items():
         if spec.head:
             leader = spec.source_policy or name
             homes[leader if leader in worlds else None].append(name)
-    return [
-        LearnerPlacement(
-            what=learners_label(home), policies=tuple(names), world=world if home is None else worlds[home]
-        )
-        for home, names in homes.items()
-        if names
-    ]
+
+    placements = []
+    for home, names in homes.items():
+        if names:
+            world_here = world if home is None else worlds[home]
+            placements.append(LearnerPlacement(what=learners_label(home), policies=tuple(names), world=world_here))
+    return placements
 
 
 def with_replicas(placing: PlacementRule, count: int) -> PlacementRule:
-    """So many processes in place of each, which answer for the same policies."""
+    """A rule with so many processes in place of each, which answer for the same policies."""
     if count == 1:
         return placing
 
-    def all_of(policies: PolicySpecs, seed: int, device: str, threads: int) -> list[EnginePlacement]:
-        return [
-            replace(place, what=f"{place.what} (replica {number} of {count})")
-            for place in placing(policies, seed, device, threads)
-            for number in range(1, count + 1)
-        ]
+    def place_replicas(policies: PolicySpecs, seed: int, device: str, threads: int) -> list[EnginePlacement]:
+        replicas = []
+        for place in placing(policies, seed, device, threads):
+            for number in range(1, count + 1):
+                replicas.append(replace(place, what=f"{place.what} (replica {number} of {count})"))
+        return replicas
 
-    return all_of
+    return place_replicas
 
 
 def check_heads(name: str, spec: Any) -> None:

@@ -365,17 +365,31 @@ def compute_shape(name: str, spec: PolicySpec, model: nn.Module) -> ComputeShape
     own = {p for path, p in model.named_parameters() if ".lora_" not in path or f".policy-{name}." in path}
     embedding = core.get_input_embeddings().weight
     head = core.get_output_embeddings().weight if spec.head == "lm" else full_model.head.weight
-    weights = sum(p.numel() * (2 if p.dtype == torch.uint8 else 1) for p in own)  # of 4 bits two in a byte
-    body = weights - embedding.numel() - (0 if head is embedding else head.numel())
+    weights = sum(map(_count_weights, own))
+    body = weights - embedding.numel()
+    if head is not embedding:
+        body -= head.numel()
     adapter = sum(p.numel() for path, p in model.named_parameters() if f".policy-{name}." in path)
     heads = getattr(config, "num_attention_heads", None) or 0  # none where a model has no attention
     size = getattr(config, "head_dim", None) or config.hidden_size // max(1, heads)
+    trained = 0
+    if spec.lora:
+        trained = adapter
+    elif spec.trained:
+        trained = body + head.numel()
     return ComputeShape(
         body=body,
         head=head.numel(),
         pair=4 * config.num_hidden_layers * heads * size,
-        trained=adapter if spec.lora else body + head.numel() if spec.trained else 0,
+        trained=trained,
     )
+
+
+def _count_weights(parameter: nn.Parameter) -> int:
+    """The number of weights in a tensor: of 4 bits, two are in a byte."""
+    if parameter.dtype == torch.uint8:
+        return 2 * parameter.numel()
+    return parameter.numel()
 
 
 class RoutingEngine:

@@ -72,7 +72,11 @@ def check_token(address: str, patience: float = 30.0) -> None:
         return
     where = f"address = {address!r} in the --cluster file: that Ray asks for a token"
     file = Path(os.environ.get(TOKEN_FILE) or Path.home() / ".ray" / "auth_token")
-    token_source = TOKEN if os.environ.get(TOKEN) else str(file) if file.is_file() else ""
+    token_source = ""
+    if os.environ.get(TOKEN):
+        token_source = TOKEN
+    elif file.is_file():
+        token_source = str(file)
     if os.environ.get(MODE, "token").lower() != "token":
         raise ConfigError(f"{where}, and {MODE} is {os.environ[MODE]!r}; unset it")
     if not token_source:

@@ -164,12 +164,23 @@ def versions_that_differ(
     all are the same. ``vllm``: is its version looked at?"""
     if "error" in there:
         return f"{name}: {there['error']}"
-    one, two = (version_by_name(found) for found in (there, here))
-    names = [n for n in (one | two) if one.get(n) != two.get(n) and (vllm or n != "vllm")]
+    versions_there = version_by_name(there)
+    versions_here = version_by_name(here)
+    names = []
+    for package in versions_there | versions_here:
+        looked_at = vllm or package != "vllm"
+        if looked_at and versions_there.get(package) != versions_here.get(package):
+            names.append(package)
     if not names:
         return None
-    lists = (" and ".join(f"{n} {found[n]}" if n in found else f"no {n}" for n in names) for found in (one, two))
-    return f"{name} has {next(lists)}, {other} {next(lists)}; expected the same"
+
+    def list_versions(versions: Mapping[str, str]) -> str:
+        texts = []
+        for package in names:
+            texts.append(f"{package} {versions[package]}" if package in versions else f"no {package}")
+        return " and ".join(texts)
+
+    return f"{name} has {list_versions(versions_there)}, {other} {list_versions(versions_here)}; expected the same"
 
 
 def version_by_name(found: Mapping[str, Any]) -> dict[str, str]:

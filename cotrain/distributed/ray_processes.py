@@ -150,10 +150,9 @@ class RayLauncher:
         import ray
 
         actor: Any = ray.remote(Hosting).options(**self.actor_options(what, host))
-        if self.cluster.gpus_of(
-            what, host.__name__
-        ):  # Ray shows it those alone: its only one is cuda:0, whichever it is
-            settings = tuple("cuda" if isinstance(s, str) and s.startswith("cuda") else s for s in settings)
+        if self.cluster.gpus_of(what, host.__name__):
+            # Ray shows the process its own GPUs alone: its only one is cuda:0, whichever it is.
+            settings = tuple(map(_without_index, settings))
         return RayProcess(what, actor.remote(host, settings), self.deadline, here=self.here)
 
     def actor_options(self, what: str, host: type) -> dict[str, Any]:
@@ -172,6 +171,13 @@ class RayLauncher:
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "ray"}
+
+
+def _without_index(setting: Any) -> Any:
+    """A device "cuda:N" as "cuda"; any other setting as it is."""
+    if isinstance(setting, str) and setting.startswith("cuda"):
+        return "cuda"
+    return setting
 
 
 def inspect_remote_python(python: str, where: str, patience: float = PATIENCE) -> ray_nodes.PythonInfo:

@@ -49,12 +49,15 @@ class PublishCheck:
 def check_publishing(
     policies: Sequence[PolicyHandle], engines: Sequence[ContextLimitedEngine], publish: Publish
 ) -> list[PublishCheck]:
-    """``policies``: those of one engine; ``engines``: it, or its replicas, each of which is asked. What is found is
-    that of the worst replica. Raises ConfigError, one line, where weights do not arrive; the old ones are back in any
-    case but that of a lost process."""
-    for handle in (h for h in policies if h.changes):
-        publish(handle.name, handle.version)  # adapters have no weights there yet
-    starts = [[_check_start(handle, engine) for engine in engines] for handle in policies]
+    """``policies``: those of one engine; ``engines``: it, or its replicas, each of which is asked. The worst replica
+    counts. Raises ConfigError, one line, where weights do not arrive; the old ones are back in any case but that of a
+    lost process."""
+    for handle in policies:
+        if handle.changes:
+            publish(handle.name, handle.version)  # adapters have no weights there yet
+    starts = []
+    for handle in policies:
+        starts.append([_check_start(handle, engine) for engine in engines])
     checks = []
     for handle, per_engine in zip(policies, starts, strict=True):
         if handle.changes:

@@ -89,7 +89,10 @@ def draw_tokens(
     device = logits.device
     wide = float64_device(logits.device)
     if wide != device:
-        logits, uniform, temperature, top_p = (x.to(wide) for x in (logits, uniform, temperature, top_p))
+        logits = logits.to(wide)
+        uniform = uniform.to(wide)
+        temperature = temperature.to(wide)
+        top_p = top_p.to(wide)
     greedy = temperature < COLDEST
     scaled = logits / torch.where(greedy, 1.0, temperature)[:, None]  # in float32, whatever the logits are
     logp = torch.log_softmax(scaled.float(), dim=-1)  # [B, V]
@@ -97,7 +100,7 @@ def draw_tokens(
         some_cut = bool(((top_p < 1) & ~greedy).any())
     if some_cut:
         logp = torch.where((greedy | (top_p >= 1))[:, None], logp, _cut_top_p(logp, top_p))
-    logp.clamp_(min=_LEAST)  # what is impossible adds 0 to the entropy, and not 0 times infinity
+    logp.clamp_(min=_LEAST)  # a token of probability 0 adds 0 to the entropy, and not 0 times infinity
     p = logp.exp()
     entropies = -(p * logp).sum(-1)
     tokens = _find_tokens(p.mul_(_SCALE).to(torch.int64), uniform)
@@ -309,16 +312,24 @@ class Rows:
     def remove_rows(self, holes: Sequence[int], movers: Sequence[int], keep: int) -> None:
         """Keep ``keep`` rows: those at ``movers`` move into ``holes``."""
         fill_gaps(self.items, holes, movers, keep)
-        stores = ("_state", "_sampling", "_stops", "_tokens", "_logprobs", "_entropies")
-        if holes:
-            to, source = torch.tensor([holes, movers], device=self.device)
-            for values in (getattr(self, name) for name in stores):
+        to, source = torch.tensor([holes, movers], dtype=torch.int64, device=self.device)
+
+        def kept_rows(values: Tensor) -> Tensor:
+            if holes:
                 values[to] = values[source]
-        for name in stores:
-            setattr(self, name, getattr(self, name)[:keep])
+            return values[:keep]
+
+        self._state = kept_rows(self._state)
+        self._sampling = kept_rows(self._sampling)
+        self._stops = kept_rows(self._stops)
+        self._tokens = kept_rows(self._tokens)
+        self._logprobs = kept_rows(self._logprobs)
+        self._entropies = kept_rows(self._entropies)
 
 
 def _stack_padded(old: Tensor, new: Tensor) -> Tensor:
     """``new`` below ``old``; the narrower one is padded with _NO_TOKEN."""
     width = max(old.shape[1], new.shape[1])
-    return torch.cat([F.pad(x.to(old.device), (0, width - x.shape[1]), value=_NO_TOKEN) for x in (old, new)])
+    old = F.pad(old, (0, width - old.shape[1]), value=_NO_TOKEN)
+    new = F.pad(new.to(old.device), (0, width - new.shape[1]), value=_NO_TOKEN)
+    return torch.cat([old, new])

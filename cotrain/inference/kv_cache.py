@@ -379,11 +379,11 @@ class SharedPrefixCache(Cache):
         self.own.copy(movers, holes, slice(min(self.starts), self.cursor))
         for per_line in (self.starts, self.tiles):
             fill_gaps(per_line, holes, movers, keep)
-        self.row_lines = _renumbered(self.row_lines, holes, movers)
+        self.row_lines = _numbers_after_moves(self.row_lines, holes, movers)
         holes, movers, keep = _moves_of_unused(len(self.lengths), self.tiles)
         self.prompts.copy(movers, holes, slice(-max(self.lengths), None))
         fill_gaps(self.lengths, holes, movers, keep)
-        self.tiles = _renumbered(self.tiles, holes, movers)
+        self.tiles = _numbers_after_moves(self.tiles, holes, movers)
         self._layers = []
 
     def copy_row(self, row: int, token_count: int) -> list[tuple[Tensor, Tensor]]:
@@ -456,7 +456,7 @@ class SharedPrefixCache(Cache):
         self._layers = []
 
     def _arrange_layers(self, device: torch.device) -> list[DecodeReads]:
-        """What the decode steps of each layer read until lines come, go or move."""
+        """The keys and values that the decode steps of each layer read, until lines come, go or move."""
         lines = len(self.starts)
         tiles = len(self.lengths)
         longest = max(self.lengths)
@@ -468,21 +468,22 @@ class SharedPrefixCache(Cache):
             heads = keys.shape[1]
             if heads not in maps:
                 maps[heads] = self._map_tiles(heads, device)
+            tile_map = maps[heads]
             values[:lines, :, self._first] = 0
             prompts = PromptTiles(
                 keys=prompt_keys[:tiles].flatten(0, 1)[:, -longest:],
                 values=prompt_values[:tiles].flatten(0, 1)[:, -longest:],
-                mask=maps[heads].prompt_mask,
-                members=maps[heads].members,
-                places=maps[heads].places,
+                mask=tile_map.prompt_mask,
+                members=tile_map.members,
+                places=tile_map.places,
             )
             own_keys = keys[:lines].flatten(0, 1)
             own_values = values[:lines].flatten(0, 1)
-            layers.append(DecodeReads(keys=own_keys, values=own_values, mask=maps[heads].own_mask, prompts=prompts))
+            layers.append(DecodeReads(keys=own_keys, values=own_values, mask=tile_map.own_mask, prompts=prompts))
         return layers
 
     def _map_tiles(self, heads: int, device: torch.device) -> _TileMap:
-        """Seat the lines in their tiles, and see what they must not read."""
+        """Give each line a seat in its tile, and mask the columns that it must not read."""
         tiles = len(self.lengths)
         longest = max(self.lengths)
         lines_in_tile = [0] * tiles
@@ -491,6 +492,8 @@ class SharedPrefixCache(Cache):
             seats.append(lines_in_tile[tile])
             lines_in_tile[tile] += 1
         most = max(lines_in_tile)
+
+        # The place of (tile, head, seat) in a row of all of them, [L · heads].
         head = torch.arange(heads, device=device)
         tile, seat = torch.tensor([self.tiles, seats], device=device)[:, :, None]
         places = ((tile * heads + head) * most + seat).flatten()
@@ -505,25 +508,28 @@ class SharedPrefixCache(Cache):
 
 
 def plan_moves(count: int, gone: Collection[int]) -> tuple[list[int], list[int], int]:
-    """How ``count`` places stay dense when some are given up: which of them are filled, from where, and how many
-    stay."""
+    """Moves that keep ``count`` places dense when some are given up: the holes to fill, the places that move there, and
+    how many places stay."""
     keep = count - len(gone)
-    return [i for i in sorted(gone) if i < keep], [i for i in range(keep, count) if i not in gone], keep
+    holes = [i for i in sorted(gone) if i < keep]
+    movers = [i for i in range(keep, count) if i not in gone]
+    return holes, movers, keep
 
 
 def _moves_of_unused(count: int, in_use: Collection[int]) -> tuple[list[int], list[int], int]:
     """``plan_moves`` where all but some places are given up."""
-    return plan_moves(count, set(range(count)).difference(in_use))
+    unused = set(range(count)).difference(in_use)
+    return plan_moves(count, unused)
 
 
-def _renumbered(numbers: Sequence[int], holes: Sequence[int], movers: Sequence[int]) -> list[int]:
+def _numbers_after_moves(numbers: Sequence[int], holes: Sequence[int], movers: Sequence[int]) -> list[int]:
     """The same places, by their numbers after the moves."""
-    moved = dict(zip(movers, holes, strict=True))
-    return [moved.get(number, number) for number in numbers]
+    new_number = dict(zip(movers, holes, strict=True))
+    return [new_number.get(number, number) for number in numbers]
 
 
 def fill_gaps(values: list[Any], holes: Sequence[int], movers: Sequence[int], keep: int) -> None:
-    """Do with a list what ``plan_moves`` says."""
+    """Make the moves of ``plan_moves`` in a list."""
     for hole, mover in zip(holes, movers, strict=True):
         values[hole] = values[mover]
     del values[keep:]

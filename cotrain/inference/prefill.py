@@ -87,7 +87,8 @@ def _prefill_continued(
     """Kept and new tokens are each padded on the left; no query sees a pad but the pad itself."""
     olds = [len(past.ids) for _, past in prompts]
     news = [len(prompt) - old for (prompt, _), old in zip(prompts, olds, strict=True)]
-    old, new = max(olds), max(news)
+    old = max(olds)
+    new = max(news)
     ids = torch.tensor([(0,) * (new - n) + prompt[-n:] for (prompt, _), n in zip(prompts, news, strict=True)])
     hidden_old, hidden_new = torch.tensor([[old - o, new - n] for o, n in zip(olds, news, strict=True)]).T
     columns = torch.arange(new)
@@ -96,14 +97,20 @@ def _prefill_continued(
     mask = torch.cat([past_seen, own_seen | torch.eye(new, dtype=torch.bool)], -1)[:, None].to(device)
     positions = (torch.tensor(olds)[:, None] + columns - hidden_new[:, None]).clamp(min=0)
     cache = DynamicCache()
-    for layer in range(len(prompts[0][1].layers)):
-        keys, values = (
-            torch.stack(
-                [F.pad(past.layers[layer][k], (0, 0, old - o, 0)) for (_, past), o in zip(prompts, olds, strict=True)]
-            )
-            for k in (0, 1)
-        )
-        cache.update(keys if dtype is None else keys.to(dtype), values if dtype is None else values.to(dtype), layer)
+    _, first_past = prompts[0]
+    for layer in range(len(first_past.layers)):
+        keys = []
+        values = []
+        for (_, past), length in zip(prompts, olds, strict=True):
+            past_keys, past_values = past.layers[layer]
+            keys.append(F.pad(past_keys, (0, 0, old - length, 0)))
+            values.append(F.pad(past_values, (0, 0, old - length, 0)))
+        all_keys = torch.stack(keys)
+        all_values = torch.stack(values)
+        if dtype is not None:
+            all_keys = all_keys.to(dtype)
+            all_values = all_values.to(dtype)
+        cache.update(all_keys, all_values, layer)
     old_positions = torch.arange(old) - hidden_old[:, None]
     key_positions = torch.cat([old_positions, positions], 1).to(device)
     previous = [(0,) * (new - n) + prompt[-n - 1 : -1] for (prompt, _), n in zip(prompts, news, strict=True)]

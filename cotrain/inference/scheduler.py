@@ -245,7 +245,9 @@ class Scheduler:
             past = self._kept.find(row.request.continues, row.request.prompt_ids)
             if past is not None:
                 pasts.setdefault(row.request.prompt_ids, past)
-        tiles = {prompt: [group[i : i + TILE] for i in range(0, len(group), TILE)] for prompt, group in members.items()}
+        tiles: dict[tuple[int, ...], list[list[Row]]] = {}
+        for prompt, group in members.items():
+            tiles[prompt] = [group[start : start + TILE] for start in range(0, len(group), TILE)]
         self._cache.make_room(
             len(rows),
             sum(map(len, tiles.values())),

@@ -125,13 +125,14 @@ class StaticCache(Cache):
         places = torch.arange(columns, device=positions.device)
         seen = places <= positions
         if self.window is None:
-            return self._added(seen)
+            return self._additive_mask(seen)
         near = places > positions - self.window
-        return {FULL: self._added(seen), SLIDING: self._added(seen & near)}
+        return {FULL: self._additive_mask(seen), SLIDING: self._additive_mask(seen & near)}
 
-    def _added(self, seen: Tensor) -> Tensor:
-        """[lines, 1, 1, columns] to be added to scores, of what is seen [lines, columns]."""
-        return torch.where(seen, 0.0, -torch.inf).to(self.store.keys[0].dtype)[:, None, None]
+    def _additive_mask(self, seen: Tensor) -> Tensor:
+        """[lines, 1, 1, columns] numbers to add to scores, from [lines, columns] True where a column is seen."""
+        dtype = self.store.keys[0].dtype
+        return torch.where(seen, 0.0, -torch.inf).to(dtype)[:, None, None]
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any

@@ -158,8 +158,10 @@ def load_classifier(
 def is_classifier(directory: Path) -> bool:
     """Whether the model in a directory classifies whole texts, as reward models do."""
     config = read_object(directory / "config.json", f"model {str(directory)!r}")
-    kinds = config.get("architectures")
-    return any(str(name).endswith("ForSequenceClassification") for name in (kinds if isinstance(kinds, list) else ()))
+    architectures = config.get("architectures")
+    if not isinstance(architectures, list):
+        return False
+    return any(str(name).endswith("ForSequenceClassification") for name in architectures)
 
 
 def _load_checked(
@@ -418,18 +420,26 @@ def _read_tokenizer(
 
 
 def _why_unusable(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Why no text can be written with a tokenizer, whatever it is about; "" where one can. Its own tokens are asked
-    for, since words, proteins and moves have nothing else in common."""
+    """Why no text can be written with a tokenizer, whatever it is about; "" where one can. Its own tokens are tried,
+    since words, proteins and moves have nothing else in common."""
     special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
-    named = {i for token, i in tokenizer.get_vocab().items() if token.startswith("<extra_id_")}  # T5 makes them
-    ordinary = sorted(set(tokenizer.get_vocab().values()) - special - named)
-    tried = ordinary[:: math.ceil(len(ordinary) / TOKENS_TRIED)] if ordinary else []
-    texts = [text for text in (str(tokenizer.decode([token])) for token in tried) if text.strip()]
+    extra = {i for token, i in tokenizer.get_vocab().items() if token.startswith("<extra_id_")}  # T5 makes them
+    ordinary = sorted(set(tokenizer.get_vocab().values()) - special - extra)
+    if not ordinary:
+        return "has an empty vocabulary"
+
+    every = math.ceil(len(ordinary) / TOKENS_TRIED)
+    texts = [str(tokenizer.decode([token])) for token in ordinary[::every]]
+    texts = [text for text in texts if text.strip()]
     if not texts:
         return "has an empty vocabulary"
+
     unknown = {tokenizer.unk_token_id}
-    reads_any = any(set(tokenizer(text, add_special_tokens=False).input_ids) - unknown for text in texts)
-    return "" if reads_any else "knows none of its own tokens"
+    for text in texts:
+        ids = set(tokenizer(text, add_special_tokens=False).input_ids)
+        if ids - unknown:
+            return ""
+    return "knows none of its own tokens"
 
 
 def first_line(error: BaseException) -> str:

@@ -108,10 +108,12 @@ def convert(
 
 
 def _checkpoint_files(source: Path, step: int | None) -> tuple[Path, Path]:
-    """The weights of one step, and what was written about them."""
-    file_by_step = {
-        int(m[1]): path for path in source.glob("model_*.pt") if (m := re.fullmatch(r"model_(\d+)\.pt", path.name))
-    }
+    """The file of the weights of one step, and the JSON file about them."""
+    file_by_step = {}
+    for path in source.glob("model_*.pt"):
+        match = re.fullmatch(r"model_(\d+)\.pt", path.name)
+        if match:
+            file_by_step[int(match[1])] = path
     if not file_by_step:
         raise ModelError(f"{source}: no model_*.pt; expected a directory with checkpoints of nanochat, such as d20")
     if step is not None and step not in file_by_step:

@@ -72,8 +72,11 @@ def layer_kinds(pattern: str, layers: int, context: int) -> list[str]:
     that is as long as the context hides nothing and is none."""
     if short_window(context) + 1 >= context:
         return [FULL] * layers
-    letters = [pattern[layer % len(pattern)] for layer in range(layers - 1)]
-    return [SLIDING if letter == "S" else FULL for letter in letters] + [FULL]
+    kinds = []
+    for layer in range(layers - 1):
+        letter = pattern[layer % len(pattern)]
+        kinds.append(SLIDING if letter == "S" else FULL)
+    return [*kinds, FULL]
 
 
 class NanoChatGPTConfig(PreTrainedConfig):

@@ -44,15 +44,19 @@ class Residence:
     def add_policy(
         self, policy: str, model: nn.Module, *, rests: bool, adapter: bool, select: Callable[[], object] | None
     ) -> Callable[[], None]:
-        """What is to be called before each pass of a policy. ``model`` lies in the machine's memory until then;
-        ``adapter``: the policy is one in it; ``select``: what selects that, or none of those there."""
+        """The function to call before each pass of a policy. ``model`` is in the machine's memory until then.
+        ``adapter``: the policy is an adapter in it. ``select`` selects that adapter, or none of those there."""
         base = (id(model), "")
-        parts = {(id(model), "")}
-        named = [(path.split("."), module) for path, module in model.named_modules()]
-        self._modules[base] = [m for path, m in named if not any(name.startswith(ADAPTER) for name in path)]
+        parts = {base}
+        modules = [(path.split("."), module) for path, module in model.named_modules()]
+
+        def is_in_adapter(path: list[str]) -> bool:
+            return any(name.startswith(ADAPTER) for name in path)
+
+        self._modules[base] = [module for path, module in modules if not is_in_adapter(path)]
         if adapter:
             own = (id(model), policy)
-            self._modules[own] = [module for path, module in named if path[-1] == ADAPTER + policy]
+            self._modules[own] = [module for path, module in modules if path[-1] == ADAPTER + policy]
             parts.add(own)
         if not rests:
             self._staying |= parts

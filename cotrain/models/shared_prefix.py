@@ -314,9 +314,11 @@ def common_length(one: Sequence[int], other: Sequence[int], least: int = 0) -> i
 
 
 def _fork_cuts(members: Sequence[Sequence[int]], depth: int) -> list[int]:
-    """Where sorted sequences that agree in ``depth`` tokens part: those between two cuts have the same next token, or
-    none. The first cut is 0, the last their number."""
-    following = [sequence[depth] if len(sequence) > depth else None for sequence in members]
+    """The cuts between sorted sequences that agree in ``depth`` tokens: between two cuts all have the same next token,
+    or none. The first cut is 0, the last their number."""
+    following = []
+    for sequence in members:
+        following.append(sequence[depth] if len(sequence) > depth else None)
     inside = [i for i in range(1, len(members)) if following[i] != following[i - 1]]
     return [0, *inside, len(members)]
 
@@ -347,9 +349,12 @@ def rectangles_of(pieces: Sequence[Piece]) -> Rectangles:
 
 def _pad_ranges(rows: Sequence[Sequence[Range]]) -> tuple[torch.Tensor, torch.Tensor]:
     """[n, longest] each: True on tokens, and the places of those in the ranges of each row, 0 on padding."""
-    places = [torch.cat([torch.arange(start, end) for start, end in ranges]) for ranges in rows]
-    if not places:
+    if not rows:
         return torch.zeros(0, 0, dtype=torch.bool), torch.zeros(0, 0, dtype=torch.int64)
+    places = []
+    for ranges in rows:
+        pieces = [torch.arange(start, end) for start, end in ranges]
+        places.append(torch.cat(pieces))
     sizes = torch.tensor([len(own) for own in places])
     is_token = torch.arange(int(sizes.max()))[None] < sizes[:, None]
     return is_token, torch.nn.utils.rnn.pad_sequence(places, batch_first=True)
@@ -365,12 +370,15 @@ def is_plain(model: PreTrainedModel) -> bool:
 
 
 def layer_windows(config: PreTrainedConfig) -> list[int | None]:
-    """How many tokens each layer sees, the query's own among them, of a model in ``WINDOWED``; None: all. Empty for
-    models without windows, and for those whose windows other functions than transformers' do not know."""
+    """The number of tokens that each layer of a model in ``WINDOWED`` sees, the query's own among them; None for all.
+    Empty for models without windows, and for those whose windows only transformers' own functions know."""
     window = getattr(config, "sliding_window", None)
     if config.model_type not in WINDOWED or window is None:
         return []
-    return [window if kind == SLIDING else None for kind in config.layer_types]
+    windows: list[int | None] = []
+    for kind in config.layer_types:
+        windows.append(window if kind == SLIDING else None)
+    return windows
 
 
 def masks_by_kind(

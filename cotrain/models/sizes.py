@@ -101,7 +101,12 @@ def model_size(name: str | os.PathLike[str], *, trust_remote_code: bool = False)
 def matrices_of(shapes: Shapes) -> list[tuple[int, int]]:
     """(out, in) of the matrices inside of layers."""
     outside = ("embed", "lm_head", "wte", "wpe", "score")
-    return [(s[0], s[1]) for s, key in shapes if len(s) == 2 and not any(part in key for part in outside)]
+    matrices = []
+    for shape, key in shapes:
+        is_outside = any(part in key for part in outside)
+        if len(shape) == 2 and not is_outside:
+            matrices.append((shape[0], shape[1]))
+    return matrices
 
 
 class _LetterCounter:

@@ -94,26 +94,30 @@ def review_rollouts(
     judges += [(point, recipe) for point in points]
     tasks: list[Task] = []
     point_of_step = played_steps(directory, [point for point, _ in judges])
-    samples = [
-        (step, solutions)
-        for step in point_of_step
-        if (solutions := sample_solutions(directory, step, rollouts, tasks, recipe.roles, unknown=bool(references)))
-    ]
+    samples = []
+    for step in point_of_step:
+        solutions = sample_solutions(directory, step, rollouts, tasks, recipe.roles, unknown=bool(references))
+        if solutions:
+            samples.append((step, solutions))
     if not samples:
         known = "" if references else " whose truth is known"
         raise ConfigError(f"xplay: the ledger of {directory} has no readable solution of a solver{known}")
     for step, solutions in samples:
-        unknown = f", of {some} nobody knows" if (some := solutions.right.count(None)) else ""
         drawn = count_of(len(solutions.right), "solution")
+        n_unknown = solutions.right.count(None)
+        unknown = f", of {n_unknown} nobody knows" if n_unknown else ""
         say(f"step {step + 1}: {drawn}, {solutions.right.count(True)} are right{unknown}")
     all_solutions = [solutions for _, solutions in samples]
     own_places = [point_of_step[step] for step, _ in samples]
+    texts_by_step = []
+    for step, solutions in samples:
+        texts_by_step.append([step, [attempt.text for attempt in solutions.attempts]])
     depends_on = {
         "what": "reviewed",
         "points": [[point_stamp(point.run, point.step), point.model] for point, _ in judges],
         "models": [stamp_of(model) for model in references],
         "roles": [role, resolved_json(dict(recipe.roles))],
-        "solutions": [[step, [attempt.text for attempt in solutions.attempts]] for step, solutions in samples],
+        "solutions": texts_by_step,
     }
     with kept_work(place / FILE, depends_on, say) as work:
         cells, outcomes = judged_cells(judges, all_solutions, tasks, "reviewed/{}", role, SHOWN, device, say, work)
@@ -158,19 +162,19 @@ def compare_judges(
     own_places: Sequence[int],
     references: Sequence[int],
 ) -> list[dict[str, Any]]:
-    """Of each step all pairs of its own verifier, the references and the truth, which is nobody's place (None).
+    """All pairs of a step's own verifier, the references and the truth, which is nobody's place (None), for each step.
 
-    ``outcomes``: [verifier][step]; ``own_places``: of each step which verifier played it.
+    ``outcomes``: [verifier][step]; ``own_places``: the verifier that played each step.
     """
     pairs = []
-    for i, (mine, own) in enumerate(zip(solutions, own_places, strict=True)):
-        verdicts: dict[int | None, Sequence[bool | None]] = {
-            place: [outcome.final for outcome in outcomes[place][i]] for place in (own, *references)
-        }
-        verdicts[None] = mine.right
+    for i, (drawn, own) in enumerate(zip(solutions, own_places, strict=True)):
+        verdicts: dict[int | None, Sequence[bool | None]] = {}
+        for place in (own, *references):
+            verdicts[place] = [outcome.final for outcome in outcomes[place][i]]
+        verdicts[None] = drawn.right
         for verifier, reference in combinations(verdicts, 2):
             by_problem: dict[int, list[tuple[bool | None, bool | None]]] = {}
-            for attempt, first, second in zip(mine.attempts, verdicts[verifier], verdicts[reference], strict=True):
+            for attempt, first, second in zip(drawn.attempts, verdicts[verifier], verdicts[reference], strict=True):
                 by_problem.setdefault(attempt.problem, []).append((first, second))
             counts = {problem: pair_counts(said) for problem, said in by_problem.items()}
             n = int(sum(sum(row.values()) for row in counts.values()))
@@ -187,8 +191,16 @@ def pair_counts(pairs: Sequence[tuple[bool | None, bool | None]]) -> dict[str, f
     right, the ``first`` or the ``second`` alone, or ``neither``. None, nothing readable, leaves a solution out."""
     counts = dict.fromkeys(PAIR_CELLS, 0.0)
     for first, second in pairs:
-        if first is not None and second is not None:
-            counts["both" if first and second else "first" if first else "second" if second else "neither"] += 1.0
+        if first is None or second is None:
+            continue
+        if first and second:
+            counts["both"] += 1.0
+        elif first:
+            counts["first"] += 1.0
+        elif second:
+            counts["second"] += 1.0
+        else:
+            counts["neither"] += 1.0
     return counts
 
 

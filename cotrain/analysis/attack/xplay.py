@@ -268,23 +268,28 @@ def pair_figures(
             [_outcome_score(outcome) for outcome, _ in graded_outcomes], [right for _, right in graded_outcomes]
         )
         best[problem] = {"best": float(best_right), "problems": 1.0}
-    shown_outcomes = [outcome for outcome in outcomes if not outcome.refused]
-    graded = sum(not outcome.refused for pairs in by_problem.values() for outcome, _ in pairs)
-    return {
-        **{
-            name: estimate_json(make_figure(counts, PAIR_STATISTICS[name], graded) if by_problem else None)
-            for name in names
-        },
-        "best_of_n": estimate_json(make_figure(best, BEST, len(best)) if best else None),
-        "unread": sum(shown_outcome.final is None for shown_outcome in shown_outcomes) / len(shown_outcomes)
-        if shown_outcomes
-        else None,
-    }
+
+    graded = 0
+    for pairs in by_problem.values():
+        graded += sum(not outcome.refused for outcome, _ in pairs)
+    figures: dict[str, Any] = {}
+    for name in names:
+        figure = make_figure(counts, PAIR_STATISTICS[name], graded) if by_problem else None
+        figures[name] = estimate_json(figure)
+    figures["best_of_n"] = estimate_json(make_figure(best, BEST, len(best)) if best else None)
+
+    finals = [outcome.final for outcome in outcomes if not outcome.refused]
+    figures["unread"] = finals.count(None) / len(finals) if finals else None
+    return figures
 
 
 def _outcome_score(outcome: AttemptOutcome) -> float:
     """How much a verifier likes a solution; it likes none that it is not shown."""
-    return 0.0 if outcome.refused else 0.5 if outcome.score is None else outcome.score
+    if outcome.refused:
+        return 0.0
+    if outcome.score is None:
+        return 0.5
+    return outcome.score
 
 
 def solved_share(solutions: DrawnSolutions) -> dict[str, Any] | None:

@@ -86,13 +86,14 @@ class LabelPlan:
     def total(self) -> int:
         return sum(self.counts)
 
-    def drawn(self) -> list[tuple[ForeignRollout, float]]:
+    def answers_to_label(self) -> list[tuple[ForeignRollout, float]]:
         """The answers to label, each with its inclusion probability."""
-        return [
-            (rollout, count / len(stratum.rollouts))
-            for stratum, count in zip(self.strata, self.counts, strict=True)
-            for rollout in stratum.rollouts[:count]
-        ]
+        answers = []
+        for stratum, count in zip(self.strata, self.counts, strict=True):
+            probability = count / len(stratum.rollouts)
+            for rollout in stratum.rollouts[:count]:
+                answers.append((rollout, probability))
+        return answers
 
     def lines(self) -> list[str]:
         aim = f" for intervals of at most {100 * self.width:g} points" if self.width is not None else ""
@@ -241,7 +242,7 @@ def _allocate(sizes: Sequence[int], spreads: Sequence[float], wanted: float) -> 
 def write_label_file(path: Path, plan: LabelPlan, labels: Labels) -> None:
     """Write the answers to label as JSON lines, in an order that tells nothing. The judge's verdict is not in it: who
     labels should not see it. Raises UserError."""
-    drawn = sorted(plan.drawn(), key=lambda pair: seed_of("order", pair[0].response, pair[0].address))
+    drawn = sorted(plan.answers_to_label(), key=lambda pair: seed_of("order", pair[0].response, pair[0].address))
     rows = [
         {
             "id": rollout.address,
@@ -298,7 +299,7 @@ def read_labels(path: Path, run: ForeignRun) -> tuple[dict[str, bool], int]:
 
 def ask_program(plan: LabelPlan, program: Callable[[ForeignRollout], bool | None]) -> dict[str, bool]:
     """The labels that a program gives to the answers of a plan; those of which it says nothing have none."""
-    said = {rollout.address: program(rollout) for rollout, _ in plan.drawn()}
+    said = {rollout.address: program(rollout) for rollout, _ in plan.answers_to_label()}
     return {address: right for address, right in said.items() if right is not None}
 
 
@@ -341,12 +342,15 @@ class LabelEstimate:
         return {
             "labels": self.labelled,
             "passed_over": self.passed_over,
-            "rates": {name: rate.to_json() for name, rate in self.rates.items()},
-            "by_part": {
-                part: {name: rate.to_json() for name, rate in rates.items()} for part, rates in self.by_part.items()
-            },
+            "rates": rates_json(self.rates),
+            "by_part": {part: rates_json(rates) for part, rates in self.by_part.items()},
             "change": None if self.change is None else self.change.to_json(),
         }
+
+
+def rates_json(rates: Mapping[str, Estimate]) -> dict[str, Any]:
+    """Estimates by name, as JSON."""
+    return {name: rate.to_json() for name, rate in rates.items()}
 
 
 def _percent(estimate: Estimate) -> str:
@@ -386,7 +390,7 @@ def stratified_rates(strata: Sequence[Stratum], labels: Labels) -> dict[str, Est
     if True in errors:
         rates["wrong among accepted"] = errors[True].estimate()
         if sizes[False] == 0 or False in errors:
-            rates["fooled"] = errors[True].scaled(sizes[True] / (sizes[True] + sizes[False]))
+            rates["fooled"] = errors[True].as_share_of_whole(sizes[True] / (sizes[True] + sizes[False]))
     if False in errors:
         rates["right among rejected"] = errors[False].estimate()
     if True in errors and False in errors:
@@ -408,10 +412,10 @@ class _StratifiedShare:
         low, high = _wilson(self.value, self.smooth, self.variance, self.labels)
         return Estimate(value=self.value, low=low, high=high, n=self.labels)
 
-    def scaled(self, part: float) -> Estimate:
-        """As a share of more, of which this is out of a known ``part``."""
-        whole = self.estimate()
-        return Estimate(value=part * whole.value, low=part * whole.low, high=part * whole.high, n=whole.n)
+    def as_share_of_whole(self, part: float) -> Estimate:
+        """The estimate as a share of a whole, where the mean is over a known ``part`` of it."""
+        of_part = self.estimate()
+        return Estimate(value=part * of_part.value, low=part * of_part.low, high=part * of_part.high, n=of_part.n)
 
 
 def _wilson(value: float, smooth: float, variance: float, labels: int) -> tuple[float, float]:

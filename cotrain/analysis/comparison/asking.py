@@ -81,8 +81,10 @@ def load_answers(out: Path) -> dict[str, list[str]]:
     if not path.exists():
         return {}
     try:
-        saved = json.loads(read_regular(path))
-        return {str(label): [str(setting) for setting in settings] for label, settings in saved.items()}
+        answers = {}
+        for label, settings in json.loads(read_regular(path)).items():
+            answers[str(label)] = [str(setting) for setting in settings]
+        return answers
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise ConfigError(f"{path} is damaged ({error}); restore it, or choose another --out") from error
 

@@ -95,9 +95,10 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
         )
 
     chosen = choose_rates(plan, arms, recipes, build_command, count, say) if plan.rates else {}
-    rates_by_label = {
-        a.label: rate_settings(recipes[a.label], chosen[a.label]["chosen"] if chosen else None) for a in arms
-    }
+    rates_by_label = {}
+    for arm in arms:
+        rate = chosen[arm.label]["chosen"] if chosen else None
+        rates_by_label[arm.label] = rate_settings(recipes[arm.label], rate)
     places = {RunKey(arm.label, seed): plan.out / arm.slug / f"seed-{seed}" for seed in plan.each_seed for arm in arms}
     by_label = {arm.label: arm for arm in arms}
 
@@ -125,7 +126,9 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
         seeds = [collect_run(places[RunKey(arm.label, s)], s, leading) for s in plan.each_seed]
         result["recipes"][arm.label] = {"settings": shown_settings(recipe), "seeds": seeds}
     result |= comparison_table(result)
-    folders = {arm.label: [places[RunKey(arm.label, s)] for s in plan.each_seed] for arm in arms}
+    folders = {}
+    for arm in arms:
+        folders[arm.label] = [places[RunKey(arm.label, seed)] for seed in plan.each_seed]
     write_results(result, plan.out, {"training.svg": training_svg(folders)})
     return result
 
@@ -135,15 +138,15 @@ def write_results(result: dict[str, Any], out: Path, further: Mapping[str, str])
     machine. What each test problem says at the end stands in ``problems.json.gz`` (arm → seed → figure → problem →
     value): from it every figure of the end can be computed again, without the runs."""
     runs = runs_of(result)
-    problems = {
-        label: {str(run["seed"]): run.pop("problems", {}) for run in arm["seeds"]}
-        for label, arm in result["recipes"].items()
-    }
+    problems: dict[str, dict[str, Any]] = {}
+    for label, arm in result["recipes"].items():
+        problems[label] = {str(run["seed"]): run.pop("problems", {}) for run in arm["seeds"]}
     packed = gzip.compress(json.dumps(problems, separators=(",", ":")).encode(), mtime=0)
     replace_file(out / "problems.json.gz", packed)
-    result["levels"] = [
-        level for axis in AXES for level in levels_json(find_levels(runs, axis, result["budgets"].get(axis, math.nan)))
-    ]
+    result["levels"] = []
+    for axis in AXES:
+        budget = result["budgets"].get(axis, math.nan)
+        result["levels"] += levels_json(find_levels(runs, axis, budget))
     replace_file(out / "compare.json", json.dumps(result, indent=1, ensure_ascii=False).encode())
     svg_by_name = {"curves.svg": curves_svg(runs), "differences.svg": differences_svg(runs), **further}
     pictures = {name: svg for name, svg in svg_by_name.items() if svg}
@@ -195,8 +198,12 @@ def claim_directory(plan: ComparisonPlan, arms: Sequence[Arm]) -> None:
 
 
 def _settings_by_name(settings: dict[str, Any]) -> dict[str, Any]:
-    """With the overrides by name: their order is free, of two for one name the last counts."""
-    changed = settings.get("overrides")
-    if not isinstance(changed, list):
+    """The settings with their overrides by name: their order is free, and of two for one name the last counts."""
+    overrides = settings.get("overrides")
+    if not isinstance(overrides, list):
         return settings
-    return {**settings, "overrides": {(parts := str(each).partition("="))[0]: parts[2] for each in changed}}
+    by_name = {}
+    for override in overrides:
+        name, _, value = str(override).partition("=")
+        by_name[name] = value
+    return {**settings, "overrides": by_name}

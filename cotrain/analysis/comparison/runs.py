@@ -74,6 +74,9 @@ def collect_run(folder: Path, seed: int, policy: str) -> dict[str, Any]:
         for part in PARTS:
             parts[part] += sum(value for key, value in row.items() if key.endswith(f"/flops/{part}"))
     summary: Any = directory.read("summary.json")
+    alarms = []
+    for alarm in summary.get("alarms", ()):
+        alarms.append({"band": alarm["band"], "key": alarm["key"], "step": alarm["step"]})
     return {
         "seed": seed,
         "curve": curve,
@@ -82,6 +85,6 @@ def collect_run(folder: Path, seed: int, policy: str) -> dict[str, Any]:
         "updates": summary.get("updates", {}).get(policy, 0),
         "before": {key: value["value"] for key, value in summary["before"].items()},
         "after": {key: value["value"] for key, value in summary["after"].items()},
-        "alarms": [{key: alarm[key] for key in ("band", "key", "step")} for alarm in summary.get("alarms", ())],
+        "alarms": alarms,
         "problems": directory.read("after_problems.json") or {},
     }

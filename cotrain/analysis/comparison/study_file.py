@@ -151,12 +151,18 @@ def _read_arm(path: Path, name: str, spec: Any, model: Any) -> Arm:
         raise ConfigError(
             f'{path}: arm {name!r}: overrides is {overrides!r:.80}; expected a list of "dotted.path=value"'
         )
-    arguments = {
-        key: tuple(value) if isinstance(value, list) else value
-        for key, value in spec.items()
-        if key not in ("recipe", "overrides")
-    }
-    return make_arm(name, spec["recipe"], ({"model": model} if model is not None else {}) | arguments, overrides)
+    arguments = {}
+    if model is not None:
+        arguments["model"] = model
+    for key, value in spec.items():
+        if key not in ("recipe", "overrides"):
+            arguments[key] = _as_tuple(value)
+    return make_arm(name, spec["recipe"], arguments, overrides)
+
+
+def _as_tuple(value: Any) -> Any:
+    """A list of TOML as the tuple that settings have; any other value as it is."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _read_plan(path: Path, common: Mapping[str, Any], part: Any, fixed: Mapping[str, Any], out: Path) -> ComparisonPlan:
@@ -168,9 +174,7 @@ def _read_plan(path: Path, common: Mapping[str, Any], part: Any, fixed: Mapping[
     merged = {**common, **part}
     merged["overrides"] = [*common.get("overrides", ()), *part.get("overrides", ())]
     hints = hints_of(ComparisonPlan)
-    values = {
-        key: _require_type(path, key, tuple(v) if isinstance(v, list) else v, hints[key]) for key, v in merged.items()
-    }
+    values = {key: _require_type(path, key, _as_tuple(value), hints[key]) for key, value in merged.items()}
     return ComparisonPlan(**values, **fixed, out=out)
 
 
