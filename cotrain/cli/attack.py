@@ -77,7 +77,11 @@ def xplay(argv: Sequence[str]) -> int:
         raise ConfigError("xplay: --seats and --on-rollouts are two matrices; ask for one of them")
     if arguments.on_rollouts and len(arguments.directories) > 1:
         raise ConfigError("xplay --on-rollouts: takes one run, as it reads that run's own ledger; give one directory")
-    kind = SEATS if arguments.seats else ROLLOUTS if arguments.on_rollouts else ""
+    kind = ""
+    if arguments.seats:
+        kind = SEATS
+    elif arguments.on_rollouts:
+        kind = ROLLOUTS
     typed = {f"--{name}" for name in typed_flags(argv, parser)}
     for flag in OF_ONE:
         if flag in typed and kind != OF_ONE[flag]:

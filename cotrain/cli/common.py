@@ -47,11 +47,16 @@ def set_threads(count: int | None) -> None:
 
 
 def figure_text(estimate: dict[str, Any] | None) -> str:
-    """``0.412 [0.380, 0.445]``; what is not known of it is a question mark."""
+    """``0.412 [0.380, 0.445]``; an unknown bound is a question mark."""
     if estimate is None or estimate.get("value") is None:
         return "–"
-    low, high = ("?" if (bound := estimate.get(name)) is None else f"{bound:.3f}" for name in ("low", "high"))
+    low = _bound_text(estimate.get("low"))
+    high = _bound_text(estimate.get("high"))
     return f"{estimate['value']:.3f} [{low}, {high}]"
+
+
+def _bound_text(bound: float | None) -> str:
+    return "?" if bound is None else f"{bound:.3f}"
 
 
 def add_column_flags(parser: argparse._ActionsContainer) -> None:

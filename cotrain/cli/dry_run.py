@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cotrain.cli.common import device_of
@@ -76,10 +76,14 @@ def is_changeable(recipe: Any, setting: str) -> bool:
 
 def setting_leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Dotted path and value of everything plain in the settings."""
-    inside = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else None
-    if inside is None or not value:
+    parts: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, Mapping):
+        parts = value.items()
+    elif isinstance(value, list):
+        parts = enumerate(value)
+    if not parts or not value:
         yield path, value
         return
-    for key, one in inside:
+    for key, part in parts:
         if key != "is":
-            yield from setting_leaves(one, f"{path}.{key}".lstrip("."))
+            yield from setting_leaves(part, f"{path}.{key}".lstrip("."))

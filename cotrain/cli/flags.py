@@ -367,7 +367,10 @@ def add_parameters(
                 f"instance {f'{recipe}_{name}'!r}"
             ) from error
         if default is not None:
-            default_text = (flag if default else f"--no-{flag[2:]}") if kind is bool else typed_words(default)
+            if kind is bool:
+                default_text = flag if default else f"--no-{flag[2:]}"
+            else:
+                default_text = typed_words(default)
             action.help = f"(default: {default_text.replace('%', '%%')})"
         text = (about or {}).get(name, "").replace("%", "%%")
         action.help = f"{text} {action.help or ''}".strip()
@@ -381,8 +384,11 @@ METAVARS: dict[Any, str] = {int: "N", float: "X", str: "TEXT"}
 
 def parsed_values(namespace: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
     """The parsed values of these parameters; lists as tuples."""
-    values = {name: getattr(namespace, name) for name in names}
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    values = {}
+    for name in names:
+        value = getattr(namespace, name)
+        values[name] = tuple(value) if isinstance(value, list) else value
+    return values
 
 
 def typed_flags(words: Sequence[str], parser: argparse.ArgumentParser) -> set[str]:

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
 def plan_lines(recipe: Recipe) -> list[str]:
     """The line, or none where there is nothing to say."""
-    formulas = [
-        f"{name}: {formula}" for name, objective in recipe.objectives.items() if (formula := formula_of(objective))
-    ]
+    formulas = []
+    for name, objective in recipe.objectives.items():
+        formula = formula_of(objective)
+        if formula:
+            formulas.append(f"{name}: {formula}")
     trained = {objective.policy for objective in recipe.objectives.values()}
     if len(trained) < 2 and len(recipe.schedule.phases) < 2 and not formulas:
         return []

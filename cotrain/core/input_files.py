@@ -94,14 +94,16 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise
     except ValueError as error:  # of TOML, and of Python for a number of thousands of digits
         raise DataError(f"{path}: not TOML ({str(error).partition(';')[0]:.200})") from error
-    level = [("", table)]
+    level: list[tuple[str, Any]] = [("", table)]
     for _ in range(DEEPEST):
-        level = [
-            (f"{name}.{key}".lstrip("."), inside)
-            for name, value in level
-            for key, inside in (value.items() if isinstance(value, dict) else enumerate(value))
-            if isinstance(inside, dict | list) or _check_file_size(path, f"{name}.{key}".lstrip("."), inside)
-        ]
+        deeper = []
+        for name, value in level:
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            for key, inside in items:
+                inside_name = f"{name}.{key}".lstrip(".")
+                if isinstance(inside, dict | list) or _check_file_size(path, inside_name, inside):
+                    deeper.append((inside_name, inside))
+        level = deeper
     if level:
         raise DataError(f"{path}: nested too deeply; expected at most {DEEPEST} tables inside each other")
     return table

@@ -272,13 +272,22 @@ def _files_of_module(name: str, folders: Iterable[Path]) -> Iterator[Path]:
 
 def _module_file(place: Path) -> Iterator[Path]:
     """The files of a module, given without the ending, or ``__init__.py`` and ``__main__.py`` of a package."""
-    candidates = [place / "__init__.py", place / "__main__.py"] if place.is_dir() else [place.with_suffix(".py")]
-    yield from (file for candidate in candidates if (file := own_file(candidate)) is not None)
+    candidates = [place.with_suffix(".py")]
+    if place.is_dir():
+        candidates = [place / "__init__.py", place / "__main__.py"]
+    for candidate in candidates:
+        file = own_file(candidate)
+        if file is not None:
+            yield file
 
 
 def _imported_beside(roots: set[Path]) -> set[Path]:
     """Modules that this process has imported from the folders of these files: also under a name that was computed."""
     folders = {root.parent for root in roots}
     files = [vars(module).get("__file__") for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
-    own = {path for file in files if isinstance(file, str) and (path := own_file(file)) is not None}
-    return {path for path in own if not folders.isdisjoint(path.parents)}
+    found = set()
+    for file in files:
+        path = own_file(file) if isinstance(file, str) else None
+        if path is not None and not folders.isdisjoint(path.parents):
+            found.add(path)
+    return found

@@ -50,11 +50,12 @@ class Estimate:
 
     def to_json(self) -> dict[str, float | int | None]:
         """``{"value", "low", "high", "n"}``; NaN and infinities become null."""
-        numbers: dict[str, float | int | None] = {
-            name: x if math.isfinite(x) else None
-            for name, x in (("value", self.value), ("low", self.low), ("high", self.high))
+        return {
+            "value": _finite_or_none(self.value),
+            "low": _finite_or_none(self.low),
+            "high": _finite_or_none(self.high),
+            "n": self.n,
         }
-        return {**numbers, "n": self.n}
 
     @classmethod
     def from_json(cls, saved: Mapping[str, float | int | None]) -> Estimate:
@@ -69,6 +70,10 @@ class Estimate:
             high=math.inf if high is None else float(high),
             n=int(n or 0),
         )
+
+
+def _finite_or_none(number: float) -> float | None:
+    return number if math.isfinite(number) else None
 
 
 def wilson_interval(share: float, n: float, quantile: float = Z) -> tuple[float, float]:

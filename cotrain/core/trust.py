@@ -93,7 +93,8 @@ def admit_model(model: str) -> None:
 def admit_command(words: Sequence[str]) -> None:
     """The same of a command that a run starts, with the files that it names."""
     command = shlex.join(words)
-    files = [file for word in words[1:] if (file := Path(word)).is_file()]
+    paths = map(Path, words[1:])
+    files = [path for path in paths if path.is_file()]
     _admit_code(hash_of(files, f"command {command}"), command, f"the command {command}")
 
 

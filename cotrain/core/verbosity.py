@@ -90,7 +90,13 @@ def json_text(value: Any) -> str:
     text = json.dumps(value, indent=2, ensure_ascii=False)
     if all(line.isprintable() for line in text.split("\n")) and BLANKS.isdisjoint(text):
         return text
-    return "".join(json.dumps(c)[1:-1] if c != "\n" and is_hidden(c) else c for c in text)
+    shown = ""
+    for letter in text:
+        if letter != "\n" and is_hidden(letter):
+            shown += json.dumps(letter)[1:-1]  # as \uXXXX
+        else:
+            shown += letter
+    return shown
 
 
 def print_error(text: object) -> None:

@@ -177,8 +177,9 @@ def normal_question(question: str) -> str:
 
 
 def words_in(text: str) -> tuple[str, ...]:
-    """The words of a text, without what stands between them."""
-    return tuple("".join(char if is_word_character(char) else " " for char in text).split())
+    """The words of a text, without the characters between them."""
+    letters = [letter if is_word_character(letter) else " " for letter in text]
+    return tuple("".join(letters).split())
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, Line]]:
@@ -383,7 +384,8 @@ def row_of(row: dict[str, Any], question: str, answer: str, where: str, unanswer
     solution = None
     if answer_text is not None:
         gold, work = _gold_in(answer_text, column.rpartition(".")[2], f"{where}, field {column!r}")
-        lines = [line for line in (without_calculator(line).strip() for line in work.split("\n")) if line]
+        stripped = [without_calculator(line).strip() for line in work.split("\n")]
+        lines = [line for line in stripped if line]
         solution = write_solution(lines, gold) if lines else None
     return Row(
         question=question_text,
@@ -544,14 +546,22 @@ def _parts_said(row: Mapping[str, Any], parts: list[str]) -> list[str]:
 
 def _all_names(row: Mapping[str, Any], columns: str) -> list[str]:
     """The columns that are read for ``columns``, without the marks of lists."""
-    names = next((names for choice in columns.split("|") if (names := _names_in(row, choice))), [])
-    return [name.removesuffix("[]") for name in names]
+    for choice in columns.split("|"):
+        names = _names_in(row, choice)
+        if names:
+            return [name.removesuffix("[]") for name in names]
+    return []
 
 
 def _has_value(row: Mapping[str, Any], columns: str) -> bool:
     """Whether a row has one of these columns, and something in it."""
-    values = [value_at(row, name) for name in _all_names(row, columns)]
-    return any(value.strip() if isinstance(value, str) else value not in (None, []) for value in values)
+    for name in _all_names(row, columns):
+        value = value_at(row, name)
+        if isinstance(value, str):
+            value = value.strip()
+        if value not in (None, [], ""):
+            return True
+    return False
 
 
 def plain_name(columns: str) -> str:
@@ -597,7 +607,9 @@ def _read_paraphrases(row: dict[str, Any], question: str, where: str) -> tuple[s
         raise DataError(
             f"{where}: expected text or a list of texts, found {kind_of(given)}; leave it out where there is none"
         )
-    texts = [text_of(text, where, numbers=False) for text in ([given] if isinstance(given, str) else given)]
+    if isinstance(given, str):
+        given = [given]
+    texts = [text_of(text, where, numbers=False) for text in given]
     return tuple(text for text in texts if normal_question(text) != normal_question(question))
 
 

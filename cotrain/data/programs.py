@@ -239,9 +239,13 @@ def suite_tasks(
     if kind == "mbpp" and is_mbpp(found, paths):
         found = [problem for problem in found if _published_split(problem.number) == "test"]
     else:
-        tested = [[parts["test"]] if "test" in parts else parts.values() for parts in parts_by_path]
-        found = [problem for parts in tested for part in parts for problem in part]
-    if note := columns_note(count_columns(problem.unread for problem in found)):
+        found = []
+        for parts in parts_by_path:
+            tested = [parts["test"]] if "test" in parts else parts.values()
+            for part in tested:
+                found += part
+    note = columns_note(count_columns(problem.unread for problem in found))
+    if note:
         say(f"note: suite {kind}: {note}")
     problems = {f"{kind}/{i}": problem for i, problem in enumerate(found)}
     if not problems:
@@ -281,8 +285,12 @@ def read_problems(
     problems = [problem for part in parts.values() for problem in part]
     is_published = kind == "mbpp" and is_mbpp(problems, [path])
     if is_published:
-        by_number = [(_published_split(problem.number) or split_of(problem.asked), problem) for problem in problems]
-        splits = {split: tuple(problem for place, problem in by_number if place == split) for split in SPLITS}
+        problems_by_split: dict[str, list[ProgramProblem]] = {split: [] for split in SPLITS}
+        for problem in problems:
+            split = _published_split(problem.number) or split_of(problem.asked)
+            if split in problems_by_split:  # "prompt" is in none
+                problems_by_split[split].append(problem)
+        splits = {split: tuple(members) for split, members in problems_by_split.items()}
     else:
         splits = arrange_splits(_own_parts(path, parts, problems), _asked_in)
     if not splits["train"]:
@@ -329,10 +337,10 @@ def _asked_in(problem: ProgramProblem) -> str:
 def _located_rows(path: str) -> dict[str, Iterable[tuple[str, Line]]]:
     """The rows of a file, of each file of a directory or of each split of a data set, behind where they stand."""
     if is_hub_name(path):
-        return {
-            split: [(f"{path}, {split}, row {n}", row) for n, row in enumerate(found, start=1)]
-            for split, found in hub_rows(path).items()
-        }
+        located: dict[str, Iterable[tuple[str, Line]]] = {}
+        for split, rows in hub_rows(path).items():
+            located[split] = [(f"{path}, {split}, row {n}", row) for n, row in enumerate(rows, start=1)]
+        return located
     folder = Path(path).expanduser()
     if not folder.is_dir():
         return {"all": numbered_lines(folder)}
@@ -401,7 +409,13 @@ def _published_split(number: object) -> str | None:
     """The split of an MBPP problem; "prompt" is none that is played."""
     if not isinstance(number, int) or not 1 <= number <= 974:
         return None
-    return "prompt" if number <= 10 else "test" if number <= 510 else "validation" if number <= 600 else "train"
+    if number <= 10:
+        return "prompt"
+    if number <= 510:
+        return "test"
+    if number <= 600:
+        return "validation"
+    return "train"
 
 
 def _text_field(row: dict[str, Any], column: str, where: str) -> str:

@@ -109,7 +109,11 @@ def task_source(spec: str, data: str | None = None, *, lenient: bool = False, un
         return _own_source(spec, {})
     if registered:
         return _of_package(spec, kind, name)
-    settings = _gym_settings(spec) if kind == "gym" and ":" in name else {NAMED[kind]: name} if name else {}
+    settings = {}
+    if kind == "gym" and ":" in name:
+        settings = _gym_settings(spec)
+    elif name:
+        settings = {NAMED[kind]: name}
     return from_description({"kind": kind, "settings": settings})
 
 

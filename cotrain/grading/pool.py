@@ -261,8 +261,10 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
     parts = parts_of(right.tex)
     answer_parts = parts_of(answer_read.tex)
     if parts and answer_parts:
-        scaled_parts = (tuple(part * by for part in answer_part) for answer_part in answer_parts)
-        return Grade(value=any(scaled in parts for scaled in scaled_parts))
+        for answer_part in answer_parts:
+            if tuple(part * by for part in answer_part) in parts:
+                return Grade(value=True)
+        return Grade(value=False)
     alone = right.tex if parts else answer_read.tex
     if (parts or answer_parts) and (":0" in alone or not alone.replace(":", "").isdigit()):  # 7:30 may be a ratio
         return Grade(value=False)

@@ -66,11 +66,11 @@ def _is_shown(name: str) -> bool:
 
 
 def _seed_run(points: Any, wanted: Any) -> SeedRun:
-    curve = tuple(
-        CurvePoint(spent=spent, figures={name: v for name, v in figures.items() if wanted(name)})
-        for spent, figures in points
-    )
-    return SeedRun(curve=curve, before={}, after={}, problems={})
+    curve = []
+    for spent, figures in points:
+        wanted_figures = {name: value for name, value in figures.items() if wanted(name)}
+        curve.append(CurvePoint(spent=spent, figures=wanted_figures))
+    return SeedRun(curve=tuple(curve), before={}, after={}, problems={})
 
 
 def is_training_headline(name: str) -> bool:
@@ -138,9 +138,10 @@ def _five_digits(value: float) -> float:
 
 
 def seed_runs_of(curves: Mapping[str, Mapping[Any, Curves]], *, training: bool) -> dict[str, dict[Any, SeedRun]]:
-    """arm → seed → what ``bands_of`` draws."""
+    """Arm → seed → the run that ``bands_of`` draws. A run without a curve is left out."""
     to_seed_run = training_run if training else held_out_run
-    return {
-        arm: {seed: run for seed, one in seeds.items() if (run := to_seed_run(one)).curve}
-        for arm, seeds in curves.items()
-    }
+    runs: dict[str, dict[Any, SeedRun]] = {}
+    for arm, seeds in curves.items():
+        all_runs = {seed: to_seed_run(curves_of_seed) for seed, curves_of_seed in seeds.items()}
+        runs[arm] = {seed: run for seed, run in all_runs.items() if run.curve}
+    return runs

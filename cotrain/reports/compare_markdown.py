@@ -75,8 +75,12 @@ def table_section(title: str, cells: TextTable) -> list[str]:
     head, rows = cells
     if not rows:
         return []
-    lines = [f"| {' | '.join(escape_markdown(cell) for cell in row)} |" for row in (head, *rows)]
-    return [f"## {title}", "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])]
+    lines = [_table_line(head), "|---" * len(head) + "|", *map(_table_line, rows)]
+    return [f"## {title}", "\n".join(lines)]
+
+
+def _table_line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(map(escape_markdown, cells))} |"
 
 
 def escape_markdown(label: object, limit: int = 200) -> str:

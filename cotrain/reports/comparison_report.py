@@ -60,7 +60,9 @@ def comparison_documents(place: ViewPlace) -> dict[str, bytes]:
 
 
 def _open_comparison(place: ViewPlace) -> ComparedRuns:
-    arms = {arm: {seed: RunView(path) for seed, path in seeds.items()} for arm, seeds in place.arms.items()}
+    arms = {}
+    for arm, seeds in place.arms.items():
+        arms[arm] = {seed: RunView(path) for seed, path in seeds.items()}
     return ComparedRuns(place, arms, {})
 
 

@@ -130,11 +130,17 @@ def best_of_n(scored: Sequence[tuple[float, bool]], n: int) -> tuple[float, floa
 
 
 def vote_agreement(answers: Sequence[str | None]) -> list[bool | None]:
-    """Does each answer agree with the most frequent one? None for no answer, and for all where two are as frequent."""
-    top_answers = Counter(answer for answer in answers if answer is not None).most_common(2)
-    if not top_answers or len(answers) < 2 or (len(top_answers) > 1 and top_answers[0][1] == top_answers[1][1]):
+    """Whether each answer agrees with the most frequent one. None for no answer, and for all where two are as
+    frequent."""
+    counts = Counter(answer for answer in answers if answer is not None)
+    most = max(counts.values(), default=0)
+    most_frequent = [answer for answer, count in counts.items() if count == most]
+    if len(answers) < 2 or len(most_frequent) != 1:
         return [None] * len(answers)
-    return [None if answer is None else answer == top_answers[0][0] for answer in answers]
+    agreements: list[bool | None] = []
+    for answer in answers:
+        agreements.append(None if answer is None else answer == most_frequent[0])
+    return agreements
 
 
 def step_verdict_pairs(speech: Json, review: Json) -> list[tuple[bool, bool]]:
@@ -181,4 +187,6 @@ def bool_or_none(name: str, of: Json) -> bool | None:
 
 
 def confusion_cell(right: bool, said: bool) -> str:
-    return ("tp" if said else "fn") if right else ("fp" if said else "tn")
+    if right:
+        return "tp" if said else "fn"
+    return "fp" if said else "tn"

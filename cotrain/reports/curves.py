@@ -83,16 +83,14 @@ class ProcessMeans:
                     sums[figure] = sums.get(figure, 0.0) + value
 
     def mean_rows(self) -> list[dict[str, Any]]:
-        """One for each process: its name, ``policies``, ``steps``, and the means; no key where there is no figure."""
-        return [
-            {
-                "name": name,
-                "policies": self._policies[name],
-                "steps": steps,
-                **{figure: total / steps for figure, total in self._sums[name].items()},
-            }
-            for name, steps in self._steps.items()
-        ]
+        """One row for each process: its name, ``policies``, ``steps``, and the means of the figures that it has."""
+        rows = []
+        for name, steps in self._steps.items():
+            row: dict[str, Any] = {"name": name, "policies": self._policies[name], "steps": steps}
+            for figure, total in self._sums[name].items():
+                row[figure] = total / steps
+            rows.append(row)
+        return rows
 
 
 POINTS = 800  # of a curve
@@ -158,9 +156,12 @@ class Curves:
             self._timings = JsonlReader(self._timings.path)
         times, _ = self._timings.read_new()
         for row in times:
-            if isinstance(step := row.get("step"), int):
-                self._seconds[step] = sum(v for key in SPENT if (v := finite_number(row.get(key))) is not None)
-                self.processes.add_row(row)
+            step = row.get("step")
+            if not isinstance(step, int):
+                continue
+            seconds = [finite_number(row.get(key)) for key in SPENT]
+            self._seconds[step] = sum(number for number in seconds if number is not None)
+            self.processes.add_row(row)
         for row in new_rows:
             self._add_row(row)
         return bool(new_rows or was_cut)
@@ -199,24 +200,28 @@ class Curves:
         return self._seconds.get(int(self.rows[-1]["step"])) if self.rows else None
 
     def chart_columns(self) -> dict[str, Any]:
-        """Everything that a page draws of training: x axes, series, and at which share of a point's rows each policy
-        was trained."""
+        """Everything that a page draws of training: x axes, series, and the share of a point's rows in which each
+        policy was trained."""
         count = len(self.rows)
         rows = self.rows
         sums = self._running_sums()
         every = max(1, math.ceil(count / POINTS))
         spans = [(at, min(count, at + every)) for at in range(0, count, every)]
-        axes = [name for name in AXES if any(name in row for row in rows[:1])]
-        summed = [
-            name for name in ("flops", "seconds", *sorted(self._policy_names("updates/"))) if sums and name in sums[0]
-        ]
+
+        axes: dict[str, Any] = {}
+        for name in AXES:
+            if rows and name in rows[0]:
+                axes[name] = _finished_steps(rows, spans) if name == "step" else _span_ends(rows, spans, name)
+        for name in ("flops", "seconds", *sorted(self._policy_names("updates/"))):
+            if sums and name in sums[0]:
+                axes[name] = _span_ends(sums, spans, name)
+
         series = sorted(name for name in self.names if name not in AXES and "/flops/" not in name)
         policies = display_order(name.removeprefix("trained/") for name in self._policy_names("trained/"))
         return {
             "every": every,
             "rows": count,
-            "axes": {n: _finished_steps(rows, spans) if n == "step" else _span_ends(rows, spans, n) for n in axes}
-            | {n: _span_ends(sums, spans, n) for n in summed},
+            "axes": axes,
             "series": {name: _span_means(rows, spans, name) for name in series},
             "trained": {policy: _span_means(sums, spans, f"trained/{policy}", 0.0) for policy in policies},
             "phases": [self.phases[a] for a, _ in spans],
@@ -246,7 +251,11 @@ class Curves:
         spent = self.spent_by_row()
         passed = [row["step"] for row in self.rows]
         nothing = dict.fromkeys(spent[0] if spent else ("batches",), 0.0)
-        return [spent[at - 1] if (at := bisect.bisect_right(passed, step)) else nothing for step in steps]
+        spent_by_step = []
+        for step in steps:
+            rows_before = bisect.bisect_right(passed, step)
+            spent_by_step.append(spent[rows_before - 1] if rows_before else nothing)
+        return spent_by_step
 
     def _policy_names(self, prefix: str) -> set[str]:
         own = {name.split("/")[0] for name in self.names if name.count("/") == 1 and name.endswith("/updates")}

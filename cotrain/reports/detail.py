@@ -7,6 +7,7 @@ page shades the ids.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -79,6 +80,13 @@ def _roles_of_objective(objective: Json) -> Sequence[str]:
     return [*(role if isinstance(role, list) else [str(role)]), *(extra if isinstance(extra, list) else [])]
 
 
+def _rounded_or_none(value: float) -> float | None:
+    """To three digits; None for what is no number, or far too large for a log-probability."""
+    if math.isnan(value) or abs(value) >= 1e6:
+        return None
+    return round(value, 3)
+
+
 def _trace_detail(trace: Json, models: Mapping[str, str], weights: Weights, tokens: bool) -> dict[str, Any]:
     record = {name: trace.get(name) for name in PLAIN}
     record |= {"address": address_text(trace), "rewards": trace["rewards"]}
@@ -86,7 +94,7 @@ def _trace_detail(trace: Json, models: Mapping[str, str], weights: Weights, toke
     record |= {"turns": trace.get("turns") or [], "weights": dict(weights.get(str(trace.get("role")), {}))}
     if tokens:
         logprobs = decode_floats(str(trace["logprobs"]))
-        record["logprobs"] = [round(value, 3) if value == value and abs(value) < 1e6 else None for value in logprobs]
+        record["logprobs"] = [_rounded_or_none(value) for value in logprobs]
         record["entropies"] = _entropies_in_nats(trace)
         record["ids"] = trace["token_ids"]
         record["tokens"] = _token_texts(trace["token_ids"], models.get(str(trace.get("policy")), ""))

@@ -240,9 +240,12 @@ class Rollouts:
                 reviewed.append((speech, reviews, first_error_reason(speech)))
         self.rows += rows
         for speech, reviews, kind in reviewed:
+            verdicts = []
             for review in reviews:
                 counts.count_review(speech, review, kind)
-            verdicts = [v for review in reviews if (v := bool_or_none(FINAL.name, review["findings"])) is not None]
+                verdict = bool_or_none(FINAL.name, review["findings"])
+                if verdict is not None:
+                    verdicts.append(verdict)
             if len(verdicts) > 1:
                 counts.count_pair("one review", "another", verdicts[0], verdicts[1])
 
@@ -257,12 +260,22 @@ class Rollouts:
         right = bool_or_none(CORRECT.name, truth)
         rewards = mean_rewards(speech)
         weights = self._weights.get(role)
-        total = sum(v * (weights.get(n, 0.0) if weights else n not in NOT_PAID) for n, v in rewards.items())
+        total = 0.0
+        for name, value in rewards.items():
+            if weights:
+                total += value * weights.get(name, 0.0)
+            elif name not in NOT_PAID:
+                total += value
         paid = [[self._intern_text("signals", n), round(v, 4)] for n, v in rewards.items()]
         answer = parsed.get(ANSWER.name)
         kind = first_error_reason(speech)
-        probabilities = [p for review in reviews if (p := review_probability(review)) is not None]
-        score = sum(probabilities) / len(probabilities) if probabilities else yes / len(readable) if readable else None
+        all_probabilities = [review_probability(review) for review in reviews]
+        probabilities = [probability for probability in all_probabilities if probability is not None]
+        score = None
+        if probabilities:
+            score = sum(probabilities) / len(probabilities)
+        elif readable:
+            score = yes / len(readable)
         return [
             step, task, member, self._intern_text("roles", str(role)), ".".join(map(str, call)),
             None if right is None else int(right), None if verdict is None else int(verdict), yes, len(readable),
@@ -341,23 +354,25 @@ def mean_rewards(trace: Json) -> dict[str, float]:
 
 def _count_groups(rows: Sequence[list[Any]], roles: Sequence[str], counts: RolloutCounts) -> None:
     """The votes of each group of one step, written into its rows, and what is counted of groups."""
-    column = {name: at for at, name in enumerate(FIELDS)}
-    task, role, answer, right, said, vote, score = (
-        column[name] for name in ("task", "role", "answer", "right", "said", "vote", "score")
-    )
+    place = {name: at for at, name in enumerate(FIELDS)}
     groups: dict[tuple[int, int], list[list[Any]]] = {}
     for row in rows:
-        groups.setdefault((row[task], row[role]), []).append(row)
+        groups.setdefault((row[place["task"]], row[place["role"]]), []).append(row)
     for (_, speaker), group in groups.items():
-        counts.count_group(
-            roles[speaker], [(row[score], None if row[right] is None else bool(row[right])) for row in group]
-        )
-        for row, agrees in zip(group, vote_agreement([row[answer] for row in group]), strict=True):
-            row[vote] = None if agrees is None else int(agrees)
-            calls = {"reviews": row[said], "rule": row[right], "vote": row[vote]}
-            verdicts = {name: None if value is None else bool(value) for name, value in calls.items()}
-            for one, other in (("reviews", "rule"), ("reviews", "vote"), ("vote", "rule")):
-                counts.count_pair(one, other, verdicts[one], verdicts[other])
+        scored = [(row[place["score"]], _bool_or_unknown(row[place["right"]])) for row in group]
+        counts.count_group(roles[speaker], scored)
+        agreements = vote_agreement([row[place["answer"]] for row in group])
+        for row, agrees in zip(group, agreements, strict=True):
+            row[place["vote"]] = None if agrees is None else int(agrees)
+            said = _bool_or_unknown(row[place["said"]])
+            right = _bool_or_unknown(row[place["right"]])
+            counts.count_pair("reviews", "rule", said, right)
+            counts.count_pair("reviews", "vote", said, agrees)
+            counts.count_pair("vote", "rule", agrees, right)
+
+
+def _bool_or_unknown(value: Any) -> bool | None:
+    return None if value is None else bool(value)
 
 
 def _row_flags(episode: Json, speech: Json, reviews: Sequence[Json], right: bool | None) -> int:

@@ -252,26 +252,32 @@ def figure_rows(before: dict[str, Estimate], summary: Json, roles: Sequence[str]
 def _with_reading_aids(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Each figure with its place among the first ones, which way is better, and why it may have got worse."""
     leads = headline.lead_keys(rows)
-    directions = [{**row, "direction": headline.direction_words(row)} for row in rows]
-    signed = [{**row, "better": headline.better_sign(row)} for row in directions]
-    return [
-        {
-            **row,
-            "lead": leads.index(row["key"]) if row["key"] in leads else None,
-            "worse_because": headline.explain_worse(row, signed),
-        }
-        for row in signed
-    ]
+    with_signs = []
+    for row in rows:
+        with_direction = {**row, "direction": headline.direction_words(row)}
+        with_signs.append({**with_direction, "better": headline.better_sign(with_direction)})
+
+    with_aids = []
+    for row in with_signs:
+        lead = leads.index(row["key"]) if row["key"] in leads else None
+        with_aids.append({**row, "lead": lead, "worse_because": headline.explain_worse(row, with_signs)})
+    return with_aids
 
 
 def describe_run(recipe: Json, columns: Json) -> str:
-    """What a run was: its recipe's first sentence, and who was trained for how long."""
-    about = " ".join(str(recipe.get("description") or "").partition("\n\n")[0].replace("``", "").split())
-    first = about.partition(". ")[0].rstrip(".:")
+    """A run in two sentences: the first one of its recipe, and who was trained for how long."""
+    first_paragraph, _, _ = str(recipe.get("description") or "").partition("\n\n")
+    about = " ".join(first_paragraph.replace("``", "").split())
+    first_sentence, _, _ = about.partition(". ")
+    sentences = [first_sentence.rstrip(".:")]
+
     trained = " and ".join(policy for policy, values in columns["trained"].items() if any(values))
     steps = f"{columns['rows']} step{'' if columns['rows'] == 1 else 's'}"
-    training = f"{steps} of training {trained}" if trained else steps if columns["rows"] else ""
-    return " ".join(f"{part}." for part in (first, training) if part)
+    if trained:
+        sentences.append(f"{steps} of training {trained}")
+    elif columns["rows"]:
+        sentences.append(steps)
+    return " ".join(f"{sentence}." for sentence in sentences if sentence)
 
 
 def open_run(directory: Path) -> RunView:

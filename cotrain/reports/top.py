@@ -58,18 +58,20 @@ def snapshot(run: RunView) -> dict[str, Any]:
 def _role_row(
     role: str, row: Mapping[str, Any], rows: Sequence[Mapping[str, float]], seconds: float | None
 ) -> dict[str, Any]:
-    rewards = {
-        key.split("/")[2]: [r[key] for r in rows[-TREND:] if key in r]
-        for key in row
-        if key.startswith(f"{role}/reward/") and key.count("/") == 2 and not key.endswith(("/class_label", "/label"))
-    }
+    latest = rows[-TREND:]
+    rewards = {}
+    for key in row:
+        if key.startswith(f"{role}/reward/") and key.count("/") == 2:
+            _, _, name = key.split("/")
+            if name not in ("class_label", "label"):
+                rewards[name] = [earlier[key] for earlier in latest if key in earlier]
     truth = f"{role}/accuracy" if f"{role}/accuracy" in row else f"{role}/balanced_accuracy"
     tokens = finite(row.get(f"{role}/tokens"))
     return {
         "role": role,
         "rewards": rewards,
         "truth": truth.split("/")[1],
-        "right": [r[truth] for r in rows[-TREND:] if truth in r],
+        "right": [earlier[truth] for earlier in latest if truth in earlier],
         "length": finite(row.get(f"{role}/length")),
         "tokens_per_second": tokens / seconds if tokens and seconds else None,
     }
@@ -90,14 +92,13 @@ def _alarm_lines(alarms: Sequence[Mapping[str, Any]], width: int, room: int) -> 
 def draw_screen(shown: Mapping[str, Any], width: int = COLUMNS) -> Group:
     """24 lines of 80 columns, more where an alarm needs them; in fewer, down to 40, the figures alone, and lines that
     are wrapped."""
-    width, wide = min(width, COLUMNS), width >= COLUMNS
-    state = (
-        "ended"
-        if shown["ended"]
-        else "stopped by an error"
-        if shown["stopped"]
-        else f"phase {escape_terminal(shown['phase'], 20)}"
-    )
+    wide = width >= COLUMNS
+    width = min(width, COLUMNS)
+    state = f"phase {escape_terminal(shown['phase'], 20)}"
+    if shown["ended"]:
+        state = "ended"
+    elif shown["stopped"]:
+        state = "stopped by an error"
     time_left = ""
     share = shown["share_spent"]
     if not shown["ended"] and share and shown["seconds_a_step"]:

@@ -136,7 +136,9 @@ class Viewer:
             return self._together[int(number)]
 
     def _compared_runs(self, place: ViewPlace) -> ComparedRuns:
-        arms = {arm: {seed: self._open_run(path) for seed, path in seeds.items()} for arm, seeds in place.arms.items()}
+        arms = {}
+        for arm, seeds in place.arms.items():
+            arms[arm] = {seed: self._open_run(path) for seed, path in seeds.items()}
         return ComparedRuns(place, arms, self._numbers)
 
     def answer(self, path: Sequence[str], query: dict[str, list[str]]) -> Any:

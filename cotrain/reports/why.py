@@ -99,10 +99,15 @@ def explain_rollout(rollout: dict[str, Any], address_end: str = "") -> list[str]
 
 def _trace_lines(trace: dict[str, Any], unit: str) -> list[str]:
     judged = f", judges {escape_terminal(trace['parent'], 80)}" if trace["parent"] else ""
-    role, policy = (escape_terminal(trace[key], 60) for key in ("role", "policy"))
+    role = escape_terminal(trace["role"], 60)
+    policy = escape_terminal(trace["policy"], 60)
     lines = [f"{escape_terminal(trace['address'], 80)}  {role} ({policy}, version {trace['version']}){judged}"]
     for name, value, span in trace["rewards"]:
-        weight = f" × {trace['weights'][name]:g}" if name in trace["weights"] else " × 0" if trace["weights"] else ""
+        weight = ""
+        if name in trace["weights"]:
+            weight = f" × {trace['weights'][name]:g}"
+        elif trace["weights"]:
+            weight = " × 0"
         where = f" for tokens {span[0]} to {span[1]}" if span else ""
         lines.append(f"{INDENT}reward {escape_terminal(name, 60)} {value:g}{weight}{where}")
     sampled = sum(end - start for start, end, _ in trace["turns"]) if trace["turns"] else trace["token_count"]

@@ -112,8 +112,8 @@ def export_policy(
         exported.handle.save(target, merged=merged)
     if is_terse(spec.model):
         mark_terse_prompts(target)
-    own_roles = {name: role for name, role in recipe.roles.items() if role.policy == policy}
-    keep_taught_roles(target, {name: how for name, role in own_roles.items() if (how := how_taught(role)) is not None})
+    taught = {name: how_taught(role) for name, role in recipe.roles.items() if role.policy == policy}
+    keep_taught_roles(target, {name: how for name, how in taught.items() if how is not None})
     replace_file(target / CARD, model_card(exported, policy, RunDirectory(directory), merged=merged).encode())
     return target
 
@@ -163,9 +163,16 @@ def model_card(exported: ExportedPolicy, policy: str, run: RunDirectory, *, merg
     own_roles = [name for name, role in recipe.roles.items() if role.policy == policy]
     adapter = spec.lora is not None and not merged
     scores = spec.scores
-    what = "A LoRA adapter" if adapter else "A LoRA adapter within its base" if merged else "A causal language model"
-    what = "A reward model (one score for a whole text)" if scores else what
-    use = "text-classification" if scores else "text-generation"
+    use = "text-generation"
+    if scores:
+        what = "A reward model (one score for a whole text)"
+        use = "text-classification"
+    elif adapter:
+        what = "A LoRA adapter"
+    elif merged:
+        what = "A LoRA adapter within its base"
+    else:
+        what = "A causal language model"
     front = ["---", f"library_name: {'peft' if adapter else 'transformers'}", f"pipeline_tag: {use}"]
     base_name = hub_name_of(spec.model) if isinstance(spec, Weights) else None
     front += [f"base_model: {base_name}"] if base_name else []

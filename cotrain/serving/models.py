@@ -111,8 +111,8 @@ class ServedRun:
         return self.models[name]
 
     def fill_messages(self, model: ServedModel, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """The messages that a model is asked: of a role with its system message, and each user message in its template.
-        Raises BadRequest for a model that does not talk."""
+        """The messages that a model gets: for a role its system message, and each user message in its template. Raises
+        BadRequest for a model that does not talk."""
         if not model.can_chat:
             raise BadRequest(_cannot_chat_text(model), "model")
         self._check_count(model, messages)
@@ -122,10 +122,14 @@ class ServedRun:
         (name,) = model.prompt_fields
         template = model.role.prompt
         system = model.role.system
-        filled = (
-            Message("user", fill_template(template, **{name: m.content})) if m.role == "user" else m for m in messages
-        )
-        return (*(() if system is None else (Message("system", system),)), *filled)
+        filled = []
+        if system is not None:
+            filled.append(Message("system", system))
+        for message in messages:
+            if message.role == "user":
+                message = Message("user", fill_template(template, **{name: message.content}))
+            filled.append(message)
+        return tuple(filled)
 
     def chat_prompt_ids(self, model: ServedModel, messages: Sequence[Message]) -> tuple[int, ...]:
         """Prompt ids [P] of filled messages. Raises BadRequest for more text than the context could hold."""

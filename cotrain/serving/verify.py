@@ -57,7 +57,9 @@ async def verify_request(served: ServedRun, body: bytes) -> dict[str, Any]:
     turns: list[Turn] = []
     if isinstance(parsed, Solution) or model.spec.scores:
         seed = seed_of(served.trainer.recipe.seed, "serve", number) if seed is None else seed
-        roles = _make_roles(served, model, seed, (0.0 if n == 1 else None) if temperature is None else temperature)
+        if temperature is None and n == 1:  # one review is greedy
+            temperature = 0.0
+        roles = _make_roles(served, model, seed, temperature)
         fields: dict[str, Any] = {"problem": problem, "count": len(steps), "solution": solution}
         if "nonce" in model.prompt_fields:
             fields |= guarded_fields(make_nonce(seed, "serve"), solution=solution)
@@ -142,13 +144,20 @@ def _combine_reviews(reviews: Sequence[dict[str, Any]], texts: Sequence[str]) ->
     review_verdicts = [review["steps"] for review in reviews if review["steps"]]
     finals = [review["final"] for review in reviews if review["final"] is not None]
     votes = list(zip(*review_verdicts, strict=True)) if review_verdicts else [()] * len(texts)
+    steps = []
+    for text, step_votes in zip(texts, votes, strict=True):
+        steps.append({"text": text, "verdict": _WORDS[majority(step_votes)], "share": mean(step_votes)})
+
+    in_words = []
+    for review in reviews:
+        step_words = [_WORDS[step] for step in review["steps"]]
+        in_words.append(review | {"steps": step_words, "final": _WORDS[review["final"]]})
+
+    failures = [review["failure"] for review in reviews if review["failure"]]
     return {
-        "steps": [
-            {"text": text, "verdict": _WORDS[majority(said)], "share": mean(said)}
-            for text, said in zip(texts, votes, strict=True)
-        ],
+        "steps": steps,
         "final": _WORDS[majority(finals)],
-        "probability": mean([r["probability"] for r in reviews if r["probability"] is not None]),
-        "failure": None if finals else next((r["failure"] for r in reviews if r["failure"]), None),
-        "reviews": [r | {"steps": [_WORDS[step] for step in r["steps"]], "final": _WORDS[r["final"]]} for r in reviews],
+        "probability": mean([review["probability"] for review in reviews if review["probability"] is not None]),
+        "failure": failures[0] if failures and not finals else None,
+        "reviews": in_words,
     }

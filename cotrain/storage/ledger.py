@@ -414,40 +414,55 @@ def trace_to_json(trace: Trace) -> State:
     at = trace.address
     check_json(trace.findings, f"trace {at}: findings", finite=False)
     check_json(trace.metadata, f"trace {at}: metadata", finite=False)
-    entropies = {"entropies": as_text(trace.entropies)} if trace.entropies else {}
-    trajectory = {"trajectory": trace.trajectory} if trace.trajectory else {}
-    return {
+    turns: list[list[Any]] = []
+    for turn in trace.turns:
+        fields: list[Any] = [turn.start, turn.end, turn.finish]
+        if turn.goes_on:
+            fields.append(True)
+        turns.append(fields)
+    state = {
         "address": [at.step, at.task, at.member, at.role, at.call, *at.path],
         **{name: getattr(trace, name) for name in PLAIN},
-        "rewards": [[s.name, s.value, s.tokens] for s in trace.rewards],
+        "rewards": [[reward.name, reward.value, reward.tokens] for reward in trace.rewards],
         "prompt_ids": trace.prompt_ids,
         "token_ids": trace.token_ids,
         "logprobs": encode_floats(trace.logprobs),
-        "turns": [[turn.start, turn.end, turn.finish, *([True] if turn.goes_on else [])] for turn in trace.turns],
-        **entropies,
-        **trajectory,
+        "turns": turns,
     }
+    if trace.entropies:
+        state["entropies"] = as_text(trace.entropies)
+    if trace.trajectory:
+        state["trajectory"] = trace.trajectory
+    return state
 
 
 def trace_from_json(state: Mapping[str, Any]) -> Trace:
-    """The inverse; what a trace did not have when the ledger was written is None, or one turn. Raises StateError for
-    missing and unknown fields."""
+    """The inverse of ``trace_to_json``. A field that traces did not have when the ledger was written is None, or one
+    turn. Raises StateError for missing and unknown fields."""
     state = {"score": None, "turns": (), "entropies": "", "trajectory": "", **state}
-    for name in ("learn_ids", ADVANTAGES):  # the first of older ledgers; the second is for readers of the file
+    for name in ("learn_ids", ADVANTAGES):  # the first is of older ledgers; the second is for readers of the file
         state.pop(name, None)
-    address, prompt_ids, token_ids, logprobs, signals, turns, entropies, trajectory = take_fields(
-        "a trace", {name: value for name, value in state.items() if name not in PLAIN}, *_CODED
+    coded = {name: value for name, value in state.items() if name not in PLAIN}
+    address, prompt_ids, token_ids, logprobs, saved_rewards, saved_turns, entropies, trajectory = take_fields(
+        "a trace", coded, *_CODED
     )
     plain = take_fields("a trace", {name: value for name, value in state.items() if name in PLAIN}, *PLAIN)
+
+    turns = []
+    for start, end, finish, *goes_on in saved_turns:
+        turns.append(TurnRange(start=start, end=end, finish=finish, goes_on=bool(goes_on)))
+    rewards = []
+    for name, value, tokens in saved_rewards:
+        rewards.append(Reward(name=name, value=value, tokens=None if tokens is None else (tokens[0], tokens[1])))
     return Trace(
         address=Address(**dict(zip(_ADDRESS, address[:5], strict=True)), path=tuple(address[5:])),
         prompt_ids=tuple(prompt_ids),
-        turns=tuple(TurnRange(start=t[0], end=t[1], finish=t[2], goes_on=len(t) > 3) for t in turns),
+        turns=tuple(turns),
         token_ids=tuple(token_ids),
         logprobs=decode_floats(logprobs),
         entropies=from_text(entropies),
         trajectory=trajectory,
-        rewards=tuple(Reward(name=n, value=v, tokens=None if t is None else (t[0], t[1])) for n, v, t in signals),
+        rewards=tuple(rewards),
         **dict(zip(PLAIN, plain, strict=True)),
     )
 

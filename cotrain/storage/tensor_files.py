@@ -102,7 +102,10 @@ def join_parts(parts: Mapping[int, Tensors]) -> dict[str, torch.Tensor]:
     for part in sorted(parts):
         for name, tensor in parts[part].items():
             rows.setdefault(name, []).append(tensor)
-    return {name: found[0] if len(found) == 1 else torch.cat(found) for name, found in rows.items()}
+    whole = {}
+    for name, pieces in rows.items():
+        whole[name] = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+    return whole
 
 
 def tensor_bytes(group: Tensors | TensorParts) -> int:

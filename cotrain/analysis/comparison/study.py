@@ -128,7 +128,9 @@ def _part_summary(result: Mapping[str, Any], plan: ComparisonPlan, study: Study)
     costs: dict[str, dict[str, float]] = {}
     for label, runs in result["recipes"].items():
         spent = [run["spent"] for run in runs["seeds"]]
-        costs[label] = {axis: _mean([amounts[axis] for amounts in spent]) for axis in spent[0]}
+        costs[label] = {}
+        for axis in spent[0]:
+            costs[label][axis] = _mean([amounts[axis] for amounts in spent])
     rates = {label: found["chosen"] for label, found in (result["rates"] or {"arms": {}})["arms"].items()}
     page = str((plan.out / "report.html").relative_to(study.out))
     _, fired = alarm_cells(result)

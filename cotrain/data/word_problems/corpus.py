@@ -106,11 +106,11 @@ def _write_review(
     problem: Problem, readings: tuple[StepReading, ...], verdicts: tuple[bool, ...], final: bool, words: tuple[str, str]
 ) -> str:
     yes, no = words
-    blocks = [
-        f"<step>{derivation(problem, reading)}|{reading.claim} {yes if verdict else no}</step>"
-        for reading, verdict in zip(readings, verdicts, strict=True)
-    ]
-    return "".join(blocks) + f"<final>{yes if final else no}</final>"
+    text = ""
+    for reading, verdict in zip(readings, verdicts, strict=True):
+        word = yes if verdict else no
+        text += f"<step>{derivation(problem, reading)}|{reading.claim} {word}</step>"
+    return text + f"<final>{yes if final else no}</final>"
 
 
 def _as_conversation(user: str, assistant: str) -> list[dict[str, str]]:

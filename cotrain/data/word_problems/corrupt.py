@@ -147,7 +147,12 @@ def slipped_number(value: int, rng: random.Random) -> int:
         swapped = int(digits[:at] + digits[at + 1] + digits[at] + digits[at + 2 :])
         if len(str(swapped)) == len(digits) and swapped != abs(value):
             return swapped if value >= 0 else -swapped
-    size = 1 if draw < 0.55 else 2 if draw < 0.75 else 10
+    if draw < 0.55:
+        size = 1
+    elif draw < 0.75:
+        size = 2
+    else:
+        size = 10
     down = rng.random() < 0.5 and not 0 <= value < size  # a slip does not change the sign
     return value - size if down else value + size
 

@@ -63,7 +63,12 @@ def step_text(fact: Fact, values: Mapping[str, int], result: int) -> str:
 
 def compute(operator: str, left: int, right: int, modulus: int | None) -> int:
     """``left operator right``, reduced to 0..modulus-1 if there is a modulus."""
-    value = left + right if operator == "+" else left - right if operator == "-" else left * right
+    if operator == "+":
+        value = left + right
+    elif operator == "-":
+        value = left - right
+    else:
+        value = left * right
     return value if modulus is None else value % modulus
 
 
@@ -195,19 +200,30 @@ class _Draft:
         count = len(self.open)
         least = max(0, count - left_over)  # how many open quantities this step must use
         draw = self.random()
-        use = 2 if draw < 0.45 and count >= 2 else 1 if draw < 0.85 else 0
+        if draw < 0.45 and count >= 2:
+            use = 2
+        elif draw < 0.85:
+            use = 1
+        else:
+            use = 0
         use = min(max(use, least), count)
         if use == 2:
             one = self.pick_noun(self.open)
             self.add_combination(one, self.pick_noun([noun for noun in self.open if noun != one]))
             return
-        left = (
-            self.known_quantity() if use == 0 else self.open[-1] if self.random() < 0.5 else self.pick_noun(self.open)
-        )
+        if use == 0:
+            left = self.known_quantity()
+        elif self.random() < 0.5:
+            left = self.open[-1]
+        else:
+            left = self.pick_noun(self.open)
         if self.random() < 0.35:
-            self.add_combination(
-                *((left, self.known_quantity(left)) if self.random() < 0.7 else (self.known_quantity(left), left))
-            )
+            in_order = self.random() < 0.7
+            known = self.known_quantity(left)
+            if in_order:
+                self.add_combination(left, known)
+            else:
+                self.add_combination(known, left)
             return
         first = int(self.random() * 3)
         for turn in range(3):

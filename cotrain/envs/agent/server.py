@@ -90,7 +90,8 @@ class AgentServer:
 
     def _is_of_another(self, request: Request, rollout: Rollout) -> bool:
         """Whether a program of another rollout sends this request (``peers.py``)."""
-        others = [pid for one in list(self._rollouts.values()) if one is not rollout and (pid := one.pid) is not None]
+        pids = [other.pid for other in list(self._rollouts.values()) if other is not rollout]
+        others = [pid for pid in pids if pid is not None]
         if request.client is None or not others or not peers.can_look():
             return False
         sockets = peers.sockets_between(request.client.port, self._port)

@@ -141,7 +141,9 @@ def message_text(message: Any) -> str:
     """The words of a message, or of several."""
     if isinstance(message, str):
         return message
-    contents = [one["content"] if isinstance(one, dict) else one.content for one in message]
+    contents = []
+    for part in message:
+        contents.append(part["content"] if isinstance(part, dict) else part.content)
     if not all(isinstance(content, str) for content in contents):
         raise ConfigError("the environment says something that is no text; only text is played")
     return "\n\n".join(contents)
