@@ -30,7 +30,8 @@ MOST_LINES = 1 << 32  # bytes of a file that is read line by line
 MOST_WHOLE = 1 << 29  # bytes of a file that is read in one piece
 MOST_BY_HAND = 1 << 20  # bytes of a file of settings or of a prompt
 MOST_DOCUMENT = 1 << 25  # bytes of a JSON document of a run; parsed it may take forty times as many
-PACKED, PACKED_LEAST = 200, 1 << 26  # a gzip file may unpack to so many times its size, and to so much in any case
+PACKED = 200  # a gzip file may unpack to so many times its size
+PACKED_LEAST = 1 << 26  # and to so many bytes in any case
 _DEEP_KEY = re.compile(r"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){200}")  # a.a.a…
 DEEPEST = 32  # tables and lists inside each other in a file of settings
 

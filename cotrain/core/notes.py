@@ -90,7 +90,9 @@ class Finding(_Key[T]):
 
 
 LARGEST = 1e100  # of a number that is noted or shown: squares of it can be added up
-_NONE, _ENDLESS = object(), object()  # of ``_fit_json``: another type, a number that is not finite or too large
+# Results of ``_fit_json``.
+_NONE = object()  # the value is of another type
+_ENDLESS = object()  # a number that is not finite, or too large
 
 
 def _fit_json(value: Any, kind: Any) -> Any:

@@ -145,7 +145,8 @@ def tell_result(value: Any) -> None:
 
 
 MAX_CHARS = 4000  # of one text
-ERROR_START, ERROR_END = 2000, 500  # characters of a longer error that are kept: its advice stands at its end
+ERROR_START = 2000  # characters that are kept of the start of a longer error
+ERROR_END = 500  # characters that are kept of its end, where its advice is
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # Unicode categories that have no shape
 VARIATIONS = frozenset(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
 BLANKS = VARIATIONS | frozenset("\u115f\u1160\u3164\uffa0\u2800\u034f\u180b\u180c\u180d\u180f")  # shaped like nothing

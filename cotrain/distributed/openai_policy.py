@@ -46,7 +46,8 @@ from cotrain.prompts.chat_template import Message
 from cotrain.prompts.render import Piece, Rendering
 from cotrain.rollout.event_loop import awaiting_server
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before an answer is asked for again
+FIRST_PAUSE = 0.5  # seconds before a request is sent again for the first time
+LONGEST_PAUSE = 30.0  # most seconds between two tries
 FIRST_CONTACT = 30.0  # seconds for which a server that never answered is waited for
 TOO_MANY = 429  # requests
 AGAIN = (408, 409, 425, TOO_MANY, 500, 502, 503, 504, 520, 529)  # states of a server that may pass
@@ -68,10 +69,13 @@ COUNTED = (  # see ``RemoteHandle.counts``
 )
 LEAST_TOKENS = 16  # of an answer: a limit that does not fit is not halved below it
 NO_ROOM = re.compile(r"context|too (?:large|long|many)|at most|must be <=|max_new_tokens", re.IGNORECASE)
-MOST_REFUSAL, MOST_WORDS = 1 << 16, 300  # bytes that are read of a refusal, characters that are shown of its reason
-MOST_BODY, PER_TOKEN = 1 << 20, 256  # bytes of an answer's JSON, and further ones for each token of prompt and answer
+MOST_REFUSAL = 1 << 16  # bytes that are read of a refusal
+MOST_WORDS = 300  # characters that are shown of its reason
+MOST_BODY = 1 << 20  # bytes of an answer's JSON
+PER_TOKEN = 256  # further bytes of it for each token of prompt and answer
 TEXT_PER_TOKEN = 64  # bytes of text that a token may be
-LEAST_LOGPROB, ROUNDING = -1e4, 1e-4  # servers write -9999 for minus infinity, and what rounding makes of 0
+LEAST_LOGPROB = -1e4  # servers write -9999 for minus infinity
+ROUNDING = 1e-4  # a log-probability may be so far above 0, by rounding
 MOST_COUNT = 10**9  # tokens of one request that a server may count
 TIMEOUT = "timeout"
 NO_CONNECTION = "no connection"

@@ -26,7 +26,11 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # and emp
 SETTINGS = 4  # type of a frame
 HERE = "RAY_GCS_SERVER_PORT"  # of the Ray that begins here, where somebody has set it
 SHARED = Path("/dev/shm")
-MODE, TOKEN, TOKEN_FILE = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"  # Ray's own names
+# Ray's own names of environment variables.
+MODE = "RAY_AUTH_MODE"
+TOKEN = "RAY_AUTH_TOKEN"
+TOKEN_FILE = "RAY_AUTH_TOKEN_PATH"
+
 ASK = "import sys, ray; ray._raylet.GcsClient(address=sys.argv[1])"  # in a process of its own: Ray reads MODE once
 SLOW = 10 * 10**9  # bytes of the object store, beyond which Ray refuses to take the disk for shared memory
 

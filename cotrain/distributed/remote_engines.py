@@ -133,7 +133,8 @@ class EngineProcess:
         self._waiting = []
         self._open = {}
         self.pause = False
-        self._past, self._counts = self.counts(), dict.fromkeys(self._counts, 0.0)
+        self._past = self.counts()
+        self._counts = dict.fromkeys(self._counts, 0.0)
 
     def begin_turn(self, method: str) -> Any:
         """Send what was asked since the last turn; what ``end_turn`` waits for, None where nothing is open. Errors: as

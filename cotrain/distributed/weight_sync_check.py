@@ -27,10 +27,16 @@ from cotrain.distributed.policy_handles import PolicyHandle
 from cotrain.inference.contract import ContextLimitedEngine, Request
 from cotrain.rollout.event_loop import EngineEventLoop, gather
 
-PROMPT, ANSWER = 256, 16  # tokens; several blocks of a prefix cache
+PROMPT = 256  # tokens: several blocks of a prefix cache
+ANSWER = 16  # tokens
 ANSWERS = 4
 STRENGTH = 0.3  # of the change: standard deviations of each tensor
-MULTIPLE, SHARE, STAYS = 4.0, 1 / 200, 0.2  # see above
+
+# Thresholds of the comparison, explained at the top of this file.
+MULTIPLE = 4.0
+SHARE = 1 / 200
+STAYS = 0.2
+
 MODEL = "model."  # prefix of a learner's weights among its tensors
 Publish = Callable[[str, int], None]  # (policy, version): the engine has the learner's weights from here on
 Tensors = Mapping[str, torch.Tensor]

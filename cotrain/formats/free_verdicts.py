@@ -47,7 +47,8 @@ WORDS = "words"
 BOXED = "boxed"
 FIRST_WRONG = "first-wrong"
 FORMS = (TAGS, WORDS, BOXED, FIRST_WRONG)
-STEP_GROUP, NUMBER_GROUP = "step", "number"  # of a pattern: the verdict on a step, and which step it is
+STEP_GROUP = "step"  # the group of a pattern that is the verdict on a step
+NUMBER_GROUP = "number"  # the group that is the number of the step
 GAP = "…"  # stands for a word that was left out
 REACH = 120  # characters before a verdict word in which its mark may stand
 MOST = 400  # verdict words of a text that are looked at one by one; beyond that all are left out
@@ -190,11 +191,13 @@ def write_free_review(form: str, verdicts: Sequence[bool], final: bool) -> str |
     if form == TAGS:
         return write_review([""] * len(verdicts), verdicts, final)
     if form == WORDS:
-        lines = [f"Step {k}: → {'Correct' if ok else 'Incorrect'}" for k, ok in enumerate(verdicts, 1)]
-        return "\n".join([*lines, f"Overall: {'Correct' if final else 'Incorrect'}"])
+        words = ["Correct" if ok else "Incorrect" for ok in (*verdicts, final)]
+        lines = [f"Step {k}: → {word}" for k, word in enumerate(words[:-1], 1)]
+        return "\n".join([*lines, f"Overall: {words[-1]}"])
     if form == BOXED:
-        lines = [f"Step {k}: \\boxed{{{'Yes' if ok else 'No'}}}" for k, ok in enumerate(verdicts, 1)]
-        return "\n".join([*lines, f"Answer: \\boxed{{{'Yes' if final else 'No'}}}"])
+        words = ["Yes" if ok else "No" for ok in (*verdicts, final)]
+        lines = [f"Step {k}: \\boxed{{{word}}}" for k, word in enumerate(words[:-1], 1)]
+        return "\n".join([*lines, f"Answer: \\boxed{{{words[-1]}}}"])
     if form == FIRST_WRONG:
         first = sum(verdicts)  # where the right ones stand in front
         if final != all(verdicts) or not all(verdicts[:first]):

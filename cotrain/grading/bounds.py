@@ -83,7 +83,8 @@ class _IntervalReader:
     """Intervals of expressions; None where there is none."""
 
     def __init__(self, scale: float) -> None:
-        self._scale, self.symbols = scale, False  # whether there were any
+        self._scale = scale
+        self.symbols = False  # True once there was a symbol
 
     def interval_of(self, node: Any) -> Any:
         if node.is_Integer:
@@ -172,7 +173,9 @@ def _factorial(value: Any) -> Any:
         return None
     if n <= EXACT:
         return iv.mpf(math.factorial(n))
-    below, above = iv.mpf(1) / (12 * n + 1), iv.mpf(1) / (12 * n)  # Robbins 1955: Stirling's formula with bounds
+    # Stirling's formula with bounds (Robbins 1955).
+    below = iv.mpf(1) / (12 * n + 1)
+    above = iv.mpf(1) / (12 * n)
     return iv.sqrt(2 * iv.pi * n) * iv.exp(n * (iv.log(n) - 1) + iv.mpf([below.a, above.b]))
 
 

@@ -45,7 +45,8 @@ LEAST_PATIENCE_S = 20.0  # seconds by the clock, at least, for what never sleeps
 ENOUGH = 512  # comparisons that are learned from, in all
 LESSON_S = 0.03, 1.0  # CPU time: what took less taught little, what took longer is not done again
 GOLD_S = 5.0  # CPU time for reading a gold answer
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 STRAYS_S = 2.0  # to end what an answer's program started; then the whole process gives up
 
 

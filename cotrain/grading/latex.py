@@ -26,7 +26,10 @@ from cotrain.grading.guards import TooLarge
 STEPS = 100_000  # closures of configurations, about half a second of prediction; with full context one counts as five
 SYMBOL = "atom_expr"  # the rule of a letter or symbol with an exponent, an index, or both
 FACTOR = "unary"  # of factors without a sign between, of which d x may be two
-BOTH, BOTH_TURNED, INDEX, EXPONENT = 1, 2, 3, 4  # its alternatives: x^2_1, x_1^2, x_1, x^2
+BOTH = 1  # its alternative x^2_1
+BOTH_TURNED = 2  # x_1^2
+INDEX = 3  # x_1
+EXPONENT = 4  # x^2
 PROBES = ("x^2-1", "x_1", "x_{1}^{2}", "x^{2}_{1}")
 
 

@@ -36,9 +36,11 @@ from cotrain.grading.exam import Exam
 from cotrain.grading.grade_worker import PATIENCE
 
 MOST_MEMORY = 1.25  # of all processes of a program together, as a multiple of what one may address
-LOOKING, SELDOM_S = 10.0, 0.2  # looking takes a tenth of the time at most; seconds between two looks, at most
+LOOKING = 10.0  # looking takes at most a tenth of the time
+SELDOM_S = 0.2  # most seconds between two looks
 FAILURES = 10  # examiners in a row that end before they are asked anything
-OPEN, OVER = {"open": True}, {"over": True}  # says an examiner when its cell has opened, and after the last request
+OPEN = {"open": True}  # an examiner's message when its cell has opened
+OVER = {"over": True}  # its message after the last request
 KNOWN = (  # loaded once, in the server
     "bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq", "itertools",
     "json",

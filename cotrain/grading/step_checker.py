@@ -44,7 +44,8 @@ MEMORY_BYTES = 16 << 30  # that are present, of all its processes
 PROCESSES = 64
 MAX_QUESTION = 60_000  # characters: what a pipe holds though nobody reads it
 LOOKING_S = 1.0  # between two looks at its size
-MARK, PASSES = "COTRAIN_CHECKER", 20  # a variable of its environment; looks for whatever has it
+MARK = "COTRAIN_CHECKER"  # a variable of its environment, by which its processes are found
+PASSES = 20  # looks for processes with the mark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

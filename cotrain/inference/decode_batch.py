@@ -41,7 +41,8 @@ GAMMA = 0x9E3779B97F4A7C15  # the increment of SplitMix64
 _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
 _LEAST = -1e9  # a log-probability below which is none
-_LARGE, _BLOCK = 8192, 512  # columns of a vocabulary that is looked through in blocks, and of a block
+_LARGE = 8192  # least columns of a vocabulary that is searched in blocks
+_BLOCK = 512  # columns of a block
 _SCALE = 2.0**50  # of probabilities as integers; sums stay below 2**51, where float64 is exact
 
 

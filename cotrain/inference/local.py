@@ -200,13 +200,14 @@ class LocalEngine:
         return not idle
 
     def running_tokens(self) -> dict[Address, list[int]]:
-        """What each running request has sampled so far, by its address: token ids [T]."""
-        return {
-            row.request.address: ids
-            for scheduler in self._schedulers.values()
-            if isinstance(scheduler, Scheduler)
-            for row, ids in zip(scheduler.running.items, scheduler.running.row_tokens(), strict=True)
-        }
+        """The tokens that each running request has sampled so far, by its address: token ids [T]."""
+        tokens = {}
+        for scheduler in self._schedulers.values():
+            if isinstance(scheduler, Scheduler):
+                rows = scheduler.running
+                for row, ids in zip(rows.items, rows.row_tokens(), strict=True):
+                    tokens[row.request.address] = ids
+        return tokens
 
     def check(self, request: Request) -> None:
         """Raise what ``sample`` would raise for this request."""

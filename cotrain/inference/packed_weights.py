@@ -19,7 +19,9 @@ import torch
 from torch import Tensor, nn
 
 NARROWEST = 64
-PROBE_ROWS, PROBE_NUMBERS, PROBE_TURNS = 32, 2**25, 5  # rows, numbers of the matrices together, passes of each kind
+PROBE_ROWS = 32  # rows of a probe
+PROBE_NUMBERS = 2**25  # numbers in all of its matrices together
+PROBE_TURNS = 5  # passes of each kind
 LEAST_GAIN = 1.1
 
 

@@ -59,7 +59,8 @@ class PastWindows:
     def add_window(self, means: tuple[float, ...]) -> None:
         if means[-1] > self.best[-1]:
             self.best = means
-        self.low, self.high = min(self.low, means[0]), max(self.high, means[0])
+        self.low = min(self.low, means[0])
+        self.high = max(self.high, means[0])
 
 
 @dataclass(slots=True)

@@ -47,7 +47,8 @@ from cotrain.models.names import base_of
 from cotrain.models.quantize import full_weight
 
 ALL_LINEAR = "all-linear"
-PROBED, FAR = 8, 1e-3  # tokens by which a merged model is compared; share of the logits' spread that is rounding
+PROBED = 8  # tokens on which a merged model is compared
+FAR = 1e-3  # the share of the logits' spread that rounding may change
 SAVED_PREFIX = "base_model.model."  # of every weight in a file of PEFT's
 PLAIN = {  # settings of PEFT under which an adapter is two matrices beside each layer, on an unchanged base
     "task_type", "peft_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode",
@@ -225,10 +226,10 @@ class AdapterBase:
                 holders.setdefault(id(weight), []).append(name.replace(".base_layer", ""))
         for name, module in self.module.named_modules():
             if isinstance(module, LoraLayer) and key in module.lora_A:
-                own = {id(weight) for weight in module.get_base_layer().parameters(recurse=False)}
-                others = [
-                    other for weight in own for other in holders[weight] if other != name.replace(".base_layer", "")
-                ]
+                own_name = name.replace(".base_layer", "")
+                others = []
+                for weight in module.get_base_layer().parameters(recurse=False):
+                    others += [holder for holder in holders[id(weight)] if holder != own_name]
                 if others:
                     raise ModelError(
                         f"{where}: layer {name!r} shares its weights with {others[0]!r}, so what is learned there "

@@ -52,10 +52,14 @@ from transformers.modeling_layers import GenericForSequenceClassification, Gradi
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-FULL, SLIDING = "full_attention", "sliding_attention"  # kinds of layers, as transformers calls them
+# Kinds of layers, by transformers' names.
+FULL = "full_attention"
+SLIDING = "sliding_attention"
+
 TILE = 128  # short windows are multiples of it
 LENGTH = 1.2  # of normalised queries and keys, in units of √head_dim
-VALUE_GATE, SMEAR_GATE = 12, 24  # features that the gates read
+VALUE_GATE = 12  # features that a gate of value embeddings reads
+SMEAR_GATE = 24  # features that the gate of the previous token reads
 VALUE_GATE_MOST = 3.0  # a gate of value embeddings goes from 0 to this
 
 _CACHE_FIELD = "cache" if "cache" in BaseModelOutputWithPast.__dataclass_fields__ else "past_key_values"

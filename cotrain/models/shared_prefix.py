@@ -51,7 +51,10 @@ from cotrain.models.load import ATTENTION
 # autocast too: scores in bfloat16 would have eight bits.
 
 
-FULL, SLIDING = "full_attention", "sliding_attention"  # kinds of layers, as transformers calls them
+# Kinds of layers, by transformers' names.
+FULL = "full_attention"
+SLIDING = "sliding_attention"
+
 PLAIN = (  # types of model whose attention is causal softmax attention and nothing else, where no window is set
     "llama", "qwen2", "qwen3", "gemma", "mistral", "smollm3", "nanochat", "granite", "mixtral", "qwen3_moe", "olmo2",
     "phi3", "nanochat_gpt"

@@ -16,6 +16,7 @@ from cotrain.reports.compare_table import (
     Runs,
     SeedRun,
     difference_bands,
+    figures_on_curves,
     in_reading_order,
     is_main,
     is_share,
@@ -83,9 +84,7 @@ def is_training_headline(name: str) -> bool:
 def bands_of(runs: Runs, *, differences: bool, first: Callable[[str], bool] = is_main) -> dict[str, Any]:
     """``{"axes", "metrics": [{"key", "label", "share", "main"}], "curves": {axis: {metric: {arm: {"x", "mean", "low",
     "high"}}}}, "apart": {axis: {metric: {"reference", "arms": …}}}}``; "low" and "high" are [] without a band."""
-    measured = {
-        key for seeds in runs.values() for run in seeds.values() for point in run.curve for key in point.figures
-    }
+    measured = figures_on_curves(runs)
     roles = roles_in(measured)
     keys = sorted(in_reading_order(measured), key=lambda key: not first(key))[:MOST_METRICS]
     axes = _shared_axes(runs)
@@ -93,7 +92,7 @@ def bands_of(runs: Runs, *, differences: bool, first: Callable[[str], bool] = is
     apart: dict[str, dict[str, Any]] = {axis: {} for axis in axes}
     metrics = []
     for key in keys:
-        values = [r.figures[key] for s in runs.values() for run in s.values() for r in run.curve if key in r.figures]
+        values = _values_on_curves(runs, key)
         limits = limits_of(parse_metric_name(key, roles).metric)
         metrics.append({
             "key": key, "label": label_of(key, roles), "share": is_share(key, roles, values), "main": first(key),
@@ -113,14 +112,26 @@ def bands_of(runs: Runs, *, differences: bool, first: Callable[[str], bool] = is
     return {"axes": axes, "metrics": metrics, "curves": curves, "apart": apart}
 
 
+def _values_on_curves(runs: Runs, key: str) -> list[float]:
+    """All values of a figure, of all points of all runs."""
+    values = []
+    for seeds in runs.values():
+        for run in seeds.values():
+            values += [point.figures[key] for point in run.curve if key in point.figures]
+    return values
+
+
 def _shared_axes(runs: Runs) -> list[str]:
     """The costs that every run was measured in."""
-    axis_sets = [set(run.curve[-1].spent) for seeds in runs.values() for run in seeds.values() if run.curve]
-    order = ("batches", "step", "tokens", "flops", "seconds")
+    axis_sets = []
+    for seeds in runs.values():
+        axis_sets += [set(run.curve[-1].spent) for run in seeds.values() if run.curve]
     common = set.intersection(*axis_sets) if axis_sets else set()
-    return [axis for axis in order if axis in common and (axis != "step" or "batches" not in common)] + sorted(
-        axis for axis in common if axis.startswith("updates/")
-    )
+    if "batches" in common:  # which count the same as steps
+        common.discard("step")
+    order = ("batches", "step", "tokens", "flops", "seconds")
+    updates = sorted(axis for axis in common if axis.startswith("updates/"))
+    return [*(axis for axis in order if axis in common), *updates]
 
 
 def _chart_line(mean: Any, spread: Any) -> dict[str, list[float]]:

@@ -16,6 +16,7 @@ from cotrain.reports.compare_table import (
     Runs,
     SeedRun,
     difference_bands,
+    figures_on_curves,
     in_reading_order,
     is_share,
     label_of,
@@ -33,9 +34,16 @@ Band = tuple[Points, Sequence[tuple[float, float, float]]]  # (x, mean) and (x, 
 PANELS = ("pass@1", "balanced_accuracy", "step_balanced_accuracy")  # a row of panels for each, where it was measured
 COLOURS = ("#2463b0", "#b4580a", "#0b7d74", "#8a3f8f", "#7a6a12", "#4d6680")  # the light palette of the viewer
 DASHES = ("", "7 4", "2 4")
-WIDTH, HEIGHT = 380, 210  # of the drawing area of a panel, pixels
-ACROSS = 2  # panels beside each other
-LEFT, TOP, GAP, FOOT, LINE = 64, 34, 44, 46, 19  # margins of a panel, and the height of a line of the legend
+ACROSS = 2  # panels in a row
+
+# Pixels: the drawing area of a panel, its margins, and the height of a line of the legend.
+WIDTH = 380
+HEIGHT = 210
+LEFT = 64
+TOP = 34
+GAP = 44
+FOOT = 46
+LINE = 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +93,7 @@ def differences_svg(runs: Runs) -> str:
 
 
 def _panel_metrics(runs: Runs) -> list[tuple[str, set[str]]]:
-    measured = {key for seeds in runs.values() for run in seeds.values() for r in run.curve for key in r.figures}
+    measured = figures_on_curves(runs)
     roles = roles_in(measured)
     return [
         (metric, roles)

@@ -212,7 +212,8 @@ def learning_texts(row: Mapping[str, Any]) -> list[str]:
         label, is_share = LEARNING_FIGURES.get(rest, ("", False))
         is_accuracy = rest.count("/") == 1 and rest.endswith("/accuracy")
         if is_accuracy and _number_or_none(row.get(f"{name}/updates")) is not None:
-            label, is_share = "right by its own scores", True  # of an implicit reward model
+            label = "right by its own scores"  # of an implicit reward model
+            is_share = True
         if label and _number_or_none(row[key]) is not None:
             texts.setdefault(name, []).append(f"{label} {(_share_text if is_share else _plain_text)(row[key])}")
     return [escape_terminal(f"{name}: {', '.join(figures)}", 120) for name, figures in texts.items()]

@@ -20,7 +20,6 @@ from typing import Any
 from cotrain.core.errors import CotrainError
 from cotrain.core.notes import ANSWER, CALLS, CORRECT, FAILURE, FINAL, FIRST_WRONG, PROBLEM, STEP_OK
 from cotrain.reports.counts import (
-    BINS,
     COUNTS,
     RolloutCounts,
     bool_or_none,
@@ -46,7 +45,10 @@ TRUNCATED = 4
 TOOL_FAILED = 8
 LEFT_OUT = 16
 UNSOUND = 32
-STEP_BELIEVED, STEP_DOUBTED, FIRST_FOUND, FIRST_MISSED = 64, 128, 256, 512  # by at least one review
+STEP_BELIEVED = 64  # by at least one review, as the next three
+STEP_DOUBTED = 128
+FIRST_FOUND = 256
+FIRST_MISSED = 512
 FINE = ("ok", "no output")  # what a call of a tool may end in
 SHORT = 180  # characters of a problem and of an answer in a row
 NOT_PAID = ("class_label", "label")  # signals that name a class
@@ -201,13 +203,16 @@ class Rollouts:
             for at in range(0, len(steps), every):
                 window_counts = [self._counts[step] for step in steps[at : at + every]]
                 window = {"from": steps[at], "to": steps[min(at + every, len(steps)) - 1]}
-                for role in sorted({key[1] for count in window_counts for key in count.sums if key[0] == "judges"}):
-                    counts = [count.sums["judges", role] for count in window_counts if ("judges", role) in count.sums]
-                    total = [sum(column) for column in zip(*counts, strict=True)]
-                    bins = [total[len(COUNTS) + 3 * b : len(COUNTS) + 3 * b + 3] for b in range(BINS)]
-                    judges.setdefault(role, []).append(
-                        {**window, **dict(zip(COUNTS, total, strict=False)), "bins": bins}
-                    )
+                counts_by_judge: dict[str, list[list[float]]] = {}
+                for counts in window_counts:
+                    for key, numbers in counts.sums.items():
+                        if key[0] == "judges":
+                            counts_by_judge.setdefault(key[1], []).append(numbers)
+                for role, all_numbers in sorted(counts_by_judge.items()):
+                    total = [sum(column) for column in zip(*all_numbers, strict=True)]
+                    by_name = dict(zip(COUNTS, total, strict=False))  # the rest of ``total`` are the bins
+                    bins = [total[start : start + 3] for start in range(len(COUNTS), len(total), 3)]
+                    judges.setdefault(role, []).append({**window, **by_name, "bins": bins})
                 more.append({**window, **sum_rollout_counts(window_counts)})
             return {"judges": judges, "more": more}
 

@@ -23,7 +23,8 @@ from cotrain.reports.live import spark_line, speaking_roles, time_text
 from cotrain.reports.runs import RunView
 
 TREND = 16  # bars of a spark line
-ROLES, ALARMS = 6, 3  # shown
+ROLES = 6  # most roles that are shown
+ALARMS = 3  # most alarms that are shown
 COLUMNS = 80
 LINES = 24
 

@@ -37,7 +37,8 @@ class EngineThread:
         self.check = engine.check
         self.context = engine.context
         self._loop = asyncio.new_event_loop()
-        self._wake, self._tick = asyncio.Event(), self._loop.create_future()
+        self._wake = asyncio.Event()
+        self._tick = self._loop.create_future()
         self._open: set[asyncio.Task[Completion]] = set()
         self._watched = 0  # requests of which somebody reads along
         self._drawn: dict[Address, list[int]] = {}

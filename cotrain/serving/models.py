@@ -351,5 +351,9 @@ class StreamedReply:
 def _certain_text(text: str, stops: Sequence[str]) -> str:
     """The text without a last character that is not complete, and without an end that a stop string begins with."""
     text = text.rstrip(_BROKEN)
-    held = (k for stop in stops for k in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:k]))
-    return text[: len(text) - max(held, default=0)]
+    held_back = 0
+    for stop in stops:
+        for length in range(1, min(len(stop), len(text) + 1)):
+            if text.endswith(stop[:length]):
+                held_back = max(held_back, length)
+    return text[: len(text) - held_back]

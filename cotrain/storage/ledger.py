@@ -98,7 +98,8 @@ class LedgerIndex:
 
     def drop_after(self, step: int) -> int:
         """Forget all later steps; returns how many there were."""
-        self.end, place = self.end_of(step), bisect_right(self._steps, step)
+        self.end = self.end_of(step)
+        place = bisect_right(self._steps, step)
         dropped = len(self) - place
         for column in (self._steps, self._starts, self._episodes):
             del column[place:]
@@ -135,7 +136,8 @@ def decode_floats(text: str) -> tuple[float, ...]:
 NAME = "episodes.jsonl.gz"
 ADVANTAGES = "advantages"  # of a trace: objective → [advantage, tokens] in order, over the tokens that were sampled
 Advantages = Mapping[str, Mapping[str, Sequence[Sequence[float]]]]
-UNPACKED, UNPACKED_LEAST = 100, 1 << 26  # a step unpacks to so many times its size, and to so much in any case
+UNPACKED = 100  # a step may unpack to so many times its size
+UNPACKED_LEAST = 1 << 26  # and to so many bytes in any case
 MOST_PACKED = 1 << 29  # bytes of a step in the file, which may have a size without taking up the disk
 LEVEL = 6  # 9 takes twice as long for 1 % less
 ODD = (TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError)  # of JSON of another shape

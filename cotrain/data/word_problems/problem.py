@@ -22,7 +22,9 @@ from cotrain.data.word_problems import wording
 from cotrain.data.word_problems.fact import OPERATOR, Fact
 from cotrain.formats.solutions import write_solution
 
-GIVEN_MAX, CONSTANT_MAX, FACTOR_MAX = 20, 12, 4  # givens are 2..20, constants 2..12, factors 2..4
+GIVEN_MAX = 20  # givens are 2..20
+CONSTANT_MAX = 12  # constants are 2..12
+FACTOR_MAX = 4  # factors are 2..4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

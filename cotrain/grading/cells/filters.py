@@ -51,10 +51,18 @@ STREAMS = (0x1, 0x801, 0x80001, 0x80801)  # SOCK_STREAM, with SOCK_NONBLOCK and 
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column above, linux/audit.h
 X32 = 0x40000000  # numbers of another way into the same kernel
 
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # linux/bpf_common.h
+# linux/bpf_common.h
+_LOAD = 0x20
+_EQUAL = 0x15
+_AT_LEAST = 0x35
+_ANY_BIT = 0x45
+_RETURN = 0x06
 _ALLOW = 0x7FFF0000
 _REFUSE = 0x00050000
-_NUMBER, _ARCHITECTURE, _ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data; arguments: 8 bytes, their low halves
+# Offsets in struct seccomp_data. Arguments have 8 bytes; the filters read their low halves.
+_NUMBER = 0
+_ARCHITECTURE = 4
+_ARGUMENT = 16
 
 
 class _Filter(ctypes.Structure):
@@ -112,7 +120,10 @@ def _instruction(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
 
 # -- Landlock: linux/landlock.h
 
-_CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same on every machine
+# Numbers of system calls, the same on every machine.
+_CREATE = 444
+_ADD = 445
+_RESTRICT = 446
 _EXECUTE = 1
 _WRITE_FILE = 2
 _READ_FILE = 4

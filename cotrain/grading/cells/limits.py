@@ -12,8 +12,9 @@ import sys
 
 PROCESSES = 16  # processes and threads of a program, itself included
 
-FILE_BYTES = 1 << 20  # of a file that a program writes
-FOLDER_BYTES, FOLDER_FILES = 16 << 20, 1000  # of all its files
+FILE_BYTES = 1 << 20  # most bytes of a file that a program writes
+FOLDER_BYTES = 16 << 20  # most bytes of all its files
+FOLDER_FILES = 1000  # most files
 OPEN_FILES = 64
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")  # of numpy, which takes one a core otherwise
 
