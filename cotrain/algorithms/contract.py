@@ -247,7 +247,7 @@ class PolicyClient:
         return 0
 
     def update(self, terms: Sequence[LossTerm]) -> UpdateReport:
-        """At most one optimiser step, on the sum of all terms, each divided by its own totals over the whole update."""
+        """Make at most one optimiser step, on the sum of all terms, each divided by its own totals over the update."""
         raise self._unsupported_error("is not trained")
 
     def reset_optimizer(self) -> None:
@@ -275,7 +275,7 @@ class PolicyClient:
         raise self._unsupported_error("follows nobody")
 
     def state(self) -> State:
-        """What a checkpoint must hold beside ``tensors``; of policies that change."""
+        """The JSON state that a checkpoint holds next to ``tensors``, for a policy that changes."""
         return {}
 
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -288,11 +288,11 @@ class PolicyClient:
         take_fields("tensors of a policy that does not change", tensors)
 
     def scoring_limit(self) -> int | None:
-        """Tokens of a pass that scores, where they are fewer since memory ran out, and ``state`` does not hold them."""
+        """The tokens of a scoring pass, if they are fewer since memory ran out, and ``state`` does not hold them."""
         return None
 
     def set_scoring_limit(self, tokens: int | None) -> None:
-        """What ``scoring_limit`` gave; None: as many as at the start."""
+        """Set what ``scoring_limit`` returned; None for as many as at the start."""
 
     def _unsupported_error(self, why: str) -> ConfigError:
         return ConfigError(f"{type(self).__name__} {why}; let another policy do that")

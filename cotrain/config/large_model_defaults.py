@@ -31,7 +31,7 @@ LARGE = 100_000_000  # parameters
 PACKED_FROM = 10_000_000  # from so many on weights may be laid out for decoding (``runs/memory_plan.py``)
 FULL_RATES = ((3_000_000_000, 1e-6), (1_000_000_000, 5e-6), (LARGE, 1e-5))  # from so many parameters on
 ADAPTER_RATE = 1e-4
-WHOLE_POLICY_RATES = ("critic_lr", "rm_lr", "prm_lr")  # of policies that are trained whole beside adapters
+WHOLE_POLICY_RATES = ("critic_lr", "rm_lr", "prm_lr")  # rates of policies that are trained whole next to adapters
 LARGE_TASKS = 8
 LARGE_MICRO_TOKENS = 1024
 

@@ -293,7 +293,7 @@ class Program(Policy):
 
 
 class Numerics(TypedDict, total=False):
-    """How a model is held and computed; see the fields of ``Weights``."""
+    """Settings of how a model is held and computed; see the fields of ``Weights``."""
 
     dtype: str
     load_in_4bit: bool
@@ -310,7 +310,7 @@ class TrainingNumerics(Numerics, total=False):
 
 
 def is_address(model: str) -> bool:
-    """Does a server run it?"""
+    """Whether a server runs it."""
     return model.startswith(("http://", "https://"))
 
 

@@ -314,7 +314,7 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
 
 
 def _check_signals(recipe: Recipe, name: str, objective: Objective) -> None:
-    """What the objective reads, some protocol must give to one of its roles when it is due."""
+    """Raise ConfigError unless some protocol gives each reward that the objective reads to one of its roles."""
     reads = objective.algorithm.needs().reward_signals
     given_signals: list[Signal] = []
     for phase in recipe.schedule.phases if reads else ():
@@ -388,7 +388,7 @@ def _why_empty(tasks: TaskSource, split: str) -> str:
 
 
 def _why_unanswered(split: str) -> str:
-    """The same where no problem at all has an answer."""
+    """The message for a split that is needed and in which no problem has an answer."""
     if split == "train":
         return (
             "no problem has an answer, and this method is paid by answers; bring solved problems in a file of their "

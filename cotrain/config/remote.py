@@ -36,8 +36,8 @@ class Remote(Policy):
     concurrency: int = 32  # requests under way at a time
     timeout: float = 60.0  # seconds that one try may take
     deadline: float = 300.0  # seconds that one answer may take, with all tries
-    input_price: float = 0.0  # of a million prompt tokens; costs are counted in the same money
-    output_price: float = 0.0  # of a million tokens of answers
+    input_price: float = 0.0  # price of a million prompt tokens; costs are in the same money
+    output_price: float = 0.0  # price of a million tokens of answers
 
     def __post_init__(self) -> None:
         where = f"remote policy {self.model!r}"

@@ -290,7 +290,7 @@ class RecipeFunction:
 
 
 def _with_sizes_of_policies(recipe: Recipe, chosen: Mapping[str, Any]) -> Recipe:
-    """With fewer tokens a pass for policies of large models, and all that was chosen by size in the recipe's origin."""
+    """The recipe with fewer tokens a pass for large models, and all defaults by size noted in its origin."""
     sizes = overrides_by_size(recipe.policies)
     if sizes:
         recipe = override(recipe, [f"{path}={value}" for path, value in sizes.items()])
@@ -362,7 +362,7 @@ def own_arguments(where: str, build: Build) -> dict[str, Argument]:
 
 
 def target_of(build: Build) -> str:
-    """How to find a recipe function again: its name where it is registered, else ``/path/to/file.py:name``."""
+    """The text by which a recipe function is found: its name if it is registered, else ``/path/to/file.py:name``."""
     if build.__module__.startswith("cotrain.recipes."):
         return build.__name__
     place = f"{build.__module__}:{build.__name__}"

@@ -38,14 +38,14 @@ Share = Annotated[float, AtLeast(0, most=1)]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
-    """What a recipe takes under one name."""
+    """One argument of a recipe."""
 
     hint: Any  # the annotation, as a type
     default: Any = inspect.Parameter.empty
 
     @property
     def is_required(self) -> bool:
-        """Has it no default?"""
+        """Whether it has no default."""
         return self.default is inspect.Parameter.empty
 
 
@@ -77,7 +77,7 @@ def bound_options(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def option_names(function: Callable[..., Any]) -> list[str]:
-    """What a protocol takes by name behind ``task`` and ``roles``; nothing of a callable that does not say."""
+    """The names of a protocol's options, behind ``task`` and ``roles``; none for a callable that does not say."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):

@@ -89,7 +89,7 @@ class Finding(_Key[T]):
         return self.name in trace.findings
 
 
-LARGEST = 1e100  # of a number that is noted or shown: squares of it can be added up
+LARGEST = 1e100  # largest number that is noted or shown: squares of it can be added up
 # Results of ``_fit_json``.
 _NONE = object()  # the value is of another type
 _ENDLESS = object()  # a number that is not finite, or too large

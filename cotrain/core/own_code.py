@@ -31,8 +31,8 @@ from cotrain.core.errors import DataError
 from cotrain.core.input_files import MOST_BY_HAND, content_of_file
 
 SCRIPTS = (".py", ".sh", ".bash", ".pl", ".rb", ".js", ".mjs", ".ts", ".lua", ".r", ".jl")  # endings of programs
-MOST_FILES = 500  # of one recipe
-MOST_ITEMS = 100  # of a container, that are looked through: longer ones hold data
+MOST_FILES = 500  # most files of one recipe
+MOST_ITEMS = 100  # most items of a container that is looked through: longer ones hold data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ def imported_by(roots: Iterable[Path]) -> dict[Path, CodeFile]:
 
 
 def _files_of_value(value: Any) -> Iterator[Path]:
-    """Where functions and classes are defined that a value holds, also in closures and fields."""
+    """The files of the functions and classes that a value holds, also in closures and fields."""
     seen: set[int] = set()
     held = [value]  # keeps what is looked at alive, so that no id is used twice
     for one in held:
@@ -252,7 +252,7 @@ def _imported_from(node: ast.ImportFrom, path: Path, folders: list[Path]) -> set
 
 
 def _import_folders() -> list[Path]:
-    """Where Python looks for modules that are not installed."""
+    """The folders in which Python looks for modules that are not installed."""
     installed = _installed_folders()
     folders = [Path(os.path.realpath(place or os.curdir)) for place in sys.path]
     return [folder for folder in folders if folder not in installed and folder.name not in ("site-packages",)]

@@ -37,7 +37,7 @@ class Estimate:
     n: int  # how many observations, counted singly even when they come in clusters
 
     def includes(self, value: float) -> bool:
-        """Does the interval contain ``value``? An unknown bound contains everything on its side."""
+        """Whether the interval contains ``value``. An unknown bound contains everything on its side."""
         return self.low <= value <= self.high
 
     def clip_to(self, low: float, high: float) -> Estimate:

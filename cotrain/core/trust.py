@@ -124,7 +124,7 @@ def _run_code_hash(directory: str, where: str) -> str:
 
 
 def hash_of(files: Iterable[Path], name: str = "") -> str:
-    """Of what files hold, and a name that stands for them."""
+    """A hash of the contents of files, and of a name for them."""
     digest = hashlib.sha256(name.encode("utf-8", "surrogateescape"))
     for file in files:
         with suppress(OSError):  # whoever loads it says that it is not there

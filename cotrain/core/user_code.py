@@ -30,7 +30,7 @@ from cotrain.core.input_files import MOST_BY_HAND, absolute_path, content_of_fil
 from cotrain.core.trust import admit_command, admit_file, admit_module
 
 INTERRUPTS = (KeyboardInterrupt, CancelledError, GeneratorExit)  # what passes through a user's code and is not its own
-MODULE_PREFIX = "cotrain_user_"  # of the names of modules that were loaded by their path
+MODULE_PREFIX = "cotrain_user_"  # prefix of the names of modules that were loaded by their path
 
 
 class _UncachedLoader(SourceFileLoader):

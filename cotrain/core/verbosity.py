@@ -34,7 +34,7 @@ LEVELS = ("debug", "info", "warning", "error")
 LOGGER = logging.getLogger("cotrain")
 if LOGGER.level == logging.NOTSET:  # from Python too, where no command sets it
     LOGGER.setLevel(logging.INFO)
-RESULTS: list[Any] = []  # of the command that runs
+RESULTS: list[Any] = []  # results of the command that runs
 LIBRARIES = ("transformers", "huggingface_hub", "httpx", "datasets", "peft")
 
 
@@ -106,7 +106,7 @@ def print_error(text: object) -> None:
     print(escape_terminal(_without_middle(head)), file=sys.stderr, flush=True)
 
 
-_LOGS: list[Callable[[str], None]] = []  # of the runs that are going on in this process
+_LOGS: list[Callable[[str], None]] = []  # logs of the runs in this process
 _UNLOGGED: deque[str] = deque(maxlen=20)  # notes that were printed while no run was going on
 
 
@@ -136,7 +136,7 @@ def notes_logged(log: Callable[[str], None]) -> Iterator[None]:
 
 
 def tell_result(value: Any) -> None:
-    """What a command found, for ``--json``."""
+    """Keep the result of a command, for ``--json``."""
     RESULTS.append(value)
 
 
@@ -144,7 +144,7 @@ def tell_result(value: Any) -> None:
 # cursor, turn the reading direction or hide are replaced by something that can be seen, ``<U+202E>``.
 
 
-MAX_CHARS = 4000  # of one text
+MAX_CHARS = 4000  # characters of one text
 ERROR_START = 2000  # characters that are kept of the start of a longer error
 ERROR_END = 500  # characters that are kept of its end, where its advice is
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # Unicode categories that have no shape
@@ -153,7 +153,7 @@ BLANKS = VARIATIONS | frozenset("\u115f\u1160\u3164\uffa0\u2800\u034f\u180b\u180
 
 
 def is_hidden(char: str) -> bool:
-    """Is this a control, direction, zero-width, private or unassigned character, or a lone surrogate?"""
+    """Whether this is a control, direction, zero-width, private or unassigned character, or a lone surrogate."""
     return char in BLANKS or unicodedata.category(char) in HIDDEN
 
 
@@ -195,7 +195,7 @@ _REMINDERS: dict[int, threading.Thread] = {}  # process id → its watching thre
 
 
 class Reminded(Protocol):
-    """What says by itself that it goes on."""
+    """Work that says by itself that it goes on."""
 
     def remind(self) -> None:
         """Say so where nothing was said for ``QUIET_SECONDS``; called by a thread, every few seconds."""

@@ -74,7 +74,7 @@ Line = bytes | dict[str, Any]  # of a file as it stands, or an object that was r
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Which columns of a benchmark hold the question and the gold answer, and where its public release is."""
+    """The columns of a benchmark with the question and the gold answer, and the place of its public release."""
 
     question: str
     answer: str

@@ -69,7 +69,7 @@ class PartlyLabelled:
         return self.targets.get(split, index)
 
     def _permuted_place(self, index: int) -> int:
-        """Where the ``index``-th training problem stands in ``targets``, in an order of the seed's own."""
+        """The place of the ``index``-th training problem in ``targets``, in an order of the seed's own."""
         whole = self.targets.size("train")
         if whole is None:
             return seed_of("labelled", self.seed, index) % 2**40
@@ -88,7 +88,7 @@ class PartlyLabelled:
         return self._source_of(split).size(split)
 
     def _source_of(self, split: str) -> TaskSource:
-        """Which of the two sources a split is from. Where no target has an answer, the held-out ones are labelled."""
+        """The source of a split. Where no target has an answer, the held-out problems are labelled ones."""
         if self.easier is None or (split not in ("train", "validation") and self.targets.size(split) != 0):
             return self.targets
         return self.easier

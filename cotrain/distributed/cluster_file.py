@@ -47,7 +47,7 @@ LOCAL = "local"
 class OwnLearners:
     """A table [learner.NAME]."""
 
-    gpus: float = 0.0  # of each process
+    gpus: float = 0.0  # GPUs of each process
     world: int = 1  # processes, which hold the policy in shards where they are several
 
 
@@ -79,7 +79,7 @@ class Cluster:
 
     @property
     def engine_python(self) -> str:
-        """Of the processes of vLLM."""
+        """The Python of the processes of vLLM."""
         return self.pythons.get("VllmHost", sys.executable)
 
 

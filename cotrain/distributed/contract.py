@@ -70,11 +70,11 @@ class Backend(Protocol):
         ...
 
     def process_stats(self) -> Mapping[str, ProcessStats]:
-        """What each process of the run has done so far, by its name; nothing where there is none but the run's own."""
+        """The work of each process of the run so far, by its name; {} where there is none but the run's own."""
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Who runs the policies, for the run's provenance: JSON values, no paths."""
+        """The processes that run the policies, for the run's provenance: JSON values, no paths."""
         ...
 
     async def close(self) -> None:

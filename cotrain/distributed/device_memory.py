@@ -1,4 +1,4 @@
-"""How much memory a device has: of the machine, within the limit of its container, or of a GPU."""
+"""The memory of a device: the machine's, within the limit of its container, or a GPU's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PARALLEL_RUNS = "COTRAIN_PARALLEL_RUNS"  # in the environment of runs that are s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Of a device, in bytes."""
+    """The memory of a device, in bytes."""
 
     total: float
     available: float

@@ -49,14 +49,14 @@ Weights = Mapping[str, Any]  # parameter → numpy array
 class HostRequest:
     """A request on its way to the process of the engine, which has its own renderers."""
 
-    number: int  # of the request, in the order in which they were made
+    number: int  # number of the request, in the order in which they were made
     request: Request  # without ``fields`` and ``decode``
     reads: bool  # whether its text is searched for stop strings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostResult:
-    """What became of a request."""
+    """The result of a request."""
 
     number: int
     completion: Completion | None
@@ -68,7 +68,7 @@ TurnResult = tuple[list[HostResult], dict[str, float], dict[str, int], float]
 
 
 def to_host_request(number: int, request: Request) -> HostRequest:
-    """What of a request crosses to another process."""
+    """The part of a request that goes to another process."""
     return HostRequest(
         number=number, request=replace(request, fields={}, decode=None), reads=request.decode is not None
     )
@@ -86,7 +86,7 @@ class BaseEngineHost:
         self._finished: list[HostResult] = []
 
     def context(self) -> dict[str, int]:
-        """Of each policy: see ``ServingEngine.context``."""
+        """The context of each policy: see ``ServingEngine.context``."""
         return {name: self._engine.context(name) for name in self._renderers}
 
     def advance(self, asked: Sequence[HostRequest], gone: Sequence[int]) -> TurnResult:
@@ -229,7 +229,7 @@ class EngineHost(BaseEngineHost):
 
 
 class EnginePolicyFactory(PolicyFactory):
-    """Where models are held that are asked and not trained here."""
+    """The factory of a process whose models are sampled and not trained."""
 
     def build_trainable(self, name: str, spec: Any, model: nn.Module, renderer: Rendering | None) -> Any:
         # Its parameters go on requiring gradients, as the learner's do. Nothing is differentiated here, but PyTorch
@@ -282,7 +282,7 @@ def saved_name(name: str, policy: str) -> str:
 
 
 def _adapter_config(lora: Lora) -> dict[str, Any]:
-    """What vLLM has to know of an adapter, as PEFT writes it."""
+    """The configuration of an adapter that vLLM reads, as PEFT writes it."""
     rank = lora.rank
     alpha = lora.alpha
     if lora.path is not None:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from cotrain.models.adapters import AdapterBase
     from cotrain.models.offload import Residence
 
-DEVICE_KINDS = ("cpu", "cuda", "mps")  # of devices that are taken
+DEVICE_KINDS = ("cpu", "cuda", "mps")  # kinds of devices that are taken
 MakeEngine = Callable[[Mapping[str, ModelHandle], str], Engine]  # (who is asked, by policy; device) → the engine
 
 
@@ -165,7 +165,7 @@ def resolve_device(name: str) -> str:
 
 
 class PolicyFactory:
-    """What policies ask for while they build themselves."""
+    """Makes the models and handles of policies, which call its methods while they build themselves."""
 
     def __init__(self, policies: Mapping[str, PolicySpec], seed: int, device: str) -> None:
         check_policy_devices(policies)
@@ -201,7 +201,7 @@ class PolicyFactory:
         return self._built[name]
 
     def device_of(self, spec: PolicySpec) -> str:
-        """Where a policy computes."""
+        """The device on which a policy computes."""
         return device_of(spec, self.device)
 
     def _base_of(self, spec: ModelSpec) -> AdapterBase | None:
@@ -209,11 +209,11 @@ class PolicyFactory:
         return self._bases.get((spec.model, self.device_of(spec)))
 
     def _sharing_key(self, spec: ModelSpec) -> tuple[Any, ...]:
-        """What two policies must have in common to share a module."""
+        """The settings that two policies must have in common to share a module."""
         return (self.device_of(spec), spec.model, *spec.load_options.values())
 
     def seed_of(self, name: str) -> int:
-        """Of what a following policy draws."""
+        """The seed of the draws of a following policy."""
         return seed_of(self.seed, "follower", name)
 
     def language_model(self, spec: ModelSpec) -> tuple[nn.Module, Rendering]:
@@ -350,7 +350,7 @@ def check_shared_bases(policies: Mapping[str, PolicySpec]) -> dict[str, tuple[st
 
 
 def _make_renderer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Renderer:
-    """With the stop tokens that a model's authors wrote beside it."""
+    """The renderer with the stop tokens that a model's authors wrote next to it."""
     return Renderer(tokenizer, generation_config_of(model))
 
 

@@ -138,7 +138,7 @@ class MultiProcessBackend:
         return dict(self._handles)
 
     def _test_publishing(self, policies: Sequence[str]) -> list[PublishCheck]:
-        """Of the policies of one engine, or of its replicas. Raises ConfigError where new weights do not arrive."""
+        """Check the policies of one engine, or its replicas. Raises ConfigError where new weights do not arrive."""
         handles = [self._handles[name] for name in policies]
         engines = self._engine.each_alone(handles[0].name)
         return retry_lost(lambda: check_publishing(handles, engines, self.publish), EngineLost)
@@ -263,7 +263,7 @@ class MultiProcessBackend:
         return TimedProcess(self.launcher.begin(place.what, LearnerHost, settings), self._worked[place.what])
 
     def _new_stats(self) -> dict[str, ProcessStats]:
-        """Of all processes, as messages name them."""
+        """Empty counts for all processes, by their names in messages."""
         learners = {
             what: ProcessStats(policies=place.policies)
             for place in self._learner_places
@@ -307,7 +307,7 @@ def retry_lost(work: Callable[[], Made], lost: type[ProcessLost], mend: Callable
 
 
 class ModelFreeFactory(PolicyFactory):
-    """Where policies build themselves that hold no model: programs, and models of other servers."""
+    """The factory for policies without a model here: programs, and models of other servers."""
 
     def __init__(self, policies: Mapping[str, PolicySpec], opened: Mapping[str, PolicyInfo]) -> None:
         self.policies = policies

@@ -67,7 +67,7 @@ COUNTED = (  # see ``RemoteHandle.counts``
     "remembered",
     "seconds",
 )
-LEAST_TOKENS = 16  # of an answer: a limit that does not fit is not halved below it
+LEAST_TOKENS = 16  # tokens of an answer: a limit that does not fit is not halved below it
 NO_ROOM = re.compile(r"context|too (?:large|long|many)|at most|must be <=|max_new_tokens", re.IGNORECASE)
 MOST_REFUSAL = 1 << 16  # bytes that are read of a refusal
 MOST_WORDS = 300  # characters that are shown of its reason
@@ -169,7 +169,7 @@ class RemoteHandle(PolicyHandle):
         pauses = rng_of("pause", request.seed)
         tries = 0
         limit = self._fitting_limit(request)
-        before: Trouble | None = None  # of the last try
+        before: Trouble | None = None  # the trouble of the last try
         while True:
             left = deadline - time.monotonic()
             seconds = min(self.spec.timeout, left)
@@ -324,7 +324,7 @@ class RemoteHandle(PolicyHandle):
         return Completion(token_ids=ids, logprobs=(0.0,), finish=FAILED, policy=self.name, version=0, failure=why)
 
     def _advice(self, answer: Trouble) -> str:
-        """What helps."""
+        """Advice for a user."""
         if answer.status is None:
             return f"bring back the server of {self.spec.model!r}"
         if answer.is_refusal:
@@ -377,11 +377,11 @@ class _Connection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """What came in place of an answer."""
+    """A failure in the place of an answer."""
 
     reason: str  # a short fixed phrase: "status 429", "timeout", "no JSON"
     words: str = ""  # the server's own, or the connection's, in one line
-    status: int | None = None  # of HTTP, where the server answered
+    status: int | None = None  # HTTP status, if the server answered
     least_pause: float = 0.0  # seconds that the server wants to be left alone
 
     @property
@@ -394,7 +394,7 @@ class Trouble:
 
 
 async def _trouble_of(response: httpx2.Response) -> Trouble:
-    """What a response says whose status is not 200."""
+    """The trouble of a response whose status is not 200."""
     try:
         words = _reason_in(await _read_body(response, MOST_REFUSAL))
     except (Malformed, httpx2.HTTPError):
@@ -438,7 +438,7 @@ def _is_empty_answer(choice: Mapping[str, Any]) -> bool:
 
 
 class Malformed(ValueError):
-    """What is wrong with the body of an answer, as a short fixed phrase."""
+    """Raised for an answer whose body is malformed; the fault is a short fixed phrase."""
 
 
 def _most_bytes(request: Request) -> int:

@@ -19,7 +19,7 @@ from cotrain.models.load import model_directory
 
 ENGINE = "the engine's process"  # as messages name it
 LEARNERS = "the learners' process"  # likewise
-LEAST_HEAD = 32  # of attention on a CPU
+LEAST_HEAD = 32  # least size of an attention head on a CPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class EnginePlacement:
     """One engine in a process of its own."""
 
     what: str  # as messages name it
-    host: type  # of its process
+    host: type  # the host class of its process
     policies: tuple[str, ...]  # that it answers for
     settings: tuple[Any, ...]  # arguments of the host
     tested: bool  # is it asked at the start whether new weights arrive?
@@ -94,17 +94,17 @@ class VllmPlacement:
 
 
 def learners_label(policy: str | None = None) -> str:
-    """How messages name learners: of one policy by itself, or of all that have none of their own."""
+    """The name of learners in messages: of one policy, or of all that have no process of their own."""
     return LEARNERS if policy is None else f"{LEARNERS} of {policy}"
 
 
 def rank_label(what: str, rank: int, world: int) -> str:
-    """How messages name a rank."""
+    """The name of a rank in messages."""
     return f"{what} (rank {rank} of {world})"
 
 
 def process_names(what: str, world: int) -> list[str]:
-    """Of the processes that hold learners."""
+    """The names of the processes of a placement of learners, one for each rank."""
     return [what] if world == 1 else [rank_label(what, rank, world) for rank in range(world)]
 
 

@@ -67,7 +67,7 @@ class PolicySpec(Protocol):
     def source_policy(self) -> str | None: ...  # the policy whose weights it takes over after each update
 
     @property
-    def lora(self) -> Lora | None: ...  # of its adapter
+    def lora(self) -> Lora | None: ...  # settings of its adapter
 
     @property
     def shares_base(self) -> bool: ...  # True if it shares its weights in memory with the adapters on its model
@@ -93,7 +93,7 @@ class ModelSpec(PolicySpec, Protocol):
     def pack_weights(self) -> bool | None: ...  # weights in another layout for decoding
 
     @property
-    def device(self) -> str | None: ...  # of its own; None: the run's
+    def device(self) -> str | None: ...  # a device of its own; None: the run's
 
     @property
     def load_options(self) -> dict[str, Any]: ...  # arguments of ``load_model``
@@ -137,7 +137,7 @@ class PolicyHandle(PolicyClient):
         self.renderer = renderer
 
     async def sample(self, request: Request) -> Completion:
-        """What it says to a request. Errors: see ``Engine.sample``."""
+        """Its answer to a request. Errors: see ``Engine.sample``."""
         if self.engine is None:
             raise self._unsupported_error("is not asked anything")
         return await self.engine.sample(request)
@@ -154,7 +154,7 @@ class PolicyHandle(PolicyClient):
         raise self._unsupported_error("has no weights that could be written")
 
     def shape(self) -> ComputeShape | None:
-        """Of its model; None where there is none in this run."""
+        """The shape of its model; None if this run has none."""
         return None
 
     def cache_answers(self, traces: Sequence[Trace]) -> None:
@@ -194,7 +194,7 @@ class ModelHandle(PolicyHandle):
         self.activate = activate
         self.base = base
         self.make_scorer: Callable[..., Scorer] = Scorer
-        self.micro_tokens = self.most = spec.micro_tokens  # of a pass that scores; fewer once memory ran out
+        self.micro_tokens = self.most = spec.micro_tokens  # tokens of a scoring pass; fewer once memory ran out
         self._oom_count = 0
 
     def logprobs(
@@ -420,7 +420,7 @@ class RoutingEngine:
 
     @property
     def can_hold(self) -> bool:
-        """Does the engine below leave policies alone that are held?"""
+        """Whether the engine below leaves policies alone that are held."""
         return isinstance(self.engine, HoldingEngine)
 
     @property

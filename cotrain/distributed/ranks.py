@@ -84,7 +84,7 @@ class RankGroup:
         return self.ask_all("call", method, *arguments)[0]
 
     def send(self, method: str, *arguments: Any) -> Any:
-        """Of weights alone, which another process is to fetch. Raises ProcessLost."""
+        """A reference to the weights alone, for another process to fetch. Raises ProcessLost."""
         assert method == "weights_to_publish"
         self.ask_all("gather", *arguments)
         return self._ranks[0].send(method)
@@ -106,7 +106,7 @@ class RankGroup:
         return self._collect_answers(pending, str(arguments[0]) if method == "call" else method)
 
     def _collect_answers(self, references: Sequence[Any], method: str) -> list[Any]:
-        """Of all ranks. Where one has none, none of them is left: raises its error, or ProcessLost."""
+        """The answers of all ranks. Where one has none, none of them is left: raises its error, or ProcessLost."""
         answers: list[Any] = [None] * len(references)
         left = list(range(len(references)))
         began = time.perf_counter()
@@ -132,7 +132,7 @@ class RankGroup:
         return answers
 
     def _rank_answer(self, place: int, references: Sequence[Any], left: Sequence[int], method: str) -> Any:
-        """Of one rank, which is there. Raises ProcessLost also where it has only lost the others."""
+        """The answer of one rank that is there. Raises ProcessLost also where it has only lost the others."""
         try:
             return self._ranks[place].wait(references[place], method)
         except RuntimeError as error:
@@ -220,7 +220,7 @@ class RankHost:
         self._weights: Arrays = {}
 
     def address(self) -> HostPort:
-        """Where the others find the first rank."""
+        """The address at which the others find the first rank."""
         self._store, address = open_store(self._world, self._patience, here=self._here)
         return address
 
@@ -249,7 +249,7 @@ class RankHost:
                 handle.micro_tokens = handle.most = min(handle.most, tokens)
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """What ``LearnerHost`` answers, on the first rank. Raises RankShort."""
+        """The answer of ``LearnerHost``, on the first rank. Raises RankShort."""
         try:
             answer = getattr(self._host, method)(*arguments)
         except RankShort as short:
@@ -274,7 +274,7 @@ class RankHost:
         return None if Path(folder).is_dir() else socket.gethostname()
 
     def measure(self, policy: str) -> ShareSize:
-        """What this rank would write of a policy."""
+        """The size of this rank's share of a policy."""
         tensors, _ = self._own_share(policy)
         return ShareSize(bytes=tensor_bytes(tensors), finite=is_finite(tensors))
 
@@ -298,7 +298,7 @@ class RankHost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareSize:
-    """What a rank would write."""
+    """The size of a rank's share, and whether all of it is finite."""
 
     bytes: int
     finite: bool
@@ -306,14 +306,14 @@ class ShareSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteFailure:
-    """What the disk said to a rank."""
+    """The error of the disk when a rank wrote its share."""
 
     errno: int
     why: str
 
 
 class ShardedPolicyFactory(PolicyFactory):
-    """Where models are put into shards as they are built."""
+    """A factory that puts models into shards as they are built."""
 
     def __init__(self, policies: Mapping[str, PolicySpec], seed: int, device: str) -> None:
         for field, why in (("offload", "shards stay on their devices"), ("load_in_4bit", "4 bits have no shards")):

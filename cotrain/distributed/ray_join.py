@@ -24,7 +24,7 @@ from cotrain.distributed.ray_nodes import memory_here
 PATIENCE = 5.0  # seconds for whoever has the port to answer
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # and empty settings
 SETTINGS = 4  # type of a frame
-HERE = "RAY_GCS_SERVER_PORT"  # of the Ray that begins here, where somebody has set it
+HERE = "RAY_GCS_SERVER_PORT"  # the port of a Ray that begins here, where somebody has set it
 SHARED = Path("/dev/shm")
 # Ray's own names of environment variables.
 MODE = "RAY_AUTH_MODE"

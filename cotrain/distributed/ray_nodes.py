@@ -81,7 +81,7 @@ def gpus_of(node: Mapping[str, Any]) -> float:
 
 
 def answer_of(name: str, reference: Any, until: float, patience: float) -> Machine:
-    """What a machine says, or why it says nothing."""
+    """The report of a machine, or the reason for having none."""
     import ray
     from ray.exceptions import GetTimeoutError, RayError
 
@@ -129,7 +129,7 @@ def memory_here() -> int:
 
 
 def machine_problems(machine: Machine, here: Mapping[str, Any], engine: str | None) -> list[str]:
-    """What is wrong with one machine, each in one line. ``here``: the command's own Python."""
+    """The problems of one machine, one line each. ``here``: the command's own Python."""
     name = machine["name"]
     if "error" in machine:
         return [f"{name}: {machine['error']}"]
@@ -184,7 +184,7 @@ def versions_that_differ(
 
 
 def version_by_name(found: Mapping[str, Any]) -> dict[str, str]:
-    """With a hash of cotrain's files beside its version: the same version may have other files."""
+    """Versions by package, cotrain's with a hash of its files: the same version may have other files."""
     names = [name for name in ("python", *PACKAGES) if name in found]
     files = {"cotrain": f" (files {found.get('code')})"}
     return {name: f"{found[name]}{files.get(name, '')}" for name in names}
@@ -201,7 +201,7 @@ def versions_line(found: Mapping[str, Any]) -> str:
 
 
 def inspect_python(python: str) -> PythonInfo:
-    """What a Python has, or ``error``: why it does not say. Runs it for a moment."""
+    """The versions of a Python, or ``error``, the reason for having none. Runs it for a moment."""
     try:
         result = subprocess.run(
             [python, "-c", _SCRIPT % (PACKAGES,)], capture_output=True, text=True, timeout=PYTHON_PATIENCE, check=False

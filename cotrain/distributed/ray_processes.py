@@ -24,7 +24,7 @@ from cotrain.distributed.cluster_file import Cluster, gpus_wanted
 from cotrain.distributed.ray_join import check_address, check_here, check_token, take_token
 
 PATIENCE = 180.0  # seconds in which Ray is begun again where it is late
-SETTINGS = {  # of Ray, where the user has not set them; it reads some of them when it is imported
+SETTINGS = {  # Ray's, where the user has not set them; it reads some of them when it is imported
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_worker_niceness": "0",  # Ray's own 15 starves its processes beside others
@@ -71,7 +71,7 @@ class RayProcess:
             raise ProcessLost(f"{self.what} is lost during {method}: {first_line(error)}") from error
 
     def is_done(self, reference: Any, seconds: float) -> bool:
-        """Is the answer of ``send`` there, or its error, within these seconds?"""
+        """Whether the answer of ``send``, or its error, is there within these seconds."""
         import ray
 
         return bool(ray.wait([reference], timeout=seconds, fetch_local=False)[0])
@@ -156,7 +156,7 @@ class RayLauncher:
         return RayProcess(what, actor.remote(host, settings), self.deadline, here=self.here)
 
     def actor_options(self, what: str, host: type) -> dict[str, Any]:
-        """What Ray is told of the actor of a host."""
+        """Ray's options for the actor of a host."""
         gpus = self.cluster.gpus_of(what, host.__name__)
         python = self.cluster.pythons.get(host.__name__)
         elsewhere = {"runtime_env": {"py_executable": python}} if python else {}
@@ -181,7 +181,7 @@ def _without_index(setting: Any) -> Any:
 
 
 def inspect_remote_python(python: str, where: str, patience: float = PATIENCE) -> ray_nodes.PythonInfo:
-    """What a Python has on one of the machines. Raises ConfigError where none of them says so in time."""
+    """The versions of a Python on one of the machines. Raises ConfigError where none of them answers in time."""
     import ray
     from ray.exceptions import RayError
 
@@ -245,7 +245,7 @@ def _own_sigterm() -> Iterator[None]:
 
 
 def _carry_user_code() -> None:
-    """What a user's own file defines is not found by name in other processes: it travels itself."""
+    """Send the definitions of a user's own file along: other processes do not find them by name."""
     from ray import cloudpickle
 
     for name, module in list(sys.modules.items()):

@@ -28,7 +28,7 @@ from cotrain.inference.contract import Request
 
 
 def replica_of(address: Address, replicas: int) -> int:
-    """Which of so many replicas answers a request.
+    """The replica, of so many, that answers a request.
 
     An episode stays with one: what goes on of a conversation finds its keys and values there. T problems with G
     episodes each are shared out evenly where T or G is a multiple of ``replicas``.
@@ -48,12 +48,12 @@ class EngineProcess:
         self.worked = worked
         self._process: Process | None = process
         self._renew = make_again
-        self.contexts: dict[str, int] = process.ask("context")  # of each policy, see ``ServingEngine.context``
+        self.contexts: dict[str, int] = process.ask("context")  # context of each policy, see ``ServingEngine.context``
         self._waiting: list[tuple[Request, asyncio.Future[Completion]]] = []
         self._open: dict[int, asyncio.Future[Completion]] = {}
         self._number = 0
         self._past: dict[str, float] = {}  # counts of lost processes
-        self._counts: dict[str, float] = process.ask("counts")  # of this one, as it told last
+        self._counts: dict[str, float] = process.ask("counts")  # counts of this process, as it told last
         self._limits: dict[str, int] = {}  # likewise
         self._held: tuple[str, ...] = ()
         self.pause = False  # did its last turn end without an answer, because a policy is held?
@@ -245,7 +245,7 @@ class HostedEngines:
         return sizes[0]
 
     def counts(self) -> dict[str, float]:
-        """Of all replicas together."""
+        """The counts of all replicas together."""
         totals: dict[str, float] = {}
         for engine in self._engines:
             for name, count in engine.counts().items():
@@ -253,7 +253,7 @@ class HostedEngines:
         return totals
 
     def limits(self) -> dict[str, int]:
-        """Of the replica that does least at a time."""
+        """The limits of the replica that does least at a time."""
         lowest: dict[str, int] = {}
         for engine in self._engines:
             for policy, count in engine.limits().items():

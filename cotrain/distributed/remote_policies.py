@@ -54,7 +54,7 @@ class WatchedProcess(Process, Protocol):
     """One that can be looked at without waiting."""
 
     def is_done(self, reference: Any, seconds: float) -> bool:
-        """Is the answer of ``send`` there, or its error, within these seconds?"""
+        """Whether the answer of ``send``, or its error, is there within these seconds."""
         ...
 
 
@@ -63,7 +63,7 @@ class Launcher(Protocol):
 
     @property
     def here(self) -> bool:
-        """Are all processes on this machine?"""
+        """Whether all processes are on this machine."""
         ...
 
     @property
@@ -90,7 +90,7 @@ class Launcher(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyInfo:
-    """What of a policy the run itself has to know."""
+    """The facts of a policy that the run itself has to know."""
 
     renderer: Rendering | None
     shape: ComputeShape | None

@@ -30,7 +30,7 @@ from cotrain.rollout.event_loop import EngineEventLoop, gather
 PROMPT = 256  # tokens: several blocks of a prefix cache
 ANSWER = 16  # tokens
 ANSWERS = 4
-STRENGTH = 0.3  # of the change: standard deviations of each tensor
+STRENGTH = 0.3  # strength of the change, in standard deviations of each tensor
 
 # Thresholds of the comparison, explained at the top of this file.
 MULTIPLE = 4.0
@@ -44,7 +44,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishCheck:
-    """What the test of one policy found, in nats a token."""
+    """The result of the test of one policy, in nats a token."""
 
     policy: str
     before: float  # g₀
@@ -76,7 +76,7 @@ def check_publishing(
 
 
 def _check_start(handle: PolicyHandle, engine: ContextLimitedEngine) -> tuple[list[Completion], float]:
-    """What it says with the weights of the start, and how far that is from what the learner believes."""
+    """Its answers with the weights of the start, and their distance from the learner's log-probabilities."""
     prompt = _test_prompt(handle, engine.context(handle.name))
     completions = _sample_answers(handle, prompt, engine)
     before = _mean_distance(_engine_logprobs(completions), _learner_logprobs(handle, prompt, completions))
@@ -162,7 +162,7 @@ def _sample_answers(handle: PolicyHandle, prompt: tuple[int, ...], engine: Conte
 def _sample_each(
     handles: Sequence[PolicyHandle], prompt: tuple[int, ...], engine: ContextLimitedEngine
 ) -> list[list[Completion]]:
-    """What each says to the prompt, several times; all are asked at once."""
+    """Several answers of each to the prompt; all are asked at once."""
     requests = [
         Request(
             policy=handle.name,

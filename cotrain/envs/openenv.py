@@ -121,7 +121,7 @@ class OpenEnvTasks:
         return {"kind": "openenv", "settings": settings}
 
     def grade_answer(self, task: Task, answer: str) -> Grade:
-        """What the server thinks of an answer; None, with its reason, wherever it does not say."""
+        """The server's reward for an answer; None, with a reason, wherever it gives none."""
         _, split, index = task.id.rsplit("/", 2)
         self.get(split, int(index))
         seed, prompt = self._prompts[split, int(index)]

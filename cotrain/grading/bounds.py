@@ -149,7 +149,7 @@ def _bounded_argument(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _hyperbolic(function: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
-    """Of e^x and e^-x."""
+    """The intervals of e^x and e^-x."""
 
     def on_interval(value: Any) -> Any:
         up = _exp(value)

@@ -115,7 +115,7 @@ def _context_prediction(parser: Any, prediction: Any, rules: set[str], looking: 
 
 
 def _next_alternative(tokens: Any) -> int | None:
-    """Which alternative begins at the next token; None where these tokens alone do not say."""
+    """The alternative that begins at the next token; None where these tokens alone do not say."""
     first = tokens.LT(1).text
     if first not in ("^", "_"):
         return None

@@ -122,7 +122,7 @@ class ExamRun:
         return said
 
     def await_verdict(self, deadline_s: float) -> dict[str, Any]:
-        """Of an exam that has begun."""
+        """Wait for the verdict of an exam that has begun."""
         began = time.monotonic()
         wait_s = TICK_S
         try:

@@ -171,7 +171,7 @@ class StaticScheduler(Scheduler):
         return self._logits[: len(self.running)]
 
     def _prepare_run(self, steps: int) -> Run:
-        """What makes the logits of one step, for so many steps: recorded, or where that does not work not."""
+        """The function that makes the logits of one step, for so many steps: a recording where that works."""
         store = self._cache.store
         count = len(self.running)
         home = (store.keys[0].data_ptr(), store.lines, store.columns)
@@ -203,7 +203,7 @@ class StaticScheduler(Scheduler):
         return self._recordings[lines, columns]
 
     def _stop_recording(self, error: RuntimeError) -> None:
-        """Do without recordings from now on, and say so."""
+        """Use no recordings from now on, and say so."""
         self._record = None
         self._recordings.clear()
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]

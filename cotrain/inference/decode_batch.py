@@ -43,7 +43,7 @@ _SECOND = 0x94D049BB133111EB
 _LEAST = -1e9  # a log-probability below which is none
 _LARGE = 8192  # least columns of a vocabulary that is searched in blocks
 _BLOCK = 512  # columns of a block
-_SCALE = 2.0**50  # of probabilities as integers; sums stay below 2**51, where float64 is exact
+_SCALE = 2.0**50  # scale of probabilities as integers; sums stay below 2**51, where float64 is exact
 
 
 def hash_counter(seeds: Tensor, positions: Tensor) -> Tensor:

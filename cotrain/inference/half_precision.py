@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 
 class HalfPrecisionCopies:
-    """Of one module, which several policies may share."""
+    """The copies of one module, which several policies may share."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         """``dtype``: of the copies. None are made before ``refresh``."""
@@ -42,7 +42,7 @@ class HalfPrecisionCopies:
         self._copies = []
 
     def data_pointers(self) -> tuple[int, ...]:
-        """Where the copies lie."""
+        """The addresses of the copies in memory."""
         return tuple(copy.data_ptr() for _, _, copy in self._copies)
 
     @contextmanager

@@ -233,7 +233,7 @@ class KeyValueStore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TileMap:
-    """Who reads what, for layers with K key heads; see ``PromptTiles``."""
+    """Which lines read which tiles, for layers with K key heads; see ``PromptTiles``."""
 
     members: Tensor  # [N * K * T]
     places: Tensor  # [L * K]

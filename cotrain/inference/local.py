@@ -260,9 +260,9 @@ class LocalEngine:
 
 @dataclass(slots=True)
 class _Pause:
-    """How far a round of the schedulers has come."""
+    """The progress of a round of the schedulers."""
 
-    place: int = 0  # of the scheduler whose turn it is
+    place: int = 0  # the place of the scheduler whose turn it is
     idle: bool = True  # did none of those before it have anything to do?
     finished: list[FinishedRow] = field(default_factory=list)  # in this round
 

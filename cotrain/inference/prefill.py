@@ -25,9 +25,9 @@ from cotrain.inference.kv_cache import cache_argument, previous_argument, use_at
 from cotrain.inference.prefix_cache import KeptPrefix
 from cotrain.models.shared_prefix import BRANCHES, RECTANGLE, can_branch, common_length, masks_by_kind, prefix_tree
 
-TOKENS = {"cpu": 2048, "cuda": 16384}  # of one forward pass, padding counted
+TOKENS = {"cpu": 2048, "cuda": 16384}  # most tokens of one forward pass, padding counted
 PADDING = 1.25  # a padded batch has at most so many times the tokens of its prompts
-WORTH = 1 / 3  # of a prompt: the least share that is worth computing apart
+WORTH = 1 / 3  # the least share of a prompt that is worth computing apart
 
 Prompt = tuple[int, ...]
 Families = list[tuple[int, list[Prompt]]]  # how many tokens they share, all of its own for a prompt that is alone

@@ -56,9 +56,9 @@ class EngineCounts:
     """Work done by one scheduler."""
 
     requests: int = 0  # finished
-    prompt_tokens: int = 0  # of all requests
-    prefill_tokens: int = 0  # of the prompts that were computed, without padding
-    reused_tokens: int = 0  # of the prompts that were kept from an earlier turn
+    prompt_tokens: int = 0  # tokens of the prompts of all requests
+    prefill_tokens: int = 0  # tokens of prompts that were computed, without padding
+    reused_tokens: int = 0  # tokens of prompts that were kept from an earlier turn
     sampled_tokens: int = 0
     decode_steps: int = 0
     decode_rows: int = 0  # summed over the steps

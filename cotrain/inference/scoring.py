@@ -115,7 +115,7 @@ class ScoringScheduler:
         return rows
 
     def _score_batch(self, batch: list[tuple[int, ...]]) -> list[float]:
-        """Of prompts of falling length, in one forward pass."""
+        """The scores of prompts of falling length, in one forward pass."""
         ids = torch.tensor([[*prompt, *[0] * (len(batch[0]) - len(prompt))] for prompt in batch], device=self.device)
         last = torch.tensor([len(prompt) - 1 for prompt in batch], device=self.device)
         with torch.autocast(self.device.type, self.autocast) if self.autocast else nullcontext():

@@ -52,7 +52,7 @@ COLDEST = 0.01  # vLLM raises temperatures below this, but for 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmSettings:
-    """Of one engine; ``[engine]`` of the cluster file."""
+    """Settings of one engine; ``[engine]`` of the cluster file."""
 
     cache_mb: int = 1024  # memory of keys and values
     context: int | None = None  # tokens of prompt and answer together; None: the model's own
@@ -78,7 +78,7 @@ class _VllmRow:
 class _VllmCounts:
     requests: int = 0
     prompt_tokens: int = 0
-    reused_tokens: int = 0  # of prompts, found in the prefix cache
+    reused_tokens: int = 0  # tokens of prompts that were found in the prefix cache
     sampled_tokens: int = 0
     decode_steps: int = 0
     decode_rows: int = 0

@@ -268,11 +268,11 @@ class Scorer:
         )
 
 
-SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier")  # of Cohere, Granite and HyperCLOVA X, Falcon-H1
+SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier")  # Cohere; Granite and HyperCLOVA X; Falcon-H1
 
 
 def _possible_finishes(config: Any) -> Iterator[Finish | None]:
-    """What a model with this configuration may do after its output layer; the model's own forward decides."""
+    """The functions that a model with this configuration may apply after its output layer."""
     configured = [getattr(config, name, None) for name in SCALES]
     factors = [float(value) for value in configured if value]
     scales = [*factors, *(1.0 / factor for factor in factors), 1.0]  # some models multiply, some divide

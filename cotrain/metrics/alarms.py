@@ -51,7 +51,7 @@ class Band:
     """One way to go wrong."""
 
     name: str  # unique
-    keys: tuple[str, ...]  # of the table; all about one role or policy, the first one's names
+    keys: tuple[str, ...]  # keys of the table, all for the role or policy that the first one names
     window: int  # rows
     rule: Rule
     advice: str = ""  # one sentence; by default that of the first metric
@@ -208,7 +208,7 @@ class Monitor:
     """Reads rows one by one and keeps the alarms they raised."""
 
     def __init__(self, bands: Sequence[Band] = BANDS, *, problems: int = ENOUGH_PROBLEMS) -> None:
-        """``problems``: of a step."""
+        """``problems``: the number of problems of a step."""
         self.bands = bands
         self._problems = problems
         self._patterns = [_key_pattern(band.keys[0]) for band in bands]
@@ -394,7 +394,7 @@ CONSTANT = "constant reward"
 FAILED = "failed rollouts"
 UNGRADED = "ungraded answers"
 UNREAD = ("unreadable answers", "mostly unreadable reviews")
-EMPTY = ("groups without spread", "no spread", "no samples")  # of an objective
+EMPTY = ("groups without spread", "no spread", "no samples")  # alarms of an objective
 
 
 def explained_alarms(new: Sequence[Alarm], alarms: Iterable[Alarm], row: Mapping[str, Any]) -> list[Alarm]:

@@ -154,7 +154,7 @@ def make_figure(counts: Counts, statistic: Statistic, n: float) -> Figure | None
 
 
 def defined_figures(named: Mapping[str, Figure | None]) -> dict[str, Estimate]:
-    """Those that are defined."""
+    """The figures that are defined."""
     return {name: found for name, found in named.items() if found is not None}
 
 

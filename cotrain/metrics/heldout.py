@@ -90,7 +90,7 @@ NEEDS_NO_TRUTH = ("parsed", "swap_agreement")  # figures of problems that nobody
 
 
 def without_truth(figures: Mapping[str, Estimate]) -> dict[str, Estimate]:
-    """Of held-out figures those that need no truth: where no problem has an answer, none is right or wrong."""
+    """The held-out figures that need no truth: where no problem has an answer, none is right or wrong."""
     return {key: figure for key, figure in figures.items() if key.endswith(NEEDS_NO_TRUTH)}
 
 
@@ -222,7 +222,7 @@ def measure_solver_and_verifier(verifier: str, k: int = 8) -> tuple[Measure, ...
 
 
 def _observation_count(statistic: Statistic, name: str, total: Mapping[str, float]) -> float:
-    """How many judgements a figure rests on."""
+    """The number of judgements that a figure rests on."""
     if name == "calibration_error":
         return total["parsed"]
     if name == "processbench_f1":

@@ -65,7 +65,7 @@ class Metric:
 
     @property
     def limits(self) -> Range:
-        """What it can be: intervals of it end there."""
+        """The least and the largest value: intervals end there."""
         return self.bounds or ((0.0, 1.0) if self.is_share else ANY)
 
     def label_of(self, name: str) -> str:

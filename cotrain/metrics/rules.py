@@ -53,7 +53,7 @@ class PastWindows:
 
     first: tuple[float, ...]  # means of the first window
     best: tuple[float, ...]  # means of the window in which the last metric was highest, the earliest of equal ones
-    low: float  # of the first metric
+    low: float  # lowest mean of the first metric
     high: float
 
     def add_window(self, means: tuple[float, ...]) -> None:
@@ -70,7 +70,7 @@ class MetricSeries:
 
     window: int
     rows: int = 0  # so far
-    step: int = -1  # of the last row
+    step: int = -1  # step of the last row
     columns: list[deque[float]] = field(default_factory=list)  # one for each of the band's keys: its last values
     past: PastWindows | None = None  # None before the second full window
     _closed: tuple[float, ...] = ()  # means of the last full window
@@ -179,7 +179,9 @@ class FarFromBase:
         true = series.window_means(1, 1)
         if not called or not true:
             return None
-        error = math.hypot(series.scatter_error(0), series.scatter_error(1)) / math.sqrt(2)  # of one window, not of two
+        error = math.hypot(series.scatter_error(0), series.scatter_error(1)) / math.sqrt(
+            2
+        )  # the error of one window, not of two
         off = abs(called[0] - true[0]) - ONE_SIDED * error
         one_sided = (called[0] < self.low <= true[0] or called[0] > self.high >= true[0]) and off > LEAST
         return called[0] if off > self.distance or one_sided else None

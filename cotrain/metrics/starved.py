@@ -50,7 +50,7 @@ FAILURES = "failures/"  # episodes and turns that failed, by reason
 
 @dataclass(slots=True)
 class _Streak:
-    """How often in a row something was so, and since when."""
+    """A streak: how often in a row something was so, and since when."""
 
     count: int = 0
     since: int = 0
@@ -61,7 +61,7 @@ class _Streak:
 class StarvationMonitor:
     """Reads rows one by one; ``add`` and ``end`` return the alarms that they are the first to raise."""
 
-    problems: int = ENOUGH_PROBLEMS  # of a step
+    problems: int = ENOUGH_PROBLEMS  # problems of a step
     alarms: dict[tuple[str, str], Alarm] = field(default_factory=dict)  # (band, key)
     _times: dict[tuple[str, str], _Streak] = field(default_factory=dict)
     _dropped: dict[str, Counter[str]] = field(default_factory=dict)
@@ -191,7 +191,7 @@ class StarvationMonitor:
 
 
 def _starved_advice(name: str, reasons: list[tuple[str, int]], failures: Counter[str]) -> Iterator[str]:
-    """What to do, by what most traces were left out for."""
+    """Advice, by the most frequent reason for which traces were left out."""
     reason = reasons[0][0] if reasons else ""
     if reason.startswith("no ") and reason not in ("no tokens", "no label"):
         signal = reason.removeprefix("no ")

@@ -36,7 +36,7 @@ STEP_REASONS = frozenset(
 )  # of ``text.parsers``
 QUANTILES = (10, 50, 90)  # per cent
 AT_MAX = 1e-3  # a reward this near to the largest of its step is at the maximum
-RATES = {  # of a judge, at every step
+RATES = {  # rates of a judge, at every step
     **{
         f"{prefix}{name}": rate_statistics(prefix)[f"{prefix}{name}"]
         for prefix in ("", "step_")
@@ -88,13 +88,13 @@ def failure_figures(trajectories: Sequence[Trace]) -> Figures:
 
 
 def comments_on_traces(traces: Sequence[Trace]) -> bool:
-    """Does this role speak about other traces? A refinement has a parent too, but it shows an answer of its own."""
+    """Whether this role comments on other traces. A refinement has a parent too, but has an answer of its own."""
     about = any(t.parent is not None or t.score is not None for t in traces)
     return about and not any(ANSWER.is_in(t) for t in traces)
 
 
 def gives_verdicts(traces: Sequence[Trace]) -> bool:
-    """Does it give verdicts on them?"""
+    """Whether it gives verdicts on them."""
     return comments_on_traces(traces) and any(FINAL.is_in(t) or FAILURE.is_in(t) for t in traces)
 
 
@@ -312,7 +312,7 @@ def credit_row(objective: str, found: Mapping[str, float], dropped: Mapping[str,
 
 
 def learner_row(policy: str, found: Mapping[str, float]) -> MetricsRow:
-    """What a learner reports, as keys; seconds go to ``timings.jsonl``."""
+    """The report of a learner as metrics; seconds go to ``timings.jsonl``."""
     row: MetricsRow = {}
     for key, value in found.items():
         if key == "tokens":

@@ -29,7 +29,7 @@ LONGEST = 1024  # tokens of a document whose scores may be kept
 
 
 def can_isolate(model: nn.Module) -> bool:
-    """Is ``isolate_documents`` exact for this model, and faster than a mask where it is?"""
+    """Whether ``isolate_documents`` is exact for this model, and faster than a mask."""
     if not isinstance(model, PreTrainedModel) or model.device.type != "cpu":
         return False
     return is_plain(model)

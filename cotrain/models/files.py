@@ -38,7 +38,7 @@ SIZES = (  # that are at least 1 where a model has them
     *("intermediate_size", "n_inner", "vocab_size", "max_position_embeddings", "n_positions"),
 )
 MOST = {"experts": 2**14, "heads": 2**14}  # of what there is by its name; a library would build for hours
-WIDEST = 2**40  # of any of these sizes
+WIDEST = 2**40  # the largest of any of these sizes
 
 
 def check_files(folder: Path, where: str) -> None:
@@ -129,9 +129,9 @@ def _reason_text(error: OSError) -> str:
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-COPIES = "consolidated*"  # of weights that other files hold too
+COPIES = "consolidated*"  # copies of weights that other files hold too
 
-Shapes = list[tuple[tuple[int, ...], str]]  # of each tensor, with its name
+Shapes = list[tuple[tuple[int, ...], str]]  # (shape, name) of each tensor
 
 
 def weight_files(folder: Path, name: str | os.PathLike[str]) -> list[Path]:
@@ -159,7 +159,7 @@ def weight_files(folder: Path, name: str | os.PathLike[str]) -> list[Path]:
 
 
 def shapes_in(folder: Path, name: str | os.PathLike[str]) -> Shapes:
-    """Of all weights in a directory. Raises ModelError as ``weight_files`` does, and for a file that is damaged."""
+    """The shapes of all weights in a directory. Raises ModelError as ``weight_files`` does, and for damaged files."""
     shapes: Shapes = []
     names: list[str] = []
     for file in weight_files(folder, name):

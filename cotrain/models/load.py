@@ -56,7 +56,7 @@ from cotrain.models.memory import out_of_memory
 from cotrain.prompts.render import Renderer, generation_config_of
 
 ATTENTION = "sdpa"  # where nothing else is asked for
-TOKENS_TRIED = 64  # of a vocabulary, to see whether a tokenizer can read
+TOKENS_TRIED = 64  # tokens of a vocabulary that are tried, to see whether a tokenizer can read
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
@@ -89,7 +89,7 @@ def resolve_model(name: str | os.PathLike[str]) -> Path | str:
 
 
 def hub_parts(name: str) -> tuple[str, str | None]:
-    """Of ``owner/name@revision``: the name, and the revision where one is given."""
+    """The name in ``owner/name@revision``, and the revision if one is given."""
     repository, _, revision = name.partition("@")
     return repository, revision or None
 
@@ -239,7 +239,7 @@ def report_model_errors(where: str, what: str = "") -> Iterator[None]:
 
 
 def model_directory(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -> Path:
-    """Where the files of a model lie; one of the Hub is downloaded first. Raises ModelError."""
+    """The directory of the files of a model; one of the Hub is downloaded first. Raises ModelError."""
     directory = _fetch_model(name, code=trust_remote_code)
     check_directory(directory)
     return directory
@@ -274,7 +274,7 @@ def save_model(
     with _quiet_logging():
         stored.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
-    if (settings := copy.deepcopy(getattr(stored, "generation_config", None))) is not None:  # of one that speaks
+    if (settings := copy.deepcopy(getattr(stored, "generation_config", None))) is not None:  # a language model has one
         stops = list(Renderer(tokenizer, generation_config_of(stored)).stop_ids)
         written = settings.eos_token_id
         if stops != sorted(written if isinstance(written, list) else [written]):
@@ -284,7 +284,7 @@ def save_model(
 
 
 def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Of a model directory: architecture, number of parameters, bytes and sha256 of its weights.
+    """Facts of a model directory: architecture, number of parameters, bytes and sha256 of its weights.
 
     The hash is taken over the safetensors files in order of their names; the count is read from their headers.
     """
@@ -342,7 +342,7 @@ def check_directory(path: Path) -> None:
 
 
 def _base_text(path: Path) -> str:
-    """What an adapter says of its base."""
+    """The name of the base in an adapter's configuration."""
     try:
         base = read_object(path / "adapter_config.json", f"model {str(path)!r}")["base_model_name_or_path"]
     except (ModelError, KeyError):
@@ -367,7 +367,7 @@ def _fetch_model(name: str | os.PathLike[str], *, code: bool = False) -> Path:
 
 
 def unreachable_error(name: str, error: Exception) -> ModelError:
-    """What is said of a model of the Hub that cannot be had."""
+    """The error for a model of the Hub that cannot be had."""
     return ModelError(
         f"model {name!r}: neither a directory, nor in the local cache, nor to be had from the Hub "
         f"({first_line(error)}); check the name and the network (shipped models: {', '.join(SHIPPED)})"

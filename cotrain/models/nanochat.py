@@ -57,7 +57,7 @@ LAYER = {
     "mlp.c_fc": "mlp.fc1",
     "mlp.c_proj": "mlp.fc2",
 }
-GATE = "attn.ve_gate"  # of layers with a value embedding
+GATE = "attn.ve_gate"  # in layers with a value embedding
 OLD_WEIGHTS = {"transformer.wte.weight": "model.embed_tokens.weight", "lm_head.weight": "lm_head.weight"}
 SCALARS = ("resid_lambdas", "x0_lambdas", "smear_lambda", "backout_lambda", "smear_gate.weight")  # of later ones
 PADDED_TO = 64  # nanochat rounds its vocabulary up to a multiple
@@ -213,7 +213,7 @@ def weight_names(config: Config) -> dict[str, tuple[str, tuple[int, ...]]]:
 
 
 def is_padded(old: str) -> bool:
-    """Does a weight have a row for each token, and more up to a multiple of ``PADDED_TO``?"""
+    """Whether a weight has a row for each token, and more up to a multiple of ``PADDED_TO``."""
     return old in OLD_WEIGHTS or old.startswith("value_embeds.")
 
 
@@ -254,7 +254,7 @@ def _find_tokenizer(source: Path, given: Path | None) -> PreTrainedTokenizerBase
 
 
 def _set_special_tokens(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """With nanochat's tokens in their parts, and its chat format where it has the tokens for it."""
+    """The tokenizer with nanochat's tokens in their parts, and its chat format if it has the tokens for it."""
     known = tokenizer.get_vocab()
     if BOS not in known:
         raise ModelError(f"the tokenizer has no {BOS}; expected one of nanochat")

@@ -57,7 +57,7 @@ FULL = "full_attention"
 SLIDING = "sliding_attention"
 
 TILE = 128  # short windows are multiples of it
-LENGTH = 1.2  # of normalised queries and keys, in units of √head_dim
+LENGTH = 1.2  # length of normalised queries and keys, in units of √head_dim
 VALUE_GATE = 12  # features that a gate of value embeddings reads
 SMEAR_GATE = 24  # features that the gate of the previous token reads
 VALUE_GATE_MOST = 3.0  # a gate of value embeddings goes from 0 to this
@@ -66,7 +66,7 @@ _CACHE_FIELD = "cache" if "cache" in BaseModelOutputWithPast.__dataclass_fields_
 
 
 def short_window(context: int) -> int:
-    """How many tokens before itself a token sees in a layer "S": a quarter of the context, in whole tiles."""
+    """The tokens before itself that a token sees in a layer "S": a quarter of the context, in whole tiles."""
     quarter = -(-context // 4)
     return -(-quarter // TILE) * TILE
 

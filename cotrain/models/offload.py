@@ -25,7 +25,7 @@ from torch import nn
 
 from cotrain.models.memory import release_gpu_cache
 
-Part = tuple[int, str]  # of which module, and whose adapter; "": the base
+Part = tuple[int, str]  # (id of the module, the policy of the adapter; "" for the base)
 HOST = torch.device("cpu")
 ADAPTER = "policy-"  # begins the name of each adapter's layers (``adapters.py``)
 

@@ -225,7 +225,7 @@ class Rectangles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branches:
-    """Which tokens of a row of N see which."""
+    """The tokens that each token of a row of N sees."""
 
     pieces: tuple[Piece, ...]  # each behind those that it sees
     positions: torch.Tensor  # [1, N] int64, of each token within its own sequence
@@ -263,7 +263,7 @@ class PrefixTree:
     """Some sequences in one row of N tokens."""
 
     ids: list[int]  # [N]
-    places: list[list[int]]  # of each sequence, the place of each of its tokens
+    places: list[list[int]]  # the place of each token of each sequence
     branches: Branches
 
 
@@ -309,7 +309,7 @@ def prefix_tree(sequences: Sequence[tuple[int, ...]]) -> PrefixTree:
 
 
 def common_length(one: Sequence[int], other: Sequence[int], least: int = 0) -> int:
-    """With how many tokens both begin, given that it is at least ``least``."""
+    """The number of tokens that both begin with, given that it is at least ``least``."""
     for place in range(least, min(len(one), len(other))):
         if one[place] != other[place]:
             return place
@@ -364,7 +364,7 @@ def _pad_ranges(rows: Sequence[Sequence[Range]]) -> tuple[torch.Tensor, torch.Te
 
 
 def is_plain(model: PreTrainedModel) -> bool:
-    """May attention of this model be computed by other functions than those of transformers?"""
+    """Whether attention of this model may be computed by other functions than those of transformers."""
     if model.config.model_type in WINDOWED:
         return True
     kinds = set(getattr(model.config, "layer_types", None) or ())
@@ -400,7 +400,7 @@ def masks_by_kind(
 
 
 def can_branch(model: nn.Module) -> bool:
-    """Is attention by branches exact for this model, which PEFT may have wrapped?"""
+    """Whether attention by branches is exact for this model, which PEFT may have wrapped."""
     plain = _unwrap_peft(model)
     if not isinstance(plain, PreTrainedModel):
         return False

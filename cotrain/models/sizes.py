@@ -35,7 +35,7 @@ from cotrain.models.load import (
 )
 from cotrain.prompts.render import Renderer
 
-LETTERS = 3  # of a token, where no tokenizer is there
+LETTERS = 3  # letters of a token, without a tokenizer
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.safetensors.index.json")
 TEMPLATE = 32  # tokens that a chat template puts around a message, where it cannot be rendered
 
@@ -51,7 +51,7 @@ class ModelSize:
     keys: int  # key heads × their width
     vocabulary: int
     context: int  # tokens
-    linear: int  # of the parameters, those in matrices inside of layers
+    linear: int  # parameters in matrices inside of layers
     linear_sides: int  # Σ (in + out) over the matrices inside of layers, which "all-linear" adapters stand on
     around: int  # tokens of the chat template around one message
     tokenizer: Any
@@ -135,7 +135,7 @@ def has_config_alone(where: Path) -> bool:
 
 
 def _config_shapes(where: Path) -> Shapes:
-    """Of the weights that a configuration asks for, those that are shared once."""
+    """The shapes of the weights that a configuration asks for; shared ones once."""
     label = f"model {str(where)!r}"
     check_config(read_object(where / "config.json", label), None, label)
     with report_model_errors(label, "config.json "), torch.device("meta"):

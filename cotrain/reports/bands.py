@@ -75,7 +75,7 @@ def _seed_run(points: Any, wanted: Any) -> SeedRun:
 
 
 def is_training_headline(name: str) -> bool:
-    """Is this one of the figures of training that are shown first: what is earned, and what is true?"""
+    """Whether this is one of the figures of training that are shown first: rewards, and the truth."""
     metric = name.partition("/")[2]
     paid = metric.startswith("reward/") and metric not in ("reward/format", "reward/class_label", "reward/label")
     return name == "gap" or paid or metric in ("accuracy", "balanced_accuracy")

@@ -230,7 +230,7 @@ def in_reading_order(metrics: set[str]) -> list[str]:
 
 
 def is_main(metric: str) -> bool:
-    """Is this one of the figures whose curves a comparison opens with?"""
+    """Whether this is one of the figures whose curves a comparison opens with."""
     return metric.count("/") == 1 and metric.endswith(("/greedy", "/pass@1", "/balanced_accuracy"))
 
 
@@ -241,7 +241,7 @@ def is_headline(metric: str) -> bool:
 
 
 def is_share(metric: str, roles: set[str], values: Sequence[float]) -> bool:
-    """Is this figure shown in per cent? ``values`` settle it for a metric that the guide does not know."""
+    """Whether this figure is shown in per cent. ``values`` settle it for a metric that the guide does not know."""
     return labelled_metric(parse_metric_name(metric, roles).metric, [v for v in values if math.isfinite(v)]).is_share
 
 

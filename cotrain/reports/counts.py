@@ -153,7 +153,7 @@ def step_verdict_pairs(speech: Json, review: Json) -> list[tuple[bool, bool]]:
 
 
 def finds_first_error(speech: Json, review: Json) -> bool | None:
-    """Is the first step that a review calls wrong the first that is? None where no step is, or the review has none."""
+    """Whether the first step that a review calls wrong is the first wrong one. None where there is none."""
     true = speech["metadata"].get(STEP_OK.name)
     verdicts = review["findings"].get(VERDICTS.name)
     if not isinstance(true, list) or False not in true or not isinstance(verdicts, list) or len(true) != len(verdicts):

@@ -64,7 +64,7 @@ def size_text(count: float) -> str:
 
 
 class ProcessMeans:
-    """Of every figure of every process, over the steps of a run."""
+    """The means of every figure of every process, over the steps of a run."""
 
     def __init__(self) -> None:
         self._sums: dict[str, dict[str, float]] = {}

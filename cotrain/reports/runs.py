@@ -159,7 +159,7 @@ class RunView:
         return choose_showcase(self.rollouts.rows, fooled=headline.is_fooled(figures))
 
     def _what_is_measured(self, *, is_over: bool) -> str:
-        """Which end of a run that goes on is being measured: "start", "end", or "" while it trains."""
+        """The end of an unfinished run that is being measured: "start", "end", or "" while it trains."""
         if is_over or self.is_foreign or not self.recipe:
             return ""
         done = len(self.curves.rows)
@@ -202,7 +202,7 @@ class RunView:
 
     @property
     def place(self) -> str:
-        """Where it is: the directory, of another trainer's rollouts their first file."""
+        """Its place: the directory, or the first file of another trainer's rollouts."""
         files = self.recipe[FOREIGN].get("files") if self.is_foreign else None
         return redact_text(str(files[0])) if files else str(self.directory)
 

@@ -76,7 +76,7 @@ def study_verdicts(study: Mapping[str, Any]) -> TextTable:
 
 
 def study_alarms(study: Mapping[str, Any]) -> TextTable:
-    """Of single runs; studies of earlier versions hold none."""
+    """The alarms of single runs; studies of earlier versions hold none."""
     rows = [[name, *row] for name, part in study["parts"].items() for row in part.get("alarms", ())]
     return ["part", "arm", "alarm", "figure", "runs", "first after batch"], rows
 

@@ -64,7 +64,7 @@ BEFORE_ALL: Moment = (-2, False)
 
 
 class Sink:
-    """Where rows go. ``write`` and ``close`` are only called by the tracker's own thread."""
+    """A destination of rows. ``write`` and ``close`` are only called by the tracker's own thread."""
 
     def __init__(
         self,

@@ -38,7 +38,7 @@ from cotrain.runs.choose_formats import DEFAULT_FORMAT, AnswerFormat
 from cotrain.trainer.trainer import CoTrainer
 
 CHAT_STEP = -2  # the step in the addresses of chat episodes
-REPLY_TOKENS = 256  # of one reply in a conversation
+REPLY_TOKENS = 256  # most tokens of one reply in a conversation
 EXAMPLE = 0  # index of the validation problem that is shown as an example
 
 

@@ -49,10 +49,10 @@ class ExportedPolicy:
     """One policy of a run, as the run's latest valid checkpoint has it."""
 
     recipe: Recipe
-    handle: PolicyHandle  # of this policy alone: no other model is loaded, and no other file of tensors is decoded
+    handle: PolicyHandle  # the handle of this policy alone: no other model is loaded, no other file of tensors decoded
     finished: int  # steps
     tokens: int  # sampled in training, of all roles
-    updates: Mapping[str, int]  # of every trained policy
+    updates: Mapping[str, int]  # updates of every trained policy
 
     @property
     def weight_bytes(self) -> int:
@@ -243,7 +243,7 @@ def _figures_table(summary: Mapping[str, Any], roles: list[str]) -> list[str]:
 
 
 def _attack_section(run: RunDirectory, roles: list[str]) -> list[str]:
-    """What ``cotrain attack`` found of one of these roles, where it was asked."""
+    """The result of ``cotrain attack`` for one of these roles, if there is one."""
     attack: Any = run.read(ATTACK)
     if not attack or attack.get("role") not in roles:
         return []

@@ -41,7 +41,7 @@ from cotrain.storage.record import RecordFile
 from cotrain.trainer.trainer import CoTrainer
 
 SERVED_STEP = -(2**40)  # the step in the addresses of what is served
-MAX_TOKENS = 256  # of a policy that no role plays, where a client gives no limit
+MAX_TOKENS = 256  # limit for a policy that no role plays, where a client gives none
 MAX_OPEN = 1024  # answers that wait or run; the engine decodes some hundreds of them at a time
 _JUDGE = frozenset({"problem", "solution"})
 _TOLD = frozenset({"count", "nonce", "reference"})  # further fields that /v1/verify can fill

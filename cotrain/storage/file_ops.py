@@ -48,7 +48,7 @@ class DiskError(UserError, OSError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileDigest:
-    """What a file should contain."""
+    """The size and hash that a file should have."""
 
     bytes: int
     sha256: str  # hexadecimal
@@ -74,7 +74,7 @@ def lost_file_error(path: Path) -> DiskError:
 
 
 def is_at(handle: int, path: Path) -> bool:
-    """Is the open file the one of this name?"""
+    """Whether the open file is the one of this name."""
     try:
         return os.path.samestat(path.stat(), os.fstat(handle))
     except FileNotFoundError:

@@ -49,7 +49,7 @@ from cotrain.storage.jsonl import check_json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """Where a step lies in the file."""
+    """The place of a step in the file."""
 
     step: int
     start: int  # byte offset
@@ -92,7 +92,7 @@ class LedgerIndex:
         return self._member_at(place) if place < len(self) and self._steps[place] == step else None
 
     def end_of(self, step: int) -> int:
-        """Where this step and those before it end."""
+        """The end of this step and of those before it."""
         place = bisect_right(self._steps, step)
         return self._starts[place] if place < len(self) else self.end
 
@@ -140,7 +140,14 @@ UNPACKED = 100  # a step may unpack to so many times its size
 UNPACKED_LEAST = 1 << 26  # and to so many bytes in any case
 MOST_PACKED = 1 << 29  # bytes of a step in the file, which may have a size without taking up the disk
 LEVEL = 6  # 9 takes twice as long for 1 % less
-ODD = (TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError)  # of JSON of another shape
+ODD = (
+    TypeError,
+    KeyError,
+    AttributeError,
+    IndexError,
+    OverflowError,
+    RecursionError,
+)  # raised by JSON of another shape
 _FIXED = bytes([0x1F, 0x8B, 8, 4, 0, 0, 0, 0, 0, 255])  # gzip: deflate, has an extra field, no time, unknown system
 _EXTRA = struct.Struct("<H2sHqqII")  # length of the field, its name, length of the rest: step, bytes, episodes, crc
 _HEAD = len(_FIXED) + _EXTRA.size

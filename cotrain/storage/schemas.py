@@ -126,7 +126,7 @@ def record_of(needed: Mapping[str, ShapeCheck], free: Mapping[str, ShapeCheck] |
 
 
 def _check_tables(value: Any, where: str, partial: bool) -> str | None:
-    """Of before_counts.json: a number a name in each row, and figures that name a table."""
+    """The fault of before_counts.json, which has a number a name in each row, and figures that name a table."""
     for table in value["tables"]:
         for task, row in table["tasks"].items():
             if len(row) != len(table["names"]) or not (task.isdecimal() and task.isascii() and len(task) < 19):

@@ -94,7 +94,7 @@ def attack_tables(
 
 
 def _is_hostile(injection: Injection) -> bool:
-    """Is it counted in the total: neither the control nor a right answer."""
+    """Whether it is counted in the total: neither the control nor a right answer."""
     return injection.family not in (CONTROL, BROKEN)
 
 

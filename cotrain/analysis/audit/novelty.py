@@ -302,7 +302,7 @@ def _change_of(habit: _Habit, answers: _Answers) -> Estimate | None:
 
 
 def _is_certain(change: Estimate, problems: int, level: float) -> bool:
-    """Is the change above zero at this level? The interval of 95 % is stretched to the level's."""
+    """Whether the change is above zero at this level. The interval of 95 % is stretched to the level's."""
     half = (change.high - change.low) / 2
     stretched = half * NormalDist().inv_cdf(1 - level / 2) / student_t(max(1, problems - 1))
     return change.value - stretched > 0.0

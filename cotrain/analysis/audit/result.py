@@ -38,7 +38,7 @@ class AuditResult:
 
     @property
     def is_fooled_more(self) -> bool | None:
-        """Is the policy moving to where the judge errs? None where nothing is known."""
+        """Whether the policy is moving to where the judge errs. None where nothing is known."""
         trend = self.trends.get("fooled")
         return None if trend is None else trend.low > 0.0
 

@@ -106,7 +106,7 @@ def parse_step(text: str) -> Step | None:
 
 
 def states_fact(fact: Fact, step: Step) -> bool:
-    """Does the step write the relation that the fact states?"""
+    """Whether the step writes the relation that the fact states."""
     if step.operator != fact.operator:
         return False
     if (step.left, step.right) == (fact.left, fact.right):

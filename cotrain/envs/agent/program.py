@@ -90,7 +90,7 @@ class ProgramRun:
         return None if self._process is None else self._process.pid
 
     def answer(self) -> Any:
-        """What it ended with. Raises AgentFailed."""
+        """Its result. Raises AgentFailed."""
         if isinstance(self._result, AgentFailed):
             raise self._result
         if isinstance(self._result, BaseException):
@@ -129,7 +129,7 @@ class ProgramRun:
         return None if self._stopped else await program(*given)
 
     def _run_command(self, words: Sequence[str], problem: str, base_url: str, key: str) -> str:
-        """What it prints."""
+        """Run the command. Returns the text that it prints."""
         environment = os.environ | {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": key}
         with tempfile.TemporaryFile() as question:  # which an agent may read as slowly as it likes, or not at all
             question.write(problem.encode("utf-8", "replace"))
@@ -161,7 +161,7 @@ class ProgramRun:
 
 
 def _read_at_most(process: subprocess.Popen[bytes], most: int) -> bytes | None:
-    """What a process prints until it ends; None where that is more than ``most`` bytes."""
+    """The output of a process until it ends; None where that is more than ``most`` bytes."""
     assert process.stdout is not None
     printed = bytearray()
     while part := process.stdout.read1(1 << 16):  # type: ignore[attr-defined]
@@ -172,14 +172,14 @@ def _read_at_most(process: subprocess.Popen[bytes], most: int) -> bytes | None:
 
 
 class _Shown:
-    """How many bytes of standard errors were shown in this process."""
+    """The bytes of standard errors that were shown in this process."""
 
     def __init__(self) -> None:
         self._total = 0
         self._lock = threading.Lock()
 
     def take(self, wanted: int) -> int:
-        """How many of so many bytes may still be shown; they count as shown."""
+        """The number, of so many bytes, that may still be shown; they count as shown."""
         with self._lock:
             granted = min(wanted, MOST_SHOWN - self._total)
             self._total += granted

@@ -43,17 +43,17 @@ from cotrain.rollout.runner import Roles
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What a role said to one request."""
+    """The answer of a role to one request."""
 
     text: str
     finish: str
     prompt_tokens: int
     completion_tokens: int
-    calls: tuple[dict[str, Any], ...] = ()  # of tools, with the arguments as an object
+    calls: tuple[dict[str, Any], ...] = ()  # calls of tools, with the arguments as an object
 
 
 class RolloutServer(Protocol):
-    """Where the requests of an agent arrive (``server.py``)."""
+    """The end at which the requests of an agent arrive (``server.py``)."""
 
     @property
     def base_url(self) -> str: ...

@@ -130,7 +130,7 @@ class Interaction:
         return chat
 
     async def _is_stopped(self) -> bool:
-        """Does one of the task's ``@stop`` conditions hold?"""
+        """Whether one of the task's ``@stop`` conditions holds."""
         from verifiers.v1.utils.decorators import invoke_all
 
         stops = self._task.hooks("stop")
@@ -228,7 +228,7 @@ def pay_seat(spoken: Sequence[tuple[Conversation, Any]]) -> None:
 
 
 def pay_conversation(chat: Conversation, reward: Any) -> None:
-    """What a conversation earned; one that is no usable number fails it, and is noted as 0."""
+    """Give a conversation its reward; one that is no usable number fails it, and is noted as 0."""
     chat.reward(EARNED, reward)
     for turn in chat.turns:
         turn.add_metadata(EARNINGS, as_reward(reward) or 0.0)

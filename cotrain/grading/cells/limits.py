@@ -32,7 +32,7 @@ def lower_limit(what: str, value: int) -> None:
 
 
 def limit_all(memory: int, processes: int) -> None:
-    """Of the process that a program runs in; CPU time follows when its deadline is known."""
+    """Limit the process that a program runs in; CPU time follows when its deadline is known."""
     for what, value in (
         ("AS", memory),
         ("FSIZE", FILE_BYTES),
@@ -76,7 +76,7 @@ def enter_folder(folder: str) -> None:
 
 
 def program_environment(folder: str) -> dict[str, str]:
-    """Of a program."""
+    """Environment variables of a program."""
     one = dict.fromkeys(_THREADS, "1")
     return {"HOME": folder, "TMPDIR": folder, "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", **one}
 
