@@ -32,7 +32,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from cotrain.core.errors import ConfigError, DataError, unknown_message
 from cotrain.core.input_files import read_toml
@@ -203,7 +202,7 @@ def _check_gpus(cluster: Cluster, wanted: Sequence[tuple[str, float]]) -> None:
 class _Table:
     """One table of the file."""
 
-    def __init__(self, file: str, name: str, values: Any) -> None:
+    def __init__(self, file: str, name: str, values: object) -> None:
         self._file = file
         self._where = f"--cluster {file}"
         self._prefix = f"{name}." if name else ""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from cotrain.core.errors import ModelError
 from cotrain.core.seeding import Address
 from cotrain.core.types import Completion
 from cotrain.distributed.local import PolicyFactory, make_local_engine, with_device_defaults
-from cotrain.distributed.policy_handles import ModelHandle, PolicySpec
+from cotrain.distributed.policy_handles import LearningSpec, ModelHandle, PolicySpec
 from cotrain.inference.contract import (
     ContextLimitedEngine,
     HoldingEngine,
@@ -174,8 +174,8 @@ class BaseEngineHost:
         """Until something has been answered. The engine advances whenever everything waits (``event_loop.py``)."""
         await self._news.wait()
 
-    def _run_loop(self, work: Any) -> None:
-        """Run what is not to be cancelled when ``work`` ends."""
+    def _run_loop(self, work: Coroutine[Any, Any, object]) -> None:
+        """Run the event loop until ``work`` ends. Other tasks go on in the next call."""
         self._news = asyncio.Event()
         self._loop.advance = self._advance_engine
         whole = self._loop.create_task(_await_work(work), name="host")
@@ -201,7 +201,7 @@ class BaseEngineHost:
         return results, self._engine.counts(), limits, time.perf_counter() - began
 
 
-async def _await_work(work: Any) -> None:
+async def _await_work(work: Coroutine[Any, Any, object]) -> None:
     await work
 
 
@@ -210,7 +210,7 @@ def _never_advance() -> bool:
 
 
 class EngineHost(BaseEngineHost):
-    """The policies of a run that are asked, and an local engine over them."""
+    """The policies of a run that are sampled, and a local engine over them."""
 
     def __init__(self, policies: Mapping[str, PolicySpec], seed: int, device: str, threads: int) -> None:
         """``policies``: all that the engine has; ``threads``: of the CPU."""
@@ -231,12 +231,12 @@ class EngineHost(BaseEngineHost):
 class EnginePolicyFactory(PolicyFactory):
     """The factory of a process whose models are sampled and not trained."""
 
-    def build_trainable(self, name: str, spec: Any, model: nn.Module, renderer: Rendering | None) -> Any:
+    def build_trainable(self, name: str, spec: LearningSpec, model: nn.Module, renderer: Rendering | None) -> Any:
         # Its parameters go on requiring gradients, as the learner's do. Nothing is differentiated here, but PyTorch
         # chooses by this flag how it multiplies what is not contiguous, and the choice changes the last bit.
         return ModelHandle(name, spec, renderer, model, activate=self.place(name, spec, model))
 
-    def build_adapter(self, name: str, spec: Any) -> Any:
+    def build_adapter(self, name: str, spec: LearningSpec) -> Any:
         model, renderer, activate, _ = self.adapter_module(name, spec)
         return ModelHandle(name, spec, renderer, model, activate=activate)
 

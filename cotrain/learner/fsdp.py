@@ -80,7 +80,7 @@ class Sharded(nn.Module):
     def world(self) -> int:
         return self.mesh.size()
 
-    def forward(self, work: Callable[[], Any]) -> Any:
+    def forward(self, work: Callable[[], Result]) -> Result:
         return work()
 
     def run_sharded(self, work: Callable[[], Result]) -> Result:
@@ -145,10 +145,27 @@ def is_row_sharded(tensor: torch.Tensor) -> bool:
 class ShardedScorer(Scorer):
     """A scorer over a sharded model. All ranks are asked the same, and answer the same."""
 
-    def __init__(self, model: nn.Module, *, sharded: Sharded, **settings: Any) -> None:
-        """``settings``: of ``Scorer``."""
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        sharded: Sharded,
+        head: str = "lm",
+        micro_tokens: int = 16384,
+        autocast: bool = False,
+        logits_at_once: int = 2**26,
+        recompute: bool = False,
+    ) -> None:
+        """``sharded``: the model in shards. All other arguments are those of ``Scorer``."""
         self.sharded = sharded
-        super().__init__(model, **settings)
+        super().__init__(
+            model,
+            head=head,
+            micro_tokens=micro_tokens,
+            autocast=autocast,
+            logits_at_once=logits_at_once,
+            recompute=recompute,
+        )
 
     def predict(self, rows: ForwardInput, *, entropy: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
         return self.sharded.run_sharded(partial(super().predict, rows, entropy=entropy))
@@ -184,7 +201,7 @@ class ShardedLearner(TorchLearner):
     """One policy and its optimiser, in shards."""
 
     def __init__(self, sharded: Sharded, **settings: Any) -> None:
-        """``settings``: of ``TorchLearner``."""
+        """``sharded``: the model in shards. ``settings`` are the arguments of ``TorchLearner``."""
         self.sharded = sharded
         self._most: int | None = None  # tokens of a pass, where a rank has had too little memory for more
         super().__init__(sharded.model, scorer=partial(ShardedScorer, sharded=sharded), **settings)
