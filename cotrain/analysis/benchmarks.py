@@ -200,8 +200,10 @@ def _load_items(
 
 def suite_scores(name: str, rows: Sequence[SampleRow], play: SuitePlay) -> dict[str, Estimate]:
     """The figures of a suite from its rows."""
-    if name in JUDGED:
-        return {"processbench": processbench_scores, "prmbench": prmbench_scores}[name](rows)
+    if name == "processbench":
+        return processbench_scores(rows)
+    if name == "prmbench":
+        return prmbench_scores(rows)
     if name in PROGRAMS:
         return program_scores(rows, play.samples)
     return solver_scores(rows, play.samples, key=vote_key)
@@ -228,28 +230,39 @@ def suite_settings(
             raise ConfigError(
                 f"suite {name!r}: role {role!r} has no parser and gives nothing to score; name another role"
             )
-        roles[role] = {
+        settings = {
             "policy": spec.policy,
             "model": models.get(role, spec.policy),
             "temperature": 0.0 if judging and play.reviews == 1 else spec.sampling.temperature,
             "top_p": spec.sampling.top_p,
             "max_tokens": spec.sampling.max_tokens,
             "prompt": spec.prompt,
-            **({"answer": spec.answer_format} if spec.parse is parse_solution else {}),
-            **({"steps": spec.step_format} if spec.step_format is not None else {}),
-            **({"verdict": spec.verdict_format} if spec.words else {}),
-            **({"tool": tool_name(spec.tool)} if spec.tool is not None else {}),
         }
+        if spec.parse is parse_solution:
+            settings["answer"] = spec.answer_format
+        if spec.step_format is not None:
+            settings["steps"] = spec.step_format
+        if spec.words:
+            settings["verdict"] = spec.verdict_format
+        if spec.tool is not None:
+            settings["tool"] = tool_name(spec.tool)
+        roles[role] = settings
+
     grader = f"math-verify {metadata.version('math-verify')}"
     if name in PROGRAMS:
         grader = f"the problem's tests, {programs.DEADLINE_S:g} s of CPU time"
-    return {
+    identities = json.dumps([_item_identity(item) for item in items]).encode()
+    described: dict[str, Any] = {
         "problems": len(items),
-        "digest": hashlib.blake2b(json.dumps([_item_identity(i) for i in items]).encode(), digest_size=8).hexdigest(),
-        **({} if judging else {"samples": play.samples, "grader": grader}),
-        **({"reviews": play.reviews} if play.verifier in roles else {}),
-        "roles": roles,
+        "digest": hashlib.blake2b(identities, digest_size=8).hexdigest(),
     }
+    if not judging:
+        described["samples"] = play.samples
+        described["grader"] = grader
+    if play.verifier in roles:
+        described["reviews"] = play.reviews
+    described["roles"] = roles
+    return described
 
 
 def _item_identity(item: Task | FixedSolution) -> list[Any]:
@@ -329,15 +342,23 @@ def attempt_rows(
         found = [t for t in episode.traces if t.role == play.solver][:n]
         return [*found, *[None] * (n - len(found))]
 
-    tries = [(e, e.member + place, t) for e in sampled for place, t in enumerate(solutions_of(e, each))]
-    tries += [(e, GREEDY_SAMPLE, solutions_of(e, 1)[0]) for e in greedy]
+    tries: list[tuple[Episode, int, Trace | None]] = []
+    for episode in sampled:
+        for place, solution in enumerate(solutions_of(episode, each)):
+            tries.append((episode, episode.member + place, solution))
+    for episode in greedy:
+        (solution,) = solutions_of(episode, 1)
+        tries.append((episode, GREEDY_SAMPLE, solution))
     tries.sort(key=lambda one: (one[0].task, one[1] == GREEDY_SAMPLE))  # stable: samples stay in order
+
     role = executor.roles[play.solver]
     rows: list[SampleRow] = []
-    for e, sample, solution in tries:
+    for episode, sample, solution in tries:
         judged = sample != GREEDY_SAMPLE
-        row = _attempt_row(tasks[e.task], e, sample, solution, role, verifier if judged else None)
-        rows.append(row | ({"rating": solution and RATING.of(solution)} if comparing and judged else {}))
+        row = _attempt_row(tasks[episode.task], episode, sample, solution, role, verifier if judged else None)
+        if comparing and judged:
+            row["rating"] = solution and RATING.of(solution)
+        rows.append(row)
     return rows
 
 

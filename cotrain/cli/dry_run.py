@@ -48,16 +48,18 @@ def dry_run(
     )
     plans = plan_devices(estimate, sizes) if sizes else None
     if arguments.json:
-        told = {"estimate": estimate.to_json()} | ({"plan": plan_json(*plans)} if plans else {})
-        print(json_text(saved | told))
+        shown = saved | {"estimate": estimate.to_json()}
+        if plans:
+            shown["plan"] = plan_json(*plans)
+        print(json_text(shown))
         return 0
-    notes = [*notes, *(plan_lines(*plans) if plans else [])]
+    if plans:
+        notes = [*notes, *plan_lines(*plans)]
     print_lines(flags)
     print_lines(f"# {line}".rstrip() for line in ("", *estimate.summary_lines(), *notes))
     print('#\n# every setting that can be given as set = ["path=value"]')
-    for setting in (
-        f"{path}={json.dumps(value, ensure_ascii=False)}" for path, value in setting_leaves(saved["settings"])
-    ):
+    for path, value in setting_leaves(saved["settings"]):
+        setting = f"{path}={json.dumps(value, ensure_ascii=False)}"
         if is_changeable(recipe, setting):
             print_lines([f"# {setting}"])
     return 0

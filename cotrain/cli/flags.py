@@ -168,7 +168,9 @@ class Parser(argparse.ArgumentParser):
                 name = "/".join(action.option_strings) or str(action.metavar)
                 self.error(f"argument {name}: expected a value, found ''")
         out = getattr(values, "out", None)
-        for place in (Path(out), *Path(out).parents) if out else ():
+        if not out:
+            return
+        for place in (Path(out), *Path(out).parents):
             if place.is_symlink() and not place.exists():
                 what = f"{place} is a symbolic link to {os.readlink(place)}, which is not there"
                 self.error(f"argument --out: {what}; make it, or choose another")

@@ -81,8 +81,14 @@ class Weights(Policy):
     @property
     def load_options(self) -> dict[str, Any]:
         """Arguments of ``load_model`` for its weights."""
-        options = {name: getattr(self, name) for name in ("dtype", "attn_implementation", "trust_remote_code")}
-        return options | ({"load_in_4bit": True} if self.load_in_4bit else {})
+        options: dict[str, Any] = {
+            "dtype": self.dtype,
+            "attn_implementation": self.attn_implementation,
+            "trust_remote_code": self.trust_remote_code,
+        }
+        if self.load_in_4bit:
+            options["load_in_4bit"] = True
+        return options
 
     def with_device_defaults(self, *, autocast: bool) -> Self:
         return replace(self, autocast=autocast) if self.autocast is None else self

@@ -176,7 +176,8 @@ def check_recipe(recipe: Recipe) -> None:
     for role, spec in recipe.roles.items():
         _check_known("policy", spec.policy, recipe.policies, f"role {role!r}")
         _check_sampling(role, spec.sampling)
-        if role == "solver" and "problem" not in (fields := fields_of(spec.prompt)):
+        fields = fields_of(spec.prompt)
+        if role == "solver" and "problem" not in fields:
             fields_text = f"the fields {', '.join(sorted(fields))}" if fields else "no field"
             raise ConfigError(
                 f"role 'solver': its prompt has {fields_text}, so that it does not see the problem; expected "
@@ -316,8 +317,10 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
 def _check_signals(recipe: Recipe, name: str, objective: Objective) -> None:
     """Raise ConfigError unless some protocol gives each reward that the objective reads to one of its roles."""
     reads = objective.algorithm.needs().reward_signals
+    if not reads:
+        return
     given_signals: list[Signal] = []
-    for phase in recipe.schedule.phases if reads else ():
+    for phase in recipe.schedule.phases:
         if name not in phase.objectives:
             continue
         declared = declared_by(phase.protocol)
@@ -364,8 +367,12 @@ def _check_follower(recipe: Recipe, name: str, of: str) -> None:
 def check_problems(recipe: Recipe) -> None:
     """Raise DataError where a split that the run needs is empty: it would train, or measure, nothing; UnknownName where
     one is asked for that there is not."""
-    labels = any(phase.unlabelled < 1 for phase in recipe.schedule.phases)
-    for split in (*(["train"] if labels else []), "test", *(["validation"] if recipe.evaluate_every else [])):
+    needed = ["test"]
+    if any(phase.unlabelled < 1 for phase in recipe.schedule.phases):
+        needed.insert(0, "train")
+    if recipe.evaluate_every:
+        needed.append("validation")
+    for split in needed:
         if recipe.tasks.size(split) == 0:
             raise DataError(f"tasks {recipe.tasks.name!r}: {_why_empty(recipe.tasks, split)}")
     for split in recipe.evaluation.splits:

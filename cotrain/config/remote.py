@@ -69,8 +69,8 @@ class Remote(Policy):
         from cotrain.distributed.openai_policy import MessagesRenderer, RemoteHandle
         from cotrain.models.load import load_renderer
 
-        key = None
-        if self.key_variable is not None and not (key := os.environ.get(self.key_variable)):
+        key = None if self.key_variable is None else os.environ.get(self.key_variable)
+        if self.key_variable is not None and not key:
             raise ConfigError(
                 f"policy {name!r}: the environment variable {self.key_variable!r} is not set; set it to the API key "
                 f"of {self.url}"

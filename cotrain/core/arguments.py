@@ -177,10 +177,12 @@ def strip_optional(hint: Any) -> Any:
 
 def _bounds_of(hint: Any, *, held_out: bool = False) -> tuple[float, float] | None:
     """The smallest and the largest number that an annotation, or a part of it as in ``Positive | None``, allows."""
-    marks = [mark for part in (hint, *typing.get_args(hint)) for mark in getattr(part, "__metadata__", ())]
-    for one in (mark for mark in marks if isinstance(mark, AtLeast)):
-        least = one.held_out if held_out and one.held_out is not None else one.least
-        return least, math.inf if one.most is None else one.most
+    for part in (hint, *typing.get_args(hint)):
+        for mark in getattr(part, "__metadata__", ()):
+            if isinstance(mark, AtLeast):
+                least = mark.held_out if held_out and mark.held_out is not None else mark.least
+                most = math.inf if mark.most is None else mark.most
+                return least, most
     return None
 
 

@@ -68,7 +68,8 @@ def imported_by(roots: Iterable[Path]) -> dict[Path, CodeFile]:
     waiting = sorted(set(roots))
     while waiting and len(found) < MOST_FILES:
         path = waiting.pop()
-        if path in found or (code := read_code(path)) is None:
+        code = None if path in found else read_code(path)
+        if code is None:
             continue
         found[path] = code
         waiting += sorted(_imports_of(code) - set(found))

@@ -109,12 +109,16 @@ def failure_reason(what: str, error: BaseException) -> str:
 def _names_meant(error: BaseException) -> str:
     """``; did you mean 'SFT'? (there are: …)``, where an error is about a name that something of cotrain's does not
     have: an import, an attribute, or a keyword of a call. "" for any other error."""
-    if isinstance(error, ImportError) and error.name and (found := _NOT_IMPORTED.match(error.msg)):
-        return _hint(found[1], _public_names(sys.modules.get(error.name)), listed=False)
+    if isinstance(error, ImportError) and error.name:
+        found = _NOT_IMPORTED.match(error.msg)
+        if found:
+            return _hint(found[1], _public_names(sys.modules.get(error.name)), listed=False)
     if isinstance(error, AttributeError):
         return _hint(str(error.name), _public_names(error.obj), listed=not isinstance(error.obj, ModuleType))
-    if isinstance(error, TypeError) and (found := _WRONG_CALL.match(str(error))):
-        return _hint(found["unknown"] or "", _keywords_of(found["called"], error), listed=True)
+    if isinstance(error, TypeError):
+        found = _WRONG_CALL.match(str(error))
+        if found:
+            return _hint(found["unknown"] or "", _keywords_of(found["called"], error), listed=True)
     return ""
 
 

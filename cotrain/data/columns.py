@@ -233,10 +233,13 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     table = csv.DictReader(lines(), strict=True)
     try:
         names = table.fieldnames or ()
-        if (twice := next((name for name, n in Counter(names).items() if n > 1 and name), None)) is not None:
-            raise DataError(f"{path}: two columns are called {twice!r}; rename one")
-        if len(names) == 1 and (other := next((sign for sign in ";\t|" if sign in names[0]), None)):
-            raise DataError(f"{path}: its columns are parted by {other!r}; save it with commas")
+        for name, count in Counter(names).items():
+            if name and count > 1:
+                raise DataError(f"{path}: two columns are called {name!r}; rename one")
+        if len(names) == 1:
+            for sign in ";\t|":
+                if sign in names[0]:
+                    raise DataError(f"{path}: its columns are parted by {sign!r}; save it with commas")
         size = 0
         for number, row in enumerate(table, start=1):
             if None in row:
@@ -617,7 +620,11 @@ def without_calculator(line: str) -> str:
     """A line of GSM8K's worked text without its calculator marks: "48/2 = <<48/2=24>>24" → "48/2 = 24"."""
     kept = []
     at = 0
-    while (start := line.find("<<", at)) >= 0 and (end := line.find(">>", start)) >= 0:
+    while True:
+        start = line.find("<<", at)
+        end = line.find(">>", start)
+        if start < 0 or end < 0:
+            break
         kept.append(line[at:start])
         at = end + 2
     return "".join(kept) + line[at:]

@@ -115,9 +115,11 @@ class JsonlTasks:
     def _file_notes(self) -> list[str]:
         """How many rows are left out; and what belongs to no split and is not read: files of a directory, or splits of
         a data set of the Hub."""
-        rows = f"{self.left_out} of {sum(map(len, self._rows.values())) + self.left_out} rows"
-        said = f"left out, as they ask a question of another split: {rows}"
-        return [*([said] if self.left_out else []), *self._unread_files()]
+        notes = []
+        if self.left_out:
+            all_rows = sum(map(len, self._rows.values())) + self.left_out
+            notes.append(f"left out, as they ask a question of another split: {self.left_out} of {all_rows} rows")
+        return [*notes, *self._unread_files()]
 
     def _unread_files(self) -> list[str]:
         if self._unread_splits:

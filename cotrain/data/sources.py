@@ -161,7 +161,8 @@ def problem_source(
 
     spec = tasks or ("jsonl" if data else "words")
     plain = spec == "words" and data is None and not lenient
-    if (steps := re.fullmatch(r"words:(\d)-(\d)", spec)) and operations is None:
+    steps = re.fullmatch(r"words:(\d)-(\d)", spec)
+    if steps and operations is None:
         plain = data is None and not lenient
         operations = (int(steps[1]), int(steps[2]))
     unanswered = labelled is not None and allows_unanswered(labelled)

@@ -340,7 +340,8 @@ def check_shared_bases(policies: Mapping[str, PolicySpec]) -> dict[str, tuple[st
             continue
         other, base = first[spec.model]
         for field_name in {**spec.load_options, **base.load_options}:
-            value, expected = (one.load_options.get(field_name, False) for one in (spec, base))
+            value = spec.load_options.get(field_name, False)
+            expected = base.load_options.get(field_name, False)
             if value != expected:
                 raise ConfigError(
                     f"policies {other!r} and {name!r} share the base {spec.model!r}, with {field_name} {expected!r} "

@@ -236,9 +236,11 @@ class MultiProcessBackend:
         lost."""
         if place.what in self._engine_processes:
             self._engine_processes[place.what].kill()
-        self._engine_processes[place.what] = process = self._begin_engine(place)
-        for handle in (self._handles[name] for name in place.policies if name in self._handles):
-            if handle.changes and handle.renderer is not None:
+        process = self._begin_engine(place)
+        self._engine_processes[place.what] = process
+        for name in place.policies:
+            handle = self._handles.get(name)
+            if handle is not None and handle.changes and handle.renderer is not None:
                 learners = self._present_learners(self._home[handle.name])
                 version, weights = self._weights_for(handle, learners)
                 try:

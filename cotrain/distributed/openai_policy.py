@@ -320,7 +320,9 @@ class RemoteHandle(PolicyHandle):
         self.trouble = f"{self.spec.url}: {answer.in_words()}; {self._advice(answer)}"
         ids = (self.renderer.stop_ids[0],)
         phrase = f"refused ({answer.reason})" if answer.is_refusal else answer.reason
-        why = f"remote: {phrase}" + (f"{SAYING}{answer.words}" if answer.words else "")
+        why = f"remote: {phrase}"
+        if answer.words:
+            why += f"{SAYING}{answer.words}"
         return Completion(token_ids=ids, logprobs=(0.0,), finish=FAILED, policy=self.name, version=0, failure=why)
 
     def _advice(self, answer: Trouble) -> str:

@@ -139,7 +139,8 @@ class RankGroup:
             if not any(word in str(error).lower() for word in CUT):
                 raise
             until = time.monotonic() + LOSS
-            for other in (o for o in left if o != place):
+            others = [other for other in left if other != place]
+            for other in others:
                 if self._ranks[other].is_done(references[other], max(0.0, until - time.monotonic())):
                     with suppress(RuntimeError):  # it has lost the others too
                         self._ranks[other].wait(references[other], method)

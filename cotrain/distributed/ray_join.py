@@ -47,7 +47,10 @@ def check_address(address: str, patience: float = PATIENCE) -> None:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=patience) as line:
             line.sendall(PREFACE)
             reply = line.recv(9)
-            while reply and len(reply) < 4 and (more := line.recv(9)):
+            while 0 < len(reply) < 4:
+                more = line.recv(9)
+                if not more:
+                    break
                 reply += more
     except TimeoutError:
         reply = b""

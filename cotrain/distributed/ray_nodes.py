@@ -134,16 +134,21 @@ def machine_problems(machine: Machine, here: Mapping[str, Any], engine: str | No
     if "error" in machine:
         return [f"{name}: {machine['error']}"]
     problems = []
-    if differ := versions_that_differ(name, machine["python"], "this machine", here, vllm=False):
+    differ = versions_that_differ(name, machine["python"], "this machine", here, vllm=False)
+    if differ:
         problems.append(differ)
-    if engine is not None and (problem := python_problem(machine["engine"], dict(here))):
-        problems.append(f"{name}: {engine}: {problem}")
-    missing = (found for found in machine["weights"].values() if found.startswith("missing: "))
-    return problems + [f"{name}: {found.removeprefix('missing: ')}" for found in missing]
+    if engine is not None:
+        problem = python_problem(machine["engine"], dict(here))
+        if problem:
+            problems.append(f"{name}: {engine}: {problem}")
+    for report in machine["weights"].values():
+        if report.startswith("missing: "):
+            problems.append(f"{name}: {report.removeprefix('missing: ')}")
+    return problems
 
 
 def machine_differences(machines: Sequence[Machine]) -> list[str]:
-    """In what machines differ from the first of those that answered."""
+    """The differences of machines from the first of those that answered."""
     answered = [machine for machine in machines if "error" not in machine]
     problems = []
     for other in answered[1:]:
@@ -151,8 +156,13 @@ def machine_differences(machines: Sequence[Machine]) -> list[str]:
         for model, weights in first["weights"].items():
             if other["weights"][model] != weights:
                 problems.append(f"weights of {model!r} on {other['name']} are others than on {first['name']}")
-        two, one = (m["engine"] or {} for m in (other, first))
-        if differ := versions_that_differ(f"vLLM's Python on {other['name']}", two, f"that on {first['name']}", one):
+        differ = versions_that_differ(
+            f"vLLM's Python on {other['name']}",
+            other["engine"] or {},
+            f"that on {first['name']}",
+            first["engine"] or {},
+        )
+        if differ:
             problems.append(differ)
     return problems
 

@@ -115,9 +115,8 @@ def _check_changed_weights(
         publish(handle.name, version)
     checks = []
     for engine, (old, before), (new, learner_logprobs, other_distances) in zip(engines, starts, perturbed, strict=True):
-        after, change = (
-            _mean_distance(x, learner_logprobs) for x in (_engine_logprobs(new), _learner_logprobs(handle, prompt, new))
-        )
+        after = _mean_distance(_engine_logprobs(new), learner_logprobs)
+        change = _mean_distance(_learner_logprobs(handle, prompt, new), learner_logprobs)
         most = MULTIPLE * before + SHARE * change
         for policy, distance in {handle: after, **other_distances}.items():
             if not distance <= most:

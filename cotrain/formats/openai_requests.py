@@ -282,7 +282,9 @@ UNREAD = ("tool_calls", "function_call", "audio")  # what a message says beside 
 
 def _read_message(message: Any, where: str, tools: bool) -> Message:
     role = message.get("role") if isinstance(message, dict) else None
-    roles = ("system", "developer", "user", "assistant", *(["tool"] if tools else []))
+    roles = ["system", "developer", "user", "assistant"]
+    if tools:
+        roles.append("tool")
     if role not in roles:
         raise BadRequest(f"{where}: role is {_short_value(role)}; expected one of {', '.join(roles)}", "messages")
     calls = message.get("tool_calls") if tools and role == "assistant" else None

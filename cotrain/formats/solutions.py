@@ -141,9 +141,14 @@ def blocks_of(text: str, name: str) -> tuple[Span, ...]:
 
 def _last_block(text: str, name: str) -> str | None:
     """The inside of the last complete ``<name>…</name>``, stripped."""
-    if (end := text.rfind(f"</{name}>")) < 0 or (start := text.rfind(f"<{name}>", 0, end)) < 0:
+    opening = f"<{name}>"
+    end = text.rfind(f"</{name}>")
+    if end < 0:
         return None
-    return text[start + len(f"<{name}>") : end].strip()
+    start = text.rfind(opening, 0, end)
+    if start < 0:
+        return None
+    return text[start + len(opening) : end].strip()
 
 
 # -- thoughts

@@ -46,7 +46,10 @@ def assigned_values(tex: str) -> dict[str, str]:
 
 def sort_assigned(tex: str) -> str:
     """``y=2 and x=1`` by the names of its letters, all else as it is."""
-    if "=" not in tex or len(parts := _AND.split(tex)) < 2 or not all(map(_ASSIGNED.fullmatch, parts)):
+    if "=" not in tex:
+        return tex
+    parts = _AND.split(tex)
+    if len(parts) < 2 or not all(map(_ASSIGNED.fullmatch, parts)):
         return tex
     return ", ".join(sorted(map(str.strip, parts), key=str.casefold))
 

@@ -359,12 +359,15 @@ def _spread_commas(text: str) -> str:
 def write_tex(text: str) -> str:
     """The same answer in TeX with one reading; see the module. Words and what is not known stay as they are."""
     text = plain_signs(text)
-    if (plain := _PLAIN.fullmatch(text)) and _COMMANDS.keys().isdisjoint(plain[1].split()):
+    plain = _PLAIN.fullmatch(text)
+    if plain and _COMMANDS.keys().isdisjoint(plain[1].split()):
         return text
     if _SENTENCE.fullmatch(text):
         return text
-    if (ratio := _RATIO.fullmatch(text)) and not parts_of(text):
-        text = "(" + ", ".join(f"\\frac{{{part}}}{{{ratio[1]}}}" for part in ratio[2][1:].split(":")) + ")"
+    ratio = _RATIO.fullmatch(text)
+    if ratio and not parts_of(text):
+        quotients = [f"\\frac{{{part}}}{{{ratio[1]}}}" for part in ratio[2][1:].split(":")]
+        text = f"({', '.join(quotients)})"
     text = _FRACTIONS.sub(r"\\frac", _write_siunitx(text) if "{" in text else text)
     text = _LAYOUT.sub("", text).replace("\\lbrace", "\\{").replace("\\rbrace", "\\}")
     text = _LISTED.sub(", ", write_conditions(turn_brackets(text)))

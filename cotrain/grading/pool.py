@@ -245,8 +245,10 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
         return Grade(value=_words_in(right.tex) == _words_in(answer_read.tex))
     if not (right.unit or answer_read.unit or right.letter) and right.tex.casefold() == answer_read.tex.casefold():
         return Grade(value=True)  # "YES" and "yes", as formulas are compared
-    if _CHOICE.fullmatch(right.tex) and (choice := _CHOSEN.match(answer_read.tex)):
-        return Grade(value=choice[1] == right.tex and not _OTHER_CHOICE.search(answer_read.tex[choice.end(1) + 1 :]))
+    choice = _CHOSEN.match(answer_read.tex)
+    if choice and _CHOICE.fullmatch(right.tex):
+        names_another = _OTHER_CHOICE.search(answer_read.tex[choice.end(1) + 1 :])
+        return Grade(value=choice[1] == right.tex and not names_another)
     if answer_read.unit is not None and is_base(answer_read.unit) and (right.unit is None or not is_base(right.unit)):
         return Grade(value=False)  # 12 is 12 in base ten
     if (right.letter or answer_read.letter) and (right.value is None or answer_read.value is None):
@@ -268,9 +270,11 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
     alone = right.tex if parts else answer_read.tex
     if (parts or answer_parts) and (":0" in alone or not alone.replace(":", "").isdigit()):  # 7:30 may be a ratio
         return Grade(value=False)
-    assigned = [assigned_values(side.tex) for side in (right, answer_read)]
-    if any(assigned) and not all(assigned):
-        right, answer_read = (_as_point(*pair) for pair in zip((right, answer_read), assigned, strict=True))
+    right_assigned = assigned_values(right.tex)
+    answer_assigned = assigned_values(answer_read.tex)
+    if bool(right_assigned) != bool(answer_assigned):
+        right = _as_point(right, right_assigned)
+        answer_read = _as_point(answer_read, answer_assigned)
     right_members = _MEMBERS.fullmatch(right.tex)
     answer_members = _MEMBERS.fullmatch(answer_read.tex)
     if right_members and answer_members and {right_members[1], answer_members[1]} == {"(", "\\{"}:
@@ -356,7 +360,8 @@ def _unwrap_answer(text: str) -> str:
         if "**" in text or "<" in text:
             text = _BOLD.sub(r"\1", text)
         text = _PREFIX.sub("", text)
-        if (label := _LABEL.match(text)) and _PREFIX.fullmatch(label[1].strip() + " "):
+        label = _LABEL.match(text)
+        if label and _PREFIX.fullmatch(label[1].strip() + " "):
             text = text[label.end() :]
         if fence := _FENCE.fullmatch(text):
             text = fence[1].strip()

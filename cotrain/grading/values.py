@@ -69,9 +69,11 @@ class ValueCodec:
             return {tag: [self.write_value(item) for item in parts(value)]}
         if kind in _VIEWS and self._mine == "answer":
             return {_VIEWS[kind]: [self.write_value(item) for item in value]}
-        if (number := self._number_of(value)) is not None:
+        number = self._number_of(value)
+        if number is not None:
             return {self._theirs: number}
-        if (name := _builtin_name(value)) is not None and (self._mine == "tests" or name in DATA_TYPES):
+        name = _builtin_name(value)
+        if name is not None and (self._mine == "tests" or name in DATA_TYPES):
             return {"builtin": name}
         for base, convert in _BASES:
             if isinstance(value, base):

@@ -86,9 +86,14 @@ class DeferredRows(Rows):
         state = self._state[first:]
         live = (state[:, DRAWN] == 0) | ~self._done_mask()[first:]
         at = state[:, DRAWN : DRAWN + 1].clamp(max=self._tokens.shape[1] - 1)
-        stores = (self._tokens, tokens), (self._logprobs, logprobs), (self._entropies, entropies)
-        for store, new in ((all_rows[first:], new) for all_rows, new in stores):
-            store.scatter_(1, at, torch.where(live[:, None], new[:, None], store.gather(1, at)))
+
+        def write(values: Tensor, new: Tensor) -> None:
+            rows = values[first:]
+            rows.scatter_(1, at, torch.where(live[:, None], new[:, None], rows.gather(1, at)))
+
+        write(self._tokens, tokens)
+        write(self._logprobs, logprobs)
+        write(self._entropies, entropies)
         state[:, PREVIOUS] = torch.where(live, state[:, LAST], state[:, PREVIOUS])
         state[:, LAST] = torch.where(live, tokens, state[:, LAST])
         state[:, DRAWN] += live

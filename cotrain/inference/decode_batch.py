@@ -313,10 +313,11 @@ class Rows:
     def remove_rows(self, holes: Sequence[int], movers: Sequence[int], keep: int) -> None:
         """Keep ``keep`` rows: those at ``movers`` move into ``holes``."""
         fill_gaps(self.items, holes, movers, keep)
-        to, source = torch.tensor([holes, movers], dtype=torch.int64, device=self.device)
+        moves = torch.tensor([holes, movers], device=self.device) if holes else None
 
         def kept_rows(values: Tensor) -> Tensor:
-            if holes:
+            if moves is not None:
+                to, source = moves
                 values[to] = values[source]
             return values[:keep]
 

@@ -30,13 +30,15 @@ class HalfPrecisionCopies:
         known = {(id(module), name): copy for module, name, copy in self._copies}
         self._copies = []
         for module in self.model.modules():
-            for name in ("weight", "bias") if isinstance(module, nn.Linear) else ():
+            if not isinstance(module, nn.Linear):
+                continue
+            for name in ("weight", "bias"):
                 weights = module._parameters.get(name)
                 if weights is not None and weights.dtype == torch.float32:
                     copy = known.get((id(module), name))
                     if copy is None or copy.shape != weights.shape or copy.device != weights.device:
                         copy = torch.empty_like(weights, dtype=self.dtype, requires_grad=False)
-                    self._copies.append((module, name, copy.copy_(weights)))  # type: ignore[arg-type]
+                    self._copies.append((module, name, copy.copy_(weights)))
 
     def clear(self) -> None:
         self._copies = []

@@ -104,11 +104,12 @@ class StarvationMonitor:
         self._count_row("no samples", name + SAMPLES, empty)
         dropped = self._dropped.setdefault(name, Counter())
         failures = self._failures.setdefault(name, Counter())
-        if not empty:
+        if empty:
+            for key, value in failed.items():
+                failures[key.removeprefix(FAILURES)] += int(value)
+        else:
             dropped.clear()
             failures.clear()
-        for key, value in failed.items() if empty else ():
-            failures[key.removeprefix(FAILURES)] += int(value)
         for key, value in row.items():
             rest = key.removeprefix(name)
             if rest.startswith(DROPPED) and empty:

@@ -79,7 +79,8 @@ def read_object(file: Path, where: str) -> dict[str, Any]:
 
 def check_objects(folder: Path, where: str) -> None:
     """Raise ModelError for a small JSON file that is there and does not hold an object."""
-    for file in (folder / one for one in OBJECTS):
+    for name in OBJECTS:
+        file = folder / name
         if file.is_file():
             read_object(file, where)
 
@@ -102,9 +103,12 @@ def check_config(config: Mapping[str, Any], tensors: Collection[str] | None, whe
 
 
 def _wrong_dtype(value: Any) -> str:
-    for one in value.values() if isinstance(value, Mapping) else [value]:
-        known = getattr(torch, one.removeprefix("torch."), None) if isinstance(one, str) and one else None
-        if one is not None and not (isinstance(known, torch.dtype) and known.is_floating_point):
+    names = value.values() if isinstance(value, Mapping) else [value]
+    for name in names:
+        if name is None:
+            continue
+        dtype = getattr(torch, name.removeprefix("torch."), None) if isinstance(name, str) and name else None
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
             return "expected a type of weights, such as 'float32' or 'bfloat16'"
     return ""
 

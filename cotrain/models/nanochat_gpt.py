@@ -208,11 +208,15 @@ class NanoChatGPTAttention(nn.Module):
     ) -> Tensor:
         """x ``[B, L, H]``, normalised → ``[B, L, H]``."""
         shape = (*x.shape[:2], -1, self.head_dim)
-        query, key, value = (project(x).view(shape) for project in (self.q_proj, self.k_proj, self.v_proj))
+        query = self.q_proj(x).view(shape)
+        key = self.k_proj(x).view(shape)
+        value = self.v_proj(x).view(shape)
         if self.value_embed is not None:
             gate = VALUE_GATE_MOST * torch.sigmoid(self.value_gate(x[..., :VALUE_GATE]))  # [B, L, K]
             value = value + (gate[..., None] * self.value_embed(input_ids).view(shape)).to(value.dtype)
-        query, key, value = (heads.transpose(1, 2) for heads in (query, key, value))
+        query = query.transpose(1, 2)
+        key = key.transpose(1, 2)
+        value = value.transpose(1, 2)
         query = (normalise(rotate(query, rotary)) * LENGTH).to(value.dtype)
         key = (normalise(rotate(key, rotary)) * LENGTH).to(value.dtype)
         if cache is not None:

@@ -69,8 +69,10 @@ class Residence:
     def _wake(self, policy: str, parts: set[Part], select: Callable[[], object]) -> None:
         if policy != self._awake:
             leaving = self._here - self._staying - parts
-            for release in [call for module, adapter in leaving if not adapter for call in self._releases[module]]:
-                release()
+            for module, adapter in leaving:
+                if not adapter:
+                    for release in self._releases[module]:
+                        release()
             self._move(leaving, HOST)
             self._here -= leaving
             release_gpu_cache(self.device)
@@ -83,9 +85,10 @@ class Residence:
     @torch.inference_mode(False)
     @torch.no_grad()
     def _move(self, parts: Iterable[Part], device: torch.device) -> None:
-        """In place: whoever holds a parameter holds it still."""
-        for module in (module for part in parts for module in self._modules[part]):
-            module._apply(lambda tensor: tensor.to(device), recurse=False)
+        """Move the parts in place: whoever holds a parameter holds it still."""
+        for part in parts:
+            for module in self._modules[part]:
+                module._apply(lambda tensor: tensor.to(device), recurse=False)
 
 
 def _select_nothing() -> None:

@@ -239,12 +239,17 @@ class Curves:
         return {"axes": axes, "series": {name: _span_means(rows, spans, name) for name in shown}}
 
     def spent_by_row(self) -> list[Values]:
-        """For each row what had been spent after it, by the name of the axis."""
-        found = []
-        for at, (row, sums) in enumerate(zip(self.rows, self._running_sums(), strict=True)):
-            own = {name: value for name, value in sums.items() if not name.startswith("trained/")}
-            found.append({"batches": at + 1.0, **({"tokens": row["tokens"]} if "tokens" in row else {}), **own})
-        return found
+        """The amounts that had been spent after each row, by the name of the axis."""
+        spent_by_row = []
+        for batches, (row, sums) in enumerate(zip(self.rows, self._running_sums(), strict=True), start=1):
+            spent = {"batches": float(batches)}
+            if "tokens" in row:
+                spent["tokens"] = row["tokens"]
+            for name, value in sums.items():
+                if not name.startswith("trained/"):
+                    spent[name] = value
+            spent_by_row.append(spent)
+        return spent_by_row
 
     def spent_at_steps(self, steps: Sequence[float]) -> list[Values]:
         """The same after each of these steps; step −1 is the start."""

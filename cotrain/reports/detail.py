@@ -67,7 +67,9 @@ def objectives_in_phase(recipe: Json, phase: str) -> dict[str, Json] | None:
     settings = _nested_mapping(recipe, "settings")
     phases = _nested_mapping(settings, "schedule").get("phases")
     objectives = _nested_mapping(settings, "objectives")
-    for saved_phase in phases if isinstance(phases, list) else ():
+    if not isinstance(phases, list):
+        return None
+    for saved_phase in phases:
         names = saved_phase.get("objectives") if isinstance(saved_phase, dict) else None
         if isinstance(names, list) and saved_phase.get("name") == phase:
             return {name: objectives[name] for name in names if isinstance(objectives.get(name), dict)}
@@ -77,7 +79,10 @@ def objectives_in_phase(recipe: Json, phase: str) -> dict[str, Json] | None:
 def _roles_of_objective(objective: Json) -> Sequence[str]:
     role = objective.get("role")
     extra = objective.get("extra_roles")
-    return [*(role if isinstance(role, list) else [str(role)]), *(extra if isinstance(extra, list) else [])]
+    roles = list(role) if isinstance(role, list) else [str(role)]
+    if isinstance(extra, list):
+        roles += extra
+    return roles
 
 
 def _rounded_or_none(value: float) -> float | None:

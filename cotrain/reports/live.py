@@ -282,9 +282,11 @@ def _evaluation_line(row: Mapping[str, Any]) -> str:
     """The headlines of every role side by side: ``solver pass@1 50.0 %, greedy accuracy 48.0 %, …; verifier …``."""
     roles: dict[str, list[str]] = {}
     for key in row:
-        prefix, role, name = (*key.split("/"), "", "")[:3]
-        if prefix == "eval" and key.count("/") == 2 and is_headline(name, FIRST):
-            roles.setdefault(role, []).append(name)
+        parts = key.split("/")
+        if len(parts) == 3:
+            prefix, role, name = parts
+            if prefix == "eval" and is_headline(name, FIRST):
+                roles.setdefault(role, []).append(name)
     role_texts = []
     for role in display_order(roles):
         shares = {name: _share_text(row[f"eval/{role}/{name}"]) for name in sorted(roles[role], key=table_rank)}
@@ -300,8 +302,11 @@ def _reward_keys(row: Mapping[str, Any], role: str) -> list[str]:
 
 def _reward_with_share(row: Mapping[str, Any], key: str) -> str:
     """A mean reward, and of how many where others were given none."""
+    text = _plain_text(row[key])
     share = _share_text(row.get(f"{key}/given"))
-    return _plain_text(row[key]) + (f" for {share} of them" if share else "")
+    if share:
+        text += f" for {share} of them"
+    return text
 
 
 def _progress_bar(share: float, width: int = 20) -> str:

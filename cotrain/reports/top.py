@@ -105,11 +105,17 @@ def draw_screen(shown: Mapping[str, Any], width: int = COLUMNS) -> Group:
     if not shown["ended"] and share and shown["seconds_a_step"]:
         time_left = f"  {time_text(shown['step'] * (1.0 - share) / share * shown['seconds_a_step'])} left"
     head = f"{escape_terminal(shown['run'], 24)}  step {shown['step']}, {share:.0%} done  {state}{time_left}"
-    facts = [f"{number_text(shown['tokens'], share=False)} tokens" if shown["tokens"] else ""]
-    facts.append(f"{shown['seconds_a_step']:.1f} s a step" if shown["seconds_a_step"] else "")
-    facts.append(f"called right minus right {shown['gap']:+.2f}" if shown["gap"] is not None else "")
+    facts = []
+    if shown["tokens"]:
+        facts.append(f"{number_text(shown['tokens'], share=False)} tokens")
+    if shown["seconds_a_step"]:
+        facts.append(f"{shown['seconds_a_step']:.1f} s a step")
+    if shown["gap"] is not None:
+        facts.append(f"called right minus right {shown['gap']:+.2f}")
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), width=COLUMNS if wide else None)
-    titles = ("role", "what", "now", f"last {TREND}", "")[: None if wide else 3]
+    titles = ["role", "what", "now"]
+    if wide:
+        titles += [f"last {TREND}", ""]
     for title in titles:
         table.add_column(title, justify="right" if title == "now" else "left", no_wrap=True)
     for role in shown["roles"][:ROLES]:
@@ -124,7 +130,8 @@ def draw_screen(shown: Mapping[str, Any], width: int = COLUMNS) -> Group:
             table.add_row(*(Text(escape_terminal(cell, 26), overflow="crop") for cell in cells[: len(titles)]))
     room = LINES - 3 - sum(1 + min(2, len(role["rewards"])) for role in shown["roles"][:ROLES])  # heads, titles, roles
     alarm_lines = _alarm_lines(shown["alarms"], width, room) or [Text("no alarm", style="green")]
-    heads = [Text(head, style="bold"), Text(" · ".join(f for f in facts if f))]
-    for line in heads if wide else ():
-        line.truncate(width)
+    heads = [Text(head, style="bold"), Text(" · ".join(facts))]
+    if wide:
+        for line in heads:
+            line.truncate(width)
     return Group(*heads, table, *alarm_lines)

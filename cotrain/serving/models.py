@@ -170,13 +170,15 @@ class ServedRun:
         renderer = self.renderer_of(model)
         if not isinstance(prompt, str):
             self._check_token_count(model, len(prompt))
-            if (beyond := max(prompt)) >= renderer.vocabulary or (beyond := min(prompt)) < 0:
-                raise BadRequest(f"token {beyond} is outside of the vocabulary of {renderer.vocabulary}", "prompt")
+            for token in (max(prompt), min(prompt)):
+                if not 0 <= token < renderer.vocabulary:
+                    raise BadRequest(f"token {token} is outside of the vocabulary of {renderer.vocabulary}", "prompt")
             return prompt
         self.check_length(model, [prompt], "prompt")
         bos = renderer.tokenizer.bos_token_id
         starts_with_bos = bos is not None and renderer.tokenizer("").input_ids[:1] == [bos]
-        return (*([bos] if starts_with_bos else []), *renderer.encode(prompt))
+        ids = tuple(renderer.encode(prompt))
+        return (bos, *ids) if starts_with_bos else ids
 
     def renderer_of(self, model: ServedModel) -> Renderer:
         renderer = self.trainer.policies[model.policy].renderer
@@ -215,15 +217,15 @@ class ServedRun:
         reply = StreamedReply(self.renderer_of(model), params.stop)
         completion = None
 
-        def read(ids: Sequence[int]) -> None:
-            if (new := reply.read_new_text(ids)) and tell is not None:
+        def read(ids: Sequence[int], final: bool = False) -> None:
+            new = reply.read_new_text(ids, final=final)
+            if new and tell is not None:
                 tell(new)
 
         if params.max_tokens != 0:  # 0: the client wants nothing but the echo
             completion = await (self.engine.watch(request, read) if tell is not None else self.engine.sample(request))
         ids = () if completion is None else completion.token_ids
-        if (new := reply.read_new_text(ids, final=True)) and tell is not None:
-            tell(new)
+        read(ids, final=True)
         if self._record is not None and completion is not None and params.messages:
             self._record.append(self._recorded_row(model, request, params.messages, completion, reply.text))
         return Choice(

@@ -93,8 +93,10 @@ class RunLock:
 def _read_holder(handle: int) -> str:
     """Who wrote into the file that it holds it: "1234 since 2026-01-31 12:00:00"."""
     deadline = time.monotonic() + PATIENCE
-    while not (content := os.pread(handle, 64, 0)).endswith(b"\n") and time.monotonic() < deadline:
+    content = os.pread(handle, 64, 0)
+    while not content.endswith(b"\n") and time.monotonic() < deadline:
         time.sleep(0.01)
+        content = os.pread(handle, 64, 0)
     return content.decode("ascii", "replace").strip() or "unknown"
 
 

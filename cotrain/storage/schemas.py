@@ -91,7 +91,7 @@ def list_of(shape: ShapeCheck) -> ShapeCheck:
             return f"{where or 'it'} is {value!r:.40}, expected a list"
         for index, item in enumerate(value):
             fault = shape(item, f"{where}[{index}]", partial)
-            if fault:
+            if fault is not None:
                 return fault
         return None
 
@@ -116,10 +116,12 @@ def record_of(needed: Mapping[str, ShapeCheck], free: Mapping[str, ShapeCheck] |
             return f"{where or 'it'} is {value!r:.40}, expected an object"
         for key, shape in {**needed, **(free or {})}.items():
             at = f"{where}.{key}".lstrip(".")
-            if key not in value and key in needed and not partial:
+            if key in value:
+                fault = shape(value[key], at, partial)
+                if fault is not None:
+                    return fault
+            elif key in needed and not partial:
                 return f"{at} is missing"
-            if key in value and (fault := shape(value[key], at, partial)) is not None:
-                return fault
         return None
 
     return check

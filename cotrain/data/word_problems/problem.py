@@ -195,7 +195,9 @@ class _Draft:
             return self.add_derived("sum", one, two)
         if a == b:
             raise _Stuck
-        return self.add_derived("difference", *((one, two) if a > b else (two, one)))
+        if a < b:
+            one, two = two, one
+        return self.add_derived("difference", one, two)
 
     def add_step(self, left_over: int) -> None:
         """Add one operation, with ``left_over`` still to come after it."""

@@ -97,11 +97,12 @@ def _filter_program(alone: bool) -> Iterator[bytes]:
     yield from (_instruction(_ANY_BIT, system.CLONE_NEW, 0, 1), no, number)
     yield from _allow_only(SOCKETPAIR[column], (socket.AF_UNIX,), no, number)
     yield from _allow_only(SOCKETPAIR[column], STREAMS, no, number, place=1)
-    own_pid = os.getpid()
-    for numbers in ITSELF.values() if alone else ():
-        yield from _allow_only(numbers[column], (own_pid,), no, number)
-    for numbers in LIMITS.values() if alone else ():
-        yield from _allow_only(numbers[column], (0, own_pid), no, number)
+    if alone:
+        own_pid = os.getpid()
+        for numbers in ITSELF.values():
+            yield from _allow_only(numbers[column], (own_pid,), no, number)
+        for numbers in LIMITS.values():
+            yield from _allow_only(numbers[column], (0, own_pid), no, number)
     yield _instruction(_RETURN, _ALLOW)
 
 
