@@ -171,6 +171,7 @@ def check_rewards(owner: str, rewards: RewardWeights) -> None:
                 "shall be avoided gets a negative reward from the protocol"
             )
         ends += both
+
     if not any(ends):
         raise ConfigError(f"{owner}: all weights of rewards are 0, nothing would be learned; give one of them a weight")
 

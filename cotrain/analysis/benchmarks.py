@@ -152,6 +152,7 @@ def evaluate_suites(
             look = play.how.answer in (None, AUTO)  # where it is named the suite itself shows how well it is read
             answers, _ = choose_answer_overrides(recipe, play.how, device=device, say=say, tasks=tasks, look=look)
             recipe = override(recipe, answers)
+
     recipe = override(recipe, choose_verdict_overrides(recipe, play.how, device=device, say=say, look=False))
     trainer = opening.load_trainer(directory, recipe=recipe, device=device)
     policies = {role: trainer.recipe.policies[spec.policy].model for role, spec in trainer.recipe.roles.items()}
@@ -174,6 +175,7 @@ def evaluate_suites(
             result["templates"] = len(set(question_templates([task.prompt for task in mine if isinstance(task, Task)])))
         results.append(result)
         folder.write(f"suite-{name}.json", results[-1])
+
     for ending in {judge, *(task.grader for mine in items.values() for task in mine if isinstance(task, Task))}:
         if isinstance(ending, AnswerGrader):
             ending.close()
@@ -306,6 +308,7 @@ def play_suite(
                 file.append(row)
             file.sync()
             rows += new
+
     executor.progress = None
     return rows
 
@@ -452,6 +455,7 @@ def score_lines(result: dict[str, Any]) -> list[str]:
         sampling = f"temperature {role_settings['temperature']}, top_p {role_settings['top_p']}"
         limit = f"at most {role_settings['max_tokens']} tokens"
         lines.append(f"  {role}: {role_settings['policy']} ({role_settings['model']}), {sampling}, {limit}")
+
     for key, value in result["figures"].items():
         figure = f"{value['value']:.3f} [{value['low']:.3f}, {value['high']:.3f}]"
         lines.append(f"  {key:40s} {figure:>22s}  n={value['n']}")

@@ -128,6 +128,7 @@ class LintReport:
                     f"    by itself refused by a run, since no row falls to {' and '.join(empty)}: bring more rows, or "
                     "a directory with train.jsonl and test.jsonl"
                 )
+
         if self.code:
             splits = ", ".join(f"{count} {split}" for split, count in self.code["splits"].items())
             out.append(f"tasks of code with unit tests: a run reads them with --tasks {self.code['tasks']}; {splits}")
@@ -205,6 +206,7 @@ def check_file(
             faults += _find_overlaps(questions, Path(other_path), schema)
         faults += _find_unreadable(questions, pool, workers, say)
         answer_counts = {} if answer is None else _check_worked_texts(questions, answer, pool, faults, say)
+
     lengths, histogram = _length_statistics(questions)
     return LintReport(
         path=str(path),
@@ -268,6 +270,7 @@ def _read_questions(path: Path, schema: Schema, *, unanswered: bool) -> tuple[li
             shown = found.prompt
             unread = found.unread
             kind = "problem"
+
         words = words_in(normal_question(asked))
         key = question_key(asked)
         whole = f"{key} {question_key(given)}" if given else key
@@ -325,6 +328,7 @@ def _view_of_labels(path: str | Path, schema: Schema, labelled: str | None) -> d
         source = with_labels(targets, labelled, seed=0)
     except DataError:
         return {}
+
     splits: dict[str, int | str] = {}
     for split in (*SPLITS, UNLABELLED):
         if has_split(source, split):
@@ -373,6 +377,7 @@ def _check_worked_texts(
             unread.append(f"row {question.number}: {solution.reason}: …{' '.join(question.worked.split())[-80:]!r}")
         elif question.answer is not None and not _same_answer(solution.answer, question.answer, pool):
             wrong.append(f"row {question.number}: {solution.answer!r}, gold {question.answer!r}"[:200])
+
     faults.append(
         DataFault(level="warning", kind="unread", meaning=f"--answer {answer} finds no answer", where=tuple(unread))
     )
@@ -465,6 +470,7 @@ def _find_unreadable(
         for grade in threads.map(lambda gold: pool.grade(gold, "0"), rows):
             grades.append(grade)
             pace.add()
+
     where: dict[str, list[tuple[int, str]]] = {}
     for (gold, numbers), grade in zip(rows.items(), grades, strict=True):
         if grade.value is None:

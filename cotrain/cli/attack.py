@@ -123,6 +123,7 @@ def xplay(argv: Sequence[str]) -> int:
 
         result = cross.xplay(arguments.directories, role=arguments.role, **sampling, **common)
         lines = cross.lines_of(result)
+
     if arguments.json:
         print(json_text(result))
     else:

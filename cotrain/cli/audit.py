@@ -53,6 +53,7 @@ def _options_of(arguments: argparse.Namespace) -> AuditOptions:
         value = getattr(arguments, flag[2:].replace("-", "_"))
         if value is not None:
             named[field] = value
+
     if arguments.out is not None and Path(arguments.out).exists() and any(Path(arguments.out).iterdir()):
         raise ConfigError(f"--out: {arguments.out} is not empty; name a new directory")
     for flag in ("question_column", "answer_column"):

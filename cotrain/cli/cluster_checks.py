@@ -59,6 +59,7 @@ def check_cluster(backend: MultiProcessBackend, recipe: Any) -> list[str]:
         if process.gpus:
             kind = "learner" if process.what.startswith("the learners") else "engine"
             wanted_gpus.append((kind, process.gpus))
+
     ray_nodes.await_gpus(wanted_gpus, f"at {cluster.address}")
     engine = cluster.pythons.get("VllmHost") if backend.kind == "vllm" else None
     hosts = [process for process in estimate.processes if process.memory]

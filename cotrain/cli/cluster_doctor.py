@@ -92,6 +92,7 @@ def try_publishing(cluster: Cluster, launcher: RayLauncher, model: str, device: 
             return 1
         finally:
             asyncio.run(backend.close())
+
         print(f"publishing    {what} arrive: {arrivals_text(backend.arrivals)}")
     return 0
 

@@ -76,6 +76,7 @@ def examine_installation(models: Sequence[str] = ()) -> int:
         size = f"{about['parameters']:,} parameters"
         weights = about["sha256"][:12]
         print(f"model         {name}: {about['class']}, {size}, sha256 {weights}…")
+
     if elsewhere:
         print(f"not here      {', '.join(elsewhere)}; {how_to_get(elsewhere[-1])}")
     return 1 if found["missing"] else 0

@@ -40,6 +40,7 @@ def dry_run(
             check_decoding(recipe)
     else:
         estimate = estimate_processes(backend, recipe)
+
     saved = recipe_json(
         recipe,
         checkpoint_every=arguments.checkpoint_every,
@@ -53,6 +54,7 @@ def dry_run(
             shown["plan"] = plan_json(*plans)
         print(json_text(shown))
         return 0
+
     if plans:
         notes = [*notes, *plan_lines(*plans)]
     print_lines(flags)

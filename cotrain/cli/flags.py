@@ -361,6 +361,7 @@ def add_parameters(
             rules |= {"type": TYPES[kind], "metavar": METAVARS[kind]}
         else:
             continue
+
         try:
             action = parser.add_argument(flag, **rules)
         except argparse.ArgumentError as error:
@@ -374,6 +375,7 @@ def add_parameters(
             else:
                 default_text = typed_words(default)
             action.help = f"(default: {default_text.replace('%', '%%')})"
+
         text = (about or {}).get(name, "").replace("%", "%%")
         action.help = f"{text} {action.help or ''}".strip()
         names.append(name)

@@ -67,6 +67,7 @@ def run(argv: Sequence[str]) -> int:
         words += smoke_words(
             build, parser, names, argv, lambda parsed, arguments: _make_recipe(build, target, parsed, arguments)
         )
+
     words += argv
     parsed = parser.parse_strictly(words, lambda flag, value: _variant_meant(target, value))
     typed = typed_flags(words, parser)
@@ -109,6 +110,7 @@ def run(argv: Sequence[str]) -> int:
 
         recipe, more = fit_to_memory(recipe, device)
         notes += more
+
     if parsed.dry_run:
         from cotrain.runs.fitting import with_packing
 
@@ -122,6 +124,7 @@ def run(argv: Sequence[str]) -> int:
 
         notes = [*plan_lines(recipe), *notes]
         return dry_run(recipe, parsed, backend, config_lines(target, parser, parsed), notes)
+
     trackers = _checked_trackers(parsed.tracker)
     with cluster_notes_of(backend, recipe) as cluster_notes:
         recipe = with_answer_formats(recipe, parsed)

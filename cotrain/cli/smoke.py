@@ -51,6 +51,7 @@ def smoke_words(
         schedule = build(**{n: v for n, v in given.items() if n not in ("labelled", "ramp")}).schedule
     except ConfigError:
         schedule = make_with_data(parsed, given).schedule
+
     warmup = schedule.warmup if "warmup" in typed_flags(words, parser) else [(n, 1) for n, _ in schedule.warmup]
     if list(schedule.warmup) != list(warmup):
         shorter.append(f"--set=schedule.warmup={json.dumps(warmup)}")

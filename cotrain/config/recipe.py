@@ -202,6 +202,7 @@ def check_recipe(recipe: Recipe) -> None:
         for policy in filter(None, (implied.policy, implied.reference)):
             _check_known("policy", policy, recipe.policies, "evaluation, implied")
             used.add(policy)
+
     for name, objective in recipe.objectives.items():
         used |= _check_objective(recipe, name, objective)
     for role, policy in recipe.evaluation.frozen_roles.items():
@@ -225,6 +226,7 @@ def check_recipe(recipe: Recipe) -> None:
             _check_known("store", name, recipe.stores, f"phase {phase.name!r}")
         passed = {name: recipe.stores[name] for name in phase.stores}
         check_protocol(f"phase {phase.name!r}", phase.protocol, passed, unnamed=recipe.stores.keys())
+
     for name, store in recipe.stores.items():
         if not callable(getattr(store, "with_episodes", None)):
             found = type(store).__name__
@@ -332,6 +334,7 @@ def _check_signals(recipe: Recipe, name: str, objective: Objective) -> None:
             )
         for role in objective.roles:
             given_signals += declared.signals_for(role)
+
     for signal in reads:
         if signal in given_signals:
             continue
@@ -460,6 +463,7 @@ def check_due(recipe: Recipe) -> None:
             instead = f"phase {phase_name!r} no in_turn"
         else:
             continue
+
         otherwise = f", or --set {cap_path(name, objective)}=2" if needs.on_policy else ""
         raise ConfigError(
             f"objective {name!r} has a loss without a ratio, which holds for one update of a batch, found {found}; "

@@ -123,6 +123,7 @@ class Schedule:
                     if now and last and now.isdisjoint(last):
                         changed.append(policy)
                 return changed
+
             trained_last |= trained_now
             stage_start += length
         return []

@@ -110,6 +110,7 @@ def check_protocol(
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # a callable that does not say
         return
+
     positional = [
         parameter
         for parameter in parameters
@@ -216,6 +217,7 @@ def fits_hint(value: Any, hint: Any) -> bool:
         if len(inner) == 2 and inner[1] is Ellipsis:
             return all(fits_hint(one, inner[0]) for one in value)
         return len(value) == len(inner) and all(map(fits_hint, value, inner))
+
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if hint is int:

@@ -105,6 +105,7 @@ def read_toml(path: Path) -> dict[str, Any]:
                 if isinstance(inside, dict | list) or _check_file_size(path, inside_name, inside):
                     deeper.append((inside_name, inside))
         level = deeper
+
     if level:
         raise DataError(f"{path}: nested too deeply; expected at most {DEEPEST} tables inside each other")
     return table

@@ -105,6 +105,7 @@ def _fit_json(value: Any, kind: Any) -> Any:
             if fitted is not _NONE:
                 return fitted
         return _NONE
+
     if kind in (None, type(None)):
         return None if value is None else _NONE
     if shape in (list, tuple):
@@ -116,6 +117,7 @@ def _fit_json(value: Any, kind: Any) -> Any:
             if any(item is problem for item in items):
                 return problem
         return items
+
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
         return value if abs(value) <= LARGEST else _ENDLESS
     if kind is int and type(value) is int:

@@ -230,6 +230,7 @@ def _imports_of(code: CodeFile) -> set[Path]:
         tree = ast.parse(code.text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # whoever loads it says what is wrong
         return set()
+
     folders = [code.path.parent, *_import_folders()]
     found: set[Path] = set()
     for node in ast.walk(tree):

@@ -327,6 +327,7 @@ def _secure_stream(stream: TextIO | None, number: int, name: str) -> TextIO:
             os.dup2(handle, number)
             os.close(handle)
         return open(number, "w", encoding="utf-8", errors=ERRORS, closefd=False)
+
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     stream.flush()

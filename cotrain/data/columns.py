@@ -472,6 +472,7 @@ def field_of(row: dict[str, Any], columns: str, where: str, *, numbers: bool) ->
             texts = [_column_text(row, name, where, numbers=numbers) for name in names]
             gap = "\n\n" if choice in USUAL_NAMES else " "
             return "+".join(names), gap.join(texts)
+
     first = plain_name(columns)
     guessed = next((name[1:] for name in USUAL_NAMES if name in columns), None)
     there = [*row, *_paths_in(row)]

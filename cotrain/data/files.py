@@ -135,6 +135,7 @@ class JsonlTasks:
             name = part_of(file) if file.parent == place else f"{file.parent.name}/"
             if file not in read:
                 others.setdefault(name, []).append(file)
+
         texts = []
         for name, files in others.items():
             if len(files) == 1 and not name.endswith("/"):
@@ -303,6 +304,7 @@ def arrange_splits(parts: Mapping[str, Sequence[T]], question: Callable[[T], str
         for row in rows:
             splits[split_of(question(row))].append(row)
         return {split: tuple(rows) for split, rows in splits.items()}
+
     test = {normal_question(question(row)) for row in parts["test"]}
     if "validation" in parts:
         held_out = test | {normal_question(question(row)) for row in parts["validation"]}

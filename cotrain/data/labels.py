@@ -60,6 +60,7 @@ class PartlyLabelled:
             source = self._source_of(split)
             task = source.get(split, index)
             return replace(task, id=f"labelled-{task.id}") if source is self.easier else task  # of one name, perhaps
+
         if split == "train":
             return self.targets.get("train", self._permuted_place(index))
         if split == UNLABELLED:
@@ -194,6 +195,7 @@ def with_labels(targets: TaskSource, labelled: str, seed: int) -> TaskSource:
         file = spec.lower().endswith(DATA_ENDINGS)
         easier = problem_source("jsonl" if file else spec, spec if file else None)
         return PartlyLabelled(targets=targets, easier=easier, seed=seed)
+
     train_size = targets.size("train")
     if spec.endswith("%") and train_size is None:
         raise ConfigError(

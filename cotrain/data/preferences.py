@@ -218,6 +218,7 @@ def read_pair(row: dict[str, Any], where: str) -> ChatRow:
             raise DataError(f"{where}: no field {name!r}{hint} (there are: {there}); expected {LAYOUT}")
         _check_reply_marks(row[name], f"{where}, field {name!r}")
         replies[name] = _parse_text(row[name], f"{where}, field {name!r}")
+
     chosen, rejected = replies.values()
     prompt = _prompt_of(row, where, (*PROMPTS, "conversations"))
     if isinstance(chosen, str) and isinstance(rejected, str):

@@ -27,6 +27,7 @@ def paper_of(*, before: str, tests: str, solution: str) -> str:
         defined = used - set(vars(builtins))
     else:
         defined = {name for statement in reference for name in _names_defined(statement)}
+
     imports = [
         ast.unparse(s) for s in reference if isinstance(s, ast.Import | ast.ImportFrom) and used & _names_imported(s)
     ]

@@ -244,6 +244,7 @@ def suite_tasks(
             tested = [parts["test"]] if "test" in parts else parts.values()
             for part in tested:
                 found += part
+
     note = columns_note(count_columns(problem.unread for problem in found))
     if note:
         say(f"note: suite {kind}: {note}")
@@ -293,6 +294,7 @@ def read_problems(
         splits = {split: tuple(members) for split, members in problems_by_split.items()}
     else:
         splits = arrange_splits(_own_parts(path, parts, problems), _asked_in)
+
     if not splits["train"]:
         raise DataError(f"{path}: no row falls into the training split; expected all rows of {kind}, or at least 20")
     left_out = 0 if is_published else len(problems) - sum(map(len, splits.values()))

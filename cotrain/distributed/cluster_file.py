@@ -99,6 +99,7 @@ def read_cluster_file(target: str) -> Cluster:
         (engine, ("replicas", "gpus", "python", "cache_mb", "context", "rows")),
     ):
         table.check_unknown(known)
+
     tables = learner.subtables()
     learner.check_unknown(("gpus", *tables))
     learners = {name: _own_learners(table) for name, table in tables.items()}
@@ -157,6 +158,7 @@ def check_world(cluster: Cluster, device: str, world: int) -> None:
                 "ranks; give fewer, or more `cpus`"
             )
         _check_rank_gpus(f"[{table}] world = {own.world}", own.world, device, own.gpus, table)
+
     _check_gpus(cluster, gpus_wanted(cluster, world))
 
 

@@ -50,6 +50,7 @@ def _whole_memory(device: str, limits: Sequence[tuple[str, str]]) -> Memory | No
         except (OSError, ValueError, AttributeError):
             return None
         memory = Memory(total=bytes_in_all, available=bytes_in_all)
+
     for limit, used in limits:
         try:
             most = float(Path(limit).read_text(encoding="ascii"))

@@ -363,6 +363,7 @@ def check_device(name: str, flag: str = "--device") -> None:
     except RuntimeError:
         kind = ""
         index = 0
+
     if kind not in DEVICE_KINDS:
         raise ConfigError(f"{flag} {name!r}: expected auto, cpu, cuda, cuda:N or mps")
     if kind == "cuda" and not torch.cuda.is_available():

@@ -128,6 +128,7 @@ class MultiProcessBackend:
                 self._handles[name] = handle
             else:
                 self._handles[name] = outside.get_handle(name)
+
         self.engine = route_policies(self._handles, self._engine)
         try:
             for group in dict.fromkeys(place.policies for place in self._places if place.tested):

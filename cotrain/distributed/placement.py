@@ -70,12 +70,14 @@ class VllmPlacement:
                 )
             if spec.speaks and device == "cpu":
                 check_heads(name, spec)
+
         places = []
         for names in self.group_by_weights(policies):
             group = {name: policies[name] for name in names}
             what = f"the engine's process of {' and '.join(names)}"
             settings = (group, self.settings, device, threads)
             places.append(EnginePlacement(what=what, host=VllmHost, policies=names, settings=settings, tested=True))
+
         scoring = {name: spec for name, spec in policies.items() if spec.scores}
         if scoring:
             rest = one_local_engine(scoring, seed, device, threads)[0]

@@ -209,6 +209,7 @@ def start_ray(cluster: Cluster) -> bool:
     else:
         check_address(cluster.address)
         check_token(cluster.address)
+
     log_options: dict[str, Any] = {
         "log_to_driver": False,
         "logging_level": logging.DEBUG if shows_all() else logging.ERROR,

@@ -166,6 +166,7 @@ class EngineProcess:
                 future.set_exception(result.error)
             elif result.completion is not None:
                 future.set_result(result.completion)
+
         self.pause = bool(self._held) and not results and bool(self._open)
         return bool(results)
 
@@ -300,11 +301,13 @@ class HostedEngines:
                 started.append((engine, begin(engine)))
             except EngineLost as error:
                 lost = error
+
         for engine, reference in started:
             try:
                 answers.append(end(engine, reference))
             except EngineLost as error:
                 lost = error
+
         if lost is not None:
             raise lost
         return answers

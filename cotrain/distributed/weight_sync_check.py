@@ -113,6 +113,7 @@ def _check_changed_weights(
     finally:
         handle.load(state, old_tensors)
         publish(handle.name, version)
+
     checks = []
     for engine, (old, before), (new, learner_logprobs, other_distances) in zip(engines, starts, perturbed, strict=True):
         after = _mean_distance(_engine_logprobs(new), learner_logprobs)

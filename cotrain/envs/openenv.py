@@ -139,6 +139,7 @@ class OpenEnvTasks:
             return Grade(value=None, reason="timeout")
         except Exception:  # noqa: BLE001  of the client, the network or the server: no verdict on the answer
             return Grade(value=None, reason="environment failed")
+
         if not math.isfinite(reward):
             return Grade(value=None, reason="reward not finite")
         return Grade(value=reward >= self._limits[1])

@@ -130,6 +130,7 @@ def free_solution(text: str, answer: str, steps: str | None = None) -> Solution 
     else:
         raw_answer = answer_reader(answer)(spoken)
         body = spoken
+
     said = _without_marks(raw_answer or "")
     if not said:
         return ParseFailure(reason="no answer")
@@ -270,6 +271,7 @@ def _sentence_answer(sentence: str) -> str:
         if number and re.fullmatch(r"[\s\w,.!°'()-]*", rest) and not re.match(r"\w|\s[+*/^-]", rest) and not several:
             return number[0]
         return sentence
+
     if sentence.startswith("not ") or "otherwise" in sentence:
         return sentence
     short = _REASON.split(sentence, maxsplit=1)[0]
@@ -346,6 +348,7 @@ def last_boxed(text: str) -> str | None:
             start = open_braces.pop()
             if start in starts and _VISIBLE.search(text, start + 1, mark.start()):
                 ends[start] = mark.start()
+
     if not ends:
         return next((box[2] for box in reversed(boxes) if box[2]), None)
     joined = [max(ends)]

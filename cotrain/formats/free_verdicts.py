@@ -247,6 +247,7 @@ def _read_words(text: str, count: int | None) -> Review | Verdict | ParseFailure
         if count is None:
             return _answer_verdict(span, meaning)
         return _make_review([bool(step.verdict) for step in steps], meaning, span)
+
     no_steps = bool(count) and not steps
     bad_steps = not (counted and in_order and all_said)
     return _verdict_failure(reason, (meaning is None) + no_steps + bad_steps)
@@ -273,6 +274,7 @@ def _steps_of(text: str, ends: Sequence[re.Match[str]]) -> list[_StepLine]:
         goes_on = int(match["k"]) == (int(marks[-1]["k"]) if marks else 0) + 1
         if goes_on or _heads_a_step(match):
             marks.append(match)
+
     edges = [*(mark.start() for mark in marks[1:]), stop]
     steps = list[_StepLine]()
     for mark, end in zip(marks, edges, strict=False):
@@ -355,6 +357,7 @@ def _read_boxed(text: str, boxes: Sequence[re.Match[str]], count: int | None) ->
         verdict = verdict_of(match[1])
         if verdict is not None:
             verdict_boxes.append((match, verdict))
+
     if not verdict_boxes:
         return _verdict_failure("bad final verdict" if boxes else "no final verdict", 2 if count else 1)
     last, final = verdict_boxes[-1]

@@ -230,9 +230,11 @@ def _scan_blocks(text: str, names: Sequence[str]) -> _BlockScan:
             blocks.append((name, Span(start=since, end=at, text=text[since:at])))
         else:
             broken = broken or f"unclosed {inside}"
+
         inside = name if opens else None
         at += len(tag)
         since = at
+
     if inside is not None:
         broken = broken or f"unclosed {inside}"
     else:

@@ -63,6 +63,7 @@ def steps_in(text: str, kind: str) -> tuple[Span, ...]:
             line = text[line_start:line_end]
             for start, end in _stretches_between(line, _sentence_ends(line)):
                 ranges.append((line_start + start, line_start + end))
+
     spans = [_trim_span(text, start, end) for start, end in ranges]
     return tuple(span for span in spans if span is not None)
 

@@ -81,6 +81,7 @@ class AnswerProgram:
         except BaseException as error:  # noqa: BLE001  whatever the program does is its verdict
             self._channel.send({"raises": encode_exception(error)})
             return
+
         while True:
             self._channel.send(self.perform_request(self._channel.receive()))
 

@@ -59,6 +59,7 @@ def _are_apart(gold: Any, answer: Any, part: float = 0.0) -> bool:
         or isinstance(answer, Symbol)
     ):
         return False
+
     precision = iv.prec
     iv.prec = PRECISION
     try:

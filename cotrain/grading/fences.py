@@ -60,6 +60,7 @@ def program_of(text: str, entry: str = "") -> str | None:
     elif fenced and entry and not any(defines_name(block, entry) for block in blocks):
         before = reply[: fenced[0][0]].strip("\n")
         blocks = [before] if defines_name(before, entry) and is_python(before) else blocks
+
     blocks = [_dedent_block(block, entry) for block in blocks if block.strip()]
     defining = [block for block in blocks if defines_name(block, entry)]
     sound = [block for block in defining if is_python(block)]

@@ -69,6 +69,7 @@ def main(memory_bytes: int, loader: str, *argument: str) -> None:
     except ImportError as error:
         _send_reply(replies, {"ready": False, "error": str(error)})
         return
+
     tempfile.gettempdir()  # found by writing a file, which is not possible any more after this
     _set_soft_limit("AS", memory_bytes)
     _set_soft_limit("FSIZE", 0)
@@ -96,6 +97,7 @@ def main(memory_bytes: int, loader: str, *argument: str) -> None:
             and LESSON_S[0] < reply["spent_s"] < LESSON_S[1]
         ):
             lessons.append((request["gold"], request["answer"]))
+
         if failed:
             fork.kill()
             fork = None
@@ -103,6 +105,7 @@ def main(memory_bytes: int, loader: str, *argument: str) -> None:
         while failed and lessons:
             judging.judge(*lessons.popleft())
             learned += 1
+
     if fork is not None:
         fork.kill()
 
@@ -146,6 +149,7 @@ class _Fork:
                         _send_reply(replies, _grade_line(judging, line))
             finally:
                 os._exit(0)
+
         os.close(requests)
         os.close(say)
         self._ask = ask
@@ -160,6 +164,7 @@ class _Fork:
                 requests.write(line)
         except OSError:
             return "grader died"
+
         if not select.select([self._said], [], [], max(PATIENCE * deadline_s, self._least_patience_s))[0]:
             return "timeout"
         if raw_reply := os.read(self._said, 1 << 16):  # one short line
@@ -168,6 +173,7 @@ class _Fork:
                 if isinstance(reply, dict):
                     return reply
             return "grader died"
+
         for _ in range(20):  # it has ended, or closed its files and goes on
             ended_pid, status = os.waitpid(self.pid, os.WNOHANG)
             if ended_pid:

@@ -129,6 +129,7 @@ def _next_alternative(tokens: Any) -> int | None:
         if depth <= 0:
             break
         ahead += 1
+
     if ahead == 2 and not (depth == 0 and token.text.isalnum()):
         return None
     behind = tokens.LT(ahead + 1)

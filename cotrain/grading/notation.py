@@ -217,6 +217,7 @@ def _write_calls(text: str) -> str:
             open_.append(at)
         elif char in ")}" and open_ and text[open_[-1]] == ("(" if char == ")" else "{"):
             closings[open_.pop()] = at
+
     changes = {}
     for call in calls:
         name = call[1] or call[2]
@@ -225,6 +226,7 @@ def _write_calls(text: str) -> str:
             before, after = _OPEN_CLOSE.get(name) or (f"\\{name}{{", "}")
             changes[call.start()] = (call.end(), before)
             changes[closings[last]] = (closings[last] + 1, after)
+
     parts = []
     at = 0
     for start in sorted(changes):

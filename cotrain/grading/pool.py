@@ -294,6 +294,7 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
         fraction = isinstance(value, Fraction), isinstance(answer_value, Fraction)
         if fraction[0] == fraction[1] or abs(Fraction(value) - Fraction(answer_value)) > APART:
             return Grade(value=False)  # a rounded decimal may be near enough to a fraction
+
     if by == 1:
         return write_both_signs(right.tex), write_both_signs(answer_read.tex)
     amount = answer_read.tex.rpartition("=")[2]  # of v = 36 km/h
@@ -374,6 +375,7 @@ def _unwrap_answer(text: str) -> str:
                     continue
                 if left not in inside or left[-1] == "{":
                     text = inside
+
         if text == before:
             break
     return text

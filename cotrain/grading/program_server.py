@@ -61,6 +61,7 @@ def main(memory: int, kind: str, loader: str) -> None:
     except OSError as error:
         _send_message(replies, {"ready": False, "error": str(error.strerror or error)})
         return
+
     gc.freeze()  # a collection in a fork would copy every page that it looks at
     failures = 0
     greeted = False
@@ -76,6 +77,7 @@ def main(memory: int, kind: str, loader: str) -> None:
         except EOFError:
             request = None
             failures = failures + 1
+
         if request == OVER:
             sitting.end_exam()
             return
@@ -178,6 +180,7 @@ def _run_examiner(cell: Cell, exam: Exam, number: int, to: int) -> None:
             first = channel.receive().get("gives")
         except ChannelClosed:
             first = "its process ended"
+
         if first != "ready":
             _send_message(to, {"error": str(first)})
             return
@@ -189,6 +192,7 @@ def _run_examiner(cell: Cell, exam: Exam, number: int, to: int) -> None:
                 _send_message(to, OVER)
                 return
             line += part
+
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # tests that read find nothing
         request = json.loads(line)
         _send_message(to, {"id": request["id"], "deadline_s": request["deadline_s"]})

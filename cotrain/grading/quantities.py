@@ -220,6 +220,7 @@ def _parse_measure(phrase: str) -> Unit | None:
                 return None
             factor = _add_powers(last, ahead * sign, powers, factor)
             ahead = 1
+
     if at < len(phrase) or not powers:
         return None
     return Unit(dimensions=tuple(sorted((name, n) for name, n in powers.items() if n)), factor=factor)
@@ -418,6 +419,7 @@ def _with_unit(tex: str) -> Quantity:
             return Quantity(tex=tex)
         body = body[:-1].rstrip() if body.endswith("^") else _DEGREES.sub("", body)
         return _scaled_quantity(body, unit_text, tex)
+
     if (match := _WORDS_BEHIND.search(tex)) and match[1].count("(") == match[1].count(")"):
         body = tex[: match.start()]
         unit_text = match[1]
@@ -432,6 +434,7 @@ def _with_unit(tex: str) -> Quantity:
             and not _SENTENCE.search(body)
         ):
             return _measured_quantity(body, unit)
+
     if (
         (match := _ATTACHED.search(tex))
         and (unit := _parse_measure(match[1])) is not None

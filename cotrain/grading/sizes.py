@@ -69,6 +69,7 @@ class _SizeReader:
                 counted = False
                 product = None
                 continue
+
             value = self._read_power(counted)
             product = None if product is None or value is None else product * value
         return product
@@ -87,6 +88,7 @@ class _SizeReader:
                     self.large |= value > FACTORIAL
                     value = math.inf if value > 100 else math.gamma(max(value, 0.0) + 1)
                 continue
+
             self._at += 1
             exponent = self._read_power()
             if value is None or exponent is None:
@@ -95,6 +97,7 @@ class _SizeReader:
                 digits = exponent * math.log10(value) if value > 1 else 0.0
                 self.large |= digits > POWER
                 value = 10.0**digits if digits < 300 else math.inf
+
         self._depth -= 1
         return value
 

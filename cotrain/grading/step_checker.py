@@ -123,6 +123,7 @@ class StepChecker:
                 if time.monotonic() > until:
                     raise CheckerFailed("timeout") from None
                 continue
+
             if line is None:
                 raise CheckerFailed("died")
             try:

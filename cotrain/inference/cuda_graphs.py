@@ -63,6 +63,7 @@ def recorder_for(device: torch.device) -> Recorder | None:
                 run()
         finally:
             torch.cuda.set_stream(before)  # which a recording that fails does not
+
         graphs.add(graph)
         return graph.replay
 
@@ -187,6 +188,7 @@ class StaticScheduler(Scheduler):
             self._previous_ids = torch.zeros_like(self._ids)
             self._positions = torch.zeros_like(self._ids)
             self._logits = torch.empty(0)
+
         lines = min(lines_for(count), store.lines)
         columns = min(columns_for(max(self._cache.filled) + steps), store.columns)
         for static in (self._ids, self._previous_ids, self._positions):
@@ -240,6 +242,7 @@ class StaticScheduler(Scheduler):
                 use_cache=True,
                 logits_to_keep=1,
             )
+
         logits = output.logits[:, -1]
         if not len(self._logits):
             self._logits = logits.new_zeros(self._cache.store.lines, logits.shape[1])

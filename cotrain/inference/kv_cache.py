@@ -336,6 +336,7 @@ class SharedPrefixCache(Cache):
             for source, target in zip(new, (keys, values), strict=True):
                 target[tiles, :, : columns.start] = 0
                 target[tiles, :, columns] = source.index_select(0, chosen)
+
         self.lengths += lengths
         self.row_lines += [line for line, size in zip(lines, sizes, strict=True) for _ in range(size)]
         self.tiles += range(first, first + len(sizes))
@@ -361,6 +362,7 @@ class SharedPrefixCache(Cache):
                 lines[key] = line
                 kept.add(line)
             self.row_lines[row] = lines[key]
+
         if not forked:
             return
         targets = range(len(self.starts), len(self.starts) + len(forked))

@@ -110,9 +110,11 @@ class LocalEngine:
                 from cotrain.inference.scoring import ScoringScheduler
 
                 schedulers[name] = ScoringScheduler(name, model, autocast=kind, activate=select)
+
             if name in residences:
                 schedulers[name].takes_turns = True
                 residences[name].on_rest(model, schedulers[name].release)
+
         self._schedulers = dict(sorted(schedulers.items()))
         self._first = {name: scheduler.at_once for name, scheduler in schedulers.items()}
         self._held: frozenset[str] = frozenset()
@@ -151,6 +153,7 @@ class LocalEngine:
                     turn.idle = False
                     turn.finished += [(scheduler, row) for row in scheduler.step(entering)]
                 turn.place += 1
+
             if turn.idle:
                 return False
             if turn.finished:

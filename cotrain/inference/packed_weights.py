@@ -87,6 +87,7 @@ def measure_gain(shapes: Sequence[tuple[int, int]]) -> float:
             layers.append(nn.Linear(width, out, bias=False, device="meta"))  # which draws nothing
             layers[-1].weight = nn.Parameter(torch.full((out, width), 0.01), requires_grad=False)
             numbers += out * width
+
     inputs = {layer.in_features: torch.ones(PROBE_ROWS, layer.in_features) for layer in layers}
     kinds: list[list[Callable[[Tensor], Tensor]]] = [[layer.forward for layer in layers], list(map(_laid_out, layers))]
     seconds: list[list[float]] = [[], []]

@@ -111,6 +111,7 @@ def _prefill_continued(
             all_keys = all_keys.to(dtype)
             all_values = all_values.to(dtype)
         cache.update(all_keys, all_values, layer)
+
     old_positions = torch.arange(old) - hidden_old[:, None]
     key_positions = torch.cat([old_positions, positions], 1).to(device)
     previous = [(0,) * (new - n) + prompt[-n - 1 : -1] for (prompt, _), n in zip(prompts, news, strict=True)]
@@ -179,6 +180,7 @@ def _prefill_families(
             use_cache=True,
             logits_to_keep=last,
         )
+
     longest = max(map(len, tree.places))
     index = torch.tensor([[0] * (longest - len(where)) + where for where in tree.places], device=device)  # [U, L]
     layers = []
@@ -228,6 +230,7 @@ def _masked_forward(
             dtype = next(model.parameters()).dtype
             added = partial(_added_mask, dtype=dtype)
             masks = {name: added(m) for name, m in masks.items()} if isinstance(masks, dict) else added(masks)
+
     with use_attention(config, kind):
         return model(
             input_ids=ids,

@@ -220,6 +220,7 @@ class Scheduler:
             row.entropies = b""
             if row.stop_matcher is not None and row.request.decode is not None:
                 row.stop_matcher = StopMatcher(row.request.sampling.stop, row.request.decode)
+
         counts = self.counts
         self._reset_rows()
         self._kept.clear()
@@ -245,6 +246,7 @@ class Scheduler:
             past = self._kept.find(row.request.continues, row.request.prompt_ids)
             if past is not None:
                 pasts.setdefault(row.request.prompt_ids, past)
+
         tiles: dict[tuple[int, ...], list[list[Row]]] = {}
         for prompt, group in members.items():
             tiles[prompt] = [group[start : start + TILE] for start in range(0, len(group), TILE)]
@@ -270,6 +272,7 @@ class Scheduler:
             index = torch.tensor([i for i, tile in entering for _ in tile], device=self.device)
             self._draw_tokens(part.logits.index_select(0, index), first)
             self.counts.prefill_tokens += part.computed
+
         self.counts.prompt_tokens += sum(len(row.request.prompt_ids) for row in rows)
         self.counts.reused_tokens += sum(len(past.ids) for past in pasts.values())
 
@@ -306,6 +309,7 @@ class Scheduler:
                 use_cache=True,
                 logits_to_keep=1,
             )
+
         cache.cursor += 1
         self.counts.computed_rows += len(speakers)
         return output.logits[:, -1].index_select(0, cache.readers)
@@ -338,6 +342,7 @@ class Scheduler:
             raise ModelError(self._refusal_text(str(error).strip().splitlines()[0])) from error
         finally:
             self._reset_rows()
+
         spread = (expected - expected.mean(-1, keepdim=True)).norm()
         wrong = (decoded - expected).norm() / spread
         narrow = self.autocast is not None or next(self.model.parameters()).dtype.itemsize < 4

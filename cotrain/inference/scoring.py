@@ -107,6 +107,7 @@ class ScoringScheduler:
             scores |= dict(zip(batch, batch_scores, strict=True))
             self.counts.prefill_tokens += sum(map(len, batch))
             prompts = prompts[len(batch) :]
+
         for row in rows:
             row.score = scores[row.request.prompt_ids]
             self.counts.prompt_tokens += len(row.request.prompt_ids)

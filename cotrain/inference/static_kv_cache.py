@@ -94,6 +94,7 @@ class StaticCache(Cache):
             for source, target in zip(new, (keys, values), strict=True):
                 target[lines, :, :width] = source[which, :, columns].transpose(1, 2)
                 target[lines, :, width:] = 0  # what a row before left there: a masked column must hold finite numbers
+
         self.filled += tokens
         self.lengths += tokens
 

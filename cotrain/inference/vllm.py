@@ -329,6 +329,7 @@ class VllmEngine:
             if stopped or output.finished:
                 self._counts[row.request.policy].reused_tokens += output.num_cached_tokens or 0
                 finished.append(self._running.pop(row.number))
+
         seconds = time.perf_counter() - began
         for policy in {row.request.policy for row in running_rows}:
             own = sum(row.request.policy == policy for row in running_rows)

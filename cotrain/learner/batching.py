@@ -161,6 +161,7 @@ def forward_input_of(
         for b, places in enumerate(predicted_from):
             rows += [b] * len(places)
             columns += places
+
     token_temperatures: list[float] = []
     for temperature, places in zip(temperatures, predicted_from, strict=True):
         token_temperatures += [temperature] * len(places)

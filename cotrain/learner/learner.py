@@ -187,6 +187,7 @@ class TorchLearner(PolicyClient):
                 metrics |= self._run_term(planned)
                 if compare_terms and term_index < len(plan) - 1:
                     sums.append(self._copy_gradients())
+
             if compare_terms:
                 names = [planned.term.name for planned in plan]
                 metrics |= _gradient_metrics(names, self.gradient_products(sums))

@@ -129,6 +129,7 @@ class Scorer:
             longest = max(longest, *lengths)
             if len(sequences) > 1:
                 tokens_of_passes.append(sum(lengths))
+
         if not tokens_of_passes:
             raise ConfigError(
                 f"the memory of {self.device} does not hold one sequence of {longest} tokens; set "
@@ -173,6 +174,7 @@ class Scorer:
             self.halve_batches(passes, error)
         else:
             return self.complete_logprobs(results)
+
         release_gpu_cache(self.device)
         return None
 

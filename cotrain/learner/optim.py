@@ -191,6 +191,7 @@ def load_optimizer_tensors(optimizer: Optimizer, model: nn.Module, tensors: Mapp
                 f"the parameter {tuple(parameter.shape)}"
             )
         states.setdefault(name, {})[field] = tensor
+
     for name, state in states.items():
         part, _ = owners[name]
         missing = [field for field in state_fields(part) if field not in state]

@@ -269,6 +269,7 @@ class Monitor:
                 words = _alarm_words(band, series, alarm_before.value)
             self._alarms[place] = dataclasses.replace(alarm_before, last=step, **words)
             return None
+
         alarm = Alarm(
             band=band.name, key=place[1], step=step, last=step, value=value, healthy=band.healthy_text,
             **_alarm_words(band, series, value),
@@ -340,12 +341,14 @@ def with_examples(
             episodes = read_episodes(step)
         except CotrainError:
             continue
+
         traces = []
         for episode in episodes:
             for trace in episode.traces:
                 of_this_role = not name or trace.role == who
                 if of_this_role and band.wrong(trace, name):
                     traces.append(trace)
+
         traces.sort(key=lambda trace: (-_sum_of_rewards(trace, name), trace.address))
         addresses += [str(trace.address) for trace in traces]
         if len(addresses) >= EXAMPLES:

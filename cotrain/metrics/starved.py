@@ -110,6 +110,7 @@ class StarvationMonitor:
         else:
             dropped.clear()
             failures.clear()
+
         for key, value in row.items():
             rest = key.removeprefix(name)
             if rest.startswith(DROPPED) and empty:
@@ -173,18 +174,21 @@ class StarvationMonitor:
                 "or mend its prompt."
             )
             return f"all of them, {times}", "some can be read", advice
+
         if band == "no such signal":
             advice = (
                 f"Objective {name!r} reads {signal!r} and no trace has it: reward it in the protocol, or "
                 "leave it out of rewards."
             )
             return f"given to no trace, {times}", "given to some traces", advice
+
         if band == "no spread":
             advice = (
                 f"Signal {signal!r} has never varied within a group and teaches nothing: check what the "
                 "protocol pays for it."
             )
             return f"the same in every group, {times}", "varies", advice
+
         reasons = self._dropped.get(name, Counter()).most_common()
         left_out = f"; left out: {', '.join(f'{reason} {n}' for reason, n in reasons)}" if reasons else ""
         advice = " ".join(_starved_advice(name, reasons, self._failures.get(name, Counter())))

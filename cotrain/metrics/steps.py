@@ -62,6 +62,7 @@ def role_metrics(episodes: Sequence[Episode], roles: Sequence[str]) -> MetricsRo
             figures = role_figures(sequences, own_trajectories)
             row |= {f"{role}/{name}": value for name, value in figures.items()}
             failures.update(f"{role}: {kind_of_failure(t.failure)}" for t in own_trajectories if t.failure)
+
     for reason, count in sorted(failures.items()):
         row[f"failures/{reason}"] = count
     if broken := sum(e.failure not in (None, TOO_LONG) for e in episodes):
@@ -139,6 +140,7 @@ def accuracy_figures(traces: Sequence[Trace]) -> Figures:
         steps = STEP_OK.of(trace)
         if steps:
             judged.append((trace, steps))
+
     ungraded = sum(t.failure not in (None, BROKEN_OFF) for t in traces)
     nobody_grades = not graded and any(t.failure is None for t in traces)
     if (graded or ungraded) and not nobody_grades:
@@ -234,6 +236,7 @@ def reward_figures(traces: Sequence[Trace]) -> Figures:
             every.setdefault(signal.name, []).append(signal.value)
             if signal.tokens is None:
                 whole.setdefault(signal.name, []).append((signal.value, trace))
+
     for name, values in sorted(every.items()):
         row[f"reward/{name}"] = _mean(values)
     for name, pairs in sorted(whole.items()):

@@ -72,6 +72,7 @@ def solver_scores(rows: Sequence[SampleRow], k: int, *, key: Callable[[str], str
             "won": _winner_is_right(sampled, right),
             "asked": float(k > 0),
         }
+
     named = {"greedy": Share("greedy_right", "greedy")}
     if k:
         named |= {
@@ -79,6 +80,7 @@ def solver_scores(rows: Sequence[SampleRow], k: int, *, key: Callable[[str], str
             f"pass@{k}": Share("any", "asked"),
             f"maj@{k}": Share("vote", "asked"),
         }
+
     if any(row["score"] is not None for row in rows):
         named |= {f"best@{k}": Share("best", "asked"), f"weighted@{k}": Share("weighted", "asked")}
     if any("rating" in row for row in rows):
@@ -108,6 +110,7 @@ def program_scores(rows: Sequence[SampleRow], k: int) -> dict[str, Estimate]:
         passed = {f"pass{j}": pass_at_k(k, sum(right), j) for j in of}
         chosen = {"best": float(best), "won": _winner_is_right(sampled, right), "asked": float(k > 0)}
         counts[i] = _common_counts(problem_rows) | {**chosen, **passed}
+
     named = {"greedy": Share("greedy_right", "greedy")} | {f"pass@{j}": Share(f"pass{j}", "asked") for j in of}
     if any(row["score"] is not None for row in rows):
         named[f"best@{k}"] = Share("best", "asked")
@@ -165,11 +168,13 @@ def processbench_scores(rows: Sequence[SampleRow]) -> dict[str, Estimate]:
         row_counts |= {"parsed": float(row["prediction"] is not None), "all": 1.0}
         place = row["split"], row["problem"]
         counts[place] = sum_counts([counts.get(place, nothing), row_counts])
+
     named: dict[str, Statistic] = {}
     for split, mark in at.items():
         named[f"{split}/error_accuracy"] = error_accuracy(mark)
         named[f"{split}/correct_accuracy"] = correct_accuracy(mark)
         named[f"{split}/f1"] = processbench_f1(mark)
+
     named["average/f1"] = Mean([processbench_f1(mark) for mark in at.values()])
     named["parsed"] = PARSED
     total = sum_counts(counts.values())
@@ -199,6 +204,7 @@ def prmbench_scores(rows: Sequence[SampleRow]) -> dict[str, Estimate]:
         row_counts |= {"parsed": float(row["steps"] is not None), "all": 1.0}
         place = row["split"], row["problem"]
         counts[place] = sum_counts([counts.get(place, nothing), row_counts])
+
     total = sum_counts(counts.values())
     named = dict[str, Statistic]()
     parts = dict[str, float]()
@@ -210,6 +216,7 @@ def prmbench_scores(rows: Sequence[SampleRow]) -> dict[str, Estimate]:
         named[f"{split}/step_accuracy"] = Share(f"{tp} {tn}", f"{tp} {fn} {tn} {fp}")
         for name in ("f1", "negative_f1", "prmscore", "step_accuracy"):
             parts[f"{split}/{name}"] = sum(split in (row["split"], "overall") for row in rows)
+
     named["parsed"] = PARSED
     return _make_figures(dict(enumerate(counts.values())), named, len(rows), parts)
 

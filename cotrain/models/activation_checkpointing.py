@@ -43,6 +43,7 @@ def recompute_layers(model: nn.Module, wanted: bool = True) -> Iterator[None]:
             preserve_rng_state=False,
             context_fn=partial(_pass_contexts, _layer_configs(layer)),
         )
+
     try:
         yield
     finally:

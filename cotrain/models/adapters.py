@@ -245,6 +245,7 @@ def merge_into_base(base: AdapterBase, policy: str) -> PreTrainedModel:
         base.save(policy, folder)
         plain = load_model(base.name, **{**base.loading, "load_in_4bit": False})[0]
         adapted: Any = PeftModel.from_pretrained(plain, folder).eval()
+
     vocabulary = adapted.config.get_text_config().vocab_size
     ids = torch.tensor([[(7 * i + 1) % vocabulary for i in range(PROBED)]])
     expected = adapted(input_ids=ids, use_cache=False).logits

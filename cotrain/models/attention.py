@@ -108,6 +108,7 @@ def _attend_document(
             scale=1.0,
             enable_gqa=shared,
         )[0]
+
     groups = key.shape[0]
     scores = torch.bmm(query.reshape(groups, -1, size), key.transpose(1, 2)).view(heads, length, length)
     weights = scores.add_(hidden[:length, :length]).softmax(-1)

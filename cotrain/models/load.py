@@ -208,6 +208,7 @@ def _read_model(
             output_loading_info=True,
             **special,
         )
+
     missing = sorted(report["missing_keys"]) + sorted(str(key[0]) for key in report["mismatched_keys"])
     foreign = sorted(map(str, report["unexpected_keys"]))
     if missing or foreign:

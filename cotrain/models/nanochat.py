@@ -114,6 +114,7 @@ def _checkpoint_files(source: Path, step: int | None) -> tuple[Path, Path]:
         match = re.fullmatch(r"model_(\d+)\.pt", path.name)
         if match:
             file_by_step[int(match[1])] = path
+
     if not file_by_step:
         raise ModelError(f"{source}: no model_*.pt; expected a directory with checkpoints of nanochat, such as d20")
     if step is not None and step not in file_by_step:
@@ -199,6 +200,7 @@ def weight_names(config: Config) -> dict[str, tuple[str, tuple[int, ...]]]:
                 f"model.layers.{layer}.{new}.weight",
                 shapes.get(old, (wide, wide)),
             )
+
     if not isinstance(config, NanoChatGPTConfig):
         return names
     lengths = {"resid_lambdas": (layers,), "x0_lambdas": (layers,), "smear_gate.weight": (1, SMEAR_GATE)}

@@ -343,6 +343,7 @@ class NanoChatGPTModel(NanoChatGPTPreTrainedModel):
             )
             if i == len(self.layers) // 2:
                 middle = x
+
         x = normalise(x - self.backout_lambda * middle)
         outputs: dict[str, Any] = {_CACHE_FIELD: cache}
         if kwargs.get("output_hidden_states"):

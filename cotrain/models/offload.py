@@ -80,6 +80,7 @@ class Residence:
             self._here |= parts
             self._move(coming, self.device)
             self._awake = policy
+
         select()
 
     @torch.inference_mode(False)

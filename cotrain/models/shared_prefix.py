@@ -130,6 +130,7 @@ class _AttendPieces(torch.autograd.Function):
                     out[:, start:end] = torch.bmm(weights, mixed[:, :width]).view(groups, -1, repeat, size)
                     if kept is not None:
                         kept.append(weights)
+
         ctx.save_for_backward(all_queries, both, *(kept or ()))
         ctx.pieces = pieces
         ctx.kept = kept is not None
@@ -163,12 +164,14 @@ class _AttendPieces(torch.autograd.Function):
                 query_gradient[:, start:end] = torch.bmm(to_scores, seen[:, :width]).view(groups, -1, repeat, size)
                 to_seen[:, :width] += torch.bmm(to_scores.transpose(1, 2), queries.reshape(groups, -1, size))
                 to_mixed[:, :width] += torch.bmm(weights.transpose(1, 2), block_gradient)
+
             before = piece.beginning
             both_gradient[:, piece.start : piece.end] = to_visible[:, before:]  # its own, which later ones add to
             place = 0
             for start, end in piece.seen:
                 both_gradient[:, start:end] += to_visible[:, place : place + end - start]
                 place += end - start
+
         key_gradient, value_gradient = both_gradient.chunk(2)
         return query_gradient, key_gradient, value_gradient, None, None
 

@@ -75,6 +75,7 @@ def model_size(name: str | os.PathLike[str], *, trust_remote_code: bool = False)
         where = _small_files(str(resolved))
         shapes = _hub_shapes(str(resolved))
         check_config(read_object(where / "config.json", label), [key for _, key in shapes], label)
+
     with report_model_errors(label, "config.json "):
         config: Any = AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code).get_text_config()
     parameters = sum(math.prod(shape) for shape, _ in shapes)

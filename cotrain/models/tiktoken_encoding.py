@@ -83,6 +83,7 @@ def _fast_tokenizer(ranks: dict[bytes, int], special: dict[str, int], pattern: s
             right = token[cut:]
             if left in ranks and right in ranks:
                 merges.append((spelled[left], spelled[right]))
+
     vocabulary = {spelled[token]: rank for token, rank in ranks.items()}
     core = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=True))
     try:

@@ -61,6 +61,7 @@ def comparison_markdown(compare: Mapping[str, Any], pictures: Sequence[str]) -> 
                 f"## {budget_words[:1].upper()}{budget_words[1:]}, on {where}",
                 _figures_table(rows_at_budget, roles),
             ]
+
     needed = table_section("Needed to reach a level", needed_cells(runs, budgets))
     parts += [*needed[:1], NEEDED_LEAD, *needed[1:]] if needed else []
     for whose, cells in verdict_cells(rows):

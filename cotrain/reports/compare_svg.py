@@ -121,6 +121,7 @@ def draw_panels(
         y = 26 + LINE * line + 10
         parts.append(f'<path d="M12 {y}H44" {_stroke_attributes(names.index(name))}/>')
         parts.append(f'<text x="52" y="{y + 4}">{escape_attribute(strip_folders(name), 110)}</text>')
+
     for row, (metric, label, bands_by_axis) in enumerate(rows):
         for place, axis in enumerate(AXES):
             panel_row, panel_column = divmod(place, ACROSS)
@@ -154,6 +155,7 @@ def _draw_panel(
             ys.append(point_y)
         for _, band_low, band_high in spread:
             ys += (band_low, band_high)
+
     if not xs:
         return ""
     share = is_share(metric, {metric.split("/")[0]}, ys)
@@ -165,6 +167,7 @@ def _draw_panel(
     elif share:
         low = max(low, 0.0)
         high = min(high, 1.0)
+
     margin = 0.05 * (high - low) or 0.05
     frame = Frame(
         left=min(xs), right=max(xs) if max(xs) > min(xs) else min(xs) + 1, low=low - margin, high=high + margin
@@ -181,16 +184,19 @@ def _draw_panel(
         parts.append(f'<path d="M{x} {y}h{WIDTH}" stroke="{colour}" fill="none"/>')
         word = points_text(level, share=share) if zero else number_text(level, share=share)
         parts.append(f'<text x="{left - 6}" y="{float(y) + 4:.1f}" text-anchor="end" class="soft">{word}</text>')
+
     for value in axis_ticks(frame.left / scale, frame.right / scale, 5):
         x = to_pixels(value * scale, frame.low).split()[0]
         word = number_text(value, share=False)
         parts.append(f'<text x="{x}" y="{top + HEIGHT + 16}" text-anchor="middle" class="soft">{word}</text>')
+
     parts.append(f'<text x="{left + WIDTH}" y="{top + HEIGHT + 32}" text-anchor="end" class="soft">{unit}</text>')
     for name, (_, spread) in bands.items():
         i = names.index(name)
         if len(spread) > 1:
             edge = [to_pixels(x, b) for x, _, b in spread] + [to_pixels(x, a) for x, a, _ in reversed(spread)]
             parts.append(f'<path d="M{"L".join(edge)}Z" fill="{COLOURS[i % len(COLOURS)]}" fill-opacity="0.13"/>')
+
     for name, (mean, _) in bands.items():
         if mean:
             line = "L".join(to_pixels(x, y) for x, y in mean)

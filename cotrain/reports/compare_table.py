@@ -267,6 +267,7 @@ def _table_rows(runs: Runs, at: str, budget: float) -> list[dict[str, Any]]:
                 measured.update(run.after)
     else:
         measured = figures_on_curves(runs)
+
     roles = roles_in(measured)
     rows = []
     for metric in in_reading_order(measured):
@@ -289,6 +290,7 @@ def _table_rows(runs: Runs, at: str, budget: float) -> list[dict[str, Any]]:
                 )
                 words = difference_in_words(change, parse_metric_name(metric, roles).metric, verdict=at == "end")
                 smallest = least if math.isfinite(least := smallest_significant(change)) else None
+
             seed_values = [
                 (value, list(_problem_values(runs[name][seed], metric, at).values()))
                 for seed, value in final[name].items()

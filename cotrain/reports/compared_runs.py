@@ -239,6 +239,7 @@ def _figure_table(
             values.append(Estimate.from_json(row["before"]).value)
             values.append(Estimate.from_json(row["after"]).value)
             table_rows.append({key: row[key] for key in ("recipe", "before", "after", "words")})
+
         metric = group[0]["metric"]
         groups.append({
             "label": label_of(metric, roles),
@@ -247,6 +248,7 @@ def _figure_table(
             "share": is_share(metric, roles, values),
             "rows": table_rows,
         })  # fmt: skip
+
     title = f"Figures {budget_in_words(at, dict(budgets))}"
     return {"at": at, "title": title, "lead": END_LEAD if at == "end" else CURVES_LEAD, "groups": groups}
 

@@ -79,6 +79,7 @@ def _problems_and_rollouts(together: ComparedRuns) -> tuple[dict[str, Any], dict
                 break
             run.rollouts.load_steps([member.step])
             episodes_left -= member.episodes
+
     sides = together.shared_problems(seeds[0])
     details: dict[str, Any] = {}
     size = 0

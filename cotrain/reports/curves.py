@@ -162,6 +162,7 @@ class Curves:
             seconds = [finite_number(row.get(key)) for key in SPENT]
             self._seconds[step] = sum(number for number in seconds if number is not None)
             self.processes.add_row(row)
+
         for row in new_rows:
             self._add_row(row)
         return bool(new_rows or was_cut)

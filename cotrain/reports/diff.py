@@ -265,6 +265,7 @@ def lines_of(comparison: Mapping[str, Any]) -> list[str]:
             *_whole_name(row["setting"]),
             *_in_two_columns(_setting_text(row["a"]), _setting_text(row["b"])),
         ]
+
     lines += [] if comparison["settings"] else ["none"]
     lines += _code_lines(comparison["code"])
     lines += ["", "measured at the end, with 95 % intervals over each run's problems"]

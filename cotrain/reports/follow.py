@@ -57,6 +57,7 @@ class JsonlReader:
             row = self._parse_line(line)
             if row is not None:
                 rows.append(row)
+
         remembered = min(self._end, REMEMBERED_BYTES)
         file.seek(self._end - remembered)
         self._before = file.read(remembered)

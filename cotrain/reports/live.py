@@ -106,6 +106,7 @@ class LiveTable:
                 value = _number_or_none(row.get(key))
                 if value is not None:
                     self._history.setdefault(key, deque(maxlen=REMEMBERED_STEPS)).append(value)
+
         if self._display is None:
             self._print_line(step_line(row, self._total, self._seconds[-1], self._seconds_left()), quiet=False)
         else:
@@ -180,6 +181,7 @@ class LiveTable:
             rate = token_rate(row, role, self._seconds[-1])
             bars = spark_line(tuple(trend)[-TREND:])
             table.add_row(*(Text(escape_terminal(cell, 60)) for cell in (role, rewards, *shares, rate, bars)))
+
         learning_lines = [Text("; ".join(learning_texts(row)), style="dim")] if learning_texts(row) else []
         glimpse = [Text(), *(Text(line, no_wrap=True) for line in self._glimpse)] if self._glimpse else []
         held_out = [Text(self._held_out, style="dim")] if self._held_out else []
@@ -233,6 +235,7 @@ def step_line(row: Mapping[str, Any], total: int | None, seconds: float, left: f
         figures = _short_figures(row, role)
         if figures:
             parts.append(escape_terminal(f"{role}: {', '.join(figures)}", 120))
+
     parts += learning_texts(row)
     if _number_or_none(row.get("gap")) is not None:
         parts.append(f"gap {_plain_text(row['gap'])}")

@@ -46,6 +46,7 @@ def find_places(root: Path) -> list[ViewPlace]:
             comparisons.append(comparison)
         elif (path / RECIPE).is_file():
             runs.append(ViewPlace(kind="run", path=path, name=name))
+
     if not studies and not comparisons and not runs:
         raise RunDirectoryError(f"{root} holds no run (no {RECIPE} in it or {MAX_DEPTH} folders below it)")
     compared: set[Path] = set()
@@ -115,6 +116,7 @@ def _seed_groups(runs: list[ViewPlace]) -> list[ViewPlace]:
             )
             groups.setdefault(key, {}).setdefault(seed, run.path)
             titles[key] = str(recipe.get("name") or "runs")
+
     places = []
     for key, seeds in groups.items():
         if len(seeds) > 1:

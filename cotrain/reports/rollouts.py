@@ -136,6 +136,7 @@ class Rollouts:
             episodes = []
             odd = 0
             self.damaged.append(member.step)
+
         with self._lock:
             self._read[member.step] = member
             counts = self._counts.setdefault(member.step, RolloutCounts())
@@ -243,6 +244,7 @@ class Rollouts:
                 reviews = [t for t in traces if t.get("parent") == address]
                 rows.append(self._speech_row(episode, speech, reviews))
                 reviewed.append((speech, reviews, first_error_reason(speech)))
+
         self.rows += rows
         for speech, reviews, kind in reviewed:
             verdicts = []
@@ -271,6 +273,7 @@ class Rollouts:
                 total += value * weights.get(name, 0.0)
             elif name not in NOT_PAID:
                 total += value
+
         paid = [[self._intern_text("signals", n), round(v, 4)] for n, v in rewards.items()]
         answer = parsed.get(ANSWER.name)
         kind = first_error_reason(speech)

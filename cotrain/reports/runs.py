@@ -244,6 +244,7 @@ def figure_rows(before: dict[str, Estimate], summary: Json, roles: Sequence[str]
             "change": change.to_json() if change else None,
             **describe_metrics([key], roles, {key: values})[key],
         })  # fmt: skip
+
     order = display_order(str(entry["who"]) for entry in rows)
     rows.sort(key=lambda e: (order.index(e["who"]), not e["headline"], e["split"], table_rank(e["name"])))
     return _with_reading_aids(rows)

@@ -66,6 +66,7 @@ def _role_row(
             _, _, name = key.split("/")
             if name not in ("class_label", "label"):
                 rewards[name] = [earlier[key] for earlier in latest if key in earlier]
+
     truth = f"{role}/accuracy" if f"{role}/accuracy" in row else f"{role}/balanced_accuracy"
     tokens = finite(row.get(f"{role}/tokens"))
     return {
@@ -128,6 +129,7 @@ def draw_screen(shown: Mapping[str, Any], width: int = COLUMNS) -> Group:
             beside = (length, speed, "")[place]
             cells = (role["role"] if not place else "", name, now, spark_line(tuple(values)), beside)
             table.add_row(*(Text(escape_terminal(cell, 26), overflow="crop") for cell in cells[: len(titles)]))
+
     room = LINES - 3 - sum(1 + min(2, len(role["rewards"])) for role in shown["roles"][:ROLES])  # heads, titles, roles
     alarm_lines = _alarm_lines(shown["alarms"], width, room) or [Text("no alarm", style="green")]
     heads = [Text(head, style="bold"), Text(" · ".join(facts))]

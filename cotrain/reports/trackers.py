@@ -355,6 +355,7 @@ class TrackerThread:
         except BaseException as error:  # noqa: BLE001 - whatever a tracker raises stays in its thread
             self._note_problem("could not be opened", error)
             return
+
         last = BEFORE_ALL if sink.keeps_first is None else sink.keeps_first.last
         while True:
             try:
@@ -363,6 +364,7 @@ class TrackerThread:
                 if self._closed.is_set():
                     break
                 continue
+
             moment = _moment_of(row)
             if moment <= last and sink.keeps_first is not None:
                 self._leave_out(moment, last)
@@ -379,6 +381,7 @@ class TrackerThread:
                 self._write_rollouts(sink, about, moment)
             except BaseException as error:  # noqa: BLE001 - as above; the next row may get there
                 self._note_problem("refused a row", error)
+
         try:
             sink.close()
         except BaseException as error:  # noqa: BLE001 - as above

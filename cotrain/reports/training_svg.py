@@ -45,6 +45,7 @@ def training_svg(runs: Mapping[str, Sequence[Path]], metrics: Sequence[str] = ()
         rows_by_recipe[name] = [_training_rows(folder) for folder in folders]
         for rows in rows_by_recipe[name]:
             keys.update(*rows)
+
     shown_keys = list(metrics) or [key for key in sorted(keys) if key == "gap" or key.partition("/")[2] in SHOWN]
     roles = {key.split("/")[0] for key in keys if key.endswith("/traces")}
 

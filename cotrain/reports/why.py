@@ -41,6 +41,7 @@ def disagreements(run: RunView, most: int = MOST_DIFFERING) -> list[dict[str, An
                         "problem": problems[row[place["problem"]]],
                     }
                 )
+
         read = len(rows)
     return found[:most]
 
@@ -110,6 +111,7 @@ def _trace_lines(trace: dict[str, Any], unit: str) -> list[str]:
             weight = " × 0"
         where = f" for tokens {span[0]} to {span[1]}" if span else ""
         lines.append(f"{INDENT}reward {escape_terminal(name, 60)} {value:g}{weight}{where}")
+
     sampled = sum(end - start for start, end, _ in trace["turns"]) if trace["turns"] else trace["token_count"]
     masked = trace["token_count"] - sampled
     ended = escape_terminal(trace["finish"], 60)
@@ -120,6 +122,7 @@ def _trace_lines(trace: dict[str, Any], unit: str) -> list[str]:
             f"{INDENT}entropy of a token: mean {mean:.3g} nats, most {entropies[largest_at]:.3g} at sampled token "
             f"{largest_at}"
         )
+
     for objective, values in trace.get("advantages", {}).items():
         known_values = [value for value in values if value is not None]
         if known_values:
@@ -129,6 +132,7 @@ def _trace_lines(trace: dict[str, Any], unit: str) -> list[str]:
                 else f"{min(known_values):g} to {max(known_values):g}"
             )
             lines.append(f"{INDENT}advantage of {escape_terminal(objective, 60)}: {span}")
+
     lines += [
         f"{INDENT}learned from: {escape_terminal(trace['learned'], 300)}",
         f"{INDENT}{sampled} {unit}s sampled, {masked} given and masked, ended by {ended}",

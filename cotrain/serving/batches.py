@@ -119,6 +119,7 @@ class EngineThread:
                 self._failure, has_worked = f"{type(error).__name__}: {error}", bool(self._open)
                 for work in list(self._open):
                     work.cancel()
+
             if has_worked:
                 tick = self._tick
                 self._tick = self._loop.create_future()

@@ -119,6 +119,7 @@ def hold_chat(
         except (EOFError, KeyboardInterrupt):
             print()
             return
+
         if not text:
             text = example
             print(visible(text))
@@ -126,6 +127,7 @@ def hold_chat(
             print("\n".join(answer_lines(text, turn) if text else []))
         except UserError as error:  # such as a problem that is too long; the next one may do
             print(visible(f"({error})"))
+
         sys.stdout.flush()
         turn += 1
 
@@ -190,6 +192,7 @@ class Conversation:
                 pad_token_id=request.stop_ids[0],
                 **sampling,
             )
+
         said = tuple(found[0, len(request.prompt_ids) :].tolist())
         finish = "stop" if said and said[-1] in request.stop_ids else "length"
         return Completion(token_ids=said, logprobs=(0.0,) * len(said), finish=finish, policy="model", version=0)

@@ -173,6 +173,7 @@ def model_card(exported: ExportedPolicy, policy: str, run: RunDirectory, *, merg
         what = "A LoRA adapter within its base"
     else:
         what = "A causal language model"
+
     front = ["---", f"library_name: {'peft' if adapter else 'transformers'}", f"pipeline_tag: {use}"]
     base_name = hub_name_of(spec.model) if isinstance(spec, Weights) else None
     front += [f"base_model: {base_name}"] if base_name else []
@@ -201,6 +202,7 @@ def model_card(exported: ExportedPolicy, policy: str, run: RunDirectory, *, merg
         roles = ", ".join(r for r, role in recipe.roles.items() if role.policy == name) or "–"
         name_cell = f"**{name}**" if name == policy else name
         lines.append(f"| {name_cell} | {other.kind} | `{other.model}` | {exported.updates.get(name, 0)} | {roles} |")
+
     lines += [
         "",
         f"Problems: `{json.dumps(recipe.tasks.describe(), ensure_ascii=False)}`, seed {recipe.seed}.",

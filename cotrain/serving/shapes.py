@@ -59,6 +59,7 @@ def text_choice(
             "top_logprobs": top_logprobs,
             "text_offset": [0, *renderer.offsets(ids)][: len(ids)],
         }
+
     row = {"index": index, "text": text, "finish_reason": choice.finish, "logprobs": logprobs}
     if params.ids:
         row["token_ids"] = list(choice.token_ids)

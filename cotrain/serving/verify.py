@@ -67,6 +67,7 @@ async def verify_request(served: ServedRun, body: bytes) -> dict[str, Any]:
             fields["reference"] = reference
         served.check_capacity(n)
         turns = await served.engine.run_in_thread(_ask_judge(roles, model.name, n, fields))
+
     to_result = _score_result if model.spec.scores else _review_result
     reviews = [to_result(turn) for turn in turns]
     return result | _combine_reviews(reviews, [step.text.strip() for step in steps])

@@ -254,6 +254,7 @@ class Ledger:
                     self._files.fsync(file)
                 finally:
                     file.close()
+
         self._damage = None
         return self._index.drop_after(step)
 
@@ -289,6 +290,7 @@ class Ledger:
             self._index = LedgerIndex()
             self._damage = None
             return
+
         with report_disk_errors(f"read {self.path}"), file:
             size = file.seek(0, 2)
             if size < self._index.end:
@@ -429,6 +431,7 @@ def trace_to_json(trace: Trace) -> State:
         if turn.goes_on:
             fields.append(True)
         turns.append(fields)
+
     state = {
         "address": [at.step, at.task, at.member, at.role, at.call, *at.path],
         **{name: getattr(trace, name) for name in PLAIN},

@@ -59,6 +59,7 @@ def fault_in(name: str, value: Any, *, partial: bool = False) -> str | None:
             elif isinstance(one, list):
                 deeper += one
         level = deeper
+
     if any(isinstance(one, dict | list) for one in level):
         return f"nested more than {DEEPEST} times"
     if name not in SHAPES:

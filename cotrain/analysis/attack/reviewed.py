@@ -99,6 +99,7 @@ def review_rollouts(
         solutions = sample_solutions(directory, step, rollouts, tasks, recipe.roles, unknown=bool(references))
         if solutions:
             samples.append((step, solutions))
+
     if not samples:
         known = "" if references else " whose truth is known"
         raise ConfigError(f"xplay: the ledger of {directory} has no readable solution of a solver{known}")
@@ -107,6 +108,7 @@ def review_rollouts(
         n_unknown = solutions.right.count(None)
         unknown = f", of {n_unknown} nobody knows" if n_unknown else ""
         say(f"step {step + 1}: {drawn}, {solutions.right.count(True)} are right{unknown}")
+
     all_solutions = [solutions for _, solutions in samples]
     own_places = [point_of_step[step] for step, _ in samples]
     texts_by_step = []
@@ -259,6 +261,7 @@ def sample_solutions(
             solution = roles[trace.role].parse_reply(trace.text, {}) if free else tagged_solution(trace.text)
             if isinstance(solution, Solution):
                 solutions.append((trace, solution, right, str(problem)))
+
     if len(solutions) > rollouts:
         places = sorted(rng_of("reviewed", step).sample(range(len(solutions)), rollouts))
         solutions = [solutions[place] for place in places]
@@ -309,5 +312,6 @@ def lines_of(found: dict[str, Any]) -> list[str]:
         figures = one | {end: {"value": gap[end]} for end in ("low", "high")}
         table = pairs.setdefault(title, {(i, j): None for i in range(len(rows)) for j in range(len(COLUMNS))})
         table |= {(one["generator"], j): figures[key] for j, key in enumerate(COLUMNS)}
+
     titles = {title: title for title in pairs}
     return lines + matrix_lines(titles, pairs.__getitem__, rows, [*COLUMNS.values()], others="", margin=14)

@@ -94,6 +94,7 @@ def play_seats(
             played[i, j] = player.collect(protocol, tasks, step=EVALUATION_STEP, split=f"seats/{split}", group_size=n)
             check_measured(f"problems of {split}", played[i, j], player.set_aside)
         say(f"{row.run} after step {row.step} has met {count_of(len(points), 'player')}")
+
     one_prompt = len({recipe.roles[role].prompt for recipe in recipes.values() for role in roles}) == 1
     cells = []
     for i, j in played:
@@ -102,6 +103,7 @@ def play_seats(
             both = [(played[i, j], roles[0]), (played[j, i], roles[1])]
             cell["either"] = estimate_json(mean_signal(both, signal))
         cells.append(cell)
+
     figures = {
         "every": every,
         "seats": list(roles),
@@ -175,6 +177,7 @@ def seat_trainers(
         rival.load(*(start if checkpoint is None else _as_rival(name, *checkpoint.load())))
         trainer.backend.publish(RIVAL, rival.version)
         yield trainer
+
     if trainer is not None:
         trainer.close()
 
@@ -228,6 +231,7 @@ def mean_signal(plays: Sequence[tuple[Sequence[Episode], str]], signal: str) -> 
             row["sum"] += sum(values)
             row["count"] += len(values)
             all_values += values
+
     if not all_values:
         return None
     low, high = min(0.0, *all_values), max(1.0, *all_values)

@@ -74,6 +74,7 @@ def attack_tables(
             | {"false_positive_rate": _figure_json(family_rate), "change": _rate_change(family_rate, compared_rate)}
             | {"examples": [_example_row(example, tasks, judge) for example in _passed_examples(family_outcomes)]}
         )
+
     every = None
     if base_steps is not None:
         every = {"passed": sum(step.every is True for step in steps), "false_positive_rate": base_steps.to_json()}

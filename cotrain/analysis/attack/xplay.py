@@ -120,6 +120,7 @@ def xplay(
                 f"{point.run} after step {point.step}: {drawn_solutions[-1].right.count(True)} of "
                 f"{len(drawn_solutions[-1].right)} solutions are right"
             )
+
         judges = [(point, recipes[point.run]) for point in points]
         cells, _ = judged_cells(judges, drawn_solutions, tasks, f"xplay/{{}}/{split}", role, SHOWN, device, say, work)
         figures = xplay_figures(
@@ -184,6 +185,7 @@ def judged_cells(
             check_servers_answer("xplay", trainer.policies, trainer.policies.outside_counts())
             outcomes[-1].append(said)
             cells.append({"generator": i, "verifier": place, **pair_figures(mine, said, names)})
+
         who = point.model or f"verifier of {point.run} after step {point.step}"
         say(f"{who} has judged {len(solutions)} generators")
         trainer.close()

@@ -140,6 +140,7 @@ def _with_labels(
         labels, empty = read_labels(Path(options.labels), run)
         if empty:
             notes.append(f"{count_of(empty, 'row')} of {options.labels} without a label")
+
     estimate = estimate_by_labels(strata, labels) if labels else None
     if not wants_plan or (options.labels is not None and _is_program(options.labels)):
         return estimate, None

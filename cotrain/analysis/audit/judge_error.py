@@ -136,6 +136,7 @@ def slope_of(points: Iterable[tuple[str, float, float]]) -> Estimate | None:
         for name, value in (("n", 1.0), ("x", x), ("y", y), ("xy", x * y), ("xx", x * x)):
             row[name] += value
         n += 1
+
     if len(counts) < 2:
         return None
     figure = make_figure(counts, SLOPE, n)

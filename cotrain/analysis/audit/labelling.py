@@ -292,6 +292,7 @@ def read_labels(path: Path, run: ForeignRun) -> tuple[dict[str, bool], int]:
         if labels.get(address, truth) is not truth:
             raise DataError(f"{where}: {address} has two labels that differ; keep one")
         labels[address] = truth
+
     if not labels:
         raise DataError(f'{path}: no row has a label; set "right" to true or false')
     return labels, empty
@@ -330,6 +331,7 @@ class LabelEstimate:
             fooled = rates.get("fooled")
             if fooled is not None:
                 lines.append(f"    {part}: accepted and wrong {_percent(fooled)} of all answers")
+
         if self.change is not None:
             moving = "YES" if self.change.low > 0 else "Not shown"
             lines.append(
@@ -365,6 +367,7 @@ def estimate_by_labels(strata: Sequence[Stratum], labels: Labels) -> LabelEstima
         inside = [stratum for stratum in strata if stratum.part == part]
         title = f"steps {inside[0].first} to {inside[0].last}"
         by_part[title] = stratified_rates(inside, labels)
+
     fooled = [rates["fooled"] for rates in by_part.values() if "fooled" in rates]
     change = independent_difference(fooled[-1], fooled[0]).clip_to(-1.0, 1.0) if len(fooled) > 1 else None
     return LabelEstimate(
@@ -386,6 +389,7 @@ def stratified_rates(strata: Sequence[Stratum], labels: Labels) -> dict[str, Est
         share = _stratified_share(mine, labels)
         if share is not None:
             errors[verdict] = share
+
     rates = {}
     if True in errors:
         rates["wrong among accepted"] = errors[True].estimate()

@@ -330,6 +330,7 @@ def _liking_of(habit: _Habit, answers: _Answers) -> _Liking:
         lacking = [place for place in tenth if place not in habit.places]
         if having and lacking:
             pairs.append((having, lacking))
+
     weights = [len(having) * len(lacking) / (len(having) + len(lacking)) for having, lacking in pairs]
     if sum(weights) < LEAST_BOTH:  # too few tenths have both: compare the last answers with it with the first answers
         last_with_it = [place for place in answers.last if place in habit.places]

@@ -188,6 +188,7 @@ def _trend_lines(result: AuditResult) -> list[str]:
         answer = "No, away from it"
     else:
         answer = "Not shown"
+
     lines = [
         f"{question} {answer}: answers that are accepted and wrong changed by {points_text(trend)}, from "
         "the first third of the steps to the last"

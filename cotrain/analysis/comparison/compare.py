@@ -125,6 +125,7 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
         leading = recipe.objectives[recipe.leading_objective].policy
         seeds = [collect_run(places[RunKey(arm.label, s)], s, leading) for s in plan.each_seed]
         result["recipes"][arm.label] = {"settings": shown_settings(recipe), "seeds": seeds}
+
     result |= comparison_table(result)
     folders = {}
     for arm in arms:

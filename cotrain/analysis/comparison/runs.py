@@ -73,6 +73,7 @@ def collect_run(folder: Path, seed: int, policy: str) -> dict[str, Any]:
             curve.append({"spent": costs[int(row["step"]) + 1], "figures": figures})
         for part in PARTS:
             parts[part] += sum(value for key, value in row.items() if key.endswith(f"/flops/{part}"))
+
     summary: Any = directory.read("summary.json")
     alarms = []
     for alarm in summary.get("alarms", ()):

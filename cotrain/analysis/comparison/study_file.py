@@ -224,6 +224,7 @@ def git_status(path: Path) -> dict[str, Any]:
             "commit": None,
             "words": "no git repository here, so nobody can say that it was committed",
         }
+
     blob = _run_git(path, "hash-object", path.name)
     now = (_run_git(path, "ls-tree", "-r", "--full-tree", "HEAD") or "").splitlines()
     in_head = any(line.split()[2] == blob for line in now)

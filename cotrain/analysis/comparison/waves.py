@@ -108,6 +108,7 @@ def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> N
                 )
                 running[process] = (folder, output)
                 report_job(folder, "goes on" if command[3] == "resume" else "begins")
+
             time.sleep(POLL_SECONDS)
             if time.monotonic() - last_told > PROGRESS_SECONDS:
                 last_told = time.monotonic()
@@ -116,6 +117,7 @@ def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> N
                         [share_done(folder) for folder, _ in jobs], list(first_shares.values()), last_told - began
                     )
                 )
+
             for process in [p for p in running if p.poll() is not None]:
                 folder, log = running.pop(process)
                 log.close()

@@ -76,6 +76,7 @@ def arithmetic_text(rng: random.Random, modulus: int | None = None) -> str:
             right = int(rng.random() * ((top if rng.random() < 0.5 else min(top, 12)) + 1))
             if operator == "-" and modulus is None and left < right and rng.random() < 0.9:
                 left, right = right, left  # negative results are rare
+
         result = right_result = compute(operator, left, right, modulus)
         if rng.random() < 0.5:
             if modulus is not None:
@@ -84,6 +85,7 @@ def arithmetic_text(rng: random.Random, modulus: int | None = None) -> str:
                 result -= 10
             else:
                 result = slipped_number(result, rng)
+
         word = "true" if result == right_result else "false"
         statements.append(f"{left}{operator}{right}={result} {word}")
     return " ".join(statements)

@@ -98,6 +98,7 @@ def assemble_problem(facts: tuple[Fact, ...], question: str, *, family: str, mod
         order.append(fact.target)
         operand = fact.right if isinstance(fact.right, int) else values[fact.right]
         values[fact.target] = compute(OPERATOR[fact.kind], values[fact.left], operand, modulus)
+
     needed = {question}
     for noun in reversed(order):
         if noun in needed:
@@ -210,6 +211,7 @@ class _Draft:
             use = 1
         else:
             use = 0
+
         use = min(max(use, least), count)
         if use == 2:
             one = self.pick_noun(self.open)
@@ -221,6 +223,7 @@ class _Draft:
             left = self.open[-1]
         else:
             left = self.pick_noun(self.open)
+
         if self.random() < 0.35:
             in_order = self.random() < 0.7
             known = self.known_quantity(left)
@@ -229,6 +232,7 @@ class _Draft:
             else:
                 self.add_combination(known, left)
             return
+
         first = int(self.random() * 3)
         for turn in range(3):
             kind = ("plus", "minus", "times")[(first + turn) % 3]
@@ -292,6 +296,7 @@ def draw_problem(
                     steps_done += 1
         except _Stuck:
             continue
+
         question = draft.open[-1]
         for _ in range(draft.draw_between(*distractors)):
             draft.add_distractor()

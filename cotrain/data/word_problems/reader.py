@@ -135,6 +135,7 @@ def _work_out(
         problem = assemble_problem(facts, question_parts["t"], family=style.name)
     except ConfigError:
         return ParseFailure(reason="undefined")
+
     if not all(1 <= value <= max_value for value in problem.values.values()):
         return ParseFailure(reason="out of range")
     return problem

@@ -143,6 +143,7 @@ class ProgramRun:
                 cwd=self._folder,
                 start_new_session=True,
             )
+
         complaints = threading.Thread(
             target=_show_complaints, args=(process,), name="cotrain-agent-errors", daemon=True
         )
@@ -208,6 +209,7 @@ def _show_complaints(process: subprocess.Popen[bytes]) -> None:
                 _show_line(b"the rest of its standard error is not shown")
                 left = 0
                 begun = b""
+
         if begun:
             _show_line(begun)
 

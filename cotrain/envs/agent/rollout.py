@@ -144,6 +144,7 @@ class Rollout:
                     answers.remove(answer)
                     if not answer.cancelled():
                         answer.result()  # raises what ends the play
+
                 if message.done():
                     if (request := message.result()) is None:
                         return
@@ -196,6 +197,7 @@ class Rollout:
             turn = await chat.say(stop=params.stop or None, max_tokens=limit)
         finally:
             self._speaking.remove(chat)
+
         turn.add_finding(PROBLEM, params.messages[-1].content)
         if turn.completion.failure == TOO_LONG:
             message = f"messages does not fit the context of {params.model!r}; shorten it"

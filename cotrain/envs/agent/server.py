@@ -76,6 +76,7 @@ class AgentServer:
         except UserError as error:
             rollout.reject(error)
             return _refusal(error)
+
         head = {"id": f"chatcmpl-{time.monotonic_ns()}", "created": int(time.time()), "model": params.model}
         return _stream_of(head, reply, params.usage) if params.stream else _whole_answer(head, reply)
 

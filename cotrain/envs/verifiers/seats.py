@@ -110,6 +110,7 @@ class Interaction:
             self._over = True
             self.trace.stop("context_length")
             return Segment(messages=[], terminated=True)
+
         reply = vf.AssistantMessage(content=said.text)
         last = len(self.trace.nodes) - 1
         self.trace.nodes.append(

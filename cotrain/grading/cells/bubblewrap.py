@@ -90,6 +90,7 @@ def _bwrap_arguments() -> list[str]:
             words += ["--symlink", os.readlink(place), place]
         else:
             words += ["--ro-bind", place, place]
+
     for device in filters.DEVICES:
         words += ["--dev-bind", device, device]
     words += ["--ro-bind", str(Path(__file__).resolve().parents[2]), f"{PACKAGE}/cotrain"]

@@ -103,6 +103,7 @@ def _filter_program(alone: bool) -> Iterator[bytes]:
             yield from _allow_only(numbers[column], (own_pid,), no, number)
         for numbers in LIMITS.values():
             yield from _allow_only(numbers[column], (0, own_pid), no, number)
+
     yield _instruction(_RETURN, _ALLOW)
 
 

@@ -115,6 +115,7 @@ def _take_root() -> None:
             target_path.symlink_to(os.readlink(place))
         else:
             _bind_read_only(place, target_path)
+
     (root / "dev").mkdir()
     for device in filters.DEVICES:
         _bind_read_only(device, root / device.lstrip("/"))

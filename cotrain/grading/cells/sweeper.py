@@ -86,4 +86,5 @@ def clear_folder(folder: Path) -> None:
                 while os.path.lexists(folder / str(number)):
                     number += 1
                 os.rename(below.path, folder / str(number))
+
             os.rmdir(entry.path)

@@ -35,6 +35,7 @@ def process_list(at: int | str = "/proc") -> list[Process]:
         names = os.listdir(at)
     except OSError:
         return []
+
     for name in names:
         if not name.isdecimal():
             continue
