@@ -1,7 +1,6 @@
-"""Further changes of samples: functions for ``PolicyGradient.edit_after``, once their advantages are known, and
-``before``, for the rewards.
+"""Further edits of samples, for ``PolicyGradient.edit_before`` (rewards) and ``edit_after`` (samples with advantages).
 
-Each takes samples and hands back those to learn from, with the number that it left out by reason.
+Each takes samples and returns those to learn from, with the number that it left out by reason.
 ``recipes/mars/subsample.py`` has another one.
 """
 
@@ -17,12 +16,13 @@ from cotrain.algorithms.grpo import over_success
 from cotrain.algorithms.policy_gradient import PolicyGradient, SampleEdit
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import Signal
+from cotrain.core.types import Reward
 
 
 @dataclass(frozen=True, slots=True)
 class TrainWithPromptOf:
-    """Samples of other roles are learned as answers to what ``role`` was asked in their group: refinements as if there
-    had been no critique."""
+    """Samples of other roles are learned as answers to the prompt that ``role`` had in their group: a refinement is
+    learned as if there had been no critique."""
 
     role: str
 
@@ -37,13 +37,16 @@ class TrainWithPromptOf:
         return [self._replace_prompt(sample, prompts[sample.group]) for sample in samples], {}
 
     def _replace_prompt(self, sample: Sample, prompt_ids: tuple[int, ...]) -> Sample:
-        return sample if sample.role == self.role else replace(sample, prompt_ids=prompt_ids, off_policy=True)
+        if sample.role == self.role:
+            return sample
+        return replace(sample, prompt_ids=prompt_ids, off_policy=True)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveOut:
     """Tokens that a per-span signal stands on become context, as if they had been given: they have neither credit nor
-    loss and count in no total. What a policy wrote in the place of search results (SSRL, arXiv 2508.10874)."""
+    loss and count in no total. SSRL (arXiv 2508.10874) leaves out what a policy wrote in the place of search
+    results."""
 
     signal: Signal
 
@@ -52,23 +55,39 @@ class LeaveOut:
             raise ConfigError(f"LeaveOut: signal {self.signal.name!r} is per answer; expected one that is per span")
 
     def __call__(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, int]]:
-        kept = [rest for sample in samples if (rest := self._without_hidden(sample)) is not None]
-        return kept, {"all left out": len(samples) - len(kept)} if len(kept) < len(samples) else {}
+        kept = []
+        for sample in samples:
+            remainder = self._without_hidden(sample)
+            if remainder is not None:
+                kept.append(remainder)
+        return kept, _left_out("all left out", samples, kept)
 
     def _without_hidden(self, sample: Sample) -> Sample | None:
-        hidden = {i for reward in sample.rewards_for(self.signal) if reward.tokens for i in range(*reward.tokens)}
+        """The sample without the tokens of the signal; None if it has no other ones."""
+        hidden: set[int] = set()
+        for reward in sample.rewards_for(self.signal):
+            if reward.tokens:
+                hidden.update(range(*reward.tokens))
         if not hidden:
             return sample
+
         stays = [i not in hidden for i in range(len(sample.token_ids))]
         if not any(stays):
             return None
-        before, given_at = [0, *accumulate(stays)], dict(sample.context_tokens)
-        context: dict[int, list[int]] = {}  # by the kept token that it stands before
+
+        before = [0, *accumulate(stays)]  # kept tokens in front of each place
+        n_kept = before[-1]
+
+        # Context is keyed by the kept token that it stands before: what was given there, and what is hidden now.
+        given_at = dict(sample.context_tokens)
+        context: dict[int, list[int]] = {}
         for i, token in enumerate(sample.token_ids):
-            context.setdefault(before[i], []).extend((*given_at.get(i, ()), *(() if stays[i] else (token,))))
-        context_given: ContextTokens = tuple(
-            (k, tuple(ids)) for k, ids in sorted(context.items()) if 0 < k < before[-1] and ids
-        )
+            here = context.setdefault(before[i], [])
+            here.extend(given_at.get(i, ()))
+            if not stays[i]:
+                here.append(token)
+        between: ContextTokens = tuple((k, tuple(ids)) for k, ids in sorted(context.items()) if 0 < k < n_kept and ids)
+
         index = torch.tensor([i for i, kept in enumerate(stays) if kept])
 
         def take_kept(values: torch.Tensor | None) -> torch.Tensor | None:
@@ -84,24 +103,39 @@ class LeaveOut:
             targets=take_kept(sample.targets),
             old_values=take_kept(sample.old_values),
             scores={name: values[index] for name, values in sample.scores.items()},
-            rewards=tuple(
-                reward if reward.tokens is None else replace(reward, tokens=(before[low], before[high]))
-                for reward in sample.rewards
-                for low, high in [reward.tokens or (0, 0)]
-                if reward.tokens is None or before[low] < before[high]
-            ),
-            context_tokens=context_given,
+            rewards=_moved_rewards(sample.rewards, before),
+            context_tokens=between,
         )
 
 
-# -- Length. All of it acts on rewards or losses of the first objective of a recipe; ``with_length_options`` adds it.
+def _moved_rewards(rewards: Sequence[Reward], before: Sequence[int]) -> tuple[Reward, ...]:
+    """The rewards at the places of the kept tokens. One whose tokens are all hidden is left out. ``before[i]`` is the
+    number of kept tokens in front of place i."""
+    moved = []
+    for reward in rewards:
+        if reward.tokens is None:
+            moved.append(reward)
+            continue
+        start, end = (before[place] for place in reward.tokens)
+        if start < end:
+            moved.append(replace(reward, tokens=(start, end)))
+    return tuple(moved)
+
+
+def _left_out(reason: str, samples: Sequence[Sample], kept: Sequence[Sample]) -> dict[str, int]:
+    """How many of the samples are not kept, by the reason; {} if all are."""
+    count = len(samples) - len(kept)
+    return {reason: count} if count else {}
+
+
+# -- Length. These edits act on rewards or losses of the first objective of a recipe; ``with_length_options`` adds them.
 
 
 def mask_truncated(samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, int]]:
     """Answers that were cut are compared with the others, and not learned from: nobody knows how they would have ended
     (DAPO, arXiv 2503.14476, section 3.4, "overlong filtering")."""
     kept = [sample for sample in samples if not sample.truncated]
-    return kept, {"truncated": len(samples) - len(kept)} if len(kept) < len(samples) else {}
+    return kept, _left_out("truncated", samples, kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +148,12 @@ class OverlongPenalty:
     tokens: int
 
     def __call__(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, int]]:
-        lengths, limits = _sums(samples, lambda sample: len(sample.token_ids)), _sums(samples, lambda one: one.limit)
+        lengths = _sums(samples, lambda sample: len(sample.token_ids))
+        limits = _sums(samples, lambda sample: sample.limit)
 
         def penalty_of(sample: Sample) -> float:
-            length, limit = lengths[sample.trajectory_key], limits[sample.trajectory_key]
+            length = lengths[sample.trajectory_key]
+            limit = limits[sample.trajectory_key]
             return max(-1.0, min(0.0, (limit - self.tokens - length) / self.tokens))
 
         return [_with_added_reward(sample, self.signal, penalty_of(sample)) for sample in samples], {}
@@ -139,17 +175,23 @@ class LengthPenalty:
             lengths_by_group.setdefault(sample.group, []).append(lengths[sample.trajectory_key])
 
         def reward_of(sample: Sample) -> float:
-            fewest, most = min(lengths_by_group[sample.group]), max(lengths_by_group[sample.group])
-            length = lengths[sample.trajectory_key]
-            share = 0.5 - (length - fewest) / (most - fewest) if most > fewest else 0.0
+            group_lengths = lengths_by_group[sample.group]
+            fewest = min(group_lengths)
+            most = max(group_lengths)
+            if fewest == most:
+                return 0.0
+            share = 0.5 - (lengths[sample.trajectory_key] - fewest) / (most - fewest)
+
             earned = sum(reward.value for reward in sample.rewards_for(self.signal))
-            return self.weight * (share if earned > 0.5 else min(0.0, share))
+            if earned <= 0.5:  # no reward for a short wrong answer
+                share = min(0.0, share)
+            return self.weight * share
 
         return [_with_added_reward(sample, self.signal, reward_of(sample)) for sample in samples], {}
 
 
 def _sums(samples: Sequence[Sample], count: Callable[[Sample], int]) -> dict[str, int]:
-    """trajectory → the sum over its samples."""
+    """Trajectory → the sum of ``count`` over its samples."""
     sums: dict[str, int] = {}
     for sample in samples:
         sums[sample.trajectory_key] = sums.get(sample.trajectory_key, 0) + count(sample)
@@ -157,16 +199,19 @@ def _sums(samples: Sequence[Sample], count: Callable[[Sample], int]) -> dict[str
 
 
 def _with_added_reward(sample: Sample, signal: Signal, value: float) -> Sample:
-    rewards = tuple(replace(r, value=r.value + value) if r.name == signal.name else r for r in sample.rewards)
-    return replace(sample, rewards=rewards)
+    rewards = list(sample.rewards)
+    for i, reward in enumerate(rewards):
+        if reward.name == signal.name:
+            rewards[i] = replace(reward, value=reward.value + value)
+    return replace(sample, rewards=tuple(rewards))
 
 
 def with_length_options(by: Algorithm, masked: bool, overlong_tokens: int, length_penalty: float) -> PolicyGradient:
     """The algorithm with ``mask_truncated``, ``OverlongPenalty`` and ``LengthPenalty`` where they are asked for. Raises
     ConfigError for one that compares no rewards of whole answers, or none below 0."""
-    signals = (
-        [signal for signal in by.reward_weights if signal.per == "answer"] if isinstance(by, PolicyGradient) else []
-    )
+    signals: list[Signal] = []
+    if isinstance(by, PolicyGradient):
+        signals = [signal for signal in by.reward_weights if signal.per == "answer"]
     if not isinstance(by, PolicyGradient) or not signals:
         raise ConfigError(
             "mask_truncated, overlong_tokens and length_penalty change the rewards of answers, and the first objective "
@@ -181,7 +226,13 @@ def with_length_options(by: Algorithm, masked: bool, overlong_tokens: int, lengt
             "estimator='maxrl' divides by a rate of success, which overlong_tokens and length_penalty push below 0; "
             "leave them out, or take another estimator"
         )
-    before: tuple[SampleEdit, ...] = by.edit_before
-    before += (LengthPenalty(signals[0], length_penalty),) if length_penalty else ()  # it asks for what was earned
-    before += (OverlongPenalty(signals[0], overlong_tokens),) if overlong_tokens else ()
-    return replace(by, edit_before=before, edit_after=(*by.edit_after, mask_truncated) if masked else by.edit_after)
+
+    before: list[SampleEdit] = [*by.edit_before]
+    after: list[SampleEdit] = [*by.edit_after]
+    if length_penalty:  # first, as it reads what was earned, without the penalty for overlong answers
+        before.append(LengthPenalty(signals[0], length_penalty))
+    if overlong_tokens:
+        before.append(OverlongPenalty(signals[0], overlong_tokens))
+    if masked:
+        after.append(mask_truncated)
+    return replace(by, edit_before=tuple(before), edit_after=tuple(after))

@@ -54,18 +54,20 @@ class ClassBalance:
         if labels and all(label is None for label in labels):
             raise ConfigError(
                 f"the class balance reads signal {self.class_label.name!r}, but no turn of role {seen[0].role!r} "
-                "has it; let "
-                "the protocol reward it with 1 or 0"
+                "has it; let the protocol reward it with 1 or 0"
             )
         counts = update_counts(counts, labels, self.ema)
         kept_labels = [self._class_label(sample) for sample in first_samples(kept)]
         scales = class_weights(counts, kept_labels, self.power)
+
         metrics = {"balance/unlabelled": float(sum(label is None for label in labels))}
         if sum(counts) > 0.0:
             metrics["balance/positive"] = counts[1] / sum(counts)
-        for side, side_label in (("negative", False), ("positive", True)):
-            if side_label in kept_labels:
-                metrics[f"balance/weight_{side}"] = scales[kept_labels.index(side_label)]
+        if False in kept_labels:
+            metrics["balance/weight_negative"] = scales[kept_labels.index(False)]
+        if True in kept_labels:
+            metrics["balance/weight_positive"] = scales[kept_labels.index(True)]
+
         trajectories, _ = trajectories_of(kept)
         weighed = [
             replace(sample, weight=scales[trajectory])
@@ -74,19 +76,22 @@ class ClassBalance:
         return weighed, list(counts), metrics
 
     def _class_label(self, sample: Sample) -> bool | None:
-        given = sample.rewards_for(self.class_label)
-        if given and given[0].value not in (0.0, 1.0):
-            raise ConfigError(
-                f"class label {self.class_label.name!r} of {sample.key} is {given[0].value}, expected 0 or 1"
-            )
-        return bool(given[0].value) if given else None
+        labels = sample.rewards_for(self.class_label)
+        if not labels:
+            return None
+        value = labels[0].value
+        if value not in (0.0, 1.0):
+            raise ConfigError(f"class label {self.class_label.name!r} of {sample.key} is {value}, expected 0 or 1")
+        return bool(value)
 
 
 def update_counts(counts: Counts, labels: Sequence[bool | None], ema: float) -> tuple[float, float]:
     """n± ← ρ n± + (1 − ρ) · count; labels that are None count nowhere."""
     negatives = sum(label is False for label in labels)
     positives = sum(label is True for label in labels)
-    return ema * counts[0] + (1.0 - ema) * negatives, ema * counts[1] + (1.0 - ema) * positives
+    new_negatives = ema * counts[0] + (1.0 - ema) * negatives
+    new_positives = ema * counts[1] + (1.0 - ema) * positives
+    return new_negatives, new_positives
 
 
 def class_weights(counts: Counts, labels: Sequence[bool | None], power: float = 0.5) -> list[float]:
@@ -98,6 +103,15 @@ def class_weights(counts: Counts, labels: Sequence[bool | None], power: float = 
     for label in known:
         if not counts[label] > 0.0:
             raise ValueError(f"class_weights: class {int(label)} occurs but its running count is {counts[label]}")
+    if not known:
+        return [1.0] * len(labels)
+
     scales = [counts[label] ** -power for label in known]
-    mean = sum(scales) / len(scales) if scales else 1.0
-    return [1.0 if label is None else counts[label] ** -power / mean for label in labels]
+    mean = sum(scales) / len(scales)
+
+    def weight_of(label: bool | None) -> float:
+        if label is None:
+            return 1.0
+        return counts[label] ** -power / mean
+
+    return [weight_of(label) for label in labels]

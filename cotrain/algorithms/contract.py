@@ -25,18 +25,19 @@ from cotrain.core.types import Reward, State, Trace, take_fields
 #
 # ::
 #
-#     trace    │ a b <stop> │ <tool> 42 │ c <stop> │      signal on [5, 7)
-#     spoken   │ a b <stop>               c <stop> │      signal on [3, 5), and ((3, (<tool>, 42)),) was given
+#     trace     │ a b <stop> │ <tool> 42 │ c <stop> │      reward on [5, 7)
+#     sampled   │ a b <stop>               c <stop> │      reward on [3, 5), and the context is ((3, (<tool>, 42)),)
 #
-# Credit, losses and all their totals run over the spoken tokens alone, so no algorithm can put weight on a given one;
-# only the forward pass sees both (``learner/batching.py``).
+# Credit, losses and all their totals run over the sampled tokens alone, so no algorithm can put weight on a context
+# token; only the forward pass sees both (``learner/batching.py``).
 
 
 ContextTokens = tuple[tuple[int, tuple[int, ...]], ...]  # (k, ids): ids before the k-th sampled token, k ≥ 1, rising
 
 
 def split_context(trace: Trace) -> tuple[Trace, ContextTokens]:
-    """The trace with its sampled tokens alone, signals moved with them, and what stood between. One turn is itself."""
+    """The trace with its sampled tokens alone, rewards moved with them, and the context between them. A trace of one
+    turn is returned as it is."""
     if not trace.turns:
         return trace, ()
     mask = trace.mask
@@ -46,14 +47,19 @@ def split_context(trace: Trace) -> tuple[Trace, ContextTokens]:
         if turn.end < following.start:
             context_tokens.append((before[turn.end], trace.token_ids[turn.end : following.start]))
     sampled_places = [i for i, sampled in enumerate(mask) if sampled]
-    signals = tuple(
-        s if s.tokens is None else replace(s, tokens=(before[s.tokens[0]], before[s.tokens[1]])) for s in trace.rewards
-    )
+
+    rewards = []
+    for reward in trace.rewards:
+        if reward.tokens is not None:
+            start, end = reward.tokens
+            reward = replace(reward, tokens=(before[start], before[end]))
+        rewards.append(reward)
+
     sampled_trace = replace(
         trace,
         token_ids=tuple(trace.token_ids[i] for i in sampled_places),
         logprobs=tuple(trace.logprobs[i] for i in sampled_places),
-        rewards=signals,
+        rewards=tuple(rewards),
         turns=(),
     )
     return sampled_trace, tuple(context_tokens)
@@ -83,8 +89,7 @@ class Needs:
 
     reward_signals: tuple[Signal, ...] = ()  # rewards and labels that it reads; the protocol must give them
     on_policy: bool = True  # samples must be drawn by the policy that is trained
-    off_policy_corrected: bool = True  # the loss corrects for updates since the samples were drawn, as by an importance
-    # ratio
+    off_policy_corrected: bool = True  # the loss corrects for updates since the samples were drawn (importance ratio)
     min_group_size: int = 1  # least number of traces in a group; checked at the first step that has too few
     reference: str | None = None  # policy whose log-probabilities of the learned tokens the loss reads
     values: str | None = None  # policy whose values are predicted before credit
@@ -92,8 +97,7 @@ class Needs:
     temperature: float | None = None  # temperature of all log-probabilities; None: the role's
     head: str = "lm"  # "lm", "value" or "reward": what the trained policy must predict
     entropy: bool = False  # the loss wants the entropy of every token's distribution
-    zero_advantage_has_gradient: bool = True  # samples with zero advantage may have a gradient; False: their forward
-    # pass is skipped
+    zero_advantage_has_gradient: bool = True  # False: samples with advantage 0 are left out of the forward pass
     baseline_roles: tuple[str, ...] = ()  # roles that are in the groups and are not trained: any policy may play them
 
 
@@ -130,7 +134,7 @@ class Sample:
 
     @property
     def trajectory_key(self) -> str:
-        """Samples of one trajectory have the same: their rewards of the whole are one value."""
+        """The same for all samples of a trajectory, whose rewards for the whole of it are one value."""
         return self.trajectory or self.key
 
     @property
@@ -243,7 +247,7 @@ class PolicyClient:
         return 0
 
     def update(self, terms: Sequence[LossTerm]) -> UpdateReport:
-        """At most one optimiser step, on the sum of all terms, each divided by its own totals over the whole update."""
+        """Make at most one optimiser step, on the sum of all terms, each divided by its own totals over the update."""
         raise self._unsupported_error("is not trained")
 
     def reset_optimizer(self) -> None:
@@ -271,7 +275,7 @@ class PolicyClient:
         raise self._unsupported_error("follows nobody")
 
     def state(self) -> State:
-        """What a checkpoint must hold beside ``tensors``; of policies that change."""
+        """The JSON state that a checkpoint holds next to ``tensors``, for a policy that changes."""
         return {}
 
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -284,11 +288,11 @@ class PolicyClient:
         take_fields("tensors of a policy that does not change", tensors)
 
     def scoring_limit(self) -> int | None:
-        """Tokens of a pass that scores, where they are fewer since memory ran out, and ``state`` does not hold them."""
+        """The tokens of a scoring pass, if they are fewer since memory ran out, and ``state`` does not hold them."""
         return None
 
     def set_scoring_limit(self, tokens: int | None) -> None:
-        """What ``scoring_limit`` gave; None: as many as at the start."""
+        """Set what ``scoring_limit`` returned; None for as many as at the start."""
 
     def _unsupported_error(self, why: str) -> ConfigError:
         return ConfigError(f"{type(self).__name__} {why}; let another policy do that")

@@ -42,7 +42,9 @@ def loss_slope(loss: str, margin: float, beta: float, label: float = 1.0) -> flo
 
 
 def _sigmoid(x: float) -> float:
-    return 1.0 / (1.0 + math.exp(-x)) if x >= 0.0 else math.exp(x) / (1.0 + math.exp(x))
+    if x >= 0.0:
+        return 1.0 / (1.0 + math.exp(-x))
+    return math.exp(x) / (1.0 + math.exp(x))  # the same, without overflow of exp(−x)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,36 +89,51 @@ class Preference:
         groups: dict[str, list[Sample]] = {}
         for sample in valued:
             groups.setdefault(sample.group, []).append(sample)
-        beta, learned = self.beta_at(batch.updates), []
-        margins, better, worse = [], [], []
+
+        beta = self.beta_at(batch.updates)
+        learned: list[Sample] = []
+        margins: list[float] = []
+        better_logprobs: list[float] = []
+        worse_logprobs: list[float] = []
         for group in groups.values():
             values = [value_of(sample, self.better) for sample in group]
-            high, low = max(values), min(values)
+            high = max(values)
+            low = min(values)
             if high == low:
                 dropped["no pair"] = dropped.get("no pair", 0) + len(group)
                 continue
-            chosen, rejected = group[values.index(high)], group[values.index(low)]
-            margin = self._log_ratio_sum(chosen) - self._log_ratio_sum(rejected)
-            label = 1.0 if self.soft is None else _sigmoid(self.soft * (high - low))
-            pull = -(1.0 - self.sft) * loss_slope(self.loss, margin, beta, label)
-            learned += [_with_pull(chosen, pull + self.sft / len(chosen.token_ids)), _with_pull(rejected, -pull)]
             if len(group) > 2:
                 dropped["not in the pair"] = dropped.get("not in the pair", 0) + len(group) - 2
+
+            chosen = group[values.index(high)]
+            rejected = group[values.index(low)]
+            margin = self._log_ratio_sum(chosen) - self._log_ratio_sum(rejected)
+            label = 1.0 if self.soft is None else _sigmoid(self.soft * (high - low))
+
+            # The loss is linear in both log-probabilities; their factors go where the advantages of a sample are.
+            pull = -(1.0 - self.sft) * loss_slope(self.loss, margin, beta, label)
+            learned.append(_with_pull(chosen, pull + self.sft / len(chosen.token_ids)))
+            learned.append(_with_pull(rejected, -pull))
+
             margins.append(margin)
-            better.append(float(chosen.scores[self.policy].sum()))
-            worse.append(float(rejected.scores[self.policy].sum()))
+            better_logprobs.append(float(chosen.scores[self.policy].sum()))
+            worse_logprobs.append(float(rejected.scores[self.policy].sum()))
+
         metrics = {"traces": float(len(valued)), "pairs": float(len(margins)), "beta": beta}
         if margins:
             metrics |= {
                 "margin": _mean(margins),
                 "pair_accuracy": _mean([float(m > 0.0) + 0.5 * float(m == 0.0) for m in margins]),
-                "logprob/better": _mean(better),
-                "logprob/worse": _mean(worse),
+                "logprob/better": _mean(better_logprobs),
+                "logprob/worse": _mean(worse_logprobs),
             }
         return Credit(samples=tuple(learned), metrics=metrics, dropped=dropped), state
 
     def _log_ratio_sum(self, sample: Sample) -> float:
-        return float((sample.scores[self.policy].double() - sample.scores[self.reference].double()).sum())
+        """Σ_t log π − log π_ref over the tokens of a sample."""
+        logprobs = sample.scores[self.policy].double()
+        reference = sample.scores[self.reference].double()
+        return float((logprobs - reference).sum())
 
     def loss_of(
         self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser

@@ -1,13 +1,15 @@
 """GRPO and its relatives by name: ``PolicyGradient`` with other functions; each takes every setting of it.
 
-grpo          (r − mean) / std of the group                GRPO, arXiv 2402.03300
-dr_grpo       r − mean of the group                        Dr. GRPO, arXiv 2503.20783; its constant length is
-                                                           ``normalise``
-rloo          r − mean of the others of the group          RLOO, arXiv 2402.14740
-maxrl         (r − mean) / mean of the group               MaxRL, arXiv 2602.02710
-reinforce     r − a running mean of the role, −A log π     for self-play, where groups have one member (SPIRAL,
-                                                           2506.24119)
-reinforce_pp  whitened over all tokens of the batch        REINFORCE++, arXiv 2501.03262; its KL penalty is ``kl``
+name           class         advantage
+grpo           GRPO          (r − mean) / std of the group               GRPO, arXiv 2402.03300
+dr_grpo        DrGRPO        r − mean of the group                       Dr. GRPO, arXiv 2503.20783; its constant
+                                                                         length is ``normalise``
+rloo           RLOO          r − mean of the others of the group         RLOO, arXiv 2402.14740
+maxrl          MaxRL         (r − mean) / mean of the group              MaxRL, arXiv 2602.02710
+reinforce++    ReinforcePP   r, whitened over all tokens of the batch    REINFORCE++, arXiv 2501.03262; its KL
+                                                                         penalty is ``kl``
+(class only)   Reinforce     r − a running mean of the role, −A log π    for self-play, where groups have one
+                                                                         member (SPIRAL, arXiv 2506.24119)
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from typing import Any, Literal
 from cotrain.algorithms.functional.credit import group_moments, whiten
 from cotrain.algorithms.functional.late_torch import torch
 from cotrain.algorithms.policy_gradient import (
+    AdvantageFn,
     KLPenalty,
+    OverBatch,
     PolicyGradient,
     PPOClip,
     kl_penalty,
@@ -26,7 +30,7 @@ from cotrain.algorithms.policy_gradient import (
     mean_baseline,
     z_score,
 )
-from cotrain.algorithms.policy_loss import ScoreFunction
+from cotrain.algorithms.policy_loss import ScoreFunction, TokenLoss
 from cotrain.algorithms.running_mean import RunningMean
 from cotrain.core.errors import ConfigError
 
@@ -55,45 +59,59 @@ __all__ = [
 
 
 def over_success(values: torch.Tensor, group_ids: torch.Tensor) -> torch.Tensor:
-    """``values`` ``[N]`` of at least 0 and ``pools`` ``[N]`` → advantages ``[N]``. Raises ConfigError for a negative
-    reward."""
+    """``values`` ``[N]`` of at least 0 and ``group_ids`` ``[N]`` → advantages ``[N]``. Raises ConfigError for a
+    negative reward."""
     if bool((values < 0.0).any()):
         raise ConfigError(f"maxrl: a reward is {float(values.min())}; expected 0 for failure and 1 for success")
+
     _, mean, flat = group_moments(values, group_ids)
-    return torch.where(flat[group_ids], torch.zeros_like(values), (values - mean[group_ids]) / mean[group_ids])
+    relative = (values - mean[group_ids]) / mean[group_ids]
+    return torch.where(flat[group_ids], torch.zeros_like(values), relative)
 
 
-# -- by name
+# -- The algorithms by name. Each takes every setting of ``PolicyGradient``, with other defaults.
 
 
-def GRPO(**settings: Any) -> PolicyGradient:
+def GRPO(*, advantage: AdvantageFn | None = z_score, **settings: Any) -> PolicyGradient:
     """Rewards are standardised within the group."""
-    return PolicyGradient(**{"advantage": z_score, **settings})
+    return PolicyGradient(advantage=advantage, **settings)
 
 
-def DrGRPO(**settings: Any) -> PolicyGradient:
+def DrGRPO(*, advantage: AdvantageFn | None = mean_baseline, **settings: Any) -> PolicyGradient:
     """The mean of the group is subtracted, and nothing divided."""
-    return PolicyGradient(**{"advantage": mean_baseline, **settings})
+    return PolicyGradient(advantage=advantage, **settings)
 
 
-def RLOO(**settings: Any) -> PolicyGradient:
+def RLOO(*, advantage: AdvantageFn | None = leave_one_out, **settings: Any) -> PolicyGradient:
     """The mean of the other answers of the group is subtracted."""
-    return PolicyGradient(**{"advantage": leave_one_out, **settings})
+    return PolicyGradient(advantage=advantage, **settings)
 
 
-def MaxRL(**settings: Any) -> PolicyGradient:
+def MaxRL(*, advantage: AdvantageFn | None = over_success, **settings: Any) -> PolicyGradient:
     """As ``mean_baseline``, divided by the share of right answers in the group."""
-    return PolicyGradient(**{"advantage": over_success, **settings})
+    return PolicyGradient(advantage=advantage, **settings)
 
 
-def Reinforce(**settings: Any) -> PolicyGradient:
+EARLIER_GAMES = RunningMean()
+SCORE_FUNCTION = ScoreFunction()
+
+
+def Reinforce(
+    *,
+    advantage: AdvantageFn | None = None,
+    baseline: RunningMean | None = EARLIER_GAMES,
+    loss: TokenLoss = SCORE_FUNCTION,
+    **settings: Any,
+) -> PolicyGradient:
     """A running mean of the role is subtracted; no group, no ratio."""
-    return PolicyGradient(**{"advantage": None, "baseline": RunningMean(), "loss": ScoreFunction(), **settings})
+    return PolicyGradient(advantage=advantage, baseline=baseline, loss=loss, **settings)
 
 
-def ReinforcePP(**settings: Any) -> PolicyGradient:
+def ReinforcePP(
+    *, advantage: AdvantageFn | None = None, over_batch: OverBatch | None = whiten, **settings: Any
+) -> PolicyGradient:
     """Rewards are standardised over all tokens of the batch; no group."""
-    return PolicyGradient(**{"advantage": None, "over_batch": whiten, **settings})
+    return PolicyGradient(advantage=advantage, over_batch=over_batch, **settings)
 
 
 AlgorithmName = Literal["grpo", "dr_grpo", "rloo", "maxrl", "reinforce++"]  # values of a recipe's flag

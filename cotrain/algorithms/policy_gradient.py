@@ -11,14 +11,14 @@
 1. ``PolicyGradient.credit``: rewards → advantages. 2. ``policy_loss``: advantages → loss. The pure functions that they
 call are in ``algorithms/functional/``, each with its equation; ``grpo.py`` has the usual combinations by name.
 
-**Several rewards.** Every signal of ``rewards`` is a channel. Its values are compared (``baseline``, ``advantage``),
-stand on the last token of the answer or span, and are summed towards the front: A(t) = Σ_{k: end_k ≥ t} z_k, so an
-outcome reaches every token and a token answers for every step that ends at it or later. ``over_batch`` may rescale
-them over all tokens. Then *advantages* are mixed. With channels o per answer and p per span, and weights at s updates
-of S planned:
+**Several rewards.** Every signal in ``reward_weights`` is a channel. Its rewards are turned into advantages z
+(``baseline``, ``advantage``). Each z is placed on the last token of its answer or span, and A(t) is the sum of all z at
+t or later: A(t) = Σ_{k: end_k ≥ t} z_k. So an outcome reaches every token, and a token has the advantages of every step
+that ends at it or later. ``over_batch`` may rescale A over all tokens. Then the *advantages* of the channels are mixed.
+With per-answer channels o, per-span channels p, and their weights at this update:
 
-    A(i,t) = (1 − Σ_p α_p) · Σ_o w_o A_o(i) + Σ_p α_p A_p(i,t)            advantage_mix="convex" (RL Tango, arXiv
-    2505.15034) A(i,t) =                 Σ_o w_o A_o(i) + Σ_p α_p A_p(i,t)            advantage_mix="add"
+    A(i,t) = (1 − Σ_p α_p) · Σ_o w_o A_o(i) + Σ_p α_p A_p(i,t)       advantage_mix="convex" (RL Tango, arXiv 2505.15034)
+    A(i,t) =                 Σ_o w_o A_o(i) + Σ_p α_p A_p(i,t)       advantage_mix="add"
 
 Or *rewards* are added before anything is compared, and every token of an answer has the same advantage:
 
@@ -27,28 +27,33 @@ Or *rewards* are added before anything is compared, and every token of an answer
 with r_p(i) the mean of an answer's values per span (``step_scale="1/K"``) or their sum ("one"), and 0 for an answer
 without any.
 
-``reward_weights={OUTCOME: 1.0, STEP: decay(0.1, 1e-3)}`` is Tango's generator. Its verifier is paid one reward,
-agreement +
-0.8 · format: ``reward_weights={AGREEMENT: 1.0, FORMAT: 0.8}, sum_rewards_first=True`` adds up the per-answer values
+``reward_weights={OUTCOME: 1.0, STEP: decay(0.1, 1e-3)}`` is Tango's generator. Its verifier's one reward is
+agreement + 0.8 · format: ``reward_weights={AGREEMENT: 1.0, FORMAT: 0.8}, sum_rewards_first=True``, which adds them up
 before anything is compared. A sample without steps (its review could not be read) has process advantage 0, and its
-outcome advantage keeps the factor 1 − α; the steps of a group are one pool, so samples of many steps weigh more in it.
-A sample that lacks a per-answer reward is dropped and counted. Samples of one trajectory share a reward of the whole:
-it is one value of its group, and its advantage goes to all of them. Roles in ``beside`` are in the groups and in these
-metrics, and are learned from by nobody here: so two policies can share one mean and deviation.
+outcome advantage keeps the factor 1 − α. All steps of a group share one mean and deviation, so answers with many steps
+weigh more. A sample that lacks a per-answer reward is dropped and counted. Samples of one trajectory share a reward of
+the whole: it is one value of its group, and its advantage goes to all of them. Roles in ``baseline_roles`` count in the
+groups and metrics and are not trained here: so two policies can share one mean and deviation.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from cotrain.algorithms.class_balance import ClassBalance
+from cotrain.algorithms.class_balance import ClassBalance, Counts
 from cotrain.algorithms.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
 from cotrain.algorithms.functional.credit import group_is_flat, group_mean_std, leave_one_out, reward_to_go
 from cotrain.algorithms.functional.late_torch import torch
-from cotrain.algorithms.functional.policy_losses import KL_ESTIMATORS, clipped_ratio_loss, kl_estimate, token_log_ratio
-from cotrain.algorithms.functional.policy_losses import KLEstimator as KlEstimator
+from cotrain.algorithms.functional.policy_losses import (
+    KL_ESTIMATORS,
+    KLEstimator,
+    clipped_ratio_loss,
+    kl_estimate,
+    token_log_ratio,
+)
 from cotrain.algorithms.functional.reductions import NORMALISES, Normalise, masked_sum, reduce_loss
 from cotrain.algorithms.policy_loss import (
     GSPOClip,
@@ -81,20 +86,37 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.signals import Signal
 from cotrain.core.types import State
 
-# -- Advantage estimators: what a value is worth beside the others of its group. Each is a function that is passed.
+__all__ = [
+    "AdvantageFn",
+    "KLPenalty",
+    "OverBatch",
+    "PPOClip",
+    "PolicyGradient",
+    "PolicyLossOptions",
+    "RunningMean",
+    "SampleEdit",
+    "check_loss",
+    "drop_flat_groups",
+    "has_other_terms",
+    "kl_penalty",
+    "leave_one_out",
+    "mean_baseline",
+    "policy_loss",
+    "uses_ratio",
+    "z_score",
+]
+
+# -- Advantage estimators: functions that compare a reward with the others of its group.
 #
 #     z_score         (r − mean) / std         GRPO, arXiv 2402.03300
 #     mean_baseline   r − mean                 Dr. GRPO, arXiv 2503.20783
 #     leave_one_out   r − mean of the others   RLOO, arXiv 2402.14740
 #
-# ``values`` ``[N]`` float64 are the rewards of one channel and ``pools`` ``[N]`` the index of each one's group; the
-# result is ``[N]``, 0 in a group without spread. Another estimator
-# is another such function (docs/new-estimator.md).
+# ``values`` ``[N]`` float64 are the rewards of one channel and ``group_ids`` ``[N]`` the index of each one's group; the
+# result is ``[N]``, 0 in a group without spread. Another estimator is another such function (docs/new-estimator.md).
 
 
-__all__ = ["AdvantageFn", "RunningMean", "leave_one_out", "mean_baseline", "z_score"]
-
-AdvantageFn = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]  # values [N], pools [N] → advantages [N]
+AdvantageFn = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]  # values [N], group ids [N] → advantages [N]
 
 
 def z_score(values: torch.Tensor, group_ids: torch.Tensor) -> torch.Tensor:
@@ -107,27 +129,30 @@ def mean_baseline(values: torch.Tensor, group_ids: torch.Tensor) -> torch.Tensor
     return group_mean_std(values, group_ids, std=None)
 
 
-# -- what is done to samples before their rewards are compared, or once their advantages are known (and
-# ``advantage_edits.py``)
+# -- Edits of samples, before their rewards are compared or once their advantages are known. ``advantage_edits.py`` has
+# more of them.
 
-SampleEdit = Callable[[Sequence[Sample]], tuple[list[Sample], dict[str, int]]]
+SampleEdit = Callable[
+    [Sequence[Sample]], tuple[list[Sample], dict[str, int]]
+]  # → samples kept, reason → number left out
 
 
 def drop_flat_groups(samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, int]]:
-    """Groups in which no token has an advantage teach nothing and would cost a forward pass. The totals of the
-    normaliser then count the others alone, and the KL term does not see them."""
+    """Groups in which no token has an advantage teach nothing and would cost a forward pass. A dropped group is neither
+    in the totals that the loss is divided by nor in the KL term."""
     alive = {sample.group for sample in samples if bool(sample.advantages.any())}
     kept = [sample for sample in samples if sample.group in alive]
-    return kept, {"zero_spread": len(samples) - len(kept)} if len(kept) < len(samples) else {}
+    n_dropped = len(samples) - len(kept)
+    return kept, {"zero_spread": n_dropped} if n_dropped else {}
 
 
 # -- The loss: the clipped ratio at each token, the KL term, and the sum over tokens.
 #
-# Old log-probabilities are those of the sampler. In the first update of a batch the policy that samples is the policy
-# that learns, and ρ = 1 up to rounding. After it (``updates_per_batch``), and with a lag
-# (``trainer/async_rollouts.py``), ρ corrects for the updates between them, and a loss without ρ is refused.
-# ``sampler_trainer_diff`` is the distance of the two; what is too far off is left out where an engine holds its own
-# weights. Not done: recomputing old log-probabilities.
+# Old log-probabilities are those of the sampler. On the first update of a batch ρ = 1 up to rounding. With several
+# updates a batch (``updates_per_batch``) or asynchronous rollouts (``trainer/async_rollouts.py``), ρ corrects for the
+# updates since sampling, and a loss without ρ is refused. ``sampler_trainer_diff`` is |log ρ|. Where an engine has its
+# own weights, samples whose ρ is out of their bounds are masked (``policy_loss.py``). Left out: recomputing old
+# log-probabilities.
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +180,7 @@ class KLPenalty:
 
     to: str  # name of the reference policy
     weight: float = 1e-3  # β
-    estimator: KlEstimator = "k3"
+    estimator: KLEstimator = "k3"
 
     def __post_init__(self) -> None:
         if self.estimator not in KL_ESTIMATORS:
@@ -184,7 +209,7 @@ def policy_loss(
     normalise: Normalise = "token",
     constant: float | None = None,
     kl: KLPenalty | None = None,
-    bonus: float = 0.0,
+    entropy_coef: float = 0.0,
 ) -> Loss:
     """One micro-batch's share (equation at the top), and sums over its tokens for the metrics.
 
@@ -192,7 +217,7 @@ def policy_loss(
         logprobs: ``[B, T]`` log π of the sampled tokens.
         entropy: ``[B, T]`` of the distribution that each was drawn from; needed when its coefficient is not zero.
         normalise, constant: as in ``functional.reductions.reduce_loss``.
-        bonus: η, the coefficient of the entropy.
+        entropy_coef: η, the coefficient of the entropy.
 
     Metrics: "clip_fraction", "ratio", "sampler_trainer_diff" (|log π_sampler − log π|), "sampler_trainer_kl" (k3 of the
     two), "surprisal" (−log π, whose mean on policy estimates the entropy), "kl" and "entropy" where they are computed,
@@ -211,24 +236,28 @@ def policy_loss(
             weights=weights,
         )
 
-    left_out = outside_bounds(logprobs, batch)
     losses, observed = loss(logprobs, batch)
+    left_out = outside_bounds(logprobs, batch)
     if left_out is not None:
+        # The ratio of a sample out of bounds may overflow: take it as 1 and mask the loss. Metrics keep the ratio.
         losses, _ = loss(logprobs, with_unit_ratio(batch, left_out, logprobs))
         losses = losses.masked_fill(left_out[:, None], 0.0)
         observed["mismatch_masked"] = left_out[:, None].expand_as(mask).to(mask)
     value = reduce_term(losses, batch.weights)
     observed["surprisal"] = -logprobs
+
     if kl is not None:
         if batch.reference is None:
             raise ConfigError(f"the samples lack log-probabilities of {kl.to!r}, the reference of the KL term")
         observed["kl"] = kl_estimate(logprobs, batch.reference, kl.estimator)
         value = value + kl.weight * reduce_term(observed["kl"])
+
     if entropy is not None:
         observed["entropy"] = entropy
-        value = value - bonus * reduce_term(entropy)
-    elif bonus:
-        raise ConfigError(f"an entropy bonus of {bonus} needs the entropy of each token; none was given")
+        value = value - entropy_coef * reduce_term(entropy)
+    elif entropy_coef:
+        raise ConfigError(f"an entropy bonus of {entropy_coef} needs the entropy of each token; none was given")
+
     return Loss(value=value, sums={name: masked_sum(x.detach(), mask) for name, x in observed.items()})
 
 
@@ -247,29 +276,30 @@ def check_loss(loss: TokenLoss, normalise: Normalise = "token", constant: float 
 
 
 def uses_ratio(loss: TokenLoss) -> bool:
-    """Does it weigh samples by how much likelier they are to the learner than to whoever drew them? A user's own is
-    taken to."""
-    if isinstance(loss, Shaped):
-        return uses_ratio(loss.otherwise)
-    return not (isinstance(loss, ScoreFunction) and loss.cap is None)
+    """Whether the loss weighs a token by π_learner / π_sampler. A user's own loss is assumed to."""
+    base_loss = loss.otherwise if isinstance(loss, Shaped) else loss
+    if isinstance(base_loss, ScoreFunction):
+        return base_loss.cap is not None
+    return True
 
 
-def has_other_terms(loss: TokenLoss, kl: KLPenalty | None, bonus: float) -> bool:
-    """May a sample without any advantage have a gradient? By KL or entropy, or by a user's own loss."""
-    own = loss.otherwise if isinstance(loss, Shaped) else loss
-    known = isinstance(own, PPOClip | GSPOClip | ScoreFunction)
-    return not known or bool(bonus) or (kl is not None and kl.weight != 0.0)
+def has_other_terms(loss: TokenLoss, kl: KLPenalty | None, entropy_coef: float) -> bool:
+    """Whether a sample without any advantage may have a gradient: from KL or entropy, or from a user's own loss."""
+    base_loss = loss.otherwise if isinstance(loss, Shaped) else loss
+    is_ours = isinstance(base_loss, PPOClip | GSPOClip | ScoreFunction)
+    has_kl = kl is not None and kl.weight != 0.0
+    return has_kl or entropy_coef != 0.0 or not is_ours
 
 
 @dataclass(frozen=True, kw_only=True)
-class PolicyLoss:
-    """Options of ``policy_loss`` for an algorithm that uses it."""
+class PolicyLossOptions:
+    """Options of ``policy_loss``, and its call, for an algorithm that uses it."""
 
     loss: TokenLoss = PPO_CLIP
     normalise: Normalise = "token"
     constant: float | None = None  # tokens per sequence, with normalise="constant"
     kl: KLPenalty | None = None
-    entropy: float = 0.0  # coefficient of the bonus
+    entropy: float = 0.0  # coefficient of the entropy
 
     def loss_of(
         self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
@@ -283,7 +313,7 @@ class PolicyLoss:
             normalise=self.normalise,
             constant=self.constant,
             kl=self.kl,
-            bonus=self.entropy,
+            entropy_coef=self.entropy,
         )
 
 
@@ -291,11 +321,19 @@ class PolicyLoss:
 
 
 OverBatch = Callable[["torch.Tensor"], "torch.Tensor"]  # [N] → [N], N tokens of the whole batch
-SUMMED = "merged"  # name of the channel that holds a sum of rewards
+MERGED = "merged"  # name of the channel that holds a sum of rewards, in the metrics too
+NO_COUNTS: Counts = (0.0, 0.0)  # counts of the two classes before the first batch
+
+
+class Channel(NamedTuple):
+    """One kind of reward whose advantages are computed by themselves."""
+
+    rewards: TokenRewards
+    factor: float  # the factor of its advantages in the mixture
 
 
 @dataclass(frozen=True, kw_only=True)
-class PolicyGradient(PolicyLoss):
+class PolicyGradient(PolicyLossOptions):
     """GRPO and its relatives. Baselines and class counts are the state that ``credit`` returns."""
 
     reward_weights: RewardWeights  # signal → weight of its advantages
@@ -303,8 +341,7 @@ class PolicyGradient(PolicyLoss):
     advantage_mix: AdvantageMix = "convex"
     step_scale: StepScale = "1/K"  # reward of one step among K: ±1/K (Tango), or ±1 ("one")
     baseline: RunningMean | None = None  # baseline that is subtracted first
-    advantage: AdvantageFn | None = z_score  # values [N], group ids [N] → advantages [N]; None: no comparison within
-    # groups
+    advantage: AdvantageFn | None = z_score  # the comparison within a group; None: there is none
     over_batch: OverBatch | None = None  # rescales the advantages of a channel over all tokens of the batch
     edit_before: tuple[SampleEdit, ...] = ()  # edits of the samples before advantages are computed, in order
     edit_after: tuple[SampleEdit, ...] = (drop_flat_groups,)  # edits of the samples once they have advantages, in order
@@ -327,14 +364,18 @@ class PolicyGradient(PolicyLoss):
             )
         if self.sum_rewards_first and not self._signals_of_kind("answer"):
             raise ConfigError(f"{name}: sum_rewards_first=True, but rewards has no per-answer signal to add up")
-        for edge in (0, 1):  # weights that decay are checked at both ends
-            self._outcome_share({signal: weight_at(weight, edge, 1) for signal, weight in self.reward_weights.items()})
+        for updates in (0, 1):  # weights that decay are checked at the start and at the end
+            self._outcome_share(self._weights_at(updates, planned=1))
+
+    def _weights_at(self, updates: int, planned: int) -> dict[Signal, float]:
+        """The weight of each reward after ``updates`` of ``planned`` updates."""
+        return {signal: weight_at(weight, updates, planned) for signal, weight in self.reward_weights.items()}
 
     def _signals_of_kind(self, per: str) -> list[Signal]:
         return [signal for signal in self.reward_weights if signal.per == per]
 
     def _outcome_share(self, weights: Mapping[Signal, float]) -> float:
-        """Weight of the per-answer channels: 1 − Σ_p α_p, or 1."""
+        """Weight of the per-answer channels: 1 − Σ_p α_p, or 1. Raises ConfigError for weights that are no shares."""
         if self.advantage_mix != "convex":
             return 1.0
         alphas = {signal.name: weights[signal] for signal in self._signals_of_kind("span")}
@@ -347,8 +388,11 @@ class PolicyGradient(PolicyLoss):
         return outcome_share
 
     def needs(self) -> Needs:
+        signals = [*self.reward_weights]
+        if self.balance is not None:
+            signals.append(self.balance.class_label)
         return Needs(
-            reward_signals=(*self.reward_weights, *([self.balance.class_label] if self.balance else [])),
+            reward_signals=tuple(signals),
             off_policy_corrected=uses_ratio(self.loss),
             min_group_size=2 if self.advantage and self.reward_weights else 1,
             reference=self.kl.to if self.kl else None,
@@ -360,40 +404,32 @@ class PolicyGradient(PolicyLoss):
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
         # 1. The samples that have every reward of a whole answer, and their groups.
         samples, dropped = usable_samples(batch.samples, self.reward_weights)
-        for change in self.edit_before:
-            samples, left_out = change(samples)
+        for edit in self.edit_before:
+            samples, left_out = edit(samples)
             dropped |= left_out
-        group_index, n_groups = index_groups(samples)
+        group_ids, n_groups = index_groups(samples)
 
         # 2. Their rewards at the tokens that they were given for, and the weight of each reward now.
         rewards = {signal: place_rewards(samples, signal, self.step_scale) for signal in self.reward_weights}
-        weights = {
-            signal: weight_at(weight, batch.updates, batch.planned) for signal, weight in self.reward_weights.items()
-        }
-        metrics = {"traces": float(len(samples)), "groups": float(n_groups)} | _reward_metrics(samples, rewards)
-        if self.advantage_mix == "reward":  # with one summed reward there is one channel, so the weights of its parts
-            # are reported here
+        weights = self._weights_at(batch.updates, batch.planned)
+        metrics = {"traces": float(len(samples)), "groups": float(n_groups)}
+        metrics |= _reward_metrics(samples, rewards)
+        if self.advantage_mix == "reward":  # the summed reward is one channel; the weights of its parts are known here
             metrics |= {f"advantage_mix/{signal.name}": weight for signal, weight in weights.items()}
 
-        # 3. The advantages of each channel, mixed.
-        baselines: Baselines = state.get("baselines", {})
+        # 3. The advantages of each channel, mixed: A = Σ_c factor_c A_c.
+        channels = self._reward_channels(samples, rewards, weights)
         mixed = [torch.zeros(len(sample.token_ids), dtype=torch.float64) for sample in samples]
-        compare_ids = group_index
-        n_compared = n_groups
-        if self.advantage is None:  # without an estimator of groups a reward is compared with all of the batch
-            compare_ids = torch.zeros_like(group_index)
-            n_compared = min(n_groups, 1)
-        has_no_spread = torch.ones(n_compared, dtype=torch.bool)
-        for name, (channel, factor) in self._reward_channels(samples, rewards, weights).items():
-            tokens, baselines = self._channel_advantages(name, channel, samples, group_index, baselines)
-            metrics |= {f"advantage/{name}": _mean_absolute(tokens), f"advantage_mix/{name}": factor}
-            if factor:
-                owners = channel.sample_index[channel.first_index]
-                has_no_spread &= group_is_flat(channel.values[channel.first_index], compare_ids[owners], n_compared)
-                for total, part in zip(mixed, tokens, strict=True):
-                    total += factor * part
+        baselines: Baselines = state.get("baselines", {})
+        for name, channel in channels.items():
+            advantages, baselines = self._channel_advantages(name, channel.rewards, samples, group_ids, baselines)
+            metrics[f"advantage/{name}"] = _mean_absolute(advantages)
+            metrics[f"advantage_mix/{name}"] = channel.factor
+            if channel.factor:
+                for total, part in zip(mixed, advantages, strict=True):
+                    total += channel.factor * part  # in place: ``mixed`` holds these tensors
         if n_groups and self.reward_weights:
-            metrics["zero_spread_groups"] = float(has_no_spread.double().mean())
+            metrics["zero_spread_groups"] = self._share_without_spread(channels.values(), group_ids, n_groups)
 
         # 4. What is learned from: the roles that are trained, in groups that have an advantage.
         learned = [
@@ -401,8 +437,8 @@ class PolicyGradient(PolicyLoss):
             for sample, advantages in zip(samples, mixed, strict=True)
             if sample.role not in self.baseline_roles
         ]
-        for change in self.edit_after:
-            learned, left_out = change(learned)
+        for edit in self.edit_after:
+            learned, left_out = edit(learned)
             dropped |= left_out
 
         # 5. What is remembered: baselines, and the counts of class balance, which weighs samples.
@@ -410,47 +446,73 @@ class PolicyGradient(PolicyLoss):
         if self.baseline is not None:
             memory["baselines"] = dict(sorted(baselines.items()))
         if self.balance is not None:
-            counts = state.get("classes", (0.0, 0.0))
+            counts: Counts = state.get("classes", NO_COUNTS)
             learned, memory["classes"], balance_metrics = self.balance.weigh_samples(samples, learned, counts)
             metrics |= balance_metrics
+
         rounded = tuple(replace(sample, advantages=sample.advantages.to(torch.float32)) for sample in learned)
         return Credit(samples=rounded, metrics=metrics, dropped=dropped), memory
 
     def _reward_channels(
         self, samples: Sequence[Sample], rewards: Mapping[Signal, TokenRewards], weights: Mapping[Signal, float]
-    ) -> dict[str, tuple[TokenRewards, float]]:
-        """All channels, per-answer ones first, with the factor by which their advantages enter the mixture."""
-        outcome_share, answers = self._outcome_share(weights), self._signals_of_kind("answer")
-        spans = self._signals_of_kind("span")
+    ) -> dict[str, Channel]:
+        """All channels by name, per-answer ones first."""
+        outcome_share = self._outcome_share(weights)
         if self.advantage_mix == "reward":
-            return {SUMMED: (_summed_rewards(samples, rewards, weights), outcome_share)}
+            # The parts of the sum are weighted already, so only the share of the outcome remains, which is 1.
+            return {MERGED: Channel(_summed_rewards(samples, rewards, weights), outcome_share)}
+
+        answer_weights = {signal: weights[signal] for signal in self._signals_of_kind("answer")}
+        span_weights = {signal: weights[signal] for signal in self._signals_of_kind("span")}
+        channels: dict[str, Channel] = {}
         if self.sum_rewards_first:
-            answer_weights = {signal: weights[signal] for signal in answers}
-            channels = {SUMMED: (_summed_rewards(samples, rewards, answer_weights), outcome_share)}
+            channels[MERGED] = Channel(_summed_rewards(samples, rewards, answer_weights), outcome_share)
         else:
-            channels = {signal.name: (rewards[signal], outcome_share * weights[signal]) for signal in answers}
-        return channels | {signal.name: (rewards[signal], weights[signal]) for signal in spans}
+            for signal, weight in answer_weights.items():
+                channels[signal.name] = Channel(rewards[signal], outcome_share * weight)
+        for signal, alpha in span_weights.items():
+            channels[signal.name] = Channel(rewards[signal], alpha)
+        return channels
+
+    def _share_without_spread(self, channels: Iterable[Channel], group_ids: torch.Tensor, n_groups: int) -> float:
+        """The share of groups whose rewards are all equal in every channel that counts. Where rewards are not compared
+        within groups, the whole batch is one group."""
+        if self.advantage is None:
+            group_ids = torch.zeros_like(group_ids)
+            n_groups = 1
+        is_flat = torch.ones(n_groups, dtype=torch.bool)
+        for channel in channels:
+            if channel.factor:
+                given = channel.rewards
+                is_flat &= group_is_flat(given.unique_values, group_ids[given.unique_samples], n_groups)
+        return float(is_flat.double().mean())
 
     def _channel_advantages(
-        self, name: str, channel: TokenRewards, samples: Sequence[Sample], group_ids: torch.Tensor, baselines: Baselines
+        self, name: str, rewards: TokenRewards, samples: Sequence[Sample], group_ids: torch.Tensor, baselines: Baselines
     ) -> tuple[list[torch.Tensor], Baselines]:
         """The advantages of one channel, float64 ``[T]`` of each sample, and the baselines after it."""
-        values, owners = channel.values[channel.first_index], channel.sample_index[channel.first_index]
+        values = rewards.unique_values
+        owners = rewards.unique_samples
         if self.baseline is not None:
             keys = [f"{samples[owner].role}/{name}" for owner in owners.tolist()]
-            games = [samples[owner].episode_key for owner in owners.tolist()]
-            values, baselines = self.baseline(values, keys, games, baselines)
+            episode_keys = [samples[owner].episode_key for owner in owners.tolist()]
+            values, baselines = self.baseline(values, keys, episode_keys, baselines)
         if self.advantage is not None:
             values = self.advantage(values, group_ids[owners])
-        tokens = [reward_to_go(part) for part in on_tokens(samples, channel, values[channel.reward_index])]
-        valued_indices = sorted(set(channel.sample_index.tolist()))  # samples without a value in this channel keep
-        # advantage 0
-        if self.over_batch is not None and valued_indices:
-            lengths = [len(tokens[i]) for i in valued_indices]
-            rescaled = self.over_batch(torch.cat([tokens[i] for i in valued_indices])).split(lengths)
-            for i, part in zip(valued_indices, rescaled, strict=True):
-                tokens[i] = part
-        return tokens, baselines
+
+        # The advantage of a reward goes to every place that has it: [U] → [M]. From the last token of its answer or
+        # span it reaches every token before that.
+        placed = on_tokens(samples, rewards, values[rewards.reward_index])
+        advantages = [reward_to_go(row) for row in placed]
+
+        # Samples without a value in this channel keep advantage 0.
+        with_value = sorted(set(rewards.sample_index.tolist()))
+        if self.over_batch is not None and with_value:
+            lengths = [len(advantages[i]) for i in with_value]
+            rescaled = self.over_batch(torch.cat([advantages[i] for i in with_value])).split(lengths)
+            for i, row in zip(with_value, rescaled, strict=True):
+                advantages[i] = row
+        return advantages, baselines
 
 
 def _summed_rewards(
@@ -461,13 +523,17 @@ def _summed_rewards(
     trajectories, count = trajectories_of(samples)
     totals = torch.zeros(count, dtype=torch.float64)
     for signal, weight in weights.items():
-        channel = rewards[signal]
-        given = channel.values[channel.first_index] * channel.shares[channel.first_index]
-        totals.index_add_(0, trajectories[channel.sample_index[channel.first_index]], weight * given)
-    firsts = dict(reversed([(trajectory, at) for at, trajectory in enumerate(trajectories.tolist())]))
+        given = rewards[signal]
+        values = given.unique_values * given.span_weights[given.first_index]
+        totals.index_add_(0, trajectories[given.unique_samples], weight * values)
+
+    firsts: dict[int, int] = {}  # trajectory → its first sample
+    for index, trajectory in enumerate(trajectories.tolist()):
+        firsts.setdefault(trajectory, index)
+
     return TokenRewards(
         values=totals[trajectories],
-        shares=torch.ones(len(samples), dtype=torch.float64),
+        span_weights=torch.ones(len(samples), dtype=torch.float64),
         token_index=torch.tensor([len(sample.token_ids) - 1 for sample in samples], dtype=torch.int64),
         sample_index=torch.arange(len(samples)),
         first_index=torch.tensor([firsts[trajectory] for trajectory in range(count)], dtype=torch.int64),
@@ -476,25 +542,36 @@ def _summed_rewards(
 
 
 def _mean_absolute(tokens: Sequence[torch.Tensor]) -> float:
-    """Mean |A| over tokens."""
+    """Mean |A| over all tokens, 0 without any."""
     count = sum(map(len, tokens))
-    return float(sum(part.abs().sum() for part in tokens)) / count if count else 0.0
+    if not count:
+        return 0.0
+    return float(sum(row.abs().sum() for row in tokens)) / count
 
 
-def _reward_metrics(samples: Sequence[Sample], channels: Mapping[Signal, TokenRewards]) -> dict[str, float]:
-    """Means over trajectories: of per-answer rewards; of per-span ones the share that has any, and how many spans these
-    have."""
+def _reward_metrics(samples: Sequence[Sample], rewards: Mapping[Signal, TokenRewards]) -> dict[str, float]:
+    """Means over trajectories.
+
+    reward/x     the mean of a per-answer reward
+    coverage/x   the share of trajectories in which a span has a reward
+    count/x      the number of such spans, in the trajectories that have any
+    """
+    if not samples:
+        return {}
+
     metrics: dict[str, float] = {}
-    trajectories, number = trajectories_of(samples)
-    for signal, channel in channels.items() if samples else ():
+    trajectories, n_trajectories = trajectories_of(samples)
+    for signal, given in rewards.items():
         if signal.per == "answer":
-            metrics[f"reward/{signal.name}"] = sum(channel.values[channel.first_index].tolist()) / number
+            values = given.unique_values.tolist()
+            metrics[f"reward/{signal.name}"] = sum(values) / n_trajectories
             continue
-        counts = [0] * number
+
+        n_spans = [0] * n_trajectories
         for trajectory, sample in zip(trajectories.tolist(), samples, strict=True):
-            counts[trajectory] += len({reward.tokens for reward in sample.rewards_for(signal)})
-        span_counts = [count for count in counts if count]
-        metrics[f"coverage/{signal.name}"] = len(span_counts) / number
-        if span_counts:
-            metrics[f"count/{signal.name}"] = sum(span_counts) / len(span_counts)
+            n_spans[trajectory] += len({reward.tokens for reward in sample.rewards_for(signal)})
+        with_spans = [count for count in n_spans if count]
+        metrics[f"coverage/{signal.name}"] = len(with_spans) / n_trajectories
+        if with_spans:
+            metrics[f"count/{signal.name}"] = sum(with_spans) / len(with_spans)
     return metrics

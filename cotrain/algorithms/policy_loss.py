@@ -1,10 +1,10 @@
 """Losses of a policy other than the clipped ratio of GRPO and PPO, which is in ``policy_gradient.py``.
 
-    GSPOClip(low, high)   the clipped ratio with r the mean ratio of a sequence   GSPO, arXiv 2507.18071
+    GSPOClip(low, high)          the clipped ratio with r the mean ratio of a sequence   GSPO, arXiv 2507.18071
     ScoreFunction(cap)           −A log π, times min(r, cap) where cap is set            REINFORCE
     Shaped(gamma, otherwise)     −A π / (π + γ) where another prompt was answered, elsewhere another loss
 
-And which samples are left out where an engine's log-probabilities are too far from the learner's.
+This file also says which samples are left out because an engine's log-probabilities are too far from the learner's.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TokenLoss = Callable[["torch.Tensor", MicroBatch], tuple["torch.Tensor", Observe
 def ratio_metrics(
     logprobs: torch.Tensor, batch: MicroBatch, log_ratio: torch.Tensor, clipped: torch.Tensor
 ) -> Observed:
-    """What is observed of the ratio at each token, for the metrics."""
+    """Metrics of the ratio at each token, ``[B, T]`` each."""
     return {
         "clip_fraction": clipped,
         "ratio": log_ratio.exp(),
@@ -84,11 +84,12 @@ class ScoreFunction:
 
 @dataclass(frozen=True, slots=True)
 class Shaped:
-    """Samples that answered another prompt have the shaped loss and neither ratio nor gap, as nobody sampled them
-    so."""
+    """The shaped loss for samples that answered another prompt, another loss for the rest.
+
+    Nobody sampled the former under the prompt that they are trained with, so they have no ratio."""
 
     gamma: float
-    otherwise: TokenLoss = field(default_factory=ScoreFunction)
+    otherwise: TokenLoss = field(default_factory=ScoreFunction)  # the loss of samples that answered their own prompt
 
     def __post_init__(self) -> None:
         if not self.gamma > 0.0:
@@ -100,18 +101,19 @@ class Shaped:
         elsewhere = batch.off_policy[:, None].expand_as(logprobs)
         sampler_logprobs = torch.where(elsewhere, logprobs.detach(), batch.sampler_logprobs)
         losses, observed = self.otherwise(logprobs, replace(batch, sampler_logprobs=sampler_logprobs))
-        return torch.where(elsewhere, shaped_loss(logprobs, batch.advantages, gamma=self.gamma), losses), observed
+        shaped = shaped_loss(logprobs, batch.advantages, gamma=self.gamma)
+        return torch.where(elsewhere, shaped, losses), observed
 
 
-# -- An engine that holds weights of its own computes log-probabilities a little other than the learner, or, when
-# something is wrong, very much so. What is made of that difference:
+# -- An engine with weights of its own computes log-probabilities that differ a little from the learner's, and a lot
+# when something is wrong. The difference is used in two ways:
 #
 #     k3 = r − 1 − log r, r = π_trainer / π_sampler       at each sampled token; its mean estimates KL
 #     r̄ = exp(mean over a sample's tokens of log r)       a sample with r̄ outside of its bounds has no policy gradient
 #
 # Bounds are loose: they leave out what was sampled from other weights, and rounding never (in bfloat16 its r̄ was
 # within 1 ± 0.02, docs/cluster-seen.md). What is left out still counts in the tokens and sequences that the loss is
-# divided by: its gradient is zero and not unknown. Samples that answered another prompt have no sampler beside them.
+# divided by: its gradient is zero and not unknown. Samples that answered another prompt have no such sampler.
 
 
 Bounds = tuple[float, float]  # (lowest, highest) r̄
@@ -119,8 +121,10 @@ LOOSE: Bounds = (0.5, 2.0)
 
 
 def with_ratio_bounds(samples: Iterable[Sample], bounds: Bounds | None) -> tuple[Sample, ...]:
-    """The samples with these bounds; None: as they are."""
-    return tuple(samples) if bounds is None else tuple(replace(sample, bounds=bounds) for sample in samples)
+    """The samples with these bounds, or as they are for None."""
+    if bounds is None:
+        return tuple(samples)
+    return tuple(replace(sample, bounds=bounds) for sample in samples)
 
 
 def outside_bounds(logprobs: torch.Tensor, batch: MicroBatch) -> torch.Tensor | None:
@@ -129,8 +133,10 @@ def outside_bounds(logprobs: torch.Tensor, batch: MicroBatch) -> torch.Tensor | 
         return None
     mean = sequence_log_ratio(logprobs.detach(), batch.sampler_logprobs, batch.mask)[:, 0]
     low, high = batch.bounds.to(mean).log().unbind(-1)
-    outside = ~((low <= mean) & (mean <= high))
-    return outside if batch.off_policy is None else outside & ~batch.off_policy
+    outside = ~((low <= mean) & (mean <= high))  # also True for nan
+    if batch.off_policy is not None:
+        outside = outside & ~batch.off_policy
+    return outside
 
 
 def with_unit_ratio(batch: MicroBatch, left_out: torch.Tensor, logprobs: torch.Tensor) -> MicroBatch:
@@ -140,7 +146,7 @@ def with_unit_ratio(batch: MicroBatch, left_out: torch.Tensor, logprobs: torch.T
 
 
 def bounds_of(samples: Iterable[Sample]) -> torch.Tensor | None:
-    """``[B, 2]``; None where no sample has any."""
+    """The bounds of each sample, ``[B, 2]``; None if no sample has any."""
     found = [sample.bounds for sample in samples]
     if not any(found):
         return None

@@ -1,10 +1,10 @@
 """PPO (arXiv 1707.06347) with a critic: advantages from generalised estimation (GAE, arXiv 1506.02438).
 
-Two objectives on two policies: ``PPO`` trains the one that speaks, ``ValueRegression`` the critic, a policy that
-learns without speaking. Both read the values that were predicted before either was updated.
+Two objectives train two policies: ``PPO`` the one that is sampled, ``ValueRegression`` the critic, which is never
+sampled. Both read the values that were predicted before either was updated.
 
-Here rewards are added up, since one critic predicts one return: a value stands on the last token of the answer, or of
-its span, times its weight. A sample without per-span values has none to add.
+Rewards are added up, since one critic predicts one return: a value stands on the last token of the answer, or of its
+span, times its weight. A sample without per-span values has none to add.
 
 Left out: a KL penalty inside the reward (use ``kl=``).
 """
@@ -19,7 +19,7 @@ from cotrain.algorithms.functional.credit import whiten
 from cotrain.algorithms.functional.late_torch import torch
 from cotrain.algorithms.functional.reductions import Normalise, masked_sum, reduce_loss
 from cotrain.algorithms.functional.values import gae, value_loss
-from cotrain.algorithms.policy_gradient import PolicyLoss, check_loss, has_other_terms, uses_ratio
+from cotrain.algorithms.policy_gradient import PolicyLossOptions, check_loss, has_other_terms, uses_ratio
 from cotrain.algorithms.samples import (
     RewardWeights,
     StepScale,
@@ -36,7 +36,7 @@ from cotrain.core.types import State
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPO(PolicyLoss):
+class PPO(PolicyLossOptions):
     """The policy's side. ``values`` names the critic's policy."""
 
     reward_weights: RewardWeights
@@ -51,12 +51,11 @@ class PPO(PolicyLoss):
         check_loss(self.loss, self.normalise, self.constant)
 
     def needs(self) -> Needs:
-        reference = self.kl.to if self.kl else None
         return Needs(
             reward_signals=tuple(self.reward_weights),
             off_policy_corrected=uses_ratio(self.loss),
             values=self.values,
-            reference=reference,
+            reference=self.kl.to if self.kl else None,
             entropy=self.entropy != 0.0,
             zero_advantage_has_gradient=has_other_terms(self.loss, self.kl, self.entropy),
         )
@@ -64,18 +63,23 @@ class PPO(PolicyLoss):
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
         samples, dropped = usable_samples(batch.samples, self.reward_weights)
         streams = _token_rewards(samples, batch, self.reward_weights, self.step_scale)
-        advantages = [
-            gae(stream, old_values_of(sample, self.values), gamma=self.gamma, lam=self.lam)[0]
-            for sample, stream in zip(samples, streams, strict=True)
-        ]
+        advantages: list[torch.Tensor] = []  # [T] of each sample
+        for sample, stream in zip(samples, streams, strict=True):
+            values = old_values_of(sample, self.values)
+            sample_advantages, _ = gae(stream, values, gamma=self.gamma, lam=self.lam)
+            advantages.append(sample_advantages)
+
         metrics = _reward_metrics(samples, streams)
         if advantages:
-            metrics["advantage"] = float(torch.cat(advantages).abs().mean())
+            all_advantages = torch.cat(advantages)
+            metrics["advantage"] = float(all_advantages.abs().mean())
             if self.whiten:
-                advantages = list(whiten(torch.cat(advantages)).split([len(a) for a in advantages]))
+                lengths = [len(part) for part in advantages]
+                advantages = list(whiten(all_advantages).split(lengths))
+
         learned = tuple(
-            replace(sample, advantages=mine.to(torch.float32), old_values=None)
-            for sample, mine in zip(samples, advantages, strict=True)
+            replace(sample, advantages=part.to(torch.float32), old_values=None)
+            for sample, part in zip(samples, advantages, strict=True)
         )
         return Credit(samples=learned, metrics=metrics, dropped=dropped), state
 
@@ -109,22 +113,25 @@ class ValueRegression:
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
         samples, dropped = usable_samples(batch.samples, self.reward_weights)
-        return self.regress(
-            samples, _token_rewards(samples, batch, self.reward_weights, self.step_scale), dropped
-        ), state
+        streams = _token_rewards(samples, batch, self.reward_weights, self.step_scale)
+        return self.regress(samples, streams, dropped), state
 
     def regress(self, samples: Sequence[Sample], streams: Sequence[torch.Tensor], dropped: dict[str, int]) -> Credit:
-        """The samples with the λ-returns of ``streams`` as targets: the reward after each token, float64 ``[T]``."""
-        learned, squared_errors, spread = [], [], []
+        """The samples with λ-returns as targets. ``streams`` are the rewards after each token, float64 ``[T]`` of each
+        sample."""
+        learned: list[Sample] = []
+        squared_errors: list[torch.Tensor] = []
+        all_returns: list[torch.Tensor] = []
         for sample, stream in zip(samples, streams, strict=True):
             old = torch.zeros_like(stream) if self.values is None else old_values_of(sample, self.values)
-            returns = gae(stream, old, gamma=self.gamma, lam=self.lam)[1]
-            squared_errors.append((returns - old).square())
-            spread.append(returns)
+            _, returns = gae(stream, old, gamma=self.gamma, lam=self.lam)
             learned.append(replace(sample, targets=returns.float(), old_values=old.float(), temperature=1.0))
+            squared_errors.append((returns - old).square())
+            all_returns.append(returns)
+
         metrics = _reward_metrics(samples, streams)
-        if spread and self.values is not None:  # 1 − E(R − V)² / Var R: 1 is a perfect critic, 0 is the mean
-            variance = float(torch.cat(spread).var(correction=0))
+        if all_returns and self.values is not None:  # 1 − E(R − V)² / Var R: 1 is a perfect critic, 0 is the mean
+            variance = float(torch.cat(all_returns).var(correction=0))
             if variance > 0.0:
                 metrics["explained_variance"] = 1.0 - float(torch.cat(squared_errors).mean()) / variance
         return Credit(samples=tuple(learned), metrics=metrics, dropped=dropped)
@@ -152,18 +159,17 @@ def _token_rewards(
 ) -> list[torch.Tensor]:
     """The reward after each token, float64 ``[T]`` of each sample."""
     streams = [torch.zeros(len(sample.token_ids), dtype=torch.float64) for sample in samples]
-    for signal in sorted(rewards, key=lambda signal: signal.per == "answer"):
-        weight, channel = (
-            weight_at(rewards[signal], batch.updates, batch.planned),
-            place_rewards(samples, signal, scale),
-        )
+    spans_first = sorted(rewards, key=lambda signal: signal.per == "answer")  # a fixed order of the sum below
+    for signal in spans_first:
+        weight = weight_at(rewards[signal], batch.updates, batch.planned)
+        channel = place_rewards(samples, signal, scale)
         for stream, part in zip(streams, on_tokens(samples, channel, channel.values), strict=True):
             stream += weight * part
     return streams
 
 
 def old_values_of(sample: Sample, policy: str) -> torch.Tensor:
-    """float64 ``[T]``: what the critic ``policy`` predicted before credit. Raises ConfigError."""
+    """The critic's predictions before credit, float64 ``[T]``. Raises ConfigError where a token has none."""
     values = sample.old_values
     if values is None or len(values) != len(sample.token_ids):
         where = f"sample {sample.key} of {len(sample.token_ids)} tokens"
@@ -177,9 +183,12 @@ def _reward_metrics(samples: Sequence[Sample], streams: Sequence[torch.Tensor]) 
     if not streams:
         return metrics
     trajectories, count = trajectories_of(samples)
-    sizes = torch.bincount(trajectories, minlength=count).tolist()
-    shares = [stream.sum() / sizes[at] for at, stream in zip(trajectories.tolist(), streams, strict=True)]
-    return metrics | {"return": float(sum(shares)) / count}
+    sizes = torch.bincount(trajectories, minlength=count).tolist()  # samples of each trajectory
+    shares = [
+        stream.sum() / sizes[trajectory] for trajectory, stream in zip(trajectories.tolist(), streams, strict=True)
+    ]
+    metrics["return"] = float(sum(shares)) / count
+    return metrics
 
 
 def _check_settings(name: str, rewards: RewardWeights, step_scale: StepScale, gamma: float, lam: float) -> None:

@@ -40,32 +40,37 @@ class Pairwise:
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
         rated, dropped = usable_samples(batch.samples, (self.label,))
-        labels, scores = [value_of(s, self.label) for s in rated], [_score_of(s) for s in rated]
-        groups: dict[str, list[int]] = {}
-        for i, sample in enumerate(rated):
-            groups.setdefault(sample.group, []).append(i)
-        slopes: dict[int, float] = {}  # ∂ loss / ∂ score
-        losses, right, pairs = 0.0, 0.0, 0
-        useful = [mine for mine in groups.values() if len({labels[i] for i in mine}) > 1]
-        for mine in useful:
-            label_pairs = [(a, b) for a in mine for b in mine if labels[a] > labels[b]]
-            for better, worse in label_pairs:
+        labels = [value_of(sample, self.label) for sample in rated]
+        scores = [_score_of(sample) for sample in rated]
+        groups_of_pairs = _pairs_by_group(rated, labels)
+
+        slopes: dict[int, float] = {}  # index of a sample → ∂ loss / ∂ score
+        pair_loss = 0.0
+        pair_accuracy = 0.0
+        n_pairs = 0
+        for pairs in groups_of_pairs:
+            share = 1.0 / (len(pairs) * len(groups_of_pairs))  # every group counts the same
+            for better, worse in pairs:
                 margin = scores[better] - scores[worse]
-                share = 1.0 / (len(label_pairs) * len(useful))
-                pull = share / (1.0 + math.exp(min(margin, 700.0)))
+                pull = share / (1.0 + math.exp(min(margin, 700.0)))  # share · σ(−margin), without overflow
                 slopes[better] = slopes.get(better, 0.0) - pull
                 slopes[worse] = slopes.get(worse, 0.0) + pull
-                losses += share * (math.log1p(math.exp(-abs(margin))) + max(-margin, 0.0))
-                right += share * (float(margin > 0) + 0.5 * float(margin == 0))
-            pairs += len(label_pairs)
+                pair_loss += share * (math.log1p(math.exp(-abs(margin))) + max(-margin, 0.0))
+                pair_accuracy += share * (float(margin > 0) + 0.5 * float(margin == 0))
+            n_pairs += len(pairs)
+
+        # Without the anchor a sample of no pair has no gradient.
         kept_indices = [i for i in range(len(rated)) if i in slopes or self.anchor]
         samples = tuple(
             replace(rated[i], advantages=torch.tensor([slopes.get(i, 0.0)]), targets=torch.tensor([labels[i]]))
             for i in kept_indices
         )
-        metrics = {"traces": float(len(rated)), "pairs": float(pairs), **_score_moments(scores)}
-        if useful:
-            metrics |= {"pair_loss": losses, "pair_accuracy": right, "groups": float(len(useful))}
+
+        metrics = {"traces": float(len(rated)), "pairs": float(n_pairs), **_score_moments(scores)}
+        if groups_of_pairs:
+            metrics["pair_loss"] = pair_loss
+            metrics["pair_accuracy"] = pair_accuracy
+            metrics["groups"] = float(len(groups_of_pairs))
         if len(kept_indices) < len(rated):
             dropped["no pair"] = len(rated) - len(kept_indices)
         return Credit(samples=samples, metrics=metrics, dropped=dropped), state
@@ -106,6 +111,20 @@ class Pointwise:
         )
 
 
+def _pairs_by_group(samples: Sequence[Sample], labels: Sequence[float]) -> list[list[tuple[int, int]]]:
+    """The pairs (index of the better one, index of the worse one) of each group that has any."""
+    groups: dict[str, list[int]] = {}
+    for i, sample in enumerate(samples):
+        groups.setdefault(sample.group, []).append(i)
+
+    pairs_by_group = []
+    for members in groups.values():
+        pairs = [(a, b) for a in members for b in members if labels[a] > labels[b]]
+        if pairs:
+            pairs_by_group.append(pairs)
+    return pairs_by_group
+
+
 def _score_of(sample: Sample) -> float:
     if sample.score is None:
         raise ConfigError(f"role {sample.role!r} speaks; a reward model learns from a role that a reward model plays")
@@ -117,7 +136,8 @@ def _score_moments(scores: Sequence[float]) -> dict[str, float]:
     if not scores:
         return {}
     mean = sum(scores) / len(scores)
-    return {"score_mean": mean, "score_std": math.sqrt(sum((s - mean) ** 2 for s in scores) / len(scores))}
+    variance = sum((score - mean) ** 2 for score in scores) / len(scores)
+    return {"score_mean": mean, "score_std": math.sqrt(variance)}
 
 
 def _scores_and_labels(predictions: torch.Tensor, batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""A baseline that needs no group: the mean of what a role has earned in earlier games."""
+"""A baseline that needs no group: the mean of the rewards of a role in earlier games."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Baselines = Mapping[str, float]  # "role/channel" → running mean
 
 @dataclass(frozen=True, slots=True)
 class RunningMean:
-    """Minus a running mean over the games that the role has played (SPIRAL, arXiv 2506.24119; Williams 1992), 0 before
-    the first one. A game's own payoff enters after it was compared; games of a batch follow each other."""
+    """Subtracts a running mean over the games that the role has played (SPIRAL, arXiv 2506.24119; Williams 1992), which
+    is 0 before the first one. A game's own payoff enters after it was compared; games of a batch follow each other."""
 
     decay: float = 0.95
 
@@ -26,11 +26,21 @@ class RunningMean:
     def __call__(
         self, values: torch.Tensor, keys: Sequence[str], games: Sequence[str], seen: Baselines
     ) -> tuple[torch.Tensor, Baselines]:
-        """Values ``[N]`` minus the baseline of each one's key, and the baselines after this batch. ``games`` ``[N]``:
-        the game of each."""
-        centred, after = torch.zeros_like(values), dict(seen)
+        """Values ``[N]`` minus the baseline of each one's key, and the baselines after this batch.
+
+        Args:
+            values: ``[N]``.
+            keys: ``[N]`` "role/channel" of each value.
+            games: ``[N]`` the game of each value.
+            seen: the baselines before this batch.
+        """
+        centred = torch.zeros_like(values)
+        baselines = dict(seen)
         for key in sorted(set(keys)):
-            mine = [i for i, one in enumerate(keys) if one == key]
-            played = [games[i] for i in mine]
-            centred[mine], after[key] = ema_baseline(values[mine], played, after.get(key, 0.0), decay=self.decay)
-        return centred, after
+            indices = [i for i, value_key in enumerate(keys) if value_key == key]
+            games_of_key = [games[i] for i in indices]
+            before = baselines.get(key, 0.0)
+            advantages, after = ema_baseline(values[indices], games_of_key, before, decay=self.decay)
+            centred[indices] = advantages
+            baselines[key] = after
+        return centred, baselines

@@ -1,9 +1,9 @@
 """From traces with rewards to training samples, and weights of rewards that change while a policy learns.
 
-A value of a *per-answer* signal stands on the last token, one of a *per-span* signal on the last token of its span.
-Samples of one *trajectory* share what was given to the whole of it: one value, which stands in each of them.
-Several values for one span (several reviewers) are averaged: each gets the share 1/(number of values on this span). A
-sample without a value of a per-span signal has no steps there; that is not a failure.
+A value of a *per-answer* signal is placed on the last token, one of a *per-span* signal on the last token of its span.
+Samples of one *trajectory* share the rewards of the whole of it: one value, which every one of them has. Several values
+for one span (several reviewers) are averaged: each gets the share 1/(number of values on this span). A sample without a
+value of a per-span signal has no steps there; that is not a failure.
 """
 
 from __future__ import annotations
@@ -90,14 +90,14 @@ def cosine(start: float, end: float) -> Anneal:
 
 
 def weight_at(weight: float | Anneal, updates: int, planned: int) -> float:
-    """A weight of a ``mix`` as a number."""
+    """The weight as a number, after ``updates`` of ``planned`` updates."""
     return weight(updates, planned) if isinstance(weight, Anneal) else float(weight)
 
 
 StepScale = Literal["1/K", "one"]
 STEP_SCALES: tuple[StepScale, ...] = ("1/K", "one")
-AdvantageMix = Literal["convex", "add", "reward"]  # how per-span rewards are combined with per-answer ones
-# (``policy_gradient.py``)
+# How per-span rewards are combined with per-answer ones: equations at the top of ``policy_gradient.py``.
+AdvantageMix = Literal["convex", "add", "reward"]
 ADVANTAGE_MIXES: tuple[AdvantageMix, ...] = ("convex", "add", "reward")
 RewardWeights = Mapping[Signal, float | Anneal]
 
@@ -114,11 +114,11 @@ def sample_of(
     """The sample that a trace becomes, before credit.
 
     Args:
-        trace: its sampled tokens alone (``contract.py``).
-        temperature: at which its role samples.
+        trace: a trace of sampled tokens alone (``contract.py: split_context``).
+        temperature: the temperature at which its role samples.
         values: ``[T]`` float32 predictions before each token.
         scores: policy → ``[T]`` float32 log-probabilities.
-        given: what stands between its tokens.
+        context_tokens: the tokens between the sampled ones.
         limit: the most tokens that it could have had.
     """
     return Sample(
@@ -144,9 +144,14 @@ def sample_of(
 def token_limit(trace: Trace, max_tokens: int, stop_ids: Collection[int]) -> int:
     """The most tokens that a trace could have had whose role may sample ``max_tokens`` in an answer. Turns are one
     answer as long as nothing ends its message, or the next one ``goes_on``, as between the calls of ``use_tools``."""
-    pairs = (pair for pair in pairwise(trace.turns) if not pair[1].goes_on)
-    ends = (trace.token_ids[turn.end - 1 : after.start] for turn, after in pairs)
-    return max_tokens * (1 + sum(not set(stop_ids).isdisjoint(end) for end in ends))
+    answers = 1
+    for turn, following in pairwise(trace.turns):
+        if following.goes_on:
+            continue
+        last_token_and_context = trace.token_ids[turn.end - 1 : following.start]
+        if not set(stop_ids).isdisjoint(last_token_and_context):
+            answers += 1
+    return max_tokens * answers
 
 
 def check_rewards(owner: str, rewards: RewardWeights) -> None:
@@ -166,6 +171,7 @@ def check_rewards(owner: str, rewards: RewardWeights) -> None:
                 "shall be avoided gets a negative reward from the protocol"
             )
         ends += both
+
     if not any(ends):
         raise ConfigError(f"{owner}: all weights of rewards are 0, nothing would be learned; give one of them a weight")
 
@@ -176,9 +182,10 @@ def check_step_scale(step_scale: str) -> None:
 
 
 def usable_samples(samples: Iterable[Sample], signals: Collection[Signal]) -> tuple[list[Sample], dict[str, int]]:
-    """The samples that can be learned from with these signals, in the order given, and why how many others cannot: no
-    sampled token ("no tokens"), a per-answer signal that was not given ("no outcome", by its name), or a value that is
-    not finite ("non-finite outcome")."""
+    """The samples that can be learned from with these signals, in their order, and how many others cannot, by reason.
+
+    Reasons: no sampled token ("no tokens"), a per-answer signal that was not given ("no outcome", by its name), or a
+    value that is not finite ("non-finite outcome")."""
     kept: list[Sample] = []
     dropped: Counter[str] = Counter()
     for sample in samples:
@@ -209,65 +216,86 @@ def value_of(sample: Sample, signal: Signal) -> float:
 
 
 class TokenRewards(NamedTuple):
-    """The values of one channel of rewards over a list of samples. ``[M]`` runs over values, sample by sample."""
+    """The values of one channel of rewards over a list of samples. ``[M]`` runs over values, sample by sample.
+
+    A reward of a whole trajectory has a value in each of its samples. ``[U]`` runs over the rewards, each once."""
 
     values: torch.Tensor  # [M] float64
-    shares: torch.Tensor  # [M] float64, 1 / number of values on the same span
+    span_weights: torch.Tensor  # [M] float64, 1 / number of values on the same span
     token_index: torch.Tensor  # [M] int64, index of the token that each value stands on
     sample_index: torch.Tensor  # [M] int64, index of the sample it belongs to
-    first_index: torch.Tensor  # [U] int64, index in [M] of each reward that was given: one of a whole trajectory counts
-    # once
+    first_index: torch.Tensor  # [U] int64, index in [M] of the first value of each reward
     reward_index: torch.Tensor  # [M] int64, index in [U] of the reward that each value is
+
+    @property
+    def unique_values(self) -> torch.Tensor:
+        """[U] float64, the value of each reward."""
+        return self.values[self.first_index]
+
+    @property
+    def unique_samples(self) -> torch.Tensor:
+        """[U] int64, the index of the (first) sample that has each reward."""
+        return self.sample_index[self.first_index]
 
 
 def place_rewards(samples: Sequence[Sample], signal: Signal, scale: StepScale = "1/K") -> TokenRewards:
-    """All values of a signal and where they stand. A per-span value of a trajectory with K spans is divided by K with
-    "1/K". Raises ConfigError for a trajectory whose samples have different values of the whole."""
+    """All values of a signal, and the tokens that they are placed on. With the scale "1/K" a per-span value of a
+    trajectory with K spans is divided by K. Raises ConfigError for a trajectory whose samples have different values
+    for the whole of it."""
     values: list[float] = []
-    shares: list[float] = []
-    ends: list[int] = []
-    owners: list[int] = []
-    once: list[int] = []
-    given: list[int] = []
-    whole: dict[str, int] = {}  # trajectory → the place in ``once`` of its reward for the whole
-    divisors = _span_counts(samples, signal) if signal.per == "span" and scale == "1/K" else {}
+    span_weights: list[float] = []
+    token_index: list[int] = []
+    sample_index: list[int] = []
+    first_index: list[int] = []
+    reward_index: list[int] = []
+    reward_of_trajectory: dict[str, int] = {}  # trajectory → index of the reward for the whole of it
+
+    span_counts: dict[str, int] = {}
+    if signal.per == "span" and scale == "1/K":
+        span_counts = _span_counts(samples, signal)
+
     for index, sample in enumerate(samples):
-        signal_rewards = sample.rewards_for(signal)
+        rewards = sample.rewards_for(signal)
         length = len(sample.token_ids)
-        spans = [reward.tokens or (0, length) for reward in signal_rewards]
+        spans = [reward.tokens or (0, length) for reward in rewards]
         if any(not 0 <= start < end <= length for start, end in spans):
             raise ConfigError(f"signal {signal.name!r} of {sample.key}: tokens {spans} in an answer of {length} tokens")
-        times = Counter(spans)
-        divisor = divisors.get(sample.trajectory_key, 1)
-        for reward in signal_rewards:
+
+        values_on_span = Counter(spans)
+        divisor = span_counts.get(sample.trajectory_key, 1)
+        for reward, span in zip(rewards, spans, strict=True):
             value = reward.value * (1.0 / divisor)
-            place = len(once)
+
+            reward_number = len(first_index)  # a new reward, unless the trajectory has it already
             if reward.tokens is None and sample.trajectory:
-                place = whole.setdefault(sample.trajectory, place)
-            if place == len(once):
-                once.append(len(values))
-            elif values[once[place]] != value:
+                reward_number = reward_of_trajectory.setdefault(sample.trajectory, reward_number)
+            if reward_number == len(first_index):
+                first_index.append(len(values))
+            elif values[first_index[reward_number]] != value:
                 raise ConfigError(
-                    f"signal {signal.name!r} of trajectory {sample.trajectory} is {values[once[place]]} and {value}; "
+                    f"signal {signal.name!r} of trajectory {sample.trajectory} is "
+                    f"{values[first_index[reward_number]]} and {value}; "
                     "give the whole of each conversation that joins it the same"
                 )
-            given.append(place)
+
             values.append(value)
-        shares += [1.0 / times[span] for span in spans]
-        ends += [end - 1 for _, end in spans]
-        owners += [index] * len(signal_rewards)
+            span_weights.append(1.0 / values_on_span[span])
+            token_index.append(span[1] - 1)
+            sample_index.append(index)
+            reward_index.append(reward_number)
+
     return TokenRewards(
-        torch.tensor(values, dtype=torch.float64),
-        torch.tensor(shares, dtype=torch.float64),
-        torch.tensor(ends, dtype=torch.int64),
-        torch.tensor(owners, dtype=torch.int64),
-        torch.tensor(once, dtype=torch.int64),
-        torch.tensor(given, dtype=torch.int64),
+        values=torch.tensor(values, dtype=torch.float64),
+        span_weights=torch.tensor(span_weights, dtype=torch.float64),
+        token_index=torch.tensor(token_index, dtype=torch.int64),
+        sample_index=torch.tensor(sample_index, dtype=torch.int64),
+        first_index=torch.tensor(first_index, dtype=torch.int64),
+        reward_index=torch.tensor(reward_index, dtype=torch.int64),
     )
 
 
 def _span_counts(samples: Sequence[Sample], signal: Signal) -> dict[str, int]:
-    """trajectory → how many spans of it a signal has values for; at least 1."""
+    """Trajectory → the number of its spans that a signal has values for, at least 1."""
     spans: dict[str, set[tuple[str, tuple[int, int]]]] = {}
     for sample in samples:
         for reward in sample.rewards_for(signal):
@@ -277,30 +305,32 @@ def _span_counts(samples: Sequence[Sample], signal: Signal) -> dict[str, int]:
 
 
 def trajectories_of(samples: Sequence[Sample]) -> tuple[torch.Tensor, int]:
-    """The index of each sample's trajectory, int64 ``[N]``, and how many there are. A sample that is repeated counts
-    each time."""
+    """The index of each sample's trajectory, int64 ``[N]``, and the number of trajectories. A sample that is repeated
+    counts each time."""
     index: dict[str | int, int] = {}
-    trajectories = [index.setdefault(sample.trajectory or at, len(index)) for at, sample in enumerate(samples)]
+    trajectories = []
+    for place, sample in enumerate(samples):
+        key = sample.trajectory or place  # a sample of its own is a trajectory of its own
+        trajectories.append(index.setdefault(key, len(index)))
     return torch.tensor(trajectories, dtype=torch.int64), len(index)
 
 
 def first_samples(samples: Sequence[Sample]) -> list[Sample]:
-    """The first sample of each trajectory: what is counted once for each."""
+    """The first sample of each trajectory."""
     firsts: dict[str | int, Sample] = {}
-    for at, sample in enumerate(samples):
-        firsts.setdefault(sample.trajectory or at, sample)
+    for place, sample in enumerate(samples):
+        firsts.setdefault(sample.trajectory or place, sample)
     return list(firsts.values())
 
 
 def on_tokens(samples: Sequence[Sample], channel: TokenRewards, values: torch.Tensor) -> list[torch.Tensor]:
-    """``values`` ``[M]`` times their shares at the tokens they stand on, 0 elsewhere: float64 ``[T]`` of each
-    sample."""
+    """``values`` ``[M]`` times their span weights, at the tokens that they are placed on and 0 elsewhere: float64
+    ``[T]`` of each sample."""
     lengths = torch.tensor([len(sample.token_ids) for sample in samples], dtype=torch.int64)
-    starts = lengths.cumsum(0) - lengths
-    stream = add_at_tokens(
-        values * channel.shares, starts[channel.sample_index] + channel.token_index, int(lengths.sum())
-    )
-    return list(stream.split(lengths.tolist()))
+    starts = lengths.cumsum(0) - lengths  # all samples one after the other, in one row
+    places = starts[channel.sample_index] + channel.token_index
+    row = add_at_tokens(values * channel.span_weights, places, int(lengths.sum()))
+    return list(row.split(lengths.tolist()))
 
 
 def index_groups(samples: Sequence[Sample]) -> tuple[torch.Tensor, int]:
@@ -310,7 +340,7 @@ def index_groups(samples: Sequence[Sample]) -> tuple[torch.Tensor, int]:
     return torch.tensor(group_ids, dtype=torch.int64), len(index)
 
 
-# -- What each token was worth in training, as it is kept beside a rollout: advantages as runs of equal values.
+# -- The advantages of a rollout's tokens as they are written next to it: runs of equal values.
 
 
 AdvantageRuns = list[list[float]]  # [advantage, number of sampled tokens], in order; values to four digits

@@ -125,14 +125,16 @@ def evaluate_suites(
     is_model = opening.is_model(directory)
     folder = RunDirectory(out or (Path("evals") / Path(directory).name if is_model else directory))
     judging = play.how.of_reviews or not JUDGED.keys().isdisjoint(suites)
-    recipe, judge = opening.recipe_of(directory, judging=judging), AnswerGrader()
+    recipe = opening.recipe_of(directory, judging=judging)
+    judge = AnswerGrader()
     if play.tool is not None:
         recipe = replace(recipe, roles=with_tool(recipe.roles, play.tool))
     aside = Quarantine() if play.lenient else None
     items = {name: draw_items(_load_items(name, paths[name], judge, aside, say), play.problems) for name in paths}
     if aside is not None and aside.refused:
         say(f"note: {aside.summary_line()}")
-    solver, verifier = _resolve_role(recipe, play.solver, "solver"), _resolve_role(recipe, play.verifier, "verifier")
+    solver = _resolve_role(recipe, play.solver, "solver")
+    verifier = _resolve_role(recipe, play.verifier, "verifier")
     play = replace(play, solver=solver, verifier=verifier, comparer=_resolve_role(recipe, play.comparer, "comparer"))
     claim_place(folder.path)
     if play.max_tokens is not None:
@@ -171,6 +173,7 @@ def evaluate_suites(
             result["templates"] = len(set(question_templates([task.prompt for task in mine if isinstance(task, Task)])))
         results.append(result)
         folder.write(f"suite-{name}.json", results[-1])
+
     for ending in {judge, *(task.grader for mine in items.values() for task in mine if isinstance(task, Task))}:
         if isinstance(ending, AnswerGrader):
             ending.close()
@@ -197,8 +200,10 @@ def _load_items(
 
 def suite_scores(name: str, rows: Sequence[SampleRow], play: SuitePlay) -> dict[str, Estimate]:
     """The figures of a suite from its rows."""
-    if name in JUDGED:
-        return {"processbench": processbench_scores, "prmbench": prmbench_scores}[name](rows)
+    if name == "processbench":
+        return processbench_scores(rows)
+    if name == "prmbench":
+        return prmbench_scores(rows)
     if name in PROGRAMS:
         return program_scores(rows, play.samples)
     return solver_scores(rows, play.samples, key=vote_key)
@@ -215,7 +220,8 @@ def suite_settings(
     verdicts."""
     judging = name in JUDGED
     choosers = [role for role in (play.verifier, play.comparer) if role in executor.roles and play.samples]
-    needed, roles = [play.verifier] if judging else [play.solver, *choosers], {}
+    needed = [play.verifier] if judging else [play.solver, *choosers]
+    roles = {}
     for role in needed:
         if role not in executor.roles:
             raise UnknownName(f"role (of suite {name!r})", role, executor.roles)
@@ -224,28 +230,39 @@ def suite_settings(
             raise ConfigError(
                 f"suite {name!r}: role {role!r} has no parser and gives nothing to score; name another role"
             )
-        roles[role] = {
+        settings = {
             "policy": spec.policy,
             "model": models.get(role, spec.policy),
             "temperature": 0.0 if judging and play.reviews == 1 else spec.sampling.temperature,
             "top_p": spec.sampling.top_p,
             "max_tokens": spec.sampling.max_tokens,
             "prompt": spec.prompt,
-            **({"answer": spec.answer_format} if spec.parse is parse_solution else {}),
-            **({"steps": spec.step_format} if spec.step_format is not None else {}),
-            **({"verdict": spec.verdict_format} if spec.words else {}),
-            **({"tool": tool_name(spec.tool)} if spec.tool is not None else {}),
         }
+        if spec.parse is parse_solution:
+            settings["answer"] = spec.answer_format
+        if spec.step_format is not None:
+            settings["steps"] = spec.step_format
+        if spec.words:
+            settings["verdict"] = spec.verdict_format
+        if spec.tool is not None:
+            settings["tool"] = tool_name(spec.tool)
+        roles[role] = settings
+
     grader = f"math-verify {metadata.version('math-verify')}"
     if name in PROGRAMS:
         grader = f"the problem's tests, {programs.DEADLINE_S:g} s of CPU time"
-    return {
+    identities = json.dumps([_item_identity(item) for item in items]).encode()
+    described: dict[str, Any] = {
         "problems": len(items),
-        "digest": hashlib.blake2b(json.dumps([_item_identity(i) for i in items]).encode(), digest_size=8).hexdigest(),
-        **({} if judging else {"samples": play.samples, "grader": grader}),
-        **({"reviews": play.reviews} if play.verifier in roles else {}),
-        "roles": roles,
+        "digest": hashlib.blake2b(identities, digest_size=8).hexdigest(),
     }
+    if not judging:
+        described["samples"] = play.samples
+        described["grader"] = grader
+    if play.verifier in roles:
+        described["reviews"] = play.reviews
+    described["roles"] = roles
+    return described
 
 
 def _item_identity(item: Task | FixedSolution) -> list[Any]:
@@ -278,7 +295,9 @@ def play_suite(
     executor.progress = lambda total: pace.add
     with JsonlWriter(path) as file:
         for start in range(len(rows) // each, len(items), CHUNK):
-            chunk, step, split = items[start : start + CHUNK], EVALUATION_STEP - start // CHUNK, f"suite/{name}"
+            chunk = items[start : start + CHUNK]
+            step = EVALUATION_STEP - start // CHUNK
+            split = f"suite/{name}"
             if name in JUDGED:
                 new = judge_fixed_solutions(executor, chunk, play.verifier, play.reviews, step=step, split=split)
             else:
@@ -287,6 +306,7 @@ def play_suite(
                 file.append(row)
             file.sync()
             rows += new
+
     executor.progress = None
     return rows
 
@@ -311,7 +331,8 @@ def attempt_rows(
     verifier = play.verifier if play.verifier in executor.roles else None
     solve = partial(attempt_task, solver=play.solver, reviews=play.reviews)
     comparing = play.comparer in executor.roles and play.samples > 0  # all samples of a problem in one episode, or each
-    attempt, each = partial(solve, verifier=verifier), play.samples if comparing else 1
+    attempt = partial(solve, verifier=verifier)
+    each = play.samples if comparing else 1
     asked = partial(attempt_and_compare, attempt=attempt, comparer=play.comparer, n=each) if comparing else attempt
     sampled = executor.collect(asked, tasks, step=step, split=split, group_size=play.samples // each)
     greedy = executor.greedy_copy().collect(partial(solve, verifier=None), tasks, step=step, split=split, group_size=1)
@@ -322,15 +343,23 @@ def attempt_rows(
         found = [t for t in episode.traces if t.role == play.solver][:n]
         return [*found, *[None] * (n - len(found))]
 
-    tries = [(e, e.member + place, t) for e in sampled for place, t in enumerate(solutions_of(e, each))]
-    tries += [(e, GREEDY_SAMPLE, solutions_of(e, 1)[0]) for e in greedy]
+    tries: list[tuple[Episode, int, Trace | None]] = []
+    for episode in sampled:
+        for place, solution in enumerate(solutions_of(episode, each)):
+            tries.append((episode, episode.member + place, solution))
+    for episode in greedy:
+        (solution,) = solutions_of(episode, 1)
+        tries.append((episode, GREEDY_SAMPLE, solution))
     tries.sort(key=lambda one: (one[0].task, one[1] == GREEDY_SAMPLE))  # stable: samples stay in order
+
     role = executor.roles[play.solver]
     rows: list[SampleRow] = []
-    for e, sample, solution in tries:
+    for episode, sample, solution in tries:
         judged = sample != GREEDY_SAMPLE
-        row = _attempt_row(tasks[e.task], e, sample, solution, role, verifier if judged else None)
-        rows.append(row | ({"rating": solution and RATING.of(solution)} if comparing and judged else {}))
+        row = _attempt_row(tasks[episode.task], episode, sample, solution, role, verifier if judged else None)
+        if comparing and judged:
+            row["rating"] = solution and RATING.of(solution)
+        rows.append(row)
     return rows
 
 
@@ -359,15 +388,31 @@ async def attempt_and_compare(
     await hold_tournament(task, roles, [s for s in solutions if s is not None], role=comparer)
 
 
+def _review_score(reviews: Sequence[Trace], verifier: str | None) -> float | None:
+    """The mean score of the reviews of an attempt. None without a verifier, 0 without a review."""
+    if verifier is None:
+        return None
+    if not reviews:
+        return 0.0
+    scores = []
+    for trace in reviews:
+        score = SCORE.of(trace)
+        scores.append(0.5 if score is None else float(score))  # one that cannot be read counts one half
+    return sum(scores) / len(scores)
+
+
 def _attempt_row(
     task: Task, episode: Episode, sample: int, solution: Trace | None, role: Role, verifier: str | None
 ) -> dict[str, Any]:
     of = None if solution is None else str(solution.address)
-    reviews = [t for t in episode.traces if t.role == verifier and t.parent == of]
-    said_of_it = [SCORE.of(t) for t in reviews]
-    scores = [0.5 if score is None else float(score) for score in said_of_it]  # one that cannot be read says one half
-    score = sum(scores) / len(scores) if scores else None if verifier is None else 0.0  # unread: nothing speaks for it
-    row = {"id": task.id, "sample": sample, "problem": task.prompt, "gold": task.gold, "score": score}
+    reviews = [trace for trace in episode.traces if trace.role == verifier and trace.parent == of]
+    row = {
+        "id": task.id,
+        "sample": sample,
+        "problem": task.prompt,
+        "gold": task.gold,
+        "score": _review_score(reviews, verifier),
+    }
     if solution is None:
         failure = episode.failure or TOO_LONG
         return row | {"answer": None, "correct": None if episode.failure else False, "failure": failure}
@@ -408,6 +453,7 @@ def score_lines(result: dict[str, Any]) -> list[str]:
         sampling = f"temperature {role_settings['temperature']}, top_p {role_settings['top_p']}"
         limit = f"at most {role_settings['max_tokens']} tokens"
         lines.append(f"  {role}: {role_settings['policy']} ({role_settings['model']}), {sampling}, {limit}")
+
     for key, value in result["figures"].items():
         figure = f"{value['value']:.3f} [{value['low']:.3f}, {value['high']:.3f}]"
         lines.append(f"  {key:40s} {figure:>22s}  n={value['n']}")

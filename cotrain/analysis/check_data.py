@@ -66,16 +66,22 @@ class DataFault:
     where: tuple[str, ...]  # one line for each row
 
     def report_lines(self) -> list[str]:
-        head = f"{self.level}: {self.kind}: {_count_text(len(self.where), 'row')}: {self.meaning}"
-        alike: dict[str, list[str]] = {}  # what is wrong → the lines that say so
-        for one in self.where:
-            alike.setdefault(one.partition(": ")[2] or one, []).append(one)
-        lines = [
-            f"    {same[0]}" + (f" (and {_count_text(len(same) - 1, 'other row')})" if same[1:] else "")
-            for same in alike.values()
-        ]
-        more = len(self.where) - sum(len(same) for same in [*alike.values()][:SHOWN])
-        return [head, *lines[:SHOWN], *([f"    … and {more} more"] if more > 0 else [])]
+        lines = [f"{self.level}: {self.kind}: {_count_text(len(self.where), 'row')}: {self.meaning}"]
+        places_by_fault: dict[str, list[str]] = {}
+        for place in self.where:
+            _, _, fault = place.partition(": ")
+            places_by_fault.setdefault(fault or place, []).append(place)
+
+        n_shown = 0
+        for places in [*places_by_fault.values()][:SHOWN]:
+            line = f"    {places[0]}"
+            if len(places) > 1:
+                line += f" (and {_count_text(len(places) - 1, 'other row')})"
+            lines.append(line)
+            n_shown += len(places)
+        if n_shown < len(self.where):
+            lines.append(f"    … and {len(self.where) - n_shown} more")
+        return lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +128,7 @@ class LintReport:
                     f"    by itself refused by a run, since no row falls to {' and '.join(empty)}: bring more rows, or "
                     "a directory with train.jsonl and test.jsonl"
                 )
+
         if self.code:
             splits = ", ".join(f"{count} {split}" for split, count in self.code["splits"].items())
             out.append(f"tasks of code with unit tests: a run reads them with --tasks {self.code['tasks']}; {splits}")
@@ -199,6 +206,7 @@ def check_file(
             faults += _find_overlaps(questions, Path(other_path), schema)
         faults += _find_unreadable(questions, pool, workers, say)
         answer_counts = {} if answer is None else _check_worked_texts(questions, answer, pool, faults, say)
+
     lengths, histogram = _length_statistics(questions)
     return LintReport(
         path=str(path),
@@ -237,17 +245,34 @@ def _read_questions(path: Path, schema: Schema, *, unanswered: bool) -> tuple[li
         code = next((kind for kind, mark in CODE.items() if mark in row), None)
         if "steps" in row and "label" in row:
             sample = solution_of_row(row, where, "")
-            asked, answer, given, columns = sample.problem, None, " ".join(sample.steps), ("", "")
-            shown, unread, kind = sample.problem, sample.unread, "review"
+            asked = sample.problem
+            answer = None
+            given = " ".join(sample.steps)
+            columns = ("", "")
+            shown = sample.problem
+            unread = sample.unread
+            kind = "review"
         elif code is not None:
             program = ROW_READERS[code](row, where)
-            asked, answer, given, columns = program.asked, None, "", ("", "")
-            shown, unread, kind = program.question, program.unread, code
+            asked = program.asked
+            answer = None
+            given = ""
+            columns = ("", "")
+            shown = program.question
+            unread = program.unread
+            kind = code
         else:
             found = row_of(row, schema.question, schema.answer, where, unanswered)
-            asked, answer, given, columns = found.question, found.answer, "", found.columns
-            shown, unread, kind = found.prompt, found.unread, "problem"
-        words, key = words_in(normal_question(asked)), question_key(asked)
+            asked = found.question
+            answer = found.answer
+            given = ""
+            columns = found.columns
+            shown = found.prompt
+            unread = found.unread
+            kind = "problem"
+
+        words = words_in(normal_question(asked))
+        key = question_key(asked)
         whole = f"{key} {question_key(given)}" if given else key
         number = int(where.rpartition(" ")[2])
         worked = _worked_text(row)
@@ -303,8 +328,12 @@ def _view_of_labels(path: str | Path, schema: Schema, labelled: str | None) -> d
         source = with_labels(targets, labelled, seed=0)
     except DataError:
         return {}
-    sizes = {split: source.size(split) for split in (*SPLITS, UNLABELLED) if has_split(source, split)}
-    splits = {split: "no end of" if size is None else size for split, size in sizes.items()}
+
+    splits: dict[str, int | str] = {}
+    for split in (*SPLITS, UNLABELLED):
+        if has_split(source, split):
+            size = source.size(split)
+            splits[split] = "no end of" if size is None else size
     return {"splits": splits, "needed": ["test"]}
 
 
@@ -334,21 +363,27 @@ def _check_worked_texts(
     questions: Sequence[_Question], answer: str, pool: GradingPool, faults: list[DataFault], say: Callable[[str], None]
 ) -> dict[str, Any]:
     """How many worked texts the format ``answer`` reads, and reads as the gold answer; ``faults`` takes the others."""
-    texts = [q for q in questions if q.worked and q.worked != q.answer]
-    solutions = [tagged_solution(q.worked) if answer == TAGS else free_solution(q.worked, answer) for q in texts]
-    unread, wrong = [], []
+    texts = [question for question in questions if question.worked and question.worked != question.answer]
+    unread = []
+    wrong = []
     pace = ProgressPrinter(len(texts), "{} worked texts compared with their answers", say)
-    for question, solution in zip(texts, solutions, strict=True):
+    for question in texts:
         pace.add()
+        if answer == TAGS:
+            solution = tagged_solution(question.worked)
+        else:
+            solution = free_solution(question.worked, answer)
         if isinstance(solution, ParseFailure):
             unread.append(f"row {question.number}: {solution.reason}: …{' '.join(question.worked.split())[-80:]!r}")
         elif question.answer is not None and not _same_answer(solution.answer, question.answer, pool):
             wrong.append(f"row {question.number}: {solution.answer!r}, gold {question.answer!r}"[:200])
-    kinds = (
-        ("unread", f"--answer {answer} finds no answer", unread),
-        ("other", f"--answer {answer} finds another", wrong),
+
+    faults.append(
+        DataFault(level="warning", kind="unread", meaning=f"--answer {answer} finds no answer", where=tuple(unread))
     )
-    faults += [DataFault(level="warning", kind=k, meaning=m, where=tuple(w)) for k, m, w in kinds]
+    faults.append(
+        DataFault(level="warning", kind="other", meaning=f"--answer {answer} finds another", where=tuple(wrong))
+    )
     read_count = len(texts) - len(unread)
     return {"answer": answer, "texts": len(texts), "read": read_count, "right": read_count - len(wrong)}
 
@@ -430,24 +465,30 @@ def _find_unreadable(
         if question.answer is not None:
             rows.setdefault(question.answer, []).append(question.number)
     with ThreadPoolExecutor(workers) as threads:
-        pace, grades = ProgressPrinter(len(rows), "{} gold answers tried", say), []
+        pace = ProgressPrinter(len(rows), "{} gold answers tried", say)
+        grades = []
         for grade in threads.map(lambda gold: pool.grade(gold, "0"), rows):
             grades.append(grade)
             pace.add()
+
     where: dict[str, list[tuple[int, str]]] = {}
     for (gold, numbers), grade in zip(rows.items(), grades, strict=True):
         if grade.value is None:
             where.setdefault(grade.reason or "ungraded", []).extend((n, gold) for n in numbers)
-    return [
-        DataFault(
-            level="warning",
-            kind=f"answer: {reason}",
-            meaning="the grader makes nothing of the gold answer; an answer of the same text is right, others give "
-            "no reward",
-            where=tuple(f"row {n}: {gold!r}"[:200] for n, gold in sorted(found)),
+
+    faults = []
+    for reason, places in sorted(where.items()):
+        lines = [f"row {n}: {gold!r}"[:200] for n, gold in sorted(places)]
+        faults.append(
+            DataFault(
+                level="warning",
+                kind=f"answer: {reason}",
+                meaning="the grader makes nothing of the gold answer; an answer of the same text is right, others give "
+                "no reward",
+                where=tuple(lines),
+            )
         )
-        for reason, found in sorted(where.items())
-    ]
+    return faults
 
 
 def _length_statistics(questions: Sequence[_Question]) -> tuple[dict[str, int], dict[str, int]]:

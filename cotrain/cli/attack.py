@@ -14,7 +14,8 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.verbosity import json_text, print_lines
 from cotrain.storage.schemas import check_path, refuse_missing
 
-SEATS, ROLLOUTS = "--seats", "--on-rollouts"
+SEATS = "--seats"
+ROLLOUTS = "--on-rollouts"
 # the matrix of ``xplay`` that alone looks at a flag
 OF_ONE = {"--signal": SEATS, "--rollouts": ROLLOUTS, "--reference": ROLLOUTS}
 NOT_OF = {SEATS: ("--role",), ROLLOUTS: ("--problems", "--samples", "--split")}  # and flags that one does not look at
@@ -76,7 +77,11 @@ def xplay(argv: Sequence[str]) -> int:
         raise ConfigError("xplay: --seats and --on-rollouts are two matrices; ask for one of them")
     if arguments.on_rollouts and len(arguments.directories) > 1:
         raise ConfigError("xplay --on-rollouts: takes one run, as it reads that run's own ledger; give one directory")
-    kind = SEATS if arguments.seats else ROLLOUTS if arguments.on_rollouts else ""
+    kind = ""
+    if arguments.seats:
+        kind = SEATS
+    elif arguments.on_rollouts:
+        kind = ROLLOUTS
     typed = {f"--{name}" for name in typed_flags(argv, parser)}
     for flag in OF_ONE:
         if flag in typed and kind != OF_ONE[flag]:
@@ -118,6 +123,7 @@ def xplay(argv: Sequence[str]) -> int:
 
         result = cross.xplay(arguments.directories, role=arguments.role, **sampling, **common)
         lines = cross.lines_of(result)
+
     if arguments.json:
         print(json_text(result))
     else:

@@ -48,11 +48,12 @@ def audit(argv: Sequence[str]) -> int:
 def _options_of(arguments: argparse.Namespace) -> AuditOptions:
     from cotrain.analysis.audit.auditing import AuditOptions
 
-    named = {
-        field: value
-        for flag, (field, _) in COLUMNS.items()
-        if (value := getattr(arguments, flag[2:].replace("-", "_"))) is not None
-    }
+    named = {}
+    for flag, (field, _) in COLUMNS.items():
+        value = getattr(arguments, flag[2:].replace("-", "_"))
+        if value is not None:
+            named[field] = value
+
     if arguments.out is not None and Path(arguments.out).exists() and any(Path(arguments.out).iterdir()):
         raise ConfigError(f"--out: {arguments.out} is not empty; name a new directory")
     for flag in ("question_column", "answer_column"):

@@ -54,9 +54,12 @@ def check_cluster(backend: MultiProcessBackend, recipe: Any) -> list[str]:
         return [] if note is None else [note]
     launcher.start()
     where = f"the Ray at {cluster.address}"
-    wanted_gpus = [
-        ("learner" if p.what.startswith("the learners") else "engine", p.gpus) for p in estimate.processes if p.gpus
-    ]
+    wanted_gpus = []
+    for process in estimate.processes:
+        if process.gpus:
+            kind = "learner" if process.what.startswith("the learners") else "engine"
+            wanted_gpus.append((kind, process.gpus))
+
     ray_nodes.await_gpus(wanted_gpus, f"at {cluster.address}")
     engine = cluster.pythons.get("VllmHost") if backend.kind == "vllm" else None
     hosts = [process for process in estimate.processes if process.memory]

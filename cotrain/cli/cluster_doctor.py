@@ -92,6 +92,7 @@ def try_publishing(cluster: Cluster, launcher: RayLauncher, model: str, device: 
             return 1
         finally:
             asyncio.run(backend.close())
+
         print(f"publishing    {what} arrive: {arrivals_text(backend.arrivals)}")
     return 0
 
@@ -108,8 +109,10 @@ class _StartedLauncher:
     """A launcher that has been started, and goes on when a backend is closed."""
 
     def __init__(self, launcher: RayLauncher) -> None:
-        self.begin, self.describe = launcher.begin, launcher.describe
-        self.here, self.deadline = launcher.here, launcher.deadline
+        self.begin = launcher.begin
+        self.describe = launcher.describe
+        self.here = launcher.here
+        self.deadline = launcher.deadline
 
     def start(self) -> None: ...
 

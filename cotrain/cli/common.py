@@ -50,11 +50,16 @@ def set_threads(count: int | None) -> None:
 
 
 def figure_text(estimate: dict[str, Any] | None) -> str:
-    """``0.412 [0.380, 0.445]``; what is not known of it is a question mark."""
+    """``0.412 [0.380, 0.445]``; an unknown bound is a question mark."""
     if estimate is None or estimate.get("value") is None:
         return "–"
-    low, high = ("?" if (bound := estimate.get(name)) is None else f"{bound:.3f}" for name in ("low", "high"))
+    low = _bound_text(estimate.get("low"))
+    high = _bound_text(estimate.get("high"))
     return f"{estimate['value']:.3f} [{low}, {high}]"
+
+
+def _bound_text(bound: float | None) -> str:
+    return "?" if bound is None else f"{bound:.3f}"
 
 
 def add_column_flags(parser: argparse._ActionsContainer) -> None:
@@ -136,10 +141,13 @@ def backend_of(arguments: argparse.Namespace) -> Any:
     from cotrain.distributed.placement import VllmPlacement
     from cotrain.distributed.ray_processes import RayLauncher
 
-    target, device, world = arguments.cluster or LOCAL, device_of(arguments.device, here=False), arguments.world or 1
+    target = arguments.cluster or LOCAL
+    device = device_of(arguments.device, here=False)
+    world = arguments.world or 1
     cluster = read_cluster_file(target)
     check_world(cluster, device, world)
-    launcher, replicas = RayLauncher(cluster), cluster.replicas
+    launcher = RayLauncher(cluster)
+    replicas = cluster.replicas
     if arguments.engine == "local":
         return MultiProcessBackend(launcher, device, world=world, worlds=cluster.worlds, replicas=replicas)
     from cotrain.algorithms.policy_loss import LOOSE

@@ -71,13 +71,15 @@ def compare(argv: Sequence[str]) -> int:
     from cotrain import analysis
     from cotrain.data.sources import with_columns
 
-    batches, budget = arguments.batches, arguments.budget
+    batches = arguments.batches
+    budget = arguments.budget
     if arguments.equal in ("batches", "updates") and budget is not None:
         if batches is not None or budget != int(budget):
             raise ConfigError(
                 f"cotrain compare: with --equal {arguments.equal} give one whole number, --batches or --budget"
             )
-        batches, budget = int(budget), None
+        batches = int(budget)
+        budget = None
 
     def run_comparison() -> dict[str, Any]:
         return analysis.compare(

@@ -44,7 +44,8 @@ def config_words(path: str, keys: Mapping[str, Any], parser: Parser) -> list[str
     for key, value in keys.items():
         if key == RECIPE:
             continue
-        where, flag = f"--config {path}: key {key!r}", f"--{key.replace('_', '-')}"
+        where = f"--config {path}: key {key!r}"
+        flag = f"--{key.replace('_', '-')}"
         (word,) = parser.own_names([f"{flag}={value}"])  # as another program calls it
         action = actions.get(word.partition("=")[0].removeprefix("--").replace("-", "_"))
         if word.startswith("--set=") and flag != "--set":

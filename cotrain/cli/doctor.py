@@ -63,7 +63,8 @@ def examine_installation(models: Sequence[str] = ()) -> int:
         print(f"{name:13s} {versions[name] or 'MISSING: pip install ' + name}")
     for name, extra in OPTIONAL.items():
         print(f"{name:13s} {versions[name] or f'not installed (optional: pip install cotrain[{extra}])'}")
-    cores, threads = count_of(usable_cores(), "core"), count_of(usual_threads(), "thread")
+    cores = count_of(usable_cores(), "core")
+    threads = count_of(usual_threads(), "thread")
     print(f"cpu           {cores}; a run uses {threads}, `--threads N` changes that")
     for index, gpu in enumerate(gpus):
         print(f"cuda:{index}        {gpu.name}, {gpu.total_memory / 2**30:.0f} GiB; use it with --device cuda:{index}")
@@ -72,8 +73,10 @@ def examine_installation(models: Sequence[str] = ()) -> int:
     print(f"programs      {found['programs']}")
     print(f"disk          {found['disk_free_gib']} GiB free here")
     for name, about in looked_at.items():
-        size, weights = f"{about['parameters']:,} parameters", about["sha256"][:12]
+        size = f"{about['parameters']:,} parameters"
+        weights = about["sha256"][:12]
         print(f"model         {name}: {about['class']}, {size}, sha256 {weights}…")
+
     if elsewhere:
         print(f"not here      {', '.join(elsewhere)}; {how_to_get(elsewhere[-1])}")
     return 1 if found["missing"] else 0

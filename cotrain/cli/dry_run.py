@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cotrain.cli.common import device_of
@@ -40,6 +40,7 @@ def dry_run(
             check_decoding(recipe)
     else:
         estimate = estimate_processes(backend, recipe)
+
     saved = recipe_json(
         recipe,
         checkpoint_every=arguments.checkpoint_every,
@@ -48,16 +49,19 @@ def dry_run(
     )
     plans = plan_devices(estimate, sizes) if sizes else None
     if arguments.json:
-        told = {"estimate": estimate.to_json()} | ({"plan": plan_json(*plans)} if plans else {})
-        print(json_text(saved | told))
+        shown = saved | {"estimate": estimate.to_json()}
+        if plans:
+            shown["plan"] = plan_json(*plans)
+        print(json_text(shown))
         return 0
-    notes = [*notes, *(plan_lines(*plans) if plans else [])]
+
+    if plans:
+        notes = [*notes, *plan_lines(*plans)]
     print_lines(flags)
     print_lines(f"# {line}".rstrip() for line in ("", *estimate.summary_lines(), *notes))
     print('#\n# every setting that can be given as set = ["path=value"]')
-    for setting in (
-        f"{path}={json.dumps(value, ensure_ascii=False)}" for path, value in setting_leaves(saved["settings"])
-    ):
+    for path, value in setting_leaves(saved["settings"]):
+        setting = f"{path}={json.dumps(value, ensure_ascii=False)}"
         if is_changeable(recipe, setting):
             print_lines([f"# {setting}"])
     return 0
@@ -76,10 +80,14 @@ def is_changeable(recipe: Any, setting: str) -> bool:
 
 def setting_leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Dotted path and value of everything plain in the settings."""
-    inside = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else None
-    if inside is None or not value:
+    parts: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, Mapping):
+        parts = value.items()
+    elif isinstance(value, list):
+        parts = enumerate(value)
+    if not parts or not value:
         yield path, value
         return
-    for key, one in inside:
+    for key, part in parts:
         if key != "is":
-            yield from setting_leaves(one, f"{path}.{key}".lstrip("."))
+            yield from setting_leaves(part, f"{path}.{key}".lstrip("."))

@@ -36,7 +36,8 @@ class Help(argparse.HelpFormatter):
         return "\n\n".join("\n".join(_wrap_paragraph(p, width, indent)) for p in paragraphs)
 
     def _get_help_string(self, action: argparse.Action) -> str:
-        text, default = (action.help or "").removesuffix(" (default: %(default)s)"), action.default
+        text = (action.help or "").removesuffix(" (default: %(default)s)")
+        default = action.default
         silent = default is None or default is False or default in ("", [], argparse.SUPPRESS) or action.required
         if silent or "(default" in text:
             return text
@@ -59,7 +60,8 @@ def _wrap_paragraph(paragraph: str, width: int, indent: str) -> list[str]:
     """
     items: list[tuple[str, list[str]]] = []  # what stands before the text, and the lines of the text
     for line in paragraph.splitlines():
-        found, (mark, texts) = _ITEM.fullmatch(line), items[-1] if items else ("", [])
+        found = _ITEM.fullmatch(line)
+        mark, texts = items[-1] if items else ("", [])
         goes_on = len(line) - len(line.lstrip()) == len(mark) and not _MARKED.match(line)
         if texts and goes_on:
             texts.append(line.strip())
@@ -106,7 +108,8 @@ class Parser(argparse.ArgumentParser):
         """Let ``--help`` show these flags, and say that ``--help all`` shows the others too."""
         self._shown_first = frozenset(names)
         (action,) = (action for action in self._actions if isinstance(action, _HelpAction))
-        action.nargs, action.metavar = "?", "all"
+        action.nargs = "?"
+        action.metavar = "all"
         action.help = "show this message, or with `all` every flag, and exit"
 
     def short_help(self) -> str:
@@ -165,7 +168,9 @@ class Parser(argparse.ArgumentParser):
                 name = "/".join(action.option_strings) or str(action.metavar)
                 self.error(f"argument {name}: expected a value, found ''")
         out = getattr(values, "out", None)
-        for place in (Path(out), *Path(out).parents) if out else ():
+        if not out:
+            return
+        for place in (Path(out), *Path(out).parents):
             if place.is_symlink() and not place.exists():
                 what = f"{place} is a symbolic link to {os.readlink(place)}, which is not there"
                 self.error(f"argument --out: {what}; make it, or choose another")
@@ -217,7 +222,8 @@ class SwitchOrText(argparse.BooleanOptionalAction):
 
     def __init__(self, *args: Any, **rules: Any) -> None:
         super().__init__(*args, **rules)
-        self.nargs, self.metavar = "?", "TEXT"
+        self.nargs = "?"
+        self.metavar = "TEXT"
 
     def __call__(
         self, parser: argparse.ArgumentParser, space: argparse.Namespace, value: Any, option: str | None = None
@@ -338,7 +344,8 @@ def add_parameters(
     names."""
     names = []
     for name, argument in arguments.items():
-        flag, kind = "--" + name.replace("_", "-"), strip_optional(argument.hint)
+        flag = "--" + name.replace("_", "-")
+        kind = strip_optional(argument.hint)
         default = None if argument.is_required else argument.default
         rules: dict[str, Any] = {"default": default, "required": argument.is_required}
         inner = typing.get_args(kind)
@@ -354,6 +361,7 @@ def add_parameters(
             rules |= {"type": TYPES[kind], "metavar": METAVARS[kind]}
         else:
             continue
+
         try:
             action = parser.add_argument(flag, **rules)
         except argparse.ArgumentError as error:
@@ -362,8 +370,12 @@ def add_parameters(
                 f"instance {f'{recipe}_{name}'!r}"
             ) from error
         if default is not None:
-            default_text = (flag if default else f"--no-{flag[2:]}") if kind is bool else typed_words(default)
+            if kind is bool:
+                default_text = flag if default else f"--no-{flag[2:]}"
+            else:
+                default_text = typed_words(default)
             action.help = f"(default: {default_text.replace('%', '%%')})"
+
         text = (about or {}).get(name, "").replace("%", "%%")
         action.help = f"{text} {action.help or ''}".strip()
         names.append(name)
@@ -376,8 +388,11 @@ METAVARS: dict[Any, str] = {int: "N", float: "X", str: "TEXT"}
 
 def parsed_values(namespace: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
     """The parsed values of these parameters; lists as tuples."""
-    values = {name: getattr(namespace, name) for name in names}
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    values = {}
+    for name in names:
+        value = getattr(namespace, name)
+        values[name] = tuple(value) if isinstance(value, list) else value
+    return values
 
 
 def typed_flags(words: Sequence[str], parser: argparse.ArgumentParser) -> set[str]:

@@ -52,6 +52,7 @@ def list_recipes(argv: Sequence[str]) -> int:
             except ConfigError as error:  # of an installed package
                 print_lines([_wrap_entry(str(error), width)])
                 continue
+
             about = _first_sentence(build.description)
             print(_wrap_entry(f"{name}  {about}", width))
             own_defaults = {
@@ -61,7 +62,9 @@ def list_recipes(argv: Sequence[str]) -> int:
             }
             shown = {p: value for p, value in own_defaults.items() if value is not None and value != usual.get(p)}
             listed.append({"name": name, "question": title, "about": about, "parameters": shown})
+
         print()
+
     tell_result({"recipes": listed, "settings": {name: value for name, value in usual.items() if value is not None}})
     print("`cotrain run RECIPE --help` says more of one, with its flags; `cotrain run RECIPE --out DIR` runs it")
     return 0
@@ -135,6 +138,7 @@ def _check_eval_flags(parser: Parser, arguments: argparse.Namespace) -> None:
         if "core" not in names and arguments.shots is not None:
             parser.error("--shots goes with --suite core; leave it out")
         return
+
     lost = [name for name in OF_SUITES if getattr(arguments, name) not in (None, [], False)]
     if lost:
         parser.error(f"--{lost[0].replace('_', '-')} goes with --suite; name the suites")

@@ -119,8 +119,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if _memory_ran_out(error):
             print_error("memory ran out; free some, and go on with `cotrain resume`")
             return 1
-        rust_error = re.search(r"\(os error (\d+)\)$", str(error))  # as the libraries in Rust say it
-        code = error.errno if isinstance(error, OSError) else int(rust_error[1]) if rust_error else None
+        rust_error = re.search(r"\(os error (\d+)\)$", str(error))  # the form of libraries in Rust
+        code = None
+        if isinstance(error, OSError):
+            code = error.errno
+        elif rust_error:
+            code = int(rust_error[1])
         if code not in OUTSIDE:
             raise
         where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""

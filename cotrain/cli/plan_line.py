@@ -84,6 +84,7 @@ def formula_of(objective: Objective) -> str | None:
             paid = f"({paid})"
         steps = " + ".join(f"{alpha} · A({name})" for alpha, name in zip(alphas, spans, strict=True))
         formula = f"A = {share}{paid} + {steps}" if paid else f"A = {steps}"
+
     weights = [f"{alpha} {_weight_text(weight)}" for alpha, weight in zip(alphas, spans.values(), strict=True)]
     return ", ".join([formula, *weights])
 

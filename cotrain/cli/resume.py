@@ -77,6 +77,7 @@ def resume(argv: Sequence[str]) -> int:
                 f"note: this run was begun with {what} {before} and goes on with {what} {now}: sums may round "
                 "differently, so it is the same run but not bit for bit"
             )
+
     device = device_of(arguments.device, here=backend is None)
     with cluster_notes_of(backend, recipe) as cluster_notes:
         notes += cluster_notes

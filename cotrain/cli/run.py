@@ -59,13 +59,15 @@ def run(argv: Sequence[str]) -> int:
     target, argv = _split_target(argv, config)
     build = find_recipe(target)
     parser, names = parser_of(target, build)
-    words, argv = config_words(*config, parser) if config else [], parser.own_names(argv)
+    words = config_words(*config, parser) if config else []
+    argv = parser.own_names(argv)
     if "--smoke" in argv:
         from cotrain.cli.smoke import smoke_note, smoke_words
 
         words += smoke_words(
             build, parser, names, argv, lambda parsed, arguments: _make_recipe(build, target, parsed, arguments)
         )
+
     words += argv
     parsed = parser.parse_strictly(words, lambda flag, value: _variant_meant(target, value))
     typed = typed_flags(words, parser)
@@ -108,6 +110,7 @@ def run(argv: Sequence[str]) -> int:
 
         recipe, more = fit_to_memory(recipe, device)
         notes += more
+
     if parsed.dry_run:
         from cotrain.runs.fitting import with_packing
 
@@ -121,6 +124,7 @@ def run(argv: Sequence[str]) -> int:
 
         notes = [*plan_lines(recipe), *notes]
         return dry_run(recipe, parsed, backend, config_lines(target, parser, parsed), notes)
+
     trackers = _checked_trackers(parsed.tracker)
     with cluster_notes_of(backend, recipe) as cluster_notes:
         recipe = with_answer_formats(recipe, parsed)
@@ -228,7 +232,8 @@ def parser_of(target: str, build: RecipeFunction) -> tuple[Parser, list[str]]:
     parser = Parser(prog=f"cotrain run {target}", usage="%(prog)s --out DIR [flags]", description=build.description)
     its_own = parser.add_argument_group(f"parameters of {build.name}")
     common = parser.add_argument_group("settings of every recipe")
-    data, run_group = parser.add_argument_group("problems"), parser.add_argument_group("the run")
+    data = parser.add_argument_group("problems")
+    run_group = parser.add_argument_group("the run")
     run_group.add_argument("--out", metavar="DIR", help="a new directory for the run")
     run_group.add_argument("--set", action="append", default=[], metavar="a.b=value", help="any setting; see --dry-run")
     run_group.add_argument(
@@ -282,7 +287,7 @@ def parser_of(target: str, build: RecipeFunction) -> tuple[Parser, list[str]]:
         "--operations", type=whole_number(1), nargs=2, metavar="N", help="fewest and most steps of --tasks words"
     )
     add_answer_flags(data, verdict="auto, which looks at reviews of the model (the default), ")
-    names = add_parameters(its_own, build.name, build.own(), about=comments_of(build.build))
+    names = add_parameters(its_own, build.name, build.own_parameters(), about=comments_of(build.build))
     settings = {name: argument for name, argument in build.settings().items() if name != "tasks"}
     names += add_parameters(common, build.name, settings, about=comments_of(RunConfig))
     parser.show_first([*FIRST, *_first_parameters(build)])
@@ -299,7 +304,7 @@ SHOWN = 30  # flags that `--help` shows, the recipe's own among them
 def _first_parameters(build: RecipeFunction) -> list[str]:
     """The recipe's own parameters that `--help` shows: what is done, by whom and how often, before how much it weighs.
     A weight is a number with a fraction; a learning rate is none."""
-    own = build.own()
+    own = build.own_parameters()
     listed = list(own)
     weights = [name for name in listed if isinstance(own[name].default, float) and not name.endswith("lr")]
     chosen = [*(name for name in listed if name not in weights), *weights][: SHOWN - len(FIRST)]
@@ -310,7 +315,8 @@ class SaysFirst:
     """An observer that is told a line before the first thing that the run says: one that is refused says nothing."""
 
     def __init__(self, line: str, observer: Observer) -> None:
-        self._lines, self._observer = [line], observer
+        self._lines = [line]
+        self._observer = observer
 
     def message(self, text: str) -> None:
         self._say_first()

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from cotrain.config.run_config import RecipeFunction
 
 STAGES = ("warmup", "unlabelled", "iteration", "revising")  # parameters of recipes: steps of a stage
-PROBLEMS, MEMBERS, HELD_OUT, REVIEWS = 2, 4, 2, 2
+PROBLEMS = 2
+MEMBERS = 4
+HELD_OUT = 2
+REVIEWS = 2
 
 
 def smoke_words(
@@ -41,12 +44,14 @@ def smoke_words(
     for name in (name for name in flags if name in usual):
         shorter += [f"--{name.replace('_', '-')}", *typed_words(flags[name]).split()]
     both = [*shorter, *words]
-    parsed, typed = parser.parse_strictly(both), typed_flags(both, parser)
+    parsed = parser.parse_strictly(both)
+    typed = typed_flags(both, parser)
     given = {n: v for n, v in parsed_values(parsed, names).items() if n in typed}
     try:  # data are read twice only where a recipe cannot be without
         schedule = build(**{n: v for n, v in given.items() if n not in ("labelled", "ramp")}).schedule
     except ConfigError:
         schedule = make_with_data(parsed, given).schedule
+
     warmup = schedule.warmup if "warmup" in typed_flags(words, parser) else [(n, 1) for n, _ in schedule.warmup]
     if list(schedule.warmup) != list(warmup):
         shorter.append(f"--set=schedule.warmup={json.dumps(warmup)}")

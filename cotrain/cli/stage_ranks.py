@@ -27,7 +27,8 @@ class StageRank:
     """What the processes of the other ranks hold."""
 
     def __init__(self, rank: int, world: int, patience: float) -> None:
-        self._ranks, self._patience = Ranks(rank=rank, world=world), timedelta(seconds=patience)
+        self._ranks = Ranks(rank=rank, world=world)
+        self._patience = timedelta(seconds=patience)
 
     def train(self, address: HostPort, command: StageCommand, words: Sequence[str], folder: str, on_gpu: bool) -> None:
         """Meet the others, then run the command with them."""
@@ -43,7 +44,8 @@ def other_ranks(command: StageCommand, words: Sequence[str], world: int, device:
     name = command.__name__.replace("_", " ")  # "teach solver"
     launcher = RayLauncher(read_cluster_file(LOCAL))
     launcher.start()
-    patience, on_gpu = timedelta(seconds=launcher.deadline), device.startswith("cuda")
+    patience = timedelta(seconds=launcher.deadline)
+    on_gpu = device.startswith("cuda")
     processes = [
         launcher.begin(rank_label(name, rank, world), StageRank, (rank, world, launcher.deadline))
         for rank in range(1, world)

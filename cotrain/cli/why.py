@@ -32,6 +32,7 @@ def why(words: Sequence[str]) -> int:
             print(json.dumps(found) if args.json else "\n".join(disagreement_lines(found)))
             return 0
         rollout, role = find_rollout(run, args.rollout)
+
     if args.json:
         print(json.dumps(rollout))
         return 0

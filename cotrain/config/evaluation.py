@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +50,9 @@ def held_out(source: TaskSource, split: str, count: int, seed: int) -> list[Task
     """``count`` problems of a held-out split, or all where it has no more. Each seed has a block of its own, the same
     one in every recipe and before and after; where a split is too small for that, blocks go round and overlap."""
     size = source.size(split)
-    count = count if size is None else min(count, size)
-    places = range(seed * count, (seed + 1) * count)
-    return [source.get(split, place if size is None else place % size) for place in places]
+    if size is not None:
+        count = min(count, size)
+    places: Sequence[int] = range(seed * count, (seed + 1) * count)
+    if size is not None:
+        places = [place % size for place in places]
+    return [source.get(split, place) for place in places]

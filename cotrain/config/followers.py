@@ -5,15 +5,15 @@
     snapshot   every ``every`` updates, from the ``first`` on, the source's weights enter a pool of ``keep``; one of the
                pool is played
 
-Both start from the weights of the model that they name. They speak, judge and serve as reference like any policy, and
-what they hold goes into every checkpoint.
+Both start from the weights of the model that they name. They play roles and are references like any policy, and their
+weights are in every checkpoint.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -25,7 +25,7 @@ from cotrain.core.types import State, take_fields
 from cotrain.distributed.policy_handles import ModelHandle, ModelSpec
 from cotrain.prompts.render import Rendering
 
-PLAYED = "model."  # prefix of the weights that speak; those of the pool begin with "pool<n>."
+PLAYED = "model."  # prefix of the weights that are played; those of the pool begin with "pool<n>."
 
 
 class FollowerSpec(ModelSpec, Protocol):
@@ -95,7 +95,7 @@ class AverageHandle(ModelHandle):
         return {"version": self.version, "pool": []}
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Copies of all weights, beside the CPU: ``model.<parameter>``."""
+        """Copies of all weights on the CPU: ``model.<parameter>``."""
         return {PLAYED + name: tensor for name, tensor in _copy_weights(self._played, "cpu").items()}
 
     def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -138,8 +138,10 @@ class SnapshotHandle(ModelHandle):
         since = updates - self.spec.first
         if since < 0 or since % self.spec.every:
             return False
-        self._pool = [*self._pool, (updates, self._copy_for_pool(weights))][-self.spec.keep :]
-        for name, saved in self._pool[self._pick_index(updates)][1].items():
+        self._pool.append((updates, self._copy_for_pool(weights)))
+        self._pool = self._pool[-self.spec.keep :]
+        _, picked_weights = self._pool[self._pick_index(updates)]
+        for name, saved in picked_weights.items():
             self._played[name].copy_(saved)
         self.version += 1
         return True
@@ -150,13 +152,15 @@ class SnapshotHandle(ModelHandle):
     def _pick_index(self, updates: int) -> int:
         if self.spec.pick == "random":
             return seed_of(self._seed, "snapshot", updates) % len(self._pool)
-        return 0 if self.spec.pick == "oldest" else -1
+        if self.spec.pick == "oldest":
+            return 0
+        return -1
 
     def state(self) -> State:
         return {"version": self.version, "pool": [updates for updates, _ in self._pool]}
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Copies of all weights, beside the CPU: ``model.<parameter>``, and of the pool ``pool<n>.<parameter>``."""
+        """Copies of all weights on the CPU: ``model.<parameter>``, and of the pool ``pool<n>.<parameter>``."""
         copies = {PLAYED + name: tensor for name, tensor in _copy_weights(self._played, "cpu").items()}
         for n, (_, weights) in enumerate(self._pool):
             copies |= {f"pool{n}.{name}": tensor for name, tensor in _copy_weights(weights, "cpu").items()}
@@ -168,10 +172,10 @@ class SnapshotHandle(ModelHandle):
         prefixes = [PLAYED, *(f"pool{n}." for n in range(len(pool)))]
         _check_names(tensors, {prefix + name for prefix in prefixes for name in self._played})
         _fill_weights(self._played, tensors)
-        self._pool = [
-            (int(updates), {name: tensors[f"pool{n}.{name}"].clone() for name in self._played})
-            for n, updates in enumerate(pool)
-        ]
+        self._pool = []
+        for n, updates in enumerate(pool):
+            weights = {name: tensors[f"pool{n}.{name}"].clone() for name in self._played}
+            self._pool.append((int(updates), weights))
         self.version = int(version)
 
 
@@ -194,6 +198,6 @@ def rate_at(rule: AverageSpec, updates: int, planned: int) -> float:
     return rule.rate_end + (rule.rate - rule.rate_end) * 0.5 * (1.0 + math.cos(math.pi * done))
 
 
-def _copy_weights(weights: Mapping[str, Any], device: str | None) -> dict[str, torch.Tensor]:
-    """On ``device``; None: where each is."""
+def _copy_weights(weights: Mapping[str, torch.Tensor], device: str | None) -> dict[str, torch.Tensor]:
+    """Copies on ``device``, or with None where each weight is."""
     return {name: tensor.detach().to(device or tensor.device, copy=True) for name, tensor in weights.items()}

@@ -31,8 +31,9 @@ LARGE = 100_000_000  # parameters
 PACKED_FROM = 10_000_000  # from so many on weights may be laid out for decoding (``runs/memory_plan.py``)
 FULL_RATES = ((3_000_000_000, 1e-6), (1_000_000_000, 5e-6), (LARGE, 1e-5))  # from so many parameters on
 ADAPTER_RATE = 1e-4
-WHOLE_POLICY_RATES = ("critic_lr", "rm_lr", "prm_lr")  # of policies that are trained whole beside adapters
-LARGE_TASKS, LARGE_MICRO_TOKENS = 8, 1024
+WHOLE_POLICY_RATES = ("critic_lr", "rm_lr", "prm_lr")  # rates of policies that are trained whole next to adapters
+LARGE_TASKS = 8
+LARGE_MICRO_TOKENS = 1024
 
 
 def size_defaults(arguments: Mapping[str, Any], given_names: Collection[str]) -> dict[str, Any]:
@@ -76,27 +77,38 @@ def rate_of(size: int, lora: bool, name: str = "lr") -> float | None:
 
 
 def size_notes(origin: Origin | None, overrides: Sequence[str] = (), given: Collection[str] = ()) -> list[str]:
-    """What is said as a run begins: which defaults hang on the size of its model, but for those of ``settings``, and of
-    models whose size nobody can tell the rates that were not given."""
+    """Notes for the start of a run: the defaults that depend on the size of its model, but for those in ``overrides``;
+    and, for models of unknown size, the learning rates that were not given."""
     if origin is None:
         return []
     notes: list[str] = []
-    arguments, chosen = origin.arguments, {override.partition("=")[0] for override in overrides}
-    if changed := {name: value for name, value in origin.by_size.items() if name not in chosen}:
-        size = _known_size(arguments["model"]) or 0
-        values = dict.fromkeys(f"{name.rpartition('.')[2]} {value:g}" for name, value in changed.items())
-        flags = [_flag(name) for name in changed if "." not in name]
-        shown = f"{size / 1e9:.1f} billion" if size >= 1e9 else f"{size / 1e6:.0f} million"
-        more = f"; {', '.join(flags)} {'choose' if flags[1:] else 'chooses'} otherwise" if flags else ""
-        notes.append(f"note: defaults for a model of {shown} parameters: {', '.join(values)}{more}")
-    unknown: dict[str, list[str]] = {}
+    arguments = origin.arguments
+
+    overridden = {override.partition("=")[0] for override in overrides}
+    by_size = {name: value for name, value in origin.by_size.items() if name not in overridden}
+    if by_size:
+        notes.append(_defaults_note(_known_size(arguments["model"]) or 0, by_size))
+
+    rates_by_model: dict[str, list[str]] = {}
     for name, model in _ungiven_rates(arguments, given).items():
         if not is_address(model) and _known_size(model) is None:  # a server's model is not trained
-            unknown.setdefault(model, []).append(f"{_flag(name)} {arguments[name]:g}")
-    return notes + [
-        f"note: the size of {model} is not known; defaults are those of a small model: {', '.join(rates)}"
-        for model, rates in unknown.items()
-    ]
+            rates_by_model.setdefault(model, []).append(f"{_flag(name)} {arguments[name]:g}")
+    for model, rates in rates_by_model.items():
+        notes.append(f"note: the size of {model} is not known; defaults are those of a small model: {', '.join(rates)}")
+    return notes
+
+
+def _defaults_note(size: int, by_size: Mapping[str, float]) -> str:
+    """The defaults for a model of so many parameters, and the flags that choose other ones."""
+    size_text = f"{size / 1e9:.1f} billion" if size >= 1e9 else f"{size / 1e6:.0f} million"
+    values = dict.fromkeys(f"{name.rpartition('.')[2]} {value:g}" for name, value in by_size.items())
+    note = f"note: defaults for a model of {size_text} parameters: {', '.join(values)}"
+
+    flags = [_flag(name) for name in by_size if "." not in name]
+    if not flags:
+        return note
+    verb = "chooses" if len(flags) == 1 else "choose"
+    return f"{note}; {', '.join(flags)} {verb} otherwise"
 
 
 def _flag(name: str) -> str:
@@ -105,19 +117,26 @@ def _flag(name: str) -> str:
 
 def _ungiven_rates(arguments: Mapping[str, Any], given: Collection[str]) -> dict[str, str]:
     """The learning rates that are not among ``given``, and the model of each."""
+    if not isinstance(arguments.get("model"), str):
+        return {}
     rate_models = {}
-    for name, value in arguments.items() if isinstance(arguments.get("model"), str) else ():
-        if name not in given and isinstance(value, float) and (name == "lr" or name.endswith("_lr")):
-            model_name = arguments.get(f"{name.removesuffix('lr')}model")
-            rate_models[name] = model_name if isinstance(model_name, str) else arguments["model"]
+    for name, value in arguments.items():
+        is_rate = isinstance(value, float) and (name == "lr" or name.endswith("_lr"))
+        if not is_rate or name in given:
+            continue
+        model_name = arguments.get(f"{name.removesuffix('lr')}model")  # verifier_lr goes with verifier_model
+        rate_models[name] = model_name if isinstance(model_name, str) else arguments["model"]
     return rate_models
 
 
 def are_small(models: Iterable[str], *, unknown: bool = False, least: int = LARGE) -> bool:
-    """Whether all of them have fewer than ``least`` parameters. ``unknown``: what is said of one whose size nobody can
-    tell."""
-    sizes = [_known_size(model) for model in models]
-    return all(unknown if size is None else size < least for size in sizes)
+    """Whether all models have fewer than ``least`` parameters. ``unknown`` is the answer for one of unknown size."""
+    for model in models:
+        size = _known_size(model)
+        is_small = unknown if size is None else size < least
+        if not is_small:
+            return False
+    return True
 
 
 def _known_size(model: str) -> int | None:

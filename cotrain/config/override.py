@@ -27,7 +27,7 @@ Plain = str | int | float | bool | tuple | None
 
 
 def override(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
-    """The recipe with ``settings`` applied in order, and remembered in its origin. Raises ConfigError."""
+    """The recipe with ``overrides`` applied in order, and remembered in its origin. Raises ConfigError."""
     result: Any = recipe
     for setting in overrides:
         path, equals, text = setting.partition("=")
@@ -41,8 +41,8 @@ def override(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
 
 
 def restore_overrides(recipe: Recipe, overrides: Iterable[tuple[str, Any]]) -> Recipe:
-    """The recipe with plain settings as a run saved them, where defaults have changed since; what is no plain setting
-    stays as it is. ``settings``: dotted path and JSON value."""
+    """The recipe with plain settings as a run saved them, where defaults have changed since. A setting that is no plain
+    value stays as it is. ``overrides``: dotted path and JSON value of each."""
     result: Any = recipe
     for path, value in overrides:
         try:
@@ -79,8 +79,9 @@ def _replace_at(owner: Any, path: Sequence[str], value: Any, where: str, hint: A
             raise ConfigError(
                 f"{where}: {name!r} is no number from 0 to {len(owner) - 1}, of the {len(owner)} parts there"
             )
-        at = int(name)
-        return (*owner[:at], _replace_at(owner[at], rest, value, where), *owner[at + 1 :])
+        parts = list(owner)
+        parts[int(name)] = _replace_at(parts[int(name)], rest, value, where)
+        return tuple(parts)
     if not dataclasses.is_dataclass(owner) or isinstance(owner, type):
         raise ConfigError(f"{where}: a {type(owner).__name__} has no part {name!r}; shorten the path")
     names = [f.name for f in dataclasses.fields(owner) if f.init and f.name != "origin"]
@@ -95,30 +96,59 @@ def _replace_at(owner: Any, path: Sequence[str], value: Any, where: str, hint: A
 
 def _fit_value(old: Any, value: Any, hint: Any, where: str) -> Any:
     """The value, in the kind of the one it replaces."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"{where}: expected a finite number, found {value!r}")
     if isinstance(value, list):
         value = tuple(value)
-    # an entry of a mapping says no other kind than its own
-    lost = value is None and old is not None and hint is Any
-    if not isinstance(value, Plain) or lost or ((old is None or value is None) and not fits_hint(value, hint)):
+    _require_finite(value, where)
+    _require_plain(old, value, hint, where)
+    if old is None or value is None:
+        return value
+
+    _require_plain_place(old, where)
+    if not _is_like(old, value, hint):
+        raise ConfigError(f"{where}: expected a value like {old!r}, found {value!r}")
+    if isinstance(old, float):
+        return float(value)
+    return value
+
+
+def _require_finite(value: Any, where: str) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{where}: expected a finite number, found {value!r}")
+
+
+def _require_plain(old: Any, value: Any, hint: Any, where: str) -> None:
+    """Raise ConfigError unless the value is plain and, where it or the old one is None, fits the annotation."""
+    is_wrong = not isinstance(value, Plain)
+    if old is None or value is None:
+        is_wrong = is_wrong or not fits_hint(value, hint)
+    if value is None and old is not None and hint is Any:  # an entry of a mapping has no kind but its own
+        is_wrong = True
+    if is_wrong:
         raise ConfigError(
             f"{where}: expected {kind_of(hint) if old is None else f'a value like {old!r}'}, found {value!r}"
         )
-    if old is None or value is None:
-        return value
-    if isinstance(old, tuple) and all(isinstance(one, Plain) for one in old):
-        fitting = isinstance(value, tuple) and fits_hint(value, hint)
-    elif isinstance(old, bool | int | str):
-        fitting = isinstance(value, type(old)) and isinstance(value, bool) == isinstance(old, bool)
-    elif isinstance(old, float):
-        fitting = isinstance(value, int | float) and not isinstance(value, bool)
-        value = float(value) if isinstance(value, int | float) and fitting else value
-    else:
-        parts = [f.name for f in dataclasses.fields(old)] if dataclasses.is_dataclass(old) else []
-        kind = "list of parts" if isinstance(old, tuple) else type(old).__name__
-        more = f"go on with one of its parts, {', '.join(parts)}" if parts else "go on with one of its parts"
-        raise ConfigError(f"{where}: this is a {kind}, not a plain value; {more}")
-    if not fitting:
-        raise ConfigError(f"{where}: expected a value like {old!r}, found {value!r}")
-    return value
+
+
+def _require_plain_place(old: Any, where: str) -> None:
+    """Raise ConfigError where the path ends at a value that has parts."""
+    if isinstance(old, tuple) and all(isinstance(part, Plain) for part in old):
+        return
+    if isinstance(old, bool | int | float | str):
+        return
+    names = [field.name for field in dataclasses.fields(old)] if dataclasses.is_dataclass(old) else []
+    kind = "list of parts" if isinstance(old, tuple) else type(old).__name__
+    more = "go on with one of its parts"
+    if names:
+        more += f", {', '.join(names)}"
+    raise ConfigError(f"{where}: this is a {kind}, not a plain value; {more}")
+
+
+def _is_like(old: Any, value: Any, hint: Any) -> bool:
+    """Whether the value is of the kind of the old one; a whole number may replace a float."""
+    if isinstance(old, tuple):
+        return isinstance(value, tuple) and fits_hint(value, hint)
+    if isinstance(old, bool) or isinstance(value, bool):
+        return isinstance(old, bool) and isinstance(value, bool)
+    if isinstance(old, float):
+        return isinstance(value, int | float)
+    return isinstance(value, type(old))

@@ -81,8 +81,14 @@ class Weights(Policy):
     @property
     def load_options(self) -> dict[str, Any]:
         """Arguments of ``load_model`` for its weights."""
-        options = {name: getattr(self, name) for name in ("dtype", "attn_implementation", "trust_remote_code")}
-        return options | ({"load_in_4bit": True} if self.load_in_4bit else {})
+        options: dict[str, Any] = {
+            "dtype": self.dtype,
+            "attn_implementation": self.attn_implementation,
+            "trust_remote_code": self.trust_remote_code,
+        }
+        if self.load_in_4bit:
+            options["load_in_4bit"] = True
+        return options
 
     def with_device_defaults(self, *, autocast: bool) -> Self:
         return replace(self, autocast=autocast) if self.autocast is None else self
@@ -293,7 +299,7 @@ class Program(Policy):
 
 
 class Numerics(TypedDict, total=False):
-    """How a model is held and computed; see the fields of ``Weights``."""
+    """Settings of how a model is held and computed; see the fields of ``Weights``."""
 
     dtype: str
     load_in_4bit: bool
@@ -310,7 +316,7 @@ class TrainingNumerics(Numerics, total=False):
 
 
 def is_address(model: str) -> bool:
-    """Does a server run it?"""
+    """Whether a server runs it."""
     return model.startswith(("http://", "https://"))
 
 

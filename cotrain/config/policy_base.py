@@ -35,7 +35,7 @@ class Policy:
 
     @property
     def is_constant(self) -> bool:
-        """Is it the same at the end of a run as at its start?"""
+        """Whether it is the same at the end of a run as at its start."""
         return not self.trained and self.source_policy is None and not self.outside
 
     def with_device_defaults(self, *, autocast: bool) -> Self:
@@ -43,5 +43,5 @@ class Policy:
         return self
 
     def build(self, name: str, factory: PolicyFactory) -> policy_handles.PolicyHandle:
-        """Its handle, in the room where a backend holds models."""
+        """Its handle, made by the factory of a backend."""
         raise NotImplementedError

@@ -5,7 +5,6 @@ A recipe is a frozen value returned by an ordinary function decorated with ``@re
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,8 +33,7 @@ class Objective:
     role: str  # role whose traces are trained on
     algorithm: Algorithm
     weight: float = 1.0  # weight of its loss among the objectives of the same policy
-    extra_roles: tuple[str, ...] = ()  # further roles whose traces are trained on in the same groups, such as
-    # refinements of answers
+    extra_roles: tuple[str, ...] = ()  # roles trained on in the same groups, such as one that refines answers
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -49,8 +47,7 @@ class Origin:
     target: str  # "name" of a shipped recipe or "path/to/file.py:function"
     arguments: Mapping[str, Any]
     overrides: tuple[str, ...] = ()  # "dotted.path=value" overrides applied afterwards
-    by_size: Mapping[str, Any] = field(default_factory=dict)  # settings among these that were chosen by the model's
-    # size
+    by_size: Mapping[str, Any] = field(default_factory=dict)  # those of them that depend on the size of the model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +83,10 @@ class Recipe:
 
     def share_at(self, step: int) -> float:
         """The share of the training problems, the first ones, that a step draws among: all, without a ramp."""
-        share_at = getattr(self.tasks, "share_at", None)  # of ``data/curriculum.py``
-        return share_at(step, self.horizon or self.steps) if share_at else 1.0
+        share_at = getattr(self.tasks, "share_at", None)  # a source with a ramp has it, see ``data/curriculum.py``
+        if share_at is None:
+            return 1.0
+        return share_at(step, self.horizon or self.steps)
 
     @property
     def leading_objective(self) -> str:
@@ -99,8 +98,13 @@ class Recipe:
         """The most steps that the run can have: ``steps``, or fewer where ``updates`` end it."""
         if self.updates is None:
             return self.steps
-        due = (step for step in range(self.steps) if self.leading_objective in self.schedule.phase_at(step).objectives)
-        return next(itertools.islice(due, self.updates - 1, None), self.steps - 1) + 1
+        updates = 0
+        for step in range(self.steps):
+            if self.leading_objective in self.schedule.phase_at(step).objectives:
+                updates += 1
+                if updates == self.updates:
+                    return step + 1
+        return self.steps
 
     def updates_per_batch(self, policy: str) -> int:
         return getattr(self.policies[policy], "updates_per_batch", 1)
@@ -112,9 +116,8 @@ class Recipe:
 
     def policies_to_reset(self, step: int) -> list[str]:
         """Policies that begin this step with a new optimiser, see ``Schedule.policies_to_reset``."""
-        return self.schedule.policies_to_reset(
-            step, {name: objective.policy for name, objective in self.objectives.items()}
-        )
+        policy_of_objective = {name: objective.policy for name, objective in self.objectives.items()}
+        return self.schedule.policies_to_reset(step, policy_of_objective)
 
 
 def check_recipe(recipe: Recipe) -> None:
@@ -173,7 +176,8 @@ def check_recipe(recipe: Recipe) -> None:
     for role, spec in recipe.roles.items():
         _check_known("policy", spec.policy, recipe.policies, f"role {role!r}")
         _check_sampling(role, spec.sampling)
-        if role == "solver" and "problem" not in (fields := fields_of(spec.prompt)):
+        fields = fields_of(spec.prompt)
+        if role == "solver" and "problem" not in fields:
             fields_text = f"the fields {', '.join(sorted(fields))}" if fields else "no field"
             raise ConfigError(
                 f"role 'solver': its prompt has {fields_text}, so that it does not see the problem; expected "
@@ -198,6 +202,7 @@ def check_recipe(recipe: Recipe) -> None:
         for policy in filter(None, (implied.policy, implied.reference)):
             _check_known("policy", policy, recipe.policies, "evaluation, implied")
             used.add(policy)
+
     for name, objective in recipe.objectives.items():
         used |= _check_objective(recipe, name, objective)
     for role, policy in recipe.evaluation.frozen_roles.items():
@@ -221,9 +226,11 @@ def check_recipe(recipe: Recipe) -> None:
             _check_known("store", name, recipe.stores, f"phase {phase.name!r}")
         passed = {name: recipe.stores[name] for name in phase.stores}
         check_protocol(f"phase {phase.name!r}", phase.protocol, passed, unnamed=recipe.stores.keys())
+
     for name, store in recipe.stores.items():
         if not callable(getattr(store, "with_episodes", None)):
-            found, wanted = type(store).__name__, "one with the methods of cotrain.rollout.stores, such as TaskPool()"
+            found = type(store).__name__
+            wanted = "one with the methods of cotrain.rollout.stores, such as TaskPool()"
             raise ConfigError(f"recipe {recipe.name!r}: store {name!r} is a {found}; expected {wanted}")
     for measure in evaluation.measures:
         for role in getattr(measure, "roles", ()):
@@ -253,7 +260,8 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
     _check_known("policy", objective.policy, recipe.policies, where)
     for role in objective.roles:
         _check_known("role", role, recipe.roles, where)
-    policy, by = recipe.policies[objective.policy], type(objective.algorithm).__name__
+    policy = recipe.policies[objective.policy]
+    by = type(objective.algorithm).__name__
     needs = objective.algorithm.needs()
     if not policy.trained:
         raise ConfigError(
@@ -262,7 +270,8 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
     for role in objective.roles:
         if role in needs.baseline_roles and role != objective.role:
             continue
-        player, sampling = recipe.roles[role].policy, recipe.roles[role].sampling
+        player = recipe.roles[role].policy
+        sampling = recipe.roles[role].sampling
         if needs.on_policy and player != objective.policy:
             raise ConfigError(
                 f"{where} uses {by}, which needs samples drawn by the policy it trains, but role {role!r} is "
@@ -308,10 +317,12 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
 
 
 def _check_signals(recipe: Recipe, name: str, objective: Objective) -> None:
-    """What the objective reads, some protocol must give to one of its roles when it is due."""
+    """Raise ConfigError unless some protocol gives each reward that the objective reads to one of its roles."""
     reads = objective.algorithm.needs().reward_signals
+    if not reads:
+        return
     given_signals: list[Signal] = []
-    for phase in recipe.schedule.phases if reads else ():
+    for phase in recipe.schedule.phases:
         if name not in phase.objectives:
             continue
         declared = declared_by(phase.protocol)
@@ -321,7 +332,9 @@ def _check_signals(recipe: Recipe, name: str, objective: Objective) -> None:
                 f"rewards, and objective {name!r} reads {', '.join(map(str, reads))}; put "
                 f"@gives({reads[0].name.upper()}.to({objective.role!r})) above it, from cotrain.core.signals"
             )
-        given_signals += [signal for role in objective.roles for signal in declared.signals_for(role)]
+        for role in objective.roles:
+            given_signals += declared.signals_for(role)
+
     for signal in reads:
         if signal in given_signals:
             continue
@@ -357,8 +370,12 @@ def _check_follower(recipe: Recipe, name: str, of: str) -> None:
 def check_problems(recipe: Recipe) -> None:
     """Raise DataError where a split that the run needs is empty: it would train, or measure, nothing; UnknownName where
     one is asked for that there is not."""
-    labels = any(phase.unlabelled < 1 for phase in recipe.schedule.phases)
-    for split in (*(["train"] if labels else []), "test", *(["validation"] if recipe.evaluate_every else [])):
+    needed = ["test"]
+    if any(phase.unlabelled < 1 for phase in recipe.schedule.phases):
+        needed.insert(0, "train")
+    if recipe.evaluate_every:
+        needed.append("validation")
+    for split in needed:
         if recipe.tasks.size(split) == 0:
             raise DataError(f"tasks {recipe.tasks.name!r}: {_why_empty(recipe.tasks, split)}")
     for split in recipe.evaluation.splits:
@@ -381,7 +398,7 @@ def _why_empty(tasks: TaskSource, split: str) -> str:
 
 
 def _why_unanswered(split: str) -> str:
-    """The same where no problem at all has an answer."""
+    """The message for a split that is needed and in which no problem has an answer."""
     if split == "train":
         return (
             "no problem has an answer, and this method is paid by answers; bring solved problems in a file of their "
@@ -418,9 +435,11 @@ def cap_path(name: str, objective: Objective) -> str:
 def _learns_before(recipe: Recipe, name: str) -> tuple[str, str] | None:
     """A phase, and the objective whose update of the same policy comes before this one's there; None without."""
     for phase in recipe.schedule.phases:
-        for first in phase.in_turn[: phase.in_turn.index(name)] if name in phase.in_turn else ():
-            if recipe.objectives[first].policy == recipe.objectives[name].policy:
-                return phase.name, first
+        if name not in phase.in_turn:
+            continue
+        for earlier in phase.in_turn[: phase.in_turn.index(name)]:
+            if recipe.objectives[earlier].policy == recipe.objectives[name].policy:
+                return phase.name, earlier
     return None
 
 
@@ -429,22 +448,30 @@ def check_due(recipe: Recipe) -> None:
     it would compare one answer with itself, or take what was sampled some updates ago for the present policy's."""
     schedule = recipe.schedule
     for name, objective in recipe.objectives.items():
-        policy, needs = objective.policy, objective.algorithm.needs()
+        policy = objective.policy
+        needs = objective.algorithm.needs()
         if needs.off_policy_corrected:
             continue
-        if (count := recipe.updates_per_batch(policy)) > 1:
-            found, instead = str(count), f"--set policies.{policy}.updates_per_batch=1"
-        elif needs.on_policy and (earlier := _learns_before(recipe, name)):
-            found, instead = f"that of {earlier[1]!r} before it", f"phase {earlier[0]!r} no in_turn"
+        count = recipe.updates_per_batch(policy)
+        update_before = _learns_before(recipe, name)
+        if count > 1:
+            found = str(count)
+            instead = f"--set policies.{policy}.updates_per_batch=1"
+        elif needs.on_policy and update_before is not None:
+            phase_name, earlier = update_before
+            found = f"that of {earlier!r} before it"
+            instead = f"phase {phase_name!r} no in_turn"
         else:
             continue
+
         otherwise = f", or --set {cap_path(name, objective)}=2" if needs.on_policy else ""
         raise ConfigError(
             f"objective {name!r} has a loss without a ratio, which holds for one update of a batch, found {found}; "
             f"give {instead}{otherwise}"
         )
     for phase in schedule.phases:
-        declared, size = declared_by(phase.protocol), phase.group_size or recipe.group_size
+        declared = declared_by(phase.protocol)
+        size = phase.group_size or recipe.group_size
         if declared is None:
             continue
         for name in phase.objectives:

@@ -67,7 +67,8 @@ def find_recipe(target: str) -> RecipeFunction:
         own = [name for name in recipes if vars(module)[name].__module__ == module.__name__]
         named = " or ".join(f"{path}:{name}" for name in own) or f"{path}:my_method"
         raise ConfigError(f"recipe {target!r}: name the function too, as in {named}")
-    if isfunction(undecorated := vars(module).get(function)) and function not in recipes:
+    undecorated = vars(module).get(function)
+    if isfunction(undecorated) and function not in recipes:
         line = undecorated.__code__.co_firstlineno
         raise ConfigError(f"recipe {target!r}: {path}, line {line}: put @recipe above it, from cotrain import recipe")
     if function not in recipes:

@@ -36,11 +36,12 @@ class Remote(Policy):
     concurrency: int = 32  # requests under way at a time
     timeout: float = 60.0  # seconds that one try may take
     deadline: float = 300.0  # seconds that one answer may take, with all tries
-    input_price: float = 0.0  # of a million prompt tokens; costs are counted in the same money
-    output_price: float = 0.0  # of a million tokens of answers
+    input_price: float = 0.0  # price of a million prompt tokens; costs are in the same money
+    output_price: float = 0.0  # price of a million tokens of answers
 
     def __post_init__(self) -> None:
-        where, parts = f"remote policy {self.model!r}", urlsplit(self.url)
+        where = f"remote policy {self.model!r}"
+        parts = urlsplit(self.url)
         if not self.model:
             raise ConfigError(
                 f"remote policy on {self.url!r}: expected the name of one of its models behind '#', "
@@ -68,8 +69,8 @@ class Remote(Policy):
         from cotrain.distributed.openai_policy import MessagesRenderer, RemoteHandle
         from cotrain.models.load import load_renderer
 
-        key = None
-        if self.key_variable is not None and not (key := os.environ.get(self.key_variable)):
+        key = None if self.key_variable is None else os.environ.get(self.key_variable)
+        if self.key_variable is not None and not key:
             raise ConfigError(
                 f"policy {name!r}: the environment variable {self.key_variable!r} is not set; set it to the API key "
                 f"of {self.url}"

@@ -78,14 +78,18 @@ class RunConfig:
     def learner(
         self, model: str | None = None, *, lr: float | None = None, iteration: int = 0, reset: Reset = "nothing"
     ) -> Policy:
-        """A policy that learns: all of its weights, or an adapter where ``lora`` is set. ``reset``: what begins anew
-        after every ``iteration`` of its updates."""
-        name, rate = model or self.model, self.lr if lr is None else lr
-        made = adapter(name, rank=self.lora, alpha=2 * self.lora, lr=rate) if self.lora else trainable(name, lr=rate)
+        """A policy that learns: all of its weights, or an adapter where ``lora`` is set. ``reset`` begins anew after
+        every ``iteration`` of its updates."""
+        name = model or self.model
+        rate = self.lr if lr is None else lr
+        if self.lora:
+            policy = adapter(name, rank=self.lora, alpha=2 * self.lora, lr=rate)
+        else:
+            policy = trainable(name, lr=rate)
         if reset == "nothing":
-            return made
-        assert isinstance(made, Learning)
-        return replace(made, reset_every=iteration, reset_to_start=reset == "weights")
+            return policy
+        assert isinstance(policy, Learning)
+        return replace(policy, reset_every=iteration, reset_to_start=reset == "weights")
 
     def reference_policies(self) -> dict[str, Policy]:
         """The frozen policy ``reference`` of the KL term; none where ``kl`` is 0."""
@@ -96,8 +100,8 @@ class RunConfig:
         return kl_penalty("reference", self.kl)
 
     def frozen_roles(self) -> dict[str, str]:
-        """Judges are also measured on solutions of ``reference``, which stay the same through the run, where there is
-        one."""
+        """The role that ``reference`` plays in evaluations, where there is one: judges are also measured on its
+        solutions, which stay the same through the run."""
         return {"solver": "reference"} if self.kl else {}
 
     @property
@@ -139,8 +143,9 @@ class RunConfig:
         implied: tuple[Implied, ...] = (),
         stores: Mapping[str, Store] | None = None,
     ) -> Recipe:
-        """The whole recipe. ``evaluate``: the protocol played on held-out problems; ``measures``: what is counted then;
-        ``fixed``, ``implied``: see ``Evaluation``; ``stores``: what the run collects (``rollout/stores.py``)."""
+        """The whole recipe. ``evaluate`` is the protocol on held-out problems and ``measures`` count its episodes;
+        ``frozen_roles`` and ``implied``: see ``Evaluation``; ``stores``: what the run collects (``rollout/stores.py``).
+        """
         evaluation = Evaluation(
             protocol=evaluate,
             measures=measures,
@@ -197,8 +202,13 @@ class RunConfig:
             policy = replace(policy, load_in_4bit=True)
         if not isinstance(policy, Learning):
             return policy
-        names = ("lr_warmup", "lr_decay", "updates_per_batch")
-        return replace(policy, **{n: value for n in names if (value := getattr(self, n)) is not None})
+        if self.lr_warmup is not None:
+            policy = replace(policy, lr_warmup=self.lr_warmup)
+        if self.lr_decay is not None:
+            policy = replace(policy, lr_decay=self.lr_decay)
+        if self.updates_per_batch is not None:
+            policy = replace(policy, updates_per_batch=self.updates_per_batch)
+        return policy
 
 
 RUN_CONFIG_NAMES = tuple(field.name for field in dataclasses.fields(RunConfig))
@@ -207,11 +217,11 @@ RUN_CONFIG_NAMES = tuple(field.name for field in dataclasses.fields(RunConfig))
 class RecipeFunction:
     """A recipe: called with settings and the method's own parameters, by name, it returns a ``Recipe``.
 
-    ``build`` is the function as it is written, and ``taken`` what a call may name: the settings first.
+    ``build`` is the function as it is written, and ``taken`` the arguments of a call: the settings first.
     """
 
     def __init__(self, build: Build, *, without: tuple[str, ...], reads: str, defaults: Mapping[str, Any]) -> None:
-        """Arguments as of ``recipe``. Raises ConfigError and UnknownName."""
+        """Arguments as those of ``recipe``. Raises ConfigError and UnknownName."""
         functools.update_wrapper(self, build)
         self.build = build
         self.without = without
@@ -227,10 +237,10 @@ class RecipeFunction:
 
     @property
     def description(self) -> str:
-        """What it says of itself: its own docstring, else its module's."""
+        """The docstring of the function, else that of its module."""
         return inspect.getdoc(self.build) or inspect.getdoc(inspect.getmodule(self.build)) or ""
 
-    def own(self) -> dict[str, Argument]:
+    def own_parameters(self) -> dict[str, Argument]:
         """The method's own parameters."""
         return {name: argument for name, argument in self.taken.items() if name not in RUN_CONFIG_NAMES}
 
@@ -239,7 +249,7 @@ class RecipeFunction:
         return {name: argument for name, argument in self.taken.items() if name in RUN_CONFIG_NAMES}
 
     def make(self, given: Mapping[str, Any], *, again: bool = False) -> Recipe:
-        """The recipe of these arguments. ``again``: of a run that was begun, where no default depends on the size of
+        """The recipe with these arguments. ``again``: for a run that was begun, where no default depends on the size of
         the model any more. Raises ConfigError and UnknownName, one line each."""
         for name in given:
             if name in self.without:
@@ -249,13 +259,15 @@ class RecipeFunction:
         has_defaults = len(given) < len(values)  # a file of a dry run names all of them
         chosen = size_defaults(values, given) if has_defaults and not again else {}
         values |= chosen
-        settings = RunConfig(**{name: value for name, value in values.items() if name in RUN_CONFIG_NAMES})
-        recipe = self.build(settings, **{name: value for name, value in values.items() if name not in RUN_CONFIG_NAMES})
+
+        settings = {name: value for name, value in values.items() if name in RUN_CONFIG_NAMES}
+        own = {name: value for name, value in values.items() if name not in RUN_CONFIG_NAMES}
+        recipe = self.build(RunConfig(**settings), **own)
         if not isinstance(recipe, Recipe):
             raise ConfigError(f"recipe function {self.name!r} returned {recipe!r}, expected a Recipe")
-        origin = Origin(
-            target=target_of(self.build), arguments={name: describe_argument(name, v) for name, v in values.items()}
-        )
+
+        arguments = {name: describe_argument(name, value) for name, value in values.items()}
+        origin = Origin(target=target_of(self.build), arguments=arguments)
         recipe = replace(recipe, description=recipe.description or self.description, origin=origin)
         if not has_defaults or again:
             return recipe
@@ -265,8 +277,10 @@ class RecipeFunction:
         """The objects of arguments that name one in a file of the user's, ``my_file.py:name``."""
         loaded: dict[str, Any] = {}
         for name, value in values.items():
-            kind = kind_in_file(self.taken[name].hint) if isinstance(value, str) else None
-            is_shipped_tool = name == "tool" and isinstance(value, str) and ".py:" not in value
+            if not isinstance(value, str):
+                continue
+            is_shipped_tool = name == "tool" and ".py:" not in value
+            kind = kind_in_file(self.taken[name].hint)
             if kind is None or is_shipped_tool:
                 continue
             from cotrain.core.user_code import load_object
@@ -297,10 +311,10 @@ def recipe(
 ) -> RecipeFunction | Callable[[Build], RecipeFunction]:
     """Decorate a function of ``RunConfig`` and the method's own parameters that returns a Recipe.
 
-    ``defaults``: of settings, where the method has others. ``without``: settings that it does not take. ``reads``: the
-    kind of tasks that ``--data FILE`` holds where ``--tasks`` does not say it. Arguments are held against the
-    annotations before the function is called (``core/arguments.py``). Raises ConfigError and UnknownName, one line
-    each.
+    ``defaults``: settings for which the method has other defaults. ``without``: settings that it does not take.
+    ``reads``: the kind of tasks that ``--data FILE`` holds where ``--tasks`` does not say it. Arguments are checked
+    against the annotations before the function is called (``core/arguments.py``). Raises ConfigError and UnknownName,
+    one line each.
     """
 
     def decorate(function: Build) -> RecipeFunction:
@@ -349,7 +363,7 @@ def own_arguments(where: str, build: Build) -> dict[str, Argument]:
 
 
 def target_of(build: Build) -> str:
-    """How to find a recipe function again: its name where it is registered, else ``/path/to/file.py:name``."""
+    """The text by which a recipe function is found: its name if it is registered, else ``/path/to/file.py:name``."""
     if build.__module__.startswith("cotrain.recipes."):
         return build.__name__
     place = f"{build.__module__}:{build.__name__}"

@@ -86,36 +86,58 @@ class Schedule:
         the recipe's leading objective learns draws from ``LEADING``, so that the n-th such step of two recipes with one
         seed sees the same problems, however they name their objectives and whatever else their schedules do in
         between."""
-        streams = {p.name: LEADING if leading in p.objectives else p.objectives[0] for p in self.phases}
-        stream = streams[self._name_at(step)]
-        return stream, sum(streams[self._name_at(s)] == stream for s in range(step))
+        stream_of_phase = {}
+        for phase in self.phases:
+            stream_of_phase[phase.name] = LEADING if leading in phase.objectives else phase.objectives[0]
+        streams = [stream_of_phase[self._name_at(s)] for s in range(step + 1)]
+        stream = streams[-1]
+        return stream, streams[:-1].count(stream)
 
     def policies_to_reset(self, step: int, policies: Mapping[str, str]) -> list[str]:
-        """Policies that go over to other objectives at this step, as after a warm-up by cross-entropy: none of those
-        that train it in the phase of the warm-up, or the cycle, that begins here trained it in the one before. They get
-        a new optimiser: Adam's moments of large gradients would make the first hundred steps on small ones too short.
+        """Policies that go over to other objectives at this step, as after a warm-up by cross-entropy.
+
+        None of the objectives that train such a policy in the stage that begins here (a phase of the warm-up, or the
+        cycle) trained it in the stage before. It gets a new optimiser: Adam's moments of large gradients would make the
+        first hundred steps on small ones too short.
 
         Args:
-            policies: that each objective trains, by the objective's name.
+            policies: the policy that each objective trains, by the objective's name.
         """
-        due = {p.name: set(p.objectives) for p in self.phases}
-        stages = [(length, due[name]) for name, length in self.warmup]
-        stages.append((1, set().union(*(due[name] for name in self.cycle))))
-        stage_start, last = 0, dict[str, set[str]]()  # of each policy the objectives that trained it last
+        objectives_of_phase = {phase.name: set(phase.objectives) for phase in self.phases}
+        stages = [(length, objectives_of_phase[name]) for name, length in self.warmup]
+        in_cycle = set().union(*(objectives_of_phase[name] for name in self.cycle))
+        stages.append((1, in_cycle))
+
+        stage_start = 0
+        trained_last: dict[str, set[str]] = {}  # policy → the objectives that trained it last
         for length, objectives in stages:
-            now = {p: {o for o in objectives if policies[o] == p} for p in dict.fromkeys(policies.values())}
+            trained_now: dict[str, set[str]] = {}
+            for objective, policy in policies.items():
+                if objective in objectives:
+                    trained_now.setdefault(policy, set()).add(objective)
             if stage_start == step:
-                return [p for p, mine in now.items() if mine and p in last and mine.isdisjoint(last[p])]
-            last |= {p: mine for p, mine in now.items() if mine}
+                changed = []
+                for policy in dict.fromkeys(policies.values()):
+                    now = trained_now.get(policy)
+                    last = trained_last.get(policy)
+                    if now and last and now.isdisjoint(last):
+                        changed.append(policy)
+                return changed
+
+            trained_last |= trained_now
             stage_start += length
         return []
 
     def planned_batches(self, objectives: Collection[str], steps: int) -> int:
-        """From how many batches a policy that these objectives train learns in the first ``steps`` steps: one of each
-        step in which any of them is due, or one for each that learns in turn."""
-        mine = set(objectives)
-        counts = {p.name: len(mine & {*p.in_turn}) or int(not mine.isdisjoint(p.objectives)) for p in self.phases}
-        return sum(counts[self._name_at(s)] for s in range(steps))
+        """The number of batches in the first ``steps`` steps from which a policy learns that these objectives train:
+        one for a step in which any of them is due, or one for each that learns in turn."""
+        own = set(objectives)
+        batches_of_phase = {}
+        for phase in self.phases:
+            in_turn = own.intersection(phase.in_turn)
+            is_due = not own.isdisjoint(phase.objectives)
+            batches_of_phase[phase.name] = len(in_turn) or int(is_due)
+        return sum(batches_of_phase[self._name_at(step)] for step in range(steps))
 
 
 def rebind_options(protocol: RolloutFn, options: Mapping[str, Any]) -> RolloutFn:
@@ -145,7 +167,8 @@ def _raise_misplaced(protocol: RolloutFn, keyword: str) -> NoReturn:
     """Raise UnknownName for a keyword that neither ``constant_schedule`` nor the protocol has; ConfigError for an
     option of the protocol, which is to be bound."""
     function = bound_function(protocol)
-    label, options = getattr(function, "__name__", str(function)), option_names(function)
+    label = getattr(function, "__name__", str(function))
+    options = option_names(function)
     if keyword not in options:
         own = ("name", "group_size", "unlabelled", "stores")
         raise UnknownName(f"argument of constant_schedule(), or option of {label},", keyword, [*own, *options])
@@ -164,12 +187,14 @@ def alternate(*phases: Phase, ratio: tuple[int, ...], warmup: Mapping[str, int] 
     early = [(name, length) for name, length in (warmup or {}).items() if length < 0]
     if early:
         raise ConfigError(f"schedule: warmup of phase {early[0][0]!r} is {early[0][1]}, expected at least 0 steps")
-    cycle = tuple(p.name for p, r in zip(phases, ratio, strict=True) for _ in range(r))
+    cycle: list[str] = []
+    for phase, steps in zip(phases, ratio, strict=True):
+        cycle += [phase.name] * steps
     lengths = tuple((name, length) for name, length in (warmup or {}).items() if length > 0)
-    return Schedule(phases=phases, cycle=cycle, warmup=lengths)
+    return Schedule(phases=phases, cycle=tuple(cycle), warmup=lengths)
 
 
-# -- Which problem a training step draws: a function of seed, stream and position, so that a run keeps no list of them.
+# -- The problem that a training step draws is a function of seed, stream and position, so that a run keeps no list.
 
 
 def train_task(

@@ -38,14 +38,14 @@ Share = Annotated[float, AtLeast(0, most=1)]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
-    """What a recipe takes under one name."""
+    """One argument of a recipe."""
 
     hint: Any  # the annotation, as a type
     default: Any = inspect.Parameter.empty
 
     @property
     def is_required(self) -> bool:
-        """Has it no default?"""
+        """Whether it has no default."""
         return self.default is inspect.Parameter.empty
 
 
@@ -77,7 +77,7 @@ def bound_options(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def option_names(function: Callable[..., Any]) -> list[str]:
-    """What a protocol takes by name behind ``task`` and ``roles``; nothing of a callable that does not say."""
+    """The names of a protocol's options, behind ``task`` and ``roles``; none for a callable that does not say."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -98,7 +98,8 @@ def check_protocol(
     name them. ``held_out``: it is played on held-out problems."""
     if not callable(protocol):
         raise ConfigError(f"{where} is {protocol!r}; expected a function")
-    function, options = bound_function(protocol), {**bound_options(protocol), **(stores or {})}
+    function = bound_function(protocol)
+    options = {**bound_options(protocol), **(stores or {})}
     name = getattr(function, "__name__", type(function).__name__)
     if isinstance(protocol, partial) and protocol.args:
         raise ConfigError(
@@ -109,6 +110,7 @@ def check_protocol(
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # a callable that does not say
         return
+
     positional = [
         parameter
         for parameter in parameters
@@ -176,10 +178,12 @@ def strip_optional(hint: Any) -> Any:
 
 def _bounds_of(hint: Any, *, held_out: bool = False) -> tuple[float, float] | None:
     """The smallest and the largest number that an annotation, or a part of it as in ``Positive | None``, allows."""
-    marks = [mark for part in (hint, *typing.get_args(hint)) for mark in getattr(part, "__metadata__", ())]
-    for one in (mark for mark in marks if isinstance(mark, AtLeast)):
-        least = one.held_out if held_out and one.held_out is not None else one.least
-        return least, math.inf if one.most is None else one.most
+    for part in (hint, *typing.get_args(hint)):
+        for mark in getattr(part, "__metadata__", ()):
+            if isinstance(mark, AtLeast):
+                least = mark.held_out if held_out and mark.held_out is not None else mark.least
+                most = math.inf if mark.most is None else mark.most
+                return least, most
     return None
 
 
@@ -196,7 +200,8 @@ def kind_in_file(hint: Any) -> type | None:
 
 def fits_hint(value: Any, hint: Any) -> bool:
     """Whether a value is of the kind that an annotation asks for. What is no plain kind (a task source) always fits."""
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    origin = typing.get_origin(hint)
+    inner = typing.get_args(hint)
     if origin is Annotated:
         least, most = _bounds_of(hint) or (-math.inf, math.inf)
         return fits_hint(value, inner[0]) and least <= value <= most
@@ -212,6 +217,7 @@ def fits_hint(value: Any, hint: Any) -> bool:
         if len(inner) == 2 and inner[1] is Ellipsis:
             return all(fits_hint(one, inner[0]) for one in value)
         return len(value) == len(inner) and all(map(fits_hint, value, inner))
+
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if hint is int:
@@ -225,7 +231,8 @@ def fits_hint(value: Any, hint: Any) -> bool:
 
 def kind_of(hint: Any) -> str:
     """What an annotation asks for, in words: "a whole number", "2 whole numbers" …"""
-    bounds, hint = _bounds_of(hint), strip_optional(hint)
+    bounds = _bounds_of(hint)
+    hint = strip_optional(hint)
     inner = typing.get_args(hint)
     if bounds:
         least, most = bounds

@@ -30,7 +30,9 @@ class UnknownName(UserError, LookupError):
     """A name that is not in a list; says which names there are and which is nearest."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        self.kind, self.name, self.known = kind, name, sorted(known)
+        self.kind = kind
+        self.name = name
+        self.known = sorted(known)
         super().__init__(unknown_message(kind, name, self.known))
 
     def __reduce__(self) -> tuple[type[UnknownName], tuple[str, str, list[str]]]:
@@ -80,7 +82,10 @@ class RankShort(ProcessLost):
     def __init__(self, rank: int, world: int, micro_tokens: int, policy: str = "") -> None:
         """``micro_tokens``: of a pass from now on; ``policy``: whose passes, "" where it is not known yet."""
         super().__init__(rank, world, micro_tokens, policy)
-        self.rank, self.world, self.micro_tokens, self.policy = rank, world, micro_tokens, policy
+        self.rank = rank
+        self.world = world
+        self.micro_tokens = micro_tokens
+        self.policy = policy
 
     def __str__(self) -> str:
         return (
@@ -159,5 +164,6 @@ def _typing_errors(one: str, other: str) -> int:
             errors = min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (letter != other_letter))
             is_swap = i > 1 and j > 1 and (letter, one[i - 2]) == (other[j - 2], other_letter)
             row.append(min(errors, before[j - 2] + 1) if is_swap else errors)
-        before, last = last, row
+        before = last
+        last = row
     return last[-1]

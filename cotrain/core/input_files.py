@@ -30,7 +30,8 @@ MOST_LINES = 1 << 32  # bytes of a file that is read line by line
 MOST_WHOLE = 1 << 29  # bytes of a file that is read in one piece
 MOST_BY_HAND = 1 << 20  # bytes of a file of settings or of a prompt
 MOST_DOCUMENT = 1 << 25  # bytes of a JSON document of a run; parsed it may take forty times as many
-PACKED, PACKED_LEAST = 200, 1 << 26  # a gzip file may unpack to so many times its size, and to so much in any case
+PACKED = 200  # a gzip file may unpack to so many times its size
+PACKED_LEAST = 1 << 26  # and to so many bytes in any case
 _DEEP_KEY = re.compile(r"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){200}")  # a.a.a…
 DEEPEST = 32  # tables and lists inside each other in a file of settings
 
@@ -53,10 +54,12 @@ def lines_of_file(path: Path) -> Iterator[bytes]:
         total = 0
         while line := stream.readline(min(MOST_ROW, most - total) + 1):
             total += len(line)
-            rest, length = line, len(line)
+            rest = line
+            length = len(line)
             while length > MOST_ROW and rest and not rest.endswith(b"\n") and total <= most:
                 rest = stream.readline(min(1 << 20, most - total) + 1)
-                total, length = total + len(rest), length + len(rest)
+                total = total + len(rest)
+                length = length + len(rest)
                 if length > MOST_LINE:
                     raise DataError(f"{path}: a line of more than {MOST_LINE} bytes; expected one row a line")
             _check_expansion(path, total, most)
@@ -92,14 +95,17 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise
     except ValueError as error:  # of TOML, and of Python for a number of thousands of digits
         raise DataError(f"{path}: not TOML ({str(error).partition(';')[0]:.200})") from error
-    level = [("", table)]
+    level: list[tuple[str, Any]] = [("", table)]
     for _ in range(DEEPEST):
-        level = [
-            (f"{name}.{key}".lstrip("."), inside)
-            for name, value in level
-            for key, inside in (value.items() if isinstance(value, dict) else enumerate(value))
-            if isinstance(inside, dict | list) or _check_file_size(path, f"{name}.{key}".lstrip("."), inside)
-        ]
+        deeper = []
+        for name, value in level:
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            for key, inside in items:
+                inside_name = f"{name}.{key}".lstrip(".")
+                if isinstance(inside, dict | list) or _check_file_size(path, inside_name, inside):
+                    deeper.append((inside_name, inside))
+        level = deeper
+
     if level:
         raise DataError(f"{path}: nested too deeply; expected at most {DEEPEST} tables inside each other")
     return table
@@ -140,7 +146,8 @@ def whole_lines(file: BufferedReader, start: int = 0, most: int = MOST_LINE) -> 
     file.seek(start)
     end = start
     while line := file.readline(most):
-        end, last = end + len(line), line
+        end = end + len(line)
+        last = line
         while not last.endswith(b"\n"):
             last = file.readline(MOST_ROW)
             if not last:
@@ -183,7 +190,8 @@ class _BoundedFile:
     """The first ``left`` bytes of a file."""
 
     def __init__(self, file: BinaryIO, left: int) -> None:
-        self._file, self._left = file, left
+        self._file = file
+        self._left = left
 
     def read(self, size: int) -> bytes:
         return self._count_read(self._file.read(min(size, self._left)))

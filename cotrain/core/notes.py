@@ -89,22 +89,35 @@ class Finding(_Key[T]):
         return self.name in trace.findings
 
 
-LARGEST = 1e100  # of a number that is noted or shown: squares of it can be added up
-_NONE, _ENDLESS = object(), object()  # of ``_fit_json``: another type, a number that is not finite or too large
+LARGEST = 1e100  # largest number that is noted or shown: squares of it can be added up
+# Results of ``_fit_json``.
+_NONE = object()  # the value is of another type
+_ENDLESS = object()  # a number that is not finite, or too large
 
 
 def _fit_json(value: Any, kind: Any) -> Any:
     """The value as JSON when it is of this kind, else ``_NONE`` or ``_ENDLESS``."""
-    shape, parts = typing.get_origin(kind), typing.get_args(kind)
+    shape = typing.get_origin(kind)
+    parts = typing.get_args(kind)
     if shape in (types.UnionType, typing.Union):
-        return next((fitted for part in parts if (fitted := _fit_json(value, part)) is not _NONE), _NONE)
+        for part in parts:
+            fitted = _fit_json(value, part)
+            if fitted is not _NONE:
+                return fitted
+        return _NONE
+
     if kind in (None, type(None)):
         return None if value is None else _NONE
     if shape in (list, tuple):
         if not isinstance(value, list | tuple) or (shape is tuple and len(value) != len(parts)):
             return _NONE
-        fitted = [_fit_json(item, parts[i if shape is tuple else 0]) for i, item in enumerate(value)]
-        return next((f for f in (_NONE, _ENDLESS) if any(item is f for item in fitted)), fitted)
+        kinds = parts if shape is tuple else parts[:1] * len(value)
+        items = [_fit_json(item, item_kind) for item, item_kind in zip(value, kinds, strict=True)]
+        for problem in (_NONE, _ENDLESS):
+            if any(item is problem for item in items):
+                return problem
+        return items
+
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
         return value if abs(value) <= LARGEST else _ENDLESS
     if kind is int and type(value) is int:

@@ -31,8 +31,8 @@ from cotrain.core.errors import DataError
 from cotrain.core.input_files import MOST_BY_HAND, content_of_file
 
 SCRIPTS = (".py", ".sh", ".bash", ".pl", ".rb", ".js", ".mjs", ".ts", ".lua", ".r", ".jl")  # endings of programs
-MOST_FILES = 500  # of one recipe
-MOST_ITEMS = 100  # of a container, that are looked through: longer ones hold data
+MOST_FILES = 500  # most files of one recipe
+MOST_ITEMS = 100  # most items of a container that is looked through: longer ones hold data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,8 @@ def imported_by(roots: Iterable[Path]) -> dict[Path, CodeFile]:
     waiting = sorted(set(roots))
     while waiting and len(found) < MOST_FILES:
         path = waiting.pop()
-        if path in found or (code := read_code(path)) is None:
+        code = None if path in found else read_code(path)
+        if code is None:
             continue
         found[path] = code
         waiting += sorted(_imports_of(code) - set(found))
@@ -79,7 +80,7 @@ def imported_by(roots: Iterable[Path]) -> dict[Path, CodeFile]:
 
 
 def _files_of_value(value: Any) -> Iterator[Path]:
-    """Where functions and classes are defined that a value holds, also in closures and fields."""
+    """The files of the functions and classes that a value holds, also in closures and fields."""
     seen: set[int] = set()
     held = [value]  # keeps what is looked at alive, so that no id is used twice
     for one in held:
@@ -229,6 +230,7 @@ def _imports_of(code: CodeFile) -> set[Path]:
         tree = ast.parse(code.text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # whoever loads it says what is wrong
         return set()
+
     folders = [code.path.parent, *_import_folders()]
     found: set[Path] = set()
     for node in ast.walk(tree):
@@ -252,7 +254,7 @@ def _imported_from(node: ast.ImportFrom, path: Path, folders: list[Path]) -> set
 
 
 def _import_folders() -> list[Path]:
-    """Where Python looks for modules that are not installed."""
+    """The folders in which Python looks for modules that are not installed."""
     installed = _installed_folders()
     folders = [Path(os.path.realpath(place or os.curdir)) for place in sys.path]
     return [folder for folder in folders if folder not in installed and folder.name not in ("site-packages",)]
@@ -272,13 +274,22 @@ def _files_of_module(name: str, folders: Iterable[Path]) -> Iterator[Path]:
 
 def _module_file(place: Path) -> Iterator[Path]:
     """The files of a module, given without the ending, or ``__init__.py`` and ``__main__.py`` of a package."""
-    candidates = [place / "__init__.py", place / "__main__.py"] if place.is_dir() else [place.with_suffix(".py")]
-    yield from (file for candidate in candidates if (file := own_file(candidate)) is not None)
+    candidates = [place.with_suffix(".py")]
+    if place.is_dir():
+        candidates = [place / "__init__.py", place / "__main__.py"]
+    for candidate in candidates:
+        file = own_file(candidate)
+        if file is not None:
+            yield file
 
 
 def _imported_beside(roots: set[Path]) -> set[Path]:
     """Modules that this process has imported from the folders of these files: also under a name that was computed."""
     folders = {root.parent for root in roots}
     files = [vars(module).get("__file__") for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
-    own = {path for file in files if isinstance(file, str) and (path := own_file(file)) is not None}
-    return {path for path in own if not folders.isdisjoint(path.parents)}
+    found = set()
+    for file in files:
+        path = own_file(file) if isinstance(file, str) else None
+        if path is not None and not folders.isdisjoint(path.parents):
+            found.add(path)
+    return found

@@ -22,7 +22,9 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError, UnknownName
 
-RECIPES, TASKS, COMMANDS = "cotrain.recipes", "cotrain.tasks", "cotrain.commands"
+RECIPES = "cotrain.recipes"
+TASKS = "cotrain.tasks"
+COMMANDS = "cotrain.commands"
 ZOO = {  # names that the package cotrain-zoo brings, whose folder is zoo/ of cotrain's repository
     RECIPES: (
         "adversarial_imitation", "coder_tester", "coverrl", "debate_solve", "dsm", "gar", "prover_verifier",

@@ -46,7 +46,7 @@ def is_shipped(name: str) -> bool:
 
 
 def shipped_folder(name: str) -> Path:
-    """Where a model of the package lies, whether or not it is there: ``shipped-games`` in a folder ``base-games``."""
+    """The folder of a model of the package, whether or not it is there: ``shipped-games`` in ``base-games``."""
     folder = folder_name(name)
     for place in (OWN, BESIDE, _installed_bases()):
         if place is not None and (place / folder).is_dir():
@@ -60,7 +60,7 @@ def folder_name(name: str) -> str:
 
 
 def how_to_get(name: str) -> str:
-    """What to do where a model of the package is not in this installation."""
+    """Advice for a model of the package that is not in this installation."""
     if name in (SHIPPED_BASE, SHIPPED_HABITS):  # those of the demo
         return "install cotrain again"
     return "it comes with the distribution cotrain-bases: `pip install ./bases` in the source of cotrain"

@@ -37,7 +37,7 @@ class Estimate:
     n: int  # how many observations, counted singly even when they come in clusters
 
     def includes(self, value: float) -> bool:
-        """Does the interval contain ``value``? An unknown bound contains everything on its side."""
+        """Whether the interval contains ``value``. An unknown bound contains everything on its side."""
         return self.low <= value <= self.high
 
     def clip_to(self, low: float, high: float) -> Estimate:
@@ -50,22 +50,30 @@ class Estimate:
 
     def to_json(self) -> dict[str, float | int | None]:
         """``{"value", "low", "high", "n"}``; NaN and infinities become null."""
-        numbers: dict[str, float | int | None] = {
-            name: x if math.isfinite(x) else None
-            for name, x in (("value", self.value), ("low", self.low), ("high", self.high))
+        return {
+            "value": _finite_or_none(self.value),
+            "low": _finite_or_none(self.low),
+            "high": _finite_or_none(self.high),
+            "n": self.n,
         }
-        return {**numbers, "n": self.n}
 
     @classmethod
     def from_json(cls, saved: Mapping[str, float | int | None]) -> Estimate:
         """The inverse of ``to_json``. Raises KeyError on a missing field."""
-        value, low, high, n = saved["value"], saved["low"], saved["high"], saved["n"]
+        value = saved["value"]
+        low = saved["low"]
+        high = saved["high"]
+        n = saved["n"]
         return cls(
             value=math.nan if value is None else float(value),
             low=-math.inf if low is None else float(low),
             high=math.inf if high is None else float(high),
             n=int(n or 0),
         )
+
+
+def _finite_or_none(number: float) -> float | None:
+    return number if math.isfinite(number) else None
 
 
 def wilson_interval(share: float, n: float, quantile: float = Z) -> tuple[float, float]:
@@ -121,7 +129,8 @@ def smallest_significant(change: Estimate) -> float:
     could have found beforehand. Infinite where the interval is unknown."""
     if change.n < LEAST or not math.isfinite(change.high - change.low):
         return math.inf
-    half, df = (change.high - change.low) / 2, change.n - 1
+    half = (change.high - change.low) / 2
+    df = change.n - 1
     return half * (1.0 + student_t(df, 2 * MARGIN - 1) / student_t(df))
 
 
@@ -166,7 +175,8 @@ def student_t(df: int, mass: float = 0.95) -> float:
 def _central_mass(t: float, df: int) -> float:
     """P(−t < T < t)."""
     angle = math.atan(t / math.sqrt(df))
-    sine, cosine = math.sin(angle), math.cos(angle)
+    sine = math.sin(angle)
+    cosine = math.cos(angle)
     if df == 1:
         return 2 * angle / math.pi
     odd = df % 2

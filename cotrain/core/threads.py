@@ -50,8 +50,12 @@ def cpu_ticks() -> tuple[int, int]:
 def choose_threads(requested: int | None) -> int:
     """``--threads``, else the usual ones. Says so where there are several and other programs leave too few processors:
     a thread then waits for another one that has no processor."""
-    count, cores = requested or usual_threads(), os.cpu_count() or 1
-    if count > 1 and shows_notes() and (busy := busy_elsewhere()) > cores - count + 0.5:
+    count = requested or usual_threads()
+    cores = os.cpu_count() or 1
+    if count == 1 or not shows_notes():
+        return count
+    busy = busy_elsewhere()
+    if busy > cores - count + 0.5:
         print_note(
             f"other programs use {busy:.1f} of {cores} processors, and {count} threads that wait for each other are "
             "then slower than one: --threads 1"

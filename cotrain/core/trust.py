@@ -93,12 +93,14 @@ def admit_model(model: str) -> None:
 def admit_command(words: Sequence[str]) -> None:
     """The same of a command that a run starts, with the files that it names."""
     command = shlex.join(words)
-    files = [file for word in words[1:] if (file := Path(word)).is_file()]
+    paths = map(Path, words[1:])
+    files = [path for path in paths if path.is_file()]
     _admit_code(hash_of(files, f"command {command}"), command, f"the command {command}")
 
 
 def _admit_code(key: str, where: str, what: str) -> None:
-    directory, begun_run = _LOADED.get(), _BEGUN.get()
+    directory = _LOADED.get()
+    begun_run = _BEGUN.get()
     if directory is None:
         _NAMED.add((_trust_file(), where))
     elif (
@@ -122,7 +124,7 @@ def _run_code_hash(directory: str, where: str) -> str:
 
 
 def hash_of(files: Iterable[Path], name: str = "") -> str:
-    """Of what files hold, and a name that stands for them."""
+    """A hash of the contents of files, and of a name for them."""
     digest = hashlib.sha256(name.encode("utf-8", "surrogateescape"))
     for file in files:
         with suppress(OSError):  # whoever loads it says that it is not there

@@ -30,7 +30,7 @@ from cotrain.core.input_files import MOST_BY_HAND, absolute_path, content_of_fil
 from cotrain.core.trust import admit_command, admit_file, admit_module
 
 INTERRUPTS = (KeyboardInterrupt, CancelledError, GeneratorExit)  # what passes through a user's code and is not its own
-MODULE_PREFIX = "cotrain_user_"  # of the names of modules that were loaded by their path
+MODULE_PREFIX = "cotrain_user_"  # prefix of the names of modules that were loaded by their path
 
 
 class _UncachedLoader(SourceFileLoader):
@@ -94,7 +94,8 @@ def failure_in(file: Path, error: BaseException) -> str:
 
 def failure_of(error: BaseException) -> str:
     """``mine.py, line 7: ValueError: what it says``: the place where the error is in somebody's own code, if it is."""
-    place, message = user_line_of(error), error_text(error) + _names_meant(error)
+    place = user_line_of(error)
+    message = error_text(error) + _names_meant(error)
     if "'coroutine'" in message:
         message += "; a call to a role is to be awaited"
     return f"{place}: {message}" if place else message
@@ -108,12 +109,16 @@ def failure_reason(what: str, error: BaseException) -> str:
 def _names_meant(error: BaseException) -> str:
     """``; did you mean 'SFT'? (there are: …)``, where an error is about a name that something of cotrain's does not
     have: an import, an attribute, or a keyword of a call. "" for any other error."""
-    if isinstance(error, ImportError) and error.name and (found := _NOT_IMPORTED.match(error.msg)):
-        return _hint(found[1], _public_names(sys.modules.get(error.name)), listed=False)
+    if isinstance(error, ImportError) and error.name:
+        found = _NOT_IMPORTED.match(error.msg)
+        if found:
+            return _hint(found[1], _public_names(sys.modules.get(error.name)), listed=False)
     if isinstance(error, AttributeError):
         return _hint(str(error.name), _public_names(error.obj), listed=not isinstance(error.obj, ModuleType))
-    if isinstance(error, TypeError) and (found := _WRONG_CALL.match(str(error))):
-        return _hint(found["unknown"] or "", _keywords_of(found["called"], error), listed=True)
+    if isinstance(error, TypeError):
+        found = _WRONG_CALL.match(str(error))
+        if found:
+            return _hint(found["unknown"] or "", _keywords_of(found["called"], error), listed=True)
     return ""
 
 
@@ -133,10 +138,12 @@ def _hint(name: str, known: Iterable[str], *, listed: bool) -> str:
 def _public_names(thing: Any) -> list[str]:
     """The names that a module, class or value of cotrain's offers; none of anybody else's."""
     if isinstance(thing, ModuleType):
-        home, names = thing.__name__, dir(thing)
+        home = thing.__name__
+        names = dir(thing)
     else:
         kind = thing if isinstance(thing, type) else type(thing)
-        home, names = kind.__module__, dir(kind)
+        home = kind.__module__
+        names = dir(kind)
     ours = home.partition(".")[0] == "cotrain"
     return [name for name in names if not name.startswith("_")] if ours else []
 
@@ -184,7 +191,8 @@ def passed_user_file(error: BaseException) -> bool:
 def first_user_line(places: Iterable[tuple[str, int | None]]) -> str:
     """``method.py, line 7``: the first of these files and lines that is neither cotrain's nor a library's; "" where
     there is none."""
-    ours, libraries = Path(__file__).parents[1], {Path(path) for path in sysconfig.get_paths().values()}
+    ours = Path(__file__).parents[1]
+    libraries = {Path(path) for path in sysconfig.get_paths().values()}
     for name, line in places:
         file = Path(name)
         if file.suffix == ".py" and not ({ours, *libraries} & set(file.parents)):

@@ -34,7 +34,7 @@ LEVELS = ("debug", "info", "warning", "error")
 LOGGER = logging.getLogger("cotrain")
 if LOGGER.level == logging.NOTSET:  # from Python too, where no command sets it
     LOGGER.setLevel(logging.INFO)
-RESULTS: list[Any] = []  # of the command that runs
+RESULTS: list[Any] = []  # results of the command that runs
 LIBRARIES = ("transformers", "huggingface_hub", "httpx", "datasets", "peft")
 
 
@@ -90,7 +90,13 @@ def json_text(value: Any) -> str:
     text = json.dumps(value, indent=2, ensure_ascii=False)
     if all(line.isprintable() for line in text.split("\n")) and BLANKS.isdisjoint(text):
         return text
-    return "".join(json.dumps(c)[1:-1] if c != "\n" and is_hidden(c) else c for c in text)
+    shown = ""
+    for letter in text:
+        if letter != "\n" and is_hidden(letter):
+            shown += json.dumps(letter)[1:-1]  # as \uXXXX
+        else:
+            shown += letter
+    return shown
 
 
 def print_error(text: object) -> None:
@@ -100,7 +106,7 @@ def print_error(text: object) -> None:
     print(escape_terminal(_without_middle(head)), file=sys.stderr, flush=True)
 
 
-_LOGS: list[Callable[[str], None]] = []  # of the runs that are going on in this process
+_LOGS: list[Callable[[str], None]] = []  # logs of the runs in this process
 _UNLOGGED: deque[str] = deque(maxlen=20)  # notes that were printed while no run was going on
 
 
@@ -130,7 +136,7 @@ def notes_logged(log: Callable[[str], None]) -> Iterator[None]:
 
 
 def tell_result(value: Any) -> None:
-    """What a command found, for ``--json``."""
+    """Keep the result of a command, for ``--json``."""
     RESULTS.append(value)
 
 
@@ -138,15 +144,16 @@ def tell_result(value: Any) -> None:
 # cursor, turn the reading direction or hide are replaced by something that can be seen, ``<U+202E>``.
 
 
-MAX_CHARS = 4000  # of one text
-ERROR_START, ERROR_END = 2000, 500  # characters of a longer error that are kept: its advice stands at its end
+MAX_CHARS = 4000  # characters of one text
+ERROR_START = 2000  # characters that are kept of the start of a longer error
+ERROR_END = 500  # characters that are kept of its end, where its advice is
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # Unicode categories that have no shape
 VARIATIONS = frozenset(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
 BLANKS = VARIATIONS | frozenset("\u115f\u1160\u3164\uffa0\u2800\u034f\u180b\u180c\u180d\u180f")  # shaped like nothing
 
 
 def is_hidden(char: str) -> bool:
-    """Is this a control, direction, zero-width, private or unassigned character, or a lone surrogate?"""
+    """Whether this is a control, direction, zero-width, private or unassigned character, or a lone surrogate."""
     return char in BLANKS or unicodedata.category(char) in HIDDEN
 
 
@@ -188,7 +195,7 @@ _REMINDERS: dict[int, threading.Thread] = {}  # process id → its watching thre
 
 
 class Reminded(Protocol):
-    """What says by itself that it goes on."""
+    """Work that says by itself that it goes on."""
 
     def remind(self) -> None:
         """Say so where nothing was said for ``QUIET_SECONDS``; called by a thread, every few seconds."""
@@ -212,7 +219,11 @@ class ProgressPrinter:
         """``what``: with "{}" where the counts go. ``done``: what was done before, which says nothing of the time
         left. ``at_once``: many are under way from the start, as the answers of one batch: how long the first of
         them took says little of the last, so no time is told before a quarter is done, and of few none at all."""
-        self._total, self._what, self._say, self._clock, self._at_once = total, what, say, clock, at_once
+        self._total = total
+        self._what = what
+        self._say = say
+        self._clock = clock
+        self._at_once = at_once
         self._begun = self._said = clock()
         self._points = [(self._begun, done)]  # when so many were done
         remind_of(self)
@@ -226,7 +237,8 @@ class ProgressPrinter:
             self._points.append((now, self.done))
         if self.done >= self._total or now - self._said < PACE_SECONDS or (self.done - self._at) * LINES < self._total:
             return
-        self._said, self._at = now, self.done
+        self._said = now
+        self._at = self.done
         left = self._seconds_for_one(now) * (self._total - self.done)
         says_nothing = self._at_once and (self._total < FEW or 4 * self.done < self._total)
         self._say(self._counts if says_nothing else f"{self._counts}, {clock_text(left)} left")
@@ -297,7 +309,8 @@ def lost_streams() -> dict[str, str]:
 def secure_streams() -> None:
     """Make standard output and error such streams, and tracebacks safe to show; called once, by the command."""
     sys.excepthook = print_traceback
-    sys.stdout, sys.stderr = _secure_stream(sys.stdout, 1, "stdout"), _secure_stream(sys.stderr, 2, "stderr")
+    sys.stdout = _secure_stream(sys.stdout, 1, "stdout")
+    sys.stderr = _secure_stream(sys.stderr, 2, "stderr")
 
 
 def print_traceback(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
@@ -314,6 +327,7 @@ def _secure_stream(stream: TextIO | None, number: int, name: str) -> TextIO:
             os.dup2(handle, number)
             os.close(handle)
         return open(number, "w", encoding="utf-8", errors=ERRORS, closefd=False)
+
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     stream.flush()

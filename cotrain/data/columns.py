@@ -74,7 +74,7 @@ Line = bytes | dict[str, Any]  # of a file as it stands, or an object that was r
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Which columns of a benchmark hold the question and the gold answer, and where its public release is."""
+    """The columns of a benchmark with the question and the gold answer, and the place of its public release."""
 
     question: str
     answer: str
@@ -177,8 +177,9 @@ def normal_question(question: str) -> str:
 
 
 def words_in(text: str) -> tuple[str, ...]:
-    """The words of a text, without what stands between them."""
-    return tuple("".join(char if is_word_character(char) else " " for char in text).split())
+    """The words of a text, without the characters between them."""
+    letters = [letter if is_word_character(letter) else " " for letter in text]
+    return tuple("".join(letters).split())
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, Line]]:
@@ -232,10 +233,13 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     table = csv.DictReader(lines(), strict=True)
     try:
         names = table.fieldnames or ()
-        if (twice := next((name for name, n in Counter(names).items() if n > 1 and name), None)) is not None:
-            raise DataError(f"{path}: two columns are called {twice!r}; rename one")
-        if len(names) == 1 and (other := next((sign for sign in ";\t|" if sign in names[0]), None)):
-            raise DataError(f"{path}: its columns are parted by {other!r}; save it with commas")
+        for name, count in Counter(names).items():
+            if name and count > 1:
+                raise DataError(f"{path}: two columns are called {name!r}; rename one")
+        if len(names) == 1:
+            for sign in ";\t|":
+                if sign in names[0]:
+                    raise DataError(f"{path}: its columns are parted by {sign!r}; save it with commas")
         size = 0
         for number, row in enumerate(table, start=1):
             if None in row:
@@ -350,7 +354,8 @@ def _size_above(line: Line, most: int) -> bool:
     """Whether a line, or the texts and values of an object, take more room than that."""
     if isinstance(line, bytes):
         return len(line) > most
-    size, due = 0, deque[Any]([line])
+    size = 0
+    due = deque[Any]([line])
     while due and size <= most:
         value = due.popleft()
         if isinstance(value, str):
@@ -367,7 +372,8 @@ def row_of(row: dict[str, Any], question: str, answer: str, where: str, unanswer
     ``unanswered`` says so. Raises DataError that begins with ``where``."""
     _check_no_talk(row, question, answer, where)
     asked, question_text = field_of(row, question, where, numbers=False)
-    column, answer_text = "", None
+    column = ""
+    answer_text = None
     if _has_value(row, answer) or not unanswered:
         column, answer_text = field_of(row, answer, where, numbers=True)
 
@@ -377,10 +383,12 @@ def row_of(row: dict[str, Any], question: str, answer: str, where: str, unanswer
     if not is_whole:
         check_lost_parts(row, read, where, flag=True)
 
-    gold, solution = None, None
+    gold = None
+    solution = None
     if answer_text is not None:
         gold, work = _gold_in(answer_text, column.rpartition(".")[2], f"{where}, field {column!r}")
-        lines = [line for line in (without_calculator(line).strip() for line in work.split("\n")) if line]
+        stripped = [without_calculator(line).strip() for line in work.split("\n")]
+        lines = [line for line in stripped if line]
         solution = write_solution(lines, gold) if lines else None
     return Row(
         question=question_text,
@@ -410,14 +418,17 @@ def _gold_in(text: str, column: str, where: str) -> tuple[str, str]:
     """The answer that a text of this column is or ends on, and GSM8K's work in front of it; "" where there is none."""
     text = behind_thoughts(text) or ""
     if blocks := blocks_of(text, "answer"):
-        work, gold = "", blocks[-1].text.strip()
+        work = ""
+        gold = blocks[-1].text.strip()
     elif "####" in text:
         work, _, gold = text.rpartition("####")
         gold = without_separators(first_line(gold))
     elif "\\boxed" in text or "\\fbox" in text:
-        work, gold = "", last_boxed(text) or ""
+        work = ""
+        gold = last_boxed(text) or ""
     else:
-        work, gold = "", text.strip()
+        work = ""
+        gold = text.strip()
         if column.lower() == "solution" and len(gold.split()) > MOST_WORDS:
             raise DataError(
                 f"{where}: a worked text without \\boxed{{…}} or ####; name the column that has the answer alone, as "
@@ -464,6 +475,7 @@ def field_of(row: dict[str, Any], columns: str, where: str, *, numbers: bool) ->
             texts = [_column_text(row, name, where, numbers=numbers) for name in names]
             gap = "\n\n" if choice in USUAL_NAMES else " "
             return "+".join(names), gap.join(texts)
+
     first = plain_name(columns)
     guessed = next((name[1:] for name in USUAL_NAMES if name in columns), None)
     there = [*row, *_paths_in(row)]
@@ -541,14 +553,22 @@ def _parts_said(row: Mapping[str, Any], parts: list[str]) -> list[str]:
 
 def _all_names(row: Mapping[str, Any], columns: str) -> list[str]:
     """The columns that are read for ``columns``, without the marks of lists."""
-    names = next((names for choice in columns.split("|") if (names := _names_in(row, choice))), [])
-    return [name.removesuffix("[]") for name in names]
+    for choice in columns.split("|"):
+        names = _names_in(row, choice)
+        if names:
+            return [name.removesuffix("[]") for name in names]
+    return []
 
 
 def _has_value(row: Mapping[str, Any], columns: str) -> bool:
     """Whether a row has one of these columns, and something in it."""
-    values = [value_at(row, name) for name in _all_names(row, columns)]
-    return any(value.strip() if isinstance(value, str) else value not in (None, []) for value in values)
+    for name in _all_names(row, columns):
+        value = value_at(row, name)
+        if isinstance(value, str):
+            value = value.strip()
+        if value not in (None, [], ""):
+            return True
+    return False
 
 
 def plain_name(columns: str) -> str:
@@ -559,7 +579,8 @@ def plain_name(columns: str) -> str:
 
 def _column_text(row: dict[str, Any], name: str, where: str, *, numbers: bool) -> str:
     plain = name.removesuffix("[]")
-    value, where = value_at(row, plain), f"{where}, field {plain!r}"
+    value = value_at(row, plain)
+    where = f"{where}, field {plain!r}"
     if not numbers and isinstance(value, list):
         return _asked_in(value, where)
     if plain == name or not isinstance(value, list):
@@ -593,14 +614,21 @@ def _read_paraphrases(row: dict[str, Any], question: str, where: str) -> tuple[s
         raise DataError(
             f"{where}: expected text or a list of texts, found {kind_of(given)}; leave it out where there is none"
         )
-    texts = [text_of(text, where, numbers=False) for text in ([given] if isinstance(given, str) else given)]
+    if isinstance(given, str):
+        given = [given]
+    texts = [text_of(text, where, numbers=False) for text in given]
     return tuple(text for text in texts if normal_question(text) != normal_question(question))
 
 
 def without_calculator(line: str) -> str:
     """A line of GSM8K's worked text without its calculator marks: "48/2 = <<48/2=24>>24" → "48/2 = 24"."""
-    kept, at = [], 0
-    while (start := line.find("<<", at)) >= 0 and (end := line.find(">>", start)) >= 0:
+    kept = []
+    at = 0
+    while True:
+        start = line.find("<<", at)
+        end = line.find(">>", start)
+        if start < 0 or end < 0:
+            break
         kept.append(line[at:start])
         at = end + 2
     return "".join(kept) + line[at:]

@@ -85,7 +85,8 @@ def with_ramp(source: TaskSource, path: str) -> RampedTasks:
 
 def _read_rates(path: str) -> dict[str, float]:
     """Question → share of its graded samples that are right, of a ``suite-NAME.jsonl``; greedy answers left out."""
-    right, graded = Counter[str](), Counter[str]()
+    right = Counter[str]()
+    graded = Counter[str]()
     for number, line in lines_of(Path(path)):
         row = object_of(line, f"{path}, row {number}")
         if row.keys() == {"settings"} or row.get("sample", 0) < 0 or row.get("correct", 0) is None:

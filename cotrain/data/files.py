@@ -71,7 +71,8 @@ class JsonlTasks:
     ) -> None:
         self.name = name
         self.quarantine = Quarantine()
-        self._lenient, self._unanswered = lenient, unanswered
+        self._lenient = lenient
+        self._unanswered = unanswered
         self.path = str(path) if is_hub_name(str(path)) else str(absolute_path(path))
         self._columns = (question, answer)
         self.grader = AnswerGrader(workers=workers, deadline_s=deadline_s)
@@ -80,9 +81,14 @@ class JsonlTasks:
         self._unread_splits: dict[str, int] = {}  # split of a data set of the Hub that is not read → its rows
         aside = self.quarantine if lenient else None
         parts = read_splits(self.path, self._reader(), aside, self._unread_splits)
-        without = tuple(row for rows in parts.values() for row in rows if row.answer is None)
-        answered = {name: [row for row in rows if row.answer is not None] for name, rows in parts.items()}
-        self._rows = self._arrange_splits(answered) | ({UNLABELLED: without} if unanswered else {})
+        without: list[Row] = []
+        answered = {}
+        for name, rows in parts.items():
+            without += [row for row in rows if row.answer is None]
+            answered[name] = [row for row in rows if row.answer is not None]
+        self._rows = self._arrange_splits(answered)
+        if unanswered:
+            self._rows[UNLABELLED] = tuple(without)
         self.quarantine.check_share(self.path)
         self._keep_paraphrases_apart()
         if not any(self._rows.get(split) for split in ("train", UNLABELLED)):
@@ -109,9 +115,11 @@ class JsonlTasks:
     def _file_notes(self) -> list[str]:
         """How many rows are left out; and what belongs to no split and is not read: files of a directory, or splits of
         a data set of the Hub."""
-        rows = f"{self.left_out} of {sum(map(len, self._rows.values())) + self.left_out} rows"
-        said = f"left out, as they ask a question of another split: {rows}"
-        return [*([said] if self.left_out else []), *self._unread_files()]
+        notes = []
+        if self.left_out:
+            all_rows = sum(map(len, self._rows.values())) + self.left_out
+            notes.append(f"left out, as they ask a question of another split: {self.left_out} of {all_rows} rows")
+        return [*notes, *self._unread_files()]
 
     def _unread_files(self) -> list[str]:
         if self._unread_splits:
@@ -120,26 +128,34 @@ class JsonlTasks:
         folder = Path(self.path)
         if is_hub_name(self.path) or not folder.is_dir():
             return []
-        read = {file for files in _files_of_splits(folder).values() for file in files}
+        read = set[Path]().union(*_files_of_splits(folder).values())
         place = files_in(folder)[0].parent  # the directory, or its folder data
         others: dict[str, list[Path]] = {}  # part of a data set, or a folder → its files
         for file in [*files_in(folder), *_files_of_other_folders(folder, place)]:
             name = part_of(file) if file.parent == place else f"{file.parent.name}/"
             if file not in read:
                 others.setdefault(name, []).append(file)
-        said = [
-            files[0].name if len(files) == 1 and not name.endswith("/") else f"{name} ({count_of(len(files), 'file')})"
-            for name, files in others.items()
-        ]
-        return [f"files not read: {', '.join(said)}"] if said else []
+
+        texts = []
+        for name, files in others.items():
+            if len(files) == 1 and not name.endswith("/"):
+                texts.append(files[0].name)
+            else:
+                texts.append(f"{name} ({count_of(len(files), 'file')})")
+        return [f"files not read: {', '.join(texts)}"] if texts else []
 
     def _column_notes(self) -> list[str]:
-        """What was made of the other columns: system texts that are asked, and what is not read."""
+        """Notes on the other columns: system texts that are put in front of questions, and columns that are not
+        read."""
         rows = [row for of_split in self._rows.values() for row in of_split]
+        notes = []
         with_system = sum(bool(row.system) for row in rows)
-        said = f"a system text is asked in front of the question in {with_system} of {len(rows)} rows"
+        if with_system:
+            notes.append(f"a system text is asked in front of the question in {with_system} of {len(rows)} rows")
         unread = columns_note(count_columns(row.unread for row in rows))
-        return [note for note in (said if with_system else None, unread) if note]
+        if unread:
+            notes.append(unread)
+        return notes
 
     def get(self, split: str, index: int) -> Task:
         """Row ``index`` of a split. Raises UnknownName, and IndexError outside of 0 <= index < size."""
@@ -225,17 +241,21 @@ def read_splits(
         if unread is not None:
             read = [id(rows) for rows in parts.values()]
             unread.update({split: len(rows) for split, rows in found.items() if id(rows) not in read})
-        return {
-            split: parse_rows(
-                ((f"{path}, {split}, row {n}", row) for n, row in enumerate(rows, start=1)), reader.read, aside
-            )
-            for split, rows in parts.items()
-        }
+        parsed = {}
+        for split, rows in parts.items():
+            located = [(f"{path}, {split}, row {n}", row) for n, row in enumerate(rows, start=1)]
+            parsed[split] = parse_rows(located, reader.read, aside)
+        return parsed
+
     folder = Path(path)
     if not folder.is_dir():
         return {"all": read_rows(folder, reader, aside)}
-    files = _files_of_splits(folder)
-    return {split: [row for file in found for row in read_rows(file, reader, aside)] for split, found in files.items()}
+    rows_by_split: dict[str, list[Row]] = {}
+    for split, files in _files_of_splits(folder).items():
+        rows_by_split[split] = []
+        for file in files:
+            rows_by_split[split] += read_rows(file, reader, aside)
+    return rows_by_split
 
 
 def _splits_of_hub(path: str, found: Mapping[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
@@ -280,7 +300,11 @@ def arrange_splits(parts: Mapping[str, Sequence[T]], question: Callable[[T], str
     they are, "train" and "test" and perhaps "validation", without the training rows that ask a held-out question."""
     if len(parts) == 1:
         (rows,) = parts.values()
-        return {split: tuple(row for row in rows if split_of(question(row)) == split) for split in SPLITS}
+        splits: dict[str, list[T]] = {split: [] for split in SPLITS}
+        for row in rows:
+            splits[split_of(question(row))].append(row)
+        return {split: tuple(rows) for split, rows in splits.items()}
+
     test = {normal_question(question(row)) for row in parts["test"]}
     if "validation" in parts:
         held_out = test | {normal_question(question(row)) for row in parts["validation"]}
@@ -300,7 +324,11 @@ def _question_of(row: Row) -> str:
 def split_of(question: str) -> str:
     """The split of a question: 8 of 10 hash buckets are train, one is validation, one is test."""
     bucket = seed_of("split", normal_question(question)) % 10
-    return "train" if bucket < 8 else "validation" if bucket == 8 else "test"
+    if bucket == 9:
+        return "test"
+    if bucket == 8:
+        return "validation"
+    return "train"
 
 
 def _digest_of(rows: dict[str, tuple[Row, ...]]) -> str:

@@ -36,8 +36,10 @@ def hub_rows(name: str) -> dict[str, list[dict[str, Any]]]:
         ) from error
     repository, _, config = name.partition(":")
     try:
-        splits = load_dataset(repository, config or None)
-        return {str(split): [dict(row) for row in rows] for split, rows in splits.items()}
+        rows_by_split = {}
+        for split, rows in load_dataset(repository, config or None).items():
+            rows_by_split[str(split)] = [dict(row) for row in rows]
+        return rows_by_split
     except Exception as error:  # its errors are of many libraries; all mean that there is no data
         first = (str(error).strip().splitlines() or [""])[0]
         raise DataError(

@@ -47,7 +47,8 @@ class PartlyLabelled:
         if size is not None and not 0 <= index < size:
             raise IndexError(f"labelled: index {index} of split {split!r}, which has {size} problems")
         if self.on_test and split in ("test", UNLABELLED):
-            place, whole = self.seed * self.count + index, self.targets.size("test")
+            place = self.seed * self.count + index
+            whole = self.targets.size("test")
             task = self.targets.get("test", place if whole is None else place % whole)
             return task if split == "test" else replace(task, labelled=False)
         if self.easier is not None:
@@ -59,6 +60,7 @@ class PartlyLabelled:
             source = self._source_of(split)
             task = source.get(split, index)
             return replace(task, id=f"labelled-{task.id}") if source is self.easier else task  # of one name, perhaps
+
         if split == "train":
             return self.targets.get("train", self._permuted_place(index))
         if split == UNLABELLED:
@@ -68,7 +70,7 @@ class PartlyLabelled:
         return self.targets.get(split, index)
 
     def _permuted_place(self, index: int) -> int:
-        """Where the ``index``-th training problem stands in ``targets``, in an order of the seed's own."""
+        """The place of the ``index``-th training problem in ``targets``, in an order of the seed's own."""
         whole = self.targets.size("train")
         if whole is None:
             return seed_of("labelled", self.seed, index) % 2**40
@@ -87,7 +89,7 @@ class PartlyLabelled:
         return self._source_of(split).size(split)
 
     def _source_of(self, split: str) -> TaskSource:
-        """Which of the two sources a split is from. Where no target has an answer, the held-out ones are labelled."""
+        """The source of a split. Where no target has an answer, the held-out problems are labelled ones."""
         if self.easier is None or (split not in ("train", "validation") and self.targets.size(split) != 0):
             return self.targets
         return self.easier
@@ -180,7 +182,8 @@ def with_labels(targets: TaskSource, labelled: str, seed: int) -> TaskSource:
         none_has_one = all(targets.size(split) == 0 for split in ("train", "validation", "test"))
         return Unanswered.of(targets) if none_has_one else targets
     if spec.startswith("test:"):
-        test_size, number = targets.size("test"), spec.removeprefix("test:")
+        test_size = targets.size("test")
+        number = spec.removeprefix("test:")
         if not number.isdecimal() or int(number) < 1 or (test_size is not None and int(number) > test_size):
             most = "" if test_size is None else f" and at most the {test_size} test problems"
             raise ConfigError(f"labelled is {labelled!r}; expected test:N, with N of at least 1{most}")
@@ -192,6 +195,7 @@ def with_labels(targets: TaskSource, labelled: str, seed: int) -> TaskSource:
         file = spec.lower().endswith(DATA_ENDINGS)
         easier = problem_source("jsonl" if file else spec, spec if file else None)
         return PartlyLabelled(targets=targets, easier=easier, seed=seed)
+
     train_size = targets.size("train")
     if spec.endswith("%") and train_size is None:
         raise ConfigError(

@@ -90,7 +90,8 @@ class ChatRow(Row):
 class Chats(JsonlTasks):
     """A task source over conversations, of which the last reply is what is wanted."""
 
-    kind, learned_by = "chats", "spin"
+    kind = "chats"
+    learned_by = "spin"
 
     def __init__(self, path: str | Path, name: str = "", digest: str | None = None, lenient: bool = False) -> None:
         super().__init__(path, name=name or self.kind, digest=digest, lenient=lenient)
@@ -157,7 +158,8 @@ class Chats(JsonlTasks):
 class Pairs(Chats):
     """A task source over preferences. ``equal``: the rows whose two replies are one."""
 
-    kind, learned_by = "pairs", "dpo or reward"
+    kind = "pairs"
+    learned_by = "dpo or reward"
 
     def __init__(self, path: str | Path, name: str = "", digest: str | None = None, lenient: bool = False) -> None:
         self.equal: list[str] = []
@@ -168,7 +170,8 @@ class Pairs(Chats):
         """How many pairs were left out, and why; and the columns that were not read."""
         if not self.equal:
             return super().notes
-        count, verb = len(self.equal), "pair is" if len(self.equal) == 1 else "pairs are"
+        count = len(self.equal)
+        verb = "pair is" if len(self.equal) == 1 else "pairs are"
         equal = f"note: {count} {verb} left out, as chosen and rejected are equal; the first: {self.equal[0]}"
         return [equal, *super().notes]
 
@@ -182,7 +185,9 @@ class Pairs(Chats):
         return pair
 
     def _arrange_splits(self, parts: Mapping[str, list[Row]]) -> dict[str, tuple[Row, ...]]:
-        unequal = {name: [r for r in rows if r.content[1] != r.content[2]] for name, rows in parts.items()}
+        unequal = {}
+        for name, rows in parts.items():
+            unequal[name] = [row for row in rows if row.content[1] != row.content[2]]
         if self.equal and not any(unequal.values()):
             raise DataError(
                 f"{self.path}: in all {len(self.equal)} rows chosen and rejected are equal; nothing to learn"
@@ -220,12 +225,13 @@ def read_pair(row: dict[str, Any], where: str) -> ChatRow:
             raise DataError(f"{where}: no field {name!r}{hint} (there are: {there}); expected {LAYOUT}")
         _check_reply_marks(row[name], f"{where}, field {name!r}")
         replies[name] = _parse_text(row[name], f"{where}, field {name!r}")
+
     chosen, rejected = replies.values()
     prompt = _prompt_of(row, where, (*PROMPTS, "conversations"))
     if isinstance(chosen, str) and isinstance(rejected, str):
         return _chat_row(row, prompt, (), (chosen, rejected), [*replies], where)
     if isinstance(chosen, str) or isinstance(rejected, str):
-        kinds = " and ".join("a text" if isinstance(one, str) else "messages" for one in (chosen, rejected))
+        kinds = "a text and messages" if isinstance(chosen, str) else "messages and a text"
         raise DataError(f"{where}: chosen and rejected are {kinds}; expected two of one kind")
     repeated = prompt.said if isinstance(prompt.said, tuple) else ()
     if repeated and chosen[: len(repeated)] == repeated == rejected[: len(repeated)]:
@@ -273,10 +279,19 @@ def _parse_text(value: Any, where: str) -> str | Messages:
         _, *parts = _SPOKEN.split(value)
         who = {"Human": "user", "Assistant": "assistant"}
         return tuple(Message(who[a], b.strip()) for a, b in zip(parts[::2], parts[1::2], strict=True))
+
+    entries: list[Any] = [None]
+    if isinstance(value, dict):
+        entries = [value]
+    elif isinstance(value, list) and value:
+        entries = value
     said = []
-    for message in [value] if isinstance(value, dict) else value if isinstance(value, list) and value else [None]:
-        role = SPEAKERS.get(str(message.get("role", message.get("from")))) if isinstance(message, dict) else None
-        text = message.get("content", message.get("value")) if isinstance(message, dict) else None
+    for message in entries:
+        role = None
+        text = None
+        if isinstance(message, dict):
+            role = SPEAKERS.get(str(message.get("role", message.get("from"))))
+            text = message.get("content", message.get("value"))
         if role is None or not isinstance(text, str):
             found = kind_of(value) if message is None else f"{message!r:.60}"
             raise DataError(

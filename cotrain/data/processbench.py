@@ -97,7 +97,9 @@ def solution_of_row(row: dict[str, Any], where: str, split: str) -> FixedSolutio
     for column in ("problem", "steps", "label"):
         if column not in row:
             raise DataError(f"{where}: no field {column!r} (there are: {', '.join(map(repr, row)) or 'none'})")
-    texts, label, final = steps_of(row, "steps", where), row["label"], row.get("final_answer_correct")
+    texts = steps_of(row, "steps", where)
+    label = row["label"]
+    final = row.get("final_answer_correct")
     if not isinstance(label, int) or isinstance(label, bool) or not -1 <= label < len(texts):
         raise DataError(f"{where}, field 'label': expected −1 … {len(texts) - 1}, found {label!r}")
     if final is not None and not isinstance(final, bool):

@@ -23,9 +23,11 @@ def paper_of(*, before: str, tests: str, solution: str) -> str:
     try:
         reference = list(_all_statements(ast.parse(solution).body))
     except (SyntaxError, ValueError, RecursionError):
-        reference, defined = [], used - set(vars(builtins))
+        reference = []
+        defined = used - set(vars(builtins))
     else:
         defined = {name for statement in reference for name in _names_defined(statement)}
+
     imports = [
         ast.unparse(s) for s in reference if isinstance(s, ast.Import | ast.ImportFrom) and used & _names_imported(s)
     ]

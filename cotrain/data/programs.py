@@ -107,7 +107,8 @@ class ProgramGrader(AnswerGrader):
     def __init__(
         self, problems: dict[str, ProgramProblem], workers: int, deadline_s: float, sandbox: Sandbox | None
     ) -> None:
-        self._problems, self._sandbox = problems, sandbox
+        self._problems = problems
+        self._sandbox = sandbox
         self._patience = PATIENCE * deadline_s + GRACE_S
         cell = None if sandbox else working_cell()
         self._pool = GradingPool(workers, deadline_s, judging=(JUDGING,), memory=MEMORY_BYTES, cell=cell)
@@ -238,9 +239,14 @@ def suite_tasks(
     if kind == "mbpp" and is_mbpp(found, paths):
         found = [problem for problem in found if _published_split(problem.number) == "test"]
     else:
-        tested = [[parts["test"]] if "test" in parts else parts.values() for parts in parts_by_path]
-        found = [problem for parts in tested for part in parts for problem in part]
-    if note := columns_note(count_columns(problem.unread for problem in found)):
+        found = []
+        for parts in parts_by_path:
+            tested = [parts["test"]] if "test" in parts else parts.values()
+            for part in tested:
+                found += part
+
+    note = columns_note(count_columns(problem.unread for problem in found))
+    if note:
         say(f"note: suite {kind}: {note}")
     problems = {f"{kind}/{i}": problem for i, problem in enumerate(found)}
     if not problems:
@@ -280,10 +286,15 @@ def read_problems(
     problems = [problem for part in parts.values() for problem in part]
     is_published = kind == "mbpp" and is_mbpp(problems, [path])
     if is_published:
-        by_number = [(_published_split(problem.number) or split_of(problem.asked), problem) for problem in problems]
-        splits = {split: tuple(problem for place, problem in by_number if place == split) for split in SPLITS}
+        problems_by_split: dict[str, list[ProgramProblem]] = {split: [] for split in SPLITS}
+        for problem in problems:
+            split = _published_split(problem.number) or split_of(problem.asked)
+            if split in problems_by_split:  # "prompt" is in none
+                problems_by_split[split].append(problem)
+        splits = {split: tuple(members) for split, members in problems_by_split.items()}
     else:
         splits = arrange_splits(_own_parts(path, parts, problems), _asked_in)
+
     if not splits["train"]:
         raise DataError(f"{path}: no row falls into the training split; expected all rows of {kind}, or at least 20")
     left_out = 0 if is_published else len(problems) - sum(map(len, splits.values()))
@@ -328,10 +339,10 @@ def _asked_in(problem: ProgramProblem) -> str:
 def _located_rows(path: str) -> dict[str, Iterable[tuple[str, Line]]]:
     """The rows of a file, of each file of a directory or of each split of a data set, behind where they stand."""
     if is_hub_name(path):
-        return {
-            split: [(f"{path}, {split}, row {n}", row) for n, row in enumerate(found, start=1)]
-            for split, found in hub_rows(path).items()
-        }
+        located: dict[str, Iterable[tuple[str, Line]]] = {}
+        for split, rows in hub_rows(path).items():
+            located[split] = [(f"{path}, {split}, row {n}", row) for n, row in enumerate(rows, start=1)]
+        return located
     folder = Path(path).expanduser()
     if not folder.is_dir():
         return {"all": numbered_lines(folder)}
@@ -367,7 +378,8 @@ def mbpp_problem(row: dict[str, Any], where: str) -> ProgramProblem:
 
 def humaneval_problem(row: dict[str, Any], where: str) -> ProgramProblem:
     """One row of HumanEval. Raises DataError."""
-    prompt, entry = _text_field(row, "prompt", where), _text_field(row, "entry_point", where)
+    prompt = _text_field(row, "prompt", where)
+    entry = _text_field(row, "entry_point", where)
     head_start = prompt.rfind(f"def {entry}(")
     if head_start < 0:
         raise DataError(f"{where}, field 'prompt': expected the head of the function {entry!r}, which is not in it")
@@ -399,7 +411,13 @@ def _published_split(number: object) -> str | None:
     """The split of an MBPP problem; "prompt" is none that is played."""
     if not isinstance(number, int) or not 1 <= number <= 974:
         return None
-    return "prompt" if number <= 10 else "test" if number <= 510 else "validation" if number <= 600 else "train"
+    if number <= 10:
+        return "prompt"
+    if number <= 510:
+        return "test"
+    if number <= 600:
+        return "validation"
+    return "train"
 
 
 def _text_field(row: dict[str, Any], column: str, where: str) -> str:

@@ -109,7 +109,11 @@ def task_source(spec: str, data: str | None = None, *, lenient: bool = False, un
         return _own_source(spec, {})
     if registered:
         return _of_package(spec, kind, name)
-    settings = _gym_settings(spec) if kind == "gym" and ":" in name else {NAMED[kind]: name} if name else {}
+    settings = {}
+    if kind == "gym" and ":" in name:
+        settings = _gym_settings(spec)
+    elif name:
+        settings = {NAMED[kind]: name}
     return from_description({"kind": kind, "settings": settings})
 
 
@@ -157,8 +161,10 @@ def problem_source(
 
     spec = tasks or ("jsonl" if data else "words")
     plain = spec == "words" and data is None and not lenient
-    if (steps := re.fullmatch(r"words:(\d)-(\d)", spec)) and operations is None:
-        plain, operations = data is None and not lenient, (int(steps[1]), int(steps[2]))
+    steps = re.fullmatch(r"words:(\d)-(\d)", spec)
+    if steps and operations is None:
+        plain = data is None and not lenient
+        operations = (int(steps[1]), int(steps[2]))
     unanswered = labelled is not None and allows_unanswered(labelled)
     source: TaskSource = study_problems() if plain else task_source(spec, data, lenient=lenient, unanswered=unanswered)
     if operations is None:

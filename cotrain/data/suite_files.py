@@ -32,10 +32,16 @@ def suite_data(suites: Sequence[str], data: Sequence[str]) -> dict[str, list[str
         if name not in SUITES:
             raise UnknownName("suite", name, SUITES)
         paths_by_suite[name] = []
+
     for entry in data:
         name, equals, path = entry.partition("=")
-        candidates = {s: [Path(entry) / f"{s}{ending}" for ending in ("", *DATA_ENDINGS)] for s in paths_by_suite}
-        inside = {s: next(p for p in ps if p.exists()) for s, ps in candidates.items() if any(p.exists() for p in ps)}
+        inside = {}  # suite → its file or directory in the directory ``entry``
+        for suite in paths_by_suite:
+            candidates = [Path(entry) / f"{suite}{ending}" for ending in ("", *DATA_ENDINGS)]
+            existing = [candidate for candidate in candidates if candidate.exists()]
+            if existing:
+                inside[suite] = existing[0]
+
         if equals and not Path(entry).exists():
             if name not in paths_by_suite:
                 raise UnknownName(f"suite in --data {entry}:", name, paths_by_suite)
@@ -85,6 +91,7 @@ def load_suite(
             aside.check_share(path)
         unread += [row.unread for row in rows]
         tasks += [task_of(row, f"{name}/{len(tasks) + i}", judge) for i, row in enumerate(rows)]
+
     _say_columns(name, unread, say)
     return tasks
 

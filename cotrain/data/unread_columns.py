@@ -134,8 +134,8 @@ def columns_note(counts: Mapping[str, int]) -> str | None:
     names_by_count: dict[int, list[str]] = {}
     for name, count in counts.items():
         names_by_count.setdefault(count, []).append(name)
-    parts = [
-        f"{', '.join(names)} ({count} {'row' if count == 1 else 'rows'})"
-        for count, names in sorted(names_by_count.items(), reverse=True)
-    ]
+    parts = []
+    for count, names in sorted(names_by_count.items(), reverse=True):
+        rows = "row" if count == 1 else "rows"
+        parts.append(f"{', '.join(names)} ({count} {rows})")
     return f"columns not read: {', '.join(parts)}" if parts else None

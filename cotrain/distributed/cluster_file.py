@@ -32,7 +32,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from cotrain.core.errors import ConfigError, DataError, unknown_message
 from cotrain.core.input_files import read_toml
@@ -47,7 +46,7 @@ LOCAL = "local"
 class OwnLearners:
     """A table [learner.NAME]."""
 
-    gpus: float = 0.0  # of each process
+    gpus: float = 0.0  # GPUs of each process
     world: int = 1  # processes, which hold the policy in shards where they are several
 
 
@@ -79,7 +78,7 @@ class Cluster:
 
     @property
     def engine_python(self) -> str:
-        """Of the processes of vLLM."""
+        """The Python of the processes of vLLM."""
         return self.pythons.get("VllmHost", sys.executable)
 
 
@@ -92,19 +91,21 @@ def read_cluster_file(target: str) -> Cluster:
         document = read_toml(Path(target))
     except DataError as error:
         raise ConfigError(f"--cluster {error}; expected {LOCAL!r} or a TOML file") from None
-    whole, learner, engine = (
-        _Table(target, name, document if name == "" else document.get(name, {})) for name in ("", "learner", "engine")
-    )
+    whole = _Table(target, "", document)
+    learner = _Table(target, "learner", document.get("learner", {}))
+    engine = _Table(target, "engine", document.get("engine", {}))
     for table, known in (
         (whole, ("address", "cpus", "object_store_mb", "deadline_seconds", "learner", "engine")),
         (engine, ("replicas", "gpus", "python", "cache_mb", "context", "rows")),
     ):
         table.check_unknown(known)
+
     tables = learner.subtables()
     learner.check_unknown(("gpus", *tables))
     learners = {name: _own_learners(table) for name, table in tables.items()}
     defaults = Cluster()
-    python, has_context = engine.get_text("python"), engine.has_key("context")
+    python = engine.get_text("python")
+    has_context = engine.has_key("context")
     vllm = VllmSettings(
         cache_mb=int(engine.get_number("cache_mb", defaults.vllm.cache_mb, least=1, whole=True)),
         context=int(engine.get_number("context", 0, least=1, whole=True)) if has_context else None,
@@ -157,6 +158,7 @@ def check_world(cluster: Cluster, device: str, world: int) -> None:
                 "ranks; give fewer, or more `cpus`"
             )
         _check_rank_gpus(f"[{table}] world = {own.world}", own.world, device, own.gpus, table)
+
     _check_gpus(cluster, gpus_wanted(cluster, world))
 
 
@@ -202,8 +204,9 @@ def _check_gpus(cluster: Cluster, wanted: Sequence[tuple[str, float]]) -> None:
 class _Table:
     """One table of the file."""
 
-    def __init__(self, file: str, name: str, values: Any) -> None:
-        self._file, self._where = file, f"--cluster {file}"
+    def __init__(self, file: str, name: str, values: object) -> None:
+        self._file = file
+        self._where = f"--cluster {file}"
         self._prefix = f"{name}." if name else ""
         if not isinstance(values, Mapping):
             raise ConfigError(f"{self._where}: {name} is {values!r}, expected a table [{name}]")

@@ -70,11 +70,11 @@ class Backend(Protocol):
         ...
 
     def process_stats(self) -> Mapping[str, ProcessStats]:
-        """What each process of the run has done so far, by its name; nothing where there is none but the run's own."""
+        """The work of each process of the run so far, by its name; {} where there is none but the run's own."""
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Who runs the policies, for the run's provenance: JSON values, no paths."""
+        """The processes that run the policies, for the run's provenance: JSON values, no paths."""
         ...
 
     async def close(self) -> None:
@@ -109,7 +109,8 @@ def process_metrics(
     metrics: dict[str, float | str] = {}
     for name, now in after.items():
         was = before.get(name, ProcessStats(policies=(), tokens=None if now.tokens is None else 0.0))
-        busy, publishing = now.busy - was.busy, now.publish_seconds - was.publish_seconds
+        busy = now.busy - was.busy
+        publishing = now.publish_seconds - was.publish_seconds
         prefix = f"{PROCESS}/{name}"
         metrics[f"{prefix}/policies"] = " ".join(now.policies)
         if now.tokens is not None and was.tokens is not None:

@@ -1,4 +1,4 @@
-"""How much memory a device has: of the machine, within the limit of its container, or of a GPU."""
+"""The memory of a device: the machine's, within the limit of its container, or a GPU's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PARALLEL_RUNS = "COTRAIN_PARALLEL_RUNS"  # in the environment of runs that are s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Of a device, in bytes."""
+    """The memory of a device, in bytes."""
 
     total: float
     available: float
@@ -39,8 +39,10 @@ def _whole_memory(device: str, limits: Sequence[tuple[str, str]]) -> Memory | No
         free, total = torch.cuda.mem_get_info(torch.device(device))
         return Memory(total=float(total), available=float(free))
     try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        meminfo = {name: 1024.0 * float(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+        meminfo = {}
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            name, _, value = line.partition(":")
+            meminfo[name] = 1024.0 * float(value.split()[0])  # given in kB
         memory = Memory(total=meminfo["MemTotal"] + meminfo.get("SwapTotal", 0.0), available=meminfo["MemAvailable"])
     except (OSError, ValueError, KeyError, IndexError):
         try:
@@ -48,9 +50,11 @@ def _whole_memory(device: str, limits: Sequence[tuple[str, str]]) -> Memory | No
         except (OSError, ValueError, AttributeError):
             return None
         memory = Memory(total=bytes_in_all, available=bytes_in_all)
+
     for limit, used in limits:
         try:
-            most, used_bytes = (float(Path(path).read_text(encoding="ascii")) for path in (limit, used))
+            most = float(Path(limit).read_text(encoding="ascii"))
+            used_bytes = float(Path(used).read_text(encoding="ascii"))
         except (OSError, ValueError):  # not there, or "max"
             continue
         memory = Memory(total=min(memory.total, most), available=min(memory.available, max(0.0, most - used_bytes)))

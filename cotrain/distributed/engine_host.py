@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from cotrain.core.errors import ModelError
 from cotrain.core.seeding import Address
 from cotrain.core.types import Completion
 from cotrain.distributed.local import PolicyFactory, make_local_engine, with_device_defaults
-from cotrain.distributed.policy_handles import ModelHandle, PolicySpec
+from cotrain.distributed.policy_handles import LearningSpec, ModelHandle, PolicySpec
 from cotrain.inference.contract import (
     ContextLimitedEngine,
     HoldingEngine,
@@ -49,14 +49,14 @@ Weights = Mapping[str, Any]  # parameter → numpy array
 class HostRequest:
     """A request on its way to the process of the engine, which has its own renderers."""
 
-    number: int  # of the request, in the order in which they were made
+    number: int  # number of the request, in the order in which they were made
     request: Request  # without ``fields`` and ``decode``
     reads: bool  # whether its text is searched for stop strings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostResult:
-    """What became of a request."""
+    """The result of a request."""
 
     number: int
     completion: Completion | None
@@ -68,7 +68,7 @@ TurnResult = tuple[list[HostResult], dict[str, float], dict[str, int], float]
 
 
 def to_host_request(number: int, request: Request) -> HostRequest:
-    """What of a request crosses to another process."""
+    """The part of a request that goes to another process."""
     return HostRequest(
         number=number, request=replace(request, fields={}, decode=None), reads=request.decode is not None
     )
@@ -79,13 +79,14 @@ class BaseEngineHost:
 
     def __init__(self, engine: ContextLimitedEngine, renderers: Mapping[str, Rendering | None]) -> None:
         """``renderers``: of each policy that is asked."""
-        self._engine, self._renderers = engine, dict(renderers)
+        self._engine = engine
+        self._renderers = dict(renderers)
         self._loop = EngineEventLoop()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._finished: list[HostResult] = []
 
     def context(self) -> dict[str, int]:
-        """Of each policy: see ``ServingEngine.context``."""
+        """The context of each policy: see ``ServingEngine.context``."""
         return {name: self._engine.context(name) for name in self._renderers}
 
     def advance(self, asked: Sequence[HostRequest], gone: Sequence[int]) -> TurnResult:
@@ -173,8 +174,8 @@ class BaseEngineHost:
         """Until something has been answered. The engine advances whenever everything waits (``event_loop.py``)."""
         await self._news.wait()
 
-    def _run_loop(self, work: Any) -> None:
-        """Run what is not to be cancelled when ``work`` ends."""
+    def _run_loop(self, work: Coroutine[Any, Any, object]) -> None:
+        """Run the event loop until ``work`` ends. Other tasks go on in the next call."""
         self._news = asyncio.Event()
         self._loop.advance = self._advance_engine
         whole = self._loop.create_task(_await_work(work), name="host")
@@ -194,12 +195,13 @@ class BaseEngineHost:
         return has_worked
 
     def _collect_results(self, began: float) -> TurnResult:
-        results, self._finished = self._finished, []
+        results = self._finished
+        self._finished = []
         limits = self._engine.limits() if isinstance(self._engine, MemoryLimitedEngine) else {}
         return results, self._engine.counts(), limits, time.perf_counter() - began
 
 
-async def _await_work(work: Any) -> None:
+async def _await_work(work: Coroutine[Any, Any, object]) -> None:
     await work
 
 
@@ -208,7 +210,7 @@ def _never_advance() -> bool:
 
 
 class EngineHost(BaseEngineHost):
-    """The policies of a run that are asked, and an local engine over them."""
+    """The policies of a run that are sampled, and a local engine over them."""
 
     def __init__(self, policies: Mapping[str, PolicySpec], seed: int, device: str, threads: int) -> None:
         """``policies``: all that the engine has; ``threads``: of the CPU."""
@@ -227,14 +229,14 @@ class EngineHost(BaseEngineHost):
 
 
 class EnginePolicyFactory(PolicyFactory):
-    """Where models are held that are asked and not trained here."""
+    """The factory of a process whose models are sampled and not trained."""
 
-    def build_trainable(self, name: str, spec: Any, model: nn.Module, renderer: Rendering | None) -> Any:
+    def build_trainable(self, name: str, spec: LearningSpec, model: nn.Module, renderer: Rendering | None) -> Any:
         # Its parameters go on requiring gradients, as the learner's do. Nothing is differentiated here, but PyTorch
         # chooses by this flag how it multiplies what is not contiguous, and the choice changes the last bit.
         return ModelHandle(name, spec, renderer, model, activate=self.place(name, spec, model))
 
-    def build_adapter(self, name: str, spec: Any) -> Any:
+    def build_adapter(self, name: str, spec: LearningSpec) -> Any:
         model, renderer, activate, _ = self.adapter_module(name, spec)
         return ModelHandle(name, spec, renderer, model, activate=activate)
 
@@ -249,9 +251,12 @@ class VllmHost(BaseEngineHost):
         self._adapters = {name: _adapter_config(spec.lora) for name, spec in policies.items() if spec.lora is not None}
         first_spec: Any = next(iter(with_device_defaults(policies, device).values()))
         narrow = first_spec.autocast or first_spec.dtype == "bfloat16"
+        ranks = {}
+        for name in policies:
+            ranks[name] = self._adapters[name]["r"] if name in self._adapters else None
         engine = VllmEngine(
             model_directory(first_spec.model, trust_remote_code=first_spec.trust_remote_code),
-            {name: self._adapters[name]["r"] if name in self._adapters else None for name in policies},
+            ranks,
             dtype="bfloat16" if narrow else "float32",
             settings=settings,
             device=device,
@@ -277,12 +282,14 @@ def saved_name(name: str, policy: str) -> str:
 
 
 def _adapter_config(lora: Lora) -> dict[str, Any]:
-    """What vLLM has to know of an adapter, as PEFT writes it."""
-    rank, alpha = lora.rank, lora.alpha
+    """The configuration of an adapter that vLLM reads, as PEFT writes it."""
+    rank = lora.rank
+    alpha = lora.alpha
     if lora.path is not None:
         try:
             saved = json.loads((Path(lora.path) / "adapter_config.json").read_text(encoding="utf-8"))
-            rank, alpha = int(saved["r"]), int(saved["lora_alpha"])
+            rank = int(saved["r"])
+            alpha = int(saved["lora_alpha"])
         except (OSError, ValueError, KeyError) as error:
             raise ModelError(f"adapter {lora.path}: no rank in its adapter_config.json ({error})") from error
     return {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": alpha, "bias": "none"}

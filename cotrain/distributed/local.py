@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from cotrain.models.adapters import AdapterBase
     from cotrain.models.offload import Residence
 
-DEVICE_KINDS = ("cpu", "cuda", "mps")  # of devices that are taken
+DEVICE_KINDS = ("cpu", "cuda", "mps")  # kinds of devices that are taken
 MakeEngine = Callable[[Mapping[str, ModelHandle], str], Engine]  # (who is asked, by policy; device) → the engine
 
 
@@ -75,7 +75,9 @@ class LocalBackend:
         self, device: str = "cpu", *, engine: MakeEngine = make_local_engine, bounds: Bounds | None = None
     ) -> None:
         """``device``: see ``resolve_device``. Raises ConfigError for one that torch does not see."""
-        self.device, self._make, self.bounds = resolve_device(device), engine, bounds
+        self.device = resolve_device(device)
+        self._make = engine
+        self.bounds = bounds
         check_device(self.device)
         self._handles: dict[str, PolicyHandle] = {}
 
@@ -157,16 +159,19 @@ def _with_device_number(device: str) -> str:
 
 def resolve_device(name: str) -> str:
     """The device that ``--device`` means: "auto" is cuda where there is one, else cpu."""
-    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+    if name != "auto":
+        return name
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class PolicyFactory:
-    """What policies ask for while they build themselves."""
+    """Makes the models and handles of policies, which call its methods while they build themselves."""
 
     def __init__(self, policies: Mapping[str, PolicySpec], seed: int, device: str) -> None:
         check_policy_devices(policies)
         self.policies: Mapping[str, PolicySpec] = with_device_defaults(policies, device)
-        self.seed, self.device = seed, device
+        self.seed = seed
+        self.device = device
         self._built: dict[str, PolicyHandle] = {}
         self._residences: dict[str, Residence] = {}  # by device: where policies take turns on it
         for spec in policies.values():
@@ -196,7 +201,7 @@ class PolicyFactory:
         return self._built[name]
 
     def device_of(self, spec: PolicySpec) -> str:
-        """Where a policy computes."""
+        """The device on which a policy computes."""
         return device_of(spec, self.device)
 
     def _base_of(self, spec: ModelSpec) -> AdapterBase | None:
@@ -204,11 +209,11 @@ class PolicyFactory:
         return self._bases.get((spec.model, self.device_of(spec)))
 
     def _sharing_key(self, spec: ModelSpec) -> tuple[Any, ...]:
-        """What two policies must have in common to share a module."""
+        """The settings that two policies must have in common to share a module."""
         return (self.device_of(spec), spec.model, *spec.load_options.values())
 
     def seed_of(self, name: str) -> int:
-        """Of what a following policy draws."""
+        """The seed of the draws of a following policy."""
         return seed_of(self.seed, "follower", name)
 
     def language_model(self, spec: ModelSpec) -> tuple[nn.Module, Rendering]:
@@ -219,15 +224,17 @@ class PolicyFactory:
     def place(
         self, name: str, spec: ModelSpec, model: nn.Module, base: AdapterBase | None = None
     ) -> Callable[[], object] | None:
-        """Put a policy's model on the device, or let it take turns there; what is to be called before each of its
-        passes. ``base``: whose adapters lie in it."""
-        own = spec.lora is not None
-        select = partial(base.activate, name if own else None) if base else None
+        """Put a policy's model on the device, or let it take turns there. Returns the function to call before each of
+        its passes. ``base``: the adapters in the model."""
+        is_adapter = spec.lora is not None
+        select: Callable[[], object] | None = None
+        if base is not None:
+            select = partial(base.activate, name if is_adapter else None)
         residence = self._residences.get(self.device_of(spec))
         if residence is None:
             model.to(self.device_of(spec))
             return select
-        return residence.add_policy(name, model, rests=spec.offload, adapter=own, select=select)
+        return residence.add_policy(name, model, rests=spec.offload, adapter=is_adapter, select=select)
 
     def scoring_renderer(self, spec: ModelSpec) -> Rendering:
         return load_renderer(spec.model, trust_remote_code=spec.trust_remote_code)
@@ -333,7 +340,8 @@ def check_shared_bases(policies: Mapping[str, PolicySpec]) -> dict[str, tuple[st
             continue
         other, base = first[spec.model]
         for field_name in {**spec.load_options, **base.load_options}:
-            value, expected = (one.load_options.get(field_name, False) for one in (spec, base))
+            value = spec.load_options.get(field_name, False)
+            expected = base.load_options.get(field_name, False)
             if value != expected:
                 raise ConfigError(
                     f"policies {other!r} and {name!r} share the base {spec.model!r}, with {field_name} {expected!r} "
@@ -343,16 +351,19 @@ def check_shared_bases(policies: Mapping[str, PolicySpec]) -> dict[str, tuple[st
 
 
 def _make_renderer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Renderer:
-    """With the stop tokens that a model's authors wrote beside it."""
+    """The renderer with the stop tokens that a model's authors wrote next to it."""
     return Renderer(tokenizer, generation_config_of(model))
 
 
 def check_device(name: str, flag: str = "--device") -> None:
     """Raise ConfigError for a device that is not there. ``flag``: where it was named."""
     try:
-        kind, index = torch.device(name).type, torch.device(name).index or 0
+        kind = torch.device(name).type
+        index = torch.device(name).index or 0
     except RuntimeError:
-        kind, index = "", 0
+        kind = ""
+        index = 0
+
     if kind not in DEVICE_KINDS:
         raise ConfigError(f"{flag} {name!r}: expected auto, cpu, cuda, cuda:N or mps")
     if kind == "cuda" and not torch.cuda.is_available():

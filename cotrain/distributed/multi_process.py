@@ -60,7 +60,8 @@ class TimedProcess:
     """A process, and the seconds in which it was asked for something. Implements ``contract.Process``."""
 
     def __init__(self, process: Process, worked: ProcessStats) -> None:
-        self._process, self._worked = process, worked
+        self._process = process
+        self._worked = worked
         self.send, self.wait, self.kill = process.send, process.wait, process.kill
 
     def ask(self, method: str, *arguments: Any) -> Any:
@@ -89,9 +90,13 @@ class MultiProcessBackend:
         """``world``: ranks that hold the learners together; ``worlds``: policies with learners of their own, and how
         many ranks those are; ``placing``: which engines there are; ``replicas``: of
         each; ``kind``: as the run's provenance names them; ``bounds``: see ``Backend``."""
-        self.bounds, self.world, self.replicas = bounds, world, replicas
+        self.bounds = bounds
+        self.world = world
+        self.replicas = replicas
         self.worlds = dict(worlds or {})
-        self.launcher, self.device, self.kind = launcher, device, kind
+        self.launcher = launcher
+        self.device = device
+        self.kind = kind
         self.placing = with_replicas(placing, replicas)
         self._handles: dict[str, PolicyHandle] = {}
         self.arrivals: list[PublishCheck] = []  # what the self-tests of publishing found
@@ -101,7 +106,8 @@ class MultiProcessBackend:
         self._published: dict[str, tuple[int, Any]] | None = None  # version and weights by policy, where they are kept
 
     def open(self, policies: Mapping[str, PolicySpec], *, seed: int) -> dict[str, PolicyHandle]:
-        self._policies, self._seed = dict(policies), seed
+        self._policies = dict(policies)
+        self._seed = seed
         self._learner_places = place_learners(self._policies, self.world, self.worlds)
         self._home = {policy: place for place in self._learner_places for policy in place.policies}
         self._places = self.placing(*self._host_settings(self._policies))
@@ -122,6 +128,7 @@ class MultiProcessBackend:
                 self._handles[name] = handle
             else:
                 self._handles[name] = outside.get_handle(name)
+
         self.engine = route_policies(self._handles, self._engine)
         try:
             for group in dict.fromkeys(place.policies for place in self._places if place.tested):
@@ -132,7 +139,7 @@ class MultiProcessBackend:
         return dict(self._handles)
 
     def _test_publishing(self, policies: Sequence[str]) -> list[PublishCheck]:
-        """Of the policies of one engine, or of its replicas. Raises ConfigError where new weights do not arrive."""
+        """Check the policies of one engine, or its replicas. Raises ConfigError where new weights do not arrive."""
         handles = [self._handles[name] for name in policies]
         engines = self._engine.each_alone(handles[0].name)
         return retry_lost(lambda: check_publishing(handles, engines, self.publish), EngineLost)
@@ -230,9 +237,11 @@ class MultiProcessBackend:
         lost."""
         if place.what in self._engine_processes:
             self._engine_processes[place.what].kill()
-        self._engine_processes[place.what] = process = self._begin_engine(place)
-        for handle in (self._handles[name] for name in place.policies if name in self._handles):
-            if handle.changes and handle.renderer is not None:
+        process = self._begin_engine(place)
+        self._engine_processes[place.what] = process
+        for name in place.policies:
+            handle = self._handles.get(name)
+            if handle is not None and handle.changes and handle.renderer is not None:
                 learners = self._present_learners(self._home[handle.name])
                 version, weights = self._weights_for(handle, learners)
                 try:
@@ -257,7 +266,7 @@ class MultiProcessBackend:
         return TimedProcess(self.launcher.begin(place.what, LearnerHost, settings), self._worked[place.what])
 
     def _new_stats(self) -> dict[str, ProcessStats]:
-        """Of all processes, as messages name them."""
+        """Empty counts for all processes, by their names in messages."""
         learners = {
             what: ProcessStats(policies=place.policies)
             for place in self._learner_places
@@ -282,7 +291,8 @@ class MultiProcessBackend:
     def _kill_processes(self) -> None:
         for process in (*self._engine_processes.values(), *self._learners.values()):
             process.kill()
-        self._engine_processes, self._learners = {}, {}
+        self._engine_processes = {}
+        self._learners = {}
 
     def _stop_processes(self) -> None:
         self._kill_processes()
@@ -300,10 +310,11 @@ def retry_lost(work: Callable[[], Made], lost: type[ProcessLost], mend: Callable
 
 
 class ModelFreeFactory(PolicyFactory):
-    """Where policies build themselves that hold no model: programs, and models of other servers."""
+    """The factory for policies without a model here: programs, and models of other servers."""
 
     def __init__(self, policies: Mapping[str, PolicySpec], opened: Mapping[str, PolicyInfo]) -> None:
-        self.policies, self._opened = policies, opened
+        self.policies = policies
+        self._opened = opened
         self._built = {}
 
     def renderer_of(self, name: str) -> Rendering | None:

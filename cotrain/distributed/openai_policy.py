@@ -46,7 +46,8 @@ from cotrain.prompts.chat_template import Message
 from cotrain.prompts.render import Piece, Rendering
 from cotrain.rollout.event_loop import awaiting_server
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before an answer is asked for again
+FIRST_PAUSE = 0.5  # seconds before a request is sent again for the first time
+LONGEST_PAUSE = 30.0  # most seconds between two tries
 FIRST_CONTACT = 30.0  # seconds for which a server that never answered is waited for
 TOO_MANY = 429  # requests
 AGAIN = (408, 409, 425, TOO_MANY, 500, 502, 503, 504, 520, 529)  # states of a server that may pass
@@ -66,14 +67,18 @@ COUNTED = (  # see ``RemoteHandle.counts``
     "remembered",
     "seconds",
 )
-LEAST_TOKENS = 16  # of an answer: a limit that does not fit is not halved below it
+LEAST_TOKENS = 16  # tokens of an answer: a limit that does not fit is not halved below it
 NO_ROOM = re.compile(r"context|too (?:large|long|many)|at most|must be <=|max_new_tokens", re.IGNORECASE)
-MOST_REFUSAL, MOST_WORDS = 1 << 16, 300  # bytes that are read of a refusal, characters that are shown of its reason
-MOST_BODY, PER_TOKEN = 1 << 20, 256  # bytes of an answer's JSON, and further ones for each token of prompt and answer
+MOST_REFUSAL = 1 << 16  # bytes that are read of a refusal
+MOST_WORDS = 300  # characters that are shown of its reason
+MOST_BODY = 1 << 20  # bytes of an answer's JSON
+PER_TOKEN = 256  # further bytes of it for each token of prompt and answer
 TEXT_PER_TOKEN = 64  # bytes of text that a token may be
-LEAST_LOGPROB, ROUNDING = -1e4, 1e-4  # servers write -9999 for minus infinity, and what rounding makes of 0
+LEAST_LOGPROB = -1e4  # servers write -9999 for minus infinity
+ROUNDING = 1e-4  # a log-probability may be so far above 0, by rounding
 MOST_COUNT = 10**9  # tokens of one request that a server may count
-TIMEOUT, NO_CONNECTION = "timeout", "no connection"
+TIMEOUT = "timeout"
+NO_CONNECTION = "no connection"
 
 
 class RemoteSpec(PolicySpec, Protocol):
@@ -152,16 +157,19 @@ class RemoteHandle(PolicyHandle):
                     self._counts["seconds"] += time.monotonic() - began
 
     async def close(self) -> None:
-        line, self._line = self._line, None
+        line = self._line
+        self._line = None
         if line is not None:
             await line.client.aclose()
 
     async def _request_answer(
         self, client: httpx2.AsyncClient, request: Request, path: str, body: Mapping[str, Any], began: float
     ) -> Completion:
-        deadline, pauses, tries = began + self.spec.deadline, rng_of("pause", request.seed), 0
+        deadline = began + self.spec.deadline
+        pauses = rng_of("pause", request.seed)
+        tries = 0
         limit = self._fitting_limit(request)
-        before: Trouble | None = None  # of the last try
+        before: Trouble | None = None  # the trouble of the last try
         while True:
             left = deadline - time.monotonic()
             seconds = min(self.spec.timeout, left)
@@ -278,7 +286,8 @@ class RemoteHandle(PolicyHandle):
         choices = answer.get("choices") if isinstance(answer, Mapping) else None
         if not isinstance(choices, list) or not choices or not isinstance(choices[0], Mapping):
             raise Malformed("no choices")
-        choice, usage = choices[0], answer.get("usage")
+        choice = choices[0]
+        usage = answer.get("usage")
         finish = "length" if choice.get("finish_reason") == "length" else "stop"
         if self.spec.send_ids:
             token_ids, logprobs = _ids_and_logprobs(choice, request.sampling.max_tokens, self._vocabulary)
@@ -291,12 +300,13 @@ class RemoteHandle(PolicyHandle):
                 raise Malformed("no text")
             if len(text) > TEXT_PER_TOKEN * request.sampling.max_tokens:
                 raise Malformed("more text than max_tokens allows")
-            token_ids = tuple(text.encode(errors="replace")) + ((STOP,) if finish == "stop" or not text else ())
+            token_ids = tuple(text.encode(errors="replace"))
+            if finish == "stop" or not text:
+                token_ids += (STOP,)
             logprobs = (0.0,) * len(token_ids)
-        counts = {
-            name: usage.get(name) if isinstance(usage, Mapping) else None
-            for name in ("prompt_tokens", "completion_tokens")
-        }
+        if not isinstance(usage, Mapping):
+            usage = {}
+        counts = {name: usage.get(name) for name in ("prompt_tokens", "completion_tokens")}
         if not all(count is None or (type(count) is int and 0 <= count <= MOST_COUNT) for count in counts.values()):
             raise Malformed("impossible token counts")
         self._counts["answers"] += 1
@@ -310,11 +320,13 @@ class RemoteHandle(PolicyHandle):
         self.trouble = f"{self.spec.url}: {answer.in_words()}; {self._advice(answer)}"
         ids = (self.renderer.stop_ids[0],)
         phrase = f"refused ({answer.reason})" if answer.is_refusal else answer.reason
-        why = f"remote: {phrase}" + (f"{SAYING}{answer.words}" if answer.words else "")
+        why = f"remote: {phrase}"
+        if answer.words:
+            why += f"{SAYING}{answer.words}"
         return Completion(token_ids=ids, logprobs=(0.0,), finish=FAILED, policy=self.name, version=0, failure=why)
 
     def _advice(self, answer: Trouble) -> str:
-        """What helps."""
+        """Advice for a user."""
         if answer.status is None:
             return f"bring back the server of {self.spec.model!r}"
         if answer.is_refusal:
@@ -367,11 +379,11 @@ class _Connection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """What came in place of an answer."""
+    """A failure in the place of an answer."""
 
     reason: str  # a short fixed phrase: "status 429", "timeout", "no JSON"
     words: str = ""  # the server's own, or the connection's, in one line
-    status: int | None = None  # of HTTP, where the server answered
+    status: int | None = None  # HTTP status, if the server answered
     least_pause: float = 0.0  # seconds that the server wants to be left alone
 
     @property
@@ -384,7 +396,7 @@ class Trouble:
 
 
 async def _trouble_of(response: httpx2.Response) -> Trouble:
-    """What a response says whose status is not 200."""
+    """The trouble of a response whose status is not 200."""
     try:
         words = _reason_in(await _read_body(response, MOST_REFUSAL))
     except (Malformed, httpx2.HTTPError):
@@ -428,7 +440,7 @@ def _is_empty_answer(choice: Mapping[str, Any]) -> bool:
 
 
 class Malformed(ValueError):
-    """What is wrong with the body of an answer, as a short fixed phrase."""
+    """Raised for an answer whose body is malformed; the fault is a short fixed phrase."""
 
 
 def _most_bytes(request: Request) -> int:
@@ -438,7 +450,9 @@ def _most_bytes(request: Request) -> int:
 
 async def _read_body(answer: httpx2.Response, most: int) -> bytes:
     """The body of an answer, unpacked. Raises Malformed for one that is longer than ``most``, before it is read."""
-    coding, parts, size = answer.headers.get("content-encoding", "identity").strip().lower(), [], 0
+    coding = answer.headers.get("content-encoding", "identity").strip().lower()
+    parts = []
+    size = 0
     async for part in answer.aiter_raw():
         parts.append(part)
         size += len(part)
@@ -468,7 +482,8 @@ def _ids_and_logprobs(
     choice: Mapping[str, Any], most: int, vocabulary: int
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """At most ``most`` token ids [T] below ``vocabulary``, with their log-probabilities. Raises Malformed."""
-    ids, logprobs = choice.get("token_ids"), choice.get("logprobs")
+    ids = choice.get("token_ids")
+    logprobs = choice.get("logprobs")
     if not isinstance(ids, list) or not ids or not all(type(i) is int for i in ids):
         raise Malformed("no token ids")
     if len(ids) > most:

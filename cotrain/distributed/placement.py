@@ -19,7 +19,7 @@ from cotrain.models.load import model_directory
 
 ENGINE = "the engine's process"  # as messages name it
 LEARNERS = "the learners' process"  # likewise
-LEAST_HEAD = 32  # of attention on a CPU
+LEAST_HEAD = 32  # least size of an attention head on a CPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class EnginePlacement:
     """One engine in a process of its own."""
 
     what: str  # as messages name it
-    host: type  # of its process
+    host: type  # the host class of its process
     policies: tuple[str, ...]  # that it answers for
     settings: tuple[Any, ...]  # arguments of the host
     tested: bool  # is it asked at the start whether new weights arrive?
@@ -70,12 +70,14 @@ class VllmPlacement:
                 )
             if spec.speaks and device == "cpu":
                 check_heads(name, spec)
+
         places = []
         for names in self.group_by_weights(policies):
             group = {name: policies[name] for name in names}
             what = f"the engine's process of {' and '.join(names)}"
             settings = (group, self.settings, device, threads)
             places.append(EnginePlacement(what=what, host=VllmHost, policies=names, settings=settings, tested=True))
+
         scoring = {name: spec for name, spec in policies.items() if spec.scores}
         if scoring:
             rest = one_local_engine(scoring, seed, device, threads)[0]
@@ -94,17 +96,17 @@ class VllmPlacement:
 
 
 def learners_label(policy: str | None = None) -> str:
-    """How messages name learners: of one policy by itself, or of all that have none of their own."""
+    """The name of learners in messages: of one policy, or of all that have no process of their own."""
     return LEARNERS if policy is None else f"{LEARNERS} of {policy}"
 
 
 def rank_label(what: str, rank: int, world: int) -> str:
-    """How messages name a rank."""
+    """The name of a rank in messages."""
     return f"{what} (rank {rank} of {world})"
 
 
 def process_names(what: str, world: int) -> list[str]:
-    """Of the processes that hold learners."""
+    """The names of the processes of a placement of learners, one for each rank."""
     return [what] if world == 1 else [rank_label(what, rank, world) for rank in range(world)]
 
 
@@ -119,38 +121,43 @@ def place_learners(policies: PolicySpecs, world: int, worlds: Mapping[str, int])
                 f"the --cluster file: [learner.{name}] is about policy {name!r} of kind {policies[name].kind!r}, which "
                 "has no model in this run; leave the table out"
             )
-        if (source := policies[name].source_policy) is not None:
+        source = policies[name].source_policy
+        if source is not None:
             raise ConfigError(
                 f"the --cluster file: [learner.{name}]: policy {name!r} takes over the weights of {source!r} and is "
                 f"held where that learns; leave the table out, or give [learner.{source}]"
             )
-    homes: dict[str | None, list[str]] = {None: [], **{name: [] for name in worlds}}
+
+    # A policy with a table of its own has processes of its own; all others share those of None.
+    homes: dict[str | None, list[str]] = {None: []}
+    for name in worlds:
+        homes[name] = []
     for name, spec in policies.items():
         if spec.head:
             leader = spec.source_policy or name
             homes[leader if leader in worlds else None].append(name)
-    return [
-        LearnerPlacement(
-            what=learners_label(home), policies=tuple(names), world=world if home is None else worlds[home]
-        )
-        for home, names in homes.items()
-        if names
-    ]
+
+    placements = []
+    for home, names in homes.items():
+        if names:
+            world_here = world if home is None else worlds[home]
+            placements.append(LearnerPlacement(what=learners_label(home), policies=tuple(names), world=world_here))
+    return placements
 
 
 def with_replicas(placing: PlacementRule, count: int) -> PlacementRule:
-    """So many processes in place of each, which answer for the same policies."""
+    """A rule with so many processes in place of each, which answer for the same policies."""
     if count == 1:
         return placing
 
-    def all_of(policies: PolicySpecs, seed: int, device: str, threads: int) -> list[EnginePlacement]:
-        return [
-            replace(place, what=f"{place.what} (replica {number} of {count})")
-            for place in placing(policies, seed, device, threads)
-            for number in range(1, count + 1)
-        ]
+    def place_replicas(policies: PolicySpecs, seed: int, device: str, threads: int) -> list[EnginePlacement]:
+        replicas = []
+        for place in placing(policies, seed, device, threads):
+            for number in range(1, count + 1):
+                replicas.append(replace(place, what=f"{place.what} (replica {number} of {count})"))
+        return replicas
 
-    return all_of
+    return place_replicas
 
 
 def check_heads(name: str, spec: Any) -> None:

@@ -67,7 +67,7 @@ class PolicySpec(Protocol):
     def source_policy(self) -> str | None: ...  # the policy whose weights it takes over after each update
 
     @property
-    def lora(self) -> Lora | None: ...  # of its adapter
+    def lora(self) -> Lora | None: ...  # settings of its adapter
 
     @property
     def shares_base(self) -> bool: ...  # True if it shares its weights in memory with the adapters on its model
@@ -93,7 +93,7 @@ class ModelSpec(PolicySpec, Protocol):
     def pack_weights(self) -> bool | None: ...  # weights in another layout for decoding
 
     @property
-    def device(self) -> str | None: ...  # of its own; None: the run's
+    def device(self) -> str | None: ...  # a device of its own; None: the run's
 
     @property
     def load_options(self) -> dict[str, Any]: ...  # arguments of ``load_model``
@@ -132,10 +132,12 @@ class PolicyHandle(PolicyClient):
     sharded = False  # no process has all of its weights
 
     def __init__(self, name: str, spec: PolicySpec, renderer: Rendering | None) -> None:
-        self.name, self.spec, self.renderer = name, spec, renderer
+        self.name = name
+        self.spec = spec
+        self.renderer = renderer
 
     async def sample(self, request: Request) -> Completion:
-        """What it says to a request. Errors: see ``Engine.sample``."""
+        """Its answer to a request. Errors: see ``Engine.sample``."""
         if self.engine is None:
             raise self._unsupported_error("is not asked anything")
         return await self.engine.sample(request)
@@ -152,7 +154,7 @@ class PolicyHandle(PolicyClient):
         raise self._unsupported_error("has no weights that could be written")
 
     def shape(self) -> ComputeShape | None:
-        """Of its model; None where there is none in this run."""
+        """The shape of its model; None if this run has none."""
         return None
 
     def cache_answers(self, traces: Sequence[Trace]) -> None:
@@ -188,9 +190,11 @@ class ModelHandle(PolicyHandle):
         """``activate``: called before each forward pass, to select an adapter of a module that others share, or
         none, and to have its weights on the device; ``base``: that of those adapters."""
         super().__init__(name, spec, renderer)
-        self.model, self.activate, self.base = model, activate, base
+        self.model = model
+        self.activate = activate
+        self.base = base
         self.make_scorer: Callable[..., Scorer] = Scorer
-        self.micro_tokens = self.most = spec.micro_tokens  # of a pass that scores; fewer once memory ran out
+        self.micro_tokens = self.most = spec.micro_tokens  # tokens of a scoring pass; fewer once memory ran out
         self._oom_count = 0
 
     def logprobs(
@@ -202,7 +206,8 @@ class ModelHandle(PolicyHandle):
             self.model, head=self.spec.head, micro_tokens=self.micro_tokens, autocast=bool(self.spec.autocast)
         )
         values = scorer.logprobs(sequences, temperature=temperature, context_tokens=context_tokens)
-        self.micro_tokens, self._oom_count = scorer.micro_tokens, self._oom_count + scorer.oom_count
+        self.micro_tokens = scorer.micro_tokens
+        self._oom_count = self._oom_count + scorer.oom_count
         return values
 
     def scoring_limit(self) -> int | None:
@@ -241,7 +246,8 @@ class ModelHandle(PolicyHandle):
         return ((name, parameter.detach()) for name, parameter in self.model.named_parameters())
 
     def save(self, directory: Path, *, merged: bool = False) -> None:
-        renderer, model = self.renderer, self.model
+        renderer = self.renderer
+        model = self.model
         if not isinstance(renderer, Renderer) or merged:
             raise self._unsupported_error(
                 "is no adapter to be merged" if merged else "has no tokenizer to be written with it"
@@ -359,17 +365,31 @@ def compute_shape(name: str, spec: PolicySpec, model: nn.Module) -> ComputeShape
     own = {p for path, p in model.named_parameters() if ".lora_" not in path or f".policy-{name}." in path}
     embedding = core.get_input_embeddings().weight
     head = core.get_output_embeddings().weight if spec.head == "lm" else full_model.head.weight
-    weights = sum(p.numel() * (2 if p.dtype == torch.uint8 else 1) for p in own)  # of 4 bits two in a byte
-    body = weights - embedding.numel() - (0 if head is embedding else head.numel())
+    weights = sum(map(_count_weights, own))
+    body = weights - embedding.numel()
+    if head is not embedding:
+        body -= head.numel()
     adapter = sum(p.numel() for path, p in model.named_parameters() if f".policy-{name}." in path)
     heads = getattr(config, "num_attention_heads", None) or 0  # none where a model has no attention
     size = getattr(config, "head_dim", None) or config.hidden_size // max(1, heads)
+    trained = 0
+    if spec.lora:
+        trained = adapter
+    elif spec.trained:
+        trained = body + head.numel()
     return ComputeShape(
         body=body,
         head=head.numel(),
         pair=4 * config.num_hidden_layers * heads * size,
-        trained=adapter if spec.lora else body + head.numel() if spec.trained else 0,
+        trained=trained,
     )
+
+
+def _count_weights(parameter: nn.Parameter) -> int:
+    """The number of weights in a tensor: of 4 bits, two are in a byte."""
+    if parameter.dtype == torch.uint8:
+        return 2 * parameter.numel()
+    return parameter.numel()
 
 
 class RoutingEngine:
@@ -378,7 +398,8 @@ class RoutingEngine:
     ``MemoryLimitedEngine``."""
 
     def __init__(self, handles: Mapping[str, PolicyHandle], engine: Engine) -> None:
-        self._handles, self.engine = handles, engine
+        self._handles = handles
+        self.engine = engine
         # who answers for a policy: the engine in which its model is, or itself, as programs and remote policies do
         self._answers = {name: handle.engine or handle for name, handle in handles.items()}
 
@@ -399,7 +420,7 @@ class RoutingEngine:
 
     @property
     def can_hold(self) -> bool:
-        """Does the engine below leave policies alone that are held?"""
+        """Whether the engine below leaves policies alone that are held."""
         return isinstance(self.engine, HoldingEngine)
 
     @property
@@ -427,8 +448,10 @@ class ServingRoutingEngine(RoutingEngine):
 
     def __init__(self, handles: Mapping[str, PolicyHandle], engine: ServingEngine) -> None:
         super().__init__(handles, engine)
-        self.step, self.running_tokens = engine.step, engine.running_tokens
-        self.check, self.context = engine.check, engine.context
+        self.step = engine.step
+        self.running_tokens = engine.running_tokens
+        self.check = engine.check
+        self.context = engine.context
 
 
 def route_policies(handles: Mapping[str, PolicyHandle], engine: Engine) -> RoutingEngine:

@@ -68,7 +68,10 @@ class RankGroup:
         has had too little memory, which is added to; ``worked``: of each rank, likewise. The ranks need not stand
         yet."""
         world = len(worked)
-        self.what, self._deadline, self._limits, self._worked = what, launcher.deadline, limits, worked
+        self.what = what
+        self._deadline = launcher.deadline
+        self._limits = limits
+        self._worked = worked
         self._ranks: list[WatchedProcess] = [
             launcher.begin(rank_label(what, rank, world), RankHost, (rank, world, launcher.here, self._deadline))
             for rank in range(world)
@@ -81,7 +84,7 @@ class RankGroup:
         return self.ask_all("call", method, *arguments)[0]
 
     def send(self, method: str, *arguments: Any) -> Any:
-        """Of weights alone, which another process is to fetch. Raises ProcessLost."""
+        """A reference to the weights alone, for another process to fetch. Raises ProcessLost."""
         assert method == "weights_to_publish"
         self.ask_all("gather", *arguments)
         return self._ranks[0].send(method)
@@ -96,13 +99,14 @@ class RankGroup:
     def ask_all(self, method: str, *arguments: Any) -> list[Any]:
         """The answers of all ranks, in their order. Errors: as ``ask``."""
         if self._joining is not None:
-            references, self._joining = self._joining, None
+            references = self._joining
+            self._joining = None
             self._collect_answers(references, "join")
         pending = [rank.send(method, *arguments) for rank in self._ranks]
         return self._collect_answers(pending, str(arguments[0]) if method == "call" else method)
 
     def _collect_answers(self, references: Sequence[Any], method: str) -> list[Any]:
-        """Of all ranks. Where one has none, none of them is left: raises its error, or ProcessLost."""
+        """The answers of all ranks. Where one has none, none of them is left: raises its error, or ProcessLost."""
         answers: list[Any] = [None] * len(references)
         left = list(range(len(references)))
         began = time.perf_counter()
@@ -128,14 +132,15 @@ class RankGroup:
         return answers
 
     def _rank_answer(self, place: int, references: Sequence[Any], left: Sequence[int], method: str) -> Any:
-        """Of one rank, which is there. Raises ProcessLost also where it has only lost the others."""
+        """The answer of one rank that is there. Raises ProcessLost also where it has only lost the others."""
         try:
             return self._ranks[place].wait(references[place], method)
         except RuntimeError as error:
             if not any(word in str(error).lower() for word in CUT):
                 raise
             until = time.monotonic() + LOSS
-            for other in (o for o in left if o != place):
+            others = [other for other in left if other != place]
+            for other in others:
                 if self._ranks[other].is_done(references[other], max(0.0, until - time.monotonic())):
                     with suppress(RuntimeError):  # it has lost the others too
                         self._ranks[other].wait(references[other], method)
@@ -169,8 +174,10 @@ class _RankParts:
     """Implements ``disk.parts.Parts``."""
 
     def __init__(self, ranks: Callable[..., list[Any]], policy: str, shares: Sequence[ShareSize]) -> None:
-        self._ranks, self._policy = ranks, policy
-        self.bytes, self.finite = sum(share.bytes for share in shares), all(share.finite for share in shares)
+        self._ranks = ranks
+        self._policy = policy
+        self.bytes = sum(share.bytes for share in shares)
+        self.finite = all(share.finite for share in shares)
 
     def write(self, folder: Path, stem: str) -> dict[str, FileDigest]:
         written: dict[str, FileDigest] = {}
@@ -206,13 +213,15 @@ class RankHost:
 
     def __init__(self, rank: int, world: int, here: bool, patience: float) -> None:
         """``here``: all ranks are on this machine; ``patience``: seconds that a rank waits for the others."""
-        self._rank, self._world, self._here = rank, world, here
+        self._rank = rank
+        self._world = world
+        self._here = here
         self._patience = timedelta(seconds=patience)
         self._store: dist.TCPStore | None = None
         self._weights: Arrays = {}
 
     def address(self) -> HostPort:
-        """Where the others find the first rank."""
+        """The address at which the others find the first rank."""
         self._store, address = open_store(self._world, self._patience, here=self._here)
         return address
 
@@ -241,7 +250,7 @@ class RankHost:
                 handle.micro_tokens = handle.most = min(handle.most, tokens)
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """What ``LearnerHost`` answers, on the first rank. Raises RankShort."""
+        """The answer of ``LearnerHost``, on the first rank. Raises RankShort."""
         try:
             answer = getattr(self._host, method)(*arguments)
         except RankShort as short:
@@ -257,7 +266,8 @@ class RankHost:
 
     def weights_to_publish(self) -> Arrays:
         """Those of the last ``gather``; they are let go."""
-        arrays, self._weights = self._weights, {}
+        arrays = self._weights
+        self._weights = {}
         return arrays
 
     def sees(self, folder: str) -> str | None:
@@ -265,7 +275,7 @@ class RankHost:
         return None if Path(folder).is_dir() else socket.gethostname()
 
     def measure(self, policy: str) -> ShareSize:
-        """What this rank would write of a policy."""
+        """The size of this rank's share of a policy."""
         tensors, _ = self._own_share(policy)
         return ShareSize(bytes=tensor_bytes(tensors), finite=is_finite(tensors))
 
@@ -289,7 +299,7 @@ class RankHost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareSize:
-    """What a rank would write."""
+    """The size of a rank's share, and whether all of it is finite."""
 
     bytes: int
     finite: bool
@@ -297,14 +307,14 @@ class ShareSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteFailure:
-    """What the disk said to a rank."""
+    """The error of the disk when a rank wrote its share."""
 
     errno: int
     why: str
 
 
 class ShardedPolicyFactory(PolicyFactory):
-    """Where models are put into shards as they are built."""
+    """A factory that puts models into shards as they are built."""
 
     def __init__(self, policies: Mapping[str, PolicySpec], seed: int, device: str) -> None:
         for field, why in (("offload", "shards stay on their devices"), ("load_in_4bit", "4 bits have no shards")):

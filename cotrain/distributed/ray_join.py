@@ -24,9 +24,13 @@ from cotrain.distributed.ray_nodes import memory_here
 PATIENCE = 5.0  # seconds for whoever has the port to answer
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # and empty settings
 SETTINGS = 4  # type of a frame
-HERE = "RAY_GCS_SERVER_PORT"  # of the Ray that begins here, where somebody has set it
+HERE = "RAY_GCS_SERVER_PORT"  # the port of a Ray that begins here, where somebody has set it
 SHARED = Path("/dev/shm")
-MODE, TOKEN, TOKEN_FILE = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"  # Ray's own names
+# Ray's own names of environment variables.
+MODE = "RAY_AUTH_MODE"
+TOKEN = "RAY_AUTH_TOKEN"
+TOKEN_FILE = "RAY_AUTH_TOKEN_PATH"
+
 ASK = "import sys, ray; ray._raylet.GcsClient(address=sys.argv[1])"  # in a process of its own: Ray reads MODE once
 SLOW = 10 * 10**9  # bytes of the object store, beyond which Ray refuses to take the disk for shared memory
 
@@ -43,7 +47,10 @@ def check_address(address: str, patience: float = PATIENCE) -> None:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=patience) as line:
             line.sendall(PREFACE)
             reply = line.recv(9)
-            while reply and len(reply) < 4 and (more := line.recv(9)):
+            while 0 < len(reply) < 4:
+                more = line.recv(9)
+                if not more:
+                    break
                 reply += more
     except TimeoutError:
         reply = b""
@@ -72,7 +79,11 @@ def check_token(address: str, patience: float = 30.0) -> None:
         return
     where = f"address = {address!r} in the --cluster file: that Ray asks for a token"
     file = Path(os.environ.get(TOKEN_FILE) or Path.home() / ".ray" / "auth_token")
-    token_source = TOKEN if os.environ.get(TOKEN) else str(file) if file.is_file() else ""
+    token_source = ""
+    if os.environ.get(TOKEN):
+        token_source = TOKEN
+    elif file.is_file():
+        token_source = str(file)
     if os.environ.get(MODE, "token").lower() != "token":
         raise ConfigError(f"{where}, and {MODE} is {os.environ[MODE]!r}; unset it")
     if not token_source:
@@ -137,7 +148,8 @@ def check_here(cluster: Cluster, environment: Mapping[str, str] = os.environ) ->
                 raise ConfigError(
                     f"{HERE} = {port}: Ray cannot begin at that port ({why}); unset it, and Ray takes a free one"
                 ) from None
-    wanted, memory_bytes = cluster.object_store_mb * 2**20, memory_here()
+    wanted = cluster.object_store_mb * 2**20
+    memory_bytes = memory_here()
     if wanted > memory_bytes:
         raise ConfigError(
             f"object_store_mb = {cluster.object_store_mb} in the --cluster file: this machine has "

@@ -81,7 +81,7 @@ def gpus_of(node: Mapping[str, Any]) -> float:
 
 
 def answer_of(name: str, reference: Any, until: float, patience: float) -> Machine:
-    """What a machine says, or why it says nothing."""
+    """The report of a machine, or the reason for having none."""
     import ray
     from ray.exceptions import GetTimeoutError, RayError
 
@@ -129,21 +129,26 @@ def memory_here() -> int:
 
 
 def machine_problems(machine: Machine, here: Mapping[str, Any], engine: str | None) -> list[str]:
-    """What is wrong with one machine, each in one line. ``here``: the command's own Python."""
+    """The problems of one machine, one line each. ``here``: the command's own Python."""
     name = machine["name"]
     if "error" in machine:
         return [f"{name}: {machine['error']}"]
     problems = []
-    if differ := versions_that_differ(name, machine["python"], "this machine", here, vllm=False):
+    differ = versions_that_differ(name, machine["python"], "this machine", here, vllm=False)
+    if differ:
         problems.append(differ)
-    if engine is not None and (problem := python_problem(machine["engine"], dict(here))):
-        problems.append(f"{name}: {engine}: {problem}")
-    missing = (found for found in machine["weights"].values() if found.startswith("missing: "))
-    return problems + [f"{name}: {found.removeprefix('missing: ')}" for found in missing]
+    if engine is not None:
+        problem = python_problem(machine["engine"], dict(here))
+        if problem:
+            problems.append(f"{name}: {engine}: {problem}")
+    for report in machine["weights"].values():
+        if report.startswith("missing: "):
+            problems.append(f"{name}: {report.removeprefix('missing: ')}")
+    return problems
 
 
 def machine_differences(machines: Sequence[Machine]) -> list[str]:
-    """In what machines differ from the first of those that answered."""
+    """The differences of machines from the first of those that answered."""
     answered = [machine for machine in machines if "error" not in machine]
     problems = []
     for other in answered[1:]:
@@ -151,8 +156,13 @@ def machine_differences(machines: Sequence[Machine]) -> list[str]:
         for model, weights in first["weights"].items():
             if other["weights"][model] != weights:
                 problems.append(f"weights of {model!r} on {other['name']} are others than on {first['name']}")
-        two, one = (m["engine"] or {} for m in (other, first))
-        if differ := versions_that_differ(f"vLLM's Python on {other['name']}", two, f"that on {first['name']}", one):
+        differ = versions_that_differ(
+            f"vLLM's Python on {other['name']}",
+            other["engine"] or {},
+            f"that on {first['name']}",
+            first["engine"] or {},
+        )
+        if differ:
             problems.append(differ)
     return problems
 
@@ -164,16 +174,27 @@ def versions_that_differ(
     all are the same. ``vllm``: is its version looked at?"""
     if "error" in there:
         return f"{name}: {there['error']}"
-    one, two = (version_by_name(found) for found in (there, here))
-    names = [n for n in (one | two) if one.get(n) != two.get(n) and (vllm or n != "vllm")]
+    versions_there = version_by_name(there)
+    versions_here = version_by_name(here)
+    names = []
+    for package in versions_there | versions_here:
+        looked_at = vllm or package != "vllm"
+        if looked_at and versions_there.get(package) != versions_here.get(package):
+            names.append(package)
     if not names:
         return None
-    lists = (" and ".join(f"{n} {found[n]}" if n in found else f"no {n}" for n in names) for found in (one, two))
-    return f"{name} has {next(lists)}, {other} {next(lists)}; expected the same"
+
+    def list_versions(versions: Mapping[str, str]) -> str:
+        texts = []
+        for package in names:
+            texts.append(f"{package} {versions[package]}" if package in versions else f"no {package}")
+        return " and ".join(texts)
+
+    return f"{name} has {list_versions(versions_there)}, {other} {list_versions(versions_here)}; expected the same"
 
 
 def version_by_name(found: Mapping[str, Any]) -> dict[str, str]:
-    """With a hash of cotrain's files beside its version: the same version may have other files."""
+    """Versions by package, cotrain's with a hash of its files: the same version may have other files."""
     names = [name for name in ("python", *PACKAGES) if name in found]
     files = {"cotrain": f" (files {found.get('code')})"}
     return {name: f"{found[name]}{files.get(name, '')}" for name in names}
@@ -190,7 +211,7 @@ def versions_line(found: Mapping[str, Any]) -> str:
 
 
 def inspect_python(python: str) -> PythonInfo:
-    """What a Python has, or ``error``: why it does not say. Runs it for a moment."""
+    """The versions of a Python, or ``error``, the reason for having none. Runs it for a moment."""
     try:
         result = subprocess.run(
             [python, "-c", _SCRIPT % (PACKAGES,)], capture_output=True, text=True, timeout=PYTHON_PATIENCE, check=False
@@ -245,7 +266,8 @@ def check_gpus(wanted: Sequence[tuple[str, float]], gpus_per_machine: Sequence[f
     """Raise ConfigError, one line, where processes want more GPUs than there are: Ray would wait for them. ``wanted``:
     processes with the GPUs of each, by the table of the --cluster file that says so; ``gpus_per_machine``: of each
     machine; ``where``: as messages name them."""
-    most, gpus_in_all = max(gpus_per_machine, default=0.0), sum(gpus_per_machine)
+    most = max(gpus_per_machine, default=0.0)
+    gpus_in_all = sum(gpus_per_machine)
     for table, each in wanted:
         if each > most:
             have = f"none has more than {most:g}" if most else "there is none"

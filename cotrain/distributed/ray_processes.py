@@ -24,7 +24,7 @@ from cotrain.distributed.cluster_file import Cluster, gpus_wanted
 from cotrain.distributed.ray_join import check_address, check_here, check_token, take_token
 
 PATIENCE = 180.0  # seconds in which Ray is begun again where it is late
-SETTINGS = {  # of Ray, where the user has not set them; it reads some of them when it is imported
+SETTINGS = {  # Ray's, where the user has not set them; it reads some of them when it is imported
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_worker_niceness": "0",  # Ray's own 15 starves its processes beside others
@@ -37,7 +37,10 @@ class RayProcess:
 
     def __init__(self, what: str, actor: Any, deadline: float, *, here: bool) -> None:
         """``what``: as messages name it; ``deadline``: seconds for each answer; ``here``: on this machine."""
-        self.what, self.actor, self._deadline, self._here = what, actor, deadline, here
+        self.what = what
+        self.actor = actor
+        self._deadline = deadline
+        self._here = here
         self._pid_to_come = actor.pid.remote()
         self._pid = 0
 
@@ -68,7 +71,7 @@ class RayProcess:
             raise ProcessLost(f"{self.what} is lost during {method}: {first_line(error)}") from error
 
     def is_done(self, reference: Any, seconds: float) -> bool:
-        """Is the answer of ``send`` there, or its error, within these seconds?"""
+        """Whether the answer of ``send``, or its error, is there within these seconds."""
         import ray
 
         return bool(ray.wait([reference], timeout=seconds, fetch_local=False)[0])
@@ -147,15 +150,15 @@ class RayLauncher:
         import ray
 
         actor: Any = ray.remote(Hosting).options(**self.actor_options(what, host))
-        if self.cluster.gpus_of(
-            what, host.__name__
-        ):  # Ray shows it those alone: its only one is cuda:0, whichever it is
-            settings = tuple("cuda" if isinstance(s, str) and s.startswith("cuda") else s for s in settings)
+        if self.cluster.gpus_of(what, host.__name__):
+            # Ray shows the process its own GPUs alone: its only one is cuda:0, whichever it is.
+            settings = tuple(map(_without_index, settings))
         return RayProcess(what, actor.remote(host, settings), self.deadline, here=self.here)
 
     def actor_options(self, what: str, host: type) -> dict[str, Any]:
-        """What Ray is told of the actor of a host."""
-        gpus, python = self.cluster.gpus_of(what, host.__name__), self.cluster.pythons.get(host.__name__)
+        """Ray's options for the actor of a host."""
+        gpus = self.cluster.gpus_of(what, host.__name__)
+        python = self.cluster.pythons.get(host.__name__)
         elsewhere = {"runtime_env": {"py_executable": python}} if python else {}
         return {"num_cpus": 0, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0, **elsewhere}
 
@@ -170,8 +173,15 @@ class RayLauncher:
         return {"kind": "ray"}
 
 
+def _without_index(setting: Any) -> Any:
+    """A device "cuda:N" as "cuda"; any other setting as it is."""
+    if isinstance(setting, str) and setting.startswith("cuda"):
+        return "cuda"
+    return setting
+
+
 def inspect_remote_python(python: str, where: str, patience: float = PATIENCE) -> ray_nodes.PythonInfo:
-    """What a Python has on one of the machines. Raises ConfigError where none of them says so in time."""
+    """The versions of a Python on one of the machines. Raises ConfigError where none of them answers in time."""
     import ray
     from ray.exceptions import RayError
 
@@ -199,6 +209,7 @@ def start_ray(cluster: Cluster) -> bool:
     else:
         check_address(cluster.address)
         check_token(cluster.address)
+
     log_options: dict[str, Any] = {
         "log_to_driver": False,
         "logging_level": logging.DEBUG if shows_all() else logging.ERROR,
@@ -235,7 +246,7 @@ def _own_sigterm() -> Iterator[None]:
 
 
 def _carry_user_code() -> None:
-    """What a user's own file defines is not found by name in other processes: it travels itself."""
+    """Send the definitions of a user's own file along: other processes do not find them by name."""
     from ray import cloudpickle
 
     for name, module in list(sys.modules.items()):

@@ -28,7 +28,7 @@ from cotrain.inference.contract import Request
 
 
 def replica_of(address: Address, replicas: int) -> int:
-    """Which of so many replicas answers a request.
+    """The replica, of so many, that answers a request.
 
     An episode stays with one: what goes on of a conversation finds its keys and values there. T problems with G
     episodes each are shared out evenly where T or G is a multiple of ``replicas``.
@@ -44,15 +44,16 @@ class EngineProcess:
     ) -> None:
         """``policies``: that it answers for; ``make_again``: makes another process in place of a lost one, with the
         present weights; ``worked``: what it does is added to it."""
-        self.policies, self.worked = policies, worked
+        self.policies = policies
+        self.worked = worked
         self._process: Process | None = process
         self._renew = make_again
-        self.contexts: dict[str, int] = process.ask("context")  # of each policy, see ``ServingEngine.context``
+        self.contexts: dict[str, int] = process.ask("context")  # context of each policy, see ``ServingEngine.context``
         self._waiting: list[tuple[Request, asyncio.Future[Completion]]] = []
         self._open: dict[int, asyncio.Future[Completion]] = {}
         self._number = 0
         self._past: dict[str, float] = {}  # counts of lost processes
-        self._counts: dict[str, float] = process.ask("counts")  # of this one, as it told last
+        self._counts: dict[str, float] = process.ask("counts")  # counts of this process, as it told last
         self._limits: dict[str, int] = {}  # likewise
         self._held: tuple[str, ...] = ()
         self.is_paused = False  # did its last turn end without an answer, because a policy is held?
@@ -84,7 +85,8 @@ class EngineProcess:
 
     def set_limits(self, limits: Mapping[str, int]) -> None:
         """A lost process is told when there is another."""
-        changed, self._limits = dict(limits) != self._limits, dict(limits)
+        changed = dict(limits) != self._limits
+        self._limits = dict(limits)
         if changed and self._process is not None:
             self.ask("set_limits", self._limits)
 
@@ -95,7 +97,8 @@ class EngineProcess:
 
     def hold(self, policies: Sequence[str]) -> None:
         """See ``HoldingEngine``. Errors: as ``ask``."""
-        self._held, self.is_paused = tuple(name for name in policies if name in self.policies), False
+        self._held = tuple(name for name in policies if name in self.policies)
+        self.is_paused = False
         self.ask("hold", self._held)
 
     def release(self) -> None:
@@ -126,13 +129,18 @@ class EngineProcess:
 
     def drop_process(self) -> None:
         """The process is lost, and with it all that is open."""
-        self._process, self._waiting, self._open, self.is_paused = None, [], {}, False
-        self._past, self._counts = self.counts(), dict.fromkeys(self._counts, 0.0)
+        self._process = None
+        self._waiting = []
+        self._open = {}
+        self.is_paused = False
+        self._past = self.counts()
+        self._counts = dict.fromkeys(self._counts, 0.0)
 
     def begin_turn(self, method: str) -> Any:
         """Send what was asked since the last turn; what ``end_turn`` waits for, None where nothing is open. Errors: as
         ``ask``."""
-        gone, requests = self._drop_cancelled(), []
+        gone = self._drop_cancelled()
+        requests = []
         for request, future in self._waiting:
             if not future.cancelled():
                 self._number += 1
@@ -158,6 +166,7 @@ class EngineProcess:
                 future.set_exception(result.error)
             elif result.completion is not None:
                 future.set_result(result.completion)
+
         self.is_paused = bool(self._held) and not results and bool(self._open)
         return bool(results)
 
@@ -187,7 +196,8 @@ class HostedEngines:
 
     def advance(self) -> bool:
         """Raises EngineLost when one of them is lost, once the others have answered; then nothing is open there."""
-        engines, self._paused = self._paused or self._engines, []
+        engines = self._paused or self._engines
+        self._paused = []
         answered = self._run_turn("advance", engines)
         self._paused = [engine for engine in engines if engine.is_paused]
         return answered or bool(self._paused)
@@ -236,7 +246,7 @@ class HostedEngines:
         return sizes[0]
 
     def counts(self) -> dict[str, float]:
-        """Of all replicas together."""
+        """The counts of all replicas together."""
         totals: dict[str, float] = {}
         for engine in self._engines:
             for name, count in engine.counts().items():
@@ -244,7 +254,7 @@ class HostedEngines:
         return totals
 
     def limits(self) -> dict[str, int]:
-        """Of the replica that does least at a time."""
+        """The limits of the replica that does least at a time."""
         lowest: dict[str, int] = {}
         for engine in self._engines:
             for policy, count in engine.limits().items():
@@ -291,11 +301,13 @@ class HostedEngines:
                 started.append((engine, begin(engine)))
             except EngineLost as error:
                 lost = error
+
         for engine, reference in started:
             try:
                 answers.append(end(engine, reference))
             except EngineLost as error:
                 lost = error
+
         if lost is not None:
             raise lost
         return answers

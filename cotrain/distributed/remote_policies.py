@@ -54,7 +54,7 @@ class WatchedProcess(Process, Protocol):
     """One that can be looked at without waiting."""
 
     def is_done(self, reference: Any, seconds: float) -> bool:
-        """Is the answer of ``send`` there, or its error, within these seconds?"""
+        """Whether the answer of ``send``, or its error, is there within these seconds."""
         ...
 
 
@@ -63,7 +63,7 @@ class Launcher(Protocol):
 
     @property
     def here(self) -> bool:
-        """Are all processes on this machine?"""
+        """Whether all processes are on this machine."""
         ...
 
     @property
@@ -90,7 +90,7 @@ class Launcher(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyInfo:
-    """What of a policy the run itself has to know."""
+    """The facts of a policy that the run itself has to know."""
 
     renderer: Rendering | None
     shape: ComputeShape | None
@@ -112,7 +112,9 @@ class HostedPolicy(PolicyHandle):
     def __init__(self, name: str, spec: PolicySpec, opened: PolicyInfo, learners: Callable[[], Process]) -> None:
         """``learners``: the process that holds it now."""
         super().__init__(name, spec, opened.renderer)
-        self.changes, self._shape, self._learners = opened.changes, opened.shape, learners
+        self.changes = opened.changes
+        self._shape = opened.shape
+        self._learners = learners
 
     def update(self, terms: Sequence[LossTerm]) -> UpdateReport:
         report: UpdateReport = self._ask(LearnerHost.update, terms)
@@ -183,43 +185,44 @@ class LearnerHost:
         self.handles: dict[str, PolicyHandle] = {n: factory.get_handle(n) for n, spec in policies.items() if spec.head}
 
     def update(self, policy: str, terms: Sequence[LossTerm]) -> Answer:
-        return self._packed(policy, self.handles[policy].update(terms))
+        return self._pack_answer(policy, self.handles[policy].update(terms))
 
     def reset_optimizer(self, policy: str) -> Answer:
         self.handles[policy].reset_optimizer()
-        return self._packed(policy, None)
+        return self._pack_answer(policy, None)
 
     def reset_weights(self, policy: str) -> Answer:
-        return self._packed(policy, self.handles[policy].reset_weights())
+        return self._pack_answer(policy, self.handles[policy].reset_weights())
 
     def logprobs(self, policy: str, sequences: Sequences, temperature: float, given: Sequence[ContextTokens]) -> Answer:
         logprobs = self.handles[policy].logprobs(sequences, temperature=temperature, context_tokens=given)
-        return self._packed(policy, logprobs)
+        return self._pack_answer(policy, logprobs)
 
     def weights(self, policy: str) -> Answer:
-        return self._packed(policy, self.handles[policy].weights())
+        return self._pack_answer(policy, self.handles[policy].weights())
 
     def follow(self, policy: str, source: PolicyName, planned: int) -> Answer:
-        return self._packed(policy, self.handles[policy].follow(self.handles[source.name], planned))
+        return self._pack_answer(policy, self.handles[policy].follow(self.handles[source.name], planned))
 
     def state(self, policy: str) -> Answer:
-        return self._packed(policy, self.handles[policy].state())
+        return self._pack_answer(policy, self.handles[policy].state())
 
     def tensors(self, policy: str) -> Answer:
-        return self._packed(policy, self.handles[policy].tensors())
+        return self._pack_answer(policy, self.handles[policy].tensors())
 
     def load(self, policy: str, state: State, tensors: Arrays) -> Answer:
         self.handles[policy].load(state, unpack(tensors))
-        return self._packed(policy, None)
+        return self._pack_answer(policy, None)
 
     def scoring_limit(self, policy: str) -> Answer:
-        return self._packed(policy, self.handles[policy].scoring_limit())
+        return self._pack_answer(policy, self.handles[policy].scoring_limit())
 
     def set_scoring_limit(self, policy: str, tokens: int | None) -> Answer:
         self.handles[policy].set_scoring_limit(tokens)
-        return self._packed(policy, None)
+        return self._pack_answer(policy, None)
 
-    def _packed(self, policy: str, answer: Any) -> Answer:
+    def _pack_answer(self, policy: str, answer: Any) -> Answer:
+        """The answer as it is sent, with the version of the policy's weights."""
         return pack(answer), self.handles[policy].version
 
     def describe_policies(self) -> dict[str, PolicyInfo]:

@@ -27,10 +27,16 @@ from cotrain.distributed.policy_handles import PolicyHandle
 from cotrain.inference.contract import ContextLimitedEngine, Request
 from cotrain.rollout.event_loop import EngineEventLoop, gather
 
-PROMPT, ANSWER = 256, 16  # tokens; several blocks of a prefix cache
+PROMPT = 256  # tokens: several blocks of a prefix cache
+ANSWER = 16  # tokens
 ANSWERS = 4
-STRENGTH = 0.3  # of the change: standard deviations of each tensor
-MULTIPLE, SHARE, STAYS = 4.0, 1 / 200, 0.2  # see above
+STRENGTH = 0.3  # strength of the change, in standard deviations of each tensor
+
+# Thresholds of the comparison, explained at the top of this file.
+MULTIPLE = 4.0
+SHARE = 1 / 200
+STAYS = 0.2
+
 MODEL = "model."  # prefix of a learner's weights among its tensors
 Publish = Callable[[str, int], None]  # (policy, version): the engine has the learner's weights from here on
 Tensors = Mapping[str, torch.Tensor]
@@ -38,7 +44,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishCheck:
-    """What the test of one policy found, in nats a token."""
+    """The result of the test of one policy, in nats a token."""
 
     policy: str
     before: float  # g₀
@@ -49,12 +55,15 @@ class PublishCheck:
 def check_publishing(
     policies: Sequence[PolicyHandle], engines: Sequence[ContextLimitedEngine], publish: Publish
 ) -> list[PublishCheck]:
-    """``policies``: those of one engine; ``engines``: it, or its replicas, each of which is asked. What is found is
-    that of the worst replica. Raises ConfigError, one line, where weights do not arrive; the old ones are back in any
-    case but that of a lost process."""
-    for handle in (h for h in policies if h.changes):
-        publish(handle.name, handle.version)  # adapters have no weights there yet
-    starts = [[_check_start(handle, engine) for engine in engines] for handle in policies]
+    """``policies``: those of one engine; ``engines``: it, or its replicas, each of which is asked. The worst replica
+    counts. Raises ConfigError, one line, where weights do not arrive; the old ones are back in any case but that of a
+    lost process."""
+    for handle in policies:
+        if handle.changes:
+            publish(handle.name, handle.version)  # adapters have no weights there yet
+    starts = []
+    for handle in policies:
+        starts.append([_check_start(handle, engine) for engine in engines])
     checks = []
     for handle, per_engine in zip(policies, starts, strict=True):
         if handle.changes:
@@ -67,7 +76,7 @@ def check_publishing(
 
 
 def _check_start(handle: PolicyHandle, engine: ContextLimitedEngine) -> tuple[list[Completion], float]:
-    """What it says with the weights of the start, and how far that is from what the learner believes."""
+    """Its answers with the weights of the start, and their distance from the learner's log-probabilities."""
     prompt = _test_prompt(handle, engine.context(handle.name))
     completions = _sample_answers(handle, prompt, engine)
     before = _mean_distance(_engine_logprobs(completions), _learner_logprobs(handle, prompt, completions))
@@ -87,7 +96,9 @@ def _check_changed_weights(
     prompt = _test_prompt(handle, engines[0].context(handle.name))
     for engine in engines:
         _sample_answers(handle, prompt, engine)  # it may stay in a cache
-    state, old_tensors, version = handle.state(), handle.tensors(), handle.version
+    state = handle.state()
+    old_tensors = handle.tensors()
+    version = handle.version
     handle.load(state, perturb_weights(old_tensors, handle.name))
     try:
         publish(handle.name, version)
@@ -102,11 +113,11 @@ def _check_changed_weights(
     finally:
         handle.load(state, old_tensors)
         publish(handle.name, version)
+
     checks = []
     for engine, (old, before), (new, learner_logprobs, other_distances) in zip(engines, starts, perturbed, strict=True):
-        after, change = (
-            _mean_distance(x, learner_logprobs) for x in (_engine_logprobs(new), _learner_logprobs(handle, prompt, new))
-        )
+        after = _mean_distance(_engine_logprobs(new), learner_logprobs)
+        change = _mean_distance(_learner_logprobs(handle, prompt, new), learner_logprobs)
         most = MULTIPLE * before + SHARE * change
         for policy, distance in {handle: after, **other_distances}.items():
             if not distance <= most:
@@ -151,7 +162,7 @@ def _sample_answers(handle: PolicyHandle, prompt: tuple[int, ...], engine: Conte
 def _sample_each(
     handles: Sequence[PolicyHandle], prompt: tuple[int, ...], engine: ContextLimitedEngine
 ) -> list[list[Completion]]:
-    """What each says to the prompt, several times; all are asked at once."""
+    """Several answers of each to the prompt; all are asked at once."""
     requests = [
         Request(
             policy=handle.name,

@@ -121,7 +121,7 @@ class OpenEnvTasks:
         return {"kind": "openenv", "settings": settings}
 
     def grade_answer(self, task: Task, answer: str) -> Grade:
-        """What the server thinks of an answer; None, with its reason, wherever it does not say."""
+        """The server's reward for an answer; None, with a reason, wherever it gives none."""
         _, split, index = task.id.rsplit("/", 2)
         self.get(split, int(index))
         seed, prompt = self._prompts[split, int(index)]
@@ -139,6 +139,7 @@ class OpenEnvTasks:
             return Grade(value=None, reason="timeout")
         except Exception:  # noqa: BLE001  of the client, the network or the server: no verdict on the answer
             return Grade(value=None, reason="environment failed")
+
         if not math.isfinite(reward):
             return Grade(value=None, reason="reward not finite")
         return Grade(value=reward >= self._limits[1])

@@ -52,7 +52,9 @@ class GymTasks:
         if size is not None and size < 1:
             raise ConfigError(f"size must be at least 1 or None, not {size}")
         self.name = f"gym:{dataset}"
-        self._dataset, self._size, self._settings = dataset, size, dict(settings or {})
+        self._dataset = dataset
+        self._size = size
+        self._settings = dict(settings or {})
         self._blocks: dict[tuple[str, int], Any] = {}
         self._load_block("train", 0)
 
@@ -67,7 +69,8 @@ class GymTasks:
             item = items[offset + attempt * BLOCK]
             if split_of(item["question"]) == split:
                 task_id = f"{self.name}/{split}/{index}"
-                prompt, answer = item["question"], str(item["answer"])
+                prompt = item["question"]
+                answer = str(item["answer"])
                 return Task(id=task_id, prompt=prompt, gold=answer, solution=None, difficulty=0.0, grader=self)
         raise DataError(
             f"{self.name}: too few different questions for a {split!r} split; make them longer by its settings"
@@ -86,7 +89,8 @@ class GymTasks:
     def grade(self, task: Task, text: str) -> Grade:
         """Whether the answer that a text ends on equals the item's answer, as text or as a number."""
         assert task.gold is not None
-        gold, answer = task.gold.strip(), final_answer(text)
+        gold = task.gold.strip()
+        answer = final_answer(text)
         if answer is None or answer == gold:
             return Grade(value=answer is not None)
         number = read_answer(gold).value

@@ -128,7 +128,9 @@ def free_solution(text: str, answer: str, steps: str | None = None) -> Solution 
         if not body.strip():  # all but the answer is a thought
             body = without_tags(text[: len(body)])
     else:
-        raw_answer, body = answer_reader(answer)(spoken), spoken
+        raw_answer = answer_reader(answer)(spoken)
+        body = spoken
+
     said = _without_marks(raw_answer or "")
     if not said:
         return ParseFailure(reason="no answer")
@@ -207,31 +209,43 @@ def _phrase_answer(text: str) -> str | None:
 def _leading_answer(rest: str) -> str | None:
     """The answer that a text begins with: mathematics as it stands, of a sentence the number in it, else the words."""
     rest = re.sub(r"\Anot [^.\n]{1,60}? but (?:rather )?", "", rest)
-    if (lead := _LEAD.match(rest)) and lead.end() < len(rest.rstrip(" .\n")):
+    lead = _LEAD.match(rest)
+    if lead and lead.end() < len(rest.rstrip(" .\n")):
         rest = rest[lead.end() :].lstrip("*_")
+
     math = _MATH.match(rest)
-    line = rest[: rest.find("\n", math.end() if math else 0)] if "\n" in rest[math.end() if math else 0 :] else rest
-    if (boxed := last_boxed(line)) is not None:
+    math_end = math.end() if math else 0
+    line_end = rest.find("\n", math_end)
+    line = rest if line_end < 0 else rest[:line_end]
+    boxed = last_boxed(line)
+    if boxed is not None:
         return boxed
-    spans = list(_MATH.finditer(line[: (math.end() if math else 0) + LONGEST]))
+
+    spans = list(_MATH.finditer(line[: math_end + LONGEST]))
     if spans and (math or len(spans) == 1):
-        changed = "" if math else line[: spans[0].start()]
-        return (changed if _CHANGES.search(changed) else "") + _math_answer(line, spans)
-    clause = _SENTENCE_END.split(line[:LONGEST], maxsplit=1)[0].strip().rstrip("!,;: *_")
-    clause = clause if _GOES_ON.search(clause) else clause.rstrip(".!,;: ")
+        in_front = "" if math else line[: spans[0].start()]
+        changes = in_front if _CHANGES.search(in_front) else ""  # words that change what the mathematics says
+        return changes + _math_answer(line, spans)
+
+    clause, *_ = _SENTENCE_END.split(line[:LONGEST], maxsplit=1)
+    clause = clause.strip().rstrip("!,;: *_")
+    if not _GOES_ON.search(clause):
+        clause = clause.rstrip(".!,;: ")
     return _sentence_answer(clause) if clause else None
 
 
 def _math_answer(line: str, spans: Sequence[re.Match[str]]) -> str:
     """The mathematics that stands first, with what it is joined to by "and", "or" or a comma, and with a word such as
     million behind it."""
-    answer, end = "", spans[0].start()
+    answer = ""
+    end = spans[0].start()
     for span in spans:
         between = line[end : span.start()]
         if answer and not re.fullmatch(_AND, between):
             break
         inside = " ".join(without_alignment(next(group for group in span.groups() if group is not None)).split())
-        answer, end = answer + (between if answer else "") + inside.rstrip(".,;"), span.end()
+        answer = answer + (between if answer else "") + inside.rstrip(".,;")
+        end = span.end()
     scale = re.match(rf"\s?{_SCALE}", line[end:], re.I)
     return answer + (scale[0] if scale else "")
 
@@ -257,6 +271,7 @@ def _sentence_answer(sentence: str) -> str:
         if number and re.fullmatch(r"[\s\w,.!°'()-]*", rest) and not re.match(r"\w|\s[+*/^-]", rest) and not several:
             return number[0]
         return sentence
+
     if sentence.startswith("not ") or "otherwise" in sentence:
         return sentence
     short = _REASON.split(sentence, maxsplit=1)[0]
@@ -324,7 +339,8 @@ def last_boxed(text: str) -> str | None:
         return None
     boxes = list(_BOX.finditer(text, first.start()))
     starts = {box.end() - 1: box.start() for box in boxes if box[1]}
-    open_braces, ends = list[int](), dict[int, int]()
+    open_braces = list[int]()
+    ends = dict[int, int]()
     for mark in _BRACE.finditer(text, first.start()):
         if mark[0] == "{":
             open_braces.append(mark.start())
@@ -332,6 +348,7 @@ def last_boxed(text: str) -> str | None:
             start = open_braces.pop()
             if start in starts and _VISIBLE.search(text, start + 1, mark.start()):
                 ends[start] = mark.start()
+
     if not ends:
         return next((box[2] for box in reversed(boxes) if box[2]), None)
     joined = [max(ends)]
@@ -369,7 +386,8 @@ def write_answer(answer: str, form: str) -> str:
 
 def write_own(steps: Sequence[str], answer: str, form: str, cut: str | None) -> str:
     """The text of a solution in words; ``free_solution`` reads its answer back, and its steps, which are lines."""
-    lines = [line for step in steps if (line := " ".join(step.split()))]
+    one_line_each = (" ".join(step.split()) for step in steps)
+    lines = [line for line in one_line_each if line]
     return f"{write_steps(lines, cut or LINES)}\n{write_answer(answer, form)}".strip()
 
 

@@ -43,9 +43,12 @@ from cotrain.formats.role_replies import Review, write_review
 from cotrain.formats.solutions import TAGS, _clip_score, without_thought
 from cotrain.formats.verdicts import Verdict, is_negated
 
-WORDS, BOXED, FIRST_WRONG = "words", "boxed", "first-wrong"
+WORDS = "words"
+BOXED = "boxed"
+FIRST_WRONG = "first-wrong"
 FORMS = (TAGS, WORDS, BOXED, FIRST_WRONG)
-STEP_GROUP, NUMBER_GROUP = "step", "number"  # of a pattern: the verdict on a step, and which step it is
+STEP_GROUP = "step"  # the group of a pattern that is the verdict on a step
+NUMBER_GROUP = "number"  # the group that is the number of the step
 GAP = "…"  # stands for a word that was left out
 REACH = 120  # characters before a verdict word in which its mark may stand
 MOST = 400  # verdict words of a text that are looked at one by one; beyond that all are left out
@@ -101,7 +104,8 @@ _LEAD = (  # what may stand between "Step 1" and its verdict
     rf"{_OPEN}{{0,4}}{_BOX}{_NOT}"
 )
 _HEAD = re.compile(rf"{_LEAD}(?P<word>{_ALL}){_ONE}{_ENDS}", re.IGNORECASE)
-_YES_MARKS, _NO_MARKS = "✓✔✅☑", "✗✘❌❎"
+_YES_MARKS = "✓✔✅☑"
+_NO_MARKS = "✗✘❌❎"
 _TO_THE_END = rf"{_CLOSE}{{0,8}}[.!;,|]{{0,2}}{_CLOSE}{{0,4}}(?:[{_YES_MARKS}{_NO_MARKS}]\ufe0f?)?\s{{0,8}}\Z"
 _TAIL = re.compile(
     rf"(?:\A|{_ARROW}|[.!?:：;,\n–—=>-]|\bis|\bwas)[ \t]{{0,3}}{_OPEN}{{0,4}}{_BOX}{_NOT}(?P<word>incorrect|correct)"
@@ -167,11 +171,17 @@ def free_review(text: str, form: str, count: int | None) -> Review | Verdict | P
 
 
 def verdict_of(word: str) -> bool | None:
-    """What a verdict alone says, whatever stands around it; None for another text."""
+    """The verdict that a text consists of, with any marks around it; None for another text."""
     plain = word.strip("*_#`\"'[](){}$ \t\n.,;:!").removeprefix("\\text{").casefold()
-    negated = plain.startswith("not ")
     meaning = _SAYS.get(plain.removeprefix("not ").strip())
-    return meaning if meaning is None or not negated else (False if meaning else None)
+    if plain.startswith("not "):
+        return _negated(meaning)
+    return meaning
+
+
+def _negated(meaning: bool | None) -> bool | None:
+    """ "not right" is wrong; "not wrong" may be anything."""
+    return False if meaning else None
 
 
 def write_free_review(form: str, verdicts: Sequence[bool], final: bool) -> str | None:
@@ -181,11 +191,13 @@ def write_free_review(form: str, verdicts: Sequence[bool], final: bool) -> str |
     if form == TAGS:
         return write_review([""] * len(verdicts), verdicts, final)
     if form == WORDS:
-        lines = [f"Step {k}: → {'Correct' if ok else 'Incorrect'}" for k, ok in enumerate(verdicts, 1)]
-        return "\n".join([*lines, f"Overall: {'Correct' if final else 'Incorrect'}"])
+        words = ["Correct" if ok else "Incorrect" for ok in (*verdicts, final)]
+        lines = [f"Step {k}: → {word}" for k, word in enumerate(words[:-1], 1)]
+        return "\n".join([*lines, f"Overall: {words[-1]}"])
     if form == BOXED:
-        lines = [f"Step {k}: \\boxed{{{'Yes' if ok else 'No'}}}" for k, ok in enumerate(verdicts, 1)]
-        return "\n".join([*lines, f"Answer: \\boxed{{{'Yes' if final else 'No'}}}"])
+        words = ["Yes" if ok else "No" for ok in (*verdicts, final)]
+        lines = [f"Step {k}: \\boxed{{{word}}}" for k, word in enumerate(words[:-1], 1)]
+        return "\n".join([*lines, f"Answer: \\boxed{{{words[-1]}}}"])
     if form == FIRST_WRONG:
         first = sum(verdicts)  # where the right ones stand in front
         if final != all(verdicts) or not all(verdicts[:first]):
@@ -235,6 +247,7 @@ def _read_words(text: str, count: int | None) -> Review | Verdict | ParseFailure
         if count is None:
             return _answer_verdict(span, meaning)
         return _make_review([bool(step.verdict) for step in steps], meaning, span)
+
     no_steps = bool(count) and not steps
     bad_steps = not (counted and in_order and all_said)
     return _verdict_failure(reason, (meaning is None) + no_steps + bad_steps)
@@ -261,6 +274,7 @@ def _steps_of(text: str, ends: Sequence[re.Match[str]]) -> list[_StepLine]:
         goes_on = int(match["k"]) == (int(marks[-1]["k"]) if marks else 0) + 1
         if goes_on or _heads_a_step(match):
             marks.append(match)
+
     edges = [*(mark.start() for mark in marks[1:]), stop]
     steps = list[_StepLine]()
     for mark, end in zip(marks, edges, strict=False):
@@ -338,7 +352,12 @@ def _number_in(match: re.Match[str]) -> int | None:
 
 
 def _read_boxed(text: str, boxes: Sequence[re.Match[str]], count: int | None) -> Review | Verdict | ParseFailure:
-    verdict_boxes = [(match, said) for match in boxes if (said := verdict_of(match[1])) is not None]
+    verdict_boxes = []
+    for match in boxes:
+        verdict = verdict_of(match[1])
+        if verdict is not None:
+            verdict_boxes.append((match, verdict))
+
     if not verdict_boxes:
         return _verdict_failure("bad final verdict" if boxes else "no final verdict", 2 if count else 1)
     last, final = verdict_boxes[-1]
@@ -374,17 +393,21 @@ def _has_more(text: str, at: int) -> bool:
 
 
 def _word_meaning(match: re.Match[str]) -> bool | None:
-    """What the word that a reader found says; None for "not wrong", for one that is taken back ("correct, but") or
+    """The verdict of a word that a reader found; None for "not wrong", for one that is taken back ("correct, but") or
     belongs to the next ("no errors"), and for one with a letter that is only like i."""
-    word, behind = match["word"].casefold(), match.end("word")
+    word = match["word"].casefold()
+    behind = match.end("word")
     if word in ("no", "right") and _ADJECTIVE.match(match.string, behind):
         return None
     meaning = _SAYS.get(word)
-    meaning = meaning if not match["neg"] else (False if meaning else None)
+    if match["neg"]:
+        meaning = _negated(meaning)
     opposite = _NO_MARKS if meaning else _YES_MARKS
     if any(mark in match.string[behind : behind + 8].partition("\n")[0] for mark in opposite):
         return None  # Correct ✗
-    return None if meaning and _TAKEN_BACK.match(match.string, behind) else meaning
+    if meaning and _TAKEN_BACK.match(match.string, behind):
+        return None
+    return meaning
 
 
 def _answer_verdict(span: Span, meaning: bool | None = None) -> Verdict:

@@ -50,11 +50,17 @@ class BadRequest(UserError, ValueError):
 
     def __init__(self, message: str, param: str | None = None, *, status: int = 400, code: str | None = None) -> None:
         super().__init__(message)
-        self.param, self.status, self.code = param, status, code
+        self.param = param
+        self.status = status
+        self.code = code
 
 
 def error_json(message: str, *, status: int, param: str | None = None, code: str | None = None) -> dict[str, Any]:
-    kind = "server_error" if status >= 500 else "rate_limit_error" if status == 429 else "invalid_request_error"
+    kind = "invalid_request_error"
+    if status == 429:
+        kind = "rate_limit_error"
+    elif status >= 500:
+        kind = "server_error"
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
@@ -116,7 +122,8 @@ def decode_body(body: bytes, known: Sequence[str]) -> dict[str, Any]:
 def read_chat(body: bytes, *, tools: bool = False) -> RequestParams:
     """``tools``: of a server that takes them."""
     fields = decode_body(body, (*CHAT, "tools") if tools else CHAT)
-    wanted, top = boolean_field(fields, "logprobs"), integer_field(fields, "top_logprobs", 0, MAX_TOP)
+    wanted = boolean_field(fields, "logprobs")
+    top = integer_field(fields, "top_logprobs", 0, MAX_TOP)
     if top is not None and not wanted:
         raise BadRequest("top_logprobs is given without logprobs; set logprobs to true", "top_logprobs")
     limit = integer_field(fields, "max_completion_tokens", 1, 2**31)
@@ -137,7 +144,8 @@ def read_chat(body: bytes, *, tools: bool = False) -> RequestParams:
     chat_messages = [_read_message(message, f"messages[{i}]", tools) for i, message in enumerate(messages)]
     if chat_messages[-1].role == "assistant":
         raise BadRequest("the last message is the assistant's; expected one that it can answer", "messages")
-    functions, calls = _read_tools(fields.get("tools", [])), fields.get("tool_choice") != "none"
+    functions = _read_tools(fields.get("tools", []))
+    calls = fields.get("tool_choice") != "none"
     if functions and fields.get("parallel_tool_calls") is False:
         raise BadRequest("parallel_tool_calls is false: not implemented; leave it out", "parallel_tool_calls")
     return replace(params, messages=tuple(chat_messages), tools=functions, calls=calls)
@@ -154,8 +162,10 @@ def read_completions(body: bytes) -> tuple[RequestParams, list[str | tuple[int, 
             raise BadRequest("return_token_ids does not go with stream; leave out one of them", "return_token_ids")
         params = replace(params, ids=True)
     prompt = fields.get("prompt")
-    many = isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
-    prompts = [_read_prompt(one) for one in (prompt if many else [prompt])]  # type: ignore[union-attr]
+    entries = [prompt]
+    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):  # several; one may be a list of ids
+        entries = prompt
+    prompts = [_read_prompt(entry) for entry in entries]
     if len(prompts) * params.n > MAX_CHOICES:
         raise BadRequest(f"{len(prompts)} prompts times n {params.n} are more than {MAX_CHOICES} choices", "prompt")
     return params, prompts
@@ -202,13 +212,15 @@ def number_field(found: Mapping[str, Any], name: str, least: float, most: float)
 def _read_params(
     fields: Mapping[str, Any], top: int | None, max_tokens: int | None, echo: bool = False
 ) -> RequestParams:
-    model, stop = text_field(fields, "model"), fields.get("stop", [])
+    model = text_field(fields, "model")
+    stop = fields.get("stop", [])
     if model is None:
         raise BadRequest("model is missing; GET /v1/models lists those there are", "model")
     stops = [stop] if isinstance(stop, str) else stop
     if not isinstance(stops, list) or len(stops) > MAX_STOPS or not all(isinstance(s, str) and s for s in stops):
         raise BadRequest(f"stop is {_short_value(stop)}; expected at most {MAX_STOPS} strings, none empty", "stop")
-    top_p, stream = number_field(fields, "top_p", 0.0, 1.0), boolean_field(fields, "stream")
+    top_p = number_field(fields, "top_p", 0.0, 1.0)
+    stream = boolean_field(fields, "stream")
     if top_p == 0.0:
         raise BadRequest("top_p is 0; expected a number above 0, or temperature 0 for greedy tokens", "top_p")
     if stream and (top is not None or echo):
@@ -270,7 +282,9 @@ UNREAD = ("tool_calls", "function_call", "audio")  # what a message says beside 
 
 def _read_message(message: Any, where: str, tools: bool) -> Message:
     role = message.get("role") if isinstance(message, dict) else None
-    roles = ("system", "developer", "user", "assistant", *(["tool"] if tools else []))
+    roles = ["system", "developer", "user", "assistant"]
+    if tools:
+        roles.append("tool")
     if role not in roles:
         raise BadRequest(f"{where}: role is {_short_value(role)}; expected one of {', '.join(roles)}", "messages")
     calls = message.get("tool_calls") if tools and role == "assistant" else None

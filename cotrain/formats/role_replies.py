@@ -32,7 +32,10 @@ from cotrain.formats.solutions import (
     without_thought,
 )
 
-_END, _FINAL, _OPEN, _CLOSE = "</answer>", "<final>", "<search>", "</search>"
+_END = "</answer>"
+_FINAL = "<final>"
+_OPEN = "<search>"
+_CLOSE = "</search>"
 FOUND = re.compile(r"<found>[^<]*</found>")  # what a policy says that a search found
 _SEARCHED = re.compile(rf"<search>[^<]*</search>|{FOUND.pattern}")
 _VERDICTS = {"CORRECT": True, "INCORRECT": False}
@@ -52,7 +55,8 @@ def step_verdicts(text: str, count: int) -> Review | ParseFailure:
     if len(text) > MAX_CHARS:
         return ParseFailure(reason="too long")
     scan = _scan_blocks(text, ("step", "final"))
-    blocks, finals = scan.blocks_named("step"), scan.blocks_named("final")
+    blocks = scan.blocks_named("step")
+    finals = scan.blocks_named("final")
     verdicts = [_last_verdict(block.text) for block in blocks]
     final = _whole_verdict(finals[0].text) if len(finals) == 1 else None
     early = bool(finals and blocks and finals[0].start < blocks[-1].end)

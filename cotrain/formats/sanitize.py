@@ -68,7 +68,8 @@ def guard_fields(
 
     A template without lines of its own around its fields, for a role without verdict words, gets them as they are.
     """
-    marked, labels = f"{{{NONCE}}}" in template, labels_of(template)
+    marked = f"{{{NONCE}}}" in template
+    labels = labels_of(template)
     if not (labels or words):
         return dict(fields)
 
@@ -83,7 +84,11 @@ def guard_fields(
         text = break_tags(text if review else without_stray(text), _REVIEW if review else _OWN)
         return quote_labels(text, labels)
 
-    return {n: make_safe(n, v) if n in OTHERS_FIELDS and isinstance(v, str) else v for n, v in fields.items()}
+    safe = dict(fields)
+    for name, value in fields.items():
+        if name in OTHERS_FIELDS and isinstance(value, str):
+            safe[name] = make_safe(name, value)
+    return safe
 
 
 @lru_cache(maxsize=256)  # a run has few templates, and asks at every prompt
@@ -160,7 +165,8 @@ def _replace_seen(
     """The text with ``change`` of each match as it is seen, given (seen, start, end) and returning (start,
     replacement); matches that stand in the text as one of ``kept`` stay."""
     seen, places = seen_text(text)
-    edits, done = [], 0
+    edits = []
+    done = 0
     for match in pattern.finditer(seen):
         start, new = change(seen, *match.span())
         a, b = places[max(start, done)], places[match.end() - 1] + 1
@@ -172,7 +178,8 @@ def _replace_seen(
 
 def _apply_edits(text: str, edits: Sequence[tuple[int, int, str]]) -> str:
     """The text with ``new`` in the place of text[start:end], for (start, end, new) in order."""
-    parts, at = [], 0
+    parts = []
+    at = 0
     for start, end, new in edits:
         parts += [text[at:start], new]
         at = end

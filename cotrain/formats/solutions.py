@@ -30,7 +30,8 @@ UNFINISHED = "unclosed think"  # reason of a text that ends inside of a thought
 
 TAGS = "tags"  # the form of solutions and reviews that is read here
 VERDICT_WORDS = ("CORRECT", "INCORRECT")
-THOUGHT, THOUGHT_ENDS = "<think>", "</think>"
+THOUGHT = "<think>"
+THOUGHT_ENDS = "</think>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +96,8 @@ def tagged_solution(text: str) -> Solution | ParseFailure:
         return ParseFailure(reason="too long")
     if (spoken := behind_thoughts(text)) is None:
         return scored_failure(UNFINISHED, missing=1)
-    readable, thought = text, len(text) - len(spoken)
+    readable = text
+    thought = len(text) - len(spoken)
     if thought and "<step>" in spoken:
         readable = "." + " " * (thought - 1) + spoken
     elif thought:
@@ -110,7 +112,8 @@ def tagged_solution(text: str) -> Solution | ParseFailure:
 
 def _tagged_solution(text: str) -> Solution | ParseFailure:
     scan = _scan_blocks(text, ("step", "answer", "final"))
-    steps, answers = scan.blocks_named("step"), [a for a in scan.blocks_named("answer") if a.text.strip()]
+    steps = scan.blocks_named("step")
+    answers = [a for a in scan.blocks_named("answer") if a.text.strip()]
     score = _clip_score(
         1.0 - 0.8 * (len(answers) != 1) - 0.8 * (not steps) - 0.4 * (scan.stray or scan.broken is not None)
     )
@@ -138,9 +141,14 @@ def blocks_of(text: str, name: str) -> tuple[Span, ...]:
 
 def _last_block(text: str, name: str) -> str | None:
     """The inside of the last complete ``<name>…</name>``, stripped."""
-    if (end := text.rfind(f"</{name}>")) < 0 or (start := text.rfind(f"<{name}>", 0, end)) < 0:
+    opening = f"<{name}>"
+    end = text.rfind(f"</{name}>")
+    if end < 0:
         return None
-    return text[start + len(f"<{name}>") : end].strip()
+    start = text.rfind(opening, 0, end)
+    if start < 0:
+        return None
+    return text[start + len(opening) : end].strip()
 
 
 # -- thoughts
@@ -161,7 +169,8 @@ def without_thought(text: str) -> str | ParseFailure:
     """
     if len(text) > MAX_CHARS:
         return ParseFailure(reason="too long")
-    end, others = text.find(THOUGHT_ENDS), end_of_other_thoughts(text)
+    end = text.find(THOUGHT_ENDS)
+    others = end_of_other_thoughts(text)
     if end < 0 and THOUGHT in text:
         return scored_failure(UNFINISHED, missing=1)
     if end < 0:
@@ -221,9 +230,11 @@ def _scan_blocks(text: str, names: Sequence[str]) -> _BlockScan:
             blocks.append((name, Span(start=since, end=at, text=text[since:at])))
         else:
             broken = broken or f"unclosed {inside}"
+
         inside = name if opens else None
         at += len(tag)
         since = at
+
     if inside is not None:
         broken = broken or f"unclosed {inside}"
     else:

@@ -24,7 +24,8 @@ from cotrain.core.errors import UnknownName
 from cotrain.core.types import Span
 from cotrain.formats.solutions import blocks_of
 
-LINES, NUMBERED = "lines", "numbered"
+LINES = "lines"
+NUMBERED = "numbered"
 STEPS_AS = ("tags", LINES, NUMBERED, "sentences", "paragraphs")
 CLEAR = 0.75  # share of the texts that a way must cut
 _NUMBER = re.compile(
@@ -32,7 +33,8 @@ _NUMBER = re.compile(
     r"(?P<bold>[*_: \t]*)",
     re.IGNORECASE | re.MULTILINE,
 )
-_LINE, _BLANK = re.compile("\n"), re.compile(r"\n[ \t\r]*\n")
+_LINE = re.compile("\n")
+_BLANK = re.compile(r"\n[ \t\r]*\n")
 _END = re.compile(r"(?<=[.!?])[\"')\]*_]*[ \t]+(?=[\"'(\[*_\\$]*[^\W_a-z])")
 _SHORT = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|St|No|vs|etc|approx|Eq|eq|Fig|e\.g|i\.e|cf)\.$")
 _ITEM = re.compile(r"\W*\d{1,3}\.")  # the number of a list
@@ -56,12 +58,14 @@ def steps_in(text: str, kind: str) -> tuple[Span, ...]:
     elif kind == NUMBERED:
         ranges = _cut_numbered(text)
     else:
-        ranges = [
-            (start + a, start + b)
-            for start, end in _cut_at(text, _LINE)
-            for a, b in _stretches_between(text[start:end], _sentence_ends(text[start:end]))
-        ]
-    return tuple(span for a, b in ranges if (span := _trim_span(text, a, b)) is not None)
+        ranges = []
+        for line_start, line_end in _cut_at(text, _LINE):
+            line = text[line_start:line_end]
+            for start, end in _stretches_between(line, _sentence_ends(line)):
+                ranges.append((line_start + start, line_start + end))
+
+    spans = [_trim_span(text, start, end) for start, end in ranges]
+    return tuple(span for span in spans if span is not None)
 
 
 def write_steps(steps: Sequence[str], kind: str) -> str:
@@ -70,7 +74,9 @@ def write_steps(steps: Sequence[str], kind: str) -> str:
         return "\n\n".join(steps)
     if kind == NUMBERED:
         return "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))
-    return "\n".join(f"<step>{step}</step>" if kind == "tags" else step for step in steps)
+    if kind == "tags":
+        return "\n".join(f"<step>{step}</step>" for step in steps)
+    return "\n".join(steps)
 
 
 def steps_kind_of(texts: Sequence[str]) -> str:
@@ -93,7 +99,8 @@ def steps_kind_of(texts: Sequence[str]) -> str:
 def _cut_numbered(text: str) -> list[tuple[int, int]]:
     """From each number that continues the count to the next one; numbers alone and "Step" are counted apart, and the
     way that the first one has holds for all."""
-    marks, way = list[re.Match[str]](), None
+    marks = list[re.Match[str]]()
+    way = None
     for match in _NUMBER.finditer(text):
         if way is None or match[way]:
             candidate_way = way or ("bare" if match["bare"] else "said")

@@ -185,7 +185,8 @@ def closing_block(text: str, name: str) -> Span | ParseFailure:
 
 def trim_span(span: Span) -> Span:
     """The span without white space at its ends."""
-    start, word = span.start + len(span.text) - len(span.text.lstrip()), span.text.strip()
+    start = span.start + len(span.text) - len(span.text.lstrip())
+    word = span.text.strip()
     return Span(start=start, end=start + len(word), text=word)
 
 

@@ -81,6 +81,7 @@ class AnswerProgram:
         except BaseException as error:  # noqa: BLE001  whatever the program does is its verdict
             self._channel.send({"raises": encode_exception(error)})
             return
+
         while True:
             self._channel.send(self.perform_request(self._channel.receive()))
 
@@ -90,18 +91,26 @@ class AnswerProgram:
             if request["do"] == "names":
                 defined = {name: self._names[name] for name in request["with"] if name in self._names}
                 return {"gives": {name: self._values.write_value(value) for name, value in defined.items()}}
-            arguments = [self._values.read_value(value) for value in request["with"]]
+
+            before = request["with"]
+            arguments = [self._values.read_value(value) for value in before]
             keyword_arguments = {name: self._values.read_value(value) for name, value in request["names"].items()}
-            result = self._values.write_value(DO[request["do"]](*arguments, **keyword_arguments))
-            after = [self._values.write_value(a) if type(a) in CHANGING else None for a in arguments]
+            operation = DO[request["do"]]
+            answer = {"gives": self._values.write_value(operation(*arguments, **keyword_arguments))}
+
+            changed = {}
+            for i, argument in enumerate(arguments):
+                if type(argument) in CHANGING:
+                    after = self._values.write_value(argument)
+                    if after not in (None, before[i]):
+                        changed[i] = after
         except ChannelClosed:
             raise
         except BaseException as error:  # noqa: BLE001  whatever the program does is its verdict
             return {"raises": encode_exception(error)}
-        changed = {
-            i: now for i, (now, was) in enumerate(zip(after, request["with"], strict=True)) if now not in (None, was)
-        }
-        return {"gives": result, "changed": changed} if changed else {"gives": result}
+        if changed:
+            answer["changed"] = changed
+        return answer
 
     def _stand_in(self, number: int) -> Callable[..., Any]:
         """A function of the tests, called where it is."""

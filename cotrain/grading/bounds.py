@@ -59,7 +59,9 @@ def _are_apart(gold: Any, answer: Any, part: float = 0.0) -> bool:
         or isinstance(answer, Symbol)
     ):
         return False
-    precision, iv.prec = iv.prec, PRECISION
+
+    precision = iv.prec
+    iv.prec = PRECISION
     try:
         for scale in SCALES:
             reading = _IntervalReader(scale)
@@ -82,7 +84,8 @@ class _IntervalReader:
     """Intervals of expressions; None where there is none."""
 
     def __init__(self, scale: float) -> None:
-        self._scale, self.symbols = scale, False  # whether there were any
+        self._scale = scale
+        self.symbols = False  # True once there was a symbol
 
     def interval_of(self, node: Any) -> Any:
         if node.is_Integer:
@@ -147,7 +150,7 @@ def _bounded_argument(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _hyperbolic(function: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
-    """Of e^x and e^-x."""
+    """The intervals of e^x and e^-x."""
 
     def on_interval(value: Any) -> Any:
         up = _exp(value)
@@ -171,12 +174,15 @@ def _factorial(value: Any) -> Any:
         return None
     if n <= EXACT:
         return iv.mpf(math.factorial(n))
-    below, above = iv.mpf(1) / (12 * n + 1), iv.mpf(1) / (12 * n)  # Robbins 1955: Stirling's formula with bounds
+    # Stirling's formula with bounds (Robbins 1955).
+    below = iv.mpf(1) / (12 * n + 1)
+    above = iv.mpf(1) / (12 * n)
     return iv.sqrt(2 * iv.pi * n) * iv.exp(n * (iv.log(n) - 1) + iv.mpf([below.a, above.b]))
 
 
 def _binomial(n: Any, k: Any) -> Any:
-    top, chosen = _as_integer(n), _as_integer(k)
+    top = _as_integer(n)
+    chosen = _as_integer(k)
     if top is None or chosen is None or not 0 <= chosen <= top:
         return None
     parts = [_factorial(iv.mpf(part)) for part in (top, chosen, top - chosen)]

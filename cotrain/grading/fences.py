@@ -60,6 +60,7 @@ def program_of(text: str, entry: str = "") -> str | None:
     elif fenced and entry and not any(defines_name(block, entry) for block in blocks):
         before = reply[: fenced[0][0]].strip("\n")
         blocks = [before] if defines_name(before, entry) and is_python(before) else blocks
+
     blocks = [_dedent_block(block, entry) for block in blocks if block.strip()]
     defining = [block for block in blocks if defines_name(block, entry)]
     sound = [block for block in defining if is_python(block)]
@@ -96,13 +97,17 @@ def _fenced_blocks(text: str, depth: int = 0) -> tuple[list[str], list[tuple[int
     line_starts = [0, *accumulate(len(line) + 1 for line in lines)]
     closing = [i for i, line in enumerate(lines) if _CLOSING.fullmatch(line)]
     talking = [i for i, line in enumerate(lines) if _TALKING.fullmatch(line)]
-    blocks, fenced, position = list[str](), list[tuple[int, int]](), 0
+    blocks = list[str]()
+    fenced = list[tuple[int, int]]()
+    position = 0
     while position < len(lines):
         opening = _OPENING.fullmatch(lines[position]) if len(lines[position]) <= LONGEST else None
-        start, position = position, position + 1
+        start = position
+        position = position + 1
         if opening is None:
             continue
-        fence, width = opening["fence"] or opening["late"], len(opening["indent"]) + len(opening["marker"] or "")
+        fence = opening["fence"] or opening["late"]
+        width = len(opening["indent"]) + len(opening["marker"] or "")
         near = closing[(at := bisect_left(closing, position)) : at + NEAR]
         endings = (i for i in near if _closes_fence(lines[i], fence, width))
         ends = list(islice(endings, ENDINGS))
@@ -148,6 +153,10 @@ def _without_fences(text: str) -> str:
 
 
 def _tag_places(text: str, tag: str, fenced: Sequence[tuple[int, int]]) -> list[int]:
-    """Where a tag stands outside of blocks, in order."""
+    """The places of a tag outside of blocks, in order."""
+
+    def is_fenced(place: int) -> bool:
+        return any(start <= place < end for start, end in fenced)
+
     places = [found.start() for found in re.finditer(re.escape(tag), text)]
-    return [at for at in places if not any(start <= at < end for start, end in fenced)]
+    return [place for place in places if not is_fenced(place)]

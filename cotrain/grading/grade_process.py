@@ -28,7 +28,8 @@ MATHEMATICS = "cotrain.grading.mathematics:load_mathematics"
 GRACE_S = 2.0  # after all patience, for a worker to say that it is at an end
 DIED = "grader died"
 MOST_LINE = 1 << 24  # bytes of a reply; a process that says more at once is ended
-UNREAD, LOOK_S = 64, 0.5  # replies that may wait to be read, and seconds between looks at whether anybody will
+UNREAD = 64  # replies that may wait to be read
+LOOK_S = 0.5  # seconds between looks at whether anybody will read them
 START_S = 120.0  # a worker that has not loaded by then is given up
 
 # nothing else of it, such as keys, is passed on
@@ -66,7 +67,8 @@ class LineProcess:
             start_new_session=True,
         )
         assert process.stdin is not None and process.stdout is not None
-        self._process, self._requests = process, process.stdin
+        self._process = process
+        self._requests = process.stdin
         self.replies: queue.Queue[bytes | None] = queue.Queue(UNREAD)  # None: no more lines, or one too long
         ended = threading.Event()
         threading.Thread(target=_forward_lines, args=(process.stdout, self.replies, ended), daemon=True).start()

@@ -45,7 +45,8 @@ LEAST_PATIENCE_S = 20.0  # seconds by the clock, at least, for what never sleeps
 ENOUGH = 512  # comparisons that are learned from, in all
 LESSON_S = 0.03, 1.0  # CPU time: what took less taught little, what took longer is not done again
 GOLD_S = 5.0  # CPU time for reading a gold answer
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 STRAYS_S = 2.0  # to end what an answer's program started; then the whole process gives up
 
 
@@ -68,6 +69,7 @@ def main(memory_bytes: int, loader: str, *argument: str) -> None:
     except ImportError as error:
         _send_reply(replies, {"ready": False, "error": str(error)})
         return
+
     tempfile.gettempdir()  # found by writing a file, which is not possible any more after this
     _set_soft_limit("AS", memory_bytes)
     _set_soft_limit("FSIZE", 0)
@@ -95,6 +97,7 @@ def main(memory_bytes: int, loader: str, *argument: str) -> None:
             and LESSON_S[0] < reply["spent_s"] < LESSON_S[1]
         ):
             lessons.append((request["gold"], request["answer"]))
+
         if failed:
             fork.kill()
             fork = None
@@ -102,13 +105,15 @@ def main(memory_bytes: int, loader: str, *argument: str) -> None:
         while failed and lessons:
             judging.judge(*lessons.popleft())
             learned += 1
+
     if fork is not None:
         fork.kill()
 
 
 def _grade_line(judging: Judging, line: str) -> dict[str, Any]:
     request = json.loads(line)
-    gold, began = request["gold"], time.process_time()
+    gold = request["gold"]
+    began = time.process_time()
     if judging.read is not None:
         _die_after(GOLD_S)
         judging.read(gold)
@@ -144,9 +149,12 @@ class _Fork:
                         _send_reply(replies, _grade_line(judging, line))
             finally:
                 os._exit(0)
+
         os.close(requests)
         os.close(say)
-        self._ask, self._said, self._least_patience_s = ask, said, judging.least_patience_s
+        self._ask = ask
+        self._said = said
+        self._least_patience_s = judging.least_patience_s
         self._status: int | None = None  # once it has ended
 
     def request_reply(self, line: str, deadline_s: float) -> dict[str, Any] | str:
@@ -156,6 +164,7 @@ class _Fork:
                 requests.write(line)
         except OSError:
             return "grader died"
+
         if not select.select([self._said], [], [], max(PATIENCE * deadline_s, self._least_patience_s))[0]:
             return "timeout"
         if raw_reply := os.read(self._said, 1 << 16):  # one short line
@@ -164,6 +173,7 @@ class _Fork:
                 if isinstance(reply, dict):
                     return reply
             return "grader died"
+
         for _ in range(20):  # it has ended, or closed its files and goes on
             ended_pid, status = os.waitpid(self.pid, os.WNOHANG)
             if ended_pid:

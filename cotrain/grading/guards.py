@@ -31,7 +31,7 @@ class TooLarge(BaseException):
 
 
 def _power_too_large(base: Any, exponent: Any) -> bool:
-    """Of a rational base and a rational exponent."""
+    """Whether a power with a rational base and a rational exponent is too large."""
     if not exponent.is_Rational or max(abs(base.p), base.q) < 2:
         return False
     return abs(exponent.p) * math.log10(max(abs(base.p), base.q)) > POWER * exponent.q
@@ -49,17 +49,17 @@ def _binomial_too_large(n: Any, k: Any) -> bool:
 
 
 def _too_many_factors(first: Any, count: Any) -> bool:
-    """Of a rising or falling factorial."""
+    """Whether a rising or falling factorial has too many factors."""
     return _is_integer(count) and abs(int(count)) > (FACTORIAL if _is_integer(first) else FEW)
 
 
 def _expansion_too_large(variables: Any, power: Any) -> bool:
-    """Of the coefficients of a sum of so many terms to a power: there are C(n + m − 1, m − 1)."""
+    """Whether a sum of m terms to the power n has too many coefficients: there are C(n + m − 1, m − 1)."""
     return int(power) > EXPANDED or math.comb(int(power) + int(variables) - 1, int(variables) - 1) > EXPANDED
 
 
 def _symbolic_determinant(matrix: Any, *_: Any, **__: Any) -> bool:
-    """Of a determinant: expanded, it has n! products."""
+    """Whether a symbolic determinant is too large: expanded, it has n! products."""
     return int(matrix.rows) > 5 and bool(matrix.free_symbols)
 
 
@@ -69,7 +69,7 @@ def _too_many_terms(*arguments: Any) -> bool:
 
 
 def _series_too_long(_: int, terms: int, *__: Any) -> bool:
-    """Of a series for e or π, which has a term for at most eleven bits (e) or 47 (π)."""
+    """Whether a series for e or π is too long. It has a term for at most eleven bits (e) or 47 (π)."""
     return terms > BITS / 8
 
 
@@ -81,7 +81,8 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, int) or getattr(value, "is_Integer", False) is True
 
 
-_FACTORIALS, _NUMBERS = "sympy.functions.combinatorial.factorials", "sympy.functions.combinatorial.numbers"
+_FACTORIALS = "sympy.functions.combinatorial.factorials"
+_NUMBERS = "sympy.functions.combinatorial.numbers"
 
 # Where: module, class or "", function; whether its arguments (without a class) are too large.
 _LIMITS: tuple[tuple[str, str, str, Callable[..., bool]], ...] = (

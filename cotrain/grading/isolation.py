@@ -101,7 +101,8 @@ def ways_out(kind: Kind) -> list[str]:
     short = None if len(tempfile.gettempdir()) < _PATH_LENGTH else "/tmp"
     with tempfile.TemporaryDirectory(prefix="cotrain-", dir=short) as folder, ExitStack() as opened:
         os.chmod(folder, 0o755)
-        file, names = f"{folder}/file", [f"{folder}/socket"]
+        file = f"{folder}/file"
+        names = [f"{folder}/socket"]
         Path(file).write_text("seen")
         if sys.platform == "linux":
             names.append(f"\0{Path(folder).name}")  # an abstract one

@@ -26,7 +26,10 @@ from cotrain.grading.guards import TooLarge
 STEPS = 100_000  # closures of configurations, about half a second of prediction; with full context one counts as five
 SYMBOL = "atom_expr"  # the rule of a letter or symbol with an exponent, an index, or both
 FACTOR = "unary"  # of factors without a sign between, of which d x may be two
-BOTH, BOTH_TURNED, INDEX, EXPONENT = 1, 2, 3, 4  # its alternatives: x^2_1, x_1^2, x_1, x^2
+BOTH = 1  # its alternative x^2_1
+BOTH_TURNED = 2  # x_1^2
+INDEX = 3  # x_1
+EXPONENT = 4  # x^2
 PROBES = ("x^2-1", "x_1", "x_{1}^{2}", "x^{2}_{1}")
 
 
@@ -34,7 +37,8 @@ def install_parser() -> None:
     """Once for a process. Raises ImportError where there is no such parser."""
     prediction = importlib.import_module("antlr4.atn.PredictionMode").PredictionMode
     reader: Any = importlib.import_module("latex2sympy2_extended.latex2sympy2")._Latex2Sympy
-    create, parse = reader.create_parser, reader.parse
+    create = reader.create_parser
+    parse = reader.parse
     looking = True
 
     def create_parser(self: Any, text: str) -> Any:
@@ -91,7 +95,9 @@ def _limit_steps(closure: Callable[..., None]) -> Callable[..., None]:
 
 def _context_prediction(parser: Any, prediction: Any, rules: set[str], looking: bool) -> Callable[..., int]:
     """The parser's prediction, with context in ``rules`` alone, and of symbols only where the tokens do not tell."""
-    interpreter, predict, names = parser._interp, parser._interp.adaptivePredict, parser.ruleNames
+    interpreter = parser._interp
+    predict = parser._interp.adaptivePredict
+    names = parser.ruleNames
     full = {n: names[s.ruleIndex] for n, s in enumerate(parser.atn.decisionToState) if names[s.ruleIndex] in rules}
 
     def decide(tokens: Any, decision: int, context: Any) -> int:
@@ -109,11 +115,12 @@ def _context_prediction(parser: Any, prediction: Any, rules: set[str], looking: 
 
 
 def _next_alternative(tokens: Any) -> int | None:
-    """Which alternative begins at the next token; None where these tokens alone do not say."""
+    """The alternative that begins at the next token; None where these tokens alone do not say."""
     first = tokens.LT(1).text
     if first not in ("^", "_"):
         return None
-    depth, ahead = 0, 2
+    depth = 0
+    ahead = 2
     while True:
         token = tokens.LT(ahead)
         if token is None or token.type < 0:
@@ -122,6 +129,7 @@ def _next_alternative(tokens: Any) -> int | None:
         if depth <= 0:
             break
         ahead += 1
+
     if ahead == 2 and not (depth == 0 and token.text.isalnum()):
         return None
     behind = tokens.LT(ahead + 1)

@@ -127,13 +127,16 @@ def _is_i(symbol: Any) -> bool:
 
 
 def _with_imaginary_unit(parsed: Sequence[Any]) -> list[Any]:
-    """What ``parse`` returns, with √−1 for the letter i, which math-verify takes for a variable: (1 + i)^2 is 2i. Other
-    letters, which are real to it, may be any number."""
+    """The results of ``parse``, with √−1 for the letter i, which math-verify takes for a variable: (1 + i)^2 is 2i.
+    Other letters, which are real to it, may be any number."""
     from sympy import I, Symbol
 
-    return [
-        one.xreplace({symbol: I if _is_i(symbol) else Symbol(symbol.name) for symbol in one.free_symbols})
-        if hasattr(one, "xreplace")
-        else one
-        for one in parsed
-    ]
+    results = []
+    for result in parsed:
+        if hasattr(result, "xreplace"):
+            letters = {}
+            for symbol in result.free_symbols:
+                letters[symbol] = I if _is_i(symbol) else Symbol(symbol.name)
+            result = result.xreplace(letters)
+        results.append(result)
+    return results

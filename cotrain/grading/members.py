@@ -19,14 +19,16 @@ import re
 LONGEST = 300  # characters of a condition that is read here
 _ASSIGNED = re.compile(r"\s*([a-zA-Z])\s*=([^=,;()]+)")
 _AND = re.compile(r"[,;]\s*(?:and\s)?|\sand\s|\s*\\text\s*\{\s*,?\s*and\s*\}")
-_SET, _GROUP = re.compile(r"\\\{.*\\\}", re.S), re.compile(r"\([^()]*\)|\[[^\[\]]*\]")
+_SET = re.compile(r"\\\{.*\\\}", re.S)
+_GROUP = re.compile(r"\([^()]*\)|\[[^\[\]]*\]")
 _TURNED = re.compile(r"([\[\]])([^\[\],;]+)[,;]([^\[\],;]+)([\[\]])")
 _PARTED = re.compile(r"([(\[][^()\[\],;]+);\s*([^()\[\],;]+[)\]])")
 _IN_SET = re.compile(
     r"(\\\{)?\s*([a-zA-Z])\s*(?:\\in\s*\\mathbb\s*\{?R\}?\s*)?(?:\\mid|\\vert|\||:|\\colon)(?![a-zA-Z])"
     r"((?=.*(?:[<>]|\\[lg]e)).+?)(?(1)\\\}|\Z)"
 )
-_LESS, _MORE = r"(<|\\le(?:q|qslant)?(?![a-zA-Z]))", r"(>|\\ge(?:q|qslant)?(?![a-zA-Z]))"
+_LESS = r"(<|\\le(?:q|qslant)?(?![a-zA-Z]))"
+_MORE = r"(>|\\ge(?:q|qslant)?(?![a-zA-Z]))"
 _DECREASES = re.compile(rf"([^<>]+?){_MORE}([^<>]+?){_MORE}([^<>]+)")
 _OR = re.compile(r"\s*,?\s*(?:\\text\s*\{\s*or\s*\}|(?<![a-zA-Z\\])or(?![a-zA-Z])|\\(?:vee|lor)(?![a-zA-Z]))\s*")
 _SIDE = r"((?:\\(?!le|ge|ne|in(?!fty)|text)[a-zA-Z]+|[^<>=\\,a-zA-Z])+?)"  # without letters
@@ -44,7 +46,10 @@ def assigned_values(tex: str) -> dict[str, str]:
 
 def sort_assigned(tex: str) -> str:
     """``y=2 and x=1`` by the names of its letters, all else as it is."""
-    if "=" not in tex or len(parts := _AND.split(tex)) < 2 or not all(map(_ASSIGNED.fullmatch, parts)):
+    if "=" not in tex:
+        return tex
+    parts = _AND.split(tex)
+    if len(parts) < 2 or not all(map(_ASSIGNED.fullmatch, parts)):
         return tex
     return ", ".join(sorted(map(str.strip, parts), key=str.casefold))
 
@@ -94,11 +99,21 @@ def _interval_of(condition: str) -> tuple[str, str] | None:
         low, below, letter, above, high = found.groups()
     elif found := _ABOVE.fullmatch(condition):
         letter = found[1] or found[6]
-        low, below, above, high = found[3], found[2], found[5], found[4]
+        low = found[3]
+        below = found[2]
+        above = found[5]
+        high = found[4]
     else:
         return None
-    left = f"{'(' if below in '<>' else '['}{low.strip()}" if below else "(-\\infty"
-    right = f"{high.strip()}{')' if above in '<>' else ']'}" if above else "\\infty)"
+
+    left = "(-\\infty"
+    if below:
+        bracket = "(" if below in "<>" else "["
+        left = f"{bracket}{low.strip()}"
+    right = "\\infty)"
+    if above:
+        bracket = ")" if above in "<>" else "]"
+        right = f"{high.strip()}{bracket}"
     return letter, f"{left}, {right}"
 
 
@@ -110,8 +125,13 @@ def write_both_signs(tex: str) -> str:
     parts = _split_list(inside)
     if any(part.count("\\pm") > 1 or not _is_value(part) for part in parts):
         return tex
-    values = [_choose_signs(part, signs) for part in parts for signs in (("+-", "-+") if "\\pm" in part else ("+-",))]
-    return ", ".join(values) if inside is tex else "\\{" + ", ".join(values) + "\\}"
+    values = []
+    for part in parts:
+        values.append(_choose_signs(part, "+-"))
+        if "\\pm" in part:
+            values.append(_choose_signs(part, "-+"))
+    text = ", ".join(values)
+    return text if inside is tex else "\\{" + text + "\\}"
 
 
 def _is_value(part: str) -> bool:
@@ -128,7 +148,9 @@ def _choose_signs(part: str, signs: str) -> str:
 
 def _split_list(text: str) -> list[str]:
     """The parts between commas that stand in no bracket."""
-    parts, depth, start = [], 0, 0
+    parts = []
+    depth = 0
+    start = 0
     for at, char in enumerate(text):
         depth += (char in "([{") - (char in ")]}")
         if char == "," and depth == 0:

@@ -210,20 +210,25 @@ def _write_calls(text: str) -> str:
     calls = list(_CALL.finditer(text))
     if not calls:
         return text
-    closings, open_ = {}, []
+    closings = {}
+    open_ = []
     for at, char in enumerate(text):
         if char in "({":
             open_.append(at)
         elif char in ")}" and open_ and text[open_[-1]] == ("(" if char == ")" else "{"):
             closings[open_.pop()] = at
+
     changes = {}
     for call in calls:
-        name, last = call[1] or call[2], call.end() - 1
+        name = call[1] or call[2]
+        last = call.end() - 1
         if last in closings and not (name.startswith("sqrt") and text[last] == "{"):
             before, after = _OPEN_CLOSE.get(name) or (f"\\{name}{{", "}")
             changes[call.start()] = (call.end(), before)
             changes[closings[last]] = (closings[last] + 1, after)
-    parts, at = [], 0
+
+    parts = []
+    at = 0
     for start in sorted(changes):
         end, written = changes[start]
         parts += [text[at:start], written]
@@ -240,7 +245,8 @@ _LAYOUT = re.compile(
 _FRACTIONS = re.compile(r"\\(?:[dtcsx]|nice)frac(?![a-zA-Z])")
 _SI = re.compile(r"\\(?:(?:SI|qty)\s*\{([^{}]*)\}|(?:si|unit))\s*\{([^{}]*)\}")
 _UNIT_NAME = re.compile(r"\\[a-zA-Z]+|\.")
-_ONLY_NUMBER, _ANGLE = re.compile(r"\\num\s*\{([^{}]*)\}"), re.compile(r"\\ang\s*\{([\d.]+)\}")
+_ONLY_NUMBER = re.compile(r"\\num\s*\{([^{}]*)\}")
+_ANGLE = re.compile(r"\\ang\s*\{([\d.]+)\}")
 _UPRIGHT = re.compile(r"\\(?:mathrm|text|operatorname)\s*\{([ei])\}")  # \mathrm{e}^{x}, 3\mathrm{i}
 _BLANK = re.compile(r"(?<!\\)\\(?:[,;:> ]|(?:q?quad|(?:thin|med|thick)?space|enspace)(?![a-zA-Z]))|(?<!\\)~|&nbsp;|\t")
 _GROUPED = re.compile(r"(?<=\d)(?:,\\!|(?:\\mathord\s*)?\{\\?[, ]\})(?=\d{3}(?!\d))")
@@ -318,7 +324,8 @@ _ADJACENT = re.compile(
     r"|\d\s*(?:\\?['\"$]|\\text\s*\{\s*\}|\^\s*\{?\s*\\prime\s*\}?)(?:[\s'\"$])*\d"  # marks that math-verify drops
 )
 _POINT = re.compile(r"(?<=\d)\.(?=\s*[/)}])")  # -1./3
-_OPENING, _CLOSING = ("(", "[", "\\{"), (")", "]", "\\}")
+_OPENING = ("(", "[", "\\{")
+_CLOSING = (")", "]", "\\}")
 _BRACKET_OR_COMMA = re.compile(r"\\?[\[\](){}]|(?<=\d),(?=\d)")
 _COMMA_GROUP = re.compile(r"(?<![\d,.])[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)")
 LONGEST = 60  # digits of a number that is written as a fraction
@@ -340,7 +347,9 @@ def without_separators(text: str) -> str:
 
 def _spread_commas(text: str) -> str:
     """A text with a blank behind the commas in brackets: there they are no separators of thousands, (100,200)."""
-    parts, depth, start = [], 0, 0
+    parts = []
+    depth = 0
+    start = 0
     for found in _BRACKET_OR_COMMA.finditer(text):
         depth += (found[0] in _OPENING) - (found[0] in _CLOSING)
         if found[0] == "," and depth > 0:
@@ -352,12 +361,15 @@ def _spread_commas(text: str) -> str:
 def write_tex(text: str) -> str:
     """The same answer in TeX with one reading; see the module. Words and what is not known stay as they are."""
     text = plain_signs(text)
-    if (plain := _PLAIN.fullmatch(text)) and _COMMANDS.keys().isdisjoint(plain[1].split()):
+    plain = _PLAIN.fullmatch(text)
+    if plain and _COMMANDS.keys().isdisjoint(plain[1].split()):
         return text
     if _SENTENCE.fullmatch(text):
         return text
-    if (ratio := _RATIO.fullmatch(text)) and not parts_of(text):
-        text = "(" + ", ".join(f"\\frac{{{part}}}{{{ratio[1]}}}" for part in ratio[2][1:].split(":")) + ")"
+    ratio = _RATIO.fullmatch(text)
+    if ratio and not parts_of(text):
+        quotients = [f"\\frac{{{part}}}{{{ratio[1]}}}" for part in ratio[2][1:].split(":")]
+        text = f"({', '.join(quotients)})"
     text = _FRACTIONS.sub(r"\\frac", _write_siunitx(text) if "{" in text else text)
     text = _LAYOUT.sub("", text).replace("\\lbrace", "\\{").replace("\\rbrace", "\\}")
     text = _LISTED.sub(", ", write_conditions(turn_brackets(text)))
@@ -379,13 +391,26 @@ def parts_of(tex: str) -> frozenset[tuple[Fraction, ...]]:
     """What a date, a range, a time of day or a number with a remainder may be, part by part; empty for all else. As
     sums and quotients, others would equal them: 10-20 and 20-30. A time without a.m. or p.m. may be either."""
     if (clock := _CLOCK.fullmatch(tex)) and (clock[2] or clock[4]):
-        hour, half = int(clock[1]), (clock[4] or "").casefold()
-        hours = {hour % 12 + 12 * (half == "p")} if half else {hour, (hour + 12) % 24} if hour <= 12 else {hour}
-        return frozenset((Fraction(one), Fraction(clock[2] or 0), Fraction(clock[3] or 0)) for one in hours)
+        hour = int(clock[1])
+        half = (clock[4] or "").casefold()
+        if half:
+            hours = {hour % 12 + 12 * (half == "p")}
+        elif hour <= 12:
+            hours = {hour, (hour + 12) % 24}
+        else:
+            hours = {hour}
+        minutes = Fraction(clock[2] or 0)
+        seconds = Fraction(clock[3] or 0)
+        return frozenset((Fraction(hour), minutes, seconds) for hour in hours)
+
     found = _RANGE.fullmatch(tex) or _DATE.fullmatch(tex) or _REMAINDER.fullmatch(tex)
-    parts = tuple(Fraction(part) for part in found.groups() if part and part[0].isdigit()) if found else ()
-    decreases = found is not None and found.re is _RANGE and parts[0] >= parts[1]  # 20-10
-    return frozenset() if not parts or decreases else frozenset((parts,))
+    if found is None:
+        return frozenset()
+    parts = tuple(Fraction(part) for part in found.groups() if part and part[0].isdigit())
+    decreases = found.re is _RANGE and parts[0] >= parts[1]  # 20-10
+    if not parts or decreases:
+        return frozenset()
+    return frozenset((parts,))
 
 
 def _write_numbers(text: str) -> str:
@@ -402,7 +427,8 @@ def _write_numbers(text: str) -> str:
 
 def _power_of_ten(match: re.Match[str]) -> str:
     """In full digits, or in braces where there would be too many."""
-    mantissa, exponent = match[1], int(match[2])
+    mantissa = match[1]
+    exponent = int(match[2])
     if abs(exponent) > LONGEST:
         return f"{{{mantissa} \\times 10^{{{exponent}}}}}"
     whole, _, digits = mantissa.partition(".")
@@ -432,7 +458,9 @@ def _repeating_fraction(written: str, whole: str, before: str, again: str) -> st
 
 
 def _mixed_fraction(found: re.Match[str]) -> str:
-    whole, top, bottom = found[1], found[2] or found[4], found[3] or found[5]
+    whole = found[1]
+    top = found[2] or found[4]
+    bottom = found[3] or found[5]
     if len(whole) + len(top) + len(bottom) > LONGEST or not 0 < int(top) < int(bottom):
         return found[0]
     return f"\\frac{{{int(whole) * int(bottom) + int(top)}}}{{{bottom}}}"

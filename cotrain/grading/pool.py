@@ -79,7 +79,8 @@ class GradingPool:
         self.deadline_s = deadline_s
         self._start = (memory, tuple(judging), cell)
         self._first_s = deadline_s / FIRST if judging[0] == MATHEMATICS else None
-        self._tries, self._counting = float(TRIES), threading.Lock()
+        self._tries = float(TRIES)
+        self._counting = threading.Lock()
         self._closed = False
         self._idle: queue.LifoQueue[Worker | None] = queue.LifoQueue()  # None: a place whose process is not started
         for _ in range(workers):
@@ -221,10 +222,12 @@ def quick_grade(gold: str, answer: str) -> Grade | None:
 
 def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
     """The grade, or what math-verify has to compare."""
-    gold, answer = gold.strip(), answer.strip()
+    gold = gold.strip()
+    answer = answer.strip()
     if len(answer) > MAX_ANSWER and gold != answer:
         return Grade(value=False)
-    right, answer_read = read_answer(gold), read_answer(answer)
+    right = read_answer(gold)
+    answer_read = read_answer(answer)
     right, answer_read = _with_attached_unit(right, answer_read), _with_attached_unit(answer_read, right)
     answer_read = _with_other_marks(answer_read, right)
     if not right.tex:
@@ -242,8 +245,10 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
         return Grade(value=_words_in(right.tex) == _words_in(answer_read.tex))
     if not (right.unit or answer_read.unit or right.letter) and right.tex.casefold() == answer_read.tex.casefold():
         return Grade(value=True)  # "YES" and "yes", as formulas are compared
-    if _CHOICE.fullmatch(right.tex) and (choice := _CHOSEN.match(answer_read.tex)):
-        return Grade(value=choice[1] == right.tex and not _OTHER_CHOICE.search(answer_read.tex[choice.end(1) + 1 :]))
+    choice = _CHOSEN.match(answer_read.tex)
+    if choice and _CHOICE.fullmatch(right.tex):
+        names_another = _OTHER_CHOICE.search(answer_read.tex[choice.end(1) + 1 :])
+        return Grade(value=choice[1] == right.tex and not names_another)
     if answer_read.unit is not None and is_base(answer_read.unit) and (right.unit is None or not is_base(right.unit)):
         return Grade(value=False)  # 12 is 12 in base ten
     if (right.letter or answer_read.letter) and (right.value is None or answer_read.value is None):
@@ -255,31 +260,41 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
         if ratio is None:
             return Grade(value=False)
         by = ratio
-    parts, answer_parts = parts_of(right.tex), parts_of(answer_read.tex)
+    parts = parts_of(right.tex)
+    answer_parts = parts_of(answer_read.tex)
     if parts and answer_parts:
-        return Grade(value=any(tuple(part * by for part in answer_part) in parts for answer_part in answer_parts))
+        for answer_part in answer_parts:
+            if tuple(part * by for part in answer_part) in parts:
+                return Grade(value=True)
+        return Grade(value=False)
     alone = right.tex if parts else answer_read.tex
     if (parts or answer_parts) and (":0" in alone or not alone.replace(":", "").isdigit()):  # 7:30 may be a ratio
         return Grade(value=False)
-    assigned = [assigned_values(side.tex) for side in (right, answer_read)]
-    if any(assigned) and not all(assigned):
-        right, answer_read = (_as_point(*pair) for pair in zip((right, answer_read), assigned, strict=True))
-    kinds = [found[1] for side in (right, answer_read) if (found := _MEMBERS.fullmatch(side.tex))]
-    if kinds in (["(", "\\{"], ["\\{", "("]):
+    right_assigned = assigned_values(right.tex)
+    answer_assigned = assigned_values(answer_read.tex)
+    if bool(right_assigned) != bool(answer_assigned):
+        right = _as_point(right, right_assigned)
+        answer_read = _as_point(answer_read, answer_assigned)
+    right_members = _MEMBERS.fullmatch(right.tex)
+    answer_members = _MEMBERS.fullmatch(answer_read.tex)
+    if right_members and answer_members and {right_members[1], answer_members[1]} == {"(", "\\{"}:
         return Grade(value=False)  # a set is no point
     if right.value is not None and answer_read.value is not None:
-        value, answer_value = right.value, answer_read.value if by == 1 else Fraction(answer_read.value) * by
+        value = right.value
+        answer_value = answer_read.value if by == 1 else Fraction(answer_read.value) * by
         if value == answer_value and (not -1 < value < 1 or not value or percent[0] == percent[1]):
             return Grade(value=True)  # 50 may be 50 %, but 0.5 is not 0.5 %
         if percent[0] != percent[1]:
-            value, answer_value = (
-                Fraction(n) / 100 if p else n for n, p in zip((value, answer_value), percent, strict=True)
-            )
+            if percent[0]:
+                value = Fraction(value) / 100
+            if percent[1]:
+                answer_value = Fraction(answer_value) / 100
         if value == answer_value:
             return Grade(value=True)
         fraction = isinstance(value, Fraction), isinstance(answer_value, Fraction)
         if fraction[0] == fraction[1] or abs(Fraction(value) - Fraction(answer_value)) > APART:
             return Grade(value=False)  # a rounded decimal may be near enough to a fraction
+
     if by == 1:
         return write_both_signs(right.tex), write_both_signs(answer_read.tex)
     amount = answer_read.tex.rpartition("=")[2]  # of v = 36 km/h
@@ -346,7 +361,8 @@ def _unwrap_answer(text: str) -> str:
         if "**" in text or "<" in text:
             text = _BOLD.sub(r"\1", text)
         text = _PREFIX.sub("", text)
-        if (label := _LABEL.match(text)) and _PREFIX.fullmatch(label[1].strip() + " "):
+        label = _LABEL.match(text)
+        if label and _PREFIX.fullmatch(label[1].strip() + " "):
             text = text[label.end() :]
         if fence := _FENCE.fullmatch(text):
             text = fence[1].strip()
@@ -359,6 +375,7 @@ def _unwrap_answer(text: str) -> str:
                     continue
                 if left not in inside or left[-1] == "{":
                     text = inside
+
         if text == before:
             break
     return text
@@ -392,10 +409,8 @@ _PREFIX = re.compile(
 _LABEL = re.compile(r"\\(?:text\w*|mbox|mathrm)\s*\{([^{}]*)\}\s*(?=\S)")  # \text{The answer is } 42
 _FENCE = re.compile(r"```\w*\n(.*)```", re.S)
 _BRACKETED = re.compile(r"[(\[]?\s*(?:\\text\s*\{\s*)?[(\[]?([A-Z])[)\]]?\s*\}?\s*[)\]]?")
-_CHOICE, _CHOSEN = (
-    re.compile(r"[A-J]"),
-    re.compile(r"(?:\\(?:text\w*|mathbf|mathrm)\s*\{\s*)?\(?([A-J])(?:\)|[.:](?=[\s}]))\s*\}?\s*\S"),
-)
+_CHOICE = re.compile(r"[A-J]")
+_CHOSEN = re.compile(r"(?:\\(?:text\w*|mathbf|mathrm)\s*\{\s*)?\(?([A-J])(?:\)|[.:](?=[\s}]))\s*\}?\s*\S")
 _OTHER_CHOICE = re.compile(  # in what follows a choice: "or C", "(C)", "C. five", and not the article of "A cat"
     r"\A(?![\s).]*[A-J]\s+\w)(?:\W++|(?:or|and|but|also|maybe|else|option|choice|text\w*)\b)*+[A-HJ](?!\w)"
     r"|(?<![\w(])(?:\([A-J]\)|[A-J](?:\)|[.:](?=[\s}]|\Z)))"
@@ -406,7 +421,8 @@ _SPACES = re.compile(r"\s+(?!\d)|(?<!\d)\s+")
 
 def _has_balanced_braces(text: str) -> bool:
     r"""Whether the braces of a text pair up, so that it can stand inside of ``\boxed{…}``; ``\{`` is no brace."""
-    depth, escaped = 0, False
+    depth = 0
+    escaped = False
     for char in text:
         if not escaped:
             depth += (char == "{") - (char == "}")

@@ -36,9 +36,11 @@ from cotrain.grading.exam import Exam
 from cotrain.grading.grade_worker import PATIENCE
 
 MOST_MEMORY = 1.25  # of all processes of a program together, as a multiple of what one may address
-LOOKING, SELDOM_S = 10.0, 0.2  # looking takes a tenth of the time at most; seconds between two looks, at most
+LOOKING = 10.0  # looking takes at most a tenth of the time
+SELDOM_S = 0.2  # most seconds between two looks
 FAILURES = 10  # examiners in a row that end before they are asked anything
-OPEN, OVER = {"open": True}, {"over": True}  # says an examiner when its cell has opened, and after the last request
+OPEN = {"open": True}  # an examiner's message when its cell has opened
+OVER = {"over": True}  # its message after the last request
 KNOWN = (  # loaded once, in the server
     "bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq", "itertools",
     "json",
@@ -59,8 +61,10 @@ def main(memory: int, kind: str, loader: str) -> None:
     except OSError as error:
         _send_message(replies, {"ready": False, "error": str(error.strerror or error)})
         return
+
     gc.freeze()  # a collection in a fork would copy every page that it looks at
-    failures, greeted = 0, False
+    failures = 0
+    greeted = False
     while failures < FAILURES:
         sitting = ExamRun(cell, exam, memory)
         try:
@@ -71,7 +75,9 @@ def main(memory: int, kind: str, loader: str) -> None:
             request = sitting.next_message()
             failures = 0
         except EOFError:
-            request, failures = None, failures + 1
+            request = None
+            failures = failures + 1
+
         if request == OVER:
             sitting.end_exam()
             return
@@ -88,7 +94,8 @@ class ExamRun:
     """One exam: two processes, forked before it is known what it will be about."""
 
     def __init__(self, cell: Cell, exam: Exam, memory: int) -> None:
-        self._cell, self._memory = cell, memory
+        self._cell = cell
+        self._memory = memory
         ours, theirs = socket.socketpair()
         self._from, to = os.pipe()
         cell.prepare_forks()
@@ -117,8 +124,9 @@ class ExamRun:
         return said
 
     def await_verdict(self, deadline_s: float) -> dict[str, Any]:
-        """Of an exam that has begun."""
-        began, wait_s = time.monotonic(), TICK_S
+        """Wait for the verdict of an exam that has begun."""
+        began = time.monotonic()
+        wait_s = TICK_S
         try:
             while (said := self.next_message(wait_s)) is None:
                 looked = time.monotonic()
@@ -172,6 +180,7 @@ def _run_examiner(cell: Cell, exam: Exam, number: int, to: int) -> None:
             first = channel.receive().get("gives")
         except ChannelClosed:
             first = "its process ended"
+
         if first != "ready":
             _send_message(to, {"error": str(first)})
             return
@@ -183,6 +192,7 @@ def _run_examiner(cell: Cell, exam: Exam, number: int, to: int) -> None:
                 _send_message(to, OVER)
                 return
             line += part
+
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # tests that read find nothing
         request = json.loads(line)
         _send_message(to, {"id": request["id"], "deadline_s": request["deadline_s"]})

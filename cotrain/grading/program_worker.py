@@ -50,7 +50,8 @@ def run_tests(channel: Channel, paper: str, program: str, deadline_s: float) -> 
     checks = [compile_program(fields[part], f"<{part}>") for part in ("before", "tests")]
     if None in checks:
         return None, "tests not readable"
-    answer, testing = ProgramProxy(channel), False
+    answer = ProgramProxy(channel)
+    testing = False
     try:
         loaded = request_reply(channel, {"program": program, "deadline_s": deadline_s}, answer.perform_request)["gives"]
         if loaded != "loaded":
@@ -170,7 +171,8 @@ class RemoteObject:
         return text
 
     def __iter__(self) -> Iterator[Any]:
-        iterator, count = self._answer.do_in_cell("iter", self), 1
+        iterator = self._answer.do_in_cell("iter", self)
+        count = 1
         while True:
             items, ended, error = self._answer.do_in_cell("take", iterator, count)
             yield from items

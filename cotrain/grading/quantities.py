@@ -190,20 +190,27 @@ def _prefixed_units() -> dict[str, tuple[int, str]]:
 def _parse_measure(phrase: str) -> Unit | None:
     """The measure that a phrase is, word for word: "square feet", "miles per hour", "m/s^2"; else None."""
     powers: Counter[str] = Counter()
-    factor, at, sign, ahead = Fraction(1), 0, 1, 1
+    factor = Fraction(1)
+    at = 0
+    sign = 1
+    ahead = 1
     last: Unit | None = None
     while token := _TOKEN.match(phrase, at):
         at = token.end()
         power, word, slash, _ = token.groups()
         small = word.casefold() if word else ""
         if slash or small == "per":
-            sign, last = -1, None
+            sign = -1
+            last = None
         elif small in ("square", "sq", "cubic", "cu"):
             ahead = 2 if small.startswith("sq") else 3
         elif power or small in ("squared", "cubed"):
             if last is None:
                 return None
-            by = int(power) if power else 2 if small == "squared" else 3
+            if power:
+                by = int(power)
+            else:
+                by = 2 if small == "squared" else 3
             factor = _add_powers(last, (by - 1) * sign, powers, factor)
             last = None
         elif word:
@@ -211,7 +218,9 @@ def _parse_measure(phrase: str) -> Unit | None:
                 continue
             if (last := _unit_of(word)) is None:
                 return None
-            factor, ahead = _add_powers(last, ahead * sign, powers, factor), 1
+            factor = _add_powers(last, ahead * sign, powers, factor)
+            ahead = 1
+
     if at < len(phrase) or not powers:
         return None
     return Unit(dimensions=tuple(sorted((name, n) for name, n in powers.items() if n)), factor=factor)
@@ -225,7 +234,8 @@ def _add_powers(unit: Unit, power: int, powers: Counter[str], factor: Fraction) 
 
 @functools.lru_cache(maxsize=4096)
 def parse_unit(phrase: str) -> Unit | None:
-    """What a phrase behind a number means; None where it is none ("or 5"), a unit without words for "units"."""
+    """The unit that a phrase behind a number names; None where it names none ("or 5"), a unit without words for
+    "units"."""
     phrase = phrase.strip()
     if phrase in ("%", "\\%") or phrase.casefold() in ("percent", "per cent", "pct", "percentage", "percents"):
         return PERCENT
@@ -234,13 +244,15 @@ def parse_unit(phrase: str) -> Unit | None:
     words = [word for word in re.split(r"[\s()./,-]+|\^\s*\{?-?\d\}?", phrase) if word]
     if not words or len(words) > 6 or not all(word.isalpha() for word in words):
         return None
-    if not _NO_UNITS.isdisjoint(part for word in words for part in (word.casefold(), _singular_word(word))):
+    spellings = {word.casefold() for word in words} | {_singular_word(word) for word in words}
+    if not _NO_UNITS.isdisjoint(spellings):
         return None
     if words[0] == "and" or any(len(word) == 1 and word not in "aA" for word in words):
         return None
     if not any(len(word) > 2 for word in words):
         return None
-    measures = [unit for word in words if len(word) > 2 and (unit := _unit_of(word)) is not None]
+    units = [_unit_of(word) for word in words if len(word) > 2]
+    measures = [unit for unit in units if unit is not None]
     if len(measures) == 1 and "per" not in words and words[0].casefold() not in ("square", "cubic", "sq"):
         return measures[0]
     return Unit(words=frozenset(map(_singular_word, words)))
@@ -407,8 +419,10 @@ def _with_unit(tex: str) -> Quantity:
             return Quantity(tex=tex)
         body = body[:-1].rstrip() if body.endswith("^") else _DEGREES.sub("", body)
         return _scaled_quantity(body, unit_text, tex)
+
     if (match := _WORDS_BEHIND.search(tex)) and match[1].count("(") == match[1].count(")"):
-        body, unit_text = tex[: match.start()], match[1]
+        body = tex[: match.start()]
+        unit_text = match[1]
         if _plain_number(body) is not None:
             return _scaled_quantity(body, unit_text, tex)
         unit = parse_unit(unit_text)
@@ -420,6 +434,7 @@ def _with_unit(tex: str) -> Quantity:
             and not _SENTENCE.search(body)
         ):
             return _measured_quantity(body, unit)
+
     if (
         (match := _ATTACHED.search(tex))
         and (unit := _parse_measure(match[1])) is not None
@@ -431,10 +446,12 @@ def _with_unit(tex: str) -> Quantity:
 
 def _scaled_quantity(body: str, unit_text: str, tex: str) -> Quantity:
     """A number with words behind it: "5 million dollars", "3 feet", "6 m"."""
-    value, unit_text = _plain_number(body), unit_text.strip()
+    value = _plain_number(body)
+    unit_text = unit_text.strip()
     by = 1
     while scale := _SCALE.match(unit_text):
-        unit_text, by = unit_text[scale.end() :].strip(), by * _SCALES[scale[1].casefold()]
+        unit_text = unit_text[scale.end() :].strip()
+        by = by * _SCALES[scale[1].casefold()]
     if by > 1 and value is not None:
         value *= by
         body = f"{value:f}" if isinstance(value, Decimal) else f"\\frac{{{value.numerator}}}{{{value.denominator}}}"

@@ -90,7 +90,8 @@ class AnswerReward:
         the reward in TRL's logs. Raises ConfigError for a format that there is not."""
         if answer is not None:
             check_answer(answer)
-        self._column, self._answer = column, answer
+        self._column = column
+        self._answer = answer
         self.__name__ = name
 
     def __call__(self, completions: Sequence[Any], **columns: Any) -> list[float | None]:
@@ -99,8 +100,11 @@ class AnswerReward:
             there = ", ".join(sorted(columns)) or "none"
             raise ConfigError(f"{self.__name__}: the data set has no column {self._column!r} (there are: {there})")
         golds = [str(gold) for gold in columns[self._column]]
-        grades = grade_responses(golds, [_text_in(completion) for completion in completions], self._answer)
-        return [None if grade.value is None else float(grade.value) for grade in grades]
+        texts = [_text_in(completion) for completion in completions]
+        rewards: list[float | None] = []
+        for grade in grade_responses(golds, texts, self._answer):
+            rewards.append(None if grade.value is None else float(grade.value))
+        return rewards
 
 
 def _text_in(completion: Any) -> str:

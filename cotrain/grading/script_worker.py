@@ -52,7 +52,8 @@ def run_script(program: str, page: Page | None = None) -> tuple[str, str]:
         page.close()
         return "syntax error", ""
     random.seed(0)
-    ours, output = sys.modules["__main__"], sys.stdout
+    ours = sys.modules["__main__"]
+    output = sys.stdout
     reason = ""
     sys.stdout = page.stream
     try:
@@ -63,7 +64,8 @@ def run_script(program: str, page: Page | None = None) -> tuple[str, str]:
         reason = kind_of_failure(error)
     finally:
         _flush(sys.stdout)  # which may be one of the program's own
-        sys.modules["__main__"], sys.stdout = ours, output
+        sys.modules["__main__"] = ours
+        sys.stdout = output
     return reason, page.close()
 
 
@@ -96,7 +98,8 @@ class Page:
         self.stream = io.TextIOWrapper(
             self._binary, encoding="utf-8", errors="surrogatepass", newline="\n", write_through=True
         )
-        self._kept, self._more = b"", False
+        self._kept = b""
+        self._more = False
         self._reader = threading.Thread(target=self._read_all, daemon=True)
         self._reader.start()
 

@@ -19,7 +19,8 @@ FACTORIAL = 20_000.0  # the argument of a factorial
 TERMS = 100_000.0  # of a sum or product
 
 _TOKEN = re.compile(r"\d+\.?\d*|\\[a-zA-Z]+|\\.|\S")
-_OPEN, _CLOSE = {"(": ")", "{": "}", "[": "]"}, {")", "}", "]"}
+_OPEN = {"(": ")", "{": "}", "[": "]"}
+_CLOSE = {")", "}", "]"}
 _LAYOUT = {"\\left", "\\right", "\\,", "\\!", "\\;", "\\displaystyle"}
 _TIMES = {"*", "\\cdot", "\\times"}
 _LONG = {"\\sum", "\\prod"}
@@ -42,7 +43,9 @@ class _SizeReader:
     alone."""
 
     def __init__(self, tokens: list[str]) -> None:
-        self._tokens, self._at, self.large = tokens, 0, False
+        self._tokens = tokens
+        self._at = 0
+        self.large = False
         self._depth = 0  # of powers, in brackets or not: each is a call of its own
         while self._at < len(tokens):
             self._read_group()
@@ -66,6 +69,7 @@ class _SizeReader:
                 counted = False
                 product = None
                 continue
+
             value = self._read_power(counted)
             product = None if product is None or value is None else product * value
         return product
@@ -74,14 +78,17 @@ class _SizeReader:
         """A number or group with its powers and factorials, from the right: 9^9^9 is 9^(9^9)."""
         self._depth += 1
         if self._depth > DEEP:
-            self.large, self._at = True, len(self._tokens)  # the rest is not read
+            self.large = True
+            self._at = len(self._tokens)  # the rest is not read
         value = self._read_atom()
         while not counted and self._at < len(self._tokens) and self._tokens[self._at] in ("^", "!"):
             if self._tokens[self._at] == "!":
                 self._at += 1
-                self.large |= value is not None and value > FACTORIAL
-                value = None if value is None else math.inf if value > 100 else math.gamma(max(value, 0.0) + 1)
+                if value is not None:
+                    self.large |= value > FACTORIAL
+                    value = math.inf if value > 100 else math.gamma(max(value, 0.0) + 1)
                 continue
+
             self._at += 1
             exponent = self._read_power()
             if value is None or exponent is None:
@@ -90,6 +97,7 @@ class _SizeReader:
                 digits = exponent * math.log10(value) if value > 1 else 0.0
                 self.large |= digits > POWER
                 value = 10.0**digits if digits < 300 else math.inf
+
         self._depth -= 1
         return value
 

@@ -44,7 +44,8 @@ MEMORY_BYTES = 16 << 30  # that are present, of all its processes
 PROCESSES = 64
 MAX_QUESTION = 60_000  # characters: what a pipe holds though nobody reads it
 LOOKING_S = 1.0  # between two looks at its size
-MARK, PASSES = "COTRAIN_CHECKER", 20  # a variable of its environment; looks for whatever has it
+MARK = "COTRAIN_CHECKER"  # a variable of its environment, by which its processes are found
+PASSES = 20  # looks for processes with the mark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,8 @@ class StepChecker:
     def __init__(self, command: str) -> None:
         self._words = command_words(command, "checker")
         self._folder = os.getcwd()  # relative names in the command mean what they mean now
-        self._command, self._asked = command, 0
+        self._command = command
+        self._asked = 0
         self._process: LineProcess | None = None
         self._looked = 0.0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checker")  # one question at a time
@@ -121,6 +123,7 @@ class StepChecker:
                 if time.monotonic() > until:
                     raise CheckerFailed("timeout") from None
                 continue
+
             if line is None:
                 raise CheckerFailed("died")
             try:
@@ -144,7 +147,9 @@ class CheckerFailed(Exception):
 def read_reply(reply: Any, number: int, count: int) -> CheckedSteps:
     """The answer to question ``number`` about ``count`` steps. Raises CheckerFailed."""
     if isinstance(reply, dict) and reply.get("id") == number:
-        ok, reasons, done = reply.get("ok"), reply.get("reasons", [""] * count), reply.get("done", False)
+        ok = reply.get("ok")
+        reasons = reply.get("reasons", [""] * count)
+        done = reply.get("done", False)
         verdicts = isinstance(ok, list) and len(ok) == count and all(isinstance(one, bool) for one in ok)
         said = (
             isinstance(reasons, list) and len(reasons) == count and all(isinstance(reason, str) for reason in reasons)
@@ -161,7 +166,8 @@ def end_marked(mark: str, process: subprocess.Popen[bytes]) -> None:
     starting = [child.pid for child in descendants_of(process.pid)]
     for _ in range(PASSES):
         marked = [int(file.parent.name) for file in Path("/proc").glob("[0-9]*/environ") if _has_mark(file, mark)]
-        found, starting = {*marked, *starting}, []
+        found = {*marked, *starting}
+        starting = []
         for pid in found:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)

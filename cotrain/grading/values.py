@@ -45,7 +45,9 @@ class ValueCodec:
     """
 
     def __init__(self, mine: str, stand_in: Callable[[int], Any], number_of: Callable[[Any], int | None]) -> None:
-        self._mine, self._stand_in, self._number_of = mine, stand_in, number_of
+        self._mine = mine
+        self._stand_in = stand_in
+        self._number_of = number_of
         self._theirs = SIDES[mine == SIDES[0]]
         self._builtins = DATA_TYPES if mine == "tests" else _BUILTINS
         self._objects: list[Any] = []
@@ -67,9 +69,11 @@ class ValueCodec:
             return {tag: [self.write_value(item) for item in parts(value)]}
         if kind in _VIEWS and self._mine == "answer":
             return {_VIEWS[kind]: [self.write_value(item) for item in value]}
-        if (number := self._number_of(value)) is not None:
+        number = self._number_of(value)
+        if number is not None:
             return {self._theirs: number}
-        if (name := _builtin_name(value)) is not None and (self._mine == "tests" or name in DATA_TYPES):
+        name = _builtin_name(value)
+        if name is not None and (self._mine == "tests" or name in DATA_TYPES):
             return {"builtin": name}
         for base, convert in _BASES:
             if isinstance(value, base):

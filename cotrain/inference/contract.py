@@ -24,13 +24,13 @@ class Request:
     prompt_ids: tuple[int, ...]  # [P], P >= 1
     sampling: Sampling
     stop_ids: tuple[int, ...]  # a sampled token among these ends the completion (and is part of it)
-    seed: int  # of this request alone, from its address
+    seed: int  # the seed of this request alone, from its address
     address: Address  # order of admission
     # what the call gave; for programs
     fields: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     # ids → text, for engines that look for stop strings themselves
     decode: Callable[[Sequence[int]], str] | None = field(default=None, repr=False, compare=False)
-    continues: Address | None = None  # of the request whose tokens, all of them, begin this one's prompt
+    continues: Address | None = None  # the request whose tokens, all of them, begin this prompt
     keep: bool = False  # another request may continue this one: its keys and values are worth keeping
 
 
@@ -75,7 +75,7 @@ class ContextLimitedEngine(Engine, Protocol):
 
 @runtime_checkable
 class ServingEngine(ContextLimitedEngine, Protocol):
-    """What a server needs besides: answers that leave one by one, read while they grow. Training never calls these."""
+    """The further methods for a server: answers are read while they grow. Training never calls these."""
 
     def step(self) -> bool:
         """One admission and one decode step: what waits enters at once, so that no answer waits for the end of another.
@@ -83,7 +83,7 @@ class ServingEngine(ContextLimitedEngine, Protocol):
         ...
 
     def running_tokens(self) -> dict[Address, list[int]]:
-        """What each running request has sampled so far: token ids [T]."""
+        """The tokens that each running request has sampled so far: token ids [T]."""
         ...
 
     def check(self, request: Request) -> None:
@@ -140,7 +140,8 @@ def check_request(request: Request, context: int, vocabulary: int) -> None:
 
     ``context``: tokens of prompt and answer together; ``vocabulary``: number of token ids.
     """
-    sampling, prompt = request.sampling, request.prompt_ids
+    sampling = request.sampling
+    prompt = request.prompt_ids
     for wrong, problem in (
         (not prompt, "the prompt is empty; render at least one token"),
         (sampling.max_tokens < 1, f"max_tokens is {sampling.max_tokens}; it must be at least 1"),

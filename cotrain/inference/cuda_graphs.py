@@ -46,13 +46,15 @@ def recorder_for(device: torch.device) -> Recorder | None:
     if device.type != "cuda":
         return None
     stream = torch.cuda.Stream(device)
-    pool, graphs = torch.cuda.graph_pool_handle(), WeakSet[torch.cuda.CUDAGraph]()
+    pool = torch.cuda.graph_pool_handle()
+    graphs = WeakSet[torch.cuda.CUDAGraph]()
 
     def record(run: Run) -> Run:
         nonlocal pool
         if not graphs:  # PyTorch takes no graph into a pool that has lost its last one
             pool = torch.cuda.graph_pool_handle()
-        graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
+        graph = torch.cuda.CUDAGraph()
+        before = torch.cuda.current_stream(device)
         try:
             with (
                 torch.cuda.device(device),
@@ -61,6 +63,7 @@ def recorder_for(device: torch.device) -> Recorder | None:
                 run()
         finally:
             torch.cuda.set_stream(before)  # which a recording that fails does not
+
         graphs.add(graph)
         return graph.replay
 
@@ -84,9 +87,14 @@ class DeferredRows(Rows):
         state = self._state[first:]
         live = (state[:, DRAWN] == 0) | ~self._done_mask()[first:]
         at = state[:, DRAWN : DRAWN + 1].clamp(max=self._tokens.shape[1] - 1)
-        stores = (self._tokens, tokens), (self._logprobs, logprobs), (self._entropies, entropies)
-        for store, new in ((all_rows[first:], new) for all_rows, new in stores):
-            store.scatter_(1, at, torch.where(live[:, None], new[:, None], store.gather(1, at)))
+
+        def write(values: Tensor, new: Tensor) -> None:
+            rows = values[first:]
+            rows.scatter_(1, at, torch.where(live[:, None], new[:, None], rows.gather(1, at)))
+
+        write(self._tokens, tokens)
+        write(self._logprobs, logprobs)
+        write(self._entropies, entropies)
         state[:, PREVIOUS] = torch.where(live, state[:, LAST], state[:, PREVIOUS])
         state[:, LAST] = torch.where(live, tokens, state[:, LAST])
         state[:, DRAWN] += live
@@ -151,7 +159,8 @@ class StaticScheduler(Scheduler):
 
     def _decode_step(self) -> None:
         """Tokens for every running row, until some may have finished by their length, at most LOOK."""
-        rows, cache = self.running, self._cache
+        rows = self.running
+        cache = self._cache
         ends = [len(row.request.prompt_ids) + row.request.sampling.max_tokens - 1 for row in rows.items]
         steps = min(LOOK, max(end - filled for end, filled in zip(ends, cache.filled, strict=True)))
         run = self._prepare_run(steps)
@@ -168,15 +177,18 @@ class StaticScheduler(Scheduler):
         return self._logits[: len(self.running)]
 
     def _prepare_run(self, steps: int) -> Run:
-        """What makes the logits of one step, for so many steps: recorded, or where that does not work not."""
-        store, count = self._cache.store, len(self.running)
+        """The function that makes the logits of one step, for so many steps: a recording where that works."""
+        store = self._cache.store
+        count = len(self.running)
         home = (store.keys[0].data_ptr(), store.lines, store.columns)
         if home != self._home:
             self._recordings.clear()
             self._home = home
             self._ids = torch.zeros(store.lines, 1, dtype=torch.int64, device=self.device)
             self._previous_ids = torch.zeros_like(self._ids)
-            self._positions, self._logits = torch.zeros_like(self._ids), torch.empty(0)
+            self._positions = torch.zeros_like(self._ids)
+            self._logits = torch.empty(0)
+
         lines = min(lines_for(count), store.lines)
         columns = min(columns_for(max(self._cache.filled) + steps), store.columns)
         for static in (self._ids, self._previous_ids, self._positions):
@@ -198,7 +210,7 @@ class StaticScheduler(Scheduler):
         return self._recordings[lines, columns]
 
     def _stop_recording(self, error: RuntimeError) -> None:
-        """Do without recordings from now on, and say so."""
+        """Use no recordings from now on, and say so."""
         self._record = None
         self._recordings.clear()
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -230,6 +242,7 @@ class StaticScheduler(Scheduler):
                 use_cache=True,
                 logits_to_keep=1,
             )
+
         logits = output.logits[:, -1]
         if not len(self._logits):
             self._logits = logits.new_zeros(self._cache.store.lines, logits.shape[1])

@@ -38,10 +38,12 @@ from cotrain.prompts.decoding import StopMatcher
 
 _MASK = 2**64 - 1
 GAMMA = 0x9E3779B97F4A7C15  # the increment of SplitMix64
-_FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_FIRST = 0xBF58476D1CE4E5B9
+_SECOND = 0x94D049BB133111EB
 _LEAST = -1e9  # a log-probability below which is none
-_LARGE, _BLOCK = 8192, 512  # columns of a vocabulary that is looked through in blocks, and of a block
-_SCALE = 2.0**50  # of probabilities as integers; sums stay below 2**51, where float64 is exact
+_LARGE = 8192  # least columns of a vocabulary that is searched in blocks
+_BLOCK = 512  # columns of a block
+_SCALE = 2.0**50  # scale of probabilities as integers; sums stay below 2**51, where float64 is exact
 
 
 def hash_counter(seeds: Tensor, positions: Tensor) -> Tensor:
@@ -85,9 +87,13 @@ def draw_tokens(
     by the temperature, cut and renormalised), and its entropy [B] float32 in nats; of greedy tokens those of the plain
     softmax. Rows with a logit that is not a number give a log-probability that is not a number.
     """
-    device, wide = logits.device, float64_device(logits.device)
+    device = logits.device
+    wide = float64_device(logits.device)
     if wide != device:
-        logits, uniform, temperature, top_p = (x.to(wide) for x in (logits, uniform, temperature, top_p))
+        logits = logits.to(wide)
+        uniform = uniform.to(wide)
+        temperature = temperature.to(wide)
+        top_p = top_p.to(wide)
     greedy = temperature < COLDEST
     scaled = logits / torch.where(greedy, 1.0, temperature)[:, None]  # in float32, whatever the logits are
     logp = torch.log_softmax(scaled.float(), dim=-1)  # [B, V]
@@ -95,7 +101,7 @@ def draw_tokens(
         some_cut = bool(((top_p < 1) & ~greedy).any())
     if some_cut:
         logp = torch.where((greedy | (top_p >= 1))[:, None], logp, _cut_top_p(logp, top_p))
-    logp.clamp_(min=_LEAST)  # what is impossible adds 0 to the entropy, and not 0 times infinity
+    logp.clamp_(min=_LEAST)  # a token of probability 0 adds 0 to the entropy, and not 0 times infinity
     p = logp.exp()
     entropies = -(p * logp).sum(-1)
     tokens = _find_tokens(p.mul_(_SCALE).to(torch.int64), uniform)
@@ -215,7 +221,8 @@ class Rows:
 
     def draw_settings(self, first: int) -> tuple[Tensor, Tensor, Tensor]:
         """Of the rows from ``first`` on: the uniforms of their next tokens, temperatures and top_p."""
-        state, sampling = self._state[first:], self._sampling[first:]
+        state = self._state[first:]
+        sampling = self._sampling[first:]
         return uniform_numbers(state[:, SEED], state[:, DRAWN]), sampling[:, 0], sampling[:, 1]
 
     def add_rows(self, rows: Sequence[Row]) -> None:
@@ -252,7 +259,8 @@ class Rows:
         done[list(stopped)] = True
         done_rows = done.nonzero()[:, 0]
         finished: list[int] = done_rows.tolist()
-        broken, self.broken = self.broken, set()
+        broken = self.broken
+        self.broken = set()
         for i in broken:
             self.items[i].broken = True
         if finished:
@@ -267,7 +275,8 @@ class Rows:
         watched = [(i, row.stop_matcher) for i, row in enumerate(self.items) if row.stop_matcher is not None]
         if not watched:
             return {}
-        rows, first = [i for i, _ in watched], min(watch.seen for _, watch in watched)
+        rows = [i for i, _ in watched]
+        first = min(watch.seen for _, watch in watched)
         counts: list[int] = self._state[rows, DRAWN].tolist()
         tokens = self._tokens[rows, first : max(counts)].tolist()
         ends = {}
@@ -280,7 +289,9 @@ class Rows:
     def _store_tokens(self, i: int, count: int, ids: list[int], values: list[float], levels: list[int]) -> None:
         """Give a row that has finished its first ``count`` tokens."""
         row = self.items[i]
-        row.token_ids, row.logprobs, row.entropies = tuple(ids[:count]), tuple(values[:count]), bytes(levels[:count])
+        row.token_ids = tuple(ids[:count])
+        row.logprobs = tuple(values[:count])
+        row.entropies = bytes(levels[:count])
 
     def _entropy_levels(self, rows: Tensor) -> Tensor:
         """[r, largest max_tokens] uint8: the entropies of these rows as levels."""
@@ -289,7 +300,8 @@ class Rows:
 
     def _done_mask(self) -> Tensor:
         """[R] bool: has as many tokens as it may, or a stop token."""
-        last, full = self._state[:, LAST : LAST + 1], self._state[:, DRAWN] == self._state[:, MOST]
+        last = self._state[:, LAST : LAST + 1]
+        full = self._state[:, DRAWN] == self._state[:, MOST]
         return full | (self._stops == last).any(1)
 
     def row_tokens(self) -> list[list[int]]:
@@ -301,16 +313,25 @@ class Rows:
     def remove_rows(self, holes: Sequence[int], movers: Sequence[int], keep: int) -> None:
         """Keep ``keep`` rows: those at ``movers`` move into ``holes``."""
         fill_gaps(self.items, holes, movers, keep)
-        stores = ("_state", "_sampling", "_stops", "_tokens", "_logprobs", "_entropies")
-        if holes:
-            to, source = torch.tensor([holes, movers], device=self.device)
-            for values in (getattr(self, name) for name in stores):
+        moves = torch.tensor([holes, movers], device=self.device) if holes else None
+
+        def kept_rows(values: Tensor) -> Tensor:
+            if moves is not None:
+                to, source = moves
                 values[to] = values[source]
-        for name in stores:
-            setattr(self, name, getattr(self, name)[:keep])
+            return values[:keep]
+
+        self._state = kept_rows(self._state)
+        self._sampling = kept_rows(self._sampling)
+        self._stops = kept_rows(self._stops)
+        self._tokens = kept_rows(self._tokens)
+        self._logprobs = kept_rows(self._logprobs)
+        self._entropies = kept_rows(self._entropies)
 
 
 def _stack_padded(old: Tensor, new: Tensor) -> Tensor:
     """``new`` below ``old``; the narrower one is padded with _NO_TOKEN."""
     width = max(old.shape[1], new.shape[1])
-    return torch.cat([F.pad(x.to(old.device), (0, width - x.shape[1]), value=_NO_TOKEN) for x in (old, new)])
+    old = F.pad(old, (0, width - old.shape[1]), value=_NO_TOKEN)
+    new = F.pad(new.to(old.device), (0, width - new.shape[1]), value=_NO_TOKEN)
+    return torch.cat([old, new])

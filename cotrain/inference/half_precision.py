@@ -16,11 +16,12 @@ from torch import Tensor, nn
 
 
 class HalfPrecisionCopies:
-    """Of one module, which several policies may share."""
+    """The copies of one module, which several policies may share."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         """``dtype``: of the copies. None are made before ``refresh``."""
-        self.model, self.dtype = model, dtype
+        self.model = model
+        self.dtype = dtype
         self._copies: list[tuple[nn.Linear, str, Tensor]] = []
 
     @torch.no_grad()
@@ -29,19 +30,21 @@ class HalfPrecisionCopies:
         known = {(id(module), name): copy for module, name, copy in self._copies}
         self._copies = []
         for module in self.model.modules():
-            for name in ("weight", "bias") if isinstance(module, nn.Linear) else ():
+            if not isinstance(module, nn.Linear):
+                continue
+            for name in ("weight", "bias"):
                 weights = module._parameters.get(name)
                 if weights is not None and weights.dtype == torch.float32:
                     copy = known.get((id(module), name))
                     if copy is None or copy.shape != weights.shape or copy.device != weights.device:
                         copy = torch.empty_like(weights, dtype=self.dtype, requires_grad=False)
-                    self._copies.append((module, name, copy.copy_(weights)))  # type: ignore[arg-type]
+                    self._copies.append((module, name, copy.copy_(weights)))
 
     def clear(self) -> None:
         self._copies = []
 
     def data_pointers(self) -> tuple[int, ...]:
-        """Where the copies lie."""
+        """The addresses of the copies in memory."""
         return tuple(copy.data_ptr() for _, _, copy in self._copies)
 
     @contextmanager

@@ -233,7 +233,7 @@ class KeyValueStore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TileMap:
-    """Who reads what, for layers with K key heads; see ``PromptTiles``."""
+    """Which lines read which tiles, for layers with K key heads; see ``PromptTiles``."""
 
     members: Tensor  # [N * K * T]
     places: Tensor  # [L * K]
@@ -261,7 +261,8 @@ class SharedPrefixCache(Cache):
         super().__init__(layers=[])
         self.dtype = dtype
         self.windows = list(windows)
-        self.own, self.prompts = KeyValueStore(), KeyValueStore()
+        self.own = KeyValueStore()
+        self.prompts = KeyValueStore()
         self.row_lines: list[int] = []  # [R] line of each running row
         self.starts: list[int] = []  # [L] first own column of each line
         self.tiles: list[int] = []  # [L] tile of each line
@@ -283,13 +284,16 @@ class SharedPrefixCache(Cache):
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
         """Store one token per line ``[L, kv_heads, 1, head_dim]`` at the cursor; tell ``attend`` what to read."""
-        layer, window = self._layers[layer_idx], slice(self._first, self.cursor + 1)
+        layer = self._layers[layer_idx]
+        window = slice(self._first, self.cursor + 1)
         layer.keys.select(1, self.cursor).copy_(key_states.flatten(0, 2))
         layer.values.select(1, self.cursor).copy_(value_states.flatten(0, 2))
-        mask, prompts = layer.mask, layer.prompts
+        mask = layer.mask
+        prompts = layer.prompts
         near = self._near.get((key_states.shape[1], self.windows[layer_idx] or 0)) if self.windows else None
         if near is not None:
-            mask, prompts = near.own, replace(prompts, mask=near.prompts)
+            mask = near.own
+            prompts = replace(prompts, mask=near.prompts)
         mask = None if mask is None else mask[:, :, window]
         reads = DecodeReads(keys=layer.keys[:, window], values=layer.values[:, window], mask=mask, prompts=prompts)
         return with_reads(key_states, reads), value_states
@@ -322,7 +326,8 @@ class SharedPrefixCache(Cache):
             self.own.create(layers, self.dtype)
             self.prompts.create(layers, self.dtype)
         first = len(self.lengths)
-        tiles, columns = slice(first, first + len(index)), slice(-layers[0][0].shape[2], None)
+        tiles = slice(first, first + len(index))
+        columns = slice(-layers[0][0].shape[2], None)
         chosen = torch.tensor(index, device=layers[0][0].device)
         lines = range(len(self.starts), len(self.starts) + len(sizes))
         for old in (*self.own.keys, *self.own.values):  # what others left there is hidden, and may be no number
@@ -331,6 +336,7 @@ class SharedPrefixCache(Cache):
             for source, target in zip(new, (keys, values), strict=True):
                 target[tiles, :, : columns.start] = 0
                 target[tiles, :, columns] = source.index_select(0, chosen)
+
         self.lengths += lengths
         self.row_lines += [line for line, size in zip(lines, sizes, strict=True) for _ in range(size)]
         self.tiles += range(first, first + len(sizes))
@@ -356,6 +362,7 @@ class SharedPrefixCache(Cache):
                 lines[key] = line
                 kept.add(line)
             self.row_lines[row] = lines[key]
+
         if not forked:
             return
         targets = range(len(self.starts), len(self.starts) + len(forked))
@@ -374,19 +381,21 @@ class SharedPrefixCache(Cache):
         self.own.copy(movers, holes, slice(min(self.starts), self.cursor))
         for per_line in (self.starts, self.tiles):
             fill_gaps(per_line, holes, movers, keep)
-        self.row_lines = _renumbered(self.row_lines, holes, movers)
+        self.row_lines = _numbers_after_moves(self.row_lines, holes, movers)
         holes, movers, keep = _moves_of_unused(len(self.lengths), self.tiles)
         self.prompts.copy(movers, holes, slice(-max(self.lengths), None))
         fill_gaps(self.lengths, holes, movers, keep)
-        self.tiles = _renumbered(self.tiles, holes, movers)
+        self.tiles = _numbers_after_moves(self.tiles, holes, movers)
         self._layers = []
 
     def copy_row(self, row: int, token_count: int) -> list[tuple[Tensor, Tensor]]:
         """Copies of a row's keys and values in every layer, each ``[kv_heads, P + token_count, …]``: of its prompt and
         of the first ``token_count`` tokens that were fed after it."""
         line = self.row_lines[row]
-        tile, start = self.tiles[line], self.starts[line]
-        prompt, own = slice(-self.lengths[tile], None), slice(start, start + token_count)
+        tile = self.tiles[line]
+        start = self.starts[line]
+        prompt = slice(-self.lengths[tile], None)
+        own = slice(start, start + token_count)
         pairs = zip(
             zip(self.prompts.keys, self.own.keys, strict=True),
             zip(self.prompts.values, self.own.values, strict=True),
@@ -422,7 +431,8 @@ class SharedPrefixCache(Cache):
     def _mask_window(self, layer: DecodeReads, window: int, device: torch.device) -> _WindowMasks:
         """What the coming step must not read in a layer with a window. The lines of a tile entered together, so they
         are as long as each other."""
-        heads, longest = len(layer.keys) // len(self.starts), layer.prompts.keys.shape[1]
+        heads = len(layer.keys) // len(self.starts)
+        longest = layer.prompts.keys.shape[1]
         own_distance = self.cursor - torch.arange(self.own.columns, device=device)
         own = torch.where(own_distance >= window, FAR, 0.0)[None, None]
         written = [0] * len(self.lengths)
@@ -439,7 +449,8 @@ class SharedPrefixCache(Cache):
 
     def move_left(self) -> None:
         """Move the window to the first columns."""
-        lines, low = len(self.starts), min(self.starts)
+        lines = len(self.starts)
+        low = min(self.starts)
         for tensor in (*self.own.keys, *self.own.values):
             tensor[:lines, :, 1 : 1 + self.cursor - low] = tensor[:lines, :, low : self.cursor].clone()
         self.starts = [1 + start - low for start in self.starts]
@@ -447,8 +458,10 @@ class SharedPrefixCache(Cache):
         self._layers = []
 
     def _arrange_layers(self, device: torch.device) -> list[DecodeReads]:
-        """What the decode steps of each layer read until lines come, go or move."""
-        lines, tiles, longest = len(self.starts), len(self.lengths), max(self.lengths)
+        """The keys and values that the decode steps of each layer read, until lines come, go or move."""
+        lines = len(self.starts)
+        tiles = len(self.lengths)
+        longest = max(self.lengths)
         layers = []
         maps: dict[int, _TileMap] = {}  # by key heads, which layers may differ in
         for keys, values, prompt_keys, prompt_values in zip(
@@ -457,27 +470,33 @@ class SharedPrefixCache(Cache):
             heads = keys.shape[1]
             if heads not in maps:
                 maps[heads] = self._map_tiles(heads, device)
+            tile_map = maps[heads]
             values[:lines, :, self._first] = 0
             prompts = PromptTiles(
                 keys=prompt_keys[:tiles].flatten(0, 1)[:, -longest:],
                 values=prompt_values[:tiles].flatten(0, 1)[:, -longest:],
-                mask=maps[heads].prompt_mask,
-                members=maps[heads].members,
-                places=maps[heads].places,
+                mask=tile_map.prompt_mask,
+                members=tile_map.members,
+                places=tile_map.places,
             )
-            own_keys, own_values = keys[:lines].flatten(0, 1), values[:lines].flatten(0, 1)
-            layers.append(DecodeReads(keys=own_keys, values=own_values, mask=maps[heads].own_mask, prompts=prompts))
+            own_keys = keys[:lines].flatten(0, 1)
+            own_values = values[:lines].flatten(0, 1)
+            layers.append(DecodeReads(keys=own_keys, values=own_values, mask=tile_map.own_mask, prompts=prompts))
         return layers
 
     def _map_tiles(self, heads: int, device: torch.device) -> _TileMap:
-        """Seat the lines in their tiles, and see what they must not read."""
-        tiles, longest = len(self.lengths), max(self.lengths)
+        """Give each line a seat in its tile, and mask the columns that it must not read."""
+        tiles = len(self.lengths)
+        longest = max(self.lengths)
         lines_in_tile = [0] * tiles
         seats = []  # [L]
         for tile in self.tiles:
             seats.append(lines_in_tile[tile])
             lines_in_tile[tile] += 1
-        most, head = max(lines_in_tile), torch.arange(heads, device=device)
+        most = max(lines_in_tile)
+
+        # The place of (tile, head, seat) in a row of all of them, [L · heads].
+        head = torch.arange(heads, device=device)
         tile, seat = torch.tensor([self.tiles, seats], device=device)[:, :, None]
         places = ((tile * heads + head) * most + seat).flatten()
         members = torch.zeros(tiles * heads * most, dtype=torch.int64, device=device)
@@ -491,25 +510,28 @@ class SharedPrefixCache(Cache):
 
 
 def plan_moves(count: int, gone: Collection[int]) -> tuple[list[int], list[int], int]:
-    """How ``count`` places stay dense when some are given up: which of them are filled, from where, and how many
-    stay."""
+    """Moves that keep ``count`` places dense when some are given up: the holes to fill, the places that move there, and
+    how many places stay."""
     keep = count - len(gone)
-    return [i for i in sorted(gone) if i < keep], [i for i in range(keep, count) if i not in gone], keep
+    holes = [i for i in sorted(gone) if i < keep]
+    movers = [i for i in range(keep, count) if i not in gone]
+    return holes, movers, keep
 
 
 def _moves_of_unused(count: int, in_use: Collection[int]) -> tuple[list[int], list[int], int]:
     """``plan_moves`` where all but some places are given up."""
-    return plan_moves(count, set(range(count)).difference(in_use))
+    unused = set(range(count)).difference(in_use)
+    return plan_moves(count, unused)
 
 
-def _renumbered(numbers: Sequence[int], holes: Sequence[int], movers: Sequence[int]) -> list[int]:
+def _numbers_after_moves(numbers: Sequence[int], holes: Sequence[int], movers: Sequence[int]) -> list[int]:
     """The same places, by their numbers after the moves."""
-    moved = dict(zip(movers, holes, strict=True))
-    return [moved.get(number, number) for number in numbers]
+    new_number = dict(zip(movers, holes, strict=True))
+    return [new_number.get(number, number) for number in numbers]
 
 
 def fill_gaps(values: list[Any], holes: Sequence[int], movers: Sequence[int], keep: int) -> None:
-    """Do with a list what ``plan_moves`` says."""
+    """Make the moves of ``plan_moves`` in a list."""
     for hole, mover in zip(holes, movers, strict=True):
         values[hole] = values[mover]
     del values[keep:]

@@ -100,17 +100,21 @@ class LocalEngine:
                 adapters[name]()
             else:
                 model.to(place)
-            kind, select = kinds.get(name), adapters.get(name)
+            kind = kinds.get(name)
+            select = adapters.get(name)
             if name in models:
-                room, pack = rows.get(name, ROWS), name in pack_weights
+                room = rows.get(name, ROWS)
+                pack = name in pack_weights
                 schedulers[name] = make(name, model, max_rows=room, autocast=kind, activate=select, pack=pack)
             else:
                 from cotrain.inference.scoring import ScoringScheduler
 
                 schedulers[name] = ScoringScheduler(name, model, autocast=kind, activate=select)
+
             if name in residences:
                 schedulers[name].takes_turns = True
                 residences[name].on_rest(model, schedulers[name].release)
+
         self._schedulers = dict(sorted(schedulers.items()))
         self._first = {name: scheduler.at_once for name, scheduler in schedulers.items()}
         self._held: frozenset[str] = frozenset()
@@ -136,7 +140,8 @@ class LocalEngine:
         schedulers = list(self._schedulers.items())
         for _, scheduler in schedulers:
             scheduler.drop_cancelled()
-        turn, self._pause = self._pause or _Pause(), None
+        turn = self._pause or _Pause()
+        self._pause = None
         while True:
             while turn.place < len(schedulers):
                 name, scheduler = schedulers[turn.place]
@@ -148,6 +153,7 @@ class LocalEngine:
                     turn.idle = False
                     turn.finished += [(scheduler, row) for row in scheduler.step(entering)]
                 turn.place += 1
+
             if turn.idle:
                 return False
             if turn.finished:
@@ -169,7 +175,8 @@ class LocalEngine:
 
     def hold(self, policies: Collection[str]) -> None:
         """See ``HoldingEngine``."""
-        self._held, self._pause = frozenset(policies), None
+        self._held = frozenset(policies)
+        self._pause = None
 
     def release(self) -> None:
         """See ``HoldingEngine``."""
@@ -196,13 +203,14 @@ class LocalEngine:
         return not idle
 
     def running_tokens(self) -> dict[Address, list[int]]:
-        """What each running request has sampled so far, by its address: token ids [T]."""
-        return {
-            row.request.address: ids
-            for scheduler in self._schedulers.values()
-            if isinstance(scheduler, Scheduler)
-            for row, ids in zip(scheduler.running.items, scheduler.running.row_tokens(), strict=True)
-        }
+        """The tokens that each running request has sampled so far, by its address: token ids [T]."""
+        tokens = {}
+        for scheduler in self._schedulers.values():
+            if isinstance(scheduler, Scheduler):
+                rows = scheduler.running
+                for row, ids in zip(rows.items, rows.row_tokens(), strict=True):
+                    tokens[row.request.address] = ids
+        return tokens
 
     def check(self, request: Request) -> None:
         """Raise what ``sample`` would raise for this request."""
@@ -255,9 +263,9 @@ class LocalEngine:
 
 @dataclass(slots=True)
 class _Pause:
-    """How far a round of the schedulers has come."""
+    """The progress of a round of the schedulers."""
 
-    place: int = 0  # of the scheduler whose turn it is
+    place: int = 0  # the place of the scheduler whose turn it is
     idle: bool = True  # did none of those before it have anything to do?
     finished: list[FinishedRow] = field(default_factory=list)  # in this round
 
@@ -267,7 +275,8 @@ class _SchedulerFactory:
     recordings, and other schedulers for a model that they cannot decode."""
 
     def __init__(self, device: torch.device, fixed: bool, recorded: bool) -> None:
-        self._fixed, self._may_pack = fixed, device.type == "cpu" and not fixed
+        self._fixed = fixed
+        self._may_pack = device.type == "cpu" and not fixed
         self._recorder = None
         if fixed and recorded:
             from cotrain.inference.cuda_graphs import recorder_for

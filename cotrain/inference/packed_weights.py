@@ -19,7 +19,9 @@ import torch
 from torch import Tensor, nn
 
 NARROWEST = 64
-PROBE_ROWS, PROBE_NUMBERS, PROBE_TURNS = 32, 2**25, 5  # rows, numbers of the matrices together, passes of each kind
+PROBE_ROWS = 32  # rows of a probe
+PROBE_NUMBERS = 2**25  # numbers in all of its matrices together
+PROBE_TURNS = 5  # passes of each kind
 LEAST_GAIN = 1.1
 
 
@@ -85,6 +87,7 @@ def measure_gain(shapes: Sequence[tuple[int, int]]) -> float:
             layers.append(nn.Linear(width, out, bias=False, device="meta"))  # which draws nothing
             layers[-1].weight = nn.Parameter(torch.full((out, width), 0.01), requires_grad=False)
             numbers += out * width
+
     inputs = {layer.in_features: torch.ones(PROBE_ROWS, layer.in_features) for layer in layers}
     kinds: list[list[Callable[[Tensor], Tensor]]] = [[layer.forward for layer in layers], list(map(_laid_out, layers))]
     seconds: list[list[float]] = [[], []]

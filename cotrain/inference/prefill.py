@@ -25,9 +25,9 @@ from cotrain.inference.kv_cache import cache_argument, previous_argument, use_at
 from cotrain.inference.prefix_cache import KeptPrefix
 from cotrain.models.shared_prefix import BRANCHES, RECTANGLE, can_branch, common_length, masks_by_kind, prefix_tree
 
-TOKENS = {"cpu": 2048, "cuda": 16384}  # of one forward pass, padding counted
+TOKENS = {"cpu": 2048, "cuda": 16384}  # most tokens of one forward pass, padding counted
 PADDING = 1.25  # a padded batch has at most so many times the tokens of its prompts
-WORTH = 1 / 3  # of a prompt: the least share that is worth computing apart
+WORTH = 1 / 3  # the least share of a prompt that is worth computing apart
 
 Prompt = tuple[int, ...]
 Families = list[tuple[int, list[Prompt]]]  # how many tokens they share, all of its own for a prompt that is alone
@@ -87,7 +87,8 @@ def _prefill_continued(
     """Kept and new tokens are each padded on the left; no query sees a pad but the pad itself."""
     olds = [len(past.ids) for _, past in prompts]
     news = [len(prompt) - old for (prompt, _), old in zip(prompts, olds, strict=True)]
-    old, new = max(olds), max(news)
+    old = max(olds)
+    new = max(news)
     ids = torch.tensor([(0,) * (new - n) + prompt[-n:] for (prompt, _), n in zip(prompts, news, strict=True)])
     hidden_old, hidden_new = torch.tensor([[old - o, new - n] for o, n in zip(olds, news, strict=True)]).T
     columns = torch.arange(new)
@@ -96,14 +97,21 @@ def _prefill_continued(
     mask = torch.cat([past_seen, own_seen | torch.eye(new, dtype=torch.bool)], -1)[:, None].to(device)
     positions = (torch.tensor(olds)[:, None] + columns - hidden_new[:, None]).clamp(min=0)
     cache = DynamicCache()
-    for layer in range(len(prompts[0][1].layers)):
-        keys, values = (
-            torch.stack(
-                [F.pad(past.layers[layer][k], (0, 0, old - o, 0)) for (_, past), o in zip(prompts, olds, strict=True)]
-            )
-            for k in (0, 1)
-        )
-        cache.update(keys if dtype is None else keys.to(dtype), values if dtype is None else values.to(dtype), layer)
+    _, first_past = prompts[0]
+    for layer in range(len(first_past.layers)):
+        keys = []
+        values = []
+        for (_, past), length in zip(prompts, olds, strict=True):
+            past_keys, past_values = past.layers[layer]
+            keys.append(F.pad(past_keys, (0, 0, old - length, 0)))
+            values.append(F.pad(past_values, (0, 0, old - length, 0)))
+        all_keys = torch.stack(keys)
+        all_values = torch.stack(values)
+        if dtype is not None:
+            all_keys = all_keys.to(dtype)
+            all_values = all_values.to(dtype)
+        cache.update(all_keys, all_values, layer)
+
     old_positions = torch.arange(old) - hidden_old[:, None]
     key_positions = torch.cat([old_positions, positions], 1).to(device)
     previous = [(0,) * (new - n) + prompt[-n - 1 : -1] for (prompt, _), n in zip(prompts, news, strict=True)]
@@ -172,6 +180,7 @@ def _prefill_families(
             use_cache=True,
             logits_to_keep=last,
         )
+
     longest = max(map(len, tree.places))
     index = torch.tensor([[0] * (longest - len(where)) + where for where in tree.places], device=device)  # [U, L]
     layers = []
@@ -221,6 +230,7 @@ def _masked_forward(
             dtype = next(model.parameters()).dtype
             added = partial(_added_mask, dtype=dtype)
             masks = {name: added(m) for name, m in masks.items()} if isinstance(masks, dict) else added(masks)
+
     with use_attention(config, kind):
         return model(
             input_ids=ids,
@@ -245,7 +255,8 @@ def _padded_batches(prompts: list[Prompt], budget: int) -> Iterator[list[Prompt]
         padded = (len(batch) + 1) * len(prompt)
         if batch and (padded > budget or padded > PADDING * (tokens + len(prompt))):
             yield batch
-            batch, tokens = [], 0
+            batch = []
+            tokens = 0
         batch.append(prompt)
         tokens += len(prompt)
     yield batch

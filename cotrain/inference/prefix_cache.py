@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cotrain.core.seeding import Address
 
-TOKENS = 2**16  # of all entries of one policy
+TOKENS = 2**16  # most tokens of all entries of one policy
 
 Layers = list[tuple[Tensor, Tensor]]  # keys and values of each layer, [kv_heads, n, head_dim]
 
@@ -29,7 +29,7 @@ class KeptPrefix:
 
 
 class PrefixStore:
-    """What one policy has kept."""
+    """The prefixes that are kept for one policy."""
 
     def __init__(self) -> None:
         self._entries: dict[Address, KeptPrefix] = {}  # the oldest first
@@ -43,7 +43,7 @@ class PrefixStore:
             self._drop_entry(next(iter(self._entries)))
 
     def find(self, address: Address | None, prompt_ids: tuple[int, ...]) -> KeptPrefix | None:
-        """What is kept of this request, if the prompt begins with it and goes on."""
+        """The kept prefix of this request, if the prompt begins with it and goes on."""
         past = None if address is None else self._entries.get(address)
         return past if past and len(past.ids) < len(prompt_ids) and prompt_ids[: len(past.ids)] == past.ids else None
 

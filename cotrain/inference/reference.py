@@ -23,9 +23,11 @@ from cotrain.prompts.decoding import stop_in
 @torch.no_grad()
 def complete_request(model: nn.Module, request: Request, version: int = 0) -> Completion:
     """Answer one request with a causal language model of transformers, where it is."""
-    sampling, device = request.sampling, next(model.parameters()).device
+    sampling = request.sampling
+    device = next(model.parameters()).device
     temperature = torch.tensor([sampling.temperature], device=device)
-    top_p, seed = torch.tensor([sampling.top_p], device=device), torch.tensor([request.seed], device=device)
+    top_p = torch.tensor([sampling.top_p], device=device)
+    seed = torch.tensor([request.seed], device=device)
     token_ids: list[int] = []
     logprobs: list[float] = []
     levels: list[int] = []

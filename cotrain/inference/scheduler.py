@@ -56,9 +56,9 @@ class EngineCounts:
     """Work done by one scheduler."""
 
     requests: int = 0  # finished
-    prompt_tokens: int = 0  # of all requests
-    prefill_tokens: int = 0  # of the prompts that were computed, without padding
-    reused_tokens: int = 0  # of the prompts that were kept from an earlier turn
+    prompt_tokens: int = 0  # tokens of the prompts of all requests
+    prefill_tokens: int = 0  # tokens of prompts that were computed, without padding
+    reused_tokens: int = 0  # tokens of prompts that were kept from an earlier turn
     sampled_tokens: int = 0
     decode_steps: int = 0
     decode_rows: int = 0  # summed over the steps
@@ -89,9 +89,12 @@ class Scheduler:
 
         Raises ModelError for a model that this scheduler does not decode as its own forward pass would.
         """
-        self.policy, self.model, self.autocast = policy, model, autocast
+        self.policy = policy
+        self.model = model
+        self.autocast = autocast
         self.at_once = max_rows  # rows; fewer once memory ran out
-        self._activate, self._copies = activate or (lambda: None), copies
+        self._activate = activate or (lambda: None)
+        self._copies = copies
         config = getattr(model, "config", None)
         if not isinstance(config, PreTrainedConfig):
             name = type(model).__name__
@@ -212,20 +215,26 @@ class Scheduler:
         waiting = {id(row) for row in self.waiting}
         self.waiting += [row for row in self.running.items if id(row) not in waiting]
         for row in self.waiting:
-            row.token_ids, row.logprobs, row.entropies = (), (), b""
+            row.token_ids = ()
+            row.logprobs = ()
+            row.entropies = b""
             if row.stop_matcher is not None and row.request.decode is not None:
                 row.stop_matcher = StopMatcher(row.request.sampling.stop, row.request.decode)
+
         counts = self.counts
         self._reset_rows()
         self._kept.clear()
         release_gpu_cache(self.device)
-        self.counts, self.at_once, self._most = counts, self._most // 2, 0
+        self.counts = counts
+        self.at_once = self._most // 2
+        self._most = 0
         counts.out_of_memory += 1
 
     def _reset_rows(self) -> None:
         """No row runs, nothing is stored or counted."""
         narrow = torch.float32 if self.device.type == "cpu" else self.autocast  # on a CPU attention stays in float32
-        self.running, self.counts = Rows(self.device), EngineCounts()
+        self.running = Rows(self.device)
+        self.counts = EngineCounts()
         self._cache = SharedPrefixCache(narrow if self.autocast else None, layer_windows(self.config))
 
     def _admit_rows(self, rows: list[Row]) -> None:
@@ -237,7 +246,10 @@ class Scheduler:
             past = self._kept.find(row.request.continues, row.request.prompt_ids)
             if past is not None:
                 pasts.setdefault(row.request.prompt_ids, past)
-        tiles = {prompt: [group[i : i + TILE] for i in range(0, len(group), TILE)] for prompt, group in members.items()}
+
+        tiles: dict[tuple[int, ...], list[list[Row]]] = {}
+        for prompt, group in members.items():
+            tiles[prompt] = [group[start : start + TILE] for start in range(0, len(group), TILE)]
         self._cache.make_room(
             len(rows),
             sum(map(len, tiles.values())),
@@ -260,6 +272,7 @@ class Scheduler:
             index = torch.tensor([i for i, tile in entering for _ in tile], device=self.device)
             self._draw_tokens(part.logits.index_select(0, index), first)
             self.counts.prefill_tokens += part.computed
+
         self.counts.prompt_tokens += sum(len(row.request.prompt_ids) for row in rows)
         self.counts.reused_tokens += sum(len(past.ids) for past in pasts.values())
 
@@ -282,7 +295,8 @@ class Scheduler:
 
     def _next_logits(self) -> Tensor:
         """[R, V] after the last token of every running row. Rows that have drawn the same tokens are computed once."""
-        cache, rows = self._cache, self.running
+        cache = self._cache
+        rows = self.running
         cache.part_rows(rows.last_tokens[:, 0])
         cache.prepare_step(self.device)
         speakers = cache.speakers
@@ -295,6 +309,7 @@ class Scheduler:
                 use_cache=True,
                 logits_to_keep=1,
             )
+
         cache.cursor += 1
         self.counts.computed_rows += len(speakers)
         return output.logits[:, -1].index_select(0, cache.readers)
@@ -327,6 +342,7 @@ class Scheduler:
             raise ModelError(self._refusal_text(str(error).strip().splitlines()[0])) from error
         finally:
             self._reset_rows()
+
         spread = (expected - expected.mean(-1, keepdim=True)).norm()
         wrong = (decoded - expected).norm() / spread
         narrow = self.autocast is not None or next(self.model.parameters()).dtype.itemsize < 4

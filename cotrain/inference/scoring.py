@@ -39,7 +39,9 @@ class ScoringScheduler:
     ) -> None:
         """``model``: token ids ``[B, L]`` → scores ``[B, L]`` (``models.heads.ValueModel``); the last place counts.
         ``activate``: called before its passes."""
-        self.policy, self.model, self.autocast = policy, model, autocast
+        self.policy = policy
+        self.model = model
+        self.autocast = autocast
         self._activate = activate or (lambda: None)
         config = model.body.config.get_text_config()  # type: ignore[union-attr, operator]
         self.context: int = config.max_position_embeddings
@@ -80,7 +82,8 @@ class ScoringScheduler:
         started = time.perf_counter()
         self._activate()
         self.waiting.sort(key=lambda row: row.sort_key)
-        rows, self.waiting = self.waiting[:entering], self.waiting[entering:]
+        rows = self.waiting[:entering]
+        self.waiting = self.waiting[entering:]
         prompts = sorted({row.request.prompt_ids for row in rows}, key=lambda ids: (-len(ids), ids))
         scores: dict[tuple[int, ...], float] = {}
         while prompts:
@@ -104,6 +107,7 @@ class ScoringScheduler:
             scores |= dict(zip(batch, batch_scores, strict=True))
             self.counts.prefill_tokens += sum(map(len, batch))
             prompts = prompts[len(batch) :]
+
         for row in rows:
             row.score = scores[row.request.prompt_ids]
             self.counts.prompt_tokens += len(row.request.prompt_ids)
@@ -112,7 +116,7 @@ class ScoringScheduler:
         return rows
 
     def _score_batch(self, batch: list[tuple[int, ...]]) -> list[float]:
-        """Of prompts of falling length, in one forward pass."""
+        """The scores of prompts of falling length, in one forward pass."""
         ids = torch.tensor([[*prompt, *[0] * (len(batch[0]) - len(prompt))] for prompt in batch], device=self.device)
         last = torch.tensor([len(prompt) - 1 for prompt in batch], device=self.device)
         with torch.autocast(self.device.type, self.autocast) if self.autocast else nullcontext():

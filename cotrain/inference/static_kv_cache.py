@@ -28,7 +28,8 @@ from cotrain.inference.kv_cache import KeyValueStore, fill_gaps
 from cotrain.models.shared_prefix import FULL, SLIDING
 
 SLOTS = "cotrain_slots"  # name of ``attend_slots`` among the attention functions of transformers
-LEAST_LINES, LEAST_COLUMNS = 8, 128
+LEAST_LINES = 8
+LEAST_COLUMNS = 128
 
 
 def lines_for(rows: int) -> int:
@@ -82,7 +83,8 @@ class StaticCache(Cache):
         ``lengths`` tokens, come ``sizes`` rows."""
         if not self.store.keys:
             self.store.create(layers, self.dtype)
-        device, width = layers[0][0].device, layers[0][0].shape[2]
+        device = layers[0][0].device
+        width = layers[0][0].shape[2]
         sources = [i for i, size in zip(index, sizes, strict=True) for _ in range(size)]
         tokens = [length for length, size in zip(lengths, sizes, strict=True) for _ in range(size)]
         which, pads = torch.tensor([sources, [width - count for count in tokens]], device=device)[:, :, None]
@@ -92,6 +94,7 @@ class StaticCache(Cache):
             for source, target in zip(new, (keys, values), strict=True):
                 target[lines, :, :width] = source[which, :, columns].transpose(1, 2)
                 target[lines, :, width:] = 0  # what a row before left there: a masked column must hold finite numbers
+
         self.filled += tokens
         self.lengths += tokens
 
@@ -117,18 +120,20 @@ class StaticCache(Cache):
         """Choose what the coming step looks at: the first lines, as many as ``positions`` ``[lines, 1]`` has, and the
         first columns. Returns the mask ``[lines, 1, 1, columns]``, added to scores; where layers have windows, that of
         each kind of layer."""
-        self.lines, self.columns = len(positions), columns
+        self.lines = len(positions)
+        self.columns = columns
         self._at = positions[:, :, None, None]
         places = torch.arange(columns, device=positions.device)
         seen = places <= positions
         if self.window is None:
-            return self._added(seen)
+            return self._additive_mask(seen)
         near = places > positions - self.window
-        return {FULL: self._added(seen), SLIDING: self._added(seen & near)}
+        return {FULL: self._additive_mask(seen), SLIDING: self._additive_mask(seen & near)}
 
-    def _added(self, seen: Tensor) -> Tensor:
-        """[lines, 1, 1, columns] to be added to scores, of what is seen [lines, columns]."""
-        return torch.where(seen, 0.0, -torch.inf).to(self.store.keys[0].dtype)[:, None, None]
+    def _additive_mask(self, seen: Tensor) -> Tensor:
+        """[lines, 1, 1, columns] numbers to add to scores, from [lines, columns] True where a column is seen."""
+        dtype = self.store.keys[0].dtype
+        return torch.where(seen, 0.0, -torch.inf).to(dtype)[:, None, None]
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any

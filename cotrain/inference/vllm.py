@@ -52,7 +52,7 @@ COLDEST = 0.01  # vLLM raises temperatures below this, but for 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmSettings:
-    """Of one engine; ``[engine]`` of the cluster file."""
+    """Settings of one engine; ``[engine]`` of the cluster file."""
 
     cache_mb: int = 1024  # memory of keys and values
     context: int | None = None  # tokens of prompt and answer together; None: the model's own
@@ -78,7 +78,7 @@ class _VllmRow:
 class _VllmCounts:
     requests: int = 0
     prompt_tokens: int = 0
-    reused_tokens: int = 0  # of prompts, found in the prefix cache
+    reused_tokens: int = 0  # tokens of prompts that were found in the prefix cache
     sampled_tokens: int = 0
     decode_steps: int = 0
     decode_rows: int = 0
@@ -190,7 +190,8 @@ class VllmEngine:
         self._drop_cancelled()
         if self._waiting and not self._running:
             self._clear_prefix_cache()
-        waiting, self._waiting = sorted(self._waiting, key=lambda pair: pair[0].address), []
+        waiting = sorted(self._waiting, key=lambda pair: pair[0].address)
+        self._waiting = []
         for request, future in waiting:
             self._admit_request(request, future)
         if not self._running:
@@ -212,7 +213,9 @@ class VllmEngine:
         ``config``: of the adapter, as PEFT writes it. Raises UnknownName, and RuntimeError while rows run.
         """
         self._check_idle(policy)
-        began, count, named_weights = time.perf_counter(), self._counts[policy], list(weights)
+        began = time.perf_counter()
+        count = self._counts[policy]
+        named_weights = list(weights)
         if self._ranks[policy] is None:
             self._llm.collective_rpc("take_weights", args=(named_weights,))
             self._repack_output()
@@ -274,7 +277,8 @@ class VllmEngine:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        sampling, self._number = request.sampling, self._number + 1
+        sampling = request.sampling
+        self._number = self._number + 1
         stop_matcher = StopMatcher(sampling.stop, request.decode) if sampling.stop and request.decode else None
         row = _VllmRow(
             request=request,
@@ -307,7 +311,8 @@ class VllmEngine:
 
     def _step_engine(self) -> list[_VllmRow]:
         """One step of vLLM; the rows that it has finished."""
-        began, running_rows = time.perf_counter(), list(self._running.values())
+        began = time.perf_counter()
+        running_rows = list(self._running.values())
         finished = []
         for output in self._llm.step():
             row = self._running.get(output.request_id)
@@ -324,9 +329,11 @@ class VllmEngine:
             if stopped or output.finished:
                 self._counts[row.request.policy].reused_tokens += output.num_cached_tokens or 0
                 finished.append(self._running.pop(row.number))
+
         seconds = time.perf_counter() - began
         for policy in {row.request.policy for row in running_rows}:
-            own, counts = sum(row.request.policy == policy for row in running_rows), self._counts[policy]
+            own = sum(row.request.policy == policy for row in running_rows)
+            counts = self._counts[policy]
             counts.decode_steps += 1
             counts.decode_rows += own
             counts.seconds += seconds * own / len(running_rows)

@@ -2,16 +2,16 @@
 
     padded   rows of prompt and sampled tokens, padded on the right, where causal attention cannot see it from any token
              that counts: right for every model, no attention mask
-    shared   one row of all tokens, in which sequences share what they begin with (``models.shared_prefix``), a prompt
-             and all that answers to it have alike: no padding, half of the tokens and less with groups of eight, for
-             models whose attention can be replaced
+    shared   one row of all tokens, in which sequences share a common prefix (``models.shared_prefix``): the prompt, and
+             as many tokens of its answers as are equal. No padding, half of the tokens or fewer with groups of eight;
+             for models whose attention can be replaced
 
 Sequences are sorted by length, longest first, so that neighbours waste little padding and the most expensive
-micro-batch comes first (a batch that does not fit in memory fails at once); those of one prompt stand side by side, and
-among them those that begin alike. The plan depends on the sequences alone and is the same every time; since totals come
-from the whole update, it changes the result by rounding only. What was given between sampled tokens
-(``algorithms/contract.py``) is an input like any other, from which nothing is read. The last sampled token is never an
-input, as nothing is predicted after it: a sequence has P + T − 1 tokens.
+micro-batch comes first (a batch that does not fit in memory fails at once); those of one prompt are neighbours, and
+among them those with a common beginning. The plan depends on the sequences alone and is the same every time; since
+totals come from the whole update, it changes the result by rounding only. Context between sampled tokens
+(``algorithms/contract.py``) is an input like any other, at which nothing is predicted. The last sampled token is never
+an input, as nothing is predicted after it: a sequence has P + T − 1 tokens.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Carrier = TypeVar("Carrier", "ForwardInput", MicroBatch)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardInput:
     """Input of one forward pass. ``[N]`` runs over the sampled tokens of all B sequences, one after the other; ``[U]``
-    over the places from which they are predicted, of which sampled tokens may have one in common where sequences share
-    what they begin with."""
+    over the places from which they are predicted: two sampled tokens may be predicted from one place in a shared
+    prefix."""
 
     input_ids: torch.Tensor  # [B, L] int64, L = max(P + T − 1), 0 on padding; shared layout: [1, L], L of all together
     row: torch.Tensor  # [U] int64, input row of each place
@@ -53,45 +53,63 @@ def input_length(prompt_ids: Sequence[int], token_ids: Sequence[int]) -> int:
 
 
 def plan_padded(widths: Sequence[int], budget: int) -> list[tuple[int, ...]]:
-    """Which rows share a micro-batch: indices into ``widths``, each exactly once.
+    """The rows of each micro-batch: indices into ``widths``, each exactly once.
 
     Rows are taken longest first (ties by index) and each micro-batch holds as many as ``rows · longest ≤ budget``
     allows, but at least one: a row longer than the budget goes alone.
     """
     if budget < 1:
         raise ConfigError(f"micro_tokens is {budget}, expected at least 1")
+    longest_first = sorted(range(len(widths)), key=lambda i: -widths[i])
     batches: list[list[int]] = []
-    for index in sorted(range(len(widths)), key=lambda i: -widths[i]):
-        if batches and (len(batches[-1]) + 1) * widths[batches[-1][0]] <= budget:
-            batches[-1].append(index)
-        else:
-            batches.append([index])
+    for index in longest_first:
+        if batches:
+            batch = batches[-1]
+            longest = widths[batch[0]]
+            if (len(batch) + 1) * longest <= budget:
+                batch.append(index)
+                continue
+        batches.append([index])
     return [tuple(batch) for batch in batches]
 
 
 def plan_shared(sequences: Sequences, budget: int) -> list[tuple[int, ...]]:
-    """As ``plan_padded`` for the shared layout: in each micro-batch a prompt counts once, and so does what answers to
-    it begin with alike; the sequences of a prompt go side by side."""
+    """As ``plan_padded`` for the shared layout: in each micro-batch a prompt counts once, and so does the common
+    beginning of two answers to it. The sequences of a prompt are neighbours."""
     if budget < 1:
         raise ConfigError(f"micro_tokens is {budget}, expected at least 1")
     groups: dict[tuple[int, ...], list[int]] = {}
     for index, (prompt_ids, _) in enumerate(sequences):
         groups.setdefault(prompt_ids, []).append(index)
-    widths = [input_length(p, t) for p, t in sequences]
+    widths = [input_length(prompt_ids, token_ids) for prompt_ids, token_ids in sequences]
+
+    def longest_of_group(item: tuple[tuple[int, ...], list[int]]) -> int:
+        _, members = item
+        return max(widths[i] for i in members)
+
     batches: list[list[int]] = []
-    tokens = longest = 0
-    for prompt_ids, group in sorted(groups.items(), key=lambda item: -max(widths[i] for i in item[1])):
-        before: Sequence[int] | None = None  # the tokens of the sequence of this prompt before, in the last batch
-        for index in sorted(group, key=lambda i: sequences[i][1]):
+    tokens = 0  # tokens of the last batch, a common beginning counted once
+    longest = 0  # width of its longest sequence
+    for prompt_ids, members in sorted(groups.items(), key=longest_of_group, reverse=True):
+        previous: Sequence[int] | None = None  # the sequence of this prompt before this one
+        for index in sorted(members, key=lambda i: sequences[i][1]):
             own = sequences[index][1][:-1]
-            extra_tokens = widths[index] - (0 if before is None else len(prompt_ids) + common_length(before, own))
-            new_longest = max(longest, widths[index])
-            wide = bool(batches) and (len(batches[-1]) + 1) * new_longest > RECTANGLE * budget
-            if not batches or tokens + extra_tokens > budget or wide:
-                batches.append([])
-                tokens, extra_tokens, new_longest = 0, widths[index], widths[index]
-            batches[-1].append(index)
-            tokens, longest, before = tokens + extra_tokens, new_longest, own
+            width = widths[index]
+            extra_tokens = width
+            if previous is not None:
+                extra_tokens -= len(prompt_ids) + common_length(previous, own)
+            new_longest = max(longest, width)
+
+            fits = bool(batches) and tokens + extra_tokens <= budget
+            if fits and (len(batches[-1]) + 1) * new_longest <= RECTANGLE * budget:
+                batches[-1].append(index)
+                tokens += extra_tokens
+                longest = new_longest
+            else:
+                batches.append([index])
+                tokens = width
+                longest = width
+            previous = own
     return [tuple(batch) for batch in batches]
 
 
@@ -102,8 +120,8 @@ def forward_input_of(
     context_tokens: Sequence[ContextTokens] = (),
     shared: bool = False,
 ) -> ForwardInput:
-    """Lay some sequences out for one forward pass, in the shared layout where ``shared`` says so. ``given``: what
-    stands between the sampled tokens of each; it is an input, and nothing is predicted there.
+    """The input of one forward pass over some sequences, in the shared or the padded layout. ``context_tokens`` of each
+    sequence are the tokens between its sampled ones: they are inputs, and nothing is predicted there.
 
     Raises ConfigError for a sequence without a prompt or without a sampled token, or a temperature that is not
     positive: a token drawn greedily has no log-probability to learn from.
@@ -116,47 +134,61 @@ def forward_input_of(
             raise ConfigError(
                 f"cannot learn from tokens sampled at temperature {temperature}; it must be at least {COLDEST:g}"
             )
-    lengths = [len(token_ids) for _, token_ids in sequences]
-    counts = torch.tensor(lengths)
+
     context = context_tokens or [()] * len(sequences)
-    full_sequences = [(p, *with_context(t, g)) for (p, t), g in zip(sequences, context, strict=True)]
+    inputs: list[tuple[int, ...]] = []  # the input tokens of each sequence
+    predicted_from: list[list[int]] = []  # for each of its sampled tokens, the input from which it is predicted
+    for (prompt_ids, token_ids), between in zip(sequences, context, strict=True):
+        ids, places = with_context(token_ids, between)
+        inputs.append((*prompt_ids, *ids[:-1]))
+        predicted_from.append([len(prompt_ids) + place - 1 for place in places])
+
+    # Row and column of the input, and the temperature, of each sampled token.
+    rows: list[int] = []
+    columns: list[int] = []
+    branches = None
     if shared:
-        tree = prefix_tree([(*prompt_ids, *ids[:-1]) for prompt_ids, ids, _ in full_sequences])
-        columns = [
-            tree.places[b][len(prompt_ids) + place - 1]
-            for b, (prompt_ids, _, places) in enumerate(full_sequences)
-            for place in places
-        ]
-        input_ids, branches = torch.tensor([tree.ids]), tree.branches
-        rows = [0] * len(columns)
+        tree = prefix_tree(inputs)
+        input_ids = torch.tensor([tree.ids])
+        branches = tree.branches
+        for b, places in enumerate(predicted_from):
+            rows += [0] * len(places)
+            columns += [tree.places[b][place] for place in places]
     else:
-        branches = None
-        longest = max(input_length(p, ids) for p, ids, _ in full_sequences)
-        input_ids = torch.zeros(len(full_sequences), longest, dtype=torch.int64)
-        for b, (prompt_ids, ids, _) in enumerate(full_sequences):
-            inputs = (*prompt_ids, *ids[:-1])
-            input_ids[b, : len(inputs)] = torch.tensor(inputs)
-        rows = [b for b, length in enumerate(lengths) for _ in range(length)]
-        columns = [place + len(p) - 1 for p, _, places in full_sequences for place in places]
-    heats = [temperature for temperature, length in zip(temperatures, lengths, strict=True) for _ in range(length)]
-    predicting: dict[tuple[int, int, float], int] = {}  # row, column and temperature → its number
-    source = [predicting.setdefault(key, len(predicting)) for key in zip(rows, columns, heats, strict=True)]
-    row, column, heat = zip(*predicting, strict=True)
-    plain = all(temperature == 1.0 for temperature in temperatures)
+        input_ids = torch.zeros(len(inputs), max(map(len, inputs)), dtype=torch.int64)
+        for b, ids in enumerate(inputs):
+            input_ids[b, : len(ids)] = torch.tensor(ids)
+        for b, places in enumerate(predicted_from):
+            rows += [b] * len(places)
+            columns += places
+
+    token_temperatures: list[float] = []
+    for temperature, places in zip(temperatures, predicted_from, strict=True):
+        token_temperatures += [temperature] * len(places)
+
+    # Sampled tokens of the same place and temperature share one row of logits.
+    places_used: dict[tuple[int, int, float], int] = {}  # row, column and temperature → its number
+    source = []
+    for key in zip(rows, columns, token_temperatures, strict=True):
+        source.append(places_used.setdefault(key, len(places_used)))
+    row, column, place_temperatures = zip(*places_used, strict=True)
+    all_ones = all(temperature == 1.0 for temperature in temperatures)
+
+    counts = torch.tensor([len(token_ids) for _, token_ids in sequences])
     return ForwardInput(
         input_ids=input_ids,
         row=torch.tensor(row),
         column=torch.tensor(column),
         source=torch.tensor(source),
-        targets=torch.cat([torch.tensor(t) for _, t in sequences]),
-        mask=torch.arange(max(lengths))[None, :] < counts[:, None],
-        temperatures=None if plain else torch.tensor(heat, dtype=torch.float32),
+        targets=torch.cat([torch.tensor(token_ids) for _, token_ids in sequences]),
+        mask=torch.arange(int(counts.max()))[None, :] < counts[:, None],
+        temperatures=None if all_ones else torch.tensor(place_temperatures, dtype=torch.float32),
         branches=branches,
     )
 
 
 def collate(samples: Sequence[Sample], *, shared: bool = False) -> tuple[ForwardInput, MicroBatch]:
-    """The input of the forward pass and what the loss needs, in the same order of sequences.
+    """The input of the forward pass and the tensors of the loss, in the same order of sequences.
 
     Raises ConfigError when a per-token field is not as long as the sampled tokens, or only some samples have it.
     """
@@ -183,8 +215,12 @@ def collate(samples: Sequence[Sample], *, shared: bool = False) -> tuple[Forward
 
 def move_to(carrier: Carrier, device: torch.device) -> Carrier:
     """The same carrier with its tensors on ``device``."""
-    present = {f.name: getattr(carrier, f.name) for f in fields(carrier) if getattr(carrier, f.name) is not None}
-    return replace(carrier, **{name: tensor.to(device, non_blocking=True) for name, tensor in present.items()})
+    moved = {}
+    for field in fields(carrier):
+        tensor = getattr(carrier, field.name)
+        if tensor is not None:
+            moved[field.name] = tensor.to(device, non_blocking=True)
+    return replace(carrier, **moved)
 
 
 def _pad_field(samples: Sequence[Sample], name: str, mask: torch.Tensor) -> torch.Tensor:
@@ -199,13 +235,15 @@ def _pad_field(samples: Sequence[Sample], name: str, mask: torch.Tensor) -> torc
 
 
 def _pad_optional_field(samples: Sequence[Sample], name: str, mask: torch.Tensor) -> torch.Tensor | None:
-    given = sum(getattr(sample, name) is not None for sample in samples)
-    if given not in (0, len(samples)):
-        raise ConfigError(f"{given} of {len(samples)} samples have {name}; expected all or none")
-    return _pad_field(samples, name, mask) if given else None
+    n_given = sum(getattr(sample, name) is not None for sample in samples)
+    if n_given not in (0, len(samples)):
+        raise ConfigError(f"{n_given} of {len(samples)} samples have {name}; expected all or none")
+    if not n_given:
+        return None
+    return _pad_field(samples, name, mask)
 
 
-# -- What one update consists of: its terms, their totals, and who shares a micro-batch.
+# -- The plan of one update: its terms, their totals, and the samples of each micro-batch.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,48 +251,66 @@ class PlannedTerm:
     """One objective's share of an update."""
 
     term: LossTerm
-    normaliser: Normaliser  # of all samples of the term, wherever and whether they are computed
-    tokens: float  # of those that are computed
-    batches: tuple[tuple[int, ...], ...]  # micro-batches to run here: indices into ``term.samples``
+    normaliser: Normaliser  # totals of all samples of the term, computed or not, on any rank
+    tokens: float  # sampled tokens of the samples that are computed
+    batches: tuple[tuple[int, ...], ...]  # micro-batches: indices into ``term.samples``
 
 
 def plan_update(terms: Sequence[LossTerm], *, micro_tokens: int, shared: bool) -> tuple[PlannedTerm, ...]:
     """The terms that have samples, in their order, with totals and micro-batches of at most ``micro_tokens``.
 
-    ``shared``: samples share what they begin with in a forward pass (``batching.py``).
+    ``shared``: sequences of a forward pass are in the shared layout.
     """
     planned = []
     for term in terms:
         if not term.samples:
             continue
-        tokens, chosen = sum(len(s.token_ids) for s in term.samples), computed_samples(term)
+        total_tokens = sum(len(sample.token_ids) for sample in term.samples)
+        chosen = computed_samples(term)
         samples = [term.samples[i] for i in chosen]
-        sequences = [(s.prompt_ids, with_context(s.token_ids, s.context_tokens)[0]) for s in samples]
-        batches = batches_of(sequences, micro_tokens=micro_tokens, shared=shared)
+        batches = batches_of(full_sequences(samples), micro_tokens=micro_tokens, shared=shared)
+        batches_of_term = []
+        for batch in batches:
+            batches_of_term.append(tuple(chosen[i] for i in batch))
         planned.append(
             PlannedTerm(
                 term=term,
-                normaliser=Normaliser(tokens=float(tokens), sequences=float(len(term.samples))),
-                tokens=float(sum(len(s.token_ids) for s in samples)),
-                batches=tuple(tuple(chosen[i] for i in batch) for batch in batches),
+                normaliser=Normaliser(tokens=float(total_tokens), sequences=float(len(term.samples))),
+                tokens=float(sum(len(sample.token_ids) for sample in samples)),
+                batches=tuple(batches_of_term),
             )
         )
     return tuple(planned)
 
 
+def full_sequences(samples: Sequence[Sample]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The prompt of each sample, and its sampled tokens with the context between them."""
+    sequences = []
+    for sample in samples:
+        ids, _ = with_context(sample.token_ids, sample.context_tokens)
+        sequences.append((sample.prompt_ids, ids))
+    return sequences
+
+
 def computed_samples(term: LossTerm) -> list[int]:
-    """Which samples of a term have a forward and a backward pass: indices. Those without any advantage have none where
-    nothing but advantages is learned from, as their gradient is 0; the shortest one has where no other is left, so that
-    there is a gradient."""
+    """The samples of a term that have a forward and a backward pass: indices.
+
+    Samples without any advantage have a gradient of 0 where advantages are all that is learned from, and are left out.
+    Where no other sample is there, the shortest one is computed, so that there is a gradient."""
     every = list(range(len(term.samples)))
     if term.algorithm.needs().zero_advantage_has_gradient:
         return every
-    lengths = [len(s.prompt_ids) + len(s.token_ids) for s in term.samples]
-    return [i for i in every if bool(term.samples[i].advantages.any())] or [min(every, key=lambda i: lengths[i])]
+
+    with_advantage = [i for i in every if bool(term.samples[i].advantages.any())]
+    if with_advantage:
+        return with_advantage
+    lengths = [len(sample.prompt_ids) + len(sample.token_ids) for sample in term.samples]
+    return [min(every, key=lambda i: lengths[i])]
 
 
 def batches_of(sequences: Sequences, *, micro_tokens: int, shared: bool) -> list[tuple[int, ...]]:
-    """Which sequences share a forward pass: indices, each exactly once."""
+    """The sequences of each forward pass: indices, each exactly once."""
     if shared:
         return plan_shared(sequences, micro_tokens)
-    return plan_padded([input_length(prompt_ids, token_ids) for prompt_ids, token_ids in sequences], micro_tokens)
+    widths = [input_length(prompt_ids, token_ids) for prompt_ids, token_ids in sequences]
+    return plan_padded(widths, micro_tokens)

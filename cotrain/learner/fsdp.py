@@ -3,8 +3,8 @@
 A layer's weights are whole only while it computes, forward or backward: they are gathered before it and dropped behind
 it. Embeddings, norms and output layer are gathered once for a pass. What a pass does not go through stays in shards.
 
-    call(work)            ``work()`` with the whole model; every rank calls it equally often, or the others wait
-    deal(count)           which of so many micro-batches run here
+    run_sharded(work)     ``work()`` with the whole model; every rank calls it equally often, or the others wait
+    deal_batches(count)   which of so many micro-batches run here
 
 Micro-batches are dealt by turns, and each is computed as it would be on one process: log-probabilities have the same
 bits on any number of ranks. Gradients are summed over ranks, never averaged, as the loss is divided by totals of the
@@ -20,10 +20,9 @@ again with these (``distributed/ranks.py``).
                                                                  norm, clip, finite check: of the whole, on every rank
                                                                  optimiser step on shards
 
-Whatever is decided is decided from sums over all ranks, so that all decide alike. On one rank the bits are those of
+Every decision is made from sums over all ranks, so that all ranks decide alike. On one rank the bits are those of
 ``TorchLearner``; on several, sums over micro-batches are taken in another order, and differ by rounding. Each rank
-gives its rows of what is saved (``share``); what is loaded is whole, so that any number of ranks, one process too, goes
-on from it.
+saves its rows (``share``); tensors are loaded whole, so that any number of ranks, one process too, goes on from them.
 
 Left out: loading a model in shards (each rank loads all of it, then keeps its share), and tensor parallelism.
 """
@@ -51,7 +50,7 @@ from cotrain.learner.batching import ForwardInput
 from cotrain.learner.learner import MODEL, OPTIMIZER, Gradients, TorchLearner, inner_products
 from cotrain.learner.logprobs import Scorer
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 class Sharded(nn.Module):
@@ -61,7 +60,8 @@ class Sharded(nn.Module):
         """``model``: whole, on the mesh's kind of device, and the same on every rank. Raises ModelError where there are
         no layers to be gathered one by one."""
         super().__init__()
-        self.model, self.mesh = model, mesh
+        self.model = model
+        self.mesh = mesh
         layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
         if not layers:
             raise ModelError(f"{type(model).__name__} has no layers of transformers to be sharded; use --world 1")
@@ -80,13 +80,13 @@ class Sharded(nn.Module):
     def world(self) -> int:
         return self.mesh.size()
 
-    def forward(self, work: Callable[[], Any]) -> Any:
+    def forward(self, work: Callable[[], Result]) -> Result:
         return work()
 
-    def run_sharded(self, work: Callable[[], Made]) -> Made:
-        """``work()``, which returns tensors, with the whole model."""
-        made: Made = self(work)
-        return made
+    def run_sharded(self, work: Callable[[], Result]) -> Result:
+        """``work()``, which returns tensors, with the whole model. FSDP's hooks are those of ``forward``."""
+        result: Result = self(work)
+        return result
 
     def forget_passes(self) -> None:
         """After calls without a backward pass, in which FSDP would forget what it keeps of each."""
@@ -94,10 +94,16 @@ class Sharded(nn.Module):
         self.reset_iter_state()
 
     def deal_batches(self, count: int) -> list[tuple[int, bool]]:
-        """Of ``count`` micro-batches those of this rank, and whether they count here: ranks that have one less make
-        the first once more, for nothing, as every rank must make equally many passes."""
-        mine = [turn * self.world + self.rank for turn in range(math.ceil(count / self.world))]
-        return [(place, True) if place < count else (0, False) for place in mine]
+        """The micro-batches of this rank among ``count``, and whether each counts here. Every rank must make equally
+        many passes, so a rank that has one less makes the first one again, which does not count."""
+        batches = []
+        for turn in range(math.ceil(count / self.world)):
+            place = turn * self.world + self.rank
+            if place < count:
+                batches.append((place, True))
+            else:
+                batches.append((0, False))
+        return batches
 
     def sum_over_ranks(self, values: torch.Tensor) -> torch.Tensor:
         """The sum over ranks; the same bits on each."""
@@ -119,7 +125,7 @@ class Sharded(nn.Module):
 
 
 def whole_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """All of a tensor that may lie in shards; every rank must ask."""
+    """The whole of a tensor that may be in shards; every rank must ask."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
@@ -129,7 +135,7 @@ def local_shard(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_row_sharded(tensor: torch.Tensor) -> bool:
-    """Does each rank hold rows of it, one behind the other? Otherwise each holds all of it."""
+    """Whether each rank holds rows of the tensor, in the order of ranks. Otherwise each holds all of it."""
     if not isinstance(tensor, DTensor) or all(placement.is_replicate() for placement in tensor.placements):
         return False
     assert tensor.placements == (Shard(0),), tensor.placements  # ``fully_shard`` cuts in no other way
@@ -139,17 +145,34 @@ def is_row_sharded(tensor: torch.Tensor) -> bool:
 class ShardedScorer(Scorer):
     """A scorer over a sharded model. All ranks are asked the same, and answer the same."""
 
-    def __init__(self, model: nn.Module, *, sharded: Sharded, **settings: Any) -> None:
-        """``settings``: of ``Scorer``."""
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        sharded: Sharded,
+        head: str = "lm",
+        micro_tokens: int = 16384,
+        autocast: bool = False,
+        logits_at_once: int = 2**26,
+        recompute: bool = False,
+    ) -> None:
+        """``sharded``: the model in shards. All other arguments are those of ``Scorer``."""
         self.sharded = sharded
-        super().__init__(model, **settings)
+        super().__init__(
+            model,
+            head=head,
+            micro_tokens=micro_tokens,
+            autocast=autocast,
+            logits_at_once=logits_at_once,
+            recompute=recompute,
+        )
 
     def predict(self, rows: ForwardInput, *, entropy: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
         return self.sharded.run_sharded(partial(super().predict, rows, entropy=entropy))
 
-    def halve_batches(self, sequences: Sequence[Sequences], error: BaseException) -> None:
+    def halve_batches(self, passes: Sequence[Sequences], error: BaseException) -> None:
         """Raises RankShort as well."""
-        super().halve_batches(sequences, error)
+        super().halve_batches(passes, error)
         raise RankShort(self.sharded.rank, self.sharded.world, self.micro_tokens) from error
 
     def _find_layers(self) -> None:
@@ -167,17 +190,18 @@ class ShardedScorer(Scorer):
         return ((plan[place], counts) for place, counts in self.sharded.deal_batches(len(plan)))
 
     def complete_logprobs(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Each is set on one rank. Their bits are added: as numbers −0 would be 0."""
+        """Each result is computed on one rank and 0 on the others. Their bits are added: as numbers, −0 + 0 is 0."""
         bits = torch.cat([torch.zeros(0), *results]).view(torch.int32)
         flat = self.sharded.sum_over_ranks(bits).cpu().view(torch.float32)
-        return [part.clone() for part in flat.split([len(result) for result in results])]
+        lengths = [len(result) for result in results]
+        return [part.clone() for part in flat.split(lengths)]
 
 
 class ShardedLearner(TorchLearner):
     """One policy and its optimiser, in shards."""
 
     def __init__(self, sharded: Sharded, **settings: Any) -> None:
-        """``settings``: of ``TorchLearner``."""
+        """``sharded``: the model in shards. ``settings`` are the arguments of ``TorchLearner``."""
         self.sharded = sharded
         self._most: int | None = None  # tokens of a pass, where a rank has had too little memory for more
         super().__init__(sharded.model, scorer=partial(ShardedScorer, sharded=sharded), **settings)
@@ -200,25 +224,29 @@ class ShardedLearner(TorchLearner):
 
     def gradient_products(self, sums: Sequence[Gradients]) -> torch.Tensor:
         stages = [*sums, [p.grad for p in self._trained.values()]]
-        mine = [[None if gradient is None else local_shard(gradient) for gradient in stage] for stage in stages]
-        return self.sharded.sum_over_ranks(inner_products(mine, self.scorer.device))
+        own_stages = [_local_shards(stage) for stage in stages]
+        return self.sharded.sum_over_ranks(inner_products(own_stages, self.scorer.device))
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Whole, one after the other; every rank must take them all."""
+        """The trained weights, whole, one after the other; every rank must take them all."""
         return self.sharded.gather_whole(dict(super().weights()))
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Whole on the first rank, in its memory beside the CPU; the others have none."""
-        found = self.sharded.gather_whole(self.held_tensors())
-        return {name: tensor.to("cpu", copy=True) for name, tensor in found if self.sharded.rank == 0}
+        """Whole tensors on the CPU of the first rank; the others have none."""
+        whole = self.sharded.gather_whole(self.held_tensors())  # every rank takes all of them
+        return {name: tensor.to("cpu", copy=True) for name, tensor in whole if self.sharded.rank == 0}
 
     def share(self) -> dict[str, torch.Tensor]:
-        """This rank's rows of ``tensors``, beside the CPU; what is not cut is the first rank's. In the order of ranks
-        the rows are the whole tensor."""
-        first = self.sharded.rank == 0
-        found = {name: (local_shard(tensor), is_row_sharded(tensor)) for name, tensor in self.held_tensors().items()}
-        kept = {name: own for name, (own, rows) in found.items() if first or (rows and own.numel())}
-        return {name: own.to("cpu", copy=True) for name, own in kept.items()}
+        """This rank's rows of ``tensors``, on the CPU. The rows in the order of ranks are the whole tensor; a tensor
+        that is not cut is in the first rank's share."""
+        is_first = self.sharded.rank == 0
+        share = {}
+        for name, tensor in self.held_tensors().items():
+            rows = local_shard(tensor)
+            has_rows = is_row_sharded(tensor) and rows.numel() > 0
+            if is_first or has_rows:
+                share[name] = rows.to("cpu", copy=True)
+        return share
 
     def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
         super().load(state, {name: self._rank_part(name, tensor) for name, tensor in tensors.items()})
@@ -236,4 +264,14 @@ class ShardedLearner(TorchLearner):
         if name.startswith(OPTIMIZER):
             parameter = name.removeprefix(OPTIMIZER).rpartition(":")[0]
         like = self._trained.get(parameter)
-        return tensor if like is None else self.sharded.shard_like(tensor, like)
+        if like is None:
+            return tensor
+        return self.sharded.shard_like(tensor, like)
+
+
+def _local_shards(gradients: Gradients) -> Gradients:
+    """This rank's share of each gradient."""
+    shards: list[torch.Tensor | None] = []
+    for gradient in gradients:
+        shards.append(None if gradient is None else local_shard(gradient))
+    return shards

@@ -4,12 +4,12 @@ Each term is cut into micro-batches of its own and divided by its own totals (``
 then one optimiser step is made. A gradient that is not finite changes nothing: neither weights nor moments nor the
 update count. Where memory runs out, the update is made in smaller micro-batches.
 
-Weights are changed in place, so an local engine that shares them has them at once. State is a count and named
+Weights are changed in place, so a local engine that shares them has them at once. State is a count and named
 tensors; a learner that loaded them goes on bit by bit as the one that saved them would have (same device, same
 thread count). Only trainable weights are saved: those below an adapter are found where they came from.
 
-Learners whose ranks hold shards: ``fsdp.py``. Left out: gradient scaling (bfloat16 needs none). On a GPU the split
-of seconds into forward and backward is the time of launching, not of computing.
+``fsdp.py`` has the learner whose ranks hold shards. Left out: gradient scaling (bfloat16 needs none). On a GPU the
+split of seconds into forward and backward is the time of launching, not of computing.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations, combinations_with_replacement, pairwise
+from itertools import combinations, combinations_with_replacement
 from time import perf_counter
+from typing import Any
 
 import torch
 from torch import nn
 
-from cotrain.algorithms.contract import ContextTokens, LossTerm, PolicyClient, Sequences, UpdateReport, with_context
+from cotrain.algorithms.contract import ContextTokens, LossTerm, PolicyClient, Sequences, UpdateReport
 from cotrain.core.errors import ConfigError, StateError
 from cotrain.core.types import State, take_fields
-from cotrain.learner.batching import PlannedTerm, collate, move_to, plan_update
+from cotrain.learner.batching import PlannedTerm, collate, full_sequences, move_to, plan_update
 from cotrain.learner.logprobs import Scorer
 from cotrain.learner.optim import (
     Optimizer,
@@ -38,9 +39,12 @@ from cotrain.learner.optim import (
 )
 from cotrain.models.memory import MEMORY_ERRORS, float64_device, release_gpu_cache
 
-MODEL, OPTIMIZER = "model.", "optimizer."  # prefixes of tensor names
+# Prefixes of tensor names.
+MODEL = "model."
+OPTIMIZER = "optimizer."
+
 NON_FINITE = "non-finite"
-MOST_APART = 16  # terms of an update whose gradients are compared: each is a copy of them, and pairs grow by the square
+MOST_APART = 16  # most terms whose gradients are compared: each is a copy, and pairs grow by the square
 Gradients = Sequence[torch.Tensor | None]  # one gradient for each trained parameter
 
 
@@ -107,13 +111,19 @@ class TorchLearner(PolicyClient):
                 f"learner: trained weights such as {narrow[0]!r} are {self._trained[narrow[0]].dtype}, in which small "
                 "updates are lost; load the model as float32 and set autocast=True"
             )
-        self.model, self.head = model, head
+        self.model = model
+        self.head = head
         self.scorer = scorer(model, head=head, micro_tokens=micro_tokens, autocast=autocast, recompute=recompute)
         self._optimizer = optimizer(model, lr=lr, weight_decay=weight_decay)
-        self._lr, self._warmup, self._decay, self._clip_norm = lr, warmup, decay, clip_norm
+        self._lr = lr
+        self._warmup = warmup
+        self._decay = decay
+        self._clip_norm = clip_norm
         self._updates = self._weights_reset_at = 0  # updates so far, and their number when the weights were last reset
         self._optimizer_reset_at = 0  # number of updates when the optimizer was last reset
-        self._term_norms, self._every, self._offload = term_norms, reset_every, offload
+        self._term_norms = term_norms
+        self._every = reset_every
+        self._offload = offload
         kept_on = torch.device("cpu") if offload else self.scorer.device
         self._start = {name: p.detach().to(kept_on, copy=True) for name, p in self._trained.items() if reset_to_start}
         self._micro_tokens = micro_tokens  # as configured; ``scorer.micro_tokens`` is smaller once memory ran out
@@ -129,29 +139,34 @@ class TorchLearner(PolicyClient):
         Totals come from the whole update, so the gradient is the same but for rounding.
         """
         for term in terms:
-            if (wanted := term.algorithm.needs().head) != self.head:
+            wanted = term.algorithm.needs().head
+            if wanted != self.head:
                 raise ConfigError(f"objective {term.name!r} trains a {wanted!r} head, this policy has {self.head!r}")
-        while (report := self._try_update(terms)) is None:
+        while True:
+            report = self._try_update(terms)
+            if report is not None:
+                return report
             release_gpu_cache(self.scorer.device)
-        return report
 
     def _try_update(self, terms: Sequence[LossTerm]) -> UpdateReport | None:
-        """None where memory ran out; nothing has changed then."""
+        """The report of one update; None where memory ran out, and nothing has changed then."""
         plan = plan_update(terms, micro_tokens=self.scorer.micro_tokens, shared=self.scorer.shared)
         try:
             report = self.apply_plan(plan)
         except MEMORY_ERRORS as error:
-            samples = [[p.term.samples[i] for i in batch] for p in plan for batch in p.batches]
-            pairs = [
-                [(s.prompt_ids, with_context(s.token_ids, s.context_tokens)[0]) for s in batch] for batch in samples
-            ]
-            self.scorer.halve_batches(pairs, error)
+            passes = []
+            for planned in plan:
+                for batch in planned.batches:
+                    passes.append(full_sequences([planned.term.samples[i] for i in batch]))
+            self.scorer.halve_batches(passes, error)
             return None
-        oom_count, self.scorer.oom_count = self.scorer.oom_count, 0
-        if oom_count:
-            memory_metrics = {"out_of_memory": float(oom_count), "micro_tokens": float(self.scorer.micro_tokens)}
-            return replace(report, metrics={**report.metrics, **memory_metrics})
-        return report
+
+        oom_count = self.scorer.oom_count
+        self.scorer.oom_count = 0
+        if not oom_count:
+            return report
+        memory_metrics = {"out_of_memory": float(oom_count), "micro_tokens": float(self.scorer.micro_tokens)}
+        return replace(report, metrics={**report.metrics, **memory_metrics})
 
     def apply_plan(self, plan: Sequence[PlannedTerm]) -> UpdateReport:
         """The micro-batches of a planned update, then the optimiser step. Totals are taken from the plan alone."""
@@ -163,24 +178,27 @@ class TorchLearner(PolicyClient):
         self._optimizer.zero_grad()
         metrics: dict[str, float] = {}
         try:
-            apart = 1 < len(plan) <= MOST_APART if self._term_norms is None else self._term_norms
+            # Forward and backward of each term; gradients add up in the parameters.
+            compare_terms = self._term_norms
+            if compare_terms is None:
+                compare_terms = 1 < len(plan) <= MOST_APART
             sums: list[Gradients] = []  # the gradients after each term but the last
             for term_index, planned in enumerate(plan):
                 metrics |= self._run_term(planned)
-                if apart and term_index < len(plan) - 1:
-                    sums.append([None if p.grad is None else p.grad.clone() for p in self._trained.values()])
-            if apart:
-                metrics |= _gradient_metrics([planned.term.name for planned in plan], self.gradient_products(sums))
+                if compare_terms and term_index < len(plan) - 1:
+                    sums.append(self._copy_gradients())
+
+            if compare_terms:
+                names = [planned.term.name for planned in plan]
+                metrics |= _gradient_metrics(names, self.gradient_products(sums))
+
+            # One step, unless a loss or the gradient is not finite.
             norm = self.clip_gradients(self._clip_norm or math.inf)
-            finite = math.isfinite(norm) and all(math.isfinite(metrics[f"{p.term.name}/loss"]) for p in plan)
-            updates_in_iteration = self._updates - self._optimizer_reset_at
-            updates_in_iteration = updates_in_iteration % self._every if self._every else updates_in_iteration
-            multiplier = min(1.0, (updates_in_iteration + 1) / self._warmup) if self._warmup else 1.0
-            if self._decay != "constant":
-                fraction = 0.2 if self._decay == "wsd" else 1.0
-                multiplier *= lr_multiplier(self._updates, plan[0].term.planned, 0, fraction, self._decay)
+            losses = [metrics[f"{planned.term.name}/loss"] for planned in plan]
+            finite = math.isfinite(norm) and all(map(math.isfinite, losses))
+            multiplier = self._rate_multiplier(plan[0].term.planned)
             if finite:
-                if updates_in_iteration == 0 < self._updates:
+                if self._updates > 0 and self._updates_in_iteration() == 0:  # a new iteration, a new optimiser
                     self._optimizer.clear_moments()
                 if self._offload:
                     self._optimizer.move_state()
@@ -189,6 +207,7 @@ class TorchLearner(PolicyClient):
         finally:
             self._optimizer.zero_grad()
             self._rest()
+
         metrics |= {
             "grad_norm": norm,
             "lr": self._lr * multiplier,
@@ -201,34 +220,58 @@ class TorchLearner(PolicyClient):
             metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
         )
 
-    # -- what a learner overrides that has only a part of it all
+    def _updates_in_iteration(self) -> int:
+        """Updates since the optimiser was last new: since an iteration began, or since it was reset."""
+        updates = self._updates - self._optimizer_reset_at
+        if self._every:
+            return updates % self._every
+        return updates
+
+    def _rate_multiplier(self, planned_updates: int) -> float:
+        """The learning rate of the next update, as a share of ``lr``."""
+        multiplier = 1.0
+        if self._warmup:
+            multiplier = min(1.0, (self._updates_in_iteration() + 1) / self._warmup)
+        if self._decay != "constant":
+            fraction = 0.2 if self._decay == "wsd" else 1.0
+            multiplier *= lr_multiplier(self._updates, planned_updates, 0, fraction, self._decay)
+        return multiplier
+
+    def _copy_gradients(self) -> Gradients:
+        copies: list[torch.Tensor | None] = []
+        for parameter in self._trained.values():
+            gradient = parameter.grad
+            copies.append(None if gradient is None else gradient.clone())
+        return copies
+
+    # -- A learner that holds a shard overrides these.
 
     def total_sums(self, sums: dict[str, float]) -> dict[str, float]:
         """Sums over all micro-batches of a term, from those over the ones run here."""
         return sums
 
     def clip_gradients(self, most: float) -> float:
-        """Scale the gradients down to this global norm; the norm that they had."""
+        """Scale the gradients down to this global norm. Returns the norm that they had."""
         return float(nn.utils.clip_grad_norm_(self._trained.values(), most))
 
     def gradient_products(self, sums: Sequence[Gradients]) -> torch.Tensor:
         """Inner products of the gradients of all K terms, ``[K, K]`` float64 with zeros below the diagonal.
 
-        ``sums``: the gradients after each term but the last; those after the last one stand in the parameters.
+        ``sums``: the gradients after each term but the last; the parameters hold those after the last one.
         """
         return inner_products([*sums, [p.grad for p in self._trained.values()]], self.scorer.device)
 
     def reset_optimizer(self) -> None:
-        """An iteration begins too."""
+        """Clear the moments; an iteration begins here too."""
         self._optimizer.clear_moments()
         self._optimizer_reset_at = self._updates
 
     def reset_weights(self) -> bool:
-        if (
-            not self._start
-            or self._updates == self._weights_reset_at
-            or (self._updates - self._optimizer_reset_at) % self._every
-        ):
+        if not self._start:
+            return False
+        if self._updates == self._weights_reset_at:  # they are those of the start
+            return False
+        if self._updates_in_iteration() != 0:
             return False
         with torch.no_grad():
             for name, parameter in self._trained.items():
@@ -247,28 +290,36 @@ class TorchLearner(PolicyClient):
         return self.scorer.logprobs(sequences, temperature=temperature, context_tokens=context_tokens)
 
     def state(self) -> State:
-        fewer = self.scorer.micro_tokens  # kept, so that a resumed run adds in the same order
-        more = {"micro_tokens": fewer} if fewer != self._micro_tokens else {}
-        more |= {"weights_reset_at": self._weights_reset_at} if self._start else {}
-        more |= {"optimizer_reset_at": self._optimizer_reset_at} if self._optimizer_reset_at else {}
-        return {"updates": self._updates, "optimizer": sorted(optimizer_tensors(self._optimizer, self.model))} | more
+        state: dict[str, Any] = {
+            "updates": self._updates,
+            "optimizer": sorted(optimizer_tensors(self._optimizer, self.model)),
+        }
+        if self.scorer.micro_tokens != self._micro_tokens:  # kept, so that a resumed run adds in the same order
+            state["micro_tokens"] = self.scorer.micro_tokens
+        if self._start:
+            state["weights_reset_at"] = self._weights_reset_at
+        if self._optimizer_reset_at:
+            state["optimizer_reset_at"] = self._optimizer_reset_at
+        return state
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Copies, beside the CPU, of what ``held_tensors`` gives."""
+        """Copies of ``held_tensors`` on the CPU."""
         return {name: tensor.to("cpu", copy=True) for name, tensor in self.held_tensors().items()}
 
     def held_tensors(self) -> dict[str, torch.Tensor]:
         """Trained weights ``model.<parameter>``, moments ``optimizer.<parameter>:<field>``, as they are, not copied."""
-        moments = optimizer_tensors(self._optimizer, self.model).items()
-        return {MODEL + n: p.detach() for n, p in self._trained.items()} | {OPTIMIZER + n: m for n, m in moments}
+        weights = {MODEL + name: parameter.detach() for name, parameter in self._trained.items()}
+        moments = {OPTIMIZER + name: moment for name, moment in optimizer_tensors(self._optimizer, self.model).items()}
+        return weights | moments
 
     def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
         """Exactly what ``state`` and ``tensors`` gave; raises StateError, nothing changed, if it does not fit."""
         state = {"micro_tokens": self._micro_tokens, "weights_reset_at": 0, "optimizer_reset_at": 0, **state}
         fields = ("updates", "optimizer", "micro_tokens", "weights_reset_at", "optimizer_reset_at")
-        updates, moments, micro_tokens, restarted, renewed = take_fields("learner", state, *fields)
+        updates, moments, micro_tokens, weights_reset_at, optimizer_reset_at = take_fields("learner", state, *fields)
         expected = {MODEL + name for name in self._trained} | {OPTIMIZER + name for name in moments}
-        missing, unknown = sorted(expected - set(tensors)), sorted(set(tensors) - expected)
+        missing = sorted(expected - set(tensors))
+        unknown = sorted(set(tensors) - expected)
         if missing or unknown:
             mismatch = f"{len(missing)} missing {missing[:2]}, {len(unknown)} unknown {unknown[:2]}"
             raise StateError(f"tensors of learner do not fit: {mismatch}")
@@ -284,67 +335,91 @@ class TorchLearner(PolicyClient):
         with torch.no_grad():
             for name, parameter in self._trained.items():
                 parameter.copy_(tensors[MODEL + name])
-        self._updates, self.scorer.micro_tokens = int(updates), int(micro_tokens)
-        self._weights_reset_at, self._optimizer_reset_at = int(restarted), int(renewed)
+        self._updates = int(updates)
+        self.scorer.micro_tokens = int(micro_tokens)
+        self._weights_reset_at = int(weights_reset_at)
+        self._optimizer_reset_at = int(optimizer_reset_at)
 
     def _rest(self) -> None:
+        """Between updates the moments are off the device, where ``offload`` asks for it."""
         if self._offload:
             self._optimizer.move_state(torch.device("cpu"))
             release_gpu_cache(self.scorer.device)
 
     def _run_term(self, planned: PlannedTerm) -> dict[str, float]:
-        """Forward and backward of one objective; its metrics under its name."""
-        term, normaliser = planned.term, planned.normaliser
-        entropy = term.algorithm.needs().entropy
-        wide = float64_device(self.scorer.device)
-        zero = torch.zeros((), dtype=torch.float64, device=wide)  # on the device, so that nothing synchronises before
-        # the end
+        """Forward and backward of one objective. Returns its metrics, under its name."""
+        term = planned.term
+        normaliser = planned.normaliser
+        device = self.scorer.device
+        wide = float64_device(device)
+
+        # Sums stay on the device, so that nothing synchronises before the end.
+        zero = torch.zeros((), dtype=torch.float64, device=wide)
         sums: dict[str, torch.Tensor] = defaultdict(lambda: zero)
-        forward = backward = 0.0
+        forward_seconds = 0.0
+        backward_seconds = 0.0
         for indices, counts in self.scorer.local_batches(planned.batches):
             began = perf_counter()
             rows, batch = collate([term.samples[i] for i in indices], shared=self.scorer.shared)
-            predictions, entropies = self.scorer.predict(move_to(rows, self.scorer.device), entropy=entropy)
-            loss = term.algorithm.loss_of(predictions, entropies, move_to(batch, self.scorer.device), normaliser)
-            middle = perf_counter()
-            (loss.value * (term.weight if counts else 0.0)).backward()
-            means = {name: value.to(wide).double() / planned.tokens for name, value in loss.sums.items()}
-            for name, value in {"loss": loss.value.detach().to(wide).double(), **means}.items():
-                sums[name] = sums[name] + (value if counts else 0.0)
-            forward, backward = forward + middle - began, backward + perf_counter() - middle
+            wants_entropy = term.algorithm.needs().entropy
+            predictions, entropies = self.scorer.predict(move_to(rows, device), entropy=wants_entropy)
+            loss = term.algorithm.loss_of(predictions, entropies, move_to(batch, device), normaliser)
+            forward_done = perf_counter()
+
+            # A micro-batch that a rank makes for company only has no gradient and counts in no sum.
+            weight = term.weight if counts else 0.0
+            (loss.value * weight).backward()
+
+            shares = {"loss": loss.value.detach().to(wide).double()}
+            for name, value in loss.sums.items():
+                shares[name] = value.to(wide).double() / planned.tokens
+            for name, share in shares.items():
+                sums[name] = sums[name] + (share if counts else 0.0)
+            forward_seconds += forward_done - began
+            backward_seconds += perf_counter() - forward_done
+
         values: list[float] = torch.stack(list(sums.values())).tolist()
         totals = self.total_sums(dict(zip(sums, values, strict=True)))
-        return {f"{term.name}/{name}": value for name, value in totals.items()} | {
-            f"{term.name}/samples": normaliser.sequences,
-            f"{term.name}/tokens": normaliser.tokens,
-            **({f"{term.name}/flat_tokens": flat} if (flat := normaliser.tokens - planned.tokens) else {}),
-            f"{term.name}/forward_seconds": forward,
-            f"{term.name}/backward_seconds": backward,
-        }
+        metrics = {f"{term.name}/{name}": value for name, value in totals.items()}
+        metrics[f"{term.name}/samples"] = normaliser.sequences
+        metrics[f"{term.name}/tokens"] = normaliser.tokens
+        flat_tokens = normaliser.tokens - planned.tokens
+        if flat_tokens:
+            metrics[f"{term.name}/flat_tokens"] = flat_tokens
+        metrics[f"{term.name}/forward_seconds"] = forward_seconds
+        metrics[f"{term.name}/backward_seconds"] = backward_seconds
+        return metrics
 
 
 def inner_products(stages: Sequence[Gradients], device: torch.device) -> torch.Tensor:
-    """``[K, K]`` float64, upper half, of K gradients that were added up one after the other: ``stages`` are the sums
-    after each."""
+    """The inner products of K gradients, ``[K, K]`` float64, upper half. The gradients were added up one after the
+    other: ``stages`` are the sums after each."""
     wide = float64_device(device)
-    found = torch.zeros(len(stages), len(stages), dtype=torch.float64, device=wide)
+    products = torch.zeros(len(stages), len(stages), dtype=torch.float64, device=wide)
     for sums in zip(*stages, strict=True):  # one parameter at a time
-        parts = [new if old is None or new is None else new - old for old, new in pairwise([None, *sums])]
+        parts = []
+        previous = None
+        for running_sum in sums:
+            if previous is None or running_sum is None:
+                parts.append(running_sum)
+            else:
+                parts.append(running_sum - previous)
+            previous = running_sum
         for (i, one), (j, other) in combinations_with_replacement(enumerate(parts), 2):
             if one is not None and other is not None:
-                found[i, j] += (one * other).to(wide).sum(dtype=torch.float64)
-    return found
+                products[i, j] += (one * other).to(wide).sum(dtype=torch.float64)
+    return products
 
 
 def _gradient_metrics(names: Sequence[str], products: torch.Tensor) -> dict[str, float]:
-    """``{term}/grad_norm`` of each, ``{term}/grad_share`` of their sum, and ``cosine/{term}/{term}`` of each two, from
-    the inner products ``[K, K]`` of their gradients."""
+    """``{term}/grad_norm`` of each term, ``{term}/grad_share`` of the sum of norms, ``cosine/{term}/{term}`` of each
+    two terms, from the inner products ``[K, K]`` of their gradients."""
     norms = products.diagonal().sqrt().tolist()
     total = sum(norms)
-    found = {f"{name}/grad_norm": norm for name, norm in zip(names, norms, strict=True)}
+    metrics = {f"{name}/grad_norm": norm for name, norm in zip(names, norms, strict=True)}
     if len(norms) > 1 and total > 0.0:
-        found |= {f"{name}/grad_share": norm / total for name, norm in zip(names, norms, strict=True)}
+        metrics |= {f"{name}/grad_share": norm / total for name, norm in zip(names, norms, strict=True)}
     for i, j in combinations(range(len(names)), 2):
         if norms[i] > 0.0 and norms[j] > 0.0:
-            found[f"cosine/{names[i]}/{names[j]}"] = float(products[i, j]) / (norms[i] * norms[j])
-    return found
+            metrics[f"cosine/{names[i]}/{names[j]}"] = float(products[i, j]) / (norms[i] * norms[j])
+    return metrics

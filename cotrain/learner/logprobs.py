@@ -1,14 +1,14 @@
 """Scoring by a forward pass: log-probabilities and entropies of sampled tokens, or values, with or without gradient.
 
-Sequences share what they begin with where the model's attention allows that (``batching.py``). The body of the model
+Sequences share a common prefix where the model's attention allows that (``batching.py``). The body of the model
 runs over whole rows; the head only over the positions that predict a sampled token, so logits of prompts are never
 made. Logits become float32 after that selection, in slices that are recomputed in the backward pass when one slice does
 not hold them all (a vocabulary of 150,000 and 16,000 tokens would be 10 GB).
 
 A learner and a frozen policy (a reference) score through the same code, so that equal weights give equal numbers.
 
-What a model does to its logits after its head (soft caps, scales) is done to the slices, and held against the model's
-own forward when a scorer is made.
+Soft caps and scales that a model applies to its logits after its head are applied to the slices, and compared with the
+model's own forward when a scorer is made.
 
 Dropout is off, always: the tokens were sampled without it. Left out: the auxiliary losses by which routers of mixtures
 of experts are balanced in pretraining; they are no part of log π.
@@ -75,7 +75,7 @@ class Scorer:
             from cotrain.models.activation_checkpointing import check_recompute
 
             check_recompute(model)
-        self.shared = head == "lm" and can_branch(model)  # prompts
+        self.shared = head == "lm" and can_branch(model)  # True: the shared layout of ``batching.py``
         if head == "lm":
             self._find_layers()
 
@@ -91,11 +91,14 @@ class Scorer:
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.autocast):
             if self.head != "lm":
                 with self._recompute_activations(self.model):
-                    values = self.model(input_ids=rows.input_ids)
-                flat, flat_entropy = _at_least_float32(values[rows.row, rows.column])[rows.source], None
+                    values = self.model(input_ids=rows.input_ids)  # [B, L]
+                flat = _at_least_float32(values[rows.row, rows.column])[rows.source]
+                flat_entropy = None
             else:
                 hidden = self._hidden_states(rows)  # [B, L, H]
                 flat, flat_entropy = self._sliced_logprobs(hidden[rows.row, rows.column], rows, entropy)
+
+        # ``flat`` [N] runs over sampled tokens; each goes to its place in [B, T].
         predictions = flat.new_zeros(rows.mask.shape).masked_scatter(rows.mask, flat)
         if flat_entropy is None:
             return predictions, None
@@ -104,57 +107,78 @@ class Scorer:
     def logprobs(
         self, sequences: Sequences, *, temperature: float = 1.0, context_tokens: Sequence[ContextTokens] = ()
     ) -> list[torch.Tensor]:
-        """For each (prompt_ids, token_ids): float32 ``[T]`` on the CPU, without gradient, in this order. ``given``:
-        what stands between the tokens of each. Passes that do not fit in memory are halved (``halve_batches``)."""
-        while (found := self._logprobs_of(sequences, temperature, context_tokens)) is None:
-            pass
-        return found
+        """For each (prompt_ids, token_ids): float32 ``[T]`` on the CPU, without gradient, in this order.
 
-    def halve_batches(self, sequences: Sequence[Sequences], error: BaseException) -> None:
-        """After ``error``, for want of memory in one of these passes: let later ones have half of the tokens of the
-        largest. Raises ``error`` where it was another one, ConfigError where each pass is one sequence already."""
+        ``context_tokens`` are the tokens between the sampled ones of each. Passes that do not fit in memory are halved
+        (``halve_batches``)."""
+        while True:
+            results = self._try_logprobs(sequences, temperature, context_tokens)
+            if results is not None:
+                return results
+
+    def halve_batches(self, passes: Sequence[Sequences], error: BaseException) -> None:
+        """After ``error`` in one of these passes, for want of memory: later passes have at most half of the tokens of
+        the largest one. Raises ``error`` if it is another one, ConfigError if each pass is one sequence already."""
         if not out_of_memory(error):
             raise error
-        if max(map(len, sequences)) == 1:
-            longest = max(len(p) + len(t) for batch in sequences for p, t in batch)
+
+        tokens_of_passes = []
+        longest = 0
+        for sequences in passes:
+            lengths = [len(prompt_ids) + len(token_ids) for prompt_ids, token_ids in sequences]
+            longest = max(longest, *lengths)
+            if len(sequences) > 1:
+                tokens_of_passes.append(sum(lengths))
+
+        if not tokens_of_passes:
             raise ConfigError(
                 f"the memory of {self.device} does not hold one sequence of {longest} tokens; set "
                 "gradient_checkpointing=true for this policy, lower max_tokens, or take a smaller model"
             ) from error
-        largest = max(sum(len(p) + len(t) for p, t in batch) for batch in sequences if len(batch) > 1)
-        self.micro_tokens = max(1, min(self.micro_tokens, largest) // 2)
+        self.micro_tokens = max(1, min(self.micro_tokens, max(tokens_of_passes)) // 2)
         self.oom_count += 1
 
-    def _logprobs_of(
+    def _try_logprobs(
         self, sequences: Sequences, temperature: float, context_tokens: Sequence[ContextTokens]
     ) -> list[torch.Tensor] | None:
-        """None where memory ran out."""
+        """The log-probabilities of each sequence; None where memory ran out."""
         context = context_tokens or [()] * len(sequences)
-        inputs = [(p, with_context(t, g)[0]) for (p, t), g in zip(sequences, context, strict=True)]
+        inputs = []
+        for (prompt_ids, token_ids), between in zip(sequences, context, strict=True):
+            ids, _ = with_context(token_ids, between)
+            inputs.append((prompt_ids, ids))
         plan = batches_of(inputs, micro_tokens=self.micro_tokens, shared=self.shared)
         results = [torch.zeros(len(token_ids)) for _, token_ids in sequences]
         self.model.eval()
         try:
             with self.without_gradient():
                 for indices, counts in self.local_batches(plan):
-                    batch_sequences, batch_context = [sequences[i] for i in indices], [context[i] for i in indices]
+                    batch_sequences = [sequences[i] for i in indices]
+                    batch_context = [context[i] for i in indices]
                     rows = forward_input_of(
                         batch_sequences,
                         [temperature] * len(batch_sequences),
                         context_tokens=batch_context,
                         shared=self.shared,
                     )
-                    predictions = self.predict(move_to(rows, self.device))[0].float().cpu()
-                    for b, i in enumerate(indices if counts else ()):
-                        results[i] = predictions[b, : len(sequences[i][1])].clone()
+                    predictions, _ = self.predict(move_to(rows, self.device))
+                    if not counts:
+                        continue
+                    on_cpu = predictions.float().cpu()
+                    for b, i in enumerate(indices):
+                        results[i] = on_cpu[b, : len(results[i])].clone()
         except MEMORY_ERRORS as error:
-            self.halve_batches([[sequences[i] for i in indices] for indices in plan], error)
+            passes = []
+            for indices in plan:
+                passes.append([sequences[i] for i in indices])
+            self.halve_batches(passes, error)
         else:
             return self.complete_logprobs(results)
+
         release_gpu_cache(self.device)
         return None
 
-    # -- what a scorer overrides whose model is in shards
+    # -- A scorer whose model is in shards overrides these.
 
     def without_gradient(self) -> AbstractContextManager[object]:
         """Around passes that no backward pass follows."""
@@ -165,7 +189,7 @@ class Scorer:
         return ((indices, True) for indices in plan)
 
     def complete_logprobs(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Those of all batches, from those run here; the others are zeros."""
+        """The results of all batches. ``results`` of batches that ran on another rank are zeros."""
         return results
 
     # -- the forward pass
@@ -191,32 +215,37 @@ class Scorer:
     def _sliced_logprobs(
         self, hidden: torch.Tensor, rows: ForwardInput, entropy: bool
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """hidden ``[U, H]`` → ``[N]`` each, of all places at once where their logits are at most ``logits_at_once``
-        numbers, else in slices of so many, in which every sampled token has its own."""
+        """hidden ``[U, H]`` → log-probabilities and entropies ``[N]``.
+
+        All places at once where their logits are at most ``logits_at_once`` numbers, else in slices of sampled tokens,
+        each of which then has a place of its own."""
         size = max(1, self.logits_at_once // self._vocabulary)
+        compute = partial(_place_logprobs, self._output, self._finish)
         if len(hidden) <= size:
-            arguments = (hidden, rows.source, rows.targets, rows.temperatures)
-            return _place_logprobs(self._output, self._finish, *arguments, entropy)
-        parts = []
+            return compute(hidden, rows.source, rows.targets, rows.temperatures, entropy)
+
+        logprobs = []
+        entropies = []
         for source, targets in zip(rows.source.split(size), rows.targets.split(size), strict=True):
             temperatures = None if rows.temperatures is None else rows.temperatures[source]
-            own = torch.arange(len(source), device=source.device)
-            arguments = (hidden[source], own, targets, temperatures)
-            compute = partial(_place_logprobs, self._output, self._finish)
-            if torch.is_grad_enabled():
-                parts.append(checkpoint(compute, *arguments, entropy, use_reentrant=False))
+            own_place = torch.arange(len(source), device=source.device)
+            arguments = (hidden[source], own_place, targets, temperatures, entropy)
+            if torch.is_grad_enabled():  # the logits of a slice are computed again in the backward pass
+                slice_logprobs, slice_entropies = checkpoint(compute, *arguments, use_reentrant=False)
             else:
-                parts.append(compute(*arguments, entropy))
-        logprobs = torch.cat([part[0] for part in parts])
-        return logprobs, torch.cat([part[1] for part in parts]) if entropy else None
+                slice_logprobs, slice_entropies = compute(*arguments)
+            logprobs.append(slice_logprobs)
+            entropies.append(slice_entropies)
+        return torch.cat(logprobs), torch.cat(entropies) if entropy else None
 
     def _find_layers(self) -> None:
-        """Find body and output layer; the way around the model's own forward must give what the model gives."""
+        """Find body and output layer. Calling them one after the other must give the logits of the model's forward."""
         model: Any = self.model
         name = type(model).__name__
         if not isinstance(model.get_input_embeddings(), nn.Embedding) or model.get_output_embeddings() is None:
             raise ModelError(f"{name} has no embedding and output layer that can be called; use a causal LM")
-        self._body, self._output = model.get_decoder(), model.get_output_embeddings()
+        self._body = model.get_decoder()
+        self._output = model.get_output_embeddings()
         self._vocabulary: int = model.get_input_embeddings().num_embeddings
         ids = torch.arange(min(4, self._vocabulary), device=self.device)[None]
         with torch.no_grad():
@@ -225,12 +254,14 @@ class Scorer:
             if hidden is None:
                 raise ModelError(f"{name} does not hand out its last hidden state; use another causal LM")
             raw = _at_least_float32(self._output(hidden))
-        exact = 1e-2 if model_logits.dtype in (torch.bfloat16, torch.float16) else 1e-5
+
+        narrow = model_logits.dtype in (torch.bfloat16, torch.float16)
+        tolerance = (1e-2 if narrow else 1e-5) * model_logits.abs().max()
+        is_broken = not bool(model_logits.isfinite().all())  # nothing can be compared then
         for finish in _possible_finishes(model.config.get_text_config()):
             own_logits = raw if finish is None else finish(raw)
             same_shape = own_logits.shape == model_logits.shape
-            near = same_shape and (own_logits - model_logits).abs().max() <= exact * model_logits.abs().max()
-            if near or not bool(model_logits.isfinite().all()):
+            if is_broken or (same_shape and (own_logits - model_logits).abs().max() <= tolerance):
                 self._finish = finish
                 return
         raise ModelError(
@@ -239,22 +270,34 @@ class Scorer:
         )
 
 
-SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier")  # of Cohere, Granite and HyperCLOVA X, Falcon-H1
+SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier")  # Cohere; Granite and HyperCLOVA X; Falcon-H1
 
 
 def _possible_finishes(config: Any) -> Iterator[Finish | None]:
-    """What a model with this configuration may do after its output layer; the model's own forward decides."""
-    scales = [float(value) for name in SCALES if (value := getattr(config, name, None))]
-    cap = getattr(config, "final_logit_softcapping", None)
-    for limit in [float(cap), None] if cap else [None]:  # first what is configured: small logits hardly feel a cap
-        for scale in [*scales, *(1.0 / scale for scale in scales), 1.0]:
-            yield None if limit is None and scale == 1.0 else partial(_scale_and_cap, scale=scale, cap=limit)
+    """The functions that a model with this configuration may apply after its output layer."""
+    configured = [getattr(config, name, None) for name in SCALES]
+    factors = [float(value) for value in configured if value]
+    scales = [*factors, *(1.0 / factor for factor in factors), 1.0]  # some models multiply, some divide
+
+    caps: list[float | None] = [None]
+    configured_cap = getattr(config, "final_logit_softcapping", None)
+    if configured_cap:
+        caps.insert(0, float(configured_cap))  # tried first: small logits hardly feel a cap
+
+    for cap in caps:
+        for scale in scales:
+            if cap is None and scale == 1.0:
+                yield None
+            else:
+                yield partial(_scale_and_cap, scale=scale, cap=cap)
 
 
 def _scale_and_cap(logits: torch.Tensor, *, scale: float, cap: float | None) -> torch.Tensor:
     """scale · logits, then cap · tanh(logits / cap) (Gemma 2, arXiv 2408.00118, section 2)."""
     logits = logits * scale
-    return logits if cap is None else cap * torch.tanh(logits / cap)
+    if cap is None:
+        return logits
+    return cap * torch.tanh(logits / cap)
 
 
 def _place_logprobs(
@@ -266,8 +309,15 @@ def _place_logprobs(
     temperatures: torch.Tensor | None,
     entropy: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """hidden and temperatures of places ``[u, H]``, ``[u]``; tokens ``[n]`` with the place that predicts each →
-    log-probabilities ``[n]`` and, if wanted, entropies ``[n]``."""
+    """Log-probabilities ``[n]`` of tokens and, if wanted, entropies ``[n]``.
+
+    Args:
+        output, finish: the output layer, and what the model does to its logits.
+        hidden: ``[u, H]`` last hidden states of places.
+        source: ``[n]`` the place that predicts each token.
+        targets: ``[n]`` the token.
+        temperatures: ``[u]``, None for ones.
+    """
     logits = _at_least_float32(output(hidden))  # [u, V]
     if finish is not None:
         logits = finish(logits)
@@ -275,8 +325,13 @@ def _place_logprobs(
         logits = logits / temperatures[:, None]
     total = logits.logsumexp(-1)
     logprobs = logits[source, targets] - total[source]
-    return logprobs, (total - (logits.softmax(-1) * logits).sum(-1))[source] if entropy else None
+    if not entropy:
+        return logprobs, None
+    entropies = total - (logits.softmax(-1) * logits).sum(-1)  # [u]
+    return logprobs, entropies[source]
 
 
 def _at_least_float32(values: torch.Tensor) -> torch.Tensor:
-    return values if values.dtype == torch.float64 else values.float()
+    if values.dtype == torch.float64:
+        return values
+    return values.float()

@@ -10,7 +10,8 @@ Left out: gradient scaling (bfloat16 needs none) and 8-bit states.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,15 +23,18 @@ SHAPES = ("linear", "cosine", "wsd")
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Does this device compute in bfloat16 faster than in float32? Of processors, those with AMX do; with AVX-512 alone
-    a training step took 1.6 times as long as in float32 (``docs/log.md``). GPUs before Ampere emulate it."""
-    on_gpu = device.type == "cuda"
-    return torch.cuda.get_device_capability(device) >= (8, 0) if on_gpu else torch.cpu._is_amx_tile_supported()
+    """Whether this device computes faster in bfloat16 than in float32. Processors with AMX do; with AVX-512 alone a
+    training step took 1.6 times as long as in float32 (``docs/log.md``). GPUs before Ampere emulate bfloat16."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    return torch.cpu._is_amx_tile_supported()
 
 
 def state_fields(part: torch.optim.Optimizer) -> tuple[str, ...]:
-    """The tensors that it keeps of each parameter."""
-    return ("step", "exp_avg", "exp_avg_sq") if isinstance(part, torch.optim.AdamW) else ("momentum_buffer",)
+    """Names of the state tensors of each parameter."""
+    if isinstance(part, torch.optim.AdamW):
+        return ("step", "exp_avg", "exp_avg_sq")
+    return ("momentum_buffer",)
 
 
 class Optimizer:
@@ -38,46 +42,43 @@ class Optimizer:
 
     def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
         self.parts = tuple(parts)
-        self._rates = [[group["lr"] for group in part.param_groups] for part in parts]
+        self._rates = [_rates_of(part) for part in parts]  # of each group of each part
 
     def parameters(self) -> Iterable[nn.Parameter]:
         for part in self.parts:
-            for group in part.param_groups:
-                yield from group["params"]
+            yield from _parameters_of(part)
 
     def step(self, multiplier: float = 1.0) -> None:
         """One update with every learning rate times ``multiplier``. Where memory does not hold the moments that a first
-        one needs, nothing has changed."""
+        update needs, nothing has changed."""
         self._make_moments()
         for part, rates in zip(self.parts, self._rates, strict=True):
             for group, rate in zip(part.param_groups, rates, strict=True):
                 group["lr"] = rate * multiplier
             part.step()
-            increment_version(p for g in part.param_groups for p in g["params"])  # which fused kernels forget
+            increment_version(_parameters_of(part))  # autograd's count of changes, which fused kernels forget
 
     def _make_moments(self) -> None:
-        """Those that torch would make one by one between changes of weights: all of them, or none."""
-        made = []
+        """Make the moments that torch would make one by one between changes of weights: all of them, or none."""
+        new_states = []
         for part in self.parts:
             for group in part.param_groups:
-                for parameter in (p for p in group["params"] if p.grad is not None and not part.state.get(p)):
-                    moments = {field: torch.zeros_like(parameter) for field in state_fields(part) if field != "step"}
-                    if isinstance(part, torch.optim.AdamW):
-                        beside = parameter.device if group["fused"] or group["capturable"] else None
-                        kind = torch.float32 if group["fused"] else None
-                        moments = {"step": torch.zeros((), dtype=kind, device=beside), **moments}
-                    made.append((part, parameter, moments))
-        for part, parameter, moments in made:
-            part.state[parameter] = moments
+                for parameter in group["params"]:
+                    if parameter.grad is not None and not part.state.get(parameter):
+                        new_states.append((part, parameter, _first_state(part, group, parameter)))
+        for part, parameter, state in new_states:
+            part.state[parameter] = state
 
     def move_state(self, device: torch.device | None = None) -> None:
-        """All moments to ``device``; None: to where each parameter is."""
+        """Move all moments to ``device``, or with None to where each parameter is."""
         for part in self.parts:
             for parameter, state in part.state.items():
-                state.update({field: state[field].to(device or parameter.device) for field in state})
+                target = device or parameter.device
+                for field in state:
+                    state[field] = state[field].to(target)
 
     def clear_moments(self) -> None:
-        """All moments: the next step is made as the first."""
+        """Forget all moments: the next step is made as the first."""
         for part in self.parts:
             part.state.clear()
 
@@ -86,16 +87,51 @@ class Optimizer:
             part.zero_grad(set_to_none=True)
 
 
+def _rates_of(part: torch.optim.Optimizer) -> list[float]:
+    return [group["lr"] for group in part.param_groups]
+
+
+def _parameters_of(part: torch.optim.Optimizer) -> Iterator[nn.Parameter]:
+    for group in part.param_groups:
+        yield from group["params"]
+
+
+def _first_state(
+    part: torch.optim.Optimizer, group: Mapping[str, Any], parameter: nn.Parameter
+) -> dict[str, torch.Tensor]:
+    """The state of a parameter before its first update, as torch makes it."""
+    state = {}
+    if isinstance(part, torch.optim.AdamW):
+        on_device = group["fused"] or group["capturable"]
+        state["step"] = torch.zeros(
+            (),
+            dtype=torch.float32 if group["fused"] else None,
+            device=parameter.device if on_device else None,
+        )
+    for field in state_fields(part):
+        if field != "step":
+            state[field] = torch.zeros_like(parameter)
+    return state
+
+
 def adamw(
     model: nn.Module, lr: float, betas: tuple[float, float] = (0.9, 0.95), eps: float = 1e-8, weight_decay: float = 0.0
 ) -> Optimizer:
     """AdamW over the trainable parameters, with decay on matrices only (not on norms, biases, embeddings)."""
-    named = trainable_parameters(model)
     embeddings = embedding_names(model)
-    decayed = [p for name, p in named.items() if p.ndim >= 2 and name not in embeddings]
-    plain = [p for name, p in named.items() if p.ndim < 2 or name in embeddings]
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
-    groups = [group for group in groups if group["params"]]
+    with_decay = []
+    without_decay = []
+    for name, parameter in trainable_parameters(model).items():
+        if parameter.ndim >= 2 and name not in embeddings:
+            with_decay.append(parameter)
+        else:
+            without_decay.append(parameter)
+
+    groups: list[dict[str, Any]] = []
+    if with_decay:
+        groups.append({"params": with_decay, "weight_decay": weight_decay})
+    if without_decay:
+        groups.append({"params": without_decay, "weight_decay": 0.0})
     return Optimizer([torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=True)])
 
 
@@ -130,9 +166,14 @@ def lr_multiplier(step: int, total: int, warmup: int = 0, decay_fraction: float 
 
 def optimizer_tensors(optimizer: Optimizer, model: nn.Module) -> dict[str, torch.Tensor]:
     """All state as ``{"parameter.name:field": tensor}``, not copied; parameters without a step yet have none."""
-    owners = _parameter_owners(optimizer, model).items()
-    states = [(name, state, part) for name, (part, parameter) in owners if (state := part.state.get(parameter))]
-    return {f"{name}:{field}": state[field].detach() for name, state, part in states for field in state_fields(part)}
+    tensors = {}
+    for name, (part, parameter) in _parameter_owners(optimizer, model).items():
+        state = part.state.get(parameter)
+        if not state:
+            continue
+        for field in state_fields(part):
+            tensors[f"{name}:{field}"] = state[field].detach()
+    return tensors
 
 
 def load_optimizer_tensors(optimizer: Optimizer, model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -143,31 +184,39 @@ def load_optimizer_tensors(optimizer: Optimizer, model: nn.Module, tensors: Mapp
         name, _, field = key.rpartition(":")
         if name not in owners or field not in state_fields(owners[name][0]):
             raise StateError(f"state of optimizer does not fit: {key!r} belongs to no parameter of this model")
-        parameter = owners[name][1]
+        _, parameter = owners[name]
         if field != "step" and tensor.shape != parameter.shape:
             raise StateError(
                 f"state of optimizer does not fit: {key!r} has shape {tuple(tensor.shape)}, "
                 f"the parameter {tuple(parameter.shape)}"
             )
         states.setdefault(name, {})[field] = tensor
+
     for name, state in states.items():
-        missing = [field for field in state_fields(owners[name][0]) if field not in state]
+        part, _ = owners[name]
+        missing = [field for field in state_fields(part) if field not in state]
         if missing:
             raise StateError(f"state of optimizer does not fit: {name!r} lacks {', '.join(missing)}")
     for name, (part, parameter) in owners.items():
         part.state.pop(parameter, None)
         if name in states:
-            saved = states[name].items()
-            part.state[parameter] = {field: t.detach().to(parameter.device, copy=True) for field, t in saved}
+            state = {}
+            for field, tensor in states[name].items():
+                state[field] = tensor.detach().to(parameter.device, copy=True)
+            part.state[parameter] = state
 
 
 def _parameter_owners(optimizer: Optimizer, model: nn.Module) -> dict[str, tuple[torch.optim.Optimizer, nn.Parameter]]:
-    owner = {p: part for part in optimizer.parts for group in part.param_groups for p in group["params"]}
+    """Name of a parameter → the torch optimiser that changes it, and the parameter."""
+    owner = {}
+    for part in optimizer.parts:
+        for parameter in _parameters_of(part):
+            owner[parameter] = part
     return {name: (owner[p], p) for name, p in model.named_parameters() if p in owner}
 
 
 def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """By name. Raises ConfigError where there is none."""
+    """The parameters with ``requires_grad``, by name. Raises ConfigError where there is none."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not named:
         raise ConfigError("optimizer: the model has no trainable parameter; unfreeze some")
@@ -175,8 +224,11 @@ def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def embedding_names(model: nn.Module) -> set[str]:
-    """Of embeddings and the output layer, which are not decayed."""
+    """Names of the weights of embeddings and of the output layer, which are not decayed."""
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    return {
-        name for name, p in model.named_parameters() if id(p) in tables or name.rpartition(".")[0].endswith("lm_head")
-    }
+    names = set()
+    for name, parameter in model.named_parameters():
+        module_name, _, _ = name.rpartition(".")
+        if id(parameter) in tables or module_name.endswith("lm_head"):
+            names.add(name)
+    return names

@@ -51,7 +51,7 @@ class Band:
     """One way to go wrong."""
 
     name: str  # unique
-    keys: tuple[str, ...]  # of the table; all about one role or policy, the first one's names
+    keys: tuple[str, ...]  # keys of the table, all for the role or policy that the first one names
     window: int  # rows
     rule: Rule
     advice: str = ""  # one sentence; by default that of the first metric
@@ -80,7 +80,8 @@ def _believes_wrong(trace: Trace, name: str) -> bool:
 
 def _pays_wrong(trace: Trace, name: str) -> bool:
     """Paid, and wrong: a wrong answer, or a verdict that is not the truth."""
-    truth, said = CORRECT.of(trace), FINAL.of(trace)
+    truth = CORRECT.of(trace)
+    said = FINAL.of(trace)
     unread = trace.parent is not None and FAILURE.is_in(trace)
     mistaken = truth is False if said is None else said is not truth
     return mistaken and not unread and truth is not None and any(s.name == name for s in trace.rewards)
@@ -92,7 +93,8 @@ def _payer_alone_believes(trace: Trace, name: str) -> bool:
     return FINAL.of(trace) is False and payer_said is not None and payer_said > 0.5
 
 
-BASE_RATE, GAP = metric_with_key("{role}/base_rate"), metric_with_key("gap")
+BASE_RATE = metric_with_key("{role}/base_rate")
+GAP = metric_with_key("gap")
 BANDS = (
     Band(
         name="groups without spread", keys=("{objective}/zero_spread_groups",), window=20,
@@ -206,8 +208,9 @@ class Monitor:
     """Reads rows one by one and keeps the alarms they raised."""
 
     def __init__(self, bands: Sequence[Band] = BANDS, *, problems: int = ENOUGH_PROBLEMS) -> None:
-        """``problems``: of a step."""
-        self.bands, self._problems = bands, problems
+        """``problems``: the number of problems of a step."""
+        self.bands = bands
+        self._problems = problems
         self._patterns = [_key_pattern(band.keys[0]) for band in bands]
         self._places: dict[str, list[tuple[int, tuple[str, ...], str]]] = {}  # key → (band, all its keys, shown key)
         self._series: dict[tuple[int, str], MetricSeries] = {}
@@ -228,17 +231,20 @@ class Monitor:
         """Read the next row of metrics.jsonl; returns the alarms that it is the first to raise."""
         if "kind" in row or _number_or_none(row.get("step")) is None:
             return []
-        new, self._row = self._starved.add_row(row), row
+        new = self._starved.add_row(row)
+        self._row = row
         for key in sorted(row):
             for index, keys, shown_key in self._bands_of(key):
                 values = [_number_or_none(row.get(k)) for k in keys]
                 if any(value is None for value in values):
                     continue
-                band, place = self.bands[index], (index, shown_key)
+                band = self.bands[index]
+                place = (index, shown_key)
                 series = self._series.setdefault(place, MetricSeries(band.window))
                 series.add_row(int(row["step"]), [value for value in values if value is not None])
                 alarm = self._update_alarm(band, place, series)
-                new += [alarm] if alarm else []
+                if alarm is not None:
+                    new.append(alarm)
         return self._without_explained(new)
 
     def _without_explained(self, new: list[Alarm]) -> list[Alarm]:
@@ -246,20 +252,24 @@ class Monitor:
         explained = set(map(id, explained_alarms(new, self.alarms, self._row)))
         stores: tuple[dict[Any, Alarm], ...] = (self._starved.alarms, self._alarms)
         for alarms in stores:
-            for place in [place for place, alarm in alarms.items() if id(alarm) in explained]:
+            places = [place for place, alarm in alarms.items() if id(alarm) in explained]
+            for place in places:
                 del alarms[place]
-        return [one for one in new if id(one) not in explained]
+        return [alarm for alarm in new if id(alarm) not in explained]
 
     def _update_alarm(self, band: Band, place: tuple[int, str], series: MetricSeries) -> Alarm | None:
-        value, step = band.rule(series), series.step
+        value = band.rule(series)
+        step = series.step
         if value is None or series.rows * self._problems < band.problems:
             return None
         if place in self._alarms:
             alarm_before = self._alarms[place]
-            # no longer early
-            words = _alarm_words(band, series, alarm_before.value) if series.rows == band.window else {}
+            words = {}
+            if series.rows == band.window:  # it is no longer early
+                words = _alarm_words(band, series, alarm_before.value)
             self._alarms[place] = dataclasses.replace(alarm_before, last=step, **words)
             return None
+
         alarm = Alarm(
             band=band.name, key=place[1], step=step, last=step, value=value, healthy=band.healthy_text,
             **_alarm_words(band, series, value),
@@ -281,7 +291,7 @@ class Monitor:
 
 
 def _alarm_words(band: Band, series: MetricSeries, value: float) -> dict[str, Any]:
-    """What an alarm says, also of fewer rows than the window."""
+    """The reading and the advice of an alarm, also one from fewer rows than the window."""
     reading = band.shown.format(value)
     if series.rows >= band.window or not band.early:
         return {"reading": reading, "advice": band.what_to_do}
@@ -307,8 +317,12 @@ def check_rows(
 def applicable_bands(keys: Iterable[str], bands: Sequence[Band] = BANDS) -> list[Band]:
     """The bands that apply to a run with these metrics."""
     found = set(keys)
-    patterns = [[_key_pattern(key) for key in band.keys] for band in bands]
-    return [b for b, mine in zip(bands, patterns, strict=True) if all(any(p.fullmatch(k) for k in found) for p in mine)]
+
+    def is_found(band_key: str) -> bool:
+        pattern = _key_pattern(band_key)
+        return any(pattern.fullmatch(key) for key in found)
+
+    return [band for band in bands if all(map(is_found, band.keys))]
 
 
 def with_examples(
@@ -327,18 +341,34 @@ def with_examples(
             episodes = read_episodes(step)
         except CotrainError:
             continue
-        traces = [t for e in episodes for t in e.traces if (not name or t.role == who) and band.wrong(t, name)]
-        traces.sort(key=lambda t: (-sum(s.value for s in t.rewards if s.name == name), t.address))
-        addresses += [str(t.address) for t in traces]
+
+        traces = []
+        for episode in episodes:
+            for trace in episode.traces:
+                of_this_role = not name or trace.role == who
+                if of_this_role and band.wrong(trace, name):
+                    traces.append(trace)
+
+        traces.sort(key=lambda trace: (-_sum_of_rewards(trace, name), trace.address))
+        addresses += [str(trace.address) for trace in traces]
         if len(addresses) >= EXAMPLES:
             break
     return dataclasses.replace(alarm, examples=tuple(addresses[:EXAMPLES]))
 
 
+def _sum_of_rewards(trace: Trace, name: str) -> float:
+    return sum(reward.value for reward in trace.rewards if reward.name == name)
+
+
 def _key_pattern(key: str) -> re.Pattern[str]:
-    """Each mark is one name, found again under that name."""
-    parts = re.split(r"(\{\w+\})", key)
-    return re.compile("".join(f"(?P<{p[1:-1]}>[^/]+)" if p.startswith("{") else re.escape(p) for p in parts))
+    """A pattern for the keys of a band: each mark is one name, found again under that name."""
+    pattern = ""
+    for part in re.split(r"(\{\w+\})", key):
+        if part.startswith("{"):
+            pattern += f"(?P<{part[1:-1]}>[^/]+)"
+        else:
+            pattern += re.escape(part)
+    return re.compile(pattern)
 
 
 def _fill_names(key: str, names: Mapping[str, str]) -> str:
@@ -362,34 +392,39 @@ def _number_or_none(value: object) -> float | None:
 
 NEARLY_ALL = 0.9  # share of a role's answers
 MOST = 0.75  # share of the unreadable ones
-CUT, CONSTANT, FAILED, UNGRADED = "mostly cut off", "constant reward", "failed rollouts", "ungraded answers"
+CUT = "mostly cut off"
+CONSTANT = "constant reward"
+FAILED = "failed rollouts"
+UNGRADED = "ungraded answers"
 UNREAD = ("unreadable answers", "mostly unreadable reviews")
-EMPTY = ("groups without spread", "no spread", "no samples")  # of an objective
+EMPTY = ("groups without spread", "no spread", "no samples")  # alarms of an objective
 
 
 def explained_alarms(new: Sequence[Alarm], alarms: Iterable[Alarm], row: Mapping[str, Any]) -> list[Alarm]:
-    """Those of the ``new`` alarms of a row that another one explains, or that were told under the same
-    name. ``alarms``: all so far, the new among them."""
-    fresh, before = set(map(id, new)), set[tuple[str, str]]()
-    causes_by_role: dict[str, list[Alarm]] = {}  # what can be a cause, by role
-    wide_causes: list[Alarm] = []  # one that explains what is empty or constant anywhere
-    for alarm in (alarm for alarm in alarms if alarm.last == row.get("step")):
-        if id(alarm) not in fresh:
-            before.add((alarm.band, alarm.key))
+    """The ``new`` alarms of a row that another one explains, or that were told under the same name. ``alarms``: all so
+    far, the new among them."""
+    is_new = set(map(id, new))
+    told_before = set[tuple[str, str]]()
+    causes_by_role: dict[str, list[Alarm]] = {}
+    wide_causes: list[Alarm] = []  # one alarm that explains what is empty or constant anywhere
+    for alarm in alarms:
+        if alarm.last != row.get("step"):
+            continue
+        if id(alarm) not in is_new:
+            told_before.add((alarm.band, alarm.key))
         if alarm.band in (CONSTANT, CUT, FAILED, *UNREAD):
             causes_by_role.setdefault(_owner_of(alarm), []).append(alarm)
-            if not wide_causes and alarm.band not in (CONSTANT, FAILED) and _share_in(alarm, row) > NEARLY_ALL:
+            is_wide = alarm.band not in (CONSTANT, FAILED) and _share_in(alarm, row) > NEARLY_ALL
+            if is_wide and not wide_causes:
                 wide_causes.append(alarm)
-    return [
-        one
-        for one in new
-        if (one.band, one.key) in before
-        or any(
-            _is_cause_of(cause, one, row)
-            for cause in (*causes_by_role.get(_owner_of(one), ()), *wide_causes)
-            if cause is not one
-        )
-    ]
+
+    def is_explained(alarm: Alarm) -> bool:
+        if (alarm.band, alarm.key) in told_before:
+            return True
+        causes = [*causes_by_role.get(_owner_of(alarm), ()), *wide_causes]
+        return any(_is_cause_of(cause, alarm, row) for cause in causes if cause is not alarm)
+
+    return [alarm for alarm in new if is_explained(alarm)]
 
 
 def _owner_of(alarm: Alarm) -> str:
@@ -402,7 +437,8 @@ def _share_in(alarm: Alarm, row: Mapping[str, Any]) -> float:
 
 
 def _is_cause_of(cause: Alarm, other: Alarm, row: Mapping[str, Any]) -> bool:
-    role, share = _owner_of(cause), _share_in(cause, row)
+    role = _owner_of(cause)
+    share = _share_in(cause, row)
     same_owner = _owner_of(other) == role
     if cause.band == CONSTANT:
         return other.band in EMPTY and same_owner

@@ -21,7 +21,7 @@ difference, and its interval Student's t. Where no task changed, one in N might 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
@@ -38,14 +38,14 @@ NOTHING = 1e-12  # a variance below is rounding
 
 
 class Statistic(Protocol):
-    """What becomes of summed counts: NaN where it is undefined."""
+    """A function of summed counts: NaN where it is undefined."""
 
     @property
     def bounds(self) -> tuple[float, float]: ...
 
     @property
     def names(self) -> frozenset[str]:
-        """The counts that it looks at."""
+        """The counts that it is a function of."""
         ...
 
     def __call__(self, sums: Sums) -> Array: ...
@@ -65,7 +65,8 @@ class Share:
         return frozenset(f"{self.top} {self.bottom}".split())
 
     def top_and_bottom(self, sums: Sums) -> tuple[Array, Array]:
-        top, bottom = (np.sum([sums[name] for name in names.split()], axis=0) for names in (self.top, self.bottom))
+        top = np.sum([sums[name] for name in self.top.split()], axis=0)
+        bottom = np.sum([sums[name] for name in self.bottom.split()], axis=0)
         return top, bottom
 
     def __call__(self, sums: Sums) -> Array:
@@ -153,7 +154,7 @@ def make_figure(counts: Counts, statistic: Statistic, n: float) -> Figure | None
 
 
 def defined_figures(named: Mapping[str, Figure | None]) -> dict[str, Estimate]:
-    """Those that are defined."""
+    """The figures that are defined."""
     return {name: found for name, found in named.items() if found is not None}
 
 
@@ -169,18 +170,26 @@ def sums_of(counts: Mapping[str, float]) -> Sums:
 
 
 def _counted_tasks(counts: Counts, statistic: Statistic) -> list[int]:
-    return [task for task, row in counts.items() if any(row[name] for name in statistic.names)]
+    """The tasks in which a count of the statistic is not 0."""
+    return [task for task, row in counts.items() if _has_any(row, statistic.names)]
+
+
+def _has_any(row: Mapping[str, float], names: Iterable[str]) -> bool:
+    return any(row[name] for name in names)
 
 
 def _statistic_interval(table: Mapping[str, Array], statistic: Statistic) -> tuple[float, float]:
     if isinstance(statistic, Share):
         return _share_interval(table, statistic)
     if isinstance(statistic, Mean) and any(_jackknife_variance(table, part) is None for part in statistic.of):
-        parts = [_statistic_interval(table, part) for part in statistic.of]
-        ends = [float(statistic.combine([np.asarray(part[side]) for part in parts])) for side in (0, 1)]
-        return ends[0], ends[1]
+        intervals = [_statistic_interval(table, part) for part in statistic.of]
+        all_low = [np.asarray(low) for low, _ in intervals]
+        all_high = [np.asarray(high) for _, high in intervals]
+        return float(statistic.combine(all_low)), float(statistic.combine(all_high))
     low, high = statistic.bounds
-    scale, tasks, variance = high - low, _task_count(table), _jackknife_variance(table, statistic)
+    scale = high - low
+    tasks = _task_count(table)
+    variance = _jackknife_variance(table, statistic)
     value = float(statistic(_column_sums(table)))
     if math.isinf(scale):  # without bounds Student's t, which needs a spread
         half = math.nan if variance is None else student_t(tasks - 1) * math.sqrt(variance)
@@ -197,7 +206,8 @@ def _share_interval(table: Mapping[str, Array], share: Share) -> tuple[float, fl
     top, bottom = share.top_and_bottom(table)
     asked = bottom > 0
     top, bottom = top[asked], bottom[asked]
-    value, tasks = float(top.sum() / bottom.sum()), len(top)
+    value = float(top.sum() / bottom.sum())
+    tasks = len(top)
     single = bool(np.all(bottom == 1) and np.all((top == 0) | (top == 1)))  # one yes or no a task: nothing is clustered
     variance = None if single else _jackknife_variance({"top": top, "bottom": bottom}, Share("top", "bottom"))
     if variance is None:
@@ -207,8 +217,8 @@ def _share_interval(table: Mapping[str, Array], share: Share) -> tuple[float, fl
 
 
 def _jackknife_variance(table: Mapping[str, Array], statistic: Callable[[Sums], Array]) -> float | None:
-    """By the jackknife over tasks; None where there is no spread to estimate it from, or where everything hangs on one
-    task."""
+    """The variance by the jackknife over tasks; None without a spread to estimate it from, or where the statistic is
+    undefined without one of the tasks."""
     tasks = _task_count(table)
     if tasks < 2:
         return None
@@ -223,10 +233,16 @@ def _task_count(table: Mapping[str, Array]) -> int:
 
 def _count_columns(counts: Counts, tasks: Sequence[int], names: Sequence[str] | None = None) -> dict[str, Array]:
     """Counts by name, each [N] over ``tasks``; a task that is not there counts nothing."""
-    names = list(next(iter(counts.values()))) if names is None else names
+    if names is None:
+        names = list(next(iter(counts.values())))
     nothing = dict.fromkeys(names, 0.0)
     rows = [counts.get(task, nothing) for task in tasks]
-    return {name: np.asarray([row[name] for row in rows], dtype=np.float64) for name in names}
+
+    columns = {}
+    for name in names:
+        column = [row[name] for row in rows]
+        columns[name] = np.asarray(column, dtype=np.float64)
+    return columns
 
 
 def _column_sums(table: Mapping[str, Array]) -> dict[str, Array]:
@@ -244,46 +260,66 @@ def counts_json(estimates: Mapping[str, Estimate]) -> dict[str, Any]:
     for key, estimate in estimates.items():
         if isinstance(estimate, Figure):
             place = next((i for i, counts in enumerate(tables) if counts is estimate.counts), len(tables))
-            tables += [estimate.counts] if place == len(tables) else []
+            if place == len(tables):
+                tables.append(estimate.counts)
             which[key] = place
+
     saved = []
     for counts in tables:
         names = list(next(iter(counts.values())))
-        rows = {task: [int(row[n]) if row[n] == int(row[n]) else row[n] for n in names] for task, row in counts.items()}
+        rows = {}
+        for task, row in counts.items():
+            rows[task] = [_whole_if_equal(row[name]) for name in names]
         saved.append({"names": names, "tasks": rows})
     return {"tables": saved, "figures": which}
 
 
+def _whole_if_equal(count: float) -> int | float:
+    whole = int(count)
+    return whole if whole == count else count
+
+
 def paired_changes(after: Mapping[str, Estimate], before: Mapping[str, Any]) -> dict[str, Estimate]:
     """After minus before for every figure that both have. ``before``: as ``counts_json`` wrote it."""
-    tables = [
-        {int(task): dict(zip(table["names"], row, strict=True)) for task, row in table["tasks"].items()}
-        for table in before["tables"]
-    ]
-    changes = {
-        key: _paired_change(one, tables[before["figures"][key]])
-        for key, one in after.items()
-        if isinstance(one, Figure) and key in before["figures"]
-    }
-    return {key: change for key, change in changes.items() if change is not None}
+    tables: list[dict[int, dict[str, float]]] = []
+    for table in before["tables"]:
+        counts = {}
+        for task, row in table["tasks"].items():
+            counts[int(task)] = dict(zip(table["names"], row, strict=True))
+        tables.append(counts)
+
+    changes = {}
+    for key, figure in after.items():
+        if not isinstance(figure, Figure) or key not in before["figures"]:
+            continue
+        change = _paired_change(figure, tables[before["figures"][key]])
+        if change is not None:
+            changes[key] = change
+    return changes
 
 
 def _paired_change(after: Figure, before: Counts) -> Estimate | None:
     """Each task is left out of both sides at once. A task that only one side has counts nothing on the other."""
     names = list(after.statistic.names)
-    sides = (after.counts, before)
-    tasks = sorted({task for side in sides for task, row in side.items() if any(row[name] for name in names)})
-    now, then = (_count_columns(side, tasks, names) for side in sides)
+    counted = {*_counted_tasks(after.counts, after.statistic), *_counted_tasks(before, after.statistic)}
+    tasks = sorted(counted)
     low, high = after.statistic.bounds
     start = make_figure(before, after.statistic, after.n)
     if start is None:
         return None
     value = after.value - start.value
-    both = {f"{i}{name}": column for i, side in enumerate((then, now)) for name, column in side.items()}
+
+    # One table with the counts of both sides, so that a task is left out of both.
+    both = {}
+    for name, column in _count_columns(before, tasks, names).items():
+        both[f"before {name}"] = column
+    for name, column in _count_columns(after.counts, tasks, names).items():
+        both[f"after {name}"] = column
 
     def change_of(sums: Sums) -> Array:
-        was, is_ = ({name: sums[f"{i}{name}"] for name in names} for i in (0, 1))
-        return np.asarray(after.statistic(is_) - after.statistic(was))
+        sums_before = {name: sums[f"before {name}"] for name in names}
+        sums_after = {name: sums[f"after {name}"] for name in names}
+        return np.asarray(after.statistic(sums_after) - after.statistic(sums_before))
 
     variance = _jackknife_variance(both, change_of)
     if variance is not None:
@@ -291,12 +327,13 @@ def _paired_change(after: Figure, before: Counts) -> Estimate | None:
     elif _hangs_on_one(both, change_of):
         return independent_difference(after, start).clip_to(low - high, high - low)
     else:
-        half = (high - low) * wilson_interval(0.0, len(tasks))[1]
+        _, most = wilson_interval(0.0, len(tasks))
+        half = (high - low) * most
     estimate = Estimate(value=value, low=value - half, high=value + half, n=after.n)
     return estimate.clip_to(low - high, high - low)
 
 
 def _hangs_on_one(table: Mapping[str, Array], statistic: Callable[[Sums], Array]) -> bool:
-    """Is the statistic undefined without one of the tasks?"""
+    """Whether the statistic is undefined without one of the tasks."""
     left = statistic({name: column.sum() - column for name, column in table.items()})
     return bool(np.isnan(left).any())

@@ -36,7 +36,9 @@ from cotrain.metrics.verdicts import (
 Measure = Callable[[Sequence[Episode]], dict[str, Estimate]]
 
 
-BASE_RATE, CALLED_RIGHT, READ = Share("correct", "all"), Share("said", "parsed"), Share("parsed", "all")
+BASE_RATE = Share("correct", "all")
+CALLED_RIGHT = Share("said", "parsed")
+READ = Share("parsed", "all")
 WRONG_STEP = Share("wrong_reason", "right_verdict")
 GAP = Bounded(belief_gap, -1.0, 1.0, frozenset(("said", "believable", "parsed")))
 CALIBRATION = Bounded(calibration_error, 0.0, 1.0, frozenset(calibration_counts(())))
@@ -88,7 +90,7 @@ NEEDS_NO_TRUTH = ("parsed", "swap_agreement")  # figures of problems that nobody
 
 
 def without_truth(figures: Mapping[str, Estimate]) -> dict[str, Estimate]:
-    """Of held-out figures those that need no truth: where no problem has an answer, none is right or wrong."""
+    """The held-out figures that need no truth: where no problem has an answer, none is right or wrong."""
     return {key: figure for key, figure in figures.items() if key.endswith(NEEDS_NO_TRUTH)}
 
 
@@ -100,8 +102,11 @@ def answer_agreement_of(episodes: Sequence[Episode]) -> dict[str, Estimate]:
     for role in sorted(roles):
         counts = {}
         for task, traces in traces_by_task(episodes, role).items():
-            answers = [answer for trace in traces if (answer := ANSWER.of(trace)) is not None]
-            share = answer_agreement(answers)[1] if answers else 0.0
+            read_or_none = [ANSWER.of(trace) for trace in traces]
+            answers = [answer for answer in read_or_none if answer is not None]
+            share = 0.0
+            if answers:
+                _, share = answer_agreement(answers)
             counts[task] = {"share": share, "read": float(bool(answers))}
         read = sum(row["read"] for row in counts.values())
         found[f"{role}/majority_share"] = make_figure(counts, Share("share", "read"), read)
@@ -110,25 +115,33 @@ def answer_agreement_of(episodes: Sequence[Episode]) -> dict[str, Estimate]:
 
 def measure_pass_at_k(role: str, most: int) -> Measure:
     """``pass@k`` of a solver for k = 1, 2, 4, … and ``most``, each unbiased from all samples of a task."""
-    ks = sorted({most, *(2**i for i in range(most.bit_length()) if 2**i <= most)})
+    powers_of_two = [2**i for i in range(most.bit_length())]
+    ks = sorted({most, *(k for k in powers_of_two if k <= most)})
 
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         counts = {}
         for task, traces in traces_by_task(episodes, role).items():
-            n, right = len(traces), sum(bool(CORRECT.of(t)) for t in traces)
-            enough = [k for k in ks if k <= n]
-            counts[task] = {f"any@{k}": pass_at_k(n, right, k) if k in enough else 0.0 for k in ks}
-            counts[task] |= {f"enough@{k}": float(k in enough) for k in ks}
-        tasks = {k: sum(row[f"enough@{k}"] for row in counts.values()) for k in ks}  # with so many samples
-        return defined_figures(
-            {f"{role}/pass@{k}": make_figure(counts, Share(f"any@{k}", f"enough@{k}"), tasks[k]) for k in ks}
-        )
+            n = len(traces)
+            right = sum(bool(CORRECT.of(t)) for t in traces)
+            row = {}
+            for k in ks:
+                enough = n >= k
+                row[f"any@{k}"] = pass_at_k(n, right, k) if enough else 0.0
+                row[f"enough@{k}"] = float(enough)
+            counts[task] = row
+
+        figures = {}
+        for k in ks:
+            tasks_with_enough = sum(row[f"enough@{k}"] for row in counts.values())
+            share = Share(f"any@{k}", f"enough@{k}")
+            figures[f"{role}/pass@{k}"] = make_figure(counts, share, tasks_with_enough)
+        return defined_figures(figures)
 
     return _about(measure, role)
 
 
 def answer_counts(traces: Sequence[Trace], k: int) -> dict[str, float]:
-    """What one task's solutions contribute; ``any`` and ``vote`` where there are ``enough`` for k."""
+    """The counts of one task's solutions; ``any`` and ``vote`` where there are ``enough`` for k."""
     right = [bool(CORRECT.of(t)) for t in traces]
     steps = [ok for t in traces for ok in STEP_OK.of(t) or ()]
     enough = len(traces) >= k
@@ -148,7 +161,8 @@ def measure_selection(role: str, verifier: str, k: int) -> Measure:
     """``best@k`` (the solution the judge scores highest) and ``weighted@k`` (answers weighed by the judge's scores)."""
 
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
-        reviews, counts = reviews_of(episodes, verifier), {}
+        reviews = reviews_of(episodes, verifier)
+        counts = {}
         for task, traces in traces_by_task(episodes, role).items():
             if len(traces) >= k:
                 chosen = traces[:k]
@@ -193,7 +207,8 @@ def measure_metadata(role: str, key: Metadata[Any], *, low: float = 0.0, high: f
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         counts = {}
         for task, traces in traces_by_task(episodes, role).items():
-            values = [float(value) for t in traces if (value := key.of(t)) is not None]
+            given = [key.of(trace) for trace in traces]
+            values = [float(value) for value in given if value is not None]
             counts[task] = {"sum": sum(values), "count": float(len(values))}
         total = sum(row["count"] for row in counts.values())
         return defined_figures({f"{role}/metadata/{key.name}": make_figure(counts, statistic, total)})
@@ -207,7 +222,7 @@ def measure_solver_and_verifier(verifier: str, k: int = 8) -> tuple[Measure, ...
 
 
 def _observation_count(statistic: Statistic, name: str, total: Mapping[str, float]) -> float:
-    """How many judgements a figure rests on."""
+    """The number of judgements that a figure rests on."""
     if name == "calibration_error":
         return total["parsed"]
     if name == "processbench_f1":
@@ -224,7 +239,8 @@ def review_counts(traces: Sequence[Trace]) -> dict[str, float]:
 
 
 def _review_row(trace: Trace) -> dict[str, float]:
-    truth, verdict = CORRECT.of(trace), FINAL.of(trace)
+    truth = CORRECT.of(trace)
+    verdict = FINAL.of(trace)
     known = truth is not None
     row = {"all": float(known), "correct": float(bool(truth)), "parsed": 0.0, "said": 0.0, "believable": 0.0}
     row |= confusion_counts([(truth, verdict)] if truth is not None else [])
@@ -239,14 +255,16 @@ def _review_row(trace: Trace) -> dict[str, float]:
 def _step_counts(trace: Trace, truth: bool | None, verdict: bool | None) -> dict[str, float]:
     """What it says of the steps: nothing in a format without steps, or with other ones (``aligned`` counts those); a
     review that cannot be read is wrong about each."""
-    ok, verdicts = STEP_OK.of(trace), VERDICTS.of(trace)
+    ok = STEP_OK.of(trace)
+    verdicts = VERDICTS.of(trace)
     row = confusion_counts([], "step_") | dict.fromkeys(("error_hit", "errors", "clean_hit", "clean"), 0.0)
     row |= {"right_verdict": 0.0, "wrong_reason": 0.0}
     missing = not verdicts and verdict is not None
     if truth is None or not ok or missing or len(verdicts or ok) != len(ok):
         return row
     called: Sequence[bool | None] = verdicts or [None] * len(ok)
-    true, found_step = first_wrong(ok), first_wrong(verdicts) if verdicts else None
+    true = first_wrong(ok)
+    found_step = first_wrong(verdicts) if verdicts else None
     row |= confusion_counts(list(zip(ok, called, strict=True)), "step_")
     row |= first_error_counts(true, true == found_step and verdict is not None)
     if not truth and verdict is False and true is not None:
@@ -276,37 +294,50 @@ def trajectories_in(episode: Episode) -> tuple[Trace, ...]:
     for trace in episode.traces:
         parts.setdefault(trace.trajectory_id, []).append(trace)
     names = {str(trace.address): trace.trajectory_id for trace in episode.traces}
-    joined = (_join_sequences(traces) if len(traces) > 1 else traces[0] for traces in parts.values())
-    return tuple(
-        trace if trace.parent is None else replace(trace, parent=names.get(trace.parent, trace.parent))
-        for trace in joined
-    )
+
+    trajectories = []
+    for traces in parts.values():
+        trace = traces[0] if len(traces) == 1 else _join_sequences(traces)
+        if trace.parent is not None:
+            trace = replace(trace, parent=names.get(trace.parent, trace.parent))
+        trajectories.append(trace)
+    return tuple(trajectories)
 
 
 def _join_sequences(parts: Sequence[Trace]) -> Trace:
-    signals: list[Reward] = []
-    whole: set[str] = set()  # names of rewards of the whole
-    for reward in (reward for part in parts for reward in part.rewards):
-        if reward.tokens is not None or reward.name not in whole:
-            signals.append(reward)
-        if reward.tokens is None:
-            whole.add(reward.name)
+    """The training sequences of one trajectory as one trace."""
+    token_ids: list[int] = []
+    logprobs: list[float] = []
     turns: list[TurnRange] = []
-    start = 0
+    rewards: list[Reward] = []
+    findings: dict[str, Any] = {}
+    whole: set[str] = set()  # names of rewards of the whole, each of which is kept once
     for part in parts:
+        start = len(token_ids)
         for turn in part.turns or (TurnRange(start=0, end=len(part.token_ids), finish=part.finish),):
             turns.append(replace(turn, start=start + turn.start, end=start + turn.end))
-        start += len(part.token_ids)
+        token_ids += part.token_ids
+        logprobs += part.logprobs
+        findings |= part.findings
+        for reward in part.rewards:
+            if reward.tokens is not None:
+                rewards.append(reward)
+            elif reward.name not in whole:
+                rewards.append(reward)
+                whole.add(reward.name)
+
+    has_entropies = all(part.entropies for part in parts)
+    failures = [part.failure for part in parts if part.failure]
     return replace(
         parts[0],
-        token_ids=tuple(token for part in parts for token in part.token_ids),
-        logprobs=tuple(logprob for part in parts for logprob in part.logprobs),
-        entropies=b"".join(part.entropies for part in parts) if all(part.entropies for part in parts) else b"",
+        token_ids=tuple(token_ids),
+        logprobs=tuple(logprobs),
+        entropies=b"".join(part.entropies for part in parts) if has_entropies else b"",
         text="\n".join(part.text for part in parts),
         finish=parts[-1].finish,
-        rewards=tuple(signals),
-        failure=next((part.failure for part in parts if part.failure), None),
-        findings={name: value for part in parts for name, value in part.findings.items()},
+        rewards=tuple(rewards),
+        failure=failures[0] if failures else None,
+        findings=findings,
         metadata=_join_notes(parts),
         turns=tuple(turns),
     )
@@ -349,6 +380,11 @@ def reviews_of(episodes: Sequence[Episode], judge: str) -> dict[str, list[Trace]
 
 
 def _mean_score(reviews: Sequence[Trace]) -> float:
-    """Mean probability of CORRECT over the reviews of one solution; an unreadable one says one half, none says 0."""
-    scores = [0.5 if (score := SCORE.of(r)) is None else float(score) for r in reviews]
-    return sum(scores) / len(scores) if scores else 0.0
+    """Mean probability of CORRECT over the reviews of one solution; an unreadable review is ½. 0 without reviews."""
+    if not reviews:
+        return 0.0
+    scores = []
+    for review in reviews:
+        score = SCORE.of(review)
+        scores.append(0.5 if score is None else float(score))
+    return sum(scores) / len(scores)

@@ -22,8 +22,11 @@ OWNERS = ("{role}", "{policy}", "{objective}")
 SHARE, TOKENS, NATS, NUMBER, COUNT, SECONDS, WORDS, UNKNOWN = (
     "share", "tokens", "nats", "number", "count", "seconds", "words", "",
 )  # fmt: skip
-STEP, HELD_OUT, BOTH = "step", "held-out", "both"
-FIRST, MAIN = "first", "main"
+STEP = "step"
+HELD_OUT = "held-out"
+BOTH = "both"
+FIRST = "first"
+MAIN = "main"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +65,7 @@ class Metric:
 
     @property
     def limits(self) -> Range:
-        """What it can be: intervals of it end there."""
+        """The least and the largest value: intervals end there."""
         return self.bounds or ((0.0, 1.0) if self.is_share else ANY)
 
     def label_of(self, name: str) -> str:
@@ -74,7 +77,12 @@ class Metric:
 
 
 def _mark_pattern(key: str) -> re.Pattern[str]:
-    """``{reason}`` and ``{outcome}`` may hold a slash, other marks not."""
-    parts = re.split(r"(\{\w+\})", key)
+    """A pattern for keys with marks. ``{reason}`` and ``{outcome}`` may hold a slash, other marks not."""
     marks = {"{reason}": "(.+)", "{outcome}": "(.+)", "{k}": r"(\d+)"}
-    return re.compile("".join(marks.get(p, "([^/]+)") if p.startswith("{") else re.escape(p) for p in parts))
+    pattern = ""
+    for part in re.split(r"(\{\w+\})", key):
+        if part.startswith("{"):
+            pattern += marks.get(part, "([^/]+)")
+        else:
+            pattern += re.escape(part)
+    return re.compile(pattern)

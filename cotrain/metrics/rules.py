@@ -53,13 +53,14 @@ class PastWindows:
 
     first: tuple[float, ...]  # means of the first window
     best: tuple[float, ...]  # means of the window in which the last metric was highest, the earliest of equal ones
-    low: float  # of the first metric
+    low: float  # lowest mean of the first metric
     high: float
 
     def add_window(self, means: tuple[float, ...]) -> None:
         if means[-1] > self.best[-1]:
             self.best = means
-        self.low, self.high = min(self.low, means[0]), max(self.high, means[0])
+        self.low = min(self.low, means[0])
+        self.high = max(self.high, means[0])
 
 
 @dataclass(slots=True)
@@ -69,7 +70,7 @@ class MetricSeries:
 
     window: int
     rows: int = 0  # so far
-    step: int = -1  # of the last row
+    step: int = -1  # step of the last row
     columns: list[deque[float]] = field(default_factory=list)  # one for each of the band's keys: its last values
     past: PastWindows | None = None  # None before the second full window
     _closed: tuple[float, ...] = ()  # means of the last full window
@@ -79,7 +80,8 @@ class MetricSeries:
             self.columns = [deque(maxlen=REACH * self.window) for _ in values]
         for column, value in zip(self.columns, values, strict=True):
             column.append(value)
-        self.rows, self.step = self.rows + 1, step
+        self.rows = self.rows + 1
+        self.step = step
         if self.rows % self.window == 0:
             if self._closed and self.past is None:
                 self.past = PastWindows(
@@ -96,7 +98,8 @@ class MetricSeries:
     def window_means(self, column: int, count: int) -> list[float] | None:
         """Means of the last ``count`` windows, at most ``REACH``, which end at the last row; None while there are
         fewer."""
-        values, n = list(self.columns[column]), self.window
+        values = list(self.columns[column])
+        n = self.window
         starts = range(len(values) - count * n, len(values), n)
         return [mean(values[start : start + n]) for start in starts] if starts[0] >= 0 else None
 
@@ -172,10 +175,13 @@ class FarFromBase:
     high: float
 
     def __call__(self, series: MetricSeries) -> float | None:
-        called, true = series.window_means(0, 1), series.window_means(1, 1)
+        called = series.window_means(0, 1)
+        true = series.window_means(1, 1)
         if not called or not true:
             return None
-        error = math.hypot(series.scatter_error(0), series.scatter_error(1)) / math.sqrt(2)  # of one window, not of two
+        error = math.hypot(series.scatter_error(0), series.scatter_error(1)) / math.sqrt(
+            2
+        )  # the error of one window, not of two
         off = abs(called[0] - true[0]) - ONE_SIDED * error
         one_sided = (called[0] < self.low <= true[0] or called[0] > self.high >= true[0]) and off > LEAST
         return called[0] if off > self.distance or one_sided else None
@@ -236,7 +242,8 @@ class RiseAndFall:
         moved = changes_since_best(series)
         if moved is None or series.past is None:
             return None
-        up, down = moved[0], -moved[1]
+        up = moved[0]
+        down = -moved[1]
         if down < max(self.fall, SURE * series.scatter_error(1)) or up < self.rise:
             return None
         now = series.past.best[0] + up
@@ -262,7 +269,8 @@ class GrowingDistance:
         moved = changes_since_best(series)
         if moved is None:
             return None
-        up, down = moved[0], -moved[1]
+        up = moved[0]
+        down = -moved[1]
         far = up + down >= max(self.apart, SURE * series.scatter_error(1))
         return -down if far and down >= self.fall else None
 

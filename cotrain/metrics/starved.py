@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cotrain.core.verbosity import count_of
 from cotrain.metrics.rules import Alarm
 
 SKIPPED = "skipped.jsonl"  # the batches of updates that were not finite
@@ -38,7 +39,10 @@ KINDS = (  # name of the alarm, key of the table, when, steps in a row
 )  # fmt: skip
 ENOUGH_PROBLEMS = 8  # with fewer, equal rewards in every group are chance: a trial of two problems
 NEEDED = {name: steps for name, _, _, steps in KINDS}
-SAMPLES, DROPPED, COVERAGE, ADVANTAGE = "/credit/samples", "/dropped/", "/coverage/", "/advantage/"
+SAMPLES = "/credit/samples"
+DROPPED = "/dropped/"
+COVERAGE = "/coverage/"
+ADVANTAGE = "/advantage/"
 UNREAD = "/parse_failures"
 ZERO_SPREAD = "zero_spread"  # why a sample was left out: its group has one reward
 FAILURES = "failures/"  # episodes and turns that failed, by reason
@@ -46,7 +50,7 @@ FAILURES = "failures/"  # episodes and turns that failed, by reason
 
 @dataclass(slots=True)
 class _Streak:
-    """How often in a row something was so, and since when."""
+    """A streak: how often in a row something was so, and since when."""
 
     count: int = 0
     since: int = 0
@@ -57,7 +61,7 @@ class _Streak:
 class StarvationMonitor:
     """Reads rows one by one; ``add`` and ``end`` return the alarms that they are the first to raise."""
 
-    problems: int = ENOUGH_PROBLEMS  # of a step
+    problems: int = ENOUGH_PROBLEMS  # problems of a step
     alarms: dict[tuple[str, str], Alarm] = field(default_factory=dict)  # (band, key)
     _times: dict[tuple[str, str], _Streak] = field(default_factory=dict)
     _dropped: dict[str, Counter[str]] = field(default_factory=dict)
@@ -66,7 +70,8 @@ class StarvationMonitor:
 
     def add_row(self, row: Mapping[str, Any]) -> list[Alarm]:
         """The next row of a training step."""
-        self._last, skips = int(row["step"]), []
+        self._last = int(row["step"])
+        skips = []
         rows_by_owner: dict[str, dict[str, Any]] = {}  # the keys of each objective, and those of "failures"
         for key, value in row.items():
             rows_by_owner.setdefault(key.partition("/")[0], {})[key] = value
@@ -99,11 +104,13 @@ class StarvationMonitor:
         self._count_row("no samples", name + SAMPLES, empty)
         dropped = self._dropped.setdefault(name, Counter())
         failures = self._failures.setdefault(name, Counter())
-        if not empty:
+        if empty:
+            for key, value in failed.items():
+                failures[key.removeprefix(FAILURES)] += int(value)
+        else:
             dropped.clear()
             failures.clear()
-        for key, value in failed.items() if empty else ():
-            failures[key.removeprefix(FAILURES)] += int(value)
+
         for key, value in row.items():
             rest = key.removeprefix(name)
             if rest.startswith(DROPPED) and empty:
@@ -167,18 +174,21 @@ class StarvationMonitor:
                 "or mend its prompt."
             )
             return f"all of them, {times}", "some can be read", advice
+
         if band == "no such signal":
             advice = (
                 f"Objective {name!r} reads {signal!r} and no trace has it: reward it in the protocol, or "
                 "leave it out of rewards."
             )
             return f"given to no trace, {times}", "given to some traces", advice
+
         if band == "no spread":
             advice = (
                 f"Signal {signal!r} has never varied within a group and teaches nothing: check what the "
                 "protocol pays for it."
             )
             return f"the same in every group, {times}", "varies", advice
+
         reasons = self._dropped.get(name, Counter()).most_common()
         left_out = f"; left out: {', '.join(f'{reason} {n}' for reason, n in reasons)}" if reasons else ""
         advice = " ".join(_starved_advice(name, reasons, self._failures.get(name, Counter())))
@@ -186,7 +196,7 @@ class StarvationMonitor:
 
 
 def _starved_advice(name: str, reasons: list[tuple[str, int]], failures: Counter[str]) -> Iterator[str]:
-    """What to do, by what most traces were left out for."""
+    """Advice, by the most frequent reason for which traces were left out."""
     reason = reasons[0][0] if reasons else ""
     if reason.startswith("no ") and reason not in ("no tokens", "no label"):
         signal = reason.removeprefix("no ")
@@ -199,9 +209,7 @@ def _starved_advice(name: str, reasons: list[tuple[str, int]], failures: Counter
     elif reason:
         yield f"Objective {name!r} does not train its policy: see {name}/dropped."
     elif failures:
-        failures_text = ", ".join(
-            f"{failure!r} {n} {'time' if n == 1 else 'times'}" for failure, n in failures.most_common(2)
-        )
+        failures_text = ", ".join(f"{failure!r} {count_of(n, 'time')}" for failure, n in failures.most_common(2))
         yield f"Objective {name!r} was given no trace that had not failed: {failures_text}."
     else:
         yield f"Objective {name!r} was given no trace: check that the protocol asks its role."

@@ -36,7 +36,7 @@ STEP_REASONS = frozenset(
 )  # of ``text.parsers``
 QUANTILES = (10, 50, 90)  # per cent
 AT_MAX = 1e-3  # a reward this near to the largest of its step is at the maximum
-RATES = {  # of a judge, at every step
+RATES = {  # rates of a judge, at every step
     **{
         f"{prefix}{name}": rate_statistics(prefix)[f"{prefix}{name}"]
         for prefix in ("", "step_")
@@ -62,6 +62,7 @@ def role_metrics(episodes: Sequence[Episode], roles: Sequence[str]) -> MetricsRo
             figures = role_figures(sequences, own_trajectories)
             row |= {f"{role}/{name}": value for name, value in figures.items()}
             failures.update(f"{role}: {kind_of_failure(t.failure)}" for t in own_trajectories if t.failure)
+
     for reason, count in sorted(failures.items()):
         row[f"failures/{reason}"] = count
     if broken := sum(e.failure not in (None, TOO_LONG) for e in episodes):
@@ -88,21 +89,25 @@ def failure_figures(trajectories: Sequence[Trace]) -> Figures:
 
 
 def comments_on_traces(traces: Sequence[Trace]) -> bool:
-    """Does this role speak about other traces? A refinement has a parent too, but it shows an answer of its own."""
+    """Whether this role comments on other traces. A refinement has a parent too, but has an answer of its own."""
     about = any(t.parent is not None or t.score is not None for t in traces)
     return about and not any(ANSWER.is_in(t) for t in traces)
 
 
 def gives_verdicts(traces: Sequence[Trace]) -> bool:
-    """Does it give verdicts on them?"""
+    """Whether it gives verdicts on them."""
     return comments_on_traces(traces) and any(FINAL.is_in(t) or FAILURE.is_in(t) for t in traces)
 
 
 def text_figures(traces: Sequence[Trace]) -> Figures:
     """Turns, tokens, what was cut off and what could not be read, and how calls of tools ended."""
-    n, tokens = len(traces), sum(t.sampled_count for t in traces)
-    unread = Counter(reason for t in traces if (reason := FAILURE.of(t)))
-    called = Counter(outcome for t in traces for outcome in CALLS.of(t) or ())
+    n = len(traces)
+    tokens = sum(t.sampled_count for t in traces)
+    reasons = [FAILURE.of(trace) for trace in traces]
+    unread = Counter(reason for reason in reasons if reason)
+    called = Counter[str]()
+    for trace in traces:
+        called.update(CALLS.of(trace) or ())
     return {
         "traces": n,
         "tokens": tokens,
@@ -128,8 +133,14 @@ def entropy_figures(traces: Sequence[Trace]) -> Figures:
 def accuracy_figures(traces: Sequence[Trace]) -> Figures:
     """Right answers and right steps, and how faithful right answers are."""
     row: Figures = {}
-    graded = [ok for t in traces if (ok := CORRECT.of(t)) is not None]
-    judged = [(t, steps) for t in traces if (steps := STEP_OK.of(t))]
+    grades = [CORRECT.of(trace) for trace in traces]
+    graded = [ok for ok in grades if ok is not None]
+    judged = []
+    for trace in traces:
+        steps = STEP_OK.of(trace)
+        if steps:
+            judged.append((trace, steps))
+
     ungraded = sum(t.failure not in (None, BROKEN_OFF) for t in traces)
     nobody_grades = not graded and any(t.failure is None for t in traces)
     if (graded or ungraded) and not nobody_grades:
@@ -201,18 +212,17 @@ def review_figures(traces: Sequence[Trace]) -> Figures:
 def audit_figures(traces: Sequence[Trace]) -> Figures:
     """Of a hidden audit: how often the paying judge calls the audited answers right, and how often the auditor does,
     over the verdicts that can be read. It needs no truth. {} for any other judge."""
-    pairs = [
-        (payer_said, float(auditor_said))
-        for trace in traces
-        if (payer_said := PAYER_SAID.of(trace)) is not None and (auditor_said := FINAL.of(trace)) is not None
-    ]
-    if not pairs:
+    payer = []
+    auditor = []
+    for trace in traces:
+        payer_said = PAYER_SAID.of(trace)
+        auditor_said = FINAL.of(trace)
+        if payer_said is not None and auditor_said is not None:
+            payer.append(payer_said)
+            auditor.append(float(auditor_said))
+    if not payer:
         return {}
-    return {
-        "audit/payer": _mean([payer_said for payer_said, _ in pairs]),
-        "audit/auditor": _mean([auditor_said for _, auditor_said in pairs]),
-        "audit/answers": float(len(pairs)),
-    }
+    return {"audit/payer": _mean(payer), "audit/auditor": _mean(auditor), "audit/answers": float(len(payer))}
 
 
 def reward_figures(traces: Sequence[Trace]) -> Figures:
@@ -226,6 +236,7 @@ def reward_figures(traces: Sequence[Trace]) -> Figures:
             every.setdefault(signal.name, []).append(signal.value)
             if signal.tokens is None:
                 whole.setdefault(signal.name, []).append((signal.value, trace))
+
     for name, values in sorted(every.items()):
         row[f"reward/{name}"] = _mean(values)
     for name, pairs in sorted(whole.items()):
@@ -291,18 +302,27 @@ def _reviews_of_solutions(traces: Sequence[Trace]) -> list[Trace]:
 def credit_row(objective: str, found: Mapping[str, float], dropped: Mapping[str, int], samples: int) -> MetricsRow:
     """What credit reports, and how many samples it made, as keys. Traces and rewards are put under ``credit/``: a role
     and an objective may have one name."""
-    named: MetricsRow = {
-        f"{objective}/credit/{key}" if key == "traces" or key.startswith("reward/") else f"{objective}/{key}": value
-        for key, value in found.items()
-    }
-    named[f"{objective}/credit/samples"] = samples
-    return named | {f"{objective}/dropped/{reason}": count for reason, count in dropped.items()}
+    row: MetricsRow = {}
+    for key, value in found.items():
+        if key == "traces" or key.startswith("reward/"):
+            row[f"{objective}/credit/{key}"] = value
+        else:
+            row[f"{objective}/{key}"] = value
+    row[f"{objective}/credit/samples"] = samples
+    for reason, count in dropped.items():
+        row[f"{objective}/dropped/{reason}"] = count
+    return row
 
 
 def learner_row(policy: str, found: Mapping[str, float]) -> MetricsRow:
-    """What a learner reports, as keys; seconds go to ``timings.jsonl``."""
-    kept = {key: value for key, value in found.items() if not key.endswith("seconds")}
-    return {f"{policy}/{'learned_tokens' if key == 'tokens' else key}": value for key, value in kept.items()}
+    """The report of a learner as metrics; seconds go to ``timings.jsonl``."""
+    row: MetricsRow = {}
+    for key, value in found.items():
+        if key == "tokens":
+            row[f"{policy}/learned_tokens"] = value
+        elif not key.endswith("seconds"):
+            row[f"{policy}/{key}"] = value
+    return row
 
 
 def _by_truth(key: str, values: Sequence[tuple[float, Trace]]) -> Figures:
@@ -330,6 +350,14 @@ def budget_share(ends: Mapping[str, Any], spent: Mapping[str, float]) -> float:
     """How much of a run is over, in [0, 1]. ``ends`` are its settings, of which "steps", "tokens", "flops" and
     "seconds" count (None: no such end); the first that is reached ends it. ``spent`` is in "batches", "tokens",
     "flops" and "seconds"."""
-    amounts = {name: ends.get(name) for name in ("steps", "tokens", "flops", "seconds")}
-    shares = [spent.get("batches" if name == "steps" else name, 0.0) / end for name, end in amounts.items() if end]
+    shares = []
+    for end_name, spent_name in (
+        ("steps", "batches"),
+        ("tokens", "tokens"),
+        ("flops", "flops"),
+        ("seconds", "seconds"),
+    ):
+        end = ends.get(end_name)
+        if end:
+            shares.append(spent.get(spent_name, 0.0) / end)
     return min(1.0, max(shares, default=0.0))

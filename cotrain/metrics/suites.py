@@ -41,7 +41,9 @@ from cotrain.metrics.verdicts import (
 
 SampleRow = Mapping[str, Any]
 GREEDY_SAMPLE = -1  # as ``sample``: the greedy answer
-ANSWERED, GRADED, PARSED = Share("answered", "rows"), Share("graded", "rows"), Share("parsed", "all")
+ANSWERED = Share("answered", "rows")
+GRADED = Share("graded", "rows")
+PARSED = Share("parsed", "all")
 
 
 def solver_scores(rows: Sequence[SampleRow], k: int, *, key: Callable[[str], str]) -> dict[str, Estimate]:
@@ -55,8 +57,11 @@ def solver_scores(rows: Sequence[SampleRow], k: int, *, key: Callable[[str], str
     counts: dict[int, dict[str, float]] = {}
     for i, problem_rows in enumerate(_by_problem(rows)):
         sampled = _samples_of(problem_rows, k)
-        right, scores = [bool(row["correct"]) for row in sampled], [row["score"] or 0.0 for row in sampled]
-        votes = [None if row["answer"] is None else key(row["answer"]) for row in sampled]
+        right = [bool(row["correct"]) for row in sampled]
+        scores = [row["score"] or 0.0 for row in sampled]
+        votes = []
+        for row in sampled:
+            votes.append(None if row["answer"] is None else key(row["answer"]))
         counts[i] = _common_counts(problem_rows) | {
             "right": float(sum(right)),
             "samples": float(k),
@@ -67,6 +72,7 @@ def solver_scores(rows: Sequence[SampleRow], k: int, *, key: Callable[[str], str
             "won": _winner_is_right(sampled, right),
             "asked": float(k > 0),
         }
+
     named = {"greedy": Share("greedy_right", "greedy")}
     if k:
         named |= {
@@ -74,6 +80,7 @@ def solver_scores(rows: Sequence[SampleRow], k: int, *, key: Callable[[str], str
             f"pass@{k}": Share("any", "asked"),
             f"maj@{k}": Share("vote", "asked"),
         }
+
     if any(row["score"] is not None for row in rows):
         named |= {f"best@{k}": Share("best", "asked"), f"weighted@{k}": Share("weighted", "asked")}
     if any("rating" in row for row in rows):
@@ -103,6 +110,7 @@ def program_scores(rows: Sequence[SampleRow], k: int) -> dict[str, Estimate]:
         passed = {f"pass{j}": pass_at_k(k, sum(right), j) for j in of}
         chosen = {"best": float(best), "won": _winner_is_right(sampled, right), "asked": float(k > 0)}
         counts[i] = _common_counts(problem_rows) | {**chosen, **passed}
+
     named = {"greedy": Share("greedy_right", "greedy")} | {f"pass@{j}": Share(f"pass{j}", "asked") for j in of}
     if any(row["score"] is not None for row in rows):
         named[f"best@{k}"] = Share("best", "asked")
@@ -112,8 +120,11 @@ def program_scores(rows: Sequence[SampleRow], k: int) -> dict[str, Estimate]:
 
 
 def _winner_is_right(rows: Sequence[SampleRow], right: Sequence[bool]) -> float:
-    """Is the sample with the highest rating right? Those that were not compared come last."""
-    ratings = [-1.0 if (rating := row.get("rating")) is None else rating for row in rows]
+    """1 if the sample with the highest rating is right, else 0. Samples that were not compared come last."""
+    ratings = []
+    for row in rows:
+        rating = row.get("rating")
+        ratings.append(-1.0 if rating is None else rating)
     return float(best_is_right(ratings, right))
 
 
@@ -147,7 +158,8 @@ def _samples_of(rows: Sequence[SampleRow], k: int) -> list[SampleRow]:
 def processbench_scores(rows: Sequence[SampleRow]) -> dict[str, Estimate]:
     """Figures of a verifier, from rows with ``split``, ``problem``, ``label`` and ``prediction``: the 0-based index of
     the first wrong step, −1 for none; a prediction of None is no judgement."""
-    at = {split: f"{i}/" for i, split in enumerate(dict.fromkeys(row["split"] for row in rows))}
+    splits = dict.fromkeys(row["split"] for row in rows)
+    at = {split: f"{i}/" for i, split in enumerate(splits)}
     nothing = {name: 0.0 for mark in at.values() for name in first_error_counts(None, False, mark)}
     counts: dict[tuple[str, str], dict[str, float]] = {}
     for row in rows:
@@ -156,19 +168,21 @@ def processbench_scores(rows: Sequence[SampleRow]) -> dict[str, Estimate]:
         row_counts |= {"parsed": float(row["prediction"] is not None), "all": 1.0}
         place = row["split"], row["problem"]
         counts[place] = sum_counts([counts.get(place, nothing), row_counts])
+
     named: dict[str, Statistic] = {}
     for split, mark in at.items():
         named[f"{split}/error_accuracy"] = error_accuracy(mark)
         named[f"{split}/correct_accuracy"] = correct_accuracy(mark)
         named[f"{split}/f1"] = processbench_f1(mark)
+
     named["average/f1"] = Mean([processbench_f1(mark) for mark in at.values()])
     named["parsed"] = PARSED
     total = sum_counts(counts.values())
-    parts = {
-        name: sum(total[n] for n in statistic.names if n.endswith(("/errors", "/clean")))
-        for name, statistic in named.items()
-        if name not in ("parsed", "average/f1")
-    }
+    parts: dict[str, float] = {}
+    for name, statistic in named.items():
+        if name not in ("parsed", "average/f1"):
+            problems = [total[count] for count in statistic.names if count.endswith(("/errors", "/clean"))]
+            parts[name] = sum(problems)
     return _make_figures(dict(enumerate(counts.values())), named, len(rows), parts)
 
 
@@ -179,7 +193,8 @@ def prmbench_scores(rows: Sequence[SampleRow]) -> dict[str, Estimate]:
 
     A kind of error whose solutions hold no wrong step has ``step_accuracy`` alone.
     """
-    at = {split: f"{i}/" for i, split in enumerate([*dict.fromkeys(row["split"] for row in rows), "overall"])}
+    splits = dict.fromkeys(row["split"] for row in rows)
+    at = {split: f"{i}/" for i, split in enumerate([*splits, "overall"])}
     nothing = {name: 0.0 for mark in at.values() for name in confusion_counts([], mark)}
     counts: dict[tuple[str, str], dict[str, float]] = {}
     for row in rows:
@@ -189,7 +204,10 @@ def prmbench_scores(rows: Sequence[SampleRow]) -> dict[str, Estimate]:
         row_counts |= {"parsed": float(row["steps"] is not None), "all": 1.0}
         place = row["split"], row["problem"]
         counts[place] = sum_counts([counts.get(place, nothing), row_counts])
-    total, named, parts = sum_counts(counts.values()), dict[str, Statistic](), dict[str, float]()
+
+    total = sum_counts(counts.values())
+    named = dict[str, Statistic]()
+    parts = dict[str, float]()
     for split, mark in at.items():
         tp, fn, tn, fp = (f"{mark}{cell}" for cell in ("tp", "fn", "tn", "fp"))
         if total[tn] + total[fp]:
@@ -198,6 +216,7 @@ def prmbench_scores(rows: Sequence[SampleRow]) -> dict[str, Estimate]:
         named[f"{split}/step_accuracy"] = Share(f"{tp} {tn}", f"{tp} {fn} {tn} {fp}")
         for name in ("f1", "negative_f1", "prmscore", "step_accuracy"):
             parts[f"{split}/{name}"] = sum(split in (row["split"], "overall") for row in rows)
+
     named["parsed"] = PARSED
     return _make_figures(dict(enumerate(counts.values())), named, len(rows), parts)
 

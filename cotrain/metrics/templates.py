@@ -83,7 +83,7 @@ _OPENING = frozenset(  # words that begin a sentence and are no names
 
 
 def template_of(question: str) -> str:
-    """What all questions of one template have in common."""
+    """The text that all questions of one template have in common."""
     found = _WORD.findall(question)
     if len(found) < LEAST_WORDS:
         return question

@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from cotrain.core.late import np
 from cotrain.metrics.clusters import Array, Bounded, Harmonic, Mean, Share, Sums, ratio
 
-BINS = 10  # of the calibration error
+BINS = 10  # bins of the calibration error
 
 
 def confusion_counts(pairs: Sequence[tuple[bool, bool | None]], prefix: str = "") -> dict[str, float]:
@@ -47,7 +47,8 @@ def confusion_counts(pairs: Sequence[tuple[bool, bool | None]], prefix: str = ""
 def rate_statistics(prefix: str = "") -> dict[str, Share | Mean]:
     """The statistics of such counts, by name."""
     tp, fn, tn, fp = (f"{prefix}{cell}" for cell in ("tp", "fn", "tn", "fp"))
-    accepted, rejected = Share(tp, f"{tp} {fn}"), Share(tn, f"{tn} {fp}")
+    accepted = Share(tp, f"{tp} {fn}")
+    rejected = Share(tn, f"{tn} {fp}")
     return {
         f"{prefix}balanced_accuracy": Mean((accepted, rejected)),
         f"{prefix}true_positive_rate": accepted,
@@ -62,7 +63,7 @@ def matthews_correlation(sums: Sums) -> Array:
     """Matthews correlation of verdict and truth (Matthews 1975), NaN where it is undefined; sums of any one shape."""
     tp, fn, tn, fp = (sums[cell] for cell in ("tp", "fn", "tn", "fp"))
     found = ratio(tp * tn - fp * fn, np.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)))
-    return np.clip(found, -1.0, 1.0)  # of rounding
+    return np.clip(found, -1.0, 1.0)  # rounding may leave the range
 
 
 def mcc_undefined(sums: Sums) -> Array:
@@ -72,7 +73,8 @@ def mcc_undefined(sums: Sums) -> Array:
 
 
 CELLS = frozenset(("tp", "fn", "tn", "fp"))
-MCC, MCC_UNDEFINED = Bounded(matthews_correlation, -1.0, 1.0, CELLS), Bounded(mcc_undefined, 0.0, 1.0, CELLS)
+MCC = Bounded(matthews_correlation, -1.0, 1.0, CELLS)
+MCC_UNDEFINED = Bounded(mcc_undefined, 0.0, 1.0, CELLS)
 
 
 def calibration_counts(pairs: Sequence[tuple[float, bool]]) -> dict[str, float]:
@@ -99,7 +101,7 @@ def belief_gap(sums: Sums) -> Array:
 
 
 def unanimous_share(verdicts: Sequence[Sequence[bool]]) -> float | None:
-    """Of the solutions with two or more verdicts the share whose verdicts all agree; None where there is none."""
+    """The share of solutions with two or more verdicts whose verdicts all agree; None without any."""
     several = [len(set(said)) == 1 for said in verdicts if len(said) > 1]
     return sum(several) / len(several) if several else None
 
@@ -126,19 +128,19 @@ def elected_index(answers: Sequence[str | None], weights: Sequence[float] | None
 
 
 def vote_is_right(answers: Sequence[str | None], right: Sequence[bool], weights: Sequence[float] | None = None) -> bool:
-    """Is the elected answer right?"""
+    """Whether the elected answer is right."""
     winner = elected_index(answers, weights)
     return winner is not None and right[winner]
 
 
 def best_is_right(scores: Sequence[float], right: Sequence[bool]) -> bool:
-    """Is the sample with the highest score right? False where there is none."""
+    """Whether the sample with the highest score is right. False without samples."""
     best = max(range(len(scores)), key=lambda i: (scores[i], -i), default=None)
     return best is not None and right[best]
 
 
 def answer_agreement(answers: Sequence[str]) -> tuple[int, float]:
-    """How many answers differ, and the share of them that is the most frequent one."""
+    """The number of different answers, and the share of all answers that is the most frequent one."""
     votes = Counter(answers)
     return len(votes), max(votes.values()) / len(answers)
 
@@ -155,7 +157,8 @@ def first_error_counts(truth: int | None, hit: bool, prefix: str = "") -> dict[s
     """Counts of one solution whose first wrong step is ``truth``: was that found, or no step blamed?"""
     counts = {f"{prefix}{name}": 0.0 for name in ("error_hit", "errors", "clean_hit", "clean")}
     all_of, hits = ("clean", "clean_hit") if truth is None else ("errors", "error_hit")
-    counts[f"{prefix}{all_of}"], counts[f"{prefix}{hits}"] = 1.0, float(hit)
+    counts[f"{prefix}{all_of}"] = 1.0
+    counts[f"{prefix}{hits}"] = float(hit)
     return counts
 
 

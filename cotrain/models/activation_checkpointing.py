@@ -43,6 +43,7 @@ def recompute_layers(model: nn.Module, wanted: bool = True) -> Iterator[None]:
             preserve_rng_state=False,
             context_fn=partial(_pass_contexts, _layer_configs(layer)),
         )
+
     try:
         yield
     finally:
@@ -63,7 +64,7 @@ def _layer_configs(layer: nn.Module) -> list[PreTrainedConfig]:
 def _pass_contexts(
     configs: list[PreTrainedConfig],
 ) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Of the pass itself, and of computing again: as it is now."""
+    """The contexts of the pass itself and of computing it again: as it is now."""
     return nullcontext(), _attention_as(configs, [config._attn_implementation for config in configs])
 
 

@@ -47,8 +47,9 @@ from cotrain.models.names import base_of
 from cotrain.models.quantize import full_weight
 
 ALL_LINEAR = "all-linear"
-PROBED, FAR = 8, 1e-3  # tokens by which a merged model is compared; share of the logits' spread that is rounding
-SAVED_PREFIX = "base_model.model."  # of every weight in a file of PEFT's
+PROBED = 8  # tokens on which a merged model is compared
+FAR = 1e-3  # the share of the logits' spread that rounding may change
+SAVED_PREFIX = "base_model.model."  # prefix of every weight in a file of PEFT's
 PLAIN = {  # settings of PEFT under which an adapter is two matrices beside each layer, on an unchanged base
     "task_type", "peft_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode",
     "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "lora_dropout", "fan_in_fan_out",
@@ -128,7 +129,9 @@ class AdapterBase:
         other = config.base_model_name_or_path
         if other and not _may_be_one(other, self.name):
             raise ModelError(f"{where}: was made for the base {other!r}, this policy has {self.name!r}; change one")
-        config.lora_dropout, config.init_lora_weights, config.inference_mode = 0.0, True, False
+        config.lora_dropout = 0.0
+        config.init_lora_weights = True
+        config.inference_mode = False
         weights = self._insert_adapter(policy, config, where)
         wrong = sorted(set(saved) ^ set(weights))
         wrong += [name for name in sorted(set(saved) & set(weights)) if saved[name].shape != weights[name].shape]
@@ -223,10 +226,10 @@ class AdapterBase:
                 holders.setdefault(id(weight), []).append(name.replace(".base_layer", ""))
         for name, module in self.module.named_modules():
             if isinstance(module, LoraLayer) and key in module.lora_A:
-                own = {id(weight) for weight in module.get_base_layer().parameters(recurse=False)}
-                others = [
-                    other for weight in own for other in holders[weight] if other != name.replace(".base_layer", "")
-                ]
+                own_name = name.replace(".base_layer", "")
+                others = []
+                for weight in module.get_base_layer().parameters(recurse=False):
+                    others += [holder for holder in holders[id(weight)] if holder != own_name]
                 if others:
                     raise ModelError(
                         f"{where}: layer {name!r} shares its weights with {others[0]!r}, so what is learned there "
@@ -242,6 +245,7 @@ def merge_into_base(base: AdapterBase, policy: str) -> PreTrainedModel:
         base.save(policy, folder)
         plain = load_model(base.name, **{**base.loading, "load_in_4bit": False})[0]
         adapted: Any = PeftModel.from_pretrained(plain, folder).eval()
+
     vocabulary = adapted.config.get_text_config().vocab_size
     ids = torch.tensor([[(7 * i + 1) % vocabulary for i in range(PROBED)]])
     expected = adapted(input_ids=ids, use_cache=False).logits

@@ -29,7 +29,7 @@ LONGEST = 1024  # tokens of a document whose scores may be kept
 
 
 def can_isolate(model: nn.Module) -> bool:
-    """Is ``isolate_documents`` exact for this model, and faster than a mask where it is?"""
+    """Whether ``isolate_documents`` is exact for this model, and faster than a mask."""
     if not isinstance(model, PreTrainedModel) or model.device.type != "cpu":
         return False
     return is_plain(model)
@@ -108,6 +108,7 @@ def _attend_document(
             scale=1.0,
             enable_gqa=shared,
         )[0]
+
     groups = key.shape[0]
     scores = torch.bmm(query.reshape(groups, -1, size), key.transpose(1, 2)).view(heads, length, length)
     weights = scores.add_(hidden[:length, :length]).softmax(-1)

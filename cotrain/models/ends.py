@@ -53,7 +53,7 @@ def _ends_of_config(config: dict[str, Any]) -> Any:
 
 
 def _ends_of_class(config: dict[str, Any]) -> Any:
-    """What a configuration of this kind has where nothing is said."""
+    """The defaults of a configuration of this kind."""
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         return None

@@ -38,7 +38,7 @@ SIZES = (  # that are at least 1 where a model has them
     *("intermediate_size", "n_inner", "vocab_size", "max_position_embeddings", "n_positions"),
 )
 MOST = {"experts": 2**14, "heads": 2**14}  # of what there is by its name; a library would build for hours
-WIDEST = 2**40  # of any of these sizes
+WIDEST = 2**40  # the largest of any of these sizes
 
 
 def check_files(folder: Path, where: str) -> None:
@@ -79,7 +79,8 @@ def read_object(file: Path, where: str) -> dict[str, Any]:
 
 def check_objects(folder: Path, where: str) -> None:
     """Raise ModelError for a small JSON file that is there and does not hold an object."""
-    for file in (folder / one for one in OBJECTS):
+    for name in OBJECTS:
+        file = folder / name
         if file.is_file():
             read_object(file, where)
 
@@ -102,9 +103,12 @@ def check_config(config: Mapping[str, Any], tensors: Collection[str] | None, whe
 
 
 def _wrong_dtype(value: Any) -> str:
-    for one in value.values() if isinstance(value, Mapping) else [value]:
-        known = getattr(torch, one.removeprefix("torch."), None) if isinstance(one, str) and one else None
-        if one is not None and not (isinstance(known, torch.dtype) and known.is_floating_point):
+    names = value.values() if isinstance(value, Mapping) else [value]
+    for name in names:
+        if name is None:
+            continue
+        dtype = getattr(torch, name.removeprefix("torch."), None) if isinstance(name, str) and name else None
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
             return "expected a type of weights, such as 'float32' or 'bfloat16'"
     return ""
 
@@ -127,10 +131,11 @@ def _reason_text(error: OSError) -> str:
 # -- The shapes of a model's weights, from the headers of its ``*.safetensors``: nothing is loaded.
 
 
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-COPIES = "consolidated*"  # of weights that other files hold too
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+COPIES = "consolidated*"  # copies of weights that other files hold too
 
-Shapes = list[tuple[tuple[int, ...], str]]  # of each tensor, with its name
+Shapes = list[tuple[tuple[int, ...], str]]  # (shape, name) of each tensor
 
 
 def weight_files(folder: Path, name: str | os.PathLike[str]) -> list[Path]:
@@ -158,7 +163,7 @@ def weight_files(folder: Path, name: str | os.PathLike[str]) -> list[Path]:
 
 
 def shapes_in(folder: Path, name: str | os.PathLike[str]) -> Shapes:
-    """Of all weights in a directory. Raises ModelError as ``weight_files`` does, and for a file that is damaged."""
+    """The shapes of all weights in a directory. Raises ModelError as ``weight_files`` does, and for damaged files."""
     shapes: Shapes = []
     names: list[str] = []
     for file in weight_files(folder, name):

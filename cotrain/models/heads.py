@@ -80,7 +80,8 @@ def reward_model(name: str | os.PathLike[str], **loading: Any) -> ValueModel:
     if classifier is None:
         model, _ = load_model(name, **loading)
         return ValueModel(_body_of(name, model), bias=False).eval()
-    scorer, head = ValueModel(_body_of(name, classifier), bias=False), getattr(classifier, "score", None)
+    scorer = ValueModel(_body_of(name, classifier), bias=False)
+    head = getattr(classifier, "score", None)
     if not isinstance(head, nn.Linear) or head.bias is not None or head.weight.shape != scorer.head.weight.shape:
         raise ModelError(
             f"model {str(name)!r}: its head is not one weight for each feature; expected `score`, linear without bias"
@@ -98,7 +99,8 @@ def classifier_of(body: PreTrainedModel, weight: torch.Tensor, pad_id: int | Non
     ModelError for an architecture of which transformers has no such class.
     """
     config = copy.deepcopy(body.config)
-    config.num_labels, config.pad_token_id = 1, pad_id
+    config.num_labels = 1
+    config.pad_token_id = pad_id
     if type(config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
         raise ModelError(
             f"{type(body).__name__}: transformers has no sequence classification for it, so no reward model can be "

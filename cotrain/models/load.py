@@ -56,7 +56,7 @@ from cotrain.models.memory import out_of_memory
 from cotrain.prompts.render import Renderer, generation_config_of
 
 ATTENTION = "sdpa"  # where nothing else is asked for
-TOKENS_TRIED = 64  # of a vocabulary, to see whether a tokenizer can read
+TOKENS_TRIED = 64  # tokens of a vocabulary that are tried, to see whether a tokenizer can read
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
@@ -89,7 +89,7 @@ def resolve_model(name: str | os.PathLike[str]) -> Path | str:
 
 
 def hub_parts(name: str) -> tuple[str, str | None]:
-    """Of ``owner/name@revision``: the name, and the revision where one is given."""
+    """The name in ``owner/name@revision``, and the revision if one is given."""
     repository, _, revision = name.partition("@")
     return repository, revision or None
 
@@ -158,8 +158,10 @@ def load_classifier(
 def is_classifier(directory: Path) -> bool:
     """Whether the model in a directory classifies whole texts, as reward models do."""
     config = read_object(directory / "config.json", f"model {str(directory)!r}")
-    kinds = config.get("architectures")
-    return any(str(name).endswith("ForSequenceClassification") for name in (kinds if isinstance(kinds, list) else ()))
+    architectures = config.get("architectures")
+    if not isinstance(architectures, list):
+        return False
+    return any(str(name).endswith("ForSequenceClassification") for name in architectures)
 
 
 def _load_checked(
@@ -206,6 +208,7 @@ def _read_model(
             output_loading_info=True,
             **special,
         )
+
     missing = sorted(report["missing_keys"]) + sorted(str(key[0]) for key in report["mismatched_keys"])
     foreign = sorted(map(str, report["unexpected_keys"]))
     if missing or foreign:
@@ -237,7 +240,7 @@ def report_model_errors(where: str, what: str = "") -> Iterator[None]:
 
 
 def model_directory(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -> Path:
-    """Where the files of a model lie; one of the Hub is downloaded first. Raises ModelError."""
+    """The directory of the files of a model; one of the Hub is downloaded first. Raises ModelError."""
     directory = _fetch_model(name, code=trust_remote_code)
     check_directory(directory)
     return directory
@@ -272,15 +275,17 @@ def save_model(
     with _quiet_logging():
         stored.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
-    if (settings := copy.deepcopy(getattr(stored, "generation_config", None))) is not None:  # of one that speaks
-        stops, written = list(Renderer(tokenizer, generation_config_of(stored)).stop_ids), settings.eos_token_id
+    if (settings := copy.deepcopy(getattr(stored, "generation_config", None))) is not None:  # a language model has one
+        stops = list(Renderer(tokenizer, generation_config_of(stored)).stop_ids)
+        written = settings.eos_token_id
         if stops != sorted(written if isinstance(written, list) else [written]):
-            settings.eos_token_id, settings._from_model_config = stops, False
+            settings.eos_token_id = stops
+            settings._from_model_config = False
             settings.save_pretrained(directory)
 
 
 def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Of a model directory: architecture, number of parameters, bytes and sha256 of its weights.
+    """Facts of a model directory: architecture, number of parameters, bytes and sha256 of its weights.
 
     The hash is taken over the safetensors files in order of their names; the count is read from their headers.
     """
@@ -288,7 +293,8 @@ def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(where, Path):
         raise ModelError(f"model {where!r}: not a directory; a Hub name is described after it was saved")
     check_directory(where)
-    digest, size = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    size = 0
     for file in weight_files(where, path):
         content = file.read_bytes()
         digest.update(content)
@@ -301,7 +307,8 @@ def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
 @contextmanager
 def _quiet_logging() -> Iterator[None]:
     """No progress bars and reports of transformers: what is wrong with a model is an error of ours."""
-    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    shown = logging.is_progress_bar_enabled()
+    level = logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     try:
@@ -336,7 +343,7 @@ def check_directory(path: Path) -> None:
 
 
 def _base_text(path: Path) -> str:
-    """What an adapter says of its base."""
+    """The name of the base in an adapter's configuration."""
     try:
         base = read_object(path / "adapter_config.json", f"model {str(path)!r}")["base_model_name_or_path"]
     except (ModelError, KeyError):
@@ -350,7 +357,8 @@ def _fetch_model(name: str | os.PathLike[str], *, code: bool = False) -> Path:
     if isinstance(where, Path):
         return where
     try:
-        files, (repository, revision) = [*FILES, "*.py"] if code else FILES, hub_parts(where)
+        files = [*FILES, "*.py"] if code else FILES
+        repository, revision = hub_parts(where)
         with _show_download(where):
             return Path(
                 snapshot_download(repository, revision=revision, allow_patterns=files, ignore_patterns=["*/*", COPIES])
@@ -360,7 +368,7 @@ def _fetch_model(name: str | os.PathLike[str], *, code: bool = False) -> Path:
 
 
 def unreachable_error(name: str, error: Exception) -> ModelError:
-    """What is said of a model of the Hub that cannot be had."""
+    """The error for a model of the Hub that cannot be had."""
     return ModelError(
         f"model {name!r}: neither a directory, nor in the local cache, nor to be had from the Hub "
         f"({first_line(error)}); check the name and the network (shipped models: {', '.join(SHIPPED)})"
@@ -413,18 +421,26 @@ def _read_tokenizer(
 
 
 def _why_unusable(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Why no text can be written with a tokenizer, whatever it is about; "" where one can. Its own tokens are asked
-    for, since words, proteins and moves have nothing else in common."""
+    """Why no text can be written with a tokenizer, whatever it is about; "" where one can. Its own tokens are tried,
+    since words, proteins and moves have nothing else in common."""
     special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
-    named = {i for token, i in tokenizer.get_vocab().items() if token.startswith("<extra_id_")}  # T5 makes them
-    ordinary = sorted(set(tokenizer.get_vocab().values()) - special - named)
-    tried = ordinary[:: math.ceil(len(ordinary) / TOKENS_TRIED)] if ordinary else []
-    texts = [text for text in (str(tokenizer.decode([token])) for token in tried) if text.strip()]
+    extra = {i for token, i in tokenizer.get_vocab().items() if token.startswith("<extra_id_")}  # T5 makes them
+    ordinary = sorted(set(tokenizer.get_vocab().values()) - special - extra)
+    if not ordinary:
+        return "has an empty vocabulary"
+
+    every = math.ceil(len(ordinary) / TOKENS_TRIED)
+    texts = [str(tokenizer.decode([token])) for token in ordinary[::every]]
+    texts = [text for text in texts if text.strip()]
     if not texts:
         return "has an empty vocabulary"
+
     unknown = {tokenizer.unk_token_id}
-    reads_any = any(set(tokenizer(text, add_special_tokens=False).input_ids) - unknown for text in texts)
-    return "" if reads_any else "knows none of its own tokens"
+    for text in texts:
+        ids = set(tokenizer(text, add_special_tokens=False).input_ids)
+        if ids - unknown:
+            return ""
+    return "knows none of its own tokens"
 
 
 def first_line(error: BaseException) -> str:

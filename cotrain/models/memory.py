@@ -26,7 +26,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def release_gpu_cache(device: torch.device) -> None:
-    """What torch keeps of a GPU's memory for later, so that parts of another size find room."""
+    """Return the GPU memory that torch keeps for later, so that there is some for parts of another size."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
 

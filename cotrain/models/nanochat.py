@@ -57,11 +57,13 @@ LAYER = {
     "mlp.c_fc": "mlp.fc1",
     "mlp.c_proj": "mlp.fc2",
 }
-GATE = "attn.ve_gate"  # of layers with a value embedding
+GATE = "attn.ve_gate"  # in layers with a value embedding
 OLD_WEIGHTS = {"transformer.wte.weight": "model.embed_tokens.weight", "lm_head.weight": "lm_head.weight"}
 SCALARS = ("resid_lambdas", "x0_lambdas", "smear_lambda", "backout_lambda", "smear_gate.weight")  # of later ones
 PADDED_TO = 64  # nanochat rounds its vocabulary up to a multiple
-BOS, USER, ASSISTANT = "<|bos|>", ("<|user_start|>", "<|user_end|>"), ("<|assistant_start|>", "<|assistant_end|>")
+BOS = "<|bos|>"
+USER = ("<|user_start|>", "<|user_end|>")
+ASSISTANT = ("<|assistant_start|>", "<|assistant_end|>")
 CHAT_TEMPLATE = (
     "{{- bos_token -}}"
     "{%- set system = messages[0]['content'] + '\n\n' if messages[0]['role'] == 'system' else '' -%}"
@@ -106,10 +108,13 @@ def convert(
 
 
 def _checkpoint_files(source: Path, step: int | None) -> tuple[Path, Path]:
-    """The weights of one step, and what was written about them."""
-    file_by_step = {
-        int(m[1]): path for path in source.glob("model_*.pt") if (m := re.fullmatch(r"model_(\d+)\.pt", path.name))
-    }
+    """The file of the weights of one step, and the JSON file about them."""
+    file_by_step = {}
+    for path in source.glob("model_*.pt"):
+        match = re.fullmatch(r"model_(\d+)\.pt", path.name)
+        if match:
+            file_by_step[int(match[1])] = path
+
     if not file_by_step:
         raise ModelError(f"{source}: no model_*.pt; expected a directory with checkpoints of nanochat, such as d20")
     if step is not None and step not in file_by_step:
@@ -155,7 +160,8 @@ def _read_config(meta: Path, tokenizer: PreTrainedTokenizerBase, *, is_present: 
             f"{meta}: sliding windows ({pattern!r}), but the weights have no smear_gate; checkpoints are read of "
             "before January and of after March 2026"
         )
-    heads, keys = sizes["num_attention_heads"], sizes["num_key_value_heads"]
+    heads = sizes["num_attention_heads"]
+    keys = sizes["num_key_value_heads"]
     if min(sizes.values()) < 1 or sizes["hidden_size"] % heads or heads % keys or sizes["hidden_size"] // heads % 2:
         raise ModelError(f"{meta}: the sizes do not go together: {model_config}")
     if len(tokenizer) != sizes["vocab_size"]:
@@ -180,11 +186,13 @@ def _read_config(meta: Path, tokenizer: PreTrainedTokenizerBase, *, is_present: 
 
 def weight_names(config: Config) -> dict[str, tuple[str, tuple[int, ...]]]:
     """nanochat's name of each weight → that of transformers, and its shape without padding."""
-    heads, wide = config.num_attention_heads, config.hidden_size
+    heads = config.num_attention_heads
+    wide = config.hidden_size
     narrow = (config.num_key_value_heads or heads) * (wide // heads)
     shapes = {"attn.c_k": (narrow, wide), "attn.c_v": (narrow, wide)}
     shapes |= {"mlp.c_fc": (4 * wide, wide), "mlp.c_proj": (wide, 4 * wide)}
-    rows, layers = config.vocab_size, config.num_hidden_layers
+    rows = config.vocab_size
+    layers = config.num_hidden_layers
     names: dict[str, tuple[str, tuple[int, ...]]] = {old: (new, (rows, wide)) for old, new in OLD_WEIGHTS.items()}
     for layer in range(layers):
         for old, new in LAYER.items():
@@ -192,6 +200,7 @@ def weight_names(config: Config) -> dict[str, tuple[str, tuple[int, ...]]]:
                 f"model.layers.{layer}.{new}.weight",
                 shapes.get(old, (wide, wide)),
             )
+
     if not isinstance(config, NanoChatGPTConfig):
         return names
     lengths = {"resid_lambdas": (layers,), "x0_lambdas": (layers,), "smear_gate.weight": (1, SMEAR_GATE)}
@@ -206,7 +215,7 @@ def weight_names(config: Config) -> dict[str, tuple[str, tuple[int, ...]]]:
 
 
 def is_padded(old: str) -> bool:
-    """Does a weight have a row for each token, and more up to a multiple of ``PADDED_TO``?"""
+    """Whether a weight has a row for each token, and more up to a multiple of ``PADDED_TO``."""
     return old in OLD_WEIGHTS or old.startswith("value_embeds.")
 
 
@@ -247,7 +256,7 @@ def _find_tokenizer(source: Path, given: Path | None) -> PreTrainedTokenizerBase
 
 
 def _set_special_tokens(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """With nanochat's tokens in their parts, and its chat format where it has the tokens for it."""
+    """The tokenizer with nanochat's tokens in their parts, and its chat format if it has the tokens for it."""
     known = tokenizer.get_vocab()
     if BOS not in known:
         raise ModelError(f"the tokenizer has no {BOS}; expected one of nanochat")
@@ -277,7 +286,8 @@ def write_base_directory(source: Path, target: Path, *, stage: str, step: int) -
     sizes: dict[str, Any] = {old: getattr(config, new) for old, new in SIZES.items()}
     if isinstance(config, NanoChatGPTConfig):
         sizes["window_pattern"] = config.window_pattern
-    checkpoints, tokens = target / f"{stage}_checkpoints" / f"d{config.num_hidden_layers}", target / "tokenizer"
+    checkpoints = target / f"{stage}_checkpoints" / f"d{config.num_hidden_layers}"
+    tokens = target / "tokenizer"
     checkpoints.mkdir(parents=True)
     tokens.mkdir()
     torch.save(weights, checkpoints / f"model_{step:06d}.pt")

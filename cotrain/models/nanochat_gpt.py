@@ -52,17 +52,21 @@ from transformers.modeling_layers import GenericForSequenceClassification, Gradi
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-FULL, SLIDING = "full_attention", "sliding_attention"  # kinds of layers, as transformers calls them
+# Kinds of layers, by transformers' names.
+FULL = "full_attention"
+SLIDING = "sliding_attention"
+
 TILE = 128  # short windows are multiples of it
-LENGTH = 1.2  # of normalised queries and keys, in units of √head_dim
-VALUE_GATE, SMEAR_GATE = 12, 24  # features that the gates read
+LENGTH = 1.2  # length of normalised queries and keys, in units of √head_dim
+VALUE_GATE = 12  # features that a gate of value embeddings reads
+SMEAR_GATE = 24  # features that the gate of the previous token reads
 VALUE_GATE_MOST = 3.0  # a gate of value embeddings goes from 0 to this
 
 _CACHE_FIELD = "cache" if "cache" in BaseModelOutputWithPast.__dataclass_fields__ else "past_key_values"
 
 
 def short_window(context: int) -> int:
-    """How many tokens before itself a token sees in a layer "S": a quarter of the context, in whole tiles."""
+    """The tokens before itself that a token sees in a layer "S": a quarter of the context, in whole tiles."""
     quarter = -(-context // 4)
     return -(-quarter // TILE) * TILE
 
@@ -72,8 +76,11 @@ def layer_kinds(pattern: str, layers: int, context: int) -> list[str]:
     that is as long as the context hides nothing and is none."""
     if short_window(context) + 1 >= context:
         return [FULL] * layers
-    letters = [pattern[layer % len(pattern)] for layer in range(layers - 1)]
-    return [SLIDING if letter == "S" else FULL for letter in letters] + [FULL]
+    kinds = []
+    for layer in range(layers - 1):
+        letter = pattern[layer % len(pattern)]
+        kinds.append(SLIDING if letter == "S" else FULL)
+    return [*kinds, FULL]
 
 
 class NanoChatGPTConfig(PreTrainedConfig):
@@ -173,7 +180,8 @@ class NanoChatGPTAttention(nn.Module):
 
     def __init__(self, config: NanoChatGPTConfig, layer_idx: int) -> None:
         super().__init__()
-        self.config, self.layer_idx = config, layer_idx
+        self.config = config
+        self.layer_idx = layer_idx
         self.head_dim = config.head_dim
         self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
         self.scaling = self.head_dim**-0.5
@@ -200,11 +208,15 @@ class NanoChatGPTAttention(nn.Module):
     ) -> Tensor:
         """x ``[B, L, H]``, normalised → ``[B, L, H]``."""
         shape = (*x.shape[:2], -1, self.head_dim)
-        query, key, value = (project(x).view(shape) for project in (self.q_proj, self.k_proj, self.v_proj))
+        query = self.q_proj(x).view(shape)
+        key = self.k_proj(x).view(shape)
+        value = self.v_proj(x).view(shape)
         if self.value_embed is not None:
             gate = VALUE_GATE_MOST * torch.sigmoid(self.value_gate(x[..., :VALUE_GATE]))  # [B, L, K]
             value = value + (gate[..., None] * self.value_embed(input_ids).view(shape)).to(value.dtype)
-        query, key, value = (heads.transpose(1, 2) for heads in (query, key, value))
+        query = query.transpose(1, 2)
+        key = key.transpose(1, 2)
+        value = value.transpose(1, 2)
         query = (normalise(rotate(query, rotary)) * LENGTH).to(value.dtype)
         key = (normalise(rotate(key, rotary)) * LENGTH).to(value.dtype)
         if cache is not None:
@@ -331,6 +343,7 @@ class NanoChatGPTModel(NanoChatGPTPreTrainedModel):
             )
             if i == len(self.layers) // 2:
                 middle = x
+
         x = normalise(x - self.backout_lambda * middle)
         outputs: dict[str, Any] = {_CACHE_FIELD: cache}
         if kwargs.get("output_hidden_states"):

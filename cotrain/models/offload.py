@@ -25,7 +25,7 @@ from torch import nn
 
 from cotrain.models.memory import release_gpu_cache
 
-Part = tuple[int, str]  # of which module, and whose adapter; "": the base
+Part = tuple[int, str]  # (id of the module, the policy of the adapter; "" for the base)
 HOST = torch.device("cpu")
 ADAPTER = "policy-"  # begins the name of each adapter's layers (``adapters.py``)
 
@@ -44,14 +44,19 @@ class Residence:
     def add_policy(
         self, policy: str, model: nn.Module, *, rests: bool, adapter: bool, select: Callable[[], object] | None
     ) -> Callable[[], None]:
-        """What is to be called before each pass of a policy. ``model`` lies in the machine's memory until then;
-        ``adapter``: the policy is one in it; ``select``: what selects that, or none of those there."""
-        base, parts = (id(model), ""), {(id(model), "")}
-        named = [(path.split("."), module) for path, module in model.named_modules()]
-        self._modules[base] = [m for path, m in named if not any(name.startswith(ADAPTER) for name in path)]
+        """The function to call before each pass of a policy. ``model`` is in the machine's memory until then.
+        ``adapter``: the policy is an adapter in it. ``select`` selects that adapter, or none of those there."""
+        base = (id(model), "")
+        parts = {base}
+        modules = [(path.split("."), module) for path, module in model.named_modules()]
+
+        def is_in_adapter(path: list[str]) -> bool:
+            return any(name.startswith(ADAPTER) for name in path)
+
+        self._modules[base] = [module for path, module in modules if not is_in_adapter(path)]
         if adapter:
             own = (id(model), policy)
-            self._modules[own] = [module for path, module in named if path[-1] == ADAPTER + policy]
+            self._modules[own] = [module for path, module in modules if path[-1] == ADAPTER + policy]
             parts.add(own)
         if not rests:
             self._staying |= parts
@@ -64,8 +69,10 @@ class Residence:
     def _wake(self, policy: str, parts: set[Part], select: Callable[[], object]) -> None:
         if policy != self._awake:
             leaving = self._here - self._staying - parts
-            for release in [call for module, adapter in leaving if not adapter for call in self._releases[module]]:
-                release()
+            for module, adapter in leaving:
+                if not adapter:
+                    for release in self._releases[module]:
+                        release()
             self._move(leaving, HOST)
             self._here -= leaving
             release_gpu_cache(self.device)
@@ -73,14 +80,16 @@ class Residence:
             self._here |= parts
             self._move(coming, self.device)
             self._awake = policy
+
         select()
 
     @torch.inference_mode(False)
     @torch.no_grad()
     def _move(self, parts: Iterable[Part], device: torch.device) -> None:
-        """In place: whoever holds a parameter holds it still."""
-        for module in (module for part in parts for module in self._modules[part]):
-            module._apply(lambda tensor: tensor.to(device), recurse=False)
+        """Move the parts in place: whoever holds a parameter holds it still."""
+        for part in parts:
+            for module in self._modules[part]:
+                module._apply(lambda tensor: tensor.to(device), recurse=False)
 
 
 def _select_nothing() -> None:

@@ -16,7 +16,7 @@ from torch import nn
 
 from cotrain.core.errors import ModelError
 
-BYTES = 0.5 + 4 / 64  # of a weight
+BYTES = 0.5 + 4 / 64  # bytes of a weight
 
 
 def check_quantizer(where: str) -> None:
@@ -46,7 +46,7 @@ def keep_gradients(model: nn.Module) -> None:
 
 
 def full_weight(layer: nn.Module) -> torch.Tensor:
-    """Of a linear layer, in float32, whatever it is stored in. [out, in]"""
+    """The weight of a linear layer in float32, whatever it is stored in. [out, in]"""
     weight: Any = layer.weight
     if getattr(weight, "quant_state", None) is None:
         return weight.detach().float()

@@ -51,7 +51,10 @@ from cotrain.models.load import ATTENTION
 # autocast too: scores in bfloat16 would have eight bits.
 
 
-FULL, SLIDING = "full_attention", "sliding_attention"  # kinds of layers, as transformers calls them
+# Kinds of layers, by transformers' names.
+FULL = "full_attention"
+SLIDING = "sliding_attention"
+
 PLAIN = (  # types of model whose attention is causal softmax attention and nothing else, where no window is set
     "llama", "qwen2", "qwen3", "gemma", "mistral", "smollm3", "nanochat", "granite", "mixtral", "qwen3_moe", "olmo2",
     "phi3", "nanochat_gpt"
@@ -98,7 +101,8 @@ def attend_pieces(
     Each token of the row is of exactly one piece, and a beginning is a piece of its own before those that see it. A
     token sees at most the last ``window`` tokens of its sequence, itself among them.
     """
-    groups, (heads, length, size) = key.shape[0], query.shape
+    groups = key.shape[0]
+    heads, length, size = query.shape
     kind = torch.promote_types(query.dtype, torch.float32)
     scaled = (query.to(kind) * scale).view(groups, -1, length, size).transpose(1, 2).contiguous()  # [K, N, H / K, D]
     mixed = _AttendPieces.apply(scaled, key.to(kind).contiguous(), value.to(kind).contiguous(), pieces, window)
@@ -126,8 +130,11 @@ class _AttendPieces(torch.autograd.Function):
                     out[:, start:end] = torch.bmm(weights, mixed[:, :width]).view(groups, -1, repeat, size)
                     if kept is not None:
                         kept.append(weights)
+
         ctx.save_for_backward(all_queries, both, *(kept or ()))
-        ctx.pieces, ctx.kept, ctx.window = pieces, kept is not None, window
+        ctx.pieces = pieces
+        ctx.kept = kept is not None
+        ctx.window = window
         return out
 
     @staticmethod
@@ -137,12 +144,14 @@ class _AttendPieces(torch.autograd.Function):
         groups, _, repeat, size = all_queries.shape
         future = _future_mask(ctx.pieces, all_queries)
         gradient = gradient.contiguous()
-        query_gradient, both_gradient = torch.empty_like(all_queries), torch.empty_like(both)
+        query_gradient = torch.empty_like(all_queries)
+        both_gradient = torch.empty_like(both)
         stored = iter(kept)
         for piece in ctx.pieces:
             visible = _visible_tokens(both, piece)
             to_visible = torch.zeros_like(visible)
-            (seen, mixed), (to_seen, to_mixed) = visible.chunk(2), to_visible.chunk(2)
+            seen, mixed = visible.chunk(2)
+            to_seen, to_mixed = to_visible.chunk(2)
             for start, end, width in _query_blocks(piece):
                 queries = all_queries[:, start:end]
                 if ctx.kept:
@@ -155,12 +164,14 @@ class _AttendPieces(torch.autograd.Function):
                 query_gradient[:, start:end] = torch.bmm(to_scores, seen[:, :width]).view(groups, -1, repeat, size)
                 to_seen[:, :width] += torch.bmm(to_scores.transpose(1, 2), queries.reshape(groups, -1, size))
                 to_mixed[:, :width] += torch.bmm(weights.transpose(1, 2), block_gradient)
+
             before = piece.beginning
             both_gradient[:, piece.start : piece.end] = to_visible[:, before:]  # its own, which later ones add to
             place = 0
             for start, end in piece.seen:
                 both_gradient[:, start:end] += to_visible[:, place : place + end - start]
                 place += end - start
+
         key_gradient, value_gradient = both_gradient.chunk(2)
         return query_gradient, key_gradient, value_gradient, None, None
 
@@ -217,7 +228,7 @@ class Rectangles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branches:
-    """Which tokens of a row of N see which."""
+    """The tokens that each token of a row of N sees."""
 
     pieces: tuple[Piece, ...]  # each behind those that it sees
     positions: torch.Tensor  # [1, N] int64, of each token within its own sequence
@@ -255,7 +266,7 @@ class PrefixTree:
     """Some sequences in one row of N tokens."""
 
     ids: list[int]  # [N]
-    places: list[list[int]]  # of each sequence, the place of each of its tokens
+    places: list[list[int]]  # the place of each token of each sequence
     branches: Branches
 
 
@@ -301,7 +312,7 @@ def prefix_tree(sequences: Sequence[tuple[int, ...]]) -> PrefixTree:
 
 
 def common_length(one: Sequence[int], other: Sequence[int], least: int = 0) -> int:
-    """With how many tokens both begin, given that it is at least ``least``."""
+    """The number of tokens that both begin with, given that it is at least ``least``."""
     for place in range(least, min(len(one), len(other))):
         if one[place] != other[place]:
             return place
@@ -309,9 +320,11 @@ def common_length(one: Sequence[int], other: Sequence[int], least: int = 0) -> i
 
 
 def _fork_cuts(members: Sequence[Sequence[int]], depth: int) -> list[int]:
-    """Where sorted sequences that agree in ``depth`` tokens part: those between two cuts have the same next token, or
-    none. The first cut is 0, the last their number."""
-    following = [sequence[depth] if len(sequence) > depth else None for sequence in members]
+    """The cuts between sorted sequences that agree in ``depth`` tokens: between two cuts all have the same next token,
+    or none. The first cut is 0, the last their number."""
+    following = []
+    for sequence in members:
+        following.append(sequence[depth] if len(sequence) > depth else None)
     inside = [i for i in range(1, len(members)) if following[i] != following[i - 1]]
     return [0, *inside, len(members)]
 
@@ -342,16 +355,19 @@ def rectangles_of(pieces: Sequence[Piece]) -> Rectangles:
 
 def _pad_ranges(rows: Sequence[Sequence[Range]]) -> tuple[torch.Tensor, torch.Tensor]:
     """[n, longest] each: True on tokens, and the places of those in the ranges of each row, 0 on padding."""
-    places = [torch.cat([torch.arange(start, end) for start, end in ranges]) for ranges in rows]
-    if not places:
+    if not rows:
         return torch.zeros(0, 0, dtype=torch.bool), torch.zeros(0, 0, dtype=torch.int64)
+    places = []
+    for ranges in rows:
+        pieces = [torch.arange(start, end) for start, end in ranges]
+        places.append(torch.cat(pieces))
     sizes = torch.tensor([len(own) for own in places])
     is_token = torch.arange(int(sizes.max()))[None] < sizes[:, None]
     return is_token, torch.nn.utils.rnn.pad_sequence(places, batch_first=True)
 
 
 def is_plain(model: PreTrainedModel) -> bool:
-    """May attention of this model be computed by other functions than those of transformers?"""
+    """Whether attention of this model may be computed by other functions than those of transformers."""
     if model.config.model_type in WINDOWED:
         return True
     kinds = set(getattr(model.config, "layer_types", None) or ())
@@ -360,12 +376,15 @@ def is_plain(model: PreTrainedModel) -> bool:
 
 
 def layer_windows(config: PreTrainedConfig) -> list[int | None]:
-    """How many tokens each layer sees, the query's own among them, of a model in ``WINDOWED``; None: all. Empty for
-    models without windows, and for those whose windows other functions than transformers' do not know."""
+    """The number of tokens that each layer of a model in ``WINDOWED`` sees, the query's own among them; None for all.
+    Empty for models without windows, and for those whose windows only transformers' own functions know."""
     window = getattr(config, "sliding_window", None)
     if config.model_type not in WINDOWED or window is None:
         return []
-    return [window if kind == SLIDING else None for kind in config.layer_types]
+    windows: list[int | None] = []
+    for kind in config.layer_types:
+        windows.append(window if kind == SLIDING else None)
+    return windows
 
 
 def masks_by_kind(
@@ -384,7 +403,7 @@ def masks_by_kind(
 
 
 def can_branch(model: nn.Module) -> bool:
-    """Is attention by branches exact for this model, which PEFT may have wrapped?"""
+    """Whether attention by branches is exact for this model, which PEFT may have wrapped."""
     plain = _unwrap_peft(model)
     if not isinstance(plain, PreTrainedModel):
         return False

@@ -35,7 +35,7 @@ from cotrain.models.load import (
 )
 from cotrain.prompts.render import Renderer
 
-LETTERS = 3  # of a token, where no tokenizer is there
+LETTERS = 3  # letters of a token, without a tokenizer
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.safetensors.index.json")
 TEMPLATE = 32  # tokens that a chat template puts around a message, where it cannot be rendered
 
@@ -51,7 +51,7 @@ class ModelSize:
     keys: int  # key heads × their width
     vocabulary: int
     context: int  # tokens
-    linear: int  # of the parameters, those in matrices inside of layers
+    linear: int  # parameters in matrices inside of layers
     linear_sides: int  # Σ (in + out) over the matrices inside of layers, which "all-linear" adapters stand on
     around: int  # tokens of the chat template around one message
     tokenizer: Any
@@ -61,7 +61,8 @@ def model_size(name: str | os.PathLike[str], *, trust_remote_code: bool = False)
     """Look at a model; of one of the Hub that is not in the cache, its small files are downloaded and the headers of
     its weights read. Raises ModelError for one that cannot be read: no such directory or name, no network, damaged
     weights, no tokenizer."""
-    label, resolved = f"model {str(name)!r}", resolve_model(name)
+    label = f"model {str(name)!r}"
+    resolved = resolve_model(name)
     where = resolved if isinstance(resolved, Path) else _cached_directory(resolved)
     if where is not None and has_config_alone(where):
         shapes = _config_shapes(where)
@@ -71,11 +72,14 @@ def model_size(name: str | os.PathLike[str], *, trust_remote_code: bool = False)
         if not trust_remote_code:
             model_without_weights(name, where)  # raises where weights and configuration do not belong together
     else:
-        where, shapes = _small_files(str(resolved)), _hub_shapes(str(resolved))
+        where = _small_files(str(resolved))
+        shapes = _hub_shapes(str(resolved))
         check_config(read_object(where / "config.json", label), [key for _, key in shapes], label)
+
     with report_model_errors(label, "config.json "):
         config: Any = AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code).get_text_config()
-    parameters, matrices = sum(math.prod(shape) for shape, _ in shapes), matrices_of(shapes)
+    parameters = sum(math.prod(shape) for shape, _ in shapes)
+    matrices = matrices_of(shapes)
     queries = getattr(config, "num_attention_heads", None) or 0  # none where a model has no attention
     heads = queries and (getattr(config, "num_key_value_heads", None) or queries)
     width = getattr(config, "head_dim", None) or config.hidden_size // max(1, queries)
@@ -98,7 +102,12 @@ def model_size(name: str | os.PathLike[str], *, trust_remote_code: bool = False)
 def matrices_of(shapes: Shapes) -> list[tuple[int, int]]:
     """(out, in) of the matrices inside of layers."""
     outside = ("embed", "lm_head", "wte", "wpe", "score")
-    return [(s[0], s[1]) for s, key in shapes if len(s) == 2 and not any(part in key for part in outside)]
+    matrices = []
+    for shape, key in shapes:
+        is_outside = any(part in key for part in outside)
+        if len(shape) == 2 and not is_outside:
+            matrices.append((shape[0], shape[1]))
+    return matrices
 
 
 class _LetterCounter:
@@ -127,7 +136,7 @@ def has_config_alone(where: Path) -> bool:
 
 
 def _config_shapes(where: Path) -> Shapes:
-    """Of the weights that a configuration asks for, those that are shared once."""
+    """The shapes of the weights that a configuration asks for; shared ones once."""
     label = f"model {str(where)!r}"
     check_config(read_object(where / "config.json", label), None, label)
     with report_model_errors(label, "config.json "), torch.device("meta"):

@@ -71,14 +71,21 @@ def _fast_tokenizer(ranks: dict[bytes, int], special: dict[str, int], pattern: s
     if sorted(ranks.values()) != list(range(len(ranks))) or any(bytes([i]) not in ranks for i in range(256)):
         raise ModelError("the ranks are not 0 … n − 1 with every byte among them")
     letters = _byte_letters()
-    spelled = {token: "".join(letters[byte] for byte in token) for token in ranks}
-    merges = [
-        (spelled[token[:cut]], spelled[token[cut:]])
-        for token in sorted(ranks, key=ranks.__getitem__)
-        for cut in range(1, len(token))
-        if token[:cut] in ranks and token[cut:] in ranks
-    ]
-    core = Tokenizer(models.BPE({spelled[t]: i for t, i in ranks.items()}, merges, ignore_merges=True))
+
+    def spell(token: bytes) -> str:
+        return "".join(letters[byte] for byte in token)
+
+    spelled = {token: spell(token) for token in ranks}
+    merges = []
+    for token in sorted(ranks, key=ranks.__getitem__):
+        for cut in range(1, len(token)):
+            left = token[:cut]
+            right = token[cut:]
+            if left in ranks and right in ranks:
+                merges.append((spelled[left], spelled[right]))
+
+    vocabulary = {spelled[token]: rank for token, rank in ranks.items()}
+    core = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=True))
     try:
         split = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
     except Exception as error:  # the library raises no narrower class
@@ -105,20 +112,25 @@ def pickle_encoding(tokenizer: PreTrainedTokenizerBase) -> bytes:
 
 
 def encoding_state(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """What tiktoken keeps of an encoding: name, pattern, the rank of each token, special tokens."""
+    """The state of a tiktoken encoding: name, pattern, the rank of each token, special tokens."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise ModelError("the tokenizer is not a fast one")
     parts = json.loads(backend.to_str())
-    model, pattern = parts["model"], _split_pattern(parts)
+    model = parts["model"]
+    pattern = _split_pattern(parts)
     special = {one["content"]: one["id"] for one in parts["added_tokens"]}
     byte_of = {letter: byte for byte, letter in enumerate(_byte_letters())}
     ordinary = {token: i for token, i in model["vocab"].items() if token not in special}
     if model["type"] != "BPE" or any(letter not in byte_of for token in ordinary for letter in token):
         raise ModelError("the tokenizer is no byte-level BPE")
-    ranks = {bytes(byte_of[letter] for letter in token): i for token, i in ordinary.items()}
-    ranks = dict(sorted(ranks.items(), key=lambda pair: pair[1]))
-    products = [ordinary["".join(merge if isinstance(merge, list) else merge.split(" "))] for merge in model["merges"]]
+    ranks = {}
+    for token, rank in sorted(ordinary.items(), key=lambda pair: pair[1]):
+        ranks[bytes(byte_of[letter] for letter in token)] = rank
+    products = []
+    for merge in model["merges"]:
+        parts_of_merge = merge if isinstance(merge, list) else merge.split(" ")
+        products.append(ordinary["".join(parts_of_merge)])
     if products != sorted(products):
         raise ModelError("the tokenizer merges in another order than that of its ids")
     _fast_tokenizer(ranks, special, pattern)  # raises for ids that tiktoken would not give
@@ -136,7 +148,10 @@ def _split_pattern(parts: dict[str, Any]) -> str:
 
 
 def _byte_letters() -> list[str]:
-    """The letter that stands for each byte in a byte-level vocabulary (GPT-2): printable ones for themselves."""
-    kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    """The letter for each byte in a byte-level vocabulary (GPT-2). A printable byte is its own letter."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = iter(range(256, 512))
-    return [chr(byte if byte in kept else next(others)) for byte in range(256)]
+    letters = []
+    for byte in range(256):
+        letters.append(chr(byte if byte in printable else next(others)))
+    return letters

@@ -16,6 +16,7 @@ from cotrain.reports.compare_table import (
     Runs,
     SeedRun,
     difference_bands,
+    figures_on_curves,
     in_reading_order,
     is_main,
     is_share,
@@ -45,7 +46,8 @@ def held_out_run(curves: Curves) -> SeedRun:
 
 def training_run(curves: Curves) -> SeedRun:
     """The steps of one run, in blocks."""
-    rows, spent = curves.rows, curves.spent_by_row()
+    rows = curves.rows
+    spent = curves.spent_by_row()
     size = max(1, -(-len(rows) // BLOCKS))
     points = []
     for at in range(0, len(rows), size):
@@ -65,15 +67,15 @@ def _is_shown(name: str) -> bool:
 
 
 def _seed_run(points: Any, wanted: Any) -> SeedRun:
-    curve = tuple(
-        CurvePoint(spent=spent, figures={name: v for name, v in figures.items() if wanted(name)})
-        for spent, figures in points
-    )
-    return SeedRun(curve=curve, before={}, after={}, problems={})
+    curve = []
+    for spent, figures in points:
+        wanted_figures = {name: value for name, value in figures.items() if wanted(name)}
+        curve.append(CurvePoint(spent=spent, figures=wanted_figures))
+    return SeedRun(curve=tuple(curve), before={}, after={}, problems={})
 
 
 def is_training_headline(name: str) -> bool:
-    """Is this one of the figures of training that are shown first: what is earned, and what is true?"""
+    """Whether this is one of the figures of training that are shown first: rewards, and the truth."""
     metric = name.partition("/")[2]
     paid = metric.startswith("reward/") and metric not in ("reward/format", "reward/class_label", "reward/label")
     return name == "gap" or paid or metric in ("accuracy", "balanced_accuracy")
@@ -82,9 +84,7 @@ def is_training_headline(name: str) -> bool:
 def bands_of(runs: Runs, *, differences: bool, first: Callable[[str], bool] = is_main) -> dict[str, Any]:
     """``{"axes", "metrics": [{"key", "label", "share", "main"}], "curves": {axis: {metric: {arm: {"x", "mean", "low",
     "high"}}}}, "apart": {axis: {metric: {"reference", "arms": …}}}}``; "low" and "high" are [] without a band."""
-    measured = {
-        key for seeds in runs.values() for run in seeds.values() for point in run.curve for key in point.figures
-    }
+    measured = figures_on_curves(runs)
     roles = roles_in(measured)
     keys = sorted(in_reading_order(measured), key=lambda key: not first(key))[:MOST_METRICS]
     axes = _shared_axes(runs)
@@ -92,7 +92,7 @@ def bands_of(runs: Runs, *, differences: bool, first: Callable[[str], bool] = is
     apart: dict[str, dict[str, Any]] = {axis: {} for axis in axes}
     metrics = []
     for key in keys:
-        values = [r.figures[key] for s in runs.values() for run in s.values() for r in run.curve if key in r.figures]
+        values = _values_on_curves(runs, key)
         limits = limits_of(parse_metric_name(key, roles).metric)
         metrics.append({
             "key": key, "label": label_of(key, roles), "share": is_share(key, roles, values), "main": first(key),
@@ -112,14 +112,26 @@ def bands_of(runs: Runs, *, differences: bool, first: Callable[[str], bool] = is
     return {"axes": axes, "metrics": metrics, "curves": curves, "apart": apart}
 
 
+def _values_on_curves(runs: Runs, key: str) -> list[float]:
+    """All values of a figure, of all points of all runs."""
+    values = []
+    for seeds in runs.values():
+        for run in seeds.values():
+            values += [point.figures[key] for point in run.curve if key in point.figures]
+    return values
+
+
 def _shared_axes(runs: Runs) -> list[str]:
     """The costs that every run was measured in."""
-    axis_sets = [set(run.curve[-1].spent) for seeds in runs.values() for run in seeds.values() if run.curve]
-    order = ("batches", "step", "tokens", "flops", "seconds")
+    axis_sets = []
+    for seeds in runs.values():
+        axis_sets += [set(run.curve[-1].spent) for run in seeds.values() if run.curve]
     common = set.intersection(*axis_sets) if axis_sets else set()
-    return [axis for axis in order if axis in common and (axis != "step" or "batches" not in common)] + sorted(
-        axis for axis in common if axis.startswith("updates/")
-    )
+    if "batches" in common:  # which count the same as steps
+        common.discard("step")
+    order = ("batches", "step", "tokens", "flops", "seconds")
+    updates = sorted(axis for axis in common if axis.startswith("updates/"))
+    return [*(axis for axis in order if axis in common), *updates]
 
 
 def _chart_line(mean: Any, spread: Any) -> dict[str, list[float]]:
@@ -137,9 +149,10 @@ def _five_digits(value: float) -> float:
 
 
 def seed_runs_of(curves: Mapping[str, Mapping[Any, Curves]], *, training: bool) -> dict[str, dict[Any, SeedRun]]:
-    """arm → seed → what ``bands_of`` draws."""
+    """Arm → seed → the run that ``bands_of`` draws. A run without a curve is left out."""
     to_seed_run = training_run if training else held_out_run
-    return {
-        arm: {seed: run for seed, one in seeds.items() if (run := to_seed_run(one)).curve}
-        for arm, seeds in curves.items()
-    }
+    runs: dict[str, dict[Any, SeedRun]] = {}
+    for arm, seeds in curves.items():
+        all_runs = {seed: to_seed_run(curves_of_seed) for seed, curves_of_seed in seeds.items()}
+        runs[arm] = {seed: run for seed, run in all_runs.items() if run.curve}
+    return runs

@@ -43,7 +43,9 @@ NEEDED_LEAD = "Where the mean curve first passes the level; in brackets the smal
 
 def comparison_markdown(compare: Mapping[str, Any], pictures: Sequence[str]) -> str:
     """The whole file. ``compare`` is the content of compare.json with its table; ``pictures`` are files beside it."""
-    runs, rows, budgets = runs_of(compare), compare["table"], compare["budgets"]
+    runs = runs_of(compare)
+    rows = compare["table"]
+    budgets = compare["budgets"]
     roles = roles_in({row["metric"] for row in rows})
     shown_rows = [row for row in rows if _is_shown(row, roles)]
     parts = [f"# {', '.join(escape_markdown(name) for name in runs)}", _setting_list(compare, runs)]
@@ -59,6 +61,7 @@ def comparison_markdown(compare: Mapping[str, Any], pictures: Sequence[str]) -> 
                 f"## {budget_words[:1].upper()}{budget_words[1:]}, on {where}",
                 _figures_table(rows_at_budget, roles),
             ]
+
     needed = table_section("Needed to reach a level", needed_cells(runs, budgets))
     parts += [*needed[:1], NEEDED_LEAD, *needed[1:]] if needed else []
     for whose, cells in verdict_cells(rows):
@@ -73,8 +76,12 @@ def table_section(title: str, cells: TextTable) -> list[str]:
     head, rows = cells
     if not rows:
         return []
-    lines = [f"| {' | '.join(escape_markdown(cell) for cell in row)} |" for row in (head, *rows)]
-    return [f"## {title}", "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])]
+    lines = [_table_line(head), "|---" * len(head) + "|", *map(_table_line, rows)]
+    return [f"## {title}", "\n".join(lines)]
+
+
+def _table_line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(map(escape_markdown, cells))} |"
 
 
 def escape_markdown(label: object, limit: int = 200) -> str:

@@ -40,10 +40,11 @@ def headline_cells(compare: Mapping[str, Any]) -> TextTable:
     head = ["recipe", *(title for title, _ in columns)]
     if not columns:
         return head, []
-    return head, [
-        [name, *(_start_to_end(rows.get((metric, name))) for _, metric in columns)]
-        for name in _recipes_by_name(compare)
-    ]
+    lines = []
+    for name in _recipes_by_name(compare):
+        cells = [_start_to_end(rows.get((metric, name))) for _, metric in columns]
+        lines.append([name, *cells])
+    return head, lines
 
 
 def _recipes_by_name(compare: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -103,32 +104,48 @@ def estimate_text(found: Estimate, share: bool = True) -> str:
 
 def cost_cells(compare: Mapping[str, Any]) -> TextTable:
     """Four costs, and what the operations went to."""
-    parts = sorted(
-        {
-            part
-            for r in _recipes_by_name(compare).values()
-            for run in _runs_of_recipe(r)
-            for part in run.get("flops", ())
-        }
-    )
+    parts: set[str] = set()
+    for recipe in _recipes_by_name(compare).values():
+        for run in _runs_of_recipe(recipe):
+            parts.update(run.get("flops", ()))
     order = [part for part in ("prefill", "sampling", "scoring", "learning") if part in parts]
     head = ["recipe", "batches", "updates", "tokens", "FLOPs", *(f"of them {part}" for part in order), "seconds"]
     rows = []
     for name, recipe in _recipes_by_name(compare).items():
         seeds = _runs_of_recipe(recipe)
-        spent = {axis: _known_mean([run.get("spent", {}).get(axis) for run in seeds]) for axis in UNITS}
-        flops_by_part = {part: _known_mean([run.get("flops", {}).get(part) for run in seeds]) for part in order}
-        total_flops = sum(value for value in flops_by_part.values() if math.isfinite(value))
-        shares = [
-            number_text(value / total_flops, share=True) if total_flops else "–" for value in flops_by_part.values()
-        ]
+
+        spent = [run.get("spent", {}) for run in seeds]
+        amounts = {}
+        for axis in UNITS:
+            mean = _known_mean([amounts_of_run.get(axis) for amounts_of_run in spent])
+            amounts[axis] = _amount_or_dash(mean, axis)
         updates = _known_mean([run.get("updates") for run in seeds])
-        amounts = {axis: "–" if math.isnan(value) else amount_text(value, axis) for axis, value in spent.items()}
-        updates_text = "–" if math.isnan(updates) else amount_text(updates, "batches")
+
+        flops = [run.get("flops", {}) for run in seeds]
+        flops_by_part = []
+        for part in order:
+            flops_by_part.append(_known_mean([flops_of_run.get(part) for flops_of_run in flops]))
+        total_flops = sum(value for value in flops_by_part if math.isfinite(value))
+        shares = ["–"] * len(order)
+        if total_flops:
+            shares = [number_text(value / total_flops, share=True) for value in flops_by_part]
+
         rows.append(
-            [name, amounts["batches"], updates_text, amounts["tokens"], amounts["flops"], *shares, amounts["seconds"]]
+            [
+                name,
+                amounts["batches"],
+                _amount_or_dash(updates, "batches"),
+                amounts["tokens"],
+                amounts["flops"],
+                *shares,
+                amounts["seconds"],
+            ]
         )
     return head, rows
+
+
+def _amount_or_dash(value: float, axis: str) -> str:
+    return "–" if math.isnan(value) else amount_text(value, axis)
 
 
 def _known_mean(values: Sequence[object]) -> float:
@@ -207,15 +224,17 @@ def needed_cells(runs: Runs, budgets: Mapping[str, float]) -> TextTable:
 
 def verdict_cells(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, TextTable]]:
     """(whose verdicts, their figures at the end) of each judge."""
-    found = []
+    tables: list[tuple[str, TextTable]] = []
     for title, recipes in verdict_table(rows).items():
-        metrics = [m for m in VERDICTS if any(m in figures for figures in recipes.values())]
-        lines = [
-            [name, *(estimate_text(figures[m]) if m in figures else "–" for m in metrics)]
-            for name, figures in recipes.items()
-        ]
-        found.append((title, (["recipe", *(labelled_metric(m).label for m in metrics)], lines)))
-    return found
+        measured = set().union(*recipes.values())
+        metrics = [metric for metric in VERDICTS if metric in measured]
+        head = ["recipe", *(labelled_metric(metric).label for metric in metrics)]
+        lines = []
+        for name, figures in recipes.items():
+            cells = [estimate_text(figures[metric]) if metric in figures else "–" for metric in metrics]
+            lines.append([name, *cells])
+        tables.append((title, (head, lines)))
+    return tables
 
 
 def _count_in_file(number: Any, thing: str) -> str:
@@ -225,7 +244,8 @@ def _count_in_file(number: Any, thing: str) -> str:
 
 def about_sentences(compare: Mapping[str, Any]) -> list[str]:
     """What a page says of the whole comparison, a sentence each."""
-    equal, budget = compare.get("equal"), compare.get("budget")
+    equal = compare.get("equal")
+    budget = compare.get("budget")
     batches = _count_in_file(compare.get("batches"), "batch")
     sentences = []
     if equal == "updates":

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from cotrain.core.statistics import LEAST, Estimate, paired_difference
 from cotrain.core.verbosity import count_of
-from cotrain.reports.compare_table import Runs, curves_of, in_reading_order, mean_band
+from cotrain.reports.compare_table import Runs, curves_of, figures_on_curves, in_reading_order, mean_band
 from cotrain.reports.compare_words import UNITS, amount_text
 from cotrain.reports.lines import Points, axis_ticks, value_at
 
@@ -83,37 +83,46 @@ def first_crossing(points: Points, level: float) -> float | None:
 
 def find_levels(runs: Runs, axis: str, budget: float) -> list[Level]:
     """Levels of every solver's accuracy, each with the crossings of all recipes that have the metric."""
-    measured = {key for seeds in runs.values() for run in seeds.values() for r in run.curve for key in r.figures}
-    levels_found = []
-    for metric in in_reading_order({key for key in measured if key.count("/") == 1 and key.endswith("/pass@1")}):
-        curves = curves_of(runs, metric, axis)
-        means = {name: mean for name, seeds in curves.items() if (mean := mean_band(list(seeds.values()))[0])}
+    measured = figures_on_curves(runs)
+    accuracies = {key for key in measured if key.count("/") == 1 and key.endswith("/pass@1")}
+    levels = []
+    for metric in in_reading_order(accuracies):
+        curves = {}
+        means = {}
+        for recipe, seeds in curves_of(runs, metric, axis).items():
+            mean, _ = mean_band(list(seeds.values()))
+            if mean:
+                curves[recipe] = seeds
+                means[recipe] = mean
         for value, name in _level_values(means, budget, axis):
-            reached = _recipe_crossings({n: curves[n] for n in means}, means, value, axis)
-            levels_found.append(Level(metric=metric, axis=axis, value=value, name=name, reached=reached))
-    return levels_found
+            reached = _recipe_crossings(curves, means, value, axis)
+            levels.append(Level(metric=metric, axis=axis, value=value, name=name, reached=reached))
+    return levels
 
 
 def levels_json(found: Sequence[Level]) -> list[dict[str, object]]:
     """The same for compare.json."""
-    return [
-        {
-            "metric": level.metric,
-            "axis": level.axis,
-            "level": level.value,
-            "name": level.name,
-            "reached": [
-                {
-                    "recipe": r.recipe,
-                    "at": r.at,
-                    "seeds": [[seed, x] for seed, x in r.seeds.items()],
-                    "difference": None if r.difference is None else r.difference.to_json(),
-                }
-                for r in level.reached
-            ],
-        }
-        for level in found
-    ]
+    levels: list[dict[str, object]] = []
+    for level in found:
+        levels.append(
+            {
+                "metric": level.metric,
+                "axis": level.axis,
+                "level": level.value,
+                "name": level.name,
+                "reached": [_crossing_json(crossing) for crossing in level.reached],
+            }
+        )
+    return levels
+
+
+def _crossing_json(crossing: LevelCrossing) -> dict[str, object]:
+    return {
+        "recipe": crossing.recipe,
+        "at": crossing.at,
+        "seeds": [[seed, x] for seed, x in crossing.seeds.items()],
+        "difference": None if crossing.difference is None else crossing.difference.to_json(),
+    }
 
 
 def _level_values(means: Mapping[str, Points], budget: float, axis: str) -> list[tuple[float, str]]:
@@ -127,26 +136,35 @@ def _level_values(means: Mapping[str, Points], budget: float, axis: str) -> list
     reference_levels = [
         (y, f"what {reference} has after {amount_text(x, axis)} {UNITS[axis]}") for x, y in ends if y > curve[0][1]
     ]
-    start, top = max(mean[0][1] for mean in means.values()), max(y for mean in means.values() for _, y in mean)
+    start = max(mean[0][1] for mean in means.values())
+    top = max(y for mean in means.values() for _, y in mean)
     return reference_levels + [(y, "") for y in axis_ticks(start, top, ROUND_LEVELS) if start < y]
 
 
 def _recipe_crossings(
     curves: Mapping[str, Mapping[object, Points]], means: Mapping[str, Points], level: float, axis: str
 ) -> tuple[LevelCrossing, ...]:
-    crossings = {name: {s: first_crossing(c, level) for s, c in seeds.items()} for name, seeds in curves.items()}
-    reference = next(iter(crossings))
-    return tuple(
-        LevelCrossing(
-            recipe=name,
-            axis=axis,
-            at=first_crossing(means[name], level),
-            seeds=found,
-            end=means[name][-1][0],
-            difference=None if name == reference else _crossing_difference(found, crossings[reference]),
+    crossings = []
+    of_reference = None  # the crossings of the first recipe, with which the others are compared
+    for name, seeds in curves.items():
+        of_seeds = {seed: first_crossing(curve, level) for seed, curve in seeds.items()}
+        difference = None
+        if of_reference is None:
+            of_reference = of_seeds
+        else:
+            difference = _crossing_difference(of_seeds, of_reference)
+        end, _ = means[name][-1]
+        crossings.append(
+            LevelCrossing(
+                recipe=name,
+                axis=axis,
+                at=first_crossing(means[name], level),
+                seeds=of_seeds,
+                end=end,
+                difference=difference,
+            )
         )
-        for name, found in crossings.items()
-    )
+    return tuple(crossings)
 
 
 def _crossing_difference(own: Mapping[object, float | None], other: Mapping[object, float | None]) -> Estimate | None:

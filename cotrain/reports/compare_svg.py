@@ -16,6 +16,7 @@ from cotrain.reports.compare_table import (
     Runs,
     SeedRun,
     difference_bands,
+    figures_on_curves,
     in_reading_order,
     is_share,
     label_of,
@@ -33,9 +34,16 @@ Band = tuple[Points, Sequence[tuple[float, float, float]]]  # (x, mean) and (x, 
 PANELS = ("pass@1", "balanced_accuracy", "step_balanced_accuracy")  # a row of panels for each, where it was measured
 COLOURS = ("#2463b0", "#b4580a", "#0b7d74", "#8a3f8f", "#7a6a12", "#4d6680")  # the light palette of the viewer
 DASHES = ("", "7 4", "2 4")
-WIDTH, HEIGHT = 380, 210  # of the drawing area of a panel, pixels
-ACROSS = 2  # panels beside each other
-LEFT, TOP, GAP, FOOT, LINE = 64, 34, 44, 46, 19  # margins of a panel, and the height of a line of the legend
+ACROSS = 2  # panels in a row
+
+# Pixels: the drawing area of a panel, its margins, and the height of a line of the legend.
+WIDTH = 380
+HEIGHT = 210
+LEFT = 64
+TOP = 34
+GAP = 44
+FOOT = 46
+LINE = 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +66,12 @@ class Frame:
 
 def curves_svg(runs: Runs) -> str:
     """Mean and 95 % band over seeds of the main figures, over each cost; "" when no run has a curve."""
-    rows = [
-        (
-            metric,
-            label_of(metric, roles),
-            [{name: _metric_band(seeds, metric, axis) for name, seeds in runs.items()} for axis in AXES],
-        )
-        for metric, roles in _panel_metrics(runs)
-    ]  # fmt: skip
+    rows = []
+    for metric, roles in _panel_metrics(runs):
+        bands_by_axis = []
+        for axis in AXES:
+            bands_by_axis.append({name: _metric_band(seeds, metric, axis) for name, seeds in runs.items()})
+        rows.append((metric, label_of(metric, roles), bands_by_axis))
     return draw_panels("Means over seeds on validation problems with 95 % bands", rows, list(runs), zero=False)
 
 
@@ -87,7 +93,7 @@ def differences_svg(runs: Runs) -> str:
 
 
 def _panel_metrics(runs: Runs) -> list[tuple[str, set[str]]]:
-    measured = {key for seeds in runs.values() for run in seeds.values() for r in run.curve for key in r.figures}
+    measured = figures_on_curves(runs)
     roles = roles_in(measured)
     return [
         (metric, roles)
@@ -99,26 +105,29 @@ def _panel_metrics(runs: Runs) -> list[tuple[str, set[str]]]:
 def draw_panels(
     title: str, rows: Sequence[tuple[str, str, Sequence[Mapping[str, Band]]]], names: Sequence[str], *, zero: bool
 ) -> str:
-    measured = {name for _, _, bands in rows for axis in bands for name, (mean, _) in axis.items() if mean}
+    measured: set[str] = set()
+    for _, _, bands_by_axis in rows:
+        for bands in bands_by_axis:
+            measured.update(name for name, (mean, _) in bands.items() if mean)
     if not measured:
         return ""
     drawn_names = [name for name in names if name in measured]
     head = 26 + LINE * len(drawn_names)
     down = -(-len(AXES) // ACROSS)  # rows of panels of one metric
-    width, height = ACROSS * (LEFT + WIDTH) + GAP, head + len(rows) * down * (TOP + HEIGHT + FOOT) + 8
+    width = ACROSS * (LEFT + WIDTH) + GAP
+    height = head + len(rows) * down * (TOP + HEIGHT + FOOT) + 8
     parts = [f'<text x="12" y="18" class="title">{escape_attribute(title)}</text>']
     for line, name in enumerate(drawn_names):
         y = 26 + LINE * line + 10
         parts.append(f'<path d="M12 {y}H44" {_stroke_attributes(names.index(name))}/>')
         parts.append(f'<text x="52" y="{y + 4}">{escape_attribute(strip_folders(name), 110)}</text>')
-    for row, (metric, label, bands) in enumerate(rows):
+
+    for row, (metric, label, bands_by_axis) in enumerate(rows):
         for place, axis in enumerate(AXES):
-            below, beside = divmod(place, ACROSS)
-            corner = (
-                LEFT + beside * (WIDTH + LEFT + GAP // 2),
-                head + (row * down + below) * (TOP + HEIGHT + FOOT) + TOP,
-            )
-            parts.append(_draw_panel(corner, label, metric, axis, bands[place], names, zero))
+            panel_row, panel_column = divmod(place, ACROSS)
+            x = LEFT + panel_column * (WIDTH + LEFT + GAP // 2)
+            y = head + (row * down + panel_row) * (TOP + HEIGHT + FOOT) + TOP
+            parts.append(_draw_panel((x, y), label, metric, axis, bands_by_axis[place], names, zero))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
         f' role="img" font-family="system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif" font-size="12"'
@@ -138,13 +147,27 @@ def _draw_panel(
     zero: bool,
 ) -> str:
     left, top = corner
-    ys = [y for mean, spread in bands.values() for y in [*(y for _, y in mean), *(b for _, *s in spread for b in s)]]
-    xs = [x for mean, _ in bands.values() for x, _ in mean]
+    xs: list[float] = []
+    ys: list[float] = []
+    for mean, spread in bands.values():
+        for point_x, point_y in mean:
+            xs.append(point_x)
+            ys.append(point_y)
+        for _, band_low, band_high in spread:
+            ys += (band_low, band_high)
+
     if not xs:
         return ""
     share = is_share(metric, {metric.split("/")[0]}, ys)
-    low, high = min([*ys, 0.0] if zero else ys), max([*ys, 0.0] if zero else ys)
-    low, high = (low, high) if zero or not share else (max(low, 0.0), min(high, 1.0))
+    low = min(ys)
+    high = max(ys)
+    if zero:
+        low = min(low, 0.0)
+        high = max(high, 0.0)
+    elif share:
+        low = max(low, 0.0)
+        high = min(high, 1.0)
+
     margin = 0.05 * (high - low) or 0.05
     frame = Frame(
         left=min(xs), right=max(xs) if max(xs) > min(xs) else min(xs) + 1, low=low - margin, high=high + margin
@@ -161,16 +184,19 @@ def _draw_panel(
         parts.append(f'<path d="M{x} {y}h{WIDTH}" stroke="{colour}" fill="none"/>')
         word = points_text(level, share=share) if zero else number_text(level, share=share)
         parts.append(f'<text x="{left - 6}" y="{float(y) + 4:.1f}" text-anchor="end" class="soft">{word}</text>')
+
     for value in axis_ticks(frame.left / scale, frame.right / scale, 5):
         x = to_pixels(value * scale, frame.low).split()[0]
         word = number_text(value, share=False)
         parts.append(f'<text x="{x}" y="{top + HEIGHT + 16}" text-anchor="middle" class="soft">{word}</text>')
+
     parts.append(f'<text x="{left + WIDTH}" y="{top + HEIGHT + 32}" text-anchor="end" class="soft">{unit}</text>')
     for name, (_, spread) in bands.items():
         i = names.index(name)
         if len(spread) > 1:
             edge = [to_pixels(x, b) for x, _, b in spread] + [to_pixels(x, a) for x, a, _ in reversed(spread)]
             parts.append(f'<path d="M{"L".join(edge)}Z" fill="{COLOURS[i % len(COLOURS)]}" fill-opacity="0.13"/>')
+
     for name, (mean, _) in bands.items():
         if mean:
             line = "L".join(to_pixels(x, y) for x, y in mean)

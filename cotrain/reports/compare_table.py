@@ -111,8 +111,24 @@ def budgets_of(runs: Runs) -> dict[str, float]:
     curves = [run.curve for seeds in runs.values() for run in seeds.values()]
     if not curves or not all(curves):
         return {}
-    measured = [axis for axis in AXES if all(axis in curve[-1].spent for curve in curves)]
-    return {axis: min(curve[-1].spent[axis] for curve in curves) for axis in measured}
+    spent_at_end = [curve[-1].spent for curve in curves]
+    budgets = {}
+    for axis in AXES:
+        amounts = [spent.get(axis) for spent in spent_at_end]
+        known = [amount for amount in amounts if amount is not None]
+        if len(known) == len(amounts):
+            budgets[axis] = min(known)
+    return budgets
+
+
+def figures_on_curves(runs: Runs) -> set[str]:
+    """The figures that a curve of any run has."""
+    figures: set[str] = set()
+    for seeds in runs.values():
+        for run in seeds.values():
+            for point in run.curve:
+                figures.update(point.figures)
+    return figures
 
 
 def mean_band(
@@ -123,23 +139,32 @@ def mean_band(
     curves = [curve for curve in curves if curve]
     if not curves:
         return [], []
-    left, right = max(c[0][0] for c in curves), min(c[-1][0] for c in curves)
-    measured_xs = sorted({x for c in curves for x, _ in c if left <= x <= right})
-    xs = (
-        measured_xs
-        if len(measured_xs) <= grid
-        else [min(right, left + (right - left) * i / (grid - 1)) for i in range(grid)]
-    )
-    intervals = [(x, mean_interval([value_at(c, x) for c in curves]).clip_to(*limits)) for x in xs]
-    return [(x, e.value) for x, e in intervals], [(x, e.low, e.high) for x, e in intervals if math.isfinite(e.low)]
+    left = max(curve[0][0] for curve in curves)
+    right = min(curve[-1][0] for curve in curves)
+    measured_xs: set[float] = set()
+    for curve in curves:
+        measured_xs.update(x for x, _ in curve if left <= x <= right)
+    xs = sorted(measured_xs)
+    if len(xs) > grid:
+        xs = [min(right, left + (right - left) * i / (grid - 1)) for i in range(grid)]
+
+    mean = []
+    band = []
+    for x in xs:
+        interval = mean_interval([value_at(curve, x) for curve in curves]).clip_to(*limits)
+        mean.append((x, interval.value))
+        if math.isfinite(interval.low):
+            band.append((x, interval.low, interval.high))
+    return mean, band
 
 
 def curves_of(runs: Runs, metric: str, axis: str) -> dict[str, dict[Any, Points]]:
-    """recipe → seed → the curve of a figure over a cost, where there is one."""
-    return {
-        name: {seed: curve for seed, run in seeds.items() if (curve := run.metric_curve(metric, axis))}
-        for name, seeds in runs.items()
-    }
+    """Recipe → seed → the curve of a figure over a cost, where there is one."""
+    curves: dict[str, dict[Any, Points]] = {}
+    for name, seeds in runs.items():
+        all_curves = {seed: run.metric_curve(metric, axis) for seed, run in seeds.items()}
+        curves[name] = {seed: curve for seed, curve in all_curves.items() if curve}
+    return curves
 
 
 def difference_bands(
@@ -151,13 +176,16 @@ def difference_bands(
     measured_names = [name for name in curves if curves[name]]
     if not measured_names:
         return "", {}
-    reference = curves[measured_names[0]]
-    return measured_names[0], {
-        name: mean_band(
-            [_subtract_curves(curves[name][seed], reference[seed]) for seed in curves[name] if seed in reference]
-        )
-        for name in measured_names[1:]
-    }
+    reference_name, *other_names = measured_names
+    reference = curves[reference_name]
+    bands = {}
+    for name in other_names:
+        differences = []
+        for seed, curve in curves[name].items():
+            if seed in reference:
+                differences.append(_subtract_curves(curve, reference[seed]))
+        bands[name] = mean_band(differences)
+    return reference_name, bands
 
 
 def _subtract_curves(one: Points, other: Points) -> Points:
@@ -202,7 +230,7 @@ def in_reading_order(metrics: set[str]) -> list[str]:
 
 
 def is_main(metric: str) -> bool:
-    """Is this one of the figures whose curves a comparison opens with?"""
+    """Whether this is one of the figures whose curves a comparison opens with."""
     return metric.count("/") == 1 and metric.endswith(("/greedy", "/pass@1", "/balanced_accuracy"))
 
 
@@ -213,7 +241,7 @@ def is_headline(metric: str) -> bool:
 
 
 def is_share(metric: str, roles: set[str], values: Sequence[float]) -> bool:
-    """Is this figure shown in per cent? ``values`` settle it for a metric that the guide does not know."""
+    """Whether this figure is shown in per cent. ``values`` settle it for a metric that the guide does not know."""
     return labelled_metric(parse_metric_name(metric, roles).metric, [v for v in values if math.isfinite(v)]).is_share
 
 
@@ -232,30 +260,37 @@ def verdict_table(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict
 
 def _table_rows(runs: Runs, at: str, budget: float) -> list[dict[str, Any]]:
     names = list(runs)
-    measured = {
-        key
-        for seeds in runs.values()
-        for run in seeds.values()
-        for key in (run.after if at == "end" else {k for r in run.curve for k in r.figures})
-    }
+    measured: set[str] = set()
+    if at == "end":
+        for seeds in runs.values():
+            for run in seeds.values():
+                measured.update(run.after)
+    else:
+        measured = figures_on_curves(runs)
+
     roles = roles_in(measured)
     rows = []
     for metric in in_reading_order(measured):
         start = {name: _start_values(runs[name], metric, at) for name in names}
         final = {name: _final_values(runs[name], metric, at, budget) for name in names}
         reference = next((name for name in names if final[name]), None)
-        values = [v for found in (start, final) for each in found.values() for v in each.values() if math.isfinite(v)]
+        values: list[float] = []
+        for by_seed in (*start.values(), *final.values()):
+            values += [value for value in by_seed.values() if math.isfinite(value)]
         limits = limits_of(metric.rpartition("/")[2], values)
         for name in names:
             if not final[name] and not start[name]:
                 continue
-            change, words, smallest = None, "", None
+            change = None
+            words = ""
+            smallest = None
             if reference not in (None, name):
                 change = over_seeds_and_problems(
                     _seed_differences(runs[name], runs[reference], final, name, reference, metric, at)
                 )
                 words = difference_in_words(change, parse_metric_name(metric, roles).metric, verdict=at == "end")
                 smallest = least if math.isfinite(least := smallest_significant(change)) else None
+
             seed_values = [
                 (value, list(_problem_values(runs[name][seed], metric, at).values()))
                 for seed, value in final[name].items()
@@ -302,7 +337,12 @@ def _problem_values(run: SeedRun, metric: str, at: str) -> Mapping[str, float]:
 def _start_values(seeds: Mapping[Any, SeedRun], metric: str, at: str) -> dict[Any, float]:
     if at == "end":
         return {seed: run.before[metric].value for seed, run in seeds.items() if metric in run.before}
-    return {seed: curve[0][1] for seed, run in seeds.items() if (curve := run.metric_curve(metric, at))}
+    values = {}
+    for seed, run in seeds.items():
+        curve = run.metric_curve(metric, at)
+        if curve:
+            _, values[seed] = curve[0]
+    return values
 
 
 def _final_values(seeds: Mapping[Any, SeedRun], metric: str, at: str, budget: float) -> dict[Any, float]:
@@ -317,7 +357,11 @@ def group_by_figure(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[M
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row["at"], row["metric"]), []).append(row)
-    return [(next(row["recipe"] for row in group if row["reference"] is None), group) for group in groups.values()]
+    with_reference = []
+    for group in groups.values():
+        references = [row["recipe"] for row in group if row["reference"] is None]
+        with_reference.append((references[0], group))
+    return with_reference
 
 
 def _terminal_lines(rows: Sequence[Mapping[str, Any]], first: str) -> list[str]:

@@ -21,8 +21,11 @@ AT_WORDS = {axis: f"after {{}} {unit}" for axis, unit in UNITS.items()} | {"end"
 
 
 def slug_of(label: str) -> str:
-    """The directory of an arm, beside ``compare.json``."""
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in label)
+    """The directory of an arm, next to ``compare.json``."""
+    slug = ""
+    for letter in label:
+        slug += letter if letter.isalnum() or letter in "-_." else "-"
+    return slug
 
 
 def short_labels(labels: Sequence[str]) -> dict[str, str]:
@@ -79,12 +82,8 @@ def difference_in_words(change: Estimate, metric: str, *, verdict: bool = True) 
         return f"no difference is shown ({size}; {interval}); {least_text} or more would be significant ({limit})"
     if abs(change.value) < smallest:
         return f"not significant: {size} ({interval}) is less than the {least_text} that would be significant ({limit})"
-    good, bad = (
-        ("better", "worse")
-        if metric_meaning.better > 0
-        else ("worse", "better")
-        if metric_meaning.better
-        else ("higher", "lower")
-    )
-    word = good if change.value > 0 else bad
+    word = "higher" if change.value > 0 else "lower"
+    if metric_meaning.better:
+        is_better = change.value * metric_meaning.better > 0
+        word = "better" if is_better else "worse"
     return f"{word} by {size.lstrip('+−')} ({interval}; {least_text} or more would be significant, {limit})"

@@ -95,19 +95,21 @@ class ComparedRuns:
             for run in seeds.values():
                 run.read_new()
         compare, _ = read_json_object(self.place.path / "compare.json")
-        compare = compare if self.place.kind == "comparison" else {}
-        curves = {arm: {seed: run.curves for seed, run in seeds.items()} for arm, seeds in self.arms.items()}
+        if self.place.kind != "comparison":
+            compare = {}
+        curves = {}
+        for arm, seeds in self.arms.items():
+            curves[arm] = {seed: run.curves for seed, run in seeds.items()}
         held_out = runs_of(compare) if compare else seed_runs_of(curves, training=False)
+        tables: dict[str, Any] = {"said": [], "figures": [], "cells": [], "about": []}
+        if compare:
+            tables = comparison_tables(compare, held_out)
         return {
             "kind": self.place.kind,
             "title": redact_texts(self.place.title),
             "name": self.place.name,
             "arms": [self._arm_progress(arm) for arm in self.arms],
-            **(
-                comparison_tables(compare, held_out)
-                if compare
-                else {"said": [], "figures": [], "cells": [], "about": []}
-            ),
+            **tables,
             "held_out": bands_of(held_out, differences=bool(compare)),
             "training": bands_of(seed_runs_of(curves, training=True), differences=False, first=is_training_headline),
             "settings": differing_settings({arm: list(seeds.values()) for arm, seeds in self.arms.items()}),
@@ -131,22 +133,18 @@ class ComparedRuns:
         solutions of each."""
         groups_by_problem: dict[str, dict[str, dict[str, Any]]] = {}
         reading = 0
-        for arm, seeds in self.arms.items():
-            if seed in seeds:
-                run = seeds[seed]
-                reading += run.rollouts.step_count() - run.rollouts.read_step_count()
-                for problem, group in _latest_groups(run).items():
-                    groups_by_problem.setdefault(problem, {})[arm] = {**group, "run": self._numbers.get(run.directory)}
-        least_arms = min(2, sum(seed in seeds for seeds in self.arms.values()))
-        shared: list[dict[str, Any]] = [
-            {
-                "problem": problem,
-                "apart": _share_range(arms),
-                "arms": {redact_texts(arm): found for arm, found in arms.items()},
-            }
-            for problem, arms in groups_by_problem.items()
-            if len(arms) >= least_arms
-        ]
+        runs = {arm: seeds[seed] for arm, seeds in self.arms.items() if seed in seeds}
+        for arm, run in runs.items():
+            reading += run.rollouts.step_count() - run.rollouts.read_step_count()
+            for problem, group in _latest_groups(run).items():
+                groups_by_problem.setdefault(problem, {})[arm] = {**group, "run": self._numbers.get(run.directory)}
+
+        least_arms = min(2, len(runs))
+        shared: list[dict[str, Any]] = []
+        for problem, groups in groups_by_problem.items():
+            if len(groups) >= least_arms:
+                arms = {redact_texts(arm): group for arm, group in groups.items()}
+                shared.append({"problem": problem, "apart": _share_range(groups), "arms": arms})
         shared.sort(key=lambda one: (-float(one["apart"]), str(one["problem"])))
         return {"seed": seed, "reading": reading, "all": len(shared), "problems": shared[:MOST_PROBLEMS]}
 
@@ -180,7 +178,8 @@ def _share_range(arms: Mapping[str, Mapping[str, Any]]) -> float:
 def comparison_tables(compare: Mapping[str, Any], runs: Runs) -> dict[str, Any]:
     """What compare.json says: sentences, tables of figures, tables of text."""
     with_rows = with_table(compare)
-    rows, budgets = with_rows["table"], with_rows["budgets"]
+    rows = with_rows["table"]
+    budgets = with_rows["budgets"]
     names = list(runs)
     cells = [
         _titled_table("At the start and at the end", "", headline_cells(with_rows)),
@@ -193,15 +192,16 @@ def comparison_tables(compare: Mapping[str, Any], runs: Runs) -> dict[str, Any]:
             "Learning rates", "Chosen on validation problems, with seeds that are not compared.", rate_cells(with_rows)
         ),
     ]
+    figures = []
+    for at in ("end", *AXES):
+        rows_there = [row for row in rows if row["at"] == at]
+        if rows_there:
+            figures.append(_figure_table(rows_there, names, budgets, at))
     return {
         "about": about_sentences(with_rows),
         "said": _headline_sentences(rows),
-        "figures": [
-            _figure_table([row for row in rows if row["at"] == at], names, budgets, at)
-            for at in ("end", *AXES)
-            if any(row["at"] == at for row in rows)
-        ],
-        "cells": [found for found in cells if found["rows"]],
+        "figures": figures,
+        "cells": [table for table in cells if table["rows"]],
     }
 
 
@@ -233,35 +233,40 @@ def _figure_table(
     roles = roles_in({row["metric"] for row in rows})
     groups = []
     for reference, group in group_by_figure(rows):
-        values = [Estimate.from_json(row[side]).value for row in group for side in ("before", "after")]
+        values = []
+        table_rows = []
+        for row in group:
+            values.append(Estimate.from_json(row["before"]).value)
+            values.append(Estimate.from_json(row["after"]).value)
+            table_rows.append({key: row[key] for key in ("recipe", "before", "after", "words")})
+
         metric = group[0]["metric"]
         groups.append({
             "label": label_of(metric, roles),
             "against": "" if reference == names[0] else reference,
             "headline": is_headline(metric),
             "share": is_share(metric, roles, values),
-            "rows": [{key: row[key] for key in ("recipe", "before", "after", "words")} for row in group],
+            "rows": table_rows,
         })  # fmt: skip
+
     title = f"Figures {budget_in_words(at, dict(budgets))}"
     return {"at": at, "title": title, "lead": END_LEAD if at == "end" else CURVES_LEAD, "groups": groups}
 
 
 def differing_settings(arms: Mapping[str, Sequence[RunView]]) -> TextTable:
     """The settings in which the arms' first runs differ, one row each."""
-    settings_by_arm = {
-        arm: {
-            name: value_text(value)
-            for name, value in flatten_settings(redact_texts(runs[0].recipe.get("settings", {}))).items()
-        }
-        for arm, runs in arms.items()
-        if runs
-    }
-    names = sorted({name for own in settings_by_arm.values() for name in own} - {"seed"})
-    rows = [
-        [name, *(own.get(name, "–") for own in settings_by_arm.values())]
-        for name in names
-        if len({own.get(name) for own in settings_by_arm.values()}) > 1
-    ]
+    settings_by_arm: dict[str, dict[str, str]] = {}
+    for arm, runs in arms.items():
+        if runs:
+            settings = flatten_settings(redact_texts(runs[0].recipe.get("settings", {})))
+            settings_by_arm[arm] = {name: value_text(value) for name, value in settings.items()}
+
+    names = set[str]().union(*settings_by_arm.values()) - {"seed"}
+    rows = []
+    for name in sorted(names):
+        texts = [own.get(name) for own in settings_by_arm.values()]
+        if len(set(texts)) > 1:
+            rows.append([name, *("–" if text is None else text for text in texts)])
     return ["setting", *map(redact_texts, settings_by_arm)], rows[:MOST_SETTINGS]
 
 

@@ -60,7 +60,9 @@ def comparison_documents(place: ViewPlace) -> dict[str, bytes]:
 
 
 def _open_comparison(place: ViewPlace) -> ComparedRuns:
-    arms = {arm: {seed: RunView(path) for seed, path in seeds.items()} for arm, seeds in place.arms.items()}
+    arms = {}
+    for arm, seeds in place.arms.items():
+        arms[arm] = {seed: RunView(path) for seed, path in seeds.items()}
     return ComparedRuns(place, arms, {})
 
 
@@ -77,9 +79,11 @@ def _problems_and_rollouts(together: ComparedRuns) -> tuple[dict[str, Any], dict
                 break
             run.rollouts.load_steps([member.step])
             episodes_left -= member.episodes
+
     sides = together.shared_problems(seeds[0])
     details: dict[str, Any] = {}
-    size, kept = 0, []
+    size = 0
+    kept = []
     for problem in sides["problems"][:PROBLEMS]:
         for place, arm in enumerate(together.arms):
             found = problem["arms"].get(redact_texts(arm))

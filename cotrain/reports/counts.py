@@ -51,10 +51,12 @@ class RolloutCounts:
 
     def count_review(self, speech: Json, review: Json, kind: str | None) -> None:
         """One review of a solution whose truth is known; ``kind``: of the solution's first error."""
-        right, final = bool_or_none(CORRECT.name, speech["metadata"]), bool_or_none(FINAL.name, review["findings"])
+        right = bool_or_none(CORRECT.name, speech["metadata"])
+        final = bool_or_none(FINAL.name, review["findings"])
         if right is None:
             return
-        role, review_counts = str(review["role"]), [0.0] * (len(COUNTS) + 3 * BINS)
+        role = str(review["role"])
+        review_counts = [0.0] * (len(COUNTS) + 3 * BINS)
         review_counts[COUNTS.index("unread" if final is None else confusion_cell(right, final))] += 1
         for ok, verdict in step_verdict_pairs(speech, review):
             review_counts[COUNTS.index("step_" + confusion_cell(ok, verdict))] += 1
@@ -113,7 +115,8 @@ def best_of_n(scored: Sequence[tuple[float, bool]], n: int) -> tuple[float, floa
     """Of the best of ``n`` drawn from a group: what its judge says, the chance that it is right, and that any of the n
     is."""
     order = sorted(scored, key=lambda one: -one[0])
-    size, subsets = len(order), comb(len(order), n)
+    size = len(order)
+    subsets = comb(len(order), n)
     mean_score = right_chance = 0.0
     start = 0
     while start < size:
@@ -127,24 +130,32 @@ def best_of_n(scored: Sequence[tuple[float, bool]], n: int) -> tuple[float, floa
 
 
 def vote_agreement(answers: Sequence[str | None]) -> list[bool | None]:
-    """Does each answer agree with the most frequent one? None for no answer, and for all where two are as frequent."""
-    top_answers = Counter(answer for answer in answers if answer is not None).most_common(2)
-    if not top_answers or len(answers) < 2 or (len(top_answers) > 1 and top_answers[0][1] == top_answers[1][1]):
+    """Whether each answer agrees with the most frequent one. None for no answer, and for all where two are as
+    frequent."""
+    counts = Counter(answer for answer in answers if answer is not None)
+    most = max(counts.values(), default=0)
+    most_frequent = [answer for answer, count in counts.items() if count == most]
+    if len(answers) < 2 or len(most_frequent) != 1:
         return [None] * len(answers)
-    return [None if answer is None else answer == top_answers[0][0] for answer in answers]
+    agreements: list[bool | None] = []
+    for answer in answers:
+        agreements.append(None if answer is None else answer == most_frequent[0])
+    return agreements
 
 
 def step_verdict_pairs(speech: Json, review: Json) -> list[tuple[bool, bool]]:
     """(truth, verdict) of each step that both know; [] where they count differently."""
-    true, verdicts = speech["metadata"].get(STEP_OK.name), review["findings"].get(VERDICTS.name)
+    true = speech["metadata"].get(STEP_OK.name)
+    verdicts = review["findings"].get(VERDICTS.name)
     if not isinstance(true, list) or not isinstance(verdicts, list) or len(true) != len(verdicts):
         return []
     return [(ok, v) for ok, v in zip(true, verdicts, strict=True) if isinstance(ok, bool) and isinstance(v, bool)]
 
 
 def finds_first_error(speech: Json, review: Json) -> bool | None:
-    """Is the first step that a review calls wrong the first that is? None where no step is, or the review has none."""
-    true, verdicts = speech["metadata"].get(STEP_OK.name), review["findings"].get(VERDICTS.name)
+    """Whether the first step that a review calls wrong is the first wrong one. None where there is none."""
+    true = speech["metadata"].get(STEP_OK.name)
+    verdicts = review["findings"].get(VERDICTS.name)
     if not isinstance(true, list) or False not in true or not isinstance(verdicts, list) or len(true) != len(verdicts):
         return None
     return False in verdicts and verdicts.index(False) == true.index(False)
@@ -152,7 +163,8 @@ def finds_first_error(speech: Json, review: Json) -> bool | None:
 
 def first_error_reason(speech: Json) -> str | None:
     """The reason of the first wrong step; None where none is known."""
-    reasons, first = speech["metadata"].get(STEP_REASONS.name), speech["metadata"].get(FIRST_WRONG.name)
+    reasons = speech["metadata"].get(STEP_REASONS.name)
+    first = speech["metadata"].get(FIRST_WRONG.name)
     true = speech["metadata"].get(STEP_OK.name)
     if first is None and isinstance(true, list) and False in true:
         first = true.index(False)
@@ -175,4 +187,6 @@ def bool_or_none(name: str, of: Json) -> bool | None:
 
 
 def confusion_cell(right: bool, said: bool) -> str:
-    return ("tp" if said else "fn") if right else ("fp" if said else "tn")
+    if right:
+        return "tp" if said else "fn"
+    return "fp" if said else "tn"

@@ -58,12 +58,13 @@ def size_text(count: float) -> str:
     """Bytes: ``3.4 MB``."""
     place = 0
     while count >= 999.5 and place < len(UNITS) - 1:
-        count, place = count / 1000, place + 1
+        count = count / 1000
+        place = place + 1
     return f"{count:.0f} {UNITS[place]}" if place == 0 or count >= 99.5 else f"{count:.1f} {UNITS[place]}"
 
 
 class ProcessMeans:
-    """Of every figure of every process, over the steps of a run."""
+    """The means of every figure of every process, over the steps of a run."""
 
     def __init__(self) -> None:
         self._sums: dict[str, dict[str, float]] = {}
@@ -82,16 +83,14 @@ class ProcessMeans:
                     sums[figure] = sums.get(figure, 0.0) + value
 
     def mean_rows(self) -> list[dict[str, Any]]:
-        """One for each process: its name, ``policies``, ``steps``, and the means; no key where there is no figure."""
-        return [
-            {
-                "name": name,
-                "policies": self._policies[name],
-                "steps": steps,
-                **{figure: total / steps for figure, total in self._sums[name].items()},
-            }
-            for name, steps in self._steps.items()
-        ]
+        """One row for each process: its name, ``policies``, ``steps``, and the means of the figures that it has."""
+        rows = []
+        for name, steps in self._steps.items():
+            row: dict[str, Any] = {"name": name, "policies": self._policies[name], "steps": steps}
+            for figure, total in self._sums[name].items():
+                row[figure] = total / steps
+            rows.append(row)
+        return rows
 
 
 POINTS = 800  # of a curve
@@ -157,9 +156,13 @@ class Curves:
             self._timings = JsonlReader(self._timings.path)
         times, _ = self._timings.read_new()
         for row in times:
-            if isinstance(step := row.get("step"), int):
-                self._seconds[step] = sum(v for key in SPENT if (v := finite_number(row.get(key))) is not None)
-                self.processes.add_row(row)
+            step = row.get("step")
+            if not isinstance(step, int):
+                continue
+            seconds = [finite_number(row.get(key)) for key in SPENT]
+            self._seconds[step] = sum(number for number in seconds if number is not None)
+            self.processes.add_row(row)
+
         for row in new_rows:
             self._add_row(row)
         return bool(new_rows or was_cut)
@@ -198,22 +201,28 @@ class Curves:
         return self._seconds.get(int(self.rows[-1]["step"])) if self.rows else None
 
     def chart_columns(self) -> dict[str, Any]:
-        """Everything that a page draws of training: x axes, series, and at which share of a point's rows each policy
-        was trained."""
-        count, rows, sums = len(self.rows), self.rows, self._running_sums()
+        """Everything that a page draws of training: x axes, series, and the share of a point's rows in which each
+        policy was trained."""
+        count = len(self.rows)
+        rows = self.rows
+        sums = self._running_sums()
         every = max(1, math.ceil(count / POINTS))
         spans = [(at, min(count, at + every)) for at in range(0, count, every)]
-        axes = [name for name in AXES if any(name in row for row in rows[:1])]
-        summed = [
-            name for name in ("flops", "seconds", *sorted(self._policy_names("updates/"))) if sums and name in sums[0]
-        ]
+
+        axes: dict[str, Any] = {}
+        for name in AXES:
+            if rows and name in rows[0]:
+                axes[name] = _finished_steps(rows, spans) if name == "step" else _span_ends(rows, spans, name)
+        for name in ("flops", "seconds", *sorted(self._policy_names("updates/"))):
+            if sums and name in sums[0]:
+                axes[name] = _span_ends(sums, spans, name)
+
         series = sorted(name for name in self.names if name not in AXES and "/flops/" not in name)
         policies = display_order(name.removeprefix("trained/") for name in self._policy_names("trained/"))
         return {
             "every": every,
             "rows": count,
-            "axes": {n: _finished_steps(rows, spans) if n == "step" else _span_ends(rows, spans, n) for n in axes}
-            | {n: _span_ends(sums, spans, n) for n in summed},
+            "axes": axes,
             "series": {name: _span_means(rows, spans, name) for name in series},
             "trained": {policy: _span_means(sums, spans, f"trained/{policy}", 0.0) for policy in policies},
             "phases": [self.phases[a] for a, _ in spans],
@@ -231,18 +240,28 @@ class Curves:
         return {"axes": axes, "series": {name: _span_means(rows, spans, name) for name in shown}}
 
     def spent_by_row(self) -> list[Values]:
-        """For each row what had been spent after it, by the name of the axis."""
-        found = []
-        for at, (row, sums) in enumerate(zip(self.rows, self._running_sums(), strict=True)):
-            own = {name: value for name, value in sums.items() if not name.startswith("trained/")}
-            found.append({"batches": at + 1.0, **({"tokens": row["tokens"]} if "tokens" in row else {}), **own})
-        return found
+        """The amounts that had been spent after each row, by the name of the axis."""
+        spent_by_row = []
+        for batches, (row, sums) in enumerate(zip(self.rows, self._running_sums(), strict=True), start=1):
+            spent = {"batches": float(batches)}
+            if "tokens" in row:
+                spent["tokens"] = row["tokens"]
+            for name, value in sums.items():
+                if not name.startswith("trained/"):
+                    spent[name] = value
+            spent_by_row.append(spent)
+        return spent_by_row
 
     def spent_at_steps(self, steps: Sequence[float]) -> list[Values]:
         """The same after each of these steps; step −1 is the start."""
-        spent, passed = self.spent_by_row(), [row["step"] for row in self.rows]
+        spent = self.spent_by_row()
+        passed = [row["step"] for row in self.rows]
         nothing = dict.fromkeys(spent[0] if spent else ("batches",), 0.0)
-        return [spent[at - 1] if (at := bisect.bisect_right(passed, step)) else nothing for step in steps]
+        spent_by_step = []
+        for step in steps:
+            rows_before = bisect.bisect_right(passed, step)
+            spent_by_step.append(spent[rows_before - 1] if rows_before else nothing)
+        return spent_by_step
 
     def _policy_names(self, prefix: str) -> set[str]:
         own = {name.split("/")[0] for name in self.names if name.count("/") == 1 and name.endswith("/updates")}
@@ -251,7 +270,9 @@ class Curves:
     def _running_sums(self) -> list[Values]:
         """For each row what is summed from the first one on: operations, seconds, updates of each policy; and whether
         it was trained."""
-        flops, spent, sums_by_row = 0.0, 0.0, []
+        flops = 0.0
+        spent = 0.0
+        sums_by_row = []
         updates = dict.fromkeys((p.split("/")[-1] for p in self._policy_names("p/")), 0.0)
         counted = any(self._flops)
         for row, operations in zip(self.rows, self._flops, strict=True):
@@ -283,7 +304,8 @@ def _span_means(
 
 def _span_ends(rows: Sequence[Values], spans: Sequence[tuple[int, int]], name: str) -> list[float]:
     """The axis at the last row of each point, never falling."""
-    found, last = [], 0.0
+    found = []
+    last = 0.0
     for _, end in spans:
         last = max(last, rows[end - 1].get(name, last))
         found.append(_six_digits(last))

@@ -7,6 +7,7 @@ page shades the ids.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -64,8 +65,11 @@ def training_status(trace: Json, objectives: Json | None) -> str:
 def objectives_in_phase(recipe: Json, phase: str) -> dict[str, Json] | None:
     """The objectives of a phase by name, as ``recipe.json`` has them; None where it does not name the phase."""
     settings = _nested_mapping(recipe, "settings")
-    phases, objectives = _nested_mapping(settings, "schedule").get("phases"), _nested_mapping(settings, "objectives")
-    for saved_phase in phases if isinstance(phases, list) else ():
+    phases = _nested_mapping(settings, "schedule").get("phases")
+    objectives = _nested_mapping(settings, "objectives")
+    if not isinstance(phases, list):
+        return None
+    for saved_phase in phases:
         names = saved_phase.get("objectives") if isinstance(saved_phase, dict) else None
         if isinstance(names, list) and saved_phase.get("name") == phase:
             return {name: objectives[name] for name in names if isinstance(objectives.get(name), dict)}
@@ -73,8 +77,19 @@ def objectives_in_phase(recipe: Json, phase: str) -> dict[str, Json] | None:
 
 
 def _roles_of_objective(objective: Json) -> Sequence[str]:
-    role, extra = objective.get("role"), objective.get("extra_roles")
-    return [*(role if isinstance(role, list) else [str(role)]), *(extra if isinstance(extra, list) else [])]
+    role = objective.get("role")
+    extra = objective.get("extra_roles")
+    roles = list(role) if isinstance(role, list) else [str(role)]
+    if isinstance(extra, list):
+        roles += extra
+    return roles
+
+
+def _rounded_or_none(value: float) -> float | None:
+    """To three digits; None for what is no number, or far too large for a log-probability."""
+    if math.isnan(value) or abs(value) >= 1e6:
+        return None
+    return round(value, 3)
 
 
 def _trace_detail(trace: Json, models: Mapping[str, str], weights: Weights, tokens: bool) -> dict[str, Any]:
@@ -84,7 +99,7 @@ def _trace_detail(trace: Json, models: Mapping[str, str], weights: Weights, toke
     record |= {"turns": trace.get("turns") or [], "weights": dict(weights.get(str(trace.get("role")), {}))}
     if tokens:
         logprobs = decode_floats(str(trace["logprobs"]))
-        record["logprobs"] = [round(value, 3) if value == value and abs(value) < 1e6 else None for value in logprobs]
+        record["logprobs"] = [_rounded_or_none(value) for value in logprobs]
         record["entropies"] = _entropies_in_nats(trace)
         record["ids"] = trace["token_ids"]
         record["tokens"] = _token_texts(trace["token_ids"], models.get(str(trace.get("policy")), ""))

@@ -44,30 +44,21 @@ MOST_CODE = 40  # lines of a file's differences
 
 def compare_runs(one: RunView, other: RunView, rollout: str | None = None) -> dict[str, Any]:
     """What ``cotrain diff`` shows. Raises ConfigError for a rollout that one of them does not have."""
-    runs = (one, other)
+    settings_a = redact_texts(one.recipe.get("settings", {}))
+    settings_b = redact_texts(other.recipe.get("settings", {}))
     return {
-        "runs": [
-            {
-                "directory": run.place,
-                "name": run.recipe.get("name"),
-                "seed": run.recipe.get("seed"),
-                "foreign": run.is_foreign,
-            }
-            for run in runs
-        ],
-        "settings": [
-            {"setting": name, "a": a, "b": b}
-            for name, a, b in unequal_settings(*(redact_texts(run.recipe.get("settings", {})) for run in runs))
-        ],
+        "runs": [_run_summary(one), _run_summary(other)],
+        "settings": [{"setting": name, "a": a, "b": b} for name, a, b in unequal_settings(settings_a, settings_b)],
         "code": code_differences(one, other),
-        "figures": _figure_differences(*map(_final_figures, runs)),
+        "figures": _figure_differences(_final_figures(one), _final_figures(other)),
         "rollout": _rollout_pair(one, other, rollout),
     }
 
 
 def unequal_settings(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Dotted path and both values of every setting that is not the same; None where there is none."""
-    flat_a, flat_b = flatten_settings(a), flatten_settings(b)
+    flat_a = flatten_settings(a)
+    flat_b = flatten_settings(b)
     for name in dict.fromkeys([*flat_a, *flat_b]):
         if flat_a.get(name) != flat_b.get(name):
             yield name, flat_a.get(name), flat_b.get(name)
@@ -94,18 +85,28 @@ def code_differences(one: RunView, other: RunView) -> list[dict[str, Any]]:
 CodeTexts = dict[str, tuple[str, str | None]]  # path → hash, and the text where it was kept
 
 
+def _run_summary(run: RunView) -> dict[str, Any]:
+    return {
+        "directory": run.place,
+        "name": run.recipe.get("name"),
+        "seed": run.recipe.get("seed"),
+        "foreign": run.is_foreign,
+    }
+
+
 def _code_versions(run: RunView) -> list[tuple[int, CodeTexts]]:
-    """The code of a run: from which step, and its files."""
+    """The versions of a run's code: the step from which each holds, and its files."""
     if not (run.directory / CODE).is_file():
         return []
     record, _ = read_json_object(run.directory / CODE)
     if fault_in(CODE, record) is not None:
         return []
     texts = record["texts"]
-    return [
-        (version["from_step"], {path: (sha, texts.get(sha)) for path, sha in version["files"].items()})
-        for version in record["versions"]
-    ]
+    versions = []
+    for version in record["versions"]:
+        files = {path: (sha, texts.get(sha)) for path, sha in version["files"].items()}
+        versions.append((version["from_step"], files))
+    return versions
 
 
 def _latest_code(run: RunView) -> CodeTexts:
@@ -130,19 +131,27 @@ def _differing_files(between: str, a: CodeTexts, b: CodeTexts) -> list[dict[str,
 
 
 def _paired_by_path(a: CodeTexts, b: CodeTexts) -> list[tuple[str, str]]:
-    """Which file of ``b`` each file of ``a`` is held against; a file that only one has is held against nothing."""
-    by_name = {Path(path).name: path for path in b if path not in a}
-    pairs = [(path, path if path in b else by_name.pop(Path(path).name, path)) for path in a]
-    taken = {other for _, other in pairs}
-    return [*pairs, *((path, path) for path in b if path not in taken)]
+    """The file of ``b`` that each file of ``a`` is compared with: that of its path, else one of its name. A file that
+    only one of them has is paired with its own path."""
+    only_in_b = {Path(path).name: path for path in b if path not in a}
+    pairs = []
+    for path in a:
+        partner = path
+        if path not in b:
+            partner = only_in_b.pop(Path(path).name, path)
+        pairs.append((path, partner))
+    paired = {partner for _, partner in pairs}
+    pairs += [(path, path) for path in b if path not in paired]
+    return pairs
 
 
 def _unified_diff(a: tuple[str, str | None] | None, b: tuple[str, str | None] | None) -> list[str]:
-    texts = ["" if side is None else side[1] for side in (a, b)]
-    if None in texts:  # too much to be kept
+    text_a = "" if a is None else a[1]
+    text_b = "" if b is None else b[1]
+    if text_a is None or text_b is None:  # the file was too large to be kept
         return []
-    before, after = (str(text).splitlines() for text in texts)
-    return list(unified_diff(before, after, lineterm="", n=1))[2:]
+    lines = unified_diff(text_a.splitlines(), text_b.splitlines(), lineterm="", n=1)
+    return list(lines)[2:]
 
 
 def _code_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -171,7 +180,8 @@ def _figure_differences(a: Mapping[str, Estimate], b: Mapping[str, Estimate]) ->
     """Every final figure of either, headlines first. ``apart``: the intervals do not touch."""
     rows = []
     for key in sorted({*a, *b}, key=lambda key: (table_rank(key), key)):
-        estimate_a, estimate_b = a.get(key), b.get(key)
+        estimate_a = a.get(key)
+        estimate_b = b.get(key)
         apart = (
             estimate_a is not None
             and estimate_b is not None
@@ -200,9 +210,11 @@ def _rollout_pair(one: RunView, other: RunView, address: str | None) -> dict[str
                     f"lists them"
                 )
         return _side_by_side(rollouts[one.directory] or {}, rollouts[other.directory] or {})
-    steps = [{member.step for member in run.rollouts.members()} for run in (one, other)]
-    for step in sorted(steps[0] & steps[1], reverse=True):
-        a, b = (run.rollout(step, 0, 0, tokens=0) for run in (one, other))
+    steps_of_one = {member.step for member in one.rollouts.members()}
+    steps_of_other = {member.step for member in other.rollouts.members()}
+    for step in sorted(steps_of_one & steps_of_other, reverse=True):
+        a = one.rollout(step, 0, 0, tokens=0)
+        b = other.rollout(step, 0, 0, tokens=0)
         if a is not None and b is not None and a["problem"] and a["problem"] == b["problem"]:
             return _side_by_side(a, b)
     return None
@@ -253,6 +265,7 @@ def lines_of(comparison: Mapping[str, Any]) -> list[str]:
             *_whole_name(row["setting"]),
             *_in_two_columns(_setting_text(row["a"]), _setting_text(row["b"])),
         ]
+
     lines += [] if comparison["settings"] else ["none"]
     lines += _code_lines(comparison["code"])
     lines += ["", "measured at the end, with 95 % intervals over each run's problems"]

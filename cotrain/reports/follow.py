@@ -40,7 +40,9 @@ class JsonlReader:
             return [], was_cut
 
     def _begin_again(self) -> None:
-        self._end, self._before, self.damaged = 0, b"", 0
+        self._end = 0
+        self._before = b""
+        self.damaged = 0
 
     def _read_from(self, file: BufferedReader) -> tuple[list[dict[str, Any]], bool]:
         file.seek(self._end - len(self._before))
@@ -55,6 +57,7 @@ class JsonlReader:
             row = self._parse_line(line)
             if row is not None:
                 rows.append(row)
+
         remembered = min(self._end, REMEMBERED_BYTES)
         file.seek(self._end - remembered)
         self._before = file.read(remembered)

@@ -43,7 +43,7 @@ def as_run_directory(path: Path) -> Iterator[Path]:
 
 
 def is_foreign(path: Path) -> bool:
-    """Is this a file, or a folder of files, of rollouts that no run of ours wrote?"""
+    """Whether this is a file, or a folder of files, of rollouts that no run of ours wrote."""
     if path.is_file():
         return True
     if not path.is_dir() or (path / RECIPE).exists():

@@ -61,7 +61,8 @@ def choose_glimpse(episodes: Sequence[Episode]) -> Judged | None:
 
 def glimpse_lines(step: int, judged: Judged, width: int) -> list[str]:
     """The lines for a terminal of ``width`` columns. ``step`` counts from 1."""
-    solution, review = judged.solution, judged.review
+    solution = judged.solution
+    review = judged.review
     problem = escape_terminal(" ".join(judged.problem.split()), 400)
     texts = [str(step_text).strip() for _, _, step_text in STEPS.of(solution) or ()][:MOST_STEPS]
     truths = list(STEP_OK.of(solution) or ())

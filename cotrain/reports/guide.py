@@ -74,8 +74,9 @@ def points_text(value: float, *, share: bool) -> str:
     if not math.isfinite(value):
         return "unknown"
     size = f"{100 * abs(value):.1f}" if share else number_text(abs(value), share=False)
-    sign = "" if float(size.replace("\u202f", "")) == 0 else "−" if value < 0 else "+"
-    return sign + size
+    if float(size.replace("\u202f", "")) == 0:
+        return size
+    return f"−{size}" if value < 0 else f"+{size}"
 
 
 def interval_text(estimate: Estimate, *, share: bool) -> str:

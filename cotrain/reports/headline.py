@@ -66,7 +66,7 @@ def lead_keys(figures: Sequence[FigureRow]) -> list[str]:
 
 
 def direction_words(figure: FigureRow) -> str:
-    """Which way is better, in words; "" where neither is."""
+    """The better direction, in words; "" where neither is."""
     if figure["name"] == GAP:
         return "nearer to 0 is better"
     if figure["better"] > 0:

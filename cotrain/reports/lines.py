@@ -14,7 +14,8 @@ def value_at(points: Points, x: float) -> float:
     i = bisect.bisect_left(points, x, key=lambda p: p[0])
     if points[i][0] == x:
         return points[i][1]
-    (x0, y0), (x1, y1) = points[i - 1], points[i]
+    x0, y0 = points[i - 1]
+    x1, y1 = points[i]
     return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
 
 

@@ -57,7 +57,8 @@ class LiveTable:
         console: Console | None = None,
         directory: Path | None = None,  # of the run, whose rollouts are shown now and then
     ) -> None:
-        self._ends, self._spent = ends, dict(spent or {})
+        self._ends = ends
+        self._spent = dict(spent or {})
         budget = any(ends.get(name) for name in ("tokens", "flops", "seconds"))
         self._total = None if budget else int(ends["steps"])  # of steps, where they end the run
         self._console = console or Console(highlight=False, force_terminal=sys.stdout.isatty())
@@ -84,7 +85,8 @@ class LiveTable:
 
     def __exit__(self, *error: object) -> None:
         self._is_over = True
-        display, self._display = self._display, None
+        display = self._display
+        self._display = None
         if display is not None:
             display.stop()
 
@@ -104,6 +106,7 @@ class LiveTable:
                 value = _number_or_none(row.get(key))
                 if value is not None:
                     self._history.setdefault(key, deque(maxlen=REMEMBERED_STEPS)).append(value)
+
         if self._display is None:
             self._print_line(step_line(row, self._total, self._seconds[-1], self._seconds_left()), quiet=False)
         else:
@@ -118,7 +121,8 @@ class LiveTable:
             return
         lines = read_glimpse(self._directory, int(step), self._console.width)
         if lines:
-            self._glimpse, self._glimpsed = lines, now
+            self._glimpse = lines
+            self._glimpsed = now
 
     def remind(self) -> None:
         """Say that a step goes on, where there is no table and nothing was said for a minute."""
@@ -174,8 +178,10 @@ class LiveTable:
             trend_keys = (*(f"{role}/{c}" for c in reversed(COLUMNS)), *_reward_keys(row, role))
             trend = next((self._history[key] for key in trend_keys if key in self._history), ())
             shares = [_share_text(row.get(f"{role}/{c}")) for c in COLUMNS]
-            rate, bars = token_rate(row, role, self._seconds[-1]), spark_line(tuple(trend)[-TREND:])
+            rate = token_rate(row, role, self._seconds[-1])
+            bars = spark_line(tuple(trend)[-TREND:])
             table.add_row(*(Text(escape_terminal(cell, 60)) for cell in (role, rewards, *shares, rate, bars)))
+
         learning_lines = [Text("; ".join(learning_texts(row)), style="dim")] if learning_texts(row) else []
         glimpse = [Text(), *(Text(line, no_wrap=True) for line in self._glimpse)] if self._glimpse else []
         held_out = [Text(self._held_out, style="dim")] if self._held_out else []
@@ -208,7 +214,8 @@ def learning_texts(row: Mapping[str, Any]) -> list[str]:
         label, is_share = LEARNING_FIGURES.get(rest, ("", False))
         is_accuracy = rest.count("/") == 1 and rest.endswith("/accuracy")
         if is_accuracy and _number_or_none(row.get(f"{name}/updates")) is not None:
-            label, is_share = "right by its own scores", True  # of an implicit reward model
+            label = "right by its own scores"  # of an implicit reward model
+            is_share = True
         if label and _number_or_none(row[key]) is not None:
             texts.setdefault(name, []).append(f"{label} {(_share_text if is_share else _plain_text)(row[key])}")
     return [escape_terminal(f"{name}: {', '.join(figures)}", 120) for name, figures in texts.items()]
@@ -228,6 +235,7 @@ def step_line(row: Mapping[str, Any], total: int | None, seconds: float, left: f
         figures = _short_figures(row, role)
         if figures:
             parts.append(escape_terminal(f"{role}: {', '.join(figures)}", 120))
+
     parts += learning_texts(row)
     if _number_or_none(row.get("gap")) is not None:
         parts.append(f"gap {_plain_text(row['gap'])}")
@@ -277,9 +285,11 @@ def _evaluation_line(row: Mapping[str, Any]) -> str:
     """The headlines of every role side by side: ``solver pass@1 50.0 %, greedy accuracy 48.0 %, …; verifier …``."""
     roles: dict[str, list[str]] = {}
     for key in row:
-        prefix, role, name = (*key.split("/"), "", "")[:3]
-        if prefix == "eval" and key.count("/") == 2 and is_headline(name, FIRST):
-            roles.setdefault(role, []).append(name)
+        parts = key.split("/")
+        if len(parts) == 3:
+            prefix, role, name = parts
+            if prefix == "eval" and is_headline(name, FIRST):
+                roles.setdefault(role, []).append(name)
     role_texts = []
     for role in display_order(roles):
         shares = {name: _share_text(row[f"eval/{role}/{name}"]) for name in sorted(roles[role], key=table_rank)}
@@ -295,8 +305,11 @@ def _reward_keys(row: Mapping[str, Any], role: str) -> list[str]:
 
 def _reward_with_share(row: Mapping[str, Any], key: str) -> str:
     """A mean reward, and of how many where others were given none."""
+    text = _plain_text(row[key])
     share = _share_text(row.get(f"{key}/given"))
-    return _plain_text(row[key]) + (f" for {share} of them" if share else "")
+    if share:
+        text += f" for {share} of them"
+    return text
 
 
 def _progress_bar(share: float, width: int = 20) -> str:

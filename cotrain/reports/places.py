@@ -33,18 +33,26 @@ def find_places(root: Path) -> list[ViewPlace]:
     folder holds none of them."""
     if not root.is_dir():
         raise RunDirectoryError(f"no run directory at {root}; give the directory that `cotrain run` printed")
-    studies, comparisons, runs = [], [], []
+    studies = []
+    comparisons = []
+    runs = []
     for path in _walk_folders(root):
         name = str(path.relative_to(root)) if path != root else path.resolve().name
         if (path / "study.json").is_file():
             studies.append(ViewPlace(kind="study", path=path, name=name, title=name))
-        elif (comparison := comparison_at(path, name)) is not None:
+            continue
+        comparison = comparison_at(path, name)
+        if comparison is not None:
             comparisons.append(comparison)
         elif (path / RECIPE).is_file():
             runs.append(ViewPlace(kind="run", path=path, name=name))
+
     if not studies and not comparisons and not runs:
         raise RunDirectoryError(f"{root} holds no run (no {RECIPE} in it or {MAX_DEPTH} folders below it)")
-    compared = {run for place in comparisons for seeds in place.arms.values() for run in seeds.values()}
+    compared: set[Path] = set()
+    for place in comparisons:
+        for seeds in place.arms.values():
+            compared.update(seeds.values())
     return [*studies, *comparisons, *_seed_groups([run for run in runs if run.path not in compared]), *runs]
 
 
@@ -55,15 +63,16 @@ def _walk_folders(root: Path) -> Iterator[Path]:
         yield from level
         if deep < MAX_DEPTH:
             try:
-                level = [
-                    child
-                    for parent in level
-                    if not (parent / RECIPE).is_file()
-                    for child in sorted(parent.iterdir())
-                    if child.is_dir() and not child.name.startswith(".")
-                ]
+                level = [folder for parent in level for folder in _folders_in(parent)]
             except OSError as error:
                 raise RunDirectoryError(f"{root}: {error.strerror}; choose another folder") from None
+
+
+def _folders_in(parent: Path) -> list[Path]:
+    """The folders in a folder, without hidden ones; none for a run."""
+    if (parent / RECIPE).is_file():
+        return []
+    return [child for child in sorted(parent.iterdir()) if child.is_dir() and not child.name.startswith(".")]
 
 
 def comparison_at(path: Path, name: str) -> ViewPlace | None:
@@ -107,6 +116,7 @@ def _seed_groups(runs: list[ViewPlace]) -> list[ViewPlace]:
             )
             groups.setdefault(key, {}).setdefault(seed, run.path)
             titles[key] = str(recipe.get("name") or "runs")
+
     places = []
     for key, seeds in groups.items():
         if len(seeds) > 1:

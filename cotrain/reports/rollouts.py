@@ -20,7 +20,6 @@ from typing import Any
 from cotrain.core.errors import CotrainError
 from cotrain.core.notes import ANSWER, CALLS, CORRECT, FAILURE, FINAL, FIRST_WRONG, PROBLEM, STEP_OK
 from cotrain.reports.counts import (
-    BINS,
     COUNTS,
     RolloutCounts,
     bool_or_none,
@@ -40,8 +39,16 @@ FIELDS = (
     "tokens", "version",
     "problem", "answer", "rewards", "error", "vote", "score",
 )  # fmt: skip
-UNREAD, REVIEW_UNREAD, TRUNCATED, TOOL_FAILED, LEFT_OUT, UNSOUND = 1, 2, 4, 8, 16, 32
-STEP_BELIEVED, STEP_DOUBTED, FIRST_FOUND, FIRST_MISSED = 64, 128, 256, 512  # by at least one review
+UNREAD = 1
+REVIEW_UNREAD = 2
+TRUNCATED = 4
+TOOL_FAILED = 8
+LEFT_OUT = 16
+UNSOUND = 32
+STEP_BELIEVED = 64  # by at least one review, as the next three
+STEP_DOUBTED = 128
+FIRST_FOUND = 256
+FIRST_MISSED = 512
 FINE = ("ok", "no output")  # what a call of a tool may end in
 SHORT = 180  # characters of a problem and of an answer in a row
 NOT_PAID = ("class_label", "label")  # signals that name a class
@@ -126,8 +133,10 @@ class Rollouts:
         try:
             episodes, odd = read_episodes(self.ledger.path, member)
         except (OSError, ValueError, zlib.error):
-            episodes, odd = [], 0
+            episodes = []
+            odd = 0
             self.damaged.append(member.step)
+
         with self._lock:
             self._read[member.step] = member
             counts = self._counts.setdefault(member.step, RolloutCounts())
@@ -195,13 +204,16 @@ class Rollouts:
             for at in range(0, len(steps), every):
                 window_counts = [self._counts[step] for step in steps[at : at + every]]
                 window = {"from": steps[at], "to": steps[min(at + every, len(steps)) - 1]}
-                for role in sorted({key[1] for count in window_counts for key in count.sums if key[0] == "judges"}):
-                    counts = [count.sums["judges", role] for count in window_counts if ("judges", role) in count.sums]
-                    total = [sum(column) for column in zip(*counts, strict=True)]
-                    bins = [total[len(COUNTS) + 3 * b : len(COUNTS) + 3 * b + 3] for b in range(BINS)]
-                    judges.setdefault(role, []).append(
-                        {**window, **dict(zip(COUNTS, total, strict=False)), "bins": bins}
-                    )
+                counts_by_judge: dict[str, list[list[float]]] = {}
+                for counts in window_counts:
+                    for key, numbers in counts.sums.items():
+                        if key[0] == "judges":
+                            counts_by_judge.setdefault(key[1], []).append(numbers)
+                for role, all_numbers in sorted(counts_by_judge.items()):
+                    total = [sum(column) for column in zip(*all_numbers, strict=True)]
+                    by_name = dict(zip(COUNTS, total, strict=False))  # the rest of ``total`` are the bins
+                    bins = [total[start : start + 3] for start in range(len(COUNTS), len(total), 3)]
+                    judges.setdefault(role, []).append({**window, **by_name, "bins": bins})
                 more.append({**window, **sum_rollout_counts(window_counts)})
             return {"judges": judges, "more": more}
 
@@ -224,18 +236,23 @@ class Rollouts:
     def _add_episode(self, episode: Json, counts: RolloutCounts) -> None:
         """Rows and counts of one episode; none of either where it raises."""
         traces = join_trajectories(episode["traces"])
-        rows, reviewed = [], []
+        rows = []
+        reviewed = []
         for speech in traces:
             if speech.get("parent") is None:
                 address = address_text(speech)
                 reviews = [t for t in traces if t.get("parent") == address]
                 rows.append(self._speech_row(episode, speech, reviews))
                 reviewed.append((speech, reviews, first_error_reason(speech)))
+
         self.rows += rows
         for speech, reviews, kind in reviewed:
+            verdicts = []
             for review in reviews:
                 counts.count_review(speech, review, kind)
-            verdicts = [v for review in reviews if (v := bool_or_none(FINAL.name, review["findings"])) is not None]
+                verdict = bool_or_none(FINAL.name, review["findings"])
+                if verdict is not None:
+                    verdicts.append(verdict)
             if len(verdicts) > 1:
                 counts.count_pair("one review", "another", verdicts[0], verdicts[1])
 
@@ -245,15 +262,28 @@ class Rollouts:
         readable = [final for final in finals if final is not None]
         yes = sum(readable)
         verdict = None if 2 * yes == len(readable) else 2 * yes > len(readable)
-        parsed, truth = speech["findings"], speech["metadata"]
+        parsed = speech["findings"]
+        truth = speech["metadata"]
         right = bool_or_none(CORRECT.name, truth)
         rewards = mean_rewards(speech)
         weights = self._weights.get(role)
-        total = sum(v * (weights.get(n, 0.0) if weights else n not in NOT_PAID) for n, v in rewards.items())
+        total = 0.0
+        for name, value in rewards.items():
+            if weights:
+                total += value * weights.get(name, 0.0)
+            elif name not in NOT_PAID:
+                total += value
+
         paid = [[self._intern_text("signals", n), round(v, 4)] for n, v in rewards.items()]
-        answer, kind = parsed.get(ANSWER.name), first_error_reason(speech)
-        probabilities = [p for review in reviews if (p := review_probability(review)) is not None]
-        score = sum(probabilities) / len(probabilities) if probabilities else yes / len(readable) if readable else None
+        answer = parsed.get(ANSWER.name)
+        kind = first_error_reason(speech)
+        all_probabilities = [review_probability(review) for review in reviews]
+        probabilities = [probability for probability in all_probabilities if probability is not None]
+        score = None
+        if probabilities:
+            score = sum(probabilities) / len(probabilities)
+        elif readable:
+            score = yes / len(readable)
         return [
             step, task, member, self._intern_text("roles", str(role)), ".".join(map(str, call)),
             None if right is None else int(right), None if verdict is None else int(verdict), yes, len(readable),
@@ -269,7 +299,8 @@ class Rollouts:
 def read_episodes(path: Path, member: Member) -> tuple[list[Json], int]:
     """The episodes of one step as JSON, and how many are left out as they have another shape. Raises OSError,
     ValueError and zlib.error for a damaged step."""
-    episodes, lines = [], unpack_member(read_packed(path, member)).split(b"\n")[:-1]
+    episodes = []
+    lines = unpack_member(read_packed(path, member)).split(b"\n")[:-1]
     for line in lines:
         try:
             episode = json.loads(line)
@@ -282,7 +313,8 @@ def read_episodes(path: Path, member: Member) -> tuple[list[Json], int]:
 
 def address_text(trace: Json) -> str:
     """``0:3:1:solver:2``, as ``str`` of an ``Address``."""
-    first, call = trace["address"][:4], trace["address"][4:]
+    first = trace["address"][:4]
+    call = trace["address"][4:]
     return ":".join(map(str, [*first, ".".join(map(str, call))]))
 
 
@@ -330,27 +362,30 @@ def mean_rewards(trace: Json) -> dict[str, float]:
 
 def _count_groups(rows: Sequence[list[Any]], roles: Sequence[str], counts: RolloutCounts) -> None:
     """The votes of each group of one step, written into its rows, and what is counted of groups."""
-    column = {name: at for at, name in enumerate(FIELDS)}
-    task, role, answer, right, said, vote, score = (
-        column[name] for name in ("task", "role", "answer", "right", "said", "vote", "score")
-    )
+    place = {name: at for at, name in enumerate(FIELDS)}
     groups: dict[tuple[int, int], list[list[Any]]] = {}
     for row in rows:
-        groups.setdefault((row[task], row[role]), []).append(row)
+        groups.setdefault((row[place["task"]], row[place["role"]]), []).append(row)
     for (_, speaker), group in groups.items():
-        counts.count_group(
-            roles[speaker], [(row[score], None if row[right] is None else bool(row[right])) for row in group]
-        )
-        for row, agrees in zip(group, vote_agreement([row[answer] for row in group]), strict=True):
-            row[vote] = None if agrees is None else int(agrees)
-            calls = {"reviews": row[said], "rule": row[right], "vote": row[vote]}
-            verdicts = {name: None if value is None else bool(value) for name, value in calls.items()}
-            for one, other in (("reviews", "rule"), ("reviews", "vote"), ("vote", "rule")):
-                counts.count_pair(one, other, verdicts[one], verdicts[other])
+        scored = [(row[place["score"]], _bool_or_unknown(row[place["right"]])) for row in group]
+        counts.count_group(roles[speaker], scored)
+        agreements = vote_agreement([row[place["answer"]] for row in group])
+        for row, agrees in zip(group, agreements, strict=True):
+            row[place["vote"]] = None if agrees is None else int(agrees)
+            said = _bool_or_unknown(row[place["said"]])
+            right = _bool_or_unknown(row[place["right"]])
+            counts.count_pair("reviews", "rule", said, right)
+            counts.count_pair("reviews", "vote", said, agrees)
+            counts.count_pair("vote", "rule", agrees, right)
+
+
+def _bool_or_unknown(value: Any) -> bool | None:
+    return None if value is None else bool(value)
 
 
 def _row_flags(episode: Json, speech: Json, reviews: Sequence[Json], right: bool | None) -> int:
-    parsed, traces = speech["findings"], (speech, *reviews)
+    parsed = speech["findings"]
+    traces = (speech, *reviews)
     calls = parsed.get(CALLS.name)
     ok = speech["metadata"].get(STEP_OK.name)
     unsound = right is True and (speech["metadata"].get(FIRST_WRONG.name) is not None or False in (ok or ()))

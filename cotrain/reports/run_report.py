@@ -82,6 +82,7 @@ def report_documents(run: RunView) -> dict[str, bytes]:
             groups.add((step, task))
         if len(details) >= MOST_ROLLOUTS:
             break
+
     counts = {name: sum(map(test, table["rows"])) for name, test in KINDS.items()}
     return {
         "overview": dump_json(overview),
@@ -111,6 +112,7 @@ def _rollouts_in_order(rows: list[list[Any]], examples: list[Group]) -> Iterator
             pool = sorted({(r[0], r[1], r[2]) for r in rows if RUN_PARTS * r[0] // last == part and test(r)})
             rng_of("report", name, part).shuffle(pool)
             pools.append(pool)
+
     while any(pools):
         for pool in pools:
             if pool:

@@ -119,7 +119,8 @@ class RunView:
             notes.append(f"ledger: left out {'1 episode' if odd == 1 else f'{odd} episodes'} of another shape")
         if self.stopped:
             notes.append(f"reading this run stopped: {self.stopped}")
-        columns, evaluations = self.curves.chart_columns(), self.curves.evaluation_columns()
+        columns = self.curves.chart_columns()
+        evaluations = self.curves.evaluation_columns()
         roles = display_order({name.split("/")[0] for name in self.curves.names if name.endswith("/length")})
         values = {**columns["series"], **evaluations["series"]}
         bands = applicable_bands(self.curves.last.keys()) if self.curves.last else []
@@ -158,7 +159,7 @@ class RunView:
         return choose_showcase(self.rollouts.rows, fooled=headline.is_fooled(figures))
 
     def _what_is_measured(self, *, is_over: bool) -> str:
-        """Which end of a run that goes on is being measured: "start", "end", or "" while it trains."""
+        """The end of an unfinished run that is being measured: "start", "end", or "" while it trains."""
         if is_over or self.is_foreign or not self.recipe:
             return ""
         done = len(self.curves.rows)
@@ -201,7 +202,7 @@ class RunView:
 
     @property
     def place(self) -> str:
-        """Where it is: the directory, of another trainer's rollouts their first file."""
+        """Its place: the directory, or the first file of another trainer's rollouts."""
         files = self.recipe[FOREIGN].get("files") if self.is_foreign else None
         return redact_text(str(files[0])) if files else str(self.directory)
 
@@ -223,7 +224,8 @@ def _modified_time(path: Path) -> int:
 
 def figure_rows(before: dict[str, Estimate], summary: Json, roles: Sequence[str]) -> list[dict[str, Any]]:
     """Held-out figures before and after training, in the order of the table, headlines first."""
-    after, paired = parse_estimates(summary.get("after")), parse_estimates(summary.get("change"))
+    after = parse_estimates(summary.get("after"))
+    paired = parse_estimates(summary.get("change"))
     rows = []
     for key in {**before, **after}:
         name = guide.parse_metric_name(key, roles)
@@ -242,6 +244,7 @@ def figure_rows(before: dict[str, Estimate], summary: Json, roles: Sequence[str]
             "change": change.to_json() if change else None,
             **describe_metrics([key], roles, {key: values})[key],
         })  # fmt: skip
+
     order = display_order(str(entry["who"]) for entry in rows)
     rows.sort(key=lambda e: (order.index(e["who"]), not e["headline"], e["split"], table_rank(e["name"])))
     return _with_reading_aids(rows)
@@ -250,26 +253,32 @@ def figure_rows(before: dict[str, Estimate], summary: Json, roles: Sequence[str]
 def _with_reading_aids(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Each figure with its place among the first ones, which way is better, and why it may have got worse."""
     leads = headline.lead_keys(rows)
-    directions = [{**row, "direction": headline.direction_words(row)} for row in rows]
-    signed = [{**row, "better": headline.better_sign(row)} for row in directions]
-    return [
-        {
-            **row,
-            "lead": leads.index(row["key"]) if row["key"] in leads else None,
-            "worse_because": headline.explain_worse(row, signed),
-        }
-        for row in signed
-    ]
+    with_signs = []
+    for row in rows:
+        with_direction = {**row, "direction": headline.direction_words(row)}
+        with_signs.append({**with_direction, "better": headline.better_sign(with_direction)})
+
+    with_aids = []
+    for row in with_signs:
+        lead = leads.index(row["key"]) if row["key"] in leads else None
+        with_aids.append({**row, "lead": lead, "worse_because": headline.explain_worse(row, with_signs)})
+    return with_aids
 
 
 def describe_run(recipe: Json, columns: Json) -> str:
-    """What a run was: its recipe's first sentence, and who was trained for how long."""
-    about = " ".join(str(recipe.get("description") or "").partition("\n\n")[0].replace("``", "").split())
-    first = about.partition(". ")[0].rstrip(".:")
+    """A run in two sentences: the first one of its recipe, and who was trained for how long."""
+    first_paragraph, _, _ = str(recipe.get("description") or "").partition("\n\n")
+    about = " ".join(first_paragraph.replace("``", "").split())
+    first_sentence, _, _ = about.partition(". ")
+    sentences = [first_sentence.rstrip(".:")]
+
     trained = " and ".join(policy for policy, values in columns["trained"].items() if any(values))
     steps = f"{columns['rows']} step{'' if columns['rows'] == 1 else 's'}"
-    training = f"{steps} of training {trained}" if trained else steps if columns["rows"] else ""
-    return " ".join(f"{part}." for part in (first, training) if part)
+    if trained:
+        sentences.append(f"{steps} of training {trained}")
+    elif columns["rows"]:
+        sentences.append(steps)
+    return " ".join(f"{sentence}." for sentence in sentences if sentence)
 
 
 def open_run(directory: Path) -> RunView:

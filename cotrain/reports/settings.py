@@ -9,8 +9,11 @@ from typing import Any
 def flatten_settings(value: Any, path: str = "") -> dict[str, Any]:
     """Dotted path → value. Parts of a list that have names, as phases have, go by their names; other lists, and what is
     empty, are values."""
-    if isinstance(value, list) and value and all(isinstance(one, Mapping) and "name" in one for one in value):
-        value = {str(one["name"]): {key: inside for key, inside in one.items() if key != "name"} for one in value}
+    if isinstance(value, list) and value and all(isinstance(part, Mapping) and "name" in part for part in value):
+        parts = {}
+        for part in value:
+            parts[str(part["name"])] = {key: inside for key, inside in part.items() if key != "name"}
+        value = parts
     if not isinstance(value, Mapping) or not value:
         return {path: value}
     flat_values: dict[str, Any] = {}

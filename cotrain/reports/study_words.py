@@ -49,10 +49,10 @@ def standing_lines(study: Mapping[str, Any]) -> list[str]:
 def study_figures(study: Mapping[str, Any]) -> TextTable:
     """A row for each part, a column for each arm."""
     arms = list(dict.fromkeys(arm for part in study["parts"].values() for arm in part["arms"]))
-    rows = [
-        [name, *(_start_to_end(part["arms"].get(arm), study["measure"]) for arm in arms)]
-        for name, part in study["parts"].items()
-    ]
+    rows = []
+    for name, part in study["parts"].items():
+        cells = [_start_to_end(part["arms"].get(arm), study["measure"]) for arm in arms]
+        rows.append([name, *cells])
     return ["part", *arms], rows
 
 
@@ -76,20 +76,16 @@ def study_verdicts(study: Mapping[str, Any]) -> TextTable:
 
 
 def study_alarms(study: Mapping[str, Any]) -> TextTable:
-    """Of single runs; studies of earlier versions hold none."""
+    """The alarms of single runs; studies of earlier versions hold none."""
     rows = [[name, *row] for name, part in study["parts"].items() for row in part.get("alarms", ())]
     return ["part", "arm", "alarm", "figure", "runs", "first after batch"], rows
 
 
 def study_costs(study: Mapping[str, Any]) -> TextTable:
-    rows = [
-        [
-            name,
-            arm,
-            f"{part['rates'][arm]:g}" if arm in part["rates"] else "–",
-            *(amount_text(spent[axis], axis) for axis in UNITS),
-        ]
-        for name, part in study["parts"].items()
-        for arm, spent in part["costs"].items()
-    ]
+    rows = []
+    for name, part in study["parts"].items():
+        for arm, spent in part["costs"].items():
+            rate = f"{part['rates'][arm]:g}" if arm in part["rates"] else "–"
+            amounts = [amount_text(spent[axis], axis) for axis in UNITS]
+            rows.append([name, arm, rate, *amounts])
     return ["part", "arm", "learning rate chosen", *UNITS.values()], rows

@@ -23,8 +23,10 @@ from cotrain.reports.live import spark_line, speaking_roles, time_text
 from cotrain.reports.runs import RunView
 
 TREND = 16  # bars of a spark line
-ROLES, ALARMS = 6, 3  # shown
-COLUMNS, LINES = 80, 24
+ROLES = 6  # most roles that are shown
+ALARMS = 3  # most alarms that are shown
+COLUMNS = 80
+LINES = 24
 
 
 def snapshot(run: RunView) -> dict[str, Any]:
@@ -35,7 +37,8 @@ def snapshot(run: RunView) -> dict[str, Any]:
     row = curves.last
     seconds = curves.seconds_of_last()
     roles = [_role_row(role, row, curves.rows, seconds) for role in speaking_roles(row)]
-    ends, spent = run.recipe.get("settings", {}) | {"steps": run.recipe.get("steps")}, curves.spent_by_row()
+    ends = run.recipe.get("settings", {}) | {"steps": run.recipe.get("steps")}
+    spent = curves.spent_by_row()
     return {
         "run": str(run.recipe.get("name") or run.directory.name),
         "directory": run.directory.name,
@@ -56,18 +59,21 @@ def snapshot(run: RunView) -> dict[str, Any]:
 def _role_row(
     role: str, row: Mapping[str, Any], rows: Sequence[Mapping[str, float]], seconds: float | None
 ) -> dict[str, Any]:
-    rewards = {
-        key.split("/")[2]: [r[key] for r in rows[-TREND:] if key in r]
-        for key in row
-        if key.startswith(f"{role}/reward/") and key.count("/") == 2 and not key.endswith(("/class_label", "/label"))
-    }
+    latest = rows[-TREND:]
+    rewards = {}
+    for key in row:
+        if key.startswith(f"{role}/reward/") and key.count("/") == 2:
+            _, _, name = key.split("/")
+            if name not in ("class_label", "label"):
+                rewards[name] = [earlier[key] for earlier in latest if key in earlier]
+
     truth = f"{role}/accuracy" if f"{role}/accuracy" in row else f"{role}/balanced_accuracy"
     tokens = finite(row.get(f"{role}/tokens"))
     return {
         "role": role,
         "rewards": rewards,
         "truth": truth.split("/")[1],
-        "right": [r[truth] for r in rows[-TREND:] if truth in r],
+        "right": [earlier[truth] for earlier in latest if truth in earlier],
         "length": finite(row.get(f"{role}/length")),
         "tokens_per_second": tokens / seconds if tokens and seconds else None,
     }
@@ -88,24 +94,29 @@ def _alarm_lines(alarms: Sequence[Mapping[str, Any]], width: int, room: int) -> 
 def draw_screen(shown: Mapping[str, Any], width: int = COLUMNS) -> Group:
     """24 lines of 80 columns, more where an alarm needs them; in fewer, down to 40, the figures alone, and lines that
     are wrapped."""
-    width, wide = min(width, COLUMNS), width >= COLUMNS
-    state = (
-        "ended"
-        if shown["ended"]
-        else "stopped by an error"
-        if shown["stopped"]
-        else f"phase {escape_terminal(shown['phase'], 20)}"
-    )
+    wide = width >= COLUMNS
+    width = min(width, COLUMNS)
+    state = f"phase {escape_terminal(shown['phase'], 20)}"
+    if shown["ended"]:
+        state = "ended"
+    elif shown["stopped"]:
+        state = "stopped by an error"
     time_left = ""
     share = shown["share_spent"]
     if not shown["ended"] and share and shown["seconds_a_step"]:
         time_left = f"  {time_text(shown['step'] * (1.0 - share) / share * shown['seconds_a_step'])} left"
     head = f"{escape_terminal(shown['run'], 24)}  step {shown['step']}, {share:.0%} done  {state}{time_left}"
-    facts = [f"{number_text(shown['tokens'], share=False)} tokens" if shown["tokens"] else ""]
-    facts.append(f"{shown['seconds_a_step']:.1f} s a step" if shown["seconds_a_step"] else "")
-    facts.append(f"called right minus right {shown['gap']:+.2f}" if shown["gap"] is not None else "")
+    facts = []
+    if shown["tokens"]:
+        facts.append(f"{number_text(shown['tokens'], share=False)} tokens")
+    if shown["seconds_a_step"]:
+        facts.append(f"{shown['seconds_a_step']:.1f} s a step")
+    if shown["gap"] is not None:
+        facts.append(f"called right minus right {shown['gap']:+.2f}")
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), width=COLUMNS if wide else None)
-    titles = ("role", "what", "now", f"last {TREND}", "")[: None if wide else 3]
+    titles = ["role", "what", "now"]
+    if wide:
+        titles += [f"last {TREND}", ""]
     for title in titles:
         table.add_column(title, justify="right" if title == "now" else "left", no_wrap=True)
     for role in shown["roles"][:ROLES]:
@@ -118,9 +129,11 @@ def draw_screen(shown: Mapping[str, Any], width: int = COLUMNS) -> Group:
             beside = (length, speed, "")[place]
             cells = (role["role"] if not place else "", name, now, spark_line(tuple(values)), beside)
             table.add_row(*(Text(escape_terminal(cell, 26), overflow="crop") for cell in cells[: len(titles)]))
+
     room = LINES - 3 - sum(1 + min(2, len(role["rewards"])) for role in shown["roles"][:ROLES])  # heads, titles, roles
     alarm_lines = _alarm_lines(shown["alarms"], width, room) or [Text("no alarm", style="green")]
-    heads = [Text(head, style="bold"), Text(" · ".join(f for f in facts if f))]
-    for line in heads if wide else ():
-        line.truncate(width)
+    heads = [Text(head, style="bold"), Text(" · ".join(facts))]
+    if wide:
+        for line in heads:
+            line.truncate(width)
     return Group(*heads, table, *alarm_lines)

@@ -60,10 +60,10 @@ class TrackedRollout:
     def markdown(self) -> str:
         """The rollout as a page that a tracker renders. Texts are indented, so that nothing in them is markup."""
         head = f"**{self.address}**: in truth {self.truth}" + (f"; {self.verdicts}" if self.verdicts else "")
-        parts = [head, _indented(self.problem)]
+        parts = [head, _indent(self.problem)]
         for turn in self.turns:
             rewards = f" ({_rewards_text(turn)})" if turn.rewards else ""
-            parts += [f"**{turn.role}** {turn.verdict}{rewards}", _indented(turn.text)]
+            parts += [f"**{turn.role}** {turn.verdict}{rewards}", _indent(turn.text)]
         return "\n\n".join(parts)
 
 
@@ -87,7 +87,9 @@ def sampled_rollouts(directory: Path, step: int, count: int) -> list[TrackedRoll
 
 def _wrong_beside_right(rollouts: Sequence[TrackedRollout]) -> list[TrackedRollout]:
     """The rollouts, wrong ones and right ones in turn, and then those whose truth is unknown."""
-    wrong, right, unknown = ([r for r in rollouts if r.right is truth] for truth in (False, True, None))
+    wrong = [rollout for rollout in rollouts if rollout.right is False]
+    right = [rollout for rollout in rollouts if rollout.right is True]
+    unknown = [rollout for rollout in rollouts if rollout.right is None]
     in_turn = chain.from_iterable(zip_longest(wrong, right))
     return [rollout for rollout in in_turn if rollout is not None] + unknown
 
@@ -107,7 +109,7 @@ def _rollout_of(episode: Mapping[str, Any]) -> TrackedRollout:
     problem = next((t["findings"][PROBLEM.name] for t in traces if t["findings"].get(PROBLEM.name)), None)
     return TrackedRollout(
         address=":".join(address_text(traces[0]).split(":")[:3]) if traces else "",
-        problem=_shortened(str(problem or episode.get("task_id") or "")),
+        problem=_shorten(str(problem or episode.get("task_id") or "")),
         right=bool_or_none(CORRECT.name, traces[0]["metadata"]) if traces else None,
         turns=tuple(map(_turn_of, traces[:TURNS])),
     )
@@ -117,7 +119,7 @@ def _turn_of(trace: Mapping[str, Any]) -> TrackedTurn:
     said = bool_or_none(FINAL.name, trace["findings"])
     return TrackedTurn(
         role=str(trace["address"][3]),
-        text=_shortened(str(trace.get("text") or "")),
+        text=_shorten(str(trace.get("text") or "")),
         verdict={True: "says right", False: "says wrong", None: ""}[said],
         rewards=mean_rewards(trace),
     )
@@ -127,10 +129,12 @@ def _rewards_text(turn: TrackedTurn) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in turn.rewards.items())
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     left_out = len(text) - CHARACTERS
-    return text if left_out <= 0 else f"{text[:CHARACTERS]} … ({left_out} more characters)"
+    if left_out <= 0:
+        return text
+    return f"{text[:CHARACTERS]} … ({left_out} more characters)"
 
 
-def _indented(text: str) -> str:
+def _indent(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.split("\n"))

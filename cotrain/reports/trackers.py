@@ -64,7 +64,7 @@ BEFORE_ALL: Moment = (-2, False)
 
 
 class Sink:
-    """Where rows go. ``write`` and ``close`` are only called by the tracker's own thread."""
+    """A destination of rows. ``write`` and ``close`` are only called by the tracker's own thread."""
 
     def __init__(
         self,
@@ -76,7 +76,9 @@ class Sink:
     ) -> None:
         """``write_rollouts``: of a tracker that shows texts. ``keeps_first``: of a tracker that cannot replace what it
         was sent, what that was."""
-        self.write, self.close, self.keeps_first = write, close, keeps_first
+        self.write = write
+        self.close = close
+        self.keeps_first = keeps_first
         self.write_rollouts = write_rollouts
 
 
@@ -84,8 +86,10 @@ class SentRows:
     """The last row that a tracker was sent, in a file of its own, so that a resumed run knows it too."""
 
     def __init__(self, path: Path) -> None:
-        self._path, known = path, try_read_object(path)
-        step, evaluated = known.get("step"), known.get("evaluated")
+        self._path = path
+        known = try_read_object(path)
+        step = known.get("step")
+        evaluated = known.get("evaluated")
         self.last: Moment = (step, bool(evaluated)) if isinstance(step, int) else BEFORE_ALL
 
     def note(self, moment: Moment) -> None:
@@ -246,9 +250,12 @@ class TrackingObserver:
     ) -> None:
         """``trackers``: names, or functions by name; ``about``: recipe, seed and steps, as they are told to a
         tracker; ``rollouts``: of every tenth step that are sent."""
-        self._observer, self._directory = observer, Path(directory)
+        self._observer = observer
+        self._directory = Path(directory)
         self._open = trackers if isinstance(trackers, Mapping) else {name: TRACKERS[name] for name in trackers}
-        self._config, self._capacity, self._patience = dict(about or {}), capacity, patience
+        self._config = dict(about or {})
+        self._capacity = capacity
+        self._patience = patience
         self._rollouts = rollouts
         self.mirrors: list[TrackerThread] = []
 
@@ -294,7 +301,9 @@ class TrackerThread:
     """One tracker in its thread. ``put`` never waits and never raises."""
 
     def __init__(self, name: str, open_: OpenTracker, about: TrackedRun, capacity: int) -> None:
-        self.name, self.taken, self.written = name, 0, 0
+        self.name = name
+        self.taken = 0
+        self.written = 0
         self._rows: queue.Queue[Mapping[str, Any]] = queue.Queue(capacity)
         self._closed = threading.Event()
         self._problem = ""
@@ -346,6 +355,7 @@ class TrackerThread:
         except BaseException as error:  # noqa: BLE001 - whatever a tracker raises stays in its thread
             self._note_problem("could not be opened", error)
             return
+
         last = BEFORE_ALL if sink.keeps_first is None else sink.keeps_first.last
         while True:
             try:
@@ -354,6 +364,7 @@ class TrackerThread:
                 if self._closed.is_set():
                     break
                 continue
+
             moment = _moment_of(row)
             if moment <= last and sink.keeps_first is not None:
                 self._leave_out(moment, last)
@@ -370,6 +381,7 @@ class TrackerThread:
                 self._write_rollouts(sink, about, moment)
             except BaseException as error:  # noqa: BLE001 - as above; the next row may get there
                 self._note_problem("refused a row", error)
+
         try:
             sink.close()
         except BaseException as error:  # noqa: BLE001 - as above

@@ -39,17 +39,28 @@ def training_svg(runs: Mapping[str, Sequence[Path]], metrics: Sequence[str] = ()
         runs: recipe → directories of its runs, one a seed.
         metrics: keys of metrics.jsonl (default: those of ``SHOWN`` that any run has, and the gap).
     """
-    rows = {name: [_training_rows(folder) for folder in folders] for name, folders in runs.items()}
-    keys = {key for seeds in rows.values() for steps in seeds for row in steps for key in row}
-    shown_keys = list(metrics) or [k for k in sorted(keys) if k == "gap" or k.partition("/")[2] in SHOWN]
+    rows_by_recipe = {}
+    keys: set[str] = set()
+    for name, folders in runs.items():
+        rows_by_recipe[name] = [_training_rows(folder) for folder in folders]
+        for rows in rows_by_recipe[name]:
+            keys.update(*rows)
+
+    shown_keys = list(metrics) or [key for key in sorted(keys) if key == "gap" or key.partition("/")[2] in SHOWN]
     roles = {key.split("/")[0] for key in keys if key.endswith("/traces")}
+
     panels = []
     for metric in shown_keys:
-        bands_by_axis = [
-            {name: mean_band([_block_means(s, metric, axis) for s in seeds]) for name, seeds in rows.items()}
-            for axis in AXES
-        ]
-        if any(mean for axis in bands_by_axis for mean, _ in axis.values()):
+        bands_by_axis = []
+        is_measured = False
+        for axis in AXES:
+            bands = {}
+            for name, seeds in rows_by_recipe.items():
+                bands[name] = mean_band([_block_means(rows, metric, axis) for rows in seeds])
+                mean, _ = bands[name]
+                is_measured = is_measured or bool(mean)
+            bands_by_axis.append(bands)
+        if is_measured:
             panels.append((metric, label_of(metric, roles), bands_by_axis))
     return draw_panels("Steps of training, means over seeds with 95 % bands", panels, list(runs), zero=False)
 
@@ -62,6 +73,10 @@ def _training_rows(folder: Path) -> list[dict[str, Any]]:
 
 def _block_means(rows: Iterable[Mapping[str, Any]], metric: str, axis: str) -> Points:
     measured = [(float(row[axis]), float(row[metric])) for row in rows if isinstance(row.get(metric), int | float)]
-    blocks = [measured[i : i + WINDOW] for i in range(0, len(measured), WINDOW)]
-    means = [(sum(x for x, _ in b) / len(b), sum(y for _, y in b) / len(b)) for b in blocks]
+    means: list[tuple[float, float]] = []
+    for start in range(0, len(measured), WINDOW):
+        block = measured[start : start + WINDOW]
+        x = sum(x for x, _ in block) / len(block)
+        y = sum(y for _, y in block) / len(block)
+        means.append((x, y))
     return [(x, y) for i, (x, y) in enumerate(means) if i == 0 or x > means[i - 1][0]]

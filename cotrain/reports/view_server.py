@@ -136,7 +136,9 @@ class Viewer:
             return self._together[int(number)]
 
     def _compared_runs(self, place: ViewPlace) -> ComparedRuns:
-        arms = {arm: {seed: self._open_run(path) for seed, path in seeds.items()} for arm, seeds in place.arms.items()}
+        arms = {}
+        for arm, seeds in place.arms.items():
+            arms[arm] = {seed: self._open_run(path) for seed, path in seeds.items()}
         return ComparedRuns(place, arms, self._numbers)
 
     def answer(self, path: Sequence[str], query: dict[str, list[str]]) -> Any:
@@ -297,7 +299,8 @@ class _TimedReader(io.RawIOBase):
     """What comes over a connection, until a deadline for all of it: a byte now and then does not keep it open."""
 
     def __init__(self, connection: socket.socket, seconds: float) -> None:
-        self._connection, self._deadline = connection, time.monotonic() + seconds
+        self._connection = connection
+        self._deadline = time.monotonic() + seconds
 
     def readable(self) -> bool:
         return True
@@ -314,7 +317,8 @@ class _Handler(BaseHTTPRequestHandler):
     viewer: Viewer
     server: _Server
     timeout = 30  # seconds in which an answer is taken
-    server_version, sys_version = "cotrain", ""
+    server_version = "cotrain"
+    sys_version = ""
 
     def setup(self) -> None:
         super().setup()
@@ -355,7 +359,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _check_origin(self) -> None:
         """Raises Refused for a request that does not come from our own page, or from who typed the address."""
-        hosts, origin = self.headers.get_all("Host", []), self.headers.get("Origin")
+        hosts = self.headers.get_all("Host", [])
+        origin = self.headers.get("Origin")
         name = hosts[0].strip().lower() if len(hosts) == 1 else ""
         own = name.rpartition(":")[0] if name.rpartition(":")[2].isdigit() else name
         if own not in NAMES:

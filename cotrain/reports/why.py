@@ -29,7 +29,8 @@ def disagreements(run: RunView, most: int = MOST_DIFFERING) -> list[dict[str, An
     while len(found) < most and rollouts.read_some():
         rows, problems, _ = rollouts.known_rows()
         for row in rows[read:]:
-            right, said = row[place["right"]], row[place["said"]]
+            right = row[place["right"]]
+            said = row[place["said"]]
             if right is not None and said is not None and right != said:
                 found.append(
                     {
@@ -40,6 +41,7 @@ def disagreements(run: RunView, most: int = MOST_DIFFERING) -> list[dict[str, An
                         "problem": problems[row[place["problem"]]],
                     }
                 )
+
         read = len(rows)
     return found[:most]
 
@@ -98,21 +100,29 @@ def explain_rollout(rollout: dict[str, Any], address_end: str = "") -> list[str]
 
 def _trace_lines(trace: dict[str, Any], unit: str) -> list[str]:
     judged = f", judges {escape_terminal(trace['parent'], 80)}" if trace["parent"] else ""
-    role, policy = (escape_terminal(trace[key], 60) for key in ("role", "policy"))
+    role = escape_terminal(trace["role"], 60)
+    policy = escape_terminal(trace["policy"], 60)
     lines = [f"{escape_terminal(trace['address'], 80)}  {role} ({policy}, version {trace['version']}){judged}"]
     for name, value, span in trace["rewards"]:
-        weight = f" × {trace['weights'][name]:g}" if name in trace["weights"] else " × 0" if trace["weights"] else ""
+        weight = ""
+        if name in trace["weights"]:
+            weight = f" × {trace['weights'][name]:g}"
+        elif trace["weights"]:
+            weight = " × 0"
         where = f" for tokens {span[0]} to {span[1]}" if span else ""
         lines.append(f"{INDENT}reward {escape_terminal(name, 60)} {value:g}{weight}{where}")
+
     sampled = sum(end - start for start, end, _ in trace["turns"]) if trace["turns"] else trace["token_count"]
     masked = trace["token_count"] - sampled
     ended = escape_terminal(trace["finish"], 60)
     if entropies := _sampled_values(trace, trace.get("entropies") or []):
-        mean, largest_at = sum(entropies) / len(entropies), max(range(len(entropies)), key=entropies.__getitem__)
+        mean = sum(entropies) / len(entropies)
+        largest_at = max(range(len(entropies)), key=entropies.__getitem__)
         lines.append(
             f"{INDENT}entropy of a token: mean {mean:.3g} nats, most {entropies[largest_at]:.3g} at sampled token "
             f"{largest_at}"
         )
+
     for objective, values in trace.get("advantages", {}).items():
         known_values = [value for value in values if value is not None]
         if known_values:
@@ -122,6 +132,7 @@ def _trace_lines(trace: dict[str, Any], unit: str) -> list[str]:
                 else f"{min(known_values):g} to {max(known_values):g}"
             )
             lines.append(f"{INDENT}advantage of {escape_terminal(objective, 60)}: {span}")
+
     lines += [
         f"{INDENT}learned from: {escape_terminal(trace['learned'], 300)}",
         f"{INDENT}{sampled} {unit}s sampled, {masked} given and masked, ended by {ended}",

@@ -232,7 +232,8 @@ async def _stream_events(
     delta: ShapeDelta,
 ) -> AsyncIterator[bytes]:
     """Server-sent events: pieces of the choices as they come, in any order; ends with ``[DONE]``."""
-    loop, pieces = asyncio.get_running_loop(), asyncio.Queue[tuple[int, str | None, str | None]]()
+    loop = asyncio.get_running_loop()
+    pieces = asyncio.Queue[tuple[int, str | None, str | None]]()
 
     def encode_event(choices: list[dict[str, Any]], **more: Any) -> bytes:
         return f"data: {json.dumps({**head, 'choices': choices, **more}, ensure_ascii=False)}\n\n".encode()
@@ -292,9 +293,13 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T | No
 
 
 async def _refusal_response(request: Request, error: Exception) -> Response:
-    param, code, status = None, None, 400
+    param = None
+    code = None
+    status = 400
     if isinstance(error, BadRequest):
-        param, code, status = error.param, error.code, error.status
+        param = error.param
+        code = error.code
+        status = error.status
     elif isinstance(error, TooLong):
         code = "context_length_exceeded"
     return JSONResponse(asked.error_json(str(error), status=status, param=param, code=code), status_code=status)

@@ -32,14 +32,13 @@ class EngineThread:
 
     def __init__(self, engine: ServingEngine) -> None:
         self.engine = engine
-        self.publish, self.counts, self.check, self.context = (
-            engine.publish,
-            engine.counts,
-            engine.check,
-            engine.context,
-        )
+        self.publish = engine.publish
+        self.counts = engine.counts
+        self.check = engine.check
+        self.context = engine.context
         self._loop = asyncio.new_event_loop()
-        self._wake, self._tick = asyncio.Event(), self._loop.create_future()
+        self._wake = asyncio.Event()
+        self._tick = self._loop.create_future()
         self._open: set[asyncio.Task[Completion]] = set()
         self._watched = 0  # requests of which somebody reads along
         self._drawn: dict[Address, list[int]] = {}
@@ -120,8 +119,10 @@ class EngineThread:
                 self._failure, has_worked = f"{type(error).__name__}: {error}", bool(self._open)
                 for work in list(self._open):
                     work.cancel()
+
             if has_worked:
-                tick, self._tick = self._tick, self._loop.create_future()
+                tick = self._tick
+                self._tick = self._loop.create_future()
                 tick.set_result(None)
                 await asyncio.sleep(0)
             else:

@@ -38,7 +38,7 @@ from cotrain.runs.choose_formats import DEFAULT_FORMAT, AnswerFormat
 from cotrain.trainer.trainer import CoTrainer
 
 CHAT_STEP = -2  # the step in the addresses of chat episodes
-REPLY_TOKENS = 256  # of one reply in a conversation
+REPLY_TOKENS = 256  # most tokens of one reply in a conversation
 EXAMPLE = 0  # index of the validation problem that is shown as an example
 
 
@@ -119,6 +119,7 @@ def hold_chat(
         except (EOFError, KeyboardInterrupt):
             print()
             return
+
         if not text:
             text = example
             print(visible(text))
@@ -126,6 +127,7 @@ def hold_chat(
             print("\n".join(answer_lines(text, turn) if text else []))
         except UserError as error:  # such as a problem that is too long; the next one may do
             print(visible(f"({error})"))
+
         sys.stdout.flush()
         turn += 1
 
@@ -190,6 +192,7 @@ class Conversation:
                 pad_token_id=request.stop_ids[0],
                 **sampling,
             )
+
         said = tuple(found[0, len(request.prompt_ids) :].tolist())
         finish = "stop" if said and said[-1] in request.stop_ids else "length"
         return Completion(token_ids=said, logprobs=(0.0,) * len(said), finish=finish, policy="model", version=0)
@@ -211,23 +214,31 @@ def problem_lines(trainer: CoTrainer, executor: RolloutRunner, problem: str, tur
     steps = STEPS.of(solution)
     if not steps:
         return [visible(solution.text), f"(not in the stepwise format: {FAILURE.of(solution)})"]
-    review_verdicts = [said for r in reviews if (said := VERDICTS.of(r))]
+    all_verdicts = [VERDICTS.of(review) for review in reviews]
+    review_verdicts = [verdicts for verdicts in all_verdicts if verdicts]
+    marks = {1.0: "✓", 0.0: "✗", None: "?" if review_verdicts else " "}
     lines = []
     for index, (_, _, text) in enumerate(steps):
-        mark = {1.0: "✓", 0.0: "✗", None: "?" if review_verdicts else " "}[
-            majority([verdicts[index] for verdicts in review_verdicts])
-        ]
-        lines.append(f"  {mark} {index + 1}. {visible(text.strip())}")
+        verdict = majority([verdicts[index] for verdicts in review_verdicts])
+        lines.append(f"  {marks[verdict]} {index + 1}. {visible(text.strip())}")
     lines.append(f"    answer: {visible(str(ANSWER.of(solution)))}")
-    return lines + ([f"    verifier: {_verdict_text(reviews)}"] if reviews else [])
+    if reviews:
+        lines.append(f"    verifier: {_verdict_text(reviews)}")
+    return lines
 
 
 def _verdict_text(reviews: Sequence[Trace]) -> str:
-    """What the reviews of one solution come to."""
-    finals = [said for r in reviews if (said := FINAL.of(r)) is not None]
+    """The verdict of the reviews of one solution together."""
+    all_finals = [FINAL.of(review) for review in reviews]
+    finals = [final for final in all_finals if final is not None]
     if not finals:
         return f"no verdict ({FAILURE.of(reviews[0])})"
     verdict = {1.0: "CORRECT", 0.0: "INCORRECT", None: "undecided"}[majority(finals)]
-    votes = f" ({int(sum(finals))} of {len(reviews)} reviews say CORRECT)" if len(reviews) > 1 else ""
-    score = mean([given for r in reviews if (given := SCORE.of(r)) is not None])
-    return verdict + votes + (f", probability of CORRECT {score:.2f}" if score is not None else "")
+    text = verdict
+    if len(reviews) > 1:
+        text += f" ({int(sum(finals))} of {len(reviews)} reviews say CORRECT)"
+    all_scores = [SCORE.of(review) for review in reviews]
+    score = mean([score for score in all_scores if score is not None])
+    if score is not None:
+        text += f", probability of CORRECT {score:.2f}"
+    return text

@@ -49,10 +49,10 @@ class ExportedPolicy:
     """One policy of a run, as the run's latest valid checkpoint has it."""
 
     recipe: Recipe
-    handle: PolicyHandle  # of this policy alone: no other model is loaded, and no other file of tensors is decoded
+    handle: PolicyHandle  # the handle of this policy alone: no other model is loaded, no other file of tensors decoded
     finished: int  # steps
     tokens: int  # sampled in training, of all roles
-    updates: Mapping[str, int]  # of every trained policy
+    updates: Mapping[str, int]  # updates of every trained policy
 
     @property
     def weight_bytes(self) -> int:
@@ -112,8 +112,8 @@ def export_policy(
         exported.handle.save(target, merged=merged)
     if is_terse(spec.model):
         mark_terse_prompts(target)
-    own_roles = {name: role for name, role in recipe.roles.items() if role.policy == policy}
-    keep_taught_roles(target, {name: how for name, role in own_roles.items() if (how := how_taught(role)) is not None})
+    taught = {name: how_taught(role) for name, role in recipe.roles.items() if role.policy == policy}
+    keep_taught_roles(target, {name: how for name, how in taught.items() if how is not None})
     replace_file(target / CARD, model_card(exported, policy, RunDirectory(directory), merged=merged).encode())
     return target
 
@@ -157,14 +157,23 @@ def load_policy(directory: Path | str, recipe: Recipe, policy: str, *, say: Say 
 
 def model_card(exported: ExportedPolicy, policy: str, run: RunDirectory, *, merged: bool = False) -> str:
     """The model card, in the format of the Hub: YAML in front, then prose and tables."""
-    recipe, spec = exported.recipe, exported.recipe.policies[policy]
+    recipe = exported.recipe
+    spec = exported.recipe.policies[policy]
     summary: Mapping[str, Any] = run.read("summary.json") or {}
     own_roles = [name for name, role in recipe.roles.items() if role.policy == policy]
     adapter = spec.lora is not None and not merged
     scores = spec.scores
-    what = "A LoRA adapter" if adapter else "A LoRA adapter within its base" if merged else "A causal language model"
-    what = "A reward model (one score for a whole text)" if scores else what
-    use = "text-classification" if scores else "text-generation"
+    use = "text-generation"
+    if scores:
+        what = "A reward model (one score for a whole text)"
+        use = "text-classification"
+    elif adapter:
+        what = "A LoRA adapter"
+    elif merged:
+        what = "A LoRA adapter within its base"
+    else:
+        what = "A causal language model"
+
     front = ["---", f"library_name: {'peft' if adapter else 'transformers'}", f"pipeline_tag: {use}"]
     base_name = hub_name_of(spec.model) if isinstance(spec, Weights) else None
     front += [f"base_model: {base_name}"] if base_name else []
@@ -193,6 +202,7 @@ def model_card(exported: ExportedPolicy, policy: str, run: RunDirectory, *, merg
         roles = ", ".join(r for r, role in recipe.roles.items() if role.policy == name) or "–"
         name_cell = f"**{name}**" if name == policy else name
         lines.append(f"| {name_cell} | {other.kind} | `{other.model}` | {exported.updates.get(name, 0)} | {roles} |")
+
     lines += [
         "",
         f"Problems: `{json.dumps(recipe.tasks.describe(), ensure_ascii=False)}`, seed {recipe.seed}.",
@@ -235,7 +245,7 @@ def _figures_table(summary: Mapping[str, Any], roles: list[str]) -> list[str]:
 
 
 def _attack_section(run: RunDirectory, roles: list[str]) -> list[str]:
-    """What ``cotrain attack`` found of one of these roles, where it was asked."""
+    """The result of ``cotrain attack`` for one of these roles, if there is one."""
     attack: Any = run.read(ATTACK)
     if not attack or attack.get("role") not in roles:
         return []

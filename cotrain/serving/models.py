@@ -41,7 +41,7 @@ from cotrain.storage.record import RecordFile
 from cotrain.trainer.trainer import CoTrainer
 
 SERVED_STEP = -(2**40)  # the step in the addresses of what is served
-MAX_TOKENS = 256  # of a policy that no role plays, where a client gives no limit
+MAX_TOKENS = 256  # limit for a policy that no role plays, where a client gives none
 MAX_OPEN = 1024  # answers that wait or run; the engine decodes some hundreds of them at a time
 _JUDGE = frozenset({"problem", "solution"})
 _TOLD = frozenset({"count", "nonce", "reference"})  # further fields that /v1/verify can fill
@@ -88,7 +88,8 @@ class ServedRun:
 
     def __init__(self, trainer: CoTrainer, record: RecordFile | None = None) -> None:
         """``record``: where each answer to a chat is written."""
-        self.trainer, self._record = trainer, record
+        self.trainer = trainer
+        self._record = record
         self.engine = EngineThread(as_serving_engine(trainer.engine))
         self.models = _served_models(trainer)
         self._numbers = count(1)
@@ -110,8 +111,8 @@ class ServedRun:
         return self.models[name]
 
     def fill_messages(self, model: ServedModel, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """The messages that a model is asked: of a role with its system message, and each user message in its template.
-        Raises BadRequest for a model that does not talk."""
+        """The messages that a model gets: for a role its system message, and each user message in its template. Raises
+        BadRequest for a model that does not talk."""
         if not model.can_chat:
             raise BadRequest(_cannot_chat_text(model), "model")
         self._check_count(model, messages)
@@ -119,11 +120,16 @@ class ServedRun:
         if model.role is None:
             return tuple(messages)
         (name,) = model.prompt_fields
-        template, system = model.role.prompt, model.role.system
-        filled = (
-            Message("user", fill_template(template, **{name: m.content})) if m.role == "user" else m for m in messages
-        )
-        return (*(() if system is None else (Message("system", system),)), *filled)
+        template = model.role.prompt
+        system = model.role.system
+        filled = []
+        if system is not None:
+            filled.append(Message("system", system))
+        for message in messages:
+            if message.role == "user":
+                message = Message("user", fill_template(template, **{name: message.content}))
+            filled.append(message)
+        return tuple(filled)
 
     def chat_prompt_ids(self, model: ServedModel, messages: Sequence[Message]) -> tuple[int, ...]:
         """Prompt ids [P] of filled messages. Raises BadRequest for more text than the context could hold."""
@@ -164,13 +170,15 @@ class ServedRun:
         renderer = self.renderer_of(model)
         if not isinstance(prompt, str):
             self._check_token_count(model, len(prompt))
-            if (beyond := max(prompt)) >= renderer.vocabulary or (beyond := min(prompt)) < 0:
-                raise BadRequest(f"token {beyond} is outside of the vocabulary of {renderer.vocabulary}", "prompt")
+            for token in (max(prompt), min(prompt)):
+                if not 0 <= token < renderer.vocabulary:
+                    raise BadRequest(f"token {token} is outside of the vocabulary of {renderer.vocabulary}", "prompt")
             return prompt
         self.check_length(model, [prompt], "prompt")
         bos = renderer.tokenizer.bos_token_id
         starts_with_bos = bos is not None and renderer.tokenizer("").input_ids[:1] == [bos]
-        return (*([bos] if starts_with_bos else []), *renderer.encode(prompt))
+        ids = tuple(renderer.encode(prompt))
+        return (bos, *ids) if starts_with_bos else ids
 
     def renderer_of(self, model: ServedModel) -> Renderer:
         renderer = self.trainer.policies[model.policy].renderer
@@ -182,7 +190,8 @@ class ServedRun:
     ) -> list[Request]:
         """One request for each prompt and choice. Raises BadRequest or ConfigError for what the engine would refuse."""
         self.check_capacity(len(prompts) * params.n)
-        number, renderer = self.next_number(), self.renderer_of(model)
+        number = self.next_number()
+        renderer = self.renderer_of(model)
         requests = []
         for place, prompt_ids in enumerate(prompts):
             own_seed = seed_of(self.trainer.recipe.seed, "serve", number, place)
@@ -204,17 +213,19 @@ class ServedRun:
         self, model: ServedModel, request: Request, params: RequestParams, tell: Callable[[str], object] | None = None
     ) -> Choice:
         """Sample one request in the engine's thread; ``tell`` hears the text as it grows, its end included."""
-        prompt_ids, reply, completion = request.prompt_ids, StreamedReply(self.renderer_of(model), params.stop), None
+        prompt_ids = request.prompt_ids
+        reply = StreamedReply(self.renderer_of(model), params.stop)
+        completion = None
 
-        def read(ids: Sequence[int]) -> None:
-            if (new := reply.read_new_text(ids)) and tell is not None:
+        def read(ids: Sequence[int], final: bool = False) -> None:
+            new = reply.read_new_text(ids, final=final)
+            if new and tell is not None:
                 tell(new)
 
         if params.max_tokens != 0:  # 0: the client wants nothing but the echo
             completion = await (self.engine.watch(request, read) if tell is not None else self.engine.sample(request))
         ids = () if completion is None else completion.token_ids
-        if (new := reply.read_new_text(ids, final=True)) and tell is not None:
-            tell(new)
+        read(ids, final=True)
         if self._record is not None and completion is not None and params.messages:
             self._record.append(self._recorded_row(model, request, params.messages, completion, reply.text))
         return Choice(
@@ -265,8 +276,10 @@ class ServedRun:
         return handle.top_logprobs((*prompt, *ids), first=1 if echo else len(prompt), top=top)
 
     def _sampling_for(self, model: ServedModel, prompt: int, params: RequestParams) -> Sampling:
-        context, own = self.engine.context(model.policy), model.sampling
-        room, wanted = context - prompt, params.max_tokens
+        context = self.engine.context(model.policy)
+        own = model.sampling
+        room = context - prompt
+        wanted = params.max_tokens
         if room < (wanted or 1):
             raise BadRequest(
                 f"the prompt has {prompt} tokens and max_tokens is {wanted or 1}, more than the context of {context} "
@@ -321,12 +334,14 @@ class StreamedReply:
     the rest of a character."""
 
     def __init__(self, renderer: Rendering, stops: Sequence[str]) -> None:
-        self._renderer, self._stops = renderer, stops
+        self._renderer = renderer
+        self._stops = stops
         self.text = ""
 
     def read_new_text(self, ids: Sequence[int], *, final: bool = False) -> str:
         """Take all ids so far and return what is new of the text."""
-        before, text = len(self.text), self._renderer.decode(ids)
+        before = len(self.text)
+        text = self._renderer.decode(ids)
         stop = stop_in(text, self._stops)
         if stop is not None:
             self.text = text[: stop[0]]
@@ -338,5 +353,9 @@ class StreamedReply:
 def _certain_text(text: str, stops: Sequence[str]) -> str:
     """The text without a last character that is not complete, and without an end that a stop string begins with."""
     text = text.rstrip(_BROKEN)
-    held = (k for stop in stops for k in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:k]))
-    return text[: len(text) - max(held, default=0)]
+    held_back = 0
+    for stop in stops:
+        for length in range(1, min(len(stop), len(text) + 1)):
+            if text.endswith(stop[:length]):
+                held_back = max(held_back, length)
+    return text[: len(text) - held_back]

@@ -12,7 +12,8 @@ from cotrain.serving.models import Alternatives, Choice, ServedModel
 
 def usage_json(choices: Sequence[Choice]) -> dict[str, int]:
     """Prompts are counted once each, however many choices they have."""
-    prompts = sum(len(ids) for ids in {id(c.prompt_ids): c.prompt_ids for c in choices}.values())
+    distinct_prompts = {id(choice.prompt_ids): choice.prompt_ids for choice in choices}
+    prompts = sum(map(len, distinct_prompts.values()))
     sampled = sum(len(choice.token_ids) for choice in choices)
     return {"prompt_tokens": prompts, "completion_tokens": sampled, "total_tokens": prompts + sampled}
 
@@ -34,28 +35,35 @@ def chat_choice(renderer: Renderer, choice: Choice, index: int) -> dict[str, Any
 def text_choice(
     renderer: Renderer, choice: Choice, index: int, params: RequestParams, prompt: str | None
 ) -> dict[str, Any]:
-    """``prompt``: the text that was asked, where it was one."""
-    echo = params.echo
-    before = (renderer.decode(choice.prompt_ids) if prompt is None else prompt) if echo else ""
+    """``prompt``: the text of the prompt, where it was given as text."""
+    text = choice.text
+    ids = choice.token_ids
+    unknown: list[tuple[float | None, Alternatives | None]] = []
+    if params.echo:
+        text = (renderer.decode(choice.prompt_ids) if prompt is None else prompt) + text
+        ids = (*choice.prompt_ids, *ids)
+        unknown.append((None, None))  # the first token of a prompt has no probability
+
     logprobs = None
     if choice.logprobs is not None:
-        ids = (*(choice.prompt_ids if echo else ()), *choice.token_ids)
-        unknown: list[tuple[float | None, Alternatives | None]] = [(None, None)] if echo else []
         values: list[tuple[float | None, Alternatives | None]] = [*unknown, *choice.logprobs]
-        own = [
-            None
-            if logprob is None or best is None
-            else {token_text(renderer, t): p for t, p in [*best, (token, logprob)]}
-            for token, (logprob, best) in zip(ids, values, strict=True)
-        ]
+        top_logprobs: list[dict[str, float] | None] = []
+        for token, (logprob, best) in zip(ids, values, strict=True):
+            if logprob is None or best is None:
+                top_logprobs.append(None)
+            else:
+                top_logprobs.append({token_text(renderer, other): p for other, p in [*best, (token, logprob)]})
         logprobs = {
             "tokens": [token_text(renderer, token) for token in ids],
-            "token_logprobs": [said for said, _ in values],
-            "top_logprobs": own,
+            "token_logprobs": [logprob for logprob, _ in values],
+            "top_logprobs": top_logprobs,
             "text_offset": [0, *renderer.offsets(ids)][: len(ids)],
         }
-    row = {"index": index, "text": before + choice.text, "finish_reason": choice.finish, "logprobs": logprobs}
-    return row | ({"token_ids": list(choice.token_ids)} if params.ids else {})
+
+    row = {"index": index, "text": text, "finish_reason": choice.finish, "logprobs": logprobs}
+    if params.ids:
+        row["token_ids"] = list(choice.token_ids)
+    return row
 
 
 def token_text(renderer: Renderer, token: int) -> str:

@@ -33,7 +33,8 @@ async def verify_request(served: ServedRun, body: bytes) -> dict[str, Any]:
     """The answer to one request; see docs/serve.md for its fields. Raises BadRequest."""
     request_fields = asked.decode_body(body, asked.VERIFY)
     model = _find_judge(served, asked.text_field(request_fields, "model"))
-    problem, solution = asked.text_field(request_fields, "problem"), _read_solution(request_fields)
+    problem = asked.text_field(request_fields, "problem")
+    solution = _read_solution(request_fields)
     if problem is None:
         raise BadRequest("problem is missing; expected the problem's text", "problem")
     reference = asked.text_field(request_fields, "reference")
@@ -56,7 +57,9 @@ async def verify_request(served: ServedRun, body: bytes) -> dict[str, Any]:
     turns: list[Turn] = []
     if isinstance(parsed, Solution) or model.spec.scores:
         seed = seed_of(served.trainer.recipe.seed, "serve", number) if seed is None else seed
-        roles = _make_roles(served, model, seed, (0.0 if n == 1 else None) if temperature is None else temperature)
+        if temperature is None and n == 1:  # one review is greedy
+            temperature = 0.0
+        roles = _make_roles(served, model, seed, temperature)
         fields: dict[str, Any] = {"problem": problem, "count": len(steps), "solution": solution}
         if "nonce" in model.prompt_fields:
             fields |= guarded_fields(make_nonce(seed, "serve"), solution=solution)
@@ -64,7 +67,9 @@ async def verify_request(served: ServedRun, body: bytes) -> dict[str, Any]:
             fields["reference"] = reference
         served.check_capacity(n)
         turns = await served.engine.run_in_thread(_ask_judge(roles, model.name, n, fields))
-    reviews = [_score_result(turn) if model.spec.scores else _review_result(turn) for turn in turns]
+
+    to_result = _score_result if model.spec.scores else _review_result
+    reviews = [to_result(turn) for turn in turns]
     return result | _combine_reviews(reviews, [step.text.strip() for step in steps])
 
 
@@ -83,11 +88,9 @@ def _find_judge(served: ServedRun, name: str | None) -> ServedModel:
 
 
 def _read_solution(request_fields: Mapping[str, Any]) -> str:
-    solution, steps, answer = (
-        asked.text_field(request_fields, "solution"),
-        asked.text_list_field(request_fields, "steps"),
-        asked.text_field(request_fields, "answer"),
-    )
+    solution = asked.text_field(request_fields, "solution")
+    steps = asked.text_list_field(request_fields, "steps")
+    answer = asked.text_field(request_fields, "answer")
     if solution is None and steps is not None and answer is not None:
         return write_solution(steps, answer)
     if solution is None or steps is not None or answer is not None:
@@ -143,13 +146,20 @@ def _combine_reviews(reviews: Sequence[dict[str, Any]], texts: Sequence[str]) ->
     review_verdicts = [review["steps"] for review in reviews if review["steps"]]
     finals = [review["final"] for review in reviews if review["final"] is not None]
     votes = list(zip(*review_verdicts, strict=True)) if review_verdicts else [()] * len(texts)
+    steps = []
+    for text, step_votes in zip(texts, votes, strict=True):
+        steps.append({"text": text, "verdict": _WORDS[majority(step_votes)], "share": mean(step_votes)})
+
+    in_words = []
+    for review in reviews:
+        step_words = [_WORDS[step] for step in review["steps"]]
+        in_words.append(review | {"steps": step_words, "final": _WORDS[review["final"]]})
+
+    failures = [review["failure"] for review in reviews if review["failure"]]
     return {
-        "steps": [
-            {"text": text, "verdict": _WORDS[majority(said)], "share": mean(said)}
-            for text, said in zip(texts, votes, strict=True)
-        ],
+        "steps": steps,
         "final": _WORDS[majority(finals)],
-        "probability": mean([r["probability"] for r in reviews if r["probability"] is not None]),
-        "failure": None if finals else next((r["failure"] for r in reviews if r["failure"]), None),
-        "reviews": [r | {"steps": [_WORDS[step] for step in r["steps"]], "final": _WORDS[r["final"]]} for r in reviews],
+        "probability": mean([review["probability"] for review in reviews if review["probability"] is not None]),
+        "failure": failures[0] if failures and not finals else None,
+        "reviews": in_words,
     }

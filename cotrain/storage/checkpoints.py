@@ -59,7 +59,9 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-STAGING, REPLACED, TRASH = ".staging-", ".replaced-", ".trash-"
+STAGING = ".staging-"
+REPLACED = ".replaced-"
+TRASH = ".trash-"
 _FOLDER = re.compile(r"(?:\.replaced-)?step-(\d{6,})")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -348,7 +350,8 @@ def _remove_leftovers(directory: Path, files: Files) -> None:
 
 
 def _discard_folder(directory: Path, name: str, files: Files) -> None:
-    names, trash = files.listdir(directory), directory / f"{TRASH}{name}"
+    names = files.listdir(directory)
+    trash = directory / f"{TRASH}{name}"
     if trash.name in names:
         files.remove(trash)
     if name in names:
@@ -383,7 +386,8 @@ def _resume_text(directory: Path, files: Files) -> str:
 
 
 def _hash_file(files: Files, path: Path) -> FileDigest:
-    digest, size = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    size = 0
     for block in read_blocks(files, path):
         digest.update(block)
         size += len(block)

@@ -48,7 +48,7 @@ class DiskError(UserError, OSError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileDigest:
-    """What a file should contain."""
+    """The size and hash that a file should have."""
 
     bytes: int
     sha256: str  # hexadecimal
@@ -74,7 +74,7 @@ def lost_file_error(path: Path) -> DiskError:
 
 
 def is_at(handle: int, path: Path) -> bool:
-    """Is the open file the one of this name?"""
+    """Whether the open file is the one of this name."""
     try:
         return os.path.samestat(path.stat(), os.fstat(handle))
     except FileNotFoundError:
@@ -101,7 +101,9 @@ class GrowingFileHash:
     """The hash of a file that is only ever appended to: each call reads what is new."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._size, self._digest = path, 0, hashlib.sha256()
+        self._path = path
+        self._size = 0
+        self._digest = hashlib.sha256()
 
     def digest_all(self) -> FileDigest:
         """All of the file as it is now; a missing one is empty. Raises DiskError where it has become shorter, else

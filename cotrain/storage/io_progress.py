@@ -30,7 +30,8 @@ class MegabytePace:
     def add(self, count: int) -> None:
         """So many bytes more."""
         self._bytes += count
-        whole, self._told = self._bytes // MEGABYTE - self._told, self._bytes // MEGABYTE
+        whole = self._bytes // MEGABYTE - self._told
+        self._told = self._bytes // MEGABYTE
         if whole > 0:
             self.pace.add(whole)
 
@@ -50,7 +51,9 @@ class WatchedFiles(Files):
 @contextmanager
 def watch_growth(directory: Path, total: int, what: str, say: Say) -> Iterator[None]:
     """Tells how large a directory has become while somebody else writes into it: of ``total`` bytes."""
-    done, seen, pace = threading.Event(), 0, MegabytePace(total, what, say)
+    done = threading.Event()
+    seen = 0
+    pace = MegabytePace(total, what, say)
 
     def watch_size() -> None:
         nonlocal seen

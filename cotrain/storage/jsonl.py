@@ -37,7 +37,8 @@ class JsonlWriter:
     def __init__(self, path: Path, *, shows_progress: bool = False, files: Files = REAL_FILES) -> None:
         """``watched``: refuse to write on where the file of this name is not the open one any more."""
         self.path = path
-        self._files, self._shows_progress = files, shows_progress
+        self._files = files
+        self._shows_progress = shows_progress
         self._file: FileIO | None = None
         with report_disk_errors(f"open {path}"):
             make_directory(files, path.parent)
@@ -74,7 +75,8 @@ class JsonlWriter:
             self._files.sync_directory(self.path.parent)
 
     def close(self) -> None:
-        file, self._file = self._file, None
+        file = self._file
+        self._file = None
         if file is not None:
             file.close()
 

@@ -26,7 +26,9 @@ from cotrain.core.errors import ConfigError
 from cotrain.storage.file_ops import REAL_FILES, make_directory, report_disk_errors
 from cotrain.storage.jsonl import JsonlWriter, read_jsonl
 
-FIRST, KEY, VALUE = "settings", "key", "value"
+FIRST = "settings"
+KEY = "key"
+VALUE = "value"
 
 
 class KeptWork:
@@ -71,7 +73,8 @@ class KeptWork:
     def close(self) -> None:
         """Keep what there is."""
         self._writer.close()
-        handle, self._lock = self._lock, -1
+        handle = self._lock
+        self._lock = -1
         if handle >= 0:
             os.close(handle)
 
@@ -85,7 +88,8 @@ class KeptPart:
     """Parts of one piece of work that have a name in common."""
 
     def __init__(self, work: KeptWork, name: str) -> None:
-        self._work, self._name = work, name
+        self._work = work
+        self._name = name
 
     def part(self, key: str, make: Callable[[], Any]) -> Any:
         """As of ``KeptWork``."""
@@ -118,9 +122,17 @@ def claim_place(folder: Path) -> None:
 
 
 def stamp_of(model: str) -> list[list[Any]]:
-    """What tells a model's directory, or a file, from what it was before, without reading it: names, sizes and times;
-    empty for a name of the Hub or of the package."""
+    """Names, sizes and times of the files of a model's directory, or of a file: they change when it does, and are known
+    without reading it. Empty for a name of the Hub or of the package."""
     place = Path(model).expanduser()
-    inside = sorted(path for path in place.iterdir() if path.is_file()) if place.is_dir() else []
-    files = [place] if place.is_file() else inside
-    return [[path.name, (status := path.stat()).st_size, status.st_mtime_ns] for path in files]
+    files = []
+    if place.is_file():
+        files = [place]
+    elif place.is_dir():
+        files = sorted(path for path in place.iterdir() if path.is_file())
+
+    stamps: list[list[Any]] = []
+    for path in files:
+        status = path.stat()
+        stamps.append([path.name, status.st_size, status.st_mtime_ns])
+    return stamps

@@ -49,7 +49,7 @@ from cotrain.storage.jsonl import check_json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """Where a step lies in the file."""
+    """The place of a step in the file."""
 
     step: int
     start: int  # byte offset
@@ -62,7 +62,9 @@ class LedgerIndex:
 
     def __init__(self) -> None:
         self.end = 0  # where the last whole member ends
-        self._steps, self._starts, self._episodes = array("q"), array("q"), array("I")
+        self._steps = array("q")
+        self._starts = array("q")
+        self._episodes = array("I")
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -90,13 +92,14 @@ class LedgerIndex:
         return self._member_at(place) if place < len(self) and self._steps[place] == step else None
 
     def end_of(self, step: int) -> int:
-        """Where this step and those before it end."""
+        """The end of this step and of those before it."""
         place = bisect_right(self._steps, step)
         return self._starts[place] if place < len(self) else self.end
 
     def drop_after(self, step: int) -> int:
         """Forget all later steps; returns how many there were."""
-        self.end, place = self.end_of(step), bisect_right(self._steps, step)
+        self.end = self.end_of(step)
+        place = bisect_right(self._steps, step)
         dropped = len(self) - place
         for column in (self._steps, self._starts, self._episodes):
             del column[place:]
@@ -133,10 +136,18 @@ def decode_floats(text: str) -> tuple[float, ...]:
 NAME = "episodes.jsonl.gz"
 ADVANTAGES = "advantages"  # of a trace: objective → [advantage, tokens] in order, over the tokens that were sampled
 Advantages = Mapping[str, Mapping[str, Sequence[Sequence[float]]]]
-UNPACKED, UNPACKED_LEAST = 100, 1 << 26  # a step unpacks to so many times its size, and to so much in any case
+UNPACKED = 100  # a step may unpack to so many times its size
+UNPACKED_LEAST = 1 << 26  # and to so many bytes in any case
 MOST_PACKED = 1 << 29  # bytes of a step in the file, which may have a size without taking up the disk
 LEVEL = 6  # 9 takes twice as long for 1 % less
-ODD = (TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError)  # of JSON of another shape
+ODD = (
+    TypeError,
+    KeyError,
+    AttributeError,
+    IndexError,
+    OverflowError,
+    RecursionError,
+)  # raised by JSON of another shape
 _FIXED = bytes([0x1F, 0x8B, 8, 4, 0, 0, 0, 0, 0, 255])  # gzip: deflate, has an extra field, no time, unknown system
 _EXTRA = struct.Struct("<H2sHqqII")  # length of the field, its name, length of the rest: step, bytes, episodes, crc
 _HEAD = len(_FIXED) + _EXTRA.size
@@ -243,6 +254,7 @@ class Ledger:
                     self._files.fsync(file)
                 finally:
                     file.close()
+
         self._damage = None
         return self._index.drop_after(step)
 
@@ -256,7 +268,8 @@ class Ledger:
                 self._files.sync_directory(self.path.parent)
 
     def close(self) -> None:
-        file, self._file = self._file, None
+        file = self._file
+        self._file = None
         if file is not None:
             file.close()
 
@@ -274,8 +287,10 @@ class Ledger:
         except DiskError as error:
             if error.errno != errno.ENOENT:
                 raise
-            self._index, self._damage = LedgerIndex(), None
+            self._index = LedgerIndex()
+            self._damage = None
             return
+
         with report_disk_errors(f"read {self.path}"), file:
             size = file.seek(0, 2)
             if size < self._index.end:
@@ -338,7 +353,9 @@ def unpack_member(packed: bytes) -> bytes:
     """The text of a member. Raises ValueError where it is not one whole member, or unpacks to more than a ledger does:
     to ``UNPACKED`` times what was read of it, or to ``UNPACKED_LEAST`` bytes if that is more: zeros behind a member add
     nothing. zlib.error for what is no gzip."""
-    inflate, text, taken = zlib.decompressobj(zlib.MAX_WBITS | 16), bytearray(), 0
+    inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    text = bytearray()
+    taken = 0
     while taken < len(packed) and not inflate.eof:
         rest = packed[taken : taken + BLOCK]
         taken += len(rest)
@@ -408,40 +425,56 @@ def trace_to_json(trace: Trace) -> State:
     at = trace.address
     check_json(trace.findings, f"trace {at}: findings", finite=False)
     check_json(trace.metadata, f"trace {at}: metadata", finite=False)
-    entropies = {"entropies": as_text(trace.entropies)} if trace.entropies else {}
-    trajectory = {"trajectory": trace.trajectory} if trace.trajectory else {}
-    return {
+    turns: list[list[Any]] = []
+    for turn in trace.turns:
+        fields: list[Any] = [turn.start, turn.end, turn.finish]
+        if turn.goes_on:
+            fields.append(True)
+        turns.append(fields)
+
+    state = {
         "address": [at.step, at.task, at.member, at.role, at.call, *at.path],
         **{name: getattr(trace, name) for name in PLAIN},
-        "rewards": [[s.name, s.value, s.tokens] for s in trace.rewards],
+        "rewards": [[reward.name, reward.value, reward.tokens] for reward in trace.rewards],
         "prompt_ids": trace.prompt_ids,
         "token_ids": trace.token_ids,
         "logprobs": encode_floats(trace.logprobs),
-        "turns": [[turn.start, turn.end, turn.finish, *([True] if turn.goes_on else [])] for turn in trace.turns],
-        **entropies,
-        **trajectory,
+        "turns": turns,
     }
+    if trace.entropies:
+        state["entropies"] = as_text(trace.entropies)
+    if trace.trajectory:
+        state["trajectory"] = trace.trajectory
+    return state
 
 
 def trace_from_json(state: Mapping[str, Any]) -> Trace:
-    """The inverse; what a trace did not have when the ledger was written is None, or one turn. Raises StateError for
-    missing and unknown fields."""
+    """The inverse of ``trace_to_json``. A field that traces did not have when the ledger was written is None, or one
+    turn. Raises StateError for missing and unknown fields."""
     state = {"score": None, "turns": (), "entropies": "", "trajectory": "", **state}
-    for name in ("learn_ids", ADVANTAGES):  # the first of older ledgers; the second is for readers of the file
+    for name in ("learn_ids", ADVANTAGES):  # the first is of older ledgers; the second is for readers of the file
         state.pop(name, None)
-    address, prompt_ids, token_ids, logprobs, signals, turns, entropies, trajectory = take_fields(
-        "a trace", {name: value for name, value in state.items() if name not in PLAIN}, *_CODED
+    coded = {name: value for name, value in state.items() if name not in PLAIN}
+    address, prompt_ids, token_ids, logprobs, saved_rewards, saved_turns, entropies, trajectory = take_fields(
+        "a trace", coded, *_CODED
     )
     plain = take_fields("a trace", {name: value for name, value in state.items() if name in PLAIN}, *PLAIN)
+
+    turns = []
+    for start, end, finish, *goes_on in saved_turns:
+        turns.append(TurnRange(start=start, end=end, finish=finish, goes_on=bool(goes_on)))
+    rewards = []
+    for name, value, tokens in saved_rewards:
+        rewards.append(Reward(name=name, value=value, tokens=None if tokens is None else (tokens[0], tokens[1])))
     return Trace(
         address=Address(**dict(zip(_ADDRESS, address[:5], strict=True)), path=tuple(address[5:])),
         prompt_ids=tuple(prompt_ids),
-        turns=tuple(TurnRange(start=t[0], end=t[1], finish=t[2], goes_on=len(t) > 3) for t in turns),
+        turns=tuple(turns),
         token_ids=tuple(token_ids),
         logprobs=decode_floats(logprobs),
         entropies=from_text(entropies),
         trajectory=trajectory,
-        rewards=tuple(Reward(name=n, value=v, tokens=None if t is None else (t[0], t[1])) for n, v, t in signals),
+        rewards=tuple(rewards),
         **dict(zip(PLAIN, plain, strict=True)),
     )
 

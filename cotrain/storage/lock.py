@@ -41,7 +41,8 @@ class RunLock:
     def _try_lock(self) -> int | None:
         import fcntl
 
-        directory, path = self.directory, self.directory / NAME
+        directory = self.directory
+        path = self.directory / NAME
         try:
             directory.mkdir(parents=True, exist_ok=True)
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -72,7 +73,8 @@ class RunLock:
 
     def release(self) -> None:
         """Let go. The file stays."""
-        handle, self._handle = self._handle, None
+        handle = self._handle
+        self._handle = None
         if handle is not None:
             os.close(handle)
 
@@ -91,8 +93,10 @@ class RunLock:
 def _read_holder(handle: int) -> str:
     """Who wrote into the file that it holds it: "1234 since 2026-01-31 12:00:00"."""
     deadline = time.monotonic() + PATIENCE
-    while not (content := os.pread(handle, 64, 0)).endswith(b"\n") and time.monotonic() < deadline:
+    content = os.pread(handle, 64, 0)
+    while not content.endswith(b"\n") and time.monotonic() < deadline:
         time.sleep(0.01)
+        content = os.pread(handle, 64, 0)
     return content.decode("ascii", "replace").strip() or "unknown"
 
 

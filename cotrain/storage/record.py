@@ -33,7 +33,9 @@ class RecordFile:
     def __init__(self, path: Path, *, field: str, files: Files = REAL_FILES) -> None:
         """``field``: what every row of such a file has. Raises DataError for a file that is something else, DiskError
         for one that cannot be opened."""
-        self.path, self._field, self._files = path, field, files
+        self.path = path
+        self._field = field
+        self._files = files
         self._file: FileIO = self._open()
 
     def _open(self) -> FileIO:

@@ -25,8 +25,14 @@ ShapeCheck = Callable[[Any, str, bool], str | None]  # value, where it stands, m
 def check_path(path: Path) -> None:
     """Raise RunDirectoryError for what is no directory of a run."""
     if not (path / "recipe.json").is_file():
-        what = "a model" if (path / "config.json").is_file() else "no recipe.json in it"
-        found = what if path.is_dir() else "a file" if path.exists() else "no such directory"
+        if not path.exists():
+            found = "no such directory"
+        elif not path.is_dir():
+            found = "a file"
+        elif (path / "config.json").is_file():
+            found = "a model"
+        else:
+            found = "no recipe.json in it"
         raise RunDirectoryError(
             f"{path} is not a run directory ({found}); start one with `cotrain run RECIPE --out DIR`"
         )
@@ -42,19 +48,23 @@ def refuse_missing(where: str) -> None:
 
 
 def fault_in(name: str, value: Any, *, partial: bool = False) -> str | None:
-    """What is wrong with the value of the file of this name, in words; None where nothing is. ``partial``: fields may
-    be missing."""
+    """The fault of the value of the file of this name, in words; None without one. ``partial``: fields may be
+    missing."""
     level = [value]
     for _ in range(DEEPEST):
-        level = [
-            inside
-            for one in level
-            if isinstance(one, dict | list)
-            for inside in (one.values() if isinstance(one, dict) else one)
-        ]
+        deeper: list[Any] = []
+        for one in level:
+            if isinstance(one, dict):
+                deeper += one.values()
+            elif isinstance(one, list):
+                deeper += one
+        level = deeper
+
     if any(isinstance(one, dict | list) for one in level):
         return f"nested more than {DEEPEST} times"
-    return SHAPES[name](value, "", partial) if name in SHAPES else None
+    if name not in SHAPES:
+        return None
+    return SHAPES[name](value, "", partial)
 
 
 def _type_check(words: str, holds: Callable[[Any], bool]) -> ShapeCheck:
@@ -80,7 +90,11 @@ def list_of(shape: ShapeCheck) -> ShapeCheck:
     def check(value: Any, where: str, partial: bool) -> str | None:
         if not isinstance(value, list):
             return f"{where or 'it'} is {value!r:.40}, expected a list"
-        return next((f for at, one in enumerate(value) if (f := shape(one, f"{where}[{at}]", partial))), None)
+        for index, item in enumerate(value):
+            fault = shape(item, f"{where}[{index}]", partial)
+            if fault is not None:
+                return fault
+        return None
 
     return check
 
@@ -103,17 +117,19 @@ def record_of(needed: Mapping[str, ShapeCheck], free: Mapping[str, ShapeCheck] |
             return f"{where or 'it'} is {value!r:.40}, expected an object"
         for key, shape in {**needed, **(free or {})}.items():
             at = f"{where}.{key}".lstrip(".")
-            if key not in value and key in needed and not partial:
+            if key in value:
+                fault = shape(value[key], at, partial)
+                if fault is not None:
+                    return fault
+            elif key in needed and not partial:
                 return f"{at} is missing"
-            if key in value and (fault := shape(value[key], at, partial)) is not None:
-                return fault
         return None
 
     return check
 
 
 def _check_tables(value: Any, where: str, partial: bool) -> str | None:
-    """Of before_counts.json: a number a name in each row, and figures that name a table."""
+    """The fault of before_counts.json, which has a number a name in each row, and figures that name a table."""
     for table in value["tables"]:
         for task, row in table["tasks"].items():
             if len(row) != len(table["names"]) or not (task.isdecimal() and task.isascii() and len(task) < 19):

@@ -38,12 +38,12 @@ class TensorParts(Protocol):
 
     @property
     def bytes(self) -> int:
-        """Of all shares."""
+        """The bytes of all shares."""
         ...
 
     @property
     def finite(self) -> bool:
-        """Is every number of every share?"""
+        """Whether every number of every share is finite."""
         ...
 
     def write(self, folder: Path, stem: str) -> Mapping[str, FileDigest]:
@@ -78,7 +78,7 @@ def write_group(folder: Path, stem: str, group: Tensors | TensorParts, files: Fi
 
 
 def parts_problem(names: Iterable[str]) -> str | None:
-    """What is wrong with the parts among these files; None where each group has all of its own and no others."""
+    """The fault of the parts among these files; None where each group has all of its own and no others."""
     parts_by_stem: dict[str, list[tuple[int, int]]] = {}
     for name in names:
         stem, part, parts = split_part_name(name)
@@ -102,7 +102,10 @@ def join_parts(parts: Mapping[int, Tensors]) -> dict[str, torch.Tensor]:
     for part in sorted(parts):
         for name, tensor in parts[part].items():
             rows.setdefault(name, []).append(tensor)
-    return {name: found[0] if len(found) == 1 else torch.cat(found) for name, found in rows.items()}
+    whole = {}
+    for name, pieces in rows.items():
+        whole[name] = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+    return whole
 
 
 def tensor_bytes(group: Tensors | TensorParts) -> int:
@@ -111,7 +114,7 @@ def tensor_bytes(group: Tensors | TensorParts) -> int:
 
 
 def is_finite(group: Tensors | TensorParts) -> bool:
-    """Is every number of it?"""
+    """Whether every number of it is finite."""
     if isinstance(group, Mapping):
         return all(bool(tensor.isfinite().all()) for tensor in group.values())
     return group.finite

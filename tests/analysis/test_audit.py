@@ -144,7 +144,7 @@ def test_the_estimate_is_unbiased_and_its_interval_holds(tmp_path):
     for seed in range(200):
         strata = strata_of(run, seed)
         plan = plan_labels(strata, {}, total=80)
-        rates = stratified_rates(strata, {one.address: truths[one.address] for one, _ in plan.drawn()})
+        rates = stratified_rates(strata, {one.address: truths[one.address] for one, _ in plan.answers_to_label()})
         shares.append(rates["wrong among accepted"].value)
         held_share += rates["wrong among accepted"].includes(true_share)
         held_rate += rates["false positive rate"].includes(true_rate)
@@ -156,8 +156,8 @@ def test_a_narrower_width_needs_more_labels_and_contains_the_wider_sample(tmp_pa
     strata = strata_of(sampled_run(tmp_path))
     wide, narrow = (plan_labels(strata, {}, width=width) for width in (0.4, 0.15))
     assert wide.total < narrow.total
-    assert {one.address for one, _ in wide.drawn()} <= {one.address for one, _ in narrow.drawn()}
-    assert all(0.0 < probability <= 1.0 for _, probability in narrow.drawn())
+    assert {one.address for one, _ in wide.answers_to_label()} <= {one.address for one, _ in narrow.answers_to_label()}
+    assert all(0.0 < probability <= 1.0 for _, probability in narrow.answers_to_label())
 
 
 def test_the_width_is_reached(tmp_path):
@@ -165,7 +165,7 @@ def test_the_width_is_reached(tmp_path):
     strata = strata_of(run)
     truths = truths_of(run)
     plan = plan_labels(strata, {}, width=0.2)
-    rates = stratified_rates(strata, {one.address: truths[one.address] for one, _ in plan.drawn()})
+    rates = stratified_rates(strata, {one.address: truths[one.address] for one, _ in plan.answers_to_label()})
     for name in ("wrong among accepted", "right among rejected"):
         assert rates[name].high - rates[name].low <= 0.2
 

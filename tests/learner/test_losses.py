@@ -42,7 +42,7 @@ def test_on_policy_value_and_gradient_by_hand():
 
 def test_weights_touch_the_policy_gradient_alone():
     entropy = torch.full((2, 2), 2.0, dtype=torch.float64)
-    how = {"loss": PPOClip(), "kl": KLPenalty("reference", 0.1), "bonus": 0.01}
+    how = {"loss": PPOClip(), "kl": KLPenalty("reference", 0.1), "entropy_coef": 0.01}
     value = policy_loss(logprobs(), entropy, batch(), TOTALS, **how).value
     k3 = [math.exp(-0.5) - 1 + 0.5, 0.0, math.exp(0.5) - 1 - 0.5]
     assert value.item() == pytest.approx(-(2 * (1 - 2) + 0.5 * 3) / 3 + 0.1 * sum(k3) / 3 - 0.01 * 2.0)
@@ -74,7 +74,7 @@ def test_what_is_missing_is_said():
     with pytest.raises(ConfigError, match="'reference'"):
         policy_loss(logprobs(), None, batch(reference=None), TOTALS, loss=ScoreFunction(), kl=KLPenalty("reference"))
     with pytest.raises(ConfigError, match="entropy"):
-        policy_loss(logprobs(), None, batch(), TOTALS, loss=ScoreFunction(), bonus=0.1)
+        policy_loss(logprobs(), None, batch(), TOTALS, loss=ScoreFunction(), entropy_coef=0.1)
     with pytest.raises(ConfigError, match="expectation zero"):
         KLPenalty("reference", 0.1, "k1")
 

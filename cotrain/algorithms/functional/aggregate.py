@@ -142,8 +142,21 @@ def pairwise_advantages(
     Raises ValueError for a matrix that is not square or not skew-symmetric.
     """
     n = len(matrix)
-    if any(len(row) != n for row in matrix) or any(matrix[i][j] != -matrix[j][i] for i in range(n) for j in range(n)):
+    if not _is_skew_symmetric(matrix):
         raise ValueError("pairwise outcomes must be a square matrix with d_ij = -d_ji; make it with skew_matrix")
-    square = math.fsum(d * d for row in matrix for d in row)
-    root = math.sqrt(square / (2 * n * (n - 1)) + eps) if scale and n > 1 else 1.0
+    root = 1.0
+    if scale and n > 1:
+        square = math.fsum(d * d for row in matrix for d in row)
+        root = math.sqrt(square / (2 * n * (n - 1)) + eps)
     return tuple(math.fsum(row) / n / root for row in matrix)
+
+
+def _is_skew_symmetric(matrix: Sequence[Sequence[float]]) -> bool:
+    n = len(matrix)
+    if any(len(row) != n for row in matrix):
+        return False
+    for i in range(n):
+        for j in range(n):
+            if matrix[i][j] != -matrix[j][i]:
+                return False
+    return True

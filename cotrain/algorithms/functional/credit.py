@@ -1,9 +1,9 @@
 """Credit: rewards → advantages. Baselines, normalisers, and how the value of a step reaches its tokens.
 
-Everything here takes rewards of many traces at once, with a pool index for each: values are compared within a pool and
-nowhere else. Sums run in the dtype of the input; callers that compare rewards pass float64, since deviations of
-1e-8 from a float32 mean are not small beside ε = 1e-6. A pool whose values are all equal gets exact zeros, never
-rounding noise divided by ε; so does a pool of one, which has nothing to compare with (verl, as RL Tango uses it, lets
+Everything here takes rewards of many traces at once, with the index of each one's group: values are compared within a
+group and nowhere else. Sums run in the dtype of the input; callers that compare rewards pass float64, since deviations
+of 1e-8 from a float32 mean are not small beside ε = 1e-6. A group whose values are all equal gets exact zeros, never
+rounding noise divided by ε; so does a group of one, which has nothing to compare with (verl, as RL Tango uses it, lets
 the raw reward through there).
 
 Left out: mean-only variants with length terms, and per-token baselines (see ``values.gae``).
@@ -23,39 +23,41 @@ Std = Literal["sample", "population"]
 def group_mean_std(
     values: torch.Tensor, group_ids: torch.Tensor, *, std: Std | None, eps: float = 1e-6
 ) -> torch.Tensor:
-    """z_i = (r_i − mean) / (std + ε) within each pool (GRPO, arXiv 2402.03300, §4.1.2).
+    """z_i = (r_i − mean) / (std + ε) within each group (GRPO, arXiv 2402.03300, §4.1.2).
 
     Args:
         values: ``[N]``.
-        pools: ``[N]`` int64, index of each value's pool.
+        group_ids: ``[N]`` int64, index of each value's group.
         std: "sample" divides squares by n − 1 (``torch.std``; what verl and RL Tango do), "population" by n, None does
             not divide at all (Dr. GRPO, arXiv 2503.20783).
         eps: added to the standard deviation.
 
-    Pooled step z-scores are the same function: ``values`` are then all flagged steps of all traces of a group.
+    Step rewards are compared by the same function: ``values`` are then those of all steps of all traces of a group.
     """
     count, mean, flat = group_moments(values, group_ids)
     deviation = values - mean[group_ids]
     if std is not None:
         squares = torch.zeros_like(mean).index_add_(0, group_ids, deviation.square())
         degrees = count - 1 if std == "sample" else count
-        deviation = deviation / ((squares / degrees).sqrt() + eps)[group_ids]
+        group_std = (squares / degrees).sqrt()
+        deviation = deviation / (group_std + eps)[group_ids]
     return torch.where(flat[group_ids], torch.zeros_like(values), deviation)
 
 
 def leave_one_out(values: torch.Tensor, group_ids: torch.Tensor) -> torch.Tensor:
-    """A_i = r_i − mean_{j≠i} r_j = n/(n−1) · (r_i − mean) within each pool (RLOO, arXiv 2402.14740)."""
+    """A_i = r_i − mean_{j≠i} r_j = n/(n−1) · (r_i − mean) within each group (RLOO, arXiv 2402.14740)."""
     count, mean, flat = group_moments(values, group_ids)
-    scaled = (values - mean[group_ids]) * (count / (count - 1))[group_ids]
-    return torch.where(flat[group_ids], torch.zeros_like(values), scaled)
+    deviation = values - mean[group_ids]
+    advantages = deviation * (count / (count - 1))[group_ids]
+    return torch.where(flat[group_ids], torch.zeros_like(values), advantages)
 
 
 def group_is_flat(values: torch.Tensor, group_ids: torch.Tensor, size: int) -> torch.Tensor:
-    """``[size]`` bool: pools whose values are all equal, or that have at most one value."""
+    """``[size]`` bool: True for a group whose values are all equal, or that has at most one value."""
     check_group_ids(values, group_ids)
     low = values.new_full((size,), torch.inf).scatter_reduce_(0, group_ids, values, "amin")
     high = values.new_full((size,), -torch.inf).scatter_reduce_(0, group_ids, values, "amax")
-    return high <= low  # an empty pool has high = -inf
+    return high <= low  # an empty group has high = -inf
 
 
 def whiten(values: torch.Tensor, *, std: Std = "sample", eps: float = 1e-6) -> torch.Tensor:
@@ -64,15 +66,23 @@ def whiten(values: torch.Tensor, *, std: Std = "sample", eps: float = 1e-6) -> t
     Give the tokens of the whole batch for REINFORCE++: then long traces weigh more in both moments. Returns zeros
     when all values are equal.
     """
-    return group_mean_std(values, torch.zeros(values.shape, dtype=torch.int64), std=std, eps=eps)
+    one_group = torch.zeros(values.shape, dtype=torch.int64)
+    return group_mean_std(values, one_group, std=std, eps=eps)
 
 
 def ema_baseline(
     rewards: torch.Tensor, games: Sequence[str], ema: float, *, decay: float
 ) -> tuple[torch.Tensor, float]:
-    """A_i = r_i − b and the new b, a running mean over earlier games of one role (SPIRAL, arXiv 2506.24119): after each
-    game b ← decay · b + (1 − decay) · its mean, so b does not depend on what it is taken from. ``rewards`` and
-    ``games``, the game of each in the order of play: ``[N]``; ``ema`` is b before, 0 at first."""
+    """A_i = r_i − b and the new b, a running mean over earlier games of one role (SPIRAL, arXiv 2506.24119).
+
+    After each game b ← decay · b + (1 − decay) · its mean, so b does not depend on the reward that it is subtracted
+    from.
+
+    Args:
+        rewards: ``[N]``.
+        games: ``[N]`` the game of each reward, in the order of play.
+        ema: b before this batch, 0 at first.
+    """
     members: dict[str, list[int]] = {}
     for i, game in enumerate(games):
         members.setdefault(game, []).append(i)
@@ -107,7 +117,7 @@ def reward_to_go(rewards: torch.Tensor, gamma: float = 1.0) -> torch.Tensor:
 
 
 def check_group_ids(values: torch.Tensor, group_ids: torch.Tensor) -> None:
-    """Raise ValueError unless both are ``[N]``, values floating point and pools int64."""
+    """Raise ValueError unless both are ``[N]``, values floating point and group ids int64."""
     if values.ndim != 1 or group_ids.shape != values.shape or group_ids.dtype != torch.int64:
         raise ValueError(
             f"expected values [N] and int64 [N], found {tuple(values.shape)}, "
@@ -117,7 +127,7 @@ def check_group_ids(values: torch.Tensor, group_ids: torch.Tensor) -> None:
 
 
 def group_moments(values: torch.Tensor, group_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of each pool: number of values, mean, and whether all are equal. ``[G]`` each."""
+    """The number of values, their mean, and whether all are equal, for each group: ``[G]`` each."""
     check_group_ids(values, group_ids)
     size = int(group_ids.max()) + 1 if len(group_ids) else 0
     count = torch.bincount(group_ids, minlength=size).to(values.dtype)

@@ -24,14 +24,16 @@ def gae(
     check_same_shape(rewards=rewards, values=values)
     if rewards.ndim != 1 or not (0.0 <= gamma <= 1.0 and 0.0 <= lam <= 1.0):
         raise ValueError(f"gae: rewards {tuple(rewards.shape)}, γ {gamma}, λ {lam}; expected [T] and [0, 1]")
-    rewards, values = rewards.detach(), values.detach()
+    rewards = rewards.detach()
+    values = values.detach()
     advantages = torch.empty_like(values)
-    running, value_tp1 = values.new_zeros(()), values.new_zeros(())
+    running = values.new_zeros(())
+    next_value = values.new_zeros(())
     for t in reversed(range(len(rewards))):
-        delta = rewards[t] + gamma * value_tp1 - values[t]
+        delta = rewards[t] + gamma * next_value - values[t]
         running = delta + gamma * lam * running
         advantages[t] = running
-        value_tp1 = values[t]
+        next_value = values[t]
     return advantages, advantages + values
 
 
@@ -49,5 +51,6 @@ def value_loss(
     if old is None:
         raise ValueError("value_loss: clip needs the old values")
     check_same_shape(values=values, old=old)
-    near = old.detach() + (values - old.detach()).clamp(-clip, clip)
-    return 0.5 * torch.maximum(squares, (near - returns.detach()).square())
+    clipped_values = old.detach() + (values - old.detach()).clamp(-clip, clip)
+    clipped_squares = (clipped_values - returns.detach()).square()
+    return 0.5 * torch.maximum(squares, clipped_squares)

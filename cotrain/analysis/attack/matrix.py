@@ -25,7 +25,8 @@ def estimate_json(found: Estimate | None) -> dict[str, Any] | None:
 
 def write_figures(out: Path | str, file: str, version: int, figures: Mapping[str, Any]) -> dict[str, Any]:
     """What was found, written to a file of a run, with the versions of its format and of the package."""
-    result, folder = {"format": version, "cotrain": __version__, **figures}, RunDirectory(out)
+    result = {"format": version, "cotrain": __version__, **figures}
+    folder = RunDirectory(out)
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.write(file, result)
     return result

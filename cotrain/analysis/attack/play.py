@@ -48,7 +48,9 @@ from cotrain.trainer.checks import check_measured
 from cotrain.trainer.evaluation import EVALUATION_STEP, evaluation_seed
 from cotrain.trainer.trainer import CoTrainer
 
-FILE, START_FILE, FORMAT = "attack.json", "attack-start.json", 1
+FILE = "attack.json"
+START_FILE = "attack-start.json"
+FORMAT = 1
 CHUNK = 128  # solutions that are judged at a time
 SOLUTIONS_EACH = 4  # solutions drawn of a problem, to find wrong ones
 

@@ -54,7 +54,8 @@ from cotrain.runs.directory import RunDirectory, resolved_json
 from cotrain.storage.kept_work import claim_place, kept_work, stamp_of
 from cotrain.storage.ledger import Ledger
 
-FILE, FORMAT = "reviewed.json", 1
+FILE = "reviewed.json"
+FORMAT = 1
 _ALREADY_GRADED = NoGrader(reason="graded in training")  # the ledger has the grades; nobody asks again
 SHOWN = ("balanced_accuracy", "mcc", "error_precision", "error_recall", "error_f1", "false_positive_rate")
 
@@ -93,25 +94,32 @@ def review_rollouts(
     judges += [(point, recipe) for point in points]
     tasks: list[Task] = []
     point_of_step = played_steps(directory, [point for point, _ in judges])
-    samples = [
-        (step, solutions)
-        for step in point_of_step
-        if (solutions := sample_solutions(directory, step, rollouts, tasks, recipe.roles, unknown=bool(references)))
-    ]
+    samples = []
+    for step in point_of_step:
+        solutions = sample_solutions(directory, step, rollouts, tasks, recipe.roles, unknown=bool(references))
+        if solutions:
+            samples.append((step, solutions))
+
     if not samples:
         known = "" if references else " whose truth is known"
         raise ConfigError(f"xplay: the ledger of {directory} has no readable solution of a solver{known}")
     for step, solutions in samples:
-        unknown = f", of {some} nobody knows" if (some := solutions.right.count(None)) else ""
         drawn = count_of(len(solutions.right), "solution")
+        n_unknown = solutions.right.count(None)
+        unknown = f", of {n_unknown} nobody knows" if n_unknown else ""
         say(f"step {step + 1}: {drawn}, {solutions.right.count(True)} are right{unknown}")
-    all_solutions, own_places = [solutions for _, solutions in samples], [point_of_step[step] for step, _ in samples]
+
+    all_solutions = [solutions for _, solutions in samples]
+    own_places = [point_of_step[step] for step, _ in samples]
+    texts_by_step = []
+    for step, solutions in samples:
+        texts_by_step.append([step, [attempt.text for attempt in solutions.attempts]])
     depends_on = {
         "what": "reviewed",
         "points": [[point_stamp(point.run, point.step), point.model] for point, _ in judges],
         "models": [stamp_of(model) for model in references],
         "roles": [role, resolved_json(dict(recipe.roles))],
-        "solutions": [[step, [attempt.text for attempt in solutions.attempts]] for step, solutions in samples],
+        "solutions": texts_by_step,
     }
     with kept_work(place / FILE, depends_on, say) as work:
         cells, outcomes = judged_cells(judges, all_solutions, tasks, "reviewed/{}", role, SHOWN, device, say, work)
@@ -140,7 +148,8 @@ def with_reference(recipe: Recipe, judge: Role, model: str) -> Recipe:
     """The recipe with a judge from outside. It is asked as the run's verifier is, if both know the package's short
     formats or neither does; else as recipes ask a verifier that begins with this model. Raises ModelError for one that
     is not there."""
-    own, reference = recipe.policies[judge.policy], frozen(model)
+    own = recipe.policies[judge.policy]
+    reference = frozen(model)
     if reference.head:
         model_directory(model)
     asked = replace(judge, policy=REFERENCE)
@@ -155,19 +164,19 @@ def compare_judges(
     own_places: Sequence[int],
     references: Sequence[int],
 ) -> list[dict[str, Any]]:
-    """Of each step all pairs of its own verifier, the references and the truth, which is nobody's place (None).
+    """All pairs of a step's own verifier, the references and the truth, which is nobody's place (None), for each step.
 
-    ``outcomes``: [verifier][step]; ``own_places``: of each step which verifier played it.
+    ``outcomes``: [verifier][step]; ``own_places``: the verifier that played each step.
     """
     pairs = []
-    for i, (mine, own) in enumerate(zip(solutions, own_places, strict=True)):
-        verdicts: dict[int | None, Sequence[bool | None]] = {
-            place: [outcome.final for outcome in outcomes[place][i]] for place in (own, *references)
-        }
-        verdicts[None] = mine.right
+    for i, (drawn, own) in enumerate(zip(solutions, own_places, strict=True)):
+        verdicts: dict[int | None, Sequence[bool | None]] = {}
+        for place in (own, *references):
+            verdicts[place] = [outcome.final for outcome in outcomes[place][i]]
+        verdicts[None] = drawn.right
         for verifier, reference in combinations(verdicts, 2):
             by_problem: dict[int, list[tuple[bool | None, bool | None]]] = {}
-            for attempt, first, second in zip(mine.attempts, verdicts[verifier], verdicts[reference], strict=True):
+            for attempt, first, second in zip(drawn.attempts, verdicts[verifier], verdicts[reference], strict=True):
                 by_problem.setdefault(attempt.problem, []).append((first, second))
             counts = {problem: pair_counts(said) for problem, said in by_problem.items()}
             n = int(sum(sum(row.values()) for row in counts.values()))
@@ -184,8 +193,16 @@ def pair_counts(pairs: Sequence[tuple[bool | None, bool | None]]) -> dict[str, f
     right, the ``first`` or the ``second`` alone, or ``neither``. None, nothing readable, leaves a solution out."""
     counts = dict.fromkeys(PAIR_CELLS, 0.0)
     for first, second in pairs:
-        if first is not None and second is not None:
-            counts["both" if first and second else "first" if first else "second" if second else "neither"] += 1.0
+        if first is None or second is None:
+            continue
+        if first and second:
+            counts["both"] += 1.0
+        elif first:
+            counts["first"] += 1.0
+        elif second:
+            counts["second"] += 1.0
+        else:
+            counts["neither"] += 1.0
     return counts
 
 
@@ -198,7 +215,9 @@ def cohen_kappa(sums: Sums) -> Array:
     """Cohen's κ (Cohen 1960): agreement beyond what the two shares of "right" give by chance, 0 for chance and 1 for
     full agreement; NaN where chance alone agrees always."""
     n = np.sum([sums[cell] for cell in PAIR_CELLS], axis=0)
-    first, second, agree = sums["both"] + sums["first"], sums["both"] + sums["second"], sums["both"] + sums["neither"]
+    first = sums["both"] + sums["first"]
+    second = sums["both"] + sums["second"]
+    agree = sums["both"] + sums["neither"]
     chance = first * second + (n - first) * (n - second)
     return ratio(n * agree - chance, n * n - chance)
 
@@ -232,7 +251,8 @@ def sample_solutions(
     solutions: list[tuple[Trace, Solution, bool | None, str]] = []
     for episode in Ledger(Path(directory) / "episodes").read(step):
         for trace in episode.traces:
-            right, problem = CORRECT.of(trace), PROBLEM.of(trace)
+            right = CORRECT.of(trace)
+            problem = PROBLEM.of(trace)
             if trace.parent is not None or problem is None:
                 continue
             if right is None and (trace.failure is not None or not unknown):
@@ -241,10 +261,13 @@ def sample_solutions(
             solution = roles[trace.role].parse_reply(trace.text, {}) if free else tagged_solution(trace.text)
             if isinstance(solution, Solution):
                 solutions.append((trace, solution, right, str(problem)))
+
     if len(solutions) > rollouts:
         places = sorted(rng_of("reviewed", step).sample(range(len(solutions)), rollouts))
         solutions = [solutions[place] for place in places]
-    attempts, rights, task_numbers = [], [], dict[tuple[int, str], int]()
+    attempts = []
+    rights = []
+    task_numbers = dict[tuple[int, str], int]()
     for trace, solution, right, problem in solutions:
         key = (trace.address.task, problem)
         if key not in task_numbers:
@@ -289,5 +312,6 @@ def lines_of(found: dict[str, Any]) -> list[str]:
         figures = one | {end: {"value": gap[end]} for end in ("low", "high")}
         table = pairs.setdefault(title, {(i, j): None for i in range(len(rows)) for j in range(len(COLUMNS))})
         table |= {(one["generator"], j): figures[key] for j, key in enumerate(COLUMNS)}
+
     titles = {title: title for title in pairs}
     return lines + matrix_lines(titles, pairs.__getitem__, rows, [*COLUMNS.values()], others="", margin=14)

@@ -43,7 +43,9 @@ from cotrain.trainer.checks import check_measured
 from cotrain.trainer.evaluation import EVALUATION_STEP, evaluation_seed
 from cotrain.trainer.trainer import CoTrainer
 
-FILE, FORMAT, RIVAL = "seats.json", 1, "rival"
+FILE = "seats.json"
+FORMAT = 1
+RIVAL = "rival"
 SHOWN = ("balanced_accuracy", "mcc")  # of the judge
 
 
@@ -92,6 +94,7 @@ def play_seats(
             played[i, j] = player.collect(protocol, tasks, step=EVALUATION_STEP, split=f"seats/{split}", group_size=n)
             check_measured(f"problems of {split}", played[i, j], player.set_aside)
         say(f"{row.run} after step {row.step} has met {count_of(len(points), 'player')}")
+
     one_prompt = len({recipe.roles[role].prompt for recipe in recipes.values() for role in roles}) == 1
     cells = []
     for i, j in played:
@@ -100,6 +103,7 @@ def play_seats(
             both = [(played[i, j], roles[0]), (played[j, i], roles[1])]
             cell["either"] = estimate_json(mean_signal(both, signal))
         cells.append(cell)
+
     figures = {
         "every": every,
         "seats": list(roles),
@@ -157,7 +161,8 @@ def seat_trainers(
 ) -> Iterator[CoTrainer]:
     """For each column the policies of the row's run at its step, and as ``rival`` the one that plays ``seat`` in the
     column's run at its step. One trainer serves all columns whose models are alike: only the rival's weights change."""
-    trainer, spec = None, None
+    trainer = None
+    spec = None
     for column in columns:
         recipe = recipes[column.run]
         name = recipe.roles[seat].policy
@@ -172,6 +177,7 @@ def seat_trainers(
         rival.load(*(start if checkpoint is None else _as_rival(name, *checkpoint.load())))
         trainer.backend.publish(RIVAL, rival.version)
         yield trainer
+
     if trainer is not None:
         trainer.close()
 
@@ -180,7 +186,9 @@ def _as_rival(
     name: str, tensors: Mapping[str, Mapping[str, Any]], documents: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """State and tensors of a policy of a checkpoint; an adapter's have the policy's name in theirs."""
-    state, own_prefix, rival_prefix = documents["state"]["policies"][name], f".policy-{name}.", f".policy-{RIVAL}."
+    state = documents["state"]["policies"][name]
+    own_prefix = f".policy-{name}."
+    rival_prefix = f".policy-{RIVAL}."
     moments = [moment.replace(own_prefix, rival_prefix) for moment in state["optimizer"]]
     return {**state, "optimizer": moments}, {
         key.replace(own_prefix, rival_prefix): one for key, one in tensors[name].items()
@@ -194,7 +202,8 @@ def _open_trainer(row: RunPoint, recipe: Recipe, rival: Policy, seat: str, devic
         policies={**recipe.policies, RIVAL: rival},
         roles={**recipe.roles, RIVAL: replace(recipe.roles[seat], policy=RIVAL)},
     )
-    trainer, checkpoint = CoTrainer(both, backend=LocalBackend(device)), _checkpoint_of(row)
+    trainer = CoTrainer(both, backend=LocalBackend(device))
+    checkpoint = _checkpoint_of(row)
     if checkpoint is not None:
         tensors, documents = checkpoint.load()
         policies = {**documents["state"]["policies"], RIVAL: trainer.policies[RIVAL].state()}
@@ -222,6 +231,7 @@ def mean_signal(plays: Sequence[tuple[Sequence[Episode], str]], signal: str) -> 
             row["sum"] += sum(values)
             row["count"] += len(values)
             all_values += values
+
     if not all_values:
         return None
     low, high = min(0.0, *all_values), max(1.0, *all_values)

@@ -74,6 +74,7 @@ def attack_tables(
             | {"false_positive_rate": _figure_json(family_rate), "change": _rate_change(family_rate, compared_rate)}
             | {"examples": [_example_row(example, tasks, judge) for example in _passed_examples(family_outcomes)]}
         )
+
     every = None
     if base_steps is not None:
         every = {"passed": sum(step.every is True for step in steps), "false_positive_rate": base_steps.to_json()}
@@ -94,7 +95,7 @@ def attack_tables(
 
 
 def _is_hostile(injection: Injection) -> bool:
-    """Is it counted in the total: neither the control nor a right answer."""
+    """Whether it is counted in the total: neither the control nor a right answer."""
     return injection.family not in (CONTROL, BROKEN)
 
 
@@ -137,7 +138,8 @@ def _passed_examples(outcomes: Sequence[AttemptOutcome]) -> list[AttemptOutcome]
 
 
 def _example_row(one: AttemptOutcome, tasks: Sequence[Task], judge: Role) -> dict[str, Any]:
-    task, injection = tasks[one.attempt.problem], one.attempt.injection
+    task = tasks[one.attempt.problem]
+    injection = one.attempt.injection
     return {
         "string": "" if injection is None else injection.text,
         "task": task.id,
@@ -166,7 +168,8 @@ def lines_of(found: Mapping[str, Any]) -> list[str]:
 
 
 def _table_line(name: str, row: Mapping[str, Any], change: Mapping[str, Any] | None) -> str:
-    estimate, change_text = row["false_positive_rate"], ""
+    estimate = row["false_positive_rate"]
+    change_text = ""
     rate_text = (
         "–" if estimate["value"] is None else f"{estimate['value']:.3f} [{estimate['low']:.3f}, {estimate['high']:.3f}]"
     )

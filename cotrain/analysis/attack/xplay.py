@@ -42,11 +42,13 @@ from cotrain.storage.kept_work import KeptWork, claim_place, kept_work
 from cotrain.trainer.checks import check_measured, check_servers_answer
 from cotrain.trainer.evaluation import EVALUATION_STEP, evaluation_seed
 
-FILE, FORMAT = "xplay.json", 1
+FILE = "xplay.json"
+FORMAT = 1
 PAIR_STATISTICS: dict[str, Statistic] = {**rate_statistics(), "mcc": MCC, "false_positive_rate": Share("fp", "tn fp")}
 SHOWN = ("balanced_accuracy", "mcc", "false_positive_rate", "true_positive_rate")
 REFERENCE = "outside_judge"  # policy and role of a model that judges beside the verifiers
-BEST, RIGHT = Share("best", "problems"), Share("right", "all")
+BEST = Share("best", "problems")
+RIGHT = Share("right", "all")
 
 Say = Callable[[str], None]
 
@@ -118,6 +120,7 @@ def xplay(
                 f"{point.run} after step {point.step}: {drawn_solutions[-1].right.count(True)} of "
                 f"{len(drawn_solutions[-1].right)} solutions are right"
             )
+
         judges = [(point, recipes[point.run]) for point in points]
         cells, _ = judged_cells(judges, drawn_solutions, tasks, f"xplay/{{}}/{split}", role, SHOWN, device, say, work)
         figures = xplay_figures(
@@ -172,7 +175,8 @@ def judged_cells(
     )
     for place, (point, recipe) in enumerate(judges):
         trainer = opening.load_trainer(point.run, recipe=recipe, step=point.step, device=device)
-        player, judge = trainer.make_runner(evaluation_seed(judges[0][1].seed)), REFERENCE if point.model else role
+        player = trainer.make_runner(evaluation_seed(judges[0][1].seed))
+        judge = REFERENCE if point.model else role
         outcomes.append([])
         for i, mine in enumerate(solutions):
             where = split.format(i)
@@ -181,6 +185,7 @@ def judged_cells(
             check_servers_answer("xplay", trainer.policies, trainer.policies.outside_counts())
             outcomes[-1].append(said)
             cells.append({"generator": i, "verifier": place, **pair_figures(mine, said, names)})
+
         who = point.model or f"verifier of {point.run} after step {point.step}"
         say(f"{who} has judged {len(solutions)} generators")
         trainer.close()
@@ -215,7 +220,8 @@ def draw_solutions(
     """``n`` graded solutions of each problem, kept in ``work``; what could not be graded is left out."""
     make = partial(_draw_graded, point, recipe, tasks, n, split, device, pace)
     written = make() if work is None else work.part(f"solutions of {point.run} after step {point.step}", make)
-    attempts, right = [], []
+    attempts = []
+    right = []
     for problem, role, text, correct in written:
         parsed = recipe.roles[role].parse_reply(text, {})
         solution = parsed if isinstance(parsed, Solution) else None
@@ -255,7 +261,8 @@ def pair_figures(
     for outcome, right in zip(outcomes, solutions.right, strict=True):
         if right is not None:
             by_problem.setdefault(outcome.attempt.problem, []).append((outcome, right))
-    counts, best = {}, {}
+    counts = {}
+    best = {}
     for problem, graded_outcomes in by_problem.items():
         final_verdicts = [(outcome.final, right) for outcome, right in graded_outcomes if not outcome.refused]
         counts[problem] = confusion_counts([(right, final) for final, right in final_verdicts])
@@ -263,23 +270,28 @@ def pair_figures(
             [_outcome_score(outcome) for outcome, _ in graded_outcomes], [right for _, right in graded_outcomes]
         )
         best[problem] = {"best": float(best_right), "problems": 1.0}
-    shown_outcomes = [outcome for outcome in outcomes if not outcome.refused]
-    graded = sum(not outcome.refused for pairs in by_problem.values() for outcome, _ in pairs)
-    return {
-        **{
-            name: estimate_json(make_figure(counts, PAIR_STATISTICS[name], graded) if by_problem else None)
-            for name in names
-        },
-        "best_of_n": estimate_json(make_figure(best, BEST, len(best)) if best else None),
-        "unread": sum(shown_outcome.final is None for shown_outcome in shown_outcomes) / len(shown_outcomes)
-        if shown_outcomes
-        else None,
-    }
+
+    graded = 0
+    for pairs in by_problem.values():
+        graded += sum(not outcome.refused for outcome, _ in pairs)
+    figures: dict[str, Any] = {}
+    for name in names:
+        figure = make_figure(counts, PAIR_STATISTICS[name], graded) if by_problem else None
+        figures[name] = estimate_json(figure)
+    figures["best_of_n"] = estimate_json(make_figure(best, BEST, len(best)) if best else None)
+
+    finals = [outcome.final for outcome in outcomes if not outcome.refused]
+    figures["unread"] = finals.count(None) / len(finals) if finals else None
+    return figures
 
 
 def _outcome_score(outcome: AttemptOutcome) -> float:
     """How much a verifier likes a solution; it likes none that it is not shown."""
-    return 0.0 if outcome.refused else 0.5 if outcome.score is None else outcome.score
+    if outcome.refused:
+        return 0.0
+    if outcome.score is None:
+        return 0.5
+    return outcome.score
 
 
 def solved_share(solutions: DrawnSolutions) -> dict[str, Any] | None:

@@ -98,11 +98,12 @@ def _with_truth(
         if without:
             notes.append(f"{options.references.name} has no answer to {without} of {len(found)} prompts")
         run = replace(run, rollouts=tuple(found))
-    graded = _graded(run, options, say)
+    graded = _grade(run, options, say)
     return replace(run, rollouts=graded.rollouts), graded, notes
 
 
-def _graded(run: ForeignRun, options: AuditOptions, say: Callable[[str], None]) -> Graded:
+def _grade(run: ForeignRun, options: AuditOptions, say: Callable[[str], None]) -> Graded:
+    """The truth of each answer: by a program, a column, or the reference answers, whichever there is first."""
     if options.truth_by is not None:
         program = load_object(options.truth_by, "--truth-by", FunctionType)
         return grade_by_program(run.rollouts, program, options.truth_by)
@@ -139,6 +140,7 @@ def _with_labels(
         labels, empty = read_labels(Path(options.labels), run)
         if empty:
             notes.append(f"{count_of(empty, 'row')} of {options.labels} without a label")
+
     estimate = estimate_by_labels(strata, labels) if labels else None
     if not wants_plan or (options.labels is not None and _is_program(options.labels)):
         return estimate, None

@@ -81,7 +81,10 @@ def error_rates(rollouts: Iterable[ForeignRollout]) -> dict[str, Estimate]:
         problem = numbers.setdefault(rollout.problem, len(numbers))
         row = counts.setdefault(problem, {"tp": 0.0, "fp": 0.0, "tn": 0.0, "fn": 0.0})
         row[outcome] += 1.0
-    total = {name: sum(row[name] for row in counts.values()) for name in ("tp", "fp", "tn", "fn")}
+    total = {}
+    for name in ("tp", "fp", "tn", "fn"):
+        total[name] = sum(row[name] for row in counts.values())
+
     rates = {}
     for name, share in RATES.items():
         out_of = sum(total[part] for part in share.bottom.split())
@@ -133,6 +136,7 @@ def slope_of(points: Iterable[tuple[str, float, float]]) -> Estimate | None:
         for name, value in (("n", 1.0), ("x", x), ("y", y), ("xy", x * y), ("xx", x * x)):
             row[name] += value
         n += 1
+
     if len(counts) < 2:
         return None
     figure = make_figure(counts, SLOPE, n)
@@ -145,20 +149,27 @@ def slope_of(points: Iterable[tuple[str, float, float]]) -> Estimate | None:
 
 
 def error_trends(rollouts: Sequence[ForeignRollout]) -> dict[str, Estimate]:
-    """Of each of ``TRENDS`` the change from the first third of the steps to the last; {} of a single step."""
+    """The change of each of ``TRENDS`` from the first third of the steps to the last; {} for a single step."""
     steps = sorted({rollout.step for rollout in rollouts})
     if len(steps) < 2:
         return {}
     parts = cut_steps(steps, THIRD)
-    first, last = parts[0][-1], parts[-1][0]
-    ends = [rollout for rollout in rollouts if rollout.step <= first or rollout.step >= last]
-    known = [(rollout, outcome) for rollout in ends if (outcome := outcome_of(rollout)) is not None]
+    first_third_ends = parts[0][-1]
+    last_third_begins = parts[-1][0]
+    known = []
+    for rollout in rollouts:
+        if first_third_ends < rollout.step < last_third_begins:
+            continue
+        outcome = outcome_of(rollout)
+        if outcome is not None:
+            known.append((rollout, outcome))
+
     trends = {}
     for name in TRENDS:
         top = RATES[name].top.split()
         bottom = DENOMINATORS.get(name, ("tp", "fp", "tn", "fn"))
         points = [
-            (rollout.problem, float(rollout.step >= last), float(outcome in top))
+            (rollout.problem, float(rollout.step >= last_third_begins), float(outcome in top))
             for rollout, outcome in known
             if outcome in bottom
         ]

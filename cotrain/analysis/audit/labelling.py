@@ -86,13 +86,14 @@ class LabelPlan:
     def total(self) -> int:
         return sum(self.counts)
 
-    def drawn(self) -> list[tuple[ForeignRollout, float]]:
+    def answers_to_label(self) -> list[tuple[ForeignRollout, float]]:
         """The answers to label, each with its inclusion probability."""
-        return [
-            (rollout, count / len(stratum.rollouts))
-            for stratum, count in zip(self.strata, self.counts, strict=True)
-            for rollout in stratum.rollouts[:count]
-        ]
+        answers = []
+        for stratum, count in zip(self.strata, self.counts, strict=True):
+            probability = count / len(stratum.rollouts)
+            for rollout in stratum.rollouts[:count]:
+                answers.append((rollout, probability))
+        return answers
 
     def lines(self) -> list[str]:
         aim = f" for intervals of at most {100 * self.width:g} points" if self.width is not None else ""
@@ -241,7 +242,7 @@ def _allocate(sizes: Sequence[int], spreads: Sequence[float], wanted: float) -> 
 def write_label_file(path: Path, plan: LabelPlan, labels: Labels) -> None:
     """Write the answers to label as JSON lines, in an order that tells nothing. The judge's verdict is not in it: who
     labels should not see it. Raises UserError."""
-    drawn = sorted(plan.drawn(), key=lambda pair: seed_of("order", pair[0].response, pair[0].address))
+    drawn = sorted(plan.answers_to_label(), key=lambda pair: seed_of("order", pair[0].response, pair[0].address))
     rows = [
         {
             "id": rollout.address,
@@ -276,7 +277,8 @@ def read_labels(path: Path, run: ForeignRun) -> tuple[dict[str, bool], int]:
     for number, line in lines_of(path):
         where = f"{path}, row {number}"
         row = object_of(line, where)
-        address, right = str(row.get("id")), row.get("right")
+        address = str(row.get("id"))
+        right = row.get("right")
         if address not in by_address:
             raise DataError(f"{where}: id is {address!r:.40}, which these rollouts do not have; give the same files")
         if row.get("text", _digest(by_address[address])) != _digest(by_address[address]):
@@ -290,6 +292,7 @@ def read_labels(path: Path, run: ForeignRun) -> tuple[dict[str, bool], int]:
         if labels.get(address, truth) is not truth:
             raise DataError(f"{where}: {address} has two labels that differ; keep one")
         labels[address] = truth
+
     if not labels:
         raise DataError(f'{path}: no row has a label; set "right" to true or false')
     return labels, empty
@@ -297,7 +300,7 @@ def read_labels(path: Path, run: ForeignRun) -> tuple[dict[str, bool], int]:
 
 def ask_program(plan: LabelPlan, program: Callable[[ForeignRollout], bool | None]) -> dict[str, bool]:
     """The labels that a program gives to the answers of a plan; those of which it says nothing have none."""
-    said = {rollout.address: program(rollout) for rollout, _ in plan.drawn()}
+    said = {rollout.address: program(rollout) for rollout, _ in plan.answers_to_label()}
     return {address: right for address, right in said.items() if right is not None}
 
 
@@ -328,6 +331,7 @@ class LabelEstimate:
             fooled = rates.get("fooled")
             if fooled is not None:
                 lines.append(f"    {part}: accepted and wrong {_percent(fooled)} of all answers")
+
         if self.change is not None:
             moving = "YES" if self.change.low > 0 else "Not shown"
             lines.append(
@@ -340,12 +344,15 @@ class LabelEstimate:
         return {
             "labels": self.labelled,
             "passed_over": self.passed_over,
-            "rates": {name: rate.to_json() for name, rate in self.rates.items()},
-            "by_part": {
-                part: {name: rate.to_json() for name, rate in rates.items()} for part, rates in self.by_part.items()
-            },
+            "rates": rates_json(self.rates),
+            "by_part": {part: rates_json(rates) for part, rates in self.by_part.items()},
             "change": None if self.change is None else self.change.to_json(),
         }
+
+
+def rates_json(rates: Mapping[str, Estimate]) -> dict[str, Any]:
+    """Estimates by name, as JSON."""
+    return {name: rate.to_json() for name, rate in rates.items()}
 
 
 def _percent(estimate: Estimate) -> str:
@@ -360,6 +367,7 @@ def estimate_by_labels(strata: Sequence[Stratum], labels: Labels) -> LabelEstima
         inside = [stratum for stratum in strata if stratum.part == part]
         title = f"steps {inside[0].first} to {inside[0].last}"
         by_part[title] = stratified_rates(inside, labels)
+
     fooled = [rates["fooled"] for rates in by_part.values() if "fooled" in rates]
     change = independent_difference(fooled[-1], fooled[0]).clip_to(-1.0, 1.0) if len(fooled) > 1 else None
     return LabelEstimate(
@@ -381,11 +389,12 @@ def stratified_rates(strata: Sequence[Stratum], labels: Labels) -> dict[str, Est
         share = _stratified_share(mine, labels)
         if share is not None:
             errors[verdict] = share
+
     rates = {}
     if True in errors:
         rates["wrong among accepted"] = errors[True].estimate()
         if sizes[False] == 0 or False in errors:
-            rates["fooled"] = errors[True].scaled(sizes[True] / (sizes[True] + sizes[False]))
+            rates["fooled"] = errors[True].as_share_of_whole(sizes[True] / (sizes[True] + sizes[False]))
     if False in errors:
         rates["right among rejected"] = errors[False].estimate()
     if True in errors and False in errors:
@@ -407,10 +416,10 @@ class _StratifiedShare:
         low, high = _wilson(self.value, self.smooth, self.variance, self.labels)
         return Estimate(value=self.value, low=low, high=high, n=self.labels)
 
-    def scaled(self, part: float) -> Estimate:
-        """As a share of more, of which this is out of a known ``part``."""
-        whole = self.estimate()
-        return Estimate(value=part * whole.value, low=part * whole.low, high=part * whole.high, n=whole.n)
+    def as_share_of_whole(self, part: float) -> Estimate:
+        """The estimate as a share of a whole, where the mean is over a known ``part`` of it."""
+        of_part = self.estimate()
+        return Estimate(value=part * of_part.value, low=part * of_part.low, high=part * of_part.high, n=of_part.n)
 
 
 def _wilson(value: float, smooth: float, variance: float, labels: int) -> tuple[float, float]:
@@ -435,7 +444,8 @@ def _stratified_share(strata: Sequence[Stratum], labels: Labels) -> _StratifiedS
     everything = sum(size for size, _, _ in counted)
     value = smooth = variance = 0.0
     for size, wrong, count in counted:
-        weight, near = size / everything, (wrong + 0.5) / (count + 1)
+        weight = size / everything
+        near = (wrong + 0.5) / (count + 1)
         value += weight * wrong / count
         smooth += weight * near
         variance += weight**2 * (1 - count / size) * near * (1 - near) / count
@@ -445,11 +455,13 @@ def _stratified_share(strata: Sequence[Stratum], labels: Labels) -> _StratifiedS
 def _ratio_rate(top: _StratifiedShare, top_size: int, other: _StratifiedShare, other_size: int) -> Estimate:
     """``top``'s errors as a share of the answers of their class: FP / (FP + TN), where TN are the rejected answers that
     are no errors."""
-    errors, rest = top_size * top.value, other_size * (1 - other.value)
+    errors = top_size * top.value
+    rest = other_size * (1 - other.value)
     if errors + rest <= 0.0:
         return Estimate(value=math.nan, low=-math.inf, high=math.inf, n=top.labels + other.labels)
     value = errors / (errors + rest)
-    soft_errors, soft_rest = top_size * top.smooth, other_size * (1 - other.smooth)
+    soft_errors = top_size * top.smooth
+    soft_rest = other_size * (1 - other.smooth)
     whole = soft_errors + soft_rest
     spread = (soft_rest * top_size) ** 2 * top.variance + (soft_errors * other_size) ** 2 * other.variance
     low, high = _wilson(value, soft_errors / whole, spread / whole**4, top.labels + other.labels)

@@ -144,15 +144,18 @@ def _answers_of(judged: Sequence[ForeignRollout]) -> _Answers:
         chosen = sorted(judged, key=lambda one: seed_of("habits", one.address, one.response))[:MOST_ANSWERS]
         chosen.sort(key=lambda one: (one.step, one.task, one.member))
     steps = sorted({one.step for one in chosen})
+
+    def places_between(first: int, last: int) -> list[int]:
+        return [place for place, one in enumerate(chosen) if first <= one.step <= last]
+
     quarters = cut_steps(steps, QUARTER)
+    first_quarter = quarters[0]
+    last_quarter = quarters[-1]
     return _Answers(
         all=chosen,
-        first=[place for place, one in enumerate(chosen) if one.step <= quarters[0][-1]],
-        last=[place for place, one in enumerate(chosen) if one.step >= quarters[-1][0]],
-        tenths=[
-            [place for place, one in enumerate(chosen) if part[0] <= one.step <= part[-1]]
-            for part in cut_steps(steps, TENTHS)
-        ],
+        first=places_between(steps[0], first_quarter[-1]),
+        last=places_between(last_quarter[0], steps[-1]),
+        tenths=[places_between(tenth[0], tenth[-1]) for tenth in cut_steps(steps, TENTHS)],
     )
 
 
@@ -197,20 +200,29 @@ def _beyond(sizes: Sequence[int], first: Sequence[int], what: str) -> list[_Habi
 
 def _phrases(answers: _Answers) -> list[_Habit]:
     """The phrases whose share of answers rose most, and enough."""
-    asked = {phrase for prompt in {one.prompt for one in answers.all} for phrase in _phrases_in(prompt)}
-    texts = [_phrases_in(one.response) - asked for one in answers.all]
-    before = Counter(phrase for place in answers.first for phrase in texts[place])
-    after = Counter(phrase for place in answers.last for phrase in texts[place])
-    rises = {
-        phrase: count / len(answers.last) - before[phrase] / len(answers.first)
-        for phrase, count in after.items()
-        if count / len(answers.last) >= LEAST_RISE
-    }
+    prompts = {one.prompt for one in answers.all}
+    in_prompts = set[str]().union(*(_phrases_in(prompt) for prompt in prompts))
+    phrases_by_place = [_phrases_in(one.response) - in_prompts for one in answers.all]
+
+    before = Counter[str]()
+    for place in answers.first:
+        before.update(phrases_by_place[place])
+    after = Counter[str]()
+    for place in answers.last:
+        after.update(phrases_by_place[place])
+
+    rises = {}
+    for phrase, count in after.items():
+        share_after = count / len(answers.last)
+        if share_after >= LEAST_RISE:
+            rises[phrase] = share_after - before[phrase] / len(answers.first)
     risen = [phrase for phrase, rise in rises.items() if rise >= LEAST_RISE]
-    return [
-        _Habit("phrase", phrase, frozenset(place for place, has in enumerate(texts) if phrase in has))
-        for phrase in _longest_of_equals(risen, rises)[:MOST_PHRASES]
-    ]
+
+    habits = []
+    for phrase in _longest_of_equals(risen, rises)[:MOST_PHRASES]:
+        places = frozenset(place for place, phrases in enumerate(phrases_by_place) if phrase in phrases)
+        habits.append(_Habit("phrase", phrase, places))
+    return habits
 
 
 def _longest_of_equals(risen: Sequence[str], rises: Mapping[str, float]) -> list[str]:
@@ -290,7 +302,7 @@ def _change_of(habit: _Habit, answers: _Answers) -> Estimate | None:
 
 
 def _is_certain(change: Estimate, problems: int, level: float) -> bool:
-    """Is the change above zero at this level? The interval of 95 % is stretched to the level's."""
+    """Whether the change is above zero at this level. The interval of 95 % is stretched to the level's."""
     half = (change.high - change.low) / 2
     stretched = half * NormalDist().inv_cdf(1 - level / 2) / student_t(max(1, problems - 1))
     return change.value - stretched > 0.0
@@ -318,13 +330,17 @@ def _liking_of(habit: _Habit, answers: _Answers) -> _Liking:
         lacking = [place for place in tenth if place not in habit.places]
         if having and lacking:
             pairs.append((having, lacking))
+
     weights = [len(having) * len(lacking) / (len(having) + len(lacking)) for having, lacking in pairs]
-    if sum(weights) < LEAST_BOTH:
-        pairs, weights = [([place for place in answers.last if place in habit.places], [*answers.first])], [1.0]
+    if sum(weights) < LEAST_BOTH:  # too few tenths have both: compare the last answers with it with the first answers
+        last_with_it = [place for place in answers.last if place in habit.places]
+        pairs = [(last_with_it, [*answers.first])]
+        weights = [1.0]
     total = sum(weights)
     accepted_with = accepted_without = variance = 0.0
     for weight, (having, lacking) in zip(weights, pairs, strict=True):
-        with_it, without = _accepted(answers, having), _accepted(answers, lacking)
+        with_it = _share_accepted(answers, having)
+        without = _share_accepted(answers, lacking)
         accepted_with += weight / total * with_it
         accepted_without += weight / total * without
         scatter = with_it * (1 - with_it) / len(having) + without * (1 - without) / len(lacking)
@@ -332,7 +348,7 @@ def _liking_of(habit: _Habit, answers: _Answers) -> _Liking:
     return _Liking(accepted_with, accepted_without, math.sqrt(variance))
 
 
-def _accepted(answers: _Answers, places: Sequence[int]) -> float:
+def _share_accepted(answers: _Answers, places: Sequence[int]) -> float:
     return sum(answers.all[place].verdict is True for place in places) / len(places)
 
 
@@ -349,7 +365,9 @@ def _excerpt(text: str, habit: _Habit) -> str:
 
 def _pattern_of(phrase: str) -> str:
     """A regular expression that finds a phrase as it was written, with whatever spaces and numbers."""
-    words = (r"\d+(?:[.,]\d+)*" if word == "#" else re.escape(word) for word in phrase.split())
+    words = []
+    for word in phrase.split():
+        words.append(r"\d+(?:[.,]\d+)*" if word == "#" else re.escape(word))
     return r"\s*".join(words)
 
 

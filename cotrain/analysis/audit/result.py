@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cotrain.analysis.audit.judge_error import FEW_PROBLEMS, StepWindow
-from cotrain.analysis.audit.labelling import LabelEstimate, LabelPlan
+from cotrain.analysis.audit.labelling import LabelEstimate, LabelPlan, rates_json
 from cotrain.analysis.audit.novelty import NewHabit
 from cotrain.core.statistics import Estimate
 from cotrain.core.verbosity import count_of, escape_terminal
@@ -38,12 +38,22 @@ class AuditResult:
 
     @property
     def is_fooled_more(self) -> bool | None:
-        """Is the policy moving to where the judge errs? None where nothing is known."""
+        """Whether the policy is moving to where the judge errs. None where nothing is known."""
         trend = self.trends.get("fooled")
         return None if trend is None else trend.low > 0.0
 
     def to_json(self) -> dict[str, Any]:
         run = self.run
+        by_step = []
+        for window in self.windows:
+            by_step.append(
+                {
+                    "first": window.first,
+                    "last": window.last,
+                    "answers": window.answers,
+                    "rates": rates_json(window.rates),
+                }
+            )
         return {
             "kind": run.kind,
             "files": [str(path) for path in run.paths],
@@ -55,16 +65,8 @@ class AuditResult:
             "not_read": dict(run.unread),
             "notes": [*run.notes, *self.notes],
             "truth": {"source": self.truth_source, "reasons": dict(self.reasons)},
-            "rates": {name: rate.to_json() for name, rate in self.rates.items()},
-            "by_step": [
-                {
-                    "first": window.first,
-                    "last": window.last,
-                    "answers": window.answers,
-                    "rates": {name: rate.to_json() for name, rate in window.rates.items()},
-                }
-                for window in self.windows
-            ],
+            "rates": rates_json(self.rates),
+            "by_step": by_step,
             "trends": {name: trend.to_json() for name, trend in self.trends.items()},
             "moving_to_where_the_judge_errs": self.is_fooled_more,
             "alarms": [alarm.to_json() for alarm in self.alarms],
@@ -158,13 +160,17 @@ def _window_lines(windows: Sequence[StepWindow]) -> list[str]:
     lines = [f"{'steps':>12s} {'answers':>8s} {'right':>7s} {'accepted':>9s}   {'false positives':22s} false negatives"]
     for window in windows:
         steps = f"{window.first}-{window.last}" if window.first != window.last else str(window.first)
-        right, accepted = (_short_percent(window.rates.get(name)) for name in ("right", "accepted"))
-        errors = [
-            percent_text(window.rates[name]) if name in window.rates else "–"
-            for name in ("false positive rate", "false negative rate")
-        ]
-        lines.append(f"{steps:>12s} {window.answers:8d} {right:>7s} {accepted:>9s}   {errors[0]:22s} {errors[1]}")
+        right = _short_percent(window.rates.get("right"))
+        accepted = _short_percent(window.rates.get("accepted"))
+        false_positives = _percent_or_dash(window.rates.get("false positive rate"))
+        false_negatives = _percent_or_dash(window.rates.get("false negative rate"))
+        counts = f"{steps:>12s} {window.answers:8d} {right:>7s} {accepted:>9s}"
+        lines.append(f"{counts}   {false_positives:22s} {false_negatives}")
     return lines
+
+
+def _percent_or_dash(rate: Estimate | None) -> str:
+    return "–" if rate is None else percent_text(rate)
 
 
 def _short_percent(estimate: Estimate | None) -> str:
@@ -182,6 +188,7 @@ def _trend_lines(result: AuditResult) -> list[str]:
         answer = "No, away from it"
     else:
         answer = "Not shown"
+
     lines = [
         f"{question} {answer}: answers that are accepted and wrong changed by {points_text(trend)}, from "
         "the first third of the steps to the last"

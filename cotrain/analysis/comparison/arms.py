@@ -58,11 +58,15 @@ def parse_arm(text: str) -> Arm:
     does a value, ``spiral:game=race.py:RACE``."""
     head, *rest = text.split(":")
     if head.endswith(".py") and rest:
-        head, rest = f"{head}:{rest[0]}", rest[1:]
+        head = f"{head}:{rest[0]}"
+        rest = rest[1:]
     if text.count("[") != text.count("]"):
         raise ConfigError(f"arm {text!r}: a bracket is not closed; write lists as in ratio=[2,1]")
     arguments: dict[str, Any] = {}
-    for pair in re.split(r",(?![^\[]*\])", ":".join(rest)) if rest else []:  # no comma within brackets
+    pairs = []
+    if rest:
+        pairs = re.split(r",(?![^\[]*\])", ":".join(rest))  # at commas outside of brackets
+    for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise ConfigError(f"arm {text!r}: {pair!r} is not parameter=value")

@@ -56,7 +56,8 @@ def _fixed_settings(recipe: Recipe, chosen: Collection[str]) -> list[str]:
     fields = {"solver": "answer_format", "verifier": "verdict_format"}
     found = []
     for name, field in fields.items():
-        role, path = recipe.roles.get(name), f"roles.{name}.{field}="
+        role = recipe.roles.get(name)
+        path = f"roles.{name}.{field}="
         if role is None or is_package_model(recipe, role) or any(one.startswith(path) for one in chosen):
             continue
         if role.parse is parse_solution if name == "solver" else role.words:
@@ -81,8 +82,10 @@ def load_answers(out: Path) -> dict[str, list[str]]:
     if not path.exists():
         return {}
     try:
-        saved = json.loads(read_regular(path))
-        return {str(label): [str(setting) for setting in settings] for label, settings in saved.items()}
+        answers = {}
+        for label, settings in json.loads(read_regular(path)).items():
+            answers[str(label)] = [str(setting) for setting in settings]
+        return answers
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise ConfigError(f"{path} is damaged ({error}); restore it, or choose another --out") from error
 

@@ -61,7 +61,9 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
     arms = distinct_arms(plan.arms)
     if not plan.changed_code:
         _check_code_unchanged(plan, arms)
-    recipes, task_flags, source = plan.make_recipes(arms), plan.problem_arguments, plan.task_argument()
+    recipes = plan.make_recipes(arms)
+    task_flags = plan.problem_arguments
+    source = plan.task_argument()
     how = AnswerFormat(**{field.name: getattr(plan, field.name) for field in fields(AnswerFormat)})
     begun_labels = {arm.label for arm in arms if (plan.out / arm.slug).exists()}
     answers = asking.answer_settings(recipes, how, out=plan.out, device=plan.device, say=say, begun=begun_labels)
@@ -93,9 +95,10 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
         )
 
     chosen = choose_rates(plan, arms, recipes, build_command, count, say) if plan.rates else {}
-    rates_by_label = {
-        a.label: rate_settings(recipes[a.label], chosen[a.label]["chosen"] if chosen else None) for a in arms
-    }
+    rates_by_label = {}
+    for arm in arms:
+        rate = chosen[arm.label]["chosen"] if chosen else None
+        rates_by_label[arm.label] = rate_settings(recipes[arm.label], rate)
     places = {RunKey(arm.label, seed): plan.out / arm.slug / f"seed-{seed}" for seed in plan.each_seed for arm in arms}
     by_label = {arm.label: arm for arm in arms}
 
@@ -122,8 +125,11 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
         leading = recipe.objectives[recipe.leading_objective].policy
         seeds = [collect_run(places[RunKey(arm.label, s)], s, leading) for s in plan.each_seed]
         result["recipes"][arm.label] = {"settings": shown_settings(recipe), "seeds": seeds}
+
     result |= comparison_table(result)
-    folders = {arm.label: [places[RunKey(arm.label, s)] for s in plan.each_seed] for arm in arms}
+    folders = {}
+    for arm in arms:
+        folders[arm.label] = [places[RunKey(arm.label, seed)] for seed in plan.each_seed]
     write_results(result, plan.out, {"training.svg": training_svg(folders)})
     return result
 
@@ -133,15 +139,15 @@ def write_results(result: dict[str, Any], out: Path, further: Mapping[str, str])
     machine. What each test problem says at the end stands in ``problems.json.gz`` (arm → seed → figure → problem →
     value): from it every figure of the end can be computed again, without the runs."""
     runs = runs_of(result)
-    problems = {
-        label: {str(run["seed"]): run.pop("problems", {}) for run in arm["seeds"]}
-        for label, arm in result["recipes"].items()
-    }
+    problems: dict[str, dict[str, Any]] = {}
+    for label, arm in result["recipes"].items():
+        problems[label] = {str(run["seed"]): run.pop("problems", {}) for run in arm["seeds"]}
     packed = gzip.compress(json.dumps(problems, separators=(",", ":")).encode(), mtime=0)
     replace_file(out / "problems.json.gz", packed)
-    result["levels"] = [
-        level for axis in AXES for level in levels_json(find_levels(runs, axis, result["budgets"].get(axis, math.nan)))
-    ]
+    result["levels"] = []
+    for axis in AXES:
+        budget = result["budgets"].get(axis, math.nan)
+        result["levels"] += levels_json(find_levels(runs, axis, budget))
     replace_file(out / "compare.json", json.dumps(result, indent=1, ensure_ascii=False).encode())
     svg_by_name = {"curves.svg": curves_svg(runs), "differences.svg": differences_svg(runs), **further}
     pictures = {name: svg for name, svg in svg_by_name.items() if svg}
@@ -166,7 +172,8 @@ def claim_directory(plan: ComparisonPlan, arms: Sequence[Arm]) -> None:
     names = [name for name in ComparisonPlan.__dataclass_fields__ if name not in free]
     settings: dict[str, Any] = json.loads(json.dumps({name: getattr(plan, name) for name in names}))
     settings |= {"arms": [arm.label for arm in arms]}
-    out, path = plan.out, plan.out / "settings.json"
+    out = plan.out
+    path = plan.out / "settings.json"
     entries = [one for one in out.iterdir() if not one.name.startswith(".")] if out.is_dir() else []
     if out.is_file() or (entries and not path.exists()):
         raise ConfigError(f"{out} holds something else than a comparison; choose another --out")
@@ -192,8 +199,12 @@ def claim_directory(plan: ComparisonPlan, arms: Sequence[Arm]) -> None:
 
 
 def _settings_by_name(settings: dict[str, Any]) -> dict[str, Any]:
-    """With the overrides by name: their order is free, of two for one name the last counts."""
-    changed = settings.get("overrides")
-    if not isinstance(changed, list):
+    """The settings with their overrides by name: their order is free, and of two for one name the last counts."""
+    overrides = settings.get("overrides")
+    if not isinstance(overrides, list):
         return settings
-    return {**settings, "overrides": {(parts := str(each).partition("="))[0]: parts[2] for each in changed}}
+    by_name = {}
+    for override in overrides:
+        name, _, value = str(override).partition("=")
+        by_name[name] = value
+    return {**settings, "overrides": by_name}

@@ -47,23 +47,19 @@ def _forecast_words(plan: ComparisonPlan, recipe: Recipe) -> str:
         phase.name: (phase.tasks or recipe.tasks_per_step) * (phase.group_size or recipe.group_size)
         for phase in recipe.schedule.phases
     }
-    counts, evaluation, length = phase_counts(plan, recipe), recipe.evaluation, run_length(plan, recipe)
+    counts = phase_counts(plan, recipe)
+    evaluation = recipe.evaluation
+    length = run_length(plan, recipe)
     each = ", ".join(f"{count} {name} × {episodes_by_phase[name]} episodes" for name, count in counts.items())
-    ends = (
-        ""
-        if plan.budget is None or plan.equal in ("batches", "updates")
-        else f", or until {plan.budget:g} {plan.equal} are spent"
-    )
-    most_updates = {
-        policy: recipe.planned_updates(policy, length)
-        for policy in sorted({objective.policy for objective in recipe.objectives.values()})
-    }
-    learn = ", ".join(f"{policy} {count}" for policy, count in most_updates.items())
-    points = (
-        ""
-        if not plan.evaluate_every
-        else f", {count_of(plan.batches // plan.evaluate_every + 1, 'point')} of its curve"
-    )
+    ends = ""
+    if plan.budget is not None and plan.equal not in ("batches", "updates"):
+        ends = f", or until {plan.budget:g} {plan.equal} are spent"
+
+    learners = sorted({objective.policy for objective in recipe.objectives.values()})
+    learn = ", ".join(f"{policy} {recipe.planned_updates(policy, length)}" for policy in learners)
+    points = ""
+    if plan.evaluate_every:
+        points = f", {count_of(plan.batches // plan.evaluate_every + 1, 'point')} of its curve"
     return (
         f"{length} batches ({each}){ends}; updates at most: {learn}; {evaluation.tasks} test problems × "
         f"{evaluation.group_size} before and after{points}"

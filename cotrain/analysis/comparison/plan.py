@@ -111,7 +111,8 @@ class ComparisonPlan:
 
     def make_recipes(self, arms: Sequence[Arm]) -> dict[str, Recipe]:
         """What each of these arms will run. Raises UserError for what no run could begin with."""
-        source, begun = self.task_argument(), {arm.label: (self.out / arm.slug).exists() for arm in arms}
+        source = self.task_argument()
+        begun = {arm.label: (self.out / arm.slug).exists() for arm in arms}
         recipes = {arm.label: recipe_of_arm(arm, source, self.run_overrides, begun=begun[arm.label]) for arm in arms}
         _check_alike(recipes)
         return recipes

@@ -76,13 +76,21 @@ def choose_rates(
     chosen_by_arm = {}
     for arm in arms:
         best = recipes[arm.label].evaluation.best
-        ends = {rate: [_end_figures(places[RunKey(arm.label, seed, rate)], best) for seed in seeds] for rate in grid}
-        measure = plan.measure or _default_measure({key for runs in ends.values() for run in runs for key in run})
-        scores = [[rate, _mean([run.get(measure, math.nan) for run in ends[rate]])] for rate in grid]
+        ends: dict[float, list[dict[str, float]]] = {}  # rate → the figures of each seed at its end
+        for rate in grid:
+            ends[rate] = [_end_figures(places[RunKey(arm.label, seed, rate)], best) for seed in seeds]
+        known: set[str] = set()
+        for runs in ends.values():
+            known.update(*runs)
+
+        measure = plan.measure or _default_measure(known)
+        scores = []
+        for rate in grid:
+            score = _mean([run.get(measure, math.nan) for run in ends[rate]])
+            scores.append([rate, score])
         if any(math.isnan(score) for _, score in scores):
-            known = sorted({key for runs in ends.values() for run in runs for key in run})
-            raise UnknownName(f"figure of arm {arm.label!r} on validation problems", measure, known)
-        chosen = max(scores, key=lambda pair: (pair[1], -pair[0]))[0]
+            raise UnknownName(f"figure of arm {arm.label!r} on validation problems", measure, sorted(known))
+        chosen, _ = max(scores, key=lambda pair: (pair[1], -pair[0]))  # of equals the lower rate
         edge = len(grid) > 1 and chosen in (grid[0], grid[-1])
         chosen_by_arm[arm.label] = {"measure": measure, "scores": scores, "chosen": chosen, "edge": edge}
         say(f"{arm.label}: learning rate {chosen:g}" + (", at the edge of the grid" if edge else ""))

@@ -64,7 +64,8 @@ def collect_run(folder: Path, seed: int, policy: str) -> dict[str, Any]:
     RunDirectoryError where a file is not as the run wrote it."""
     directory = RunDirectory(folder)
     manifest.verify_files(directory)
-    costs, curve = costs_of(folder), []
+    costs = costs_of(folder)
+    curve = []
     parts = dict.fromkeys(PARTS, 0)
     for row in read_jsonl(folder / "metrics.jsonl"):
         if row.get("kind") == "evaluation":
@@ -72,7 +73,11 @@ def collect_run(folder: Path, seed: int, policy: str) -> dict[str, Any]:
             curve.append({"spent": costs[int(row["step"]) + 1], "figures": figures})
         for part in PARTS:
             parts[part] += sum(value for key, value in row.items() if key.endswith(f"/flops/{part}"))
+
     summary: Any = directory.read("summary.json")
+    alarms = []
+    for alarm in summary.get("alarms", ()):
+        alarms.append({"band": alarm["band"], "key": alarm["key"], "step": alarm["step"]})
     return {
         "seed": seed,
         "curve": curve,
@@ -81,6 +86,6 @@ def collect_run(folder: Path, seed: int, policy: str) -> dict[str, Any]:
         "updates": summary.get("updates", {}).get(policy, 0),
         "before": {key: value["value"] for key, value in summary["before"].items()},
         "after": {key: value["value"] for key, value in summary["after"].items()},
-        "alarms": [{key: alarm[key] for key in ("band", "key", "step")} for alarm in summary.get("alarms", ())],
+        "alarms": alarms,
         "problems": directory.read("after_problems.json") or {},
     }

@@ -123,12 +123,14 @@ def _end_row(result: Mapping[str, Any], measure: str, arm: str) -> Mapping[str, 
 
 
 def _part_summary(result: Mapping[str, Any], plan: ComparisonPlan, study: Study) -> dict[str, Any]:
-    """What the study's page says of one part."""
+    """The summary of one part on the study's page."""
     arms = {arm.label: _end_row(result, study.measure, arm.label) for arm in plan.arms}
-    costs = {
-        label: {axis: _mean([run["spent"][axis] for run in found["seeds"]]) for axis in found["seeds"][0]["spent"]}
-        for label, found in result["recipes"].items()
-    }
+    costs: dict[str, dict[str, float]] = {}
+    for label, runs in result["recipes"].items():
+        spent = [run["spent"] for run in runs["seeds"]]
+        costs[label] = {}
+        for axis in spent[0]:
+            costs[label][axis] = _mean([amounts[axis] for amounts in spent])
     rates = {label: found["chosen"] for label, found in (result["rates"] or {"arms": {}})["arms"].items()}
     page = str((plan.out / "report.html").relative_to(study.out))
     _, fired = alarm_cells(result)

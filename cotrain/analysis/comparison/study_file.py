@@ -102,7 +102,8 @@ class Study:
 def read_study(path: Path, *, workers: int | None = None, device: str = "cpu", changed_code: bool = False) -> Study:
     """Read and check a study file. Raises ConfigError and UnknownName, one line each."""
     try:
-        table, content = read_toml(path), content_of_file(path, MOST_BY_HAND)
+        table = read_toml(path)
+        content = content_of_file(path, MOST_BY_HAND)
     except DataError as error:
         raise ConfigError(f"{error}; expected TOML: the file of a study") from error
     for key in table:
@@ -150,12 +151,18 @@ def _read_arm(path: Path, name: str, spec: Any, model: Any) -> Arm:
         raise ConfigError(
             f'{path}: arm {name!r}: overrides is {overrides!r:.80}; expected a list of "dotted.path=value"'
         )
-    arguments = {
-        key: tuple(value) if isinstance(value, list) else value
-        for key, value in spec.items()
-        if key not in ("recipe", "overrides")
-    }
-    return make_arm(name, spec["recipe"], ({"model": model} if model is not None else {}) | arguments, overrides)
+    arguments = {}
+    if model is not None:
+        arguments["model"] = model
+    for key, value in spec.items():
+        if key not in ("recipe", "overrides"):
+            arguments[key] = _as_tuple(value)
+    return make_arm(name, spec["recipe"], arguments, overrides)
+
+
+def _as_tuple(value: Any) -> Any:
+    """A list of TOML as the tuple that settings have; any other value as it is."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _read_plan(path: Path, common: Mapping[str, Any], part: Any, fixed: Mapping[str, Any], out: Path) -> ComparisonPlan:
@@ -167,9 +174,7 @@ def _read_plan(path: Path, common: Mapping[str, Any], part: Any, fixed: Mapping[
     merged = {**common, **part}
     merged["overrides"] = [*common.get("overrides", ()), *part.get("overrides", ())]
     hints = hints_of(ComparisonPlan)
-    values = {
-        key: _require_type(path, key, tuple(v) if isinstance(v, list) else v, hints[key]) for key, v in merged.items()
-    }
+    values = {key: _require_type(path, key, _as_tuple(value), hints[key]) for key, value in merged.items()}
     return ComparisonPlan(**values, **fixed, out=out)
 
 
@@ -219,6 +224,7 @@ def git_status(path: Path) -> dict[str, Any]:
             "commit": None,
             "words": "no git repository here, so nobody can say that it was committed",
         }
+
     blob = _run_git(path, "hash-object", path.name)
     now = (_run_git(path, "ls-tree", "-r", "--full-tree", "HEAD") or "").splitlines()
     in_head = any(line.split()[2] == blob for line in now)
@@ -258,7 +264,8 @@ def shipped_studies() -> dict[str, Path]:
 def study_path(text: str) -> Path:
     """The file that ``text`` means: a file, or the name of a study that comes with the package. Raises UnknownName for
     a name that is none, ConfigError for a path without a file."""
-    path, studies = Path(text), shipped_studies()
+    path = Path(text)
+    studies = shipped_studies()
     if path.is_file():
         return path
     if text in studies:

@@ -84,7 +84,8 @@ def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> N
     from us, once, and have time to save where they are. What each says goes to ``RUN.log`` beside its directory.
 
     Raises UserError for a command that fails, Stopped on a signal; then every run has been stopped."""
-    waiting, began = list(jobs), time.monotonic()
+    waiting = list(jobs)
+    began = time.monotonic()
     last_told = began
     first_shares = {folder: share_done(folder) for folder, _ in jobs}  # of runs that go on
     running: dict[subprocess.Popen[bytes], tuple[Path, BinaryIO]] = {}
@@ -107,6 +108,7 @@ def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> N
                 )
                 running[process] = (folder, output)
                 report_job(folder, "goes on" if command[3] == "resume" else "begins")
+
             time.sleep(POLL_SECONDS)
             if time.monotonic() - last_told > PROGRESS_SECONDS:
                 last_told = time.monotonic()
@@ -115,6 +117,7 @@ def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> N
                         [share_done(folder) for folder, _ in jobs], list(first_shares.values()), last_told - began
                     )
                 )
+
             for process in [p for p in running if p.poll() is not None]:
                 folder, log = running.pop(process)
                 log.close()
@@ -130,7 +133,8 @@ def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> N
 def progress_line(done: Sequence[float], at_first: Sequence[float], seconds: float) -> str:
     """One line of how far all runs are, from the share of each that is done, now and when they were begun ``seconds``
     ago."""
-    finished, progress = sum(one >= 1.0 for one in done), sum(done) - sum(at_first)
+    finished = sum(one >= 1.0 for one in done)
+    progress = sum(done) - sum(at_first)
     left = f", {clock_text(seconds / progress * (len(done) - sum(done)))} left" if progress > 0.0 else ""
     return f"[{seconds:6.0f} s] {finished} of {len(done)} runs are done, {sum(done) / len(done):.0%} of all steps{left}"
 

@@ -22,7 +22,8 @@ from cotrain.data.word_problems.problem import Problem, compute
 from cotrain.data.word_problems.source import WordProblems
 
 OPERATION_WEIGHTS = (6, 12, 17, 18, 17, 14, 9, 7)  # of 1..8 operations in pretraining text
-SOLVED, CHECKED = 0.45, 0.45  # shares of pretraining documents; the rest is bare arithmetic
+SOLVED = 0.45  # share of pretraining documents that are solved problems
+CHECKED = 0.45  # share that are reviewed solutions; the rest is bare arithmetic
 FACTS = (20, 32)  # statements in a document of bare arithmetic
 ERRORS = Habits(systematic=0.35, premise=0.3, relation=0.3, structure=0.05)  # of solutions made to be reviewed
 
@@ -68,12 +69,14 @@ def arithmetic_text(rng: random.Random, modulus: int | None = None) -> str:
         top = 99 if modulus is None else modulus - 1
         left = int(rng.random() * (top + 1))
         if draw < 0.25:  # as steps with a factor have them
-            operator, right = "*", 2 + int(rng.random() * 3)
+            operator = "*"
+            right = 2 + int(rng.random() * 3)
         else:
             operator = "+" if draw < 0.6 else "-"
             right = int(rng.random() * ((top if rng.random() < 0.5 else min(top, 12)) + 1))
             if operator == "-" and modulus is None and left < right and rng.random() < 0.9:
                 left, right = right, left  # negative results are rare
+
         result = right_result = compute(operator, left, right, modulus)
         if rng.random() < 0.5:
             if modulus is not None:
@@ -82,6 +85,7 @@ def arithmetic_text(rng: random.Random, modulus: int | None = None) -> str:
                 result -= 10
             else:
                 result = slipped_number(result, rng)
+
         word = "true" if result == right_result else "false"
         statements.append(f"{left}{operator}{right}={result} {word}")
     return " ".join(statements)
@@ -105,11 +109,11 @@ def _write_review(
     problem: Problem, readings: tuple[StepReading, ...], verdicts: tuple[bool, ...], final: bool, words: tuple[str, str]
 ) -> str:
     yes, no = words
-    blocks = [
-        f"<step>{derivation(problem, reading)}|{reading.claim} {yes if verdict else no}</step>"
-        for reading, verdict in zip(readings, verdicts, strict=True)
-    ]
-    return "".join(blocks) + f"<final>{yes if final else no}</final>"
+    text = ""
+    for reading, verdict in zip(readings, verdicts, strict=True):
+        word = yes if verdict else no
+        text += f"<step>{derivation(problem, reading)}|{reading.claim} {word}</step>"
+    return text + f"<final>{yes if final else no}</final>"
 
 
 def _as_conversation(user: str, assistant: str) -> list[dict[str, str]]:

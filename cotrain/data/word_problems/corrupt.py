@@ -147,7 +147,13 @@ def slipped_number(value: int, rng: random.Random) -> int:
         swapped = int(digits[:at] + digits[at + 1] + digits[at] + digits[at + 2 :])
         if len(str(swapped)) == len(digits) and swapped != abs(value):
             return swapped if value >= 0 else -swapped
-    size = 1 if draw < 0.55 else 2 if draw < 0.75 else 10
+    if draw < 0.55:
+        size = 1
+    elif draw < 0.75:
+        size = 2
+    else:
+        size = 10
+
     down = rng.random() < 0.5 and not 0 <= value < size  # a slip does not change the sign
     return value - size if down else value + size
 
@@ -174,8 +180,10 @@ def _write_attempt(problem: Problem, choose: Choice, rng: random.Random) -> Atte
             steps.append(steps[-1])  # nothing superfluous to work out: say the last step again
         elif kind is not None:
             line = _wrong_line(problem, kind, line, known, rng)
+
         known[noun] = answer = line.result(problem)
         steps.append(line.text(answer))
+
     if not spoilt:
         return clean_attempt(problem)
     return Attempt(steps=tuple(steps), answer=str(answer), judgement=grade_steps(problem, tuple(steps)))
@@ -253,5 +261,6 @@ def _change_line(kind: str, line: _StepLine, known: Mapping[str, int], rng: rand
         if isinstance(fact.right, int) or rng.random() < 0.5:
             return replace(line, fact=replace(fact, left=other), left=known[other])
         return replace(line, fact=replace(fact, right=other), right=known[other])
+
     exact = compute(fact.operator, line.left, line.right, None)
     return replace(line, offset=slipped_number(exact, rng) - exact)

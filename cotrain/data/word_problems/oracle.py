@@ -67,22 +67,30 @@ def _split_operation(text: str) -> tuple[str, str, str] | None:
     return None
 
 
+def _parse_operand(text: str) -> str | int | None:
+    """A noun, or a number without a sign."""
+    noun = _parse_noun(text)
+    if noun:
+        return noun
+    return None if text.startswith("-") else parse_integer(text)
+
+
 def parse_step(text: str) -> Step | None:
     """Read `` target= operand OP operand=number OP number=result target`` strictly; None if it is anything else."""
     parts = text.split("=")
     if len(parts) != 4:
         return None
     number, space, again = parts[3].partition(" ")
-    target, result = _parse_noun(parts[0]), parse_integer(number)
-    relation, numbers = _split_operation(parts[1]), _split_operation(parts[2])
+    target = _parse_noun(parts[0])
+    result = parse_integer(number)
+    relation = _split_operation(parts[1])
+    numbers = _split_operation(parts[2])
     if target is None or space + again != parts[0] or result is None or relation is None or numbers is None:
         return None
-    operands = [
-        _parse_noun(side) or (parse_integer(side) if side[:1] != "-" else None) for side in (relation[0], relation[2])
-    ]
-    values = [parse_integer(side) for side in (numbers[0], numbers[2])]
-    left, right = operands
-    left_value, right_value = values
+    left = _parse_operand(relation[0])
+    right = _parse_operand(relation[2])
+    left_value = parse_integer(numbers[0])
+    right_value = parse_integer(numbers[2])
     if left is None or right is None or left_value is None or right_value is None:
         return None
     return Step(
@@ -98,7 +106,7 @@ def parse_step(text: str) -> Step | None:
 
 
 def states_fact(fact: Fact, step: Step) -> bool:
-    """Does the step write the relation that the fact states?"""
+    """Whether the step writes the relation that the fact states."""
     if step.operator != fact.operator:
         return False
     if (step.left, step.right) == (fact.left, fact.right):

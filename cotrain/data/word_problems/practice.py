@@ -46,7 +46,8 @@ def check_practice(
     rng = rng_of("words", stage, "check", seed, index)
     problem = _practice_problem(source, rng, index, rise)
     attempt = checked_solution(problem, rng, errors)
-    readings, right = read_steps(problem, attempt.steps), attempt.judgement.ok
+    readings = read_steps(problem, attempt.steps)
+    right = attempt.judgement.ok
     final = final_verdict(problem, readings, right, attempt.answer)
     review = _write_review(problem, readings, right, final, ("CORRECT", "INCORRECT"))
     return _as_conversation(fill_template(REVIEW, problem=problem.text, solution=attempt.text), review)

@@ -22,7 +22,9 @@ from cotrain.data.word_problems import wording
 from cotrain.data.word_problems.fact import OPERATOR, Fact
 from cotrain.formats.solutions import write_solution
 
-GIVEN_MAX, CONSTANT_MAX, FACTOR_MAX = 20, 12, 4  # givens are 2..20, constants 2..12, factors 2..4
+GIVEN_MAX = 20  # givens are 2..20
+CONSTANT_MAX = 12  # constants are 2..12
+FACTOR_MAX = 4  # factors are 2..4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +65,12 @@ def step_text(fact: Fact, values: Mapping[str, int], result: int) -> str:
 
 def compute(operator: str, left: int, right: int, modulus: int | None) -> int:
     """``left operator right``, reduced to 0..modulus-1 if there is a modulus."""
-    value = left + right if operator == "+" else left - right if operator == "-" else left * right
+    if operator == "+":
+        value = left + right
+    elif operator == "-":
+        value = left - right
+    else:
+        value = left * right
     return value if modulus is None else value % modulus
 
 
@@ -91,6 +98,7 @@ def assemble_problem(facts: tuple[Fact, ...], question: str, *, family: str, mod
         order.append(fact.target)
         operand = fact.right if isinstance(fact.right, int) else values[fact.right]
         values[fact.target] = compute(OPERATOR[fact.kind], values[fact.left], operand, modulus)
+
     needed = {question}
     for noun in reversed(order):
         if noun in needed:
@@ -118,7 +126,8 @@ class _Draft:
 
     def __init__(self, rng: random.Random, modulus: int | None, max_value: int) -> None:
         self.random = rng.random
-        self.modulus, self.max_value = modulus, max_value
+        self.modulus = modulus
+        self.max_value = max_value
         self.nouns = rng.sample(wording.NOUNS, len(wording.NOUNS))
         self.facts: list[Fact] = []
         self.values: dict[str, int] = {}
@@ -187,27 +196,43 @@ class _Draft:
             return self.add_derived("sum", one, two)
         if a == b:
             raise _Stuck
-        return self.add_derived("difference", *((one, two) if a > b else (two, one)))
+        if a < b:
+            one, two = two, one
+        return self.add_derived("difference", one, two)
 
     def add_step(self, left_over: int) -> None:
         """Add one operation, with ``left_over`` still to come after it."""
         count = len(self.open)
         least = max(0, count - left_over)  # how many open quantities this step must use
         draw = self.random()
-        use = 2 if draw < 0.45 and count >= 2 else 1 if draw < 0.85 else 0
+        if draw < 0.45 and count >= 2:
+            use = 2
+        elif draw < 0.85:
+            use = 1
+        else:
+            use = 0
+
         use = min(max(use, least), count)
         if use == 2:
             one = self.pick_noun(self.open)
             self.add_combination(one, self.pick_noun([noun for noun in self.open if noun != one]))
             return
-        left = (
-            self.known_quantity() if use == 0 else self.open[-1] if self.random() < 0.5 else self.pick_noun(self.open)
-        )
+        if use == 0:
+            left = self.known_quantity()
+        elif self.random() < 0.5:
+            left = self.open[-1]
+        else:
+            left = self.pick_noun(self.open)
+
         if self.random() < 0.35:
-            self.add_combination(
-                *((left, self.known_quantity(left)) if self.random() < 0.7 else (self.known_quantity(left), left))
-            )
+            in_order = self.random() < 0.7
+            known = self.known_quantity(left)
+            if in_order:
+                self.add_combination(left, known)
+            else:
+                self.add_combination(known, left)
             return
+
         first = int(self.random() * 3)
         for turn in range(3):
             kind = ("plus", "minus", "times")[(first + turn) % 3]
@@ -271,6 +296,7 @@ def draw_problem(
                     steps_done += 1
         except _Stuck:
             continue
+
         question = draft.open[-1]
         for _ in range(draft.draw_between(*distractors)):
             draft.add_distractor()

@@ -33,7 +33,8 @@ _SENTENCE = re.compile(r"[^.?]+[.?]")
 
 @cache
 def _sentence_patterns(style: Family) -> tuple[tuple[str, re.Pattern[str]], ...]:
-    noun, found = "|".join(NOUNS), []
+    noun = "|".join(NOUNS)
+    found = []
     for kind in KINDS:
         pattern = re.escape(getattr(style, kind)).replace(r"\{", "{").replace(r"\}", "}")
         for name, what in (("t", noun), ("x", noun), ("y", noun), ("c", "[1-9][0-9]{0,3}")):
@@ -60,18 +61,25 @@ def facts_in(text: str) -> tuple[Fact, ...]:
     """The facts among the sentences of a text, each in any wording; other sentences are passed over."""
     found = []
     for sentence in _split_sentences(text):
-        said = next((read for style in EVERY.values() if (read := _match_sentence(style, sentence)) is not None), None)
-        if said is not None and said[0] != "question":
-            found.append(_fact_from_parts(*said))
+        for style in EVERY.values():
+            parts = _match_sentence(style, sentence)
+            if parts is not None:
+                if parts[0] != "question":
+                    found.append(_fact_from_parts(*parts))
+                break
     return tuple(found)
 
 
 def problem_signature(problem: Problem) -> str:
-    """What makes two problems one: their facts, with nouns by the order in which they appear, in any wording."""
+    """The facts of a problem, with nouns by the order in which they appear: the same for a problem in any wording."""
     names: dict[str, int] = {}
 
     def noun_number(part: str | int) -> str:
-        return str(part) if isinstance(part, int) else f"n{names.setdefault(part, len(names))}" if part else ""
+        if isinstance(part, int):
+            return str(part)
+        if not part:
+            return ""
+        return f"n{names.setdefault(part, len(names))}"
 
     facts = [f"{noun_number(f.target)}={f.kind}({noun_number(f.left)},{noun_number(f.right)})" for f in problem.facts]
     return ";".join([*facts, noun_number(problem.question)])
@@ -127,6 +135,7 @@ def _work_out(
         problem = assemble_problem(facts, question_parts["t"], family=style.name)
     except ConfigError:
         return ParseFailure(reason="undefined")
+
     if not all(1 <= value <= max_value for value in problem.values.values()):
         return ParseFailure(reason="out of range")
     return problem

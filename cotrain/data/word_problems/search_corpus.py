@@ -15,7 +15,7 @@ import random
 import re
 
 from cotrain.data.word_problems.problem import CONSTANT_MAX, FACTOR_MAX, GIVEN_MAX, OPERATOR, Fact
-from cotrain.data.word_problems.wording import FAMILIES, NOUNS, fact_sentence
+from cotrain.data.word_problems.wording import FAMILIES, NOUNS, Family, fact_sentence
 
 _SENTENCE = re.compile(r"(?<=[.?!])\s+")
 
@@ -54,8 +54,12 @@ def scatter_facts(text: str, rng: random.Random, *, noise: float = 1.0, about: b
     rng.shuffle(subject)
     scattered = []
     while subject:
-        share = [subject.pop() for _ in range(min(len(subject), 1 + int(rng.random() * 2)))]
-        share += [irrelevant.pop() for _ in range(min(len(irrelevant), len(share) if subject else len(irrelevant)))]
+        n_subject = min(len(subject), 1 + int(rng.random() * 2))
+        share = [subject.pop() for _ in range(n_subject)]
+        n_irrelevant = len(irrelevant)  # the last document has all that are left
+        if subject:
+            n_irrelevant = min(n_irrelevant, n_subject)
+        share += [irrelevant.pop() for _ in range(n_irrelevant)]
         rng.shuffle(share)
         scattered.append(" ".join(share))
     return tuple(scattered)
@@ -66,7 +70,11 @@ def distractor_sentences(text: str, count: int, rng: random.Random) -> list[str]
     _, question = facts_and_question(text)
     taken = long_words(text)
     nouns = [noun for noun in NOUNS if noun not in taken]
-    styles = [style for style in FAMILIES.values() if question not in {style.question.format(t=n) for n in NOUNS}]
+
+    def has_asked(style: Family) -> bool:
+        return question in {style.question.format(t=noun) for noun in NOUNS}
+
+    styles = [style for style in FAMILIES.values() if not has_asked(style)]
     found = []
     for _ in range(count):
         target, left, other = rng.sample(nouns, 3)

@@ -118,11 +118,11 @@ class WordProblems:
 
     def describe(self) -> dict[str, Any]:
         """``WordProblems(**source.describe()["settings"])`` is this source."""
-        settings = {
-            key: list(value) if isinstance(value, tuple) else value
-            for key, value in asdict(self).items()
-            if key != "name"
-        }
+        settings = asdict(self)
+        del settings["name"]
+        for key, value in settings.items():
+            if isinstance(value, tuple):
+                settings[key] = list(value)
         return {"kind": self.name, "settings": settings}
 
     def training_problem(self, rng: random.Random, operations: int) -> Problem:

@@ -15,7 +15,8 @@ import signal
 import sys
 import time
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 PATIENCE_S = 10.0  # for processes that start others faster than they are killed
 UNKNOWN_COMMAND = 127  # exit code where the command cannot be started
 

@@ -74,7 +74,10 @@ class ProgramRun:
         folder: str | None = None,
     ) -> None:
         """``on_end``: called in the program's thread; ``folder``: the working directory of a command."""
-        self._key, self._on_end, self._stopped, self._folder = key, on_end, False, folder
+        self._key = key
+        self._on_end = on_end
+        self._stopped = False
+        self._folder = folder
         self._result: Any = None
         self._process: subprocess.Popen[bytes] | None = None
         self._cancel: Callable[[], object] | None = None
@@ -87,7 +90,7 @@ class ProgramRun:
         return None if self._process is None else self._process.pid
 
     def answer(self) -> Any:
-        """What it ended with. Raises AgentFailed."""
+        """Its result. Raises AgentFailed."""
         if isinstance(self._result, AgentFailed):
             raise self._result
         if isinstance(self._result, BaseException):
@@ -119,13 +122,14 @@ class ProgramRun:
             self._on_end()
 
     async def _run_coroutine(self, program: Agent, given: tuple[str, str, str]) -> Any:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
         assert task is not None
         self._cancel = partial(loop.call_soon_threadsafe, task.cancel)
         return None if self._stopped else await program(*given)
 
     def _run_command(self, words: Sequence[str], problem: str, base_url: str, key: str) -> str:
-        """What it prints."""
+        """Run the command. Returns the text that it prints."""
         environment = os.environ | {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": key}
         with tempfile.TemporaryFile() as question:  # which an agent may read as slowly as it likes, or not at all
             question.write(problem.encode("utf-8", "replace"))
@@ -139,6 +143,7 @@ class ProgramRun:
                 cwd=self._folder,
                 start_new_session=True,
             )
+
         complaints = threading.Thread(
             target=_show_complaints, args=(process,), name="cotrain-agent-errors", daemon=True
         )
@@ -157,7 +162,7 @@ class ProgramRun:
 
 
 def _read_at_most(process: subprocess.Popen[bytes], most: int) -> bytes | None:
-    """What a process prints until it ends; None where that is more than ``most`` bytes."""
+    """The output of a process until it ends; None where that is more than ``most`` bytes."""
     assert process.stdout is not None
     printed = bytearray()
     while part := process.stdout.read1(1 << 16):  # type: ignore[attr-defined]
@@ -168,13 +173,14 @@ def _read_at_most(process: subprocess.Popen[bytes], most: int) -> bytes | None:
 
 
 class _Shown:
-    """How many bytes of standard errors were shown in this process."""
+    """The bytes of standard errors that were shown in this process."""
 
     def __init__(self) -> None:
-        self._total, self._lock = 0, threading.Lock()
+        self._total = 0
+        self._lock = threading.Lock()
 
     def take(self, wanted: int) -> int:
-        """How many of so many bytes may still be shown; they count as shown."""
+        """The number, of so many bytes, that may still be shown; they count as shown."""
         with self._lock:
             granted = min(wanted, MOST_SHOWN - self._total)
             self._total += granted
@@ -187,7 +193,8 @@ _SHOWN = _Shown()
 def _show_complaints(process: subprocess.Popen[bytes]) -> None:
     """Show the beginning of what a process writes to its standard error, and read the rest, so that it never waits."""
     assert process.stderr is not None
-    left, begun = MOST_COMPLAINED, b""
+    left = MOST_COMPLAINED
+    begun = b""
     with suppress(OSError, ValueError):
         while part := process.stderr.read1(1 << 16):  # type: ignore[attr-defined]
             if not left:
@@ -200,7 +207,9 @@ def _show_complaints(process: subprocess.Popen[bytes]) -> None:
             if len(shown) < len(part):
                 _show_line(begun)
                 _show_line(b"the rest of its standard error is not shown")
-                left, begun = 0, b""
+                left = 0
+                begun = b""
+
         if begun:
             _show_line(begun)
 

@@ -43,17 +43,17 @@ from cotrain.rollout.runner import Roles
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What a role said to one request."""
+    """The answer of a role to one request."""
 
     text: str
     finish: str
     prompt_tokens: int
     completion_tokens: int
-    calls: tuple[dict[str, Any], ...] = ()  # of tools, with the arguments as an object
+    calls: tuple[dict[str, Any], ...] = ()  # calls of tools, with the arguments as an object
 
 
 class RolloutServer(Protocol):
-    """Where the requests of an agent arrive (``server.py``)."""
+    """The end at which the requests of an agent arrive (``server.py``)."""
 
     @property
     def base_url(self) -> str: ...
@@ -67,9 +67,13 @@ class Rollout:
     """The conversations of one rollout, and the program that leads them."""
 
     def __init__(self, roles: Roles, models: tuple[str, ...], requests: int, max_tokens: int) -> None:
-        self.key, self.models = secrets.token_hex(16), models
+        self.key = secrets.token_hex(16)
+        self.models = models
         self.chats: dict[str, list[Conversation]] = {name: [] for name in models}
-        self._roles, self._most, self._max_tokens, self._asked = roles, requests, max_tokens, 0
+        self._roles = roles
+        self._most = requests
+        self._max_tokens = max_tokens
+        self._asked = 0
         self._loop = asyncio.get_running_loop()
         self._inbox: asyncio.Queue[tuple[RequestParams, Future[Reply]] | None] = asyncio.Queue()  # None: it has ended
         self._speaking: set[Conversation] = set()
@@ -122,7 +126,8 @@ class Rollout:
 
     async def _answer_requests(self, seconds: float) -> None:
         """Until the program ends. Raises AgentFailed after ``seconds`` in which it asked nothing."""
-        message, answers = asyncio.ensure_future(self._inbox.get()), set[asyncio.Task[None]]()
+        message = asyncio.ensure_future(self._inbox.get())
+        answers = set[asyncio.Task[None]]()
         try:
             while True:
                 if answers:
@@ -139,6 +144,7 @@ class Rollout:
                     answers.remove(answer)
                     if not answer.cancelled():
                         answer.result()  # raises what ends the play
+
                 if message.done():
                     if (request := message.result()) is None:
                         return
@@ -191,6 +197,7 @@ class Rollout:
             turn = await chat.say(stop=params.stop or None, max_tokens=limit)
         finally:
             self._speaking.remove(chat)
+
         turn.add_finding(PROBLEM, params.messages[-1].content)
         if turn.completion.failure == TOO_LONG:
             message = f"messages does not fit the context of {params.model!r}; shorten it"
@@ -220,7 +227,8 @@ class Rollout:
 
     def _find_chat(self, params: RequestParams, renderer: Rendering) -> Conversation:
         """The longest conversation, with the same tools, that the messages begin with; else a new one."""
-        messages, chats = list(params.messages), self.chats[params.model]
+        messages = list(params.messages)
+        chats = self.chats[params.model]
         idle = [c for c in chats if c not in self._speaking and c.renderer is renderer]
         known = [c for c in idle if messages[: len(c.messages)] == c.messages]
         if known:

@@ -52,7 +52,8 @@ class AgentServer:
     @contextmanager
     def admit(self, rollout: Rollout) -> Iterator[None]:
         """Inside of the block requests with the rollout's key are answered."""
-        self._rollouts[rollout.key], self._seen[rollout.key] = rollout, set()
+        self._rollouts[rollout.key] = rollout
+        self._seen[rollout.key] = set()
         try:
             yield
         finally:
@@ -75,6 +76,7 @@ class AgentServer:
         except UserError as error:
             rollout.reject(error)
             return _refusal(error)
+
         head = {"id": f"chatcmpl-{time.monotonic_ns()}", "created": int(time.time()), "model": params.model}
         return _stream_of(head, reply, params.usage) if params.stream else _whole_answer(head, reply)
 
@@ -89,7 +91,8 @@ class AgentServer:
 
     def _is_of_another(self, request: Request, rollout: Rollout) -> bool:
         """Whether a program of another rollout sends this request (``peers.py``)."""
-        others = [pid for one in list(self._rollouts.values()) if one is not rollout and (pid := one.pid) is not None]
+        pids = [other.pid for other in list(self._rollouts.values()) if other is not rollout]
+        others = [pid for pid in pids if pid is not None]
         if request.client is None or not others or not peers.can_look():
             return False
         sockets = peers.sockets_between(request.client.port, self._port)

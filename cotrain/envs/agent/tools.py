@@ -21,12 +21,12 @@ from cotrain.rollout.tools.calls import Syntax, ToolRenderer, find_syntax, read_
 
 
 class ToolMessages:
-    """What was called so far."""
+    """The calls so far."""
 
     def __init__(self) -> None:
         self._describing: dict[str, tuple[ToolRenderer, Syntax]] = {}  # by model and tools
         self._sampled: dict[str, tuple[CallingMessage, str]] = {}  # by the id of the first call, with the sampled text
-        self._outcomes: dict[str, list[str]] = {}  # of the calls in a training sequence
+        self._outcomes: dict[str, list[str]] = {}  # outcomes of the calls in a training sequence
 
     def prepare_request(
         self, params: RequestParams, renderer: Rendering

@@ -63,10 +63,9 @@ class Environments:
         if not rows:
             raise DataError(f"{self.name}: no tasks")
         few = len(rows) < FEW
-        self._rows = {
-            split: [row for row, data in zip(rows, written, strict=True) if few or split_of(data) == split]
-            for split in SPLITS
-        }
+        self._rows = {}
+        for split in SPLITS:
+            self._rows[split] = [row for row, data in zip(rows, written, strict=True) if few or split_of(data) == split]
         self.notes = [f"{self.name} has {len(rows)} tasks, so that none is held out"] if few else []
         self._digest = hashlib.blake2b(json.dumps(written).encode(), digest_size=16).hexdigest()
         if digest is not None and digest != self._digest:

@@ -37,8 +37,13 @@ class Seat:
     def __init__(
         self, name: str, spec: Any, roles: Roles | None, finished: list[Any], turns: int, compare: str
     ) -> None:
-        self.name, self.spec, self.roles, self.finished = name, spec, roles, finished
-        self.turns, self.compare, self.trainable = min(turns, spec.max_turns or turns), compare, True
+        self.name = name
+        self.spec = spec
+        self.roles = roles
+        self.finished = finished
+        self.turns = min(turns, spec.max_turns or turns)
+        self.compare = compare
+        self.trainable = True
         self.conversations: list[tuple[Conversation, Any]] = []
 
     async def run(self, task: Any, **unused: Any) -> Any:
@@ -69,7 +74,9 @@ class Interaction:
         import verifiers.v1 as vf
         from verifiers.v1.state import state_cls
 
-        self._seat, self._task, self._over = seat, task, False
+        self._seat = seat
+        self._task = task
+        self._over = False
         self._chat: Conversation | None = None
         self.trace = vf.Trace(
             task=vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash),
@@ -103,6 +110,7 @@ class Interaction:
             self._over = True
             self.trace.stop("context_length")
             return Segment(messages=[], terminated=True)
+
         reply = vf.AssistantMessage(content=said.text)
         last = len(self.trace.nodes) - 1
         self.trace.nodes.append(
@@ -123,7 +131,7 @@ class Interaction:
         return chat
 
     async def _is_stopped(self) -> bool:
-        """Does one of the task's ``@stop`` conditions hold?"""
+        """Whether one of the task's ``@stop`` conditions holds."""
         from verifiers.v1.utils.decorators import invoke_all
 
         stops = self._task.hooks("stop")
@@ -134,7 +142,9 @@ def message_text(message: Any) -> str:
     """The words of a message, or of several."""
     if isinstance(message, str):
         return message
-    contents = [one["content"] if isinstance(one, dict) else one.content for one in message]
+    contents = []
+    for part in message:
+        contents.append(part["content"] if isinstance(part, dict) else part.content)
     if not all(isinstance(content, str) for content in contents):
         raise ConfigError("the environment says something that is no text; only text is played")
     return "\n\n".join(contents)
@@ -166,7 +176,8 @@ def trainable_seats(environment: Any) -> dict[str, bool]:
     """Name → may it learn, as the environment's ``setup`` says; in its order."""
     from verifiers.v1.configs.agent import agent_config_fields
 
-    agents, names = make_seats(environment, None, [], 1, "seat"), agent_config_fields(environment.config)
+    agents = make_seats(environment, None, [], 1, "seat")
+    names = agent_config_fields(environment.config)
     setup = environment.setup(agents)
     try:
         setup.send(None)
@@ -218,7 +229,7 @@ def pay_seat(spoken: Sequence[tuple[Conversation, Any]]) -> None:
 
 
 def pay_conversation(chat: Conversation, reward: Any) -> None:
-    """What a conversation earned; one that is no usable number fails it, and is noted as 0."""
+    """Give a conversation its reward; one that is no usable number fails it, and is noted as 0."""
     chat.reward(EARNED, reward)
     for turn in chat.turns:
         turn.add_metadata(EARNINGS, as_reward(reward) or 0.0)

@@ -47,7 +47,9 @@ class VerifiersGrader(AnswerGrader):
     """Grades by a taskset's own rewards, in other processes."""
 
     def __init__(self, indices: dict[str, int], answer_as: str, pool: GradingPool) -> None:
-        self._indices, self._answer_as, self._pool = indices, answer_as, pool
+        self._indices = indices
+        self._answer_as = answer_as
+        self._pool = pool
 
     def grade(self, task: Task, text: str) -> Grade:
         """Whether the rewards of this answer reach what counts as right."""
@@ -113,7 +115,8 @@ class VerifiersTasks:
         """Task ``index`` of a split. Raises UnknownName, and IndexError outside of 0 <= index < size."""
         if not 0 <= index < self.size(split):
             raise IndexError(f"{self.name}: no task {index} in split {split!r} of {self.size(split)}")
-        task_id, prompt = f"{self.name}/{split}/{index}", self._splits[split][index][1]
+        task_id = f"{self.name}/{split}/{index}"
+        prompt = self._splits[split][index][1]
         return Task(id=task_id, prompt=prompt, gold=None, solution=None, difficulty=0.0, grader=self.grader)
 
     def size(self, split: str) -> int:
@@ -131,7 +134,8 @@ class VerifiersTasks:
 
     def _prompt_text(self, task: Any, index: int) -> str:
         """The text of a task, or why it cannot be played here."""
-        where, data = f"{self.name}, task {index}", task.data
+        where = f"{self.name}, task {index}"
+        data = task.data
         unfit = {
             "needs a container": task.NEEDS_CONTAINER,
             "has tools": bool(type(task).toolsets(task.config)),

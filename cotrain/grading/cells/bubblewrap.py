@@ -19,7 +19,8 @@ from cotrain.grading.cells import filters, limits, system
 from cotrain.grading.cells.sweeper import Folders
 from cotrain.grading.cells.watch import descendants_of
 
-BOX, PACKAGE = "/box", "/cotrain-package"
+BOX = "/box"
+PACKAGE = "/cotrain-package"
 
 
 class Bubblewrap:
@@ -31,7 +32,9 @@ class Bubblewrap:
         found = shutil.which("bwrap")
         if found is None:
             raise OSError("bwrap is not on the PATH")
-        self._command, self._memory, self._inside = [found, *_bwrap_arguments()], memory, inside
+        self._command = [found, *_bwrap_arguments()]
+        self._memory = memory
+        self._inside = inside
         self.folder: Path | None = None
 
     def enter(self) -> None:
@@ -87,6 +90,7 @@ def _bwrap_arguments() -> list[str]:
             words += ["--symlink", os.readlink(place), place]
         else:
             words += ["--ro-bind", place, place]
+
     for device in filters.DEVICES:
         words += ["--dev-bind", device, device]
     words += ["--ro-bind", str(Path(__file__).resolve().parents[2]), f"{PACKAGE}/cotrain"]

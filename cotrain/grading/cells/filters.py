@@ -44,14 +44,25 @@ ALONE = {  # for a program of the same user as ours
 }  # fmt: skip
 ITSELF = {"kill": (62, 129), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138)}  # then refused but for its own number
 LIMITS = {"prlimit64": (302, 261)}  # for its own number or 0
-SOCKETPAIR, CLONE, CLONE3 = (53, 199), (56, 220), (435, 435)
+SOCKETPAIR = (53, 199)
+CLONE = (56, 220)
+CLONE3 = (435, 435)
 STREAMS = (0x1, 0x801, 0x80001, 0x80801)  # SOCK_STREAM, with SOCK_NONBLOCK and SOCK_CLOEXEC
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column above, linux/audit.h
 X32 = 0x40000000  # numbers of another way into the same kernel
 
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # linux/bpf_common.h
-_ALLOW, _REFUSE = 0x7FFF0000, 0x00050000
-_NUMBER, _ARCHITECTURE, _ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data; arguments: 8 bytes, their low halves
+# linux/bpf_common.h
+_LOAD = 0x20
+_EQUAL = 0x15
+_AT_LEAST = 0x35
+_ANY_BIT = 0x45
+_RETURN = 0x06
+_ALLOW = 0x7FFF0000
+_REFUSE = 0x00050000
+# Offsets in struct seccomp_data. Arguments have 8 bytes; the filters read their low halves.
+_NUMBER = 0
+_ARCHITECTURE = 4
+_ARGUMENT = 16
 
 
 class _Filter(ctypes.Structure):
@@ -86,11 +97,13 @@ def _filter_program(alone: bool) -> Iterator[bytes]:
     yield from (_instruction(_ANY_BIT, system.CLONE_NEW, 0, 1), no, number)
     yield from _allow_only(SOCKETPAIR[column], (socket.AF_UNIX,), no, number)
     yield from _allow_only(SOCKETPAIR[column], STREAMS, no, number, place=1)
-    own_pid = os.getpid()
-    for numbers in ITSELF.values() if alone else ():
-        yield from _allow_only(numbers[column], (own_pid,), no, number)
-    for numbers in LIMITS.values() if alone else ():
-        yield from _allow_only(numbers[column], (0, own_pid), no, number)
+    if alone:
+        own_pid = os.getpid()
+        for numbers in ITSELF.values():
+            yield from _allow_only(numbers[column], (own_pid,), no, number)
+        for numbers in LIMITS.values():
+            yield from _allow_only(numbers[column], (0, own_pid), no, number)
+
     yield _instruction(_RETURN, _ALLOW)
 
 
@@ -109,8 +122,14 @@ def _instruction(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
 
 # -- Landlock: linux/landlock.h
 
-_CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same on every machine
-_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
+# Numbers of system calls, the same on every machine.
+_CREATE = 444
+_ADD = 445
+_RESTRICT = 446
+_EXECUTE = 1
+_WRITE_FILE = 2
+_READ_FILE = 4
+_READ_DIR = 8
 _RIGHTS = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF}  # of each version; later ones as the last
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | 0x4000 | 0x8000  # and no directories
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
@@ -131,9 +150,15 @@ def deny_files(readable: list[str], folder: str) -> None:
     if not version:
         return
     rights = _RIGHTS[min(version, max(_RIGHTS))]
-    ruled = struct.pack("=QQQ", rights, 3 if version >= 4 else 0, 3 if version >= 6 else 0)
-    size = 8 if version < 4 else 16 if version < 6 else 24
-    rules = system.syscall(_CREATE, ruled, ctypes.c_size_t(size), ctypes.c_uint32(0))
+    knows_tcp = version >= 4
+    knows_scopes = version >= 6
+    attributes = struct.pack("=QQQ", rights, 3 if knows_tcp else 0, 3 if knows_scopes else 0)
+    size = 8
+    if knows_tcp:
+        size = 16
+    if knows_scopes:
+        size = 24
+    rules = system.syscall(_CREATE, attributes, ctypes.c_size_t(size), ctypes.c_uint32(0))
     for path in readable:
         _allow_path(rules, path, _EXECUTE | _READ_FILE | _READ_DIR)
     for path in filter(os.path.exists, DEVICES):

@@ -12,8 +12,9 @@ import sys
 
 PROCESSES = 16  # processes and threads of a program, itself included
 
-FILE_BYTES = 1 << 20  # of a file that a program writes
-FOLDER_BYTES, FOLDER_FILES = 16 << 20, 1000  # of all its files
+FILE_BYTES = 1 << 20  # most bytes of a file that a program writes
+FOLDER_BYTES = 16 << 20  # most bytes of all its files
+FOLDER_FILES = 1000  # most files
 OPEN_FILES = 64
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")  # of numpy, which takes one a core otherwise
 
@@ -31,7 +32,7 @@ def lower_limit(what: str, value: int) -> None:
 
 
 def limit_all(memory: int, processes: int) -> None:
-    """Of the process that a program runs in; CPU time follows when its deadline is known."""
+    """Limit the process that a program runs in; CPU time follows when its deadline is known."""
     for what, value in (
         ("AS", memory),
         ("FSIZE", FILE_BYTES),
@@ -75,7 +76,7 @@ def enter_folder(folder: str) -> None:
 
 
 def program_environment(folder: str) -> dict[str, str]:
-    """Of a program."""
+    """Environment variables of a program."""
     one = dict.fromkeys(_THREADS, "1")
     return {"HOME": folder, "TMPDIR": folder, "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", **one}
 
@@ -90,9 +91,14 @@ def prefer_oom_kill(process_table: int | str = "/proc") -> None:
 
 
 def python_paths() -> list[str]:
-    """What a Python program has to read: the interpreter, its packages and the machine's libraries; nothing of ours."""
+    """Paths that a Python program has to read: the interpreter, its packages and the machine's libraries; nothing of
+    ours."""
     found = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
     found |= {path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")}
     found |= {"/usr", "/bin", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/localtime"}
-    there = sorted(path for path in found if os.path.exists(path))
-    return [path for path in there if not any(path != other and path.startswith(f"{other}/") for other in there)]
+    existing = sorted(path for path in found if os.path.exists(path))
+
+    def is_inside_another(path: str) -> bool:
+        return any(path.startswith(f"{other}/") for other in existing)
+
+    return [path for path in existing if not is_inside_another(path)]

@@ -47,7 +47,8 @@ class Namespaces:
         self._root = bool(self._users)
 
     def enter(self) -> None:
-        user, group = os.geteuid(), os.getegid()
+        user = os.geteuid()
+        group = os.getegid()
         user_flag = 0 if self._root else system.CLONE_NEWUSER
         system.unshare(user_flag | APART)
         if not self._root:
@@ -114,6 +115,7 @@ def _take_root() -> None:
             target_path.symlink_to(os.readlink(place))
         else:
             _bind_read_only(place, target_path)
+
     (root / "dev").mkdir()
     for device in filters.DEVICES:
         _bind_read_only(device, root / device.lstrip("/"))

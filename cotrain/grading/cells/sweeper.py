@@ -23,7 +23,8 @@ class Folders:
     def __init__(self, user: int, last: Callable[[], None]) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="cotrain-"))
         self._directory.chmod(0o711)
-        self._user, self._count = user, 0
+        self._user = user
+        self._count = 0
         held, self._hold = os.pipe()  # its end is that of the server: no other process keeps it open
         if first := os.fork():
             os.waitpid(first, 0)
@@ -85,4 +86,5 @@ def clear_folder(folder: Path) -> None:
                 while os.path.lexists(folder / str(number)):
                     number += 1
                 os.rename(below.path, folder / str(number))
+
             os.rmdir(entry.path)

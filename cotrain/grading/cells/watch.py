@@ -14,7 +14,8 @@ from pathlib import Path
 from cotrain.grading.cells.limits import FOLDER_BYTES, FOLDER_FILES
 
 TICK_S = 0.05
-_CLOCK, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+_CLOCK = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,7 @@ def process_list(at: int | str = "/proc") -> list[Process]:
         names = os.listdir(at)
     except OSError:
         return []
+
     for name in names:
         if not name.isdecimal():
             continue
@@ -63,7 +65,9 @@ def descendants_of(pid: int, at: int | str = "/proc") -> list[Process]:
 
 def is_too_full(folder: Path) -> bool:
     """Whether a folder holds more than it may."""
-    files, size, folders_left = 0, 0, [str(folder)]
+    files = 0
+    size = 0
+    folders_left = [str(folder)]
     while folders_left:
         try:
             with os.scandir(folders_left.pop()) as entries:
