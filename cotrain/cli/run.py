@@ -74,6 +74,7 @@ def run(argv: Sequence[str]) -> int:
     from cotrain.config.large_model_defaults import are_small, size_notes
     from cotrain.config.override import override
     from cotrain.config.recipe import check_due
+    from cotrain.data.files import few_tested_note
     from cotrain.runs.directory import RunDirectory
     from cotrain.trainer.failures import Diverged, Stopped
 
@@ -98,6 +99,7 @@ def run(argv: Sequence[str]) -> int:
             setattr(parsed, name, value.get("function") or value.get("object") if isinstance(value, dict) else value)
     notes = [smoke_note(recipe)] if parsed.smoke else []
     notes += getattr(recipe.tasks, "notes", [])
+    notes += few_tested_note(recipe.tasks)
     notes += size_notes(base_recipe.origin, parsed.set, typed)
     if (
         not elsewhere
@@ -406,8 +408,8 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         print("nothing was measured: there were no held-out problems that could be graded")
         return
     rows = [
-        ("held-out", "before", "after"),
-        *((key, figure_text(before.get(key)), figure_text(after[key])) for key in keys),
+        ("held-out", "before", "after", "n"),
+        *((key, figure_text(before.get(key)), figure_text(after[key]), str(after[key].get("n", "?"))) for key in keys),
     ]
     name, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
     for key, *figures in rows:

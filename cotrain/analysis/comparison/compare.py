@@ -41,6 +41,7 @@ from cotrain.analysis.comparison.waves import RunKey, run_at_equal_cost
 from cotrain.core.errors import ConfigError
 from cotrain.core.input_files import read_regular
 from cotrain.core.threads import usable_cores
+from cotrain.data.files import few_tested_note
 from cotrain.reports.compare_markdown import comparison_markdown
 from cotrain.reports.compare_reach import find_levels, levels_json
 from cotrain.reports.compare_svg import curves_svg, differences_svg
@@ -64,6 +65,8 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
     recipes, task_flags, source = plan.make_recipes(arms), plan.problem_arguments, plan.task_argument()
     how = AnswerFormat(**{field.name: getattr(plan, field.name) for field in fields(AnswerFormat)})
     begun_labels = {arm.label for arm in arms if (plan.out / arm.slug).exists()}
+    for note in {note: None for recipe in recipes.values() for note in few_tested_note(recipe.tasks)}:
+        say(note)
     answers = asking.answer_settings(recipes, how, out=plan.out, device=plan.device, say=say, begun=begun_labels)
     claim_directory(plan, arms)
     say(f"watch it in a browser: cotrain view {shlex.quote(str(plan.out))}")

@@ -23,7 +23,7 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError
 from cotrain.core.types import Grade, Task
-from cotrain.data.files import SPLITS, split_of
+from cotrain.data.files import SPLITS, cut_into_splits
 from cotrain.formats.answers import final_answer
 from cotrain.grading.pool import AnswerGrader, GradingPool
 
@@ -97,10 +97,8 @@ class VerifiersTasks:
             raise DataError(f"{self.name}: no tasks; check its config {self._settings['config']}")
         prompts = [self._prompt_text(task, i) for i, task in enumerate(tasks)]
         self._splits: dict[str, list[tuple[int, str]]] = {split: [] for split in SPLITS}
-        for i, prompt in enumerate(prompts):
-            self._splits[split_of(prompt)].append((i, prompt))
-        if not self._splits["train"]:
-            raise DataError(f"{self.name}: too few tasks, none falls into the training split; it needs at least 20")
+        for i, (prompt, split) in enumerate(zip(prompts, cut_into_splits(prompts), strict=True)):
+            self._splits[split].append((i, prompt))
         self._digest = hashlib.blake2b(json.dumps(prompts).encode(), digest_size=16).hexdigest()
         if digest is not None and digest != self._digest:
             raise DataError(f"{self.name}: its tasks have changed since they were recorded; install the same version")
