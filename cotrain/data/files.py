@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 from cotrain.core.errors import DataError, UnknownName
 from cotrain.core.input_files import absolute_path
 from cotrain.core.seeding import seed_of
+from cotrain.core.statistics import FEW_TESTED
 from cotrain.core.types import UNLABELLED, Task, TaskSource, has_split
 from cotrain.core.verbosity import count_of
 from cotrain.data.columns import (
@@ -48,7 +49,6 @@ from cotrain.grading.pool import DEADLINE_S, WORKERS, AnswerGrader
 
 SPLITS = ("train", "validation", "test")
 FEW_QUESTIONS = 200  # fewer of them are cut into splits by exact counts
-FEW_TESTED = 20  # test problems; with fewer, a change from before to after is hardly ever seen
 T = TypeVar("T")
 
 

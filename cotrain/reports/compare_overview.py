@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cotrain.core.statistics import Estimate
+from cotrain.core.statistics import FEW_TESTED, Estimate
 from cotrain.core.verbosity import count_of
 from cotrain.metrics.table import labelled_metric
 from cotrain.reports.compare_reach import find_levels
@@ -223,11 +223,20 @@ def _count_in_file(number: Any, thing: str) -> str:
     return count_of(number, thing) if isinstance(number, int) else f"? {count_of(0, thing).removeprefix('0 ')}"
 
 
+def few_tested_words(compare: Mapping[str, Any]) -> str:
+    """That its seeds are tested on next to nothing, where they are; else ""."""
+    settings = [recipe.get("settings") for recipe in _recipes_by_name(compare).values()]
+    counts = [one.get("test_problems") for one in settings if isinstance(one, Mapping)]
+    fewest = min((count for count in counts if isinstance(count, int)), default=FEW_TESTED)
+    return f"{count_of(fewest, 'test problem')} a seed: nothing can be concluded" if fewest < FEW_TESTED else ""
+
+
 def about_sentences(compare: Mapping[str, Any]) -> list[str]:
     """What a page says of the whole comparison, a sentence each."""
     equal, budget = compare.get("equal"), compare.get("budget")
     batches = _count_in_file(compare.get("batches"), "batch")
-    sentences = []
+    few = few_tested_words(compare)
+    sentences = [f"{few}."] if few else []
     if equal == "updates":
         sentences.append(f"Every run lasts until its generator has had {batches} to learn from.")
     elif equal == "batches":

@@ -43,6 +43,7 @@ from cotrain.core.input_files import read_regular
 from cotrain.core.threads import usable_cores
 from cotrain.data.files import few_tested_note
 from cotrain.reports.compare_markdown import comparison_markdown
+from cotrain.reports.compare_overview import few_tested_words
 from cotrain.reports.compare_reach import find_levels, levels_json
 from cotrain.reports.compare_svg import curves_svg, differences_svg
 from cotrain.reports.compare_table import comparison_table, runs_of
@@ -126,6 +127,8 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
         seeds = [collect_run(places[RunKey(arm.label, s)], s, leading) for s in plan.each_seed]
         result["recipes"][arm.label] = {"settings": shown_settings(recipe), "seeds": seeds}
     result |= comparison_table(result)
+    if few := few_tested_words(result):
+        result["lines"].insert(0, few)
     folders = {arm.label: [places[RunKey(arm.label, s)] for s in plan.each_seed] for arm in arms}
     write_results(result, plan.out, {"training.svg": training_svg(folders)})
     return result
