@@ -261,7 +261,8 @@ def lines_of(found: dict[str, Any]) -> list[str]:
     """The matrices, the first seat down and the second across."""
     names, legend = point_names(found["players"])
     first, second = found["seats"]
-    explanation = f"{problems_text(found['problems'], found['asked'])}, n = {found['n']}; rows: {first} after a step, columns: {second}"
+    measured = problems_text(found["problems"], found["asked"])
+    explanation = f"{measured}, n = {found['n']}; rows: {first} after a step, columns: {second}"
     titles = {key: title.format(signal=found["signal"], first=first) for key, title in TITLES.items()}
 
     def cells_of(key: str) -> MatrixCells:

@@ -321,7 +321,8 @@ MATRICES = {
 def lines_of(found: dict[str, Any]) -> list[str]:
     """The matrices, generators down and verifiers across."""
     names, legend = point_names(found["verifiers"])
-    explanation = f"{problems_text(found['problems'], found['asked'])}, n = {found['n']}; rows: generator after a step, columns: verifier"
+    measured = problems_text(found["problems"], found["asked"])
+    explanation = f"{measured}, n = {found['n']}; rows: generator after a step, columns: verifier"
 
     def cells_of(key: str) -> MatrixCells:
         return {(one["generator"], one["verifier"]): one[key] for one in found["cells"]}
