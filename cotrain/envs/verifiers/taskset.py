@@ -1,5 +1,5 @@
-"""Environments written for ``verifiers`` (0.4, its ``Taskset``) as a task source; needs ``pip install
-'cotrain[verifiers]'``.
+"""Environments written for ``verifiers`` (0.4, its ``Taskset``) as a task source; needs ``pip install -e
+'.[verifiers]'``.
 
 A taskset is an installed package. Its prompts become tasks, and its ``@reward`` methods grade: an answer is right where
 the weighted sum of rewards reaches ``right_at``. The methods are the package's own code and may take for ever, so they
@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
-from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError
+from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError, install_extra
 from cotrain.core.types import Grade, Task
 from cotrain.data.files import SPLITS, cut_into_splits
 from cotrain.formats.answers import final_answer
@@ -92,7 +92,7 @@ class VerifiersTasks:
         try:
             tasks = read_taskset(taskset, self._settings["config"], limit)
         except ImportError as error:
-            raise UserError("verifiers is not installed; run: pip install 'cotrain[verifiers]'") from error
+            raise UserError(f"verifiers is not installed; run: {install_extra('verifiers')}") from error
         if not tasks:
             raise DataError(f"{self.name}: no tasks; check its config {self._settings['config']}")
         prompts = [self._prompt_text(task, i) for i, task in enumerate(tasks)]
