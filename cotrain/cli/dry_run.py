@@ -13,7 +13,12 @@ from cotrain.core.verbosity import json_text, print_lines
 
 
 def dry_run(
-    recipe: Any, arguments: argparse.Namespace, backend: Any, flags: Sequence[str], notes: Sequence[str] = ()
+    recipe: Any,
+    arguments: argparse.Namespace,
+    backend: Any,
+    flags: Sequence[str],
+    notes: Sequence[str] = (),
+    warmup_flag: str = "",
 ) -> int:
     """Open what a run would open, and print what it would be."""
     from cotrain.cli.cluster_checks import estimate_processes
@@ -24,7 +29,7 @@ def dry_run(
     from cotrain.runs.fitting import check_decoding
     from cotrain.runs.memory_plan import estimate_run
 
-    check_due(recipe)
+    check_due(recipe, warmup_flag=warmup_flag)
     sizes = [memory_size(text) for text in arguments.memory]
     if backend is None:
         check_policy_devices(recipe.policies)

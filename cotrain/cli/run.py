@@ -81,9 +81,10 @@ def run(argv: Sequence[str]) -> int:
     arguments = {name: value for name, value in parsed_values(parsed, names).items() if name in typed}
     base_recipe = _make_recipe(build, target, parsed, arguments)
     recipe = override(base_recipe, parsed.set)
+    warmup_flag = "--warmup " if "warmup" in build.taken else ""
     if not parsed.dry_run:
         RunDirectory(parsed.out).check_unused()  # before a model is asked
-        check_due(recipe)
+        check_due(recipe, warmup_flag=warmup_flag)
     load_libraries()
     set_threads(parsed.threads)
     from cotrain import api
@@ -122,7 +123,7 @@ def run(argv: Sequence[str]) -> int:
         from cotrain.cli.plan_line import plan_lines
 
         notes = [*plan_lines(recipe), *notes]
-        return dry_run(recipe, parsed, backend, config_lines(target, parser, parsed), notes)
+        return dry_run(recipe, parsed, backend, config_lines(target, parser, parsed), notes, warmup_flag)
     trackers = _checked_trackers(parsed.tracker)
     with cluster_notes_of(backend, recipe) as cluster_notes:
         recipe = with_answer_formats(recipe, parsed)

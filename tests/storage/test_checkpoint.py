@@ -211,7 +211,7 @@ def test_a_full_disk_is_seen_before_anything_is_written(tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in (tmp_path / "step-000001").iterdir()}
     big = {"model": {"w": torch.zeros(1251, dtype=torch.float32)}}  # 5004 bytes, twice of which is too much
     with pytest.raises(
-        UserError, match=r"disk full: .*step-000002 needs 0.0 MB.*step-000001 is intact; free some"
+        UserError, match=r"disk full: .*step-000002 needs 0.0 MB.*step-000001 is intact, and .* there; free some"
     ) as e:
         save_checkpoint(tmp_path, 2, big, {}, files=Little())
     assert isinstance(e.value, DiskError) and e.value.full and len(str(e.value).splitlines()) == 1
