@@ -46,14 +46,6 @@ def set_threads(count: int | None) -> None:
     torch.set_num_threads(choose_threads(count))
 
 
-def figure_text(estimate: dict[str, Any] | None) -> str:
-    """``0.412 [0.380, 0.445]``; what is not known of it is a question mark."""
-    if estimate is None or estimate.get("value") is None:
-        return "–"
-    low, high = ("?" if (bound := estimate.get(name)) is None else f"{bound:.3f}" for name in ("low", "high"))
-    return f"{estimate['value']:.3f} [{low}, {high}]"
-
-
 def add_column_flags(parser: argparse._ActionsContainer) -> None:
     usual = "of --data with the {0} (default: the one whose name is usual, such as {1})"
     parser.add_argument("--question-column", metavar="NAME", help=usual.format("question", "prompt"))

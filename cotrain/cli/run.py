@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,6 @@ from cotrain.cli.common import (
     add_view_flag,
     backend_of,
     device_of,
-    figure_text,
     load_libraries,
     set_threads,
     with_answer_formats,
@@ -28,8 +27,8 @@ from cotrain.cli.flags import Parser, add_count, add_parameters, comments_of, pa
 from cotrain.config.registry import call_recipe, find_recipe, recipe_names
 from cotrain.core.errors import ConfigError
 from cotrain.core.registry import RECIPES, ZOO
-from cotrain.core.verbosity import count_of, print_error, tell_result
-from cotrain.metrics.table import is_headline, table_rank
+from cotrain.core.verbosity import print_error, print_lines, tell_result
+from cotrain.reports.summary import outcome_lines
 
 if TYPE_CHECKING:
     from cotrain.config.recipe import Recipe
@@ -378,40 +377,5 @@ def exit_code_of(stopped: Stopped | Diverged) -> int:
 def print_outcome(outcome: RunResult) -> int:
     """Print what a finished run has come to, and where its report is; the exit code."""
     tell_result(outcome.summary)
-    print_summary(outcome.summary)
-    print(f"report: {outcome.directory / 'report.html'}")
+    print_lines(outcome_lines(outcome))
     return 0
-
-
-FURTHER = {"fixed/balanced_accuracy", "fixed/step_balanced_accuracy", "ood_length/pass@1"}  # beside the headlines
-LEFT_OUT = {"failed", "broken_off"}  # shares that the other figures leave out, and never stand alone
-
-
-def summary_keys(figures: Iterable[str]) -> list[str]:
-    """The figures of a summary: the headlines, or all of a run that has none, and what they leave out."""
-    names = {key: key.split("/", 1)[-1] for key in figures}
-    shown = [key for key, name in names.items() if name not in LEFT_OUT]
-    headlines = [key for key in shown if names[key] in FURTHER or is_headline(names[key])]
-    return [*(headlines or shown), *(key for key, name in names.items() if name in LEFT_OUT)]
-
-
-def print_summary(summary: Mapping[str, Any]) -> None:
-    """Before and after of the main figures, one line each; all of them stand in summary.json."""
-    before, after = summary["before"], summary["after"]
-    spent = (
-        f"{count_of(summary['steps'], 'step')}, {summary.get('tokens', 0):,} tokens, seed {summary.get('seed', '?')}"
-    )
-    print(f"\n{summary.get('recipe', 'run')}: {spent}")
-    keys = summary_keys(after)
-    roles = list(dict.fromkeys(key.split("/")[0] for key in keys))
-    keys.sort(key=lambda key: (roles.index(key.split("/")[0]), key.count("/"), table_rank(key.rpartition("/")[2])))
-    if not keys:
-        print("nothing was measured: there were no held-out problems that could be graded")
-        return
-    rows = [
-        ("held-out", "before", "after", "n"),
-        *((key, figure_text(before.get(key)), figure_text(after[key]), str(after[key].get("n", "?"))) for key in keys),
-    ]
-    name, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
-    for key, *figures in rows:
-        print(f"{key:{name}s}", *(f"{text:>{width}s}" for text, width in zip(figures, widths, strict=True)), sep="  ")
