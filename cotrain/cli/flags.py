@@ -91,6 +91,8 @@ class Parser(argparse.ArgumentParser):
         options.setdefault("allow_abbrev", False)
         options.setdefault("formatter_class", Help)
         options["add_help"] = False
+        if description := options.get("description"):
+            options["description"] = inspect.cleandoc(description)  # a docstring keeps the margin of its code
         super().__init__(*args, **options)
         self._shown_first: frozenset[str] | None = None  # flags that ``--help`` shows; None: all
         self.add_argument("-h", "--help", action=_HelpAction, help="show this message and exit")

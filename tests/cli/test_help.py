@@ -131,3 +131,11 @@ def test_the_list_has_every_recipe_in_one_group_and_says_where_to_begin(capsys):
     assert lines[0] == "begin here" and lines[1].startswith("  demo  ")
     assert {line for line in lines if line and not line.startswith(" ")} > set(QUESTIONS)
     assert all(len(line) <= 100 for line in lines)
+
+
+@pytest.mark.parametrize("command", ["why", "view", "audit", "serve", "attack", "diff"])
+def test_the_description_of_a_command_is_one_text(command, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    description = capsys.readouterr().out.partition("\n\n")[2].partition("\n\n")[0]
+    assert not re.search(r"^ ", description, re.MULTILINE), description
