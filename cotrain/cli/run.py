@@ -23,7 +23,17 @@ from cotrain.cli.common import (
     set_threads,
     with_answer_formats,
 )
-from cotrain.cli.flags import Parser, add_count, add_parameters, comments_of, parsed_values, typed_flags, whole_number
+from cotrain.cli.flags import (
+    Parser,
+    add_count,
+    add_parameters,
+    comments_of,
+    in_flags,
+    named_arguments,
+    parsed_values,
+    typed_flags,
+    whole_number,
+)
 from cotrain.config.registry import call_recipe, find_recipe, recipe_names
 from cotrain.core.errors import ConfigError
 from cotrain.core.registry import RECIPES, ZOO
@@ -227,7 +237,11 @@ def parser_of(target: str, build: RecipeFunction) -> tuple[Parser, list[str]]:
     """The parser of a recipe's command, and which of its flags are arguments of the recipe."""
     from cotrain.config.run_config import RunConfig
 
-    parser = Parser(prog=f"cotrain run {target}", usage="%(prog)s --out DIR [flags]", description=build.description)
+    parser = Parser(
+        prog=f"cotrain run {target}",
+        usage="%(prog)s --out DIR [flags]",
+        description=in_flags(build.description, build.taken),
+    )
     its_own = parser.add_argument_group(f"parameters of {build.name}")
     common = parser.add_argument_group("settings of every recipe")
     data, run_group = parser.add_argument_group("problems"), parser.add_argument_group("the run")
@@ -299,12 +313,14 @@ SHOWN = 30  # flags that `--help` shows, the recipe's own among them
 
 
 def _first_parameters(build: RecipeFunction) -> list[str]:
-    """The recipe's own parameters that `--help` shows: what is done, by whom and how often, before how much it weighs.
-    A weight is a number with a fraction; a learning rate is none."""
+    """The recipe's own parameters that `--help` shows: those that its description gives a value, then what is done, by
+    whom and how often, then how much it weighs. A weight is a number with a fraction; a learning rate is none."""
     own = build.own()
     listed = list(own)
+    described = named_arguments(build.description, own)
     weights = [name for name in listed if isinstance(own[name].default, float) and not name.endswith("lr")]
-    chosen = [*(name for name in listed if name not in weights), *weights][: SHOWN - len(FIRST)]
+    by_rank = dict.fromkeys([*described, *(name for name in listed if name not in weights), *weights])
+    chosen = list(by_rank)[: SHOWN - len(FIRST)]
     return [name for name in listed if name in chosen]
 
 
