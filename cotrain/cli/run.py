@@ -237,11 +237,8 @@ def parser_of(target: str, build: RecipeFunction) -> tuple[Parser, list[str]]:
     """The parser of a recipe's command, and which of its flags are arguments of the recipe."""
     from cotrain.config.run_config import RunConfig
 
-    parser = Parser(
-        prog=f"cotrain run {target}",
-        usage="%(prog)s --out DIR [flags]",
-        description=in_flags(build.description, build.taken),
-    )
+    description = in_flags(build.description, build.taken)
+    parser = Parser(prog=f"cotrain run {target}", usage="%(prog)s --out DIR [flags]", description=description)
     its_own = parser.add_argument_group(f"parameters of {build.name}")
     common = parser.add_argument_group("settings of every recipe")
     data, run_group = parser.add_argument_group("problems"), parser.add_argument_group("the run")

@@ -145,8 +145,8 @@ def test_the_description_of_a_command_is_one_text(command, capsys):
 def test_controls_are_written_as_the_flags_that_one_types():
     names = ["verifier", "balance", "simultaneous", "clip", "rate", "rate_end", "labels", "target"]
     text = (
-        '``verifier="frozen"``, ``balance=False``, ``simultaneous=True``, ``clip=(0.2, 0.2)``, ``rate=1, rate_end=1``, '
-        '``labels="a"|"b"``, ``target=N``, ``verifier_kl=0.001`` and ``judge``'
+        '``verifier="frozen"``, ``balance=False``, ``simultaneous=True``, ``clip=(0.2, 0.2)``, '
+        '``rate=1, rate_end=1``, ``labels="a"|"b"``, ``target=N``, ``verifier_kl=0.001`` and ``judge``'
     )
     assert in_flags(text, names) == (
         "``--verifier frozen``, ``--no-balance``, ``--simultaneous``, ``--clip 0.2 0.2``, ``--rate 1 --rate-end 1``, "

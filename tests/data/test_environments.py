@@ -31,9 +31,9 @@ def ungraded(reason: str) -> Grade:
 def test_without_the_packages_the_error_says_what_to_install(monkeypatch):
     for module in ("openenv", "openenv.core", "verifiers", "verifiers.v1", "verifiers.v1.utils.loaders"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(UserError, match=r"pip install 'cotrain\[verifiers\]'"):
+    with pytest.raises(UserError, match=r"pip install -e '\.\[verifiers\]'"):
         task_source("verifiers:sums")
-    with pytest.raises(UserError, match=r"pip install 'cotrain\[openenv\]'"):
+    with pytest.raises(UserError, match=r"pip install -e '\.\[openenv\]'"):
         task_source("openenv:http://127.0.0.1:1")
 
 
