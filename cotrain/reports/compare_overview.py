@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cotrain.core.statistics import FEW_TESTED, Estimate
+from cotrain.core.statistics import FEW_TESTED, LEAST, Estimate
 from cotrain.core.verbosity import count_of
 from cotrain.metrics.table import labelled_metric
 from cotrain.reports.compare_reach import find_levels
@@ -195,14 +195,18 @@ def rate_cells(compare: Mapping[str, Any]) -> TextTable:
 
 
 def needed_cells(runs: Runs, budgets: Mapping[str, float]) -> TextTable:
-    """When the mean curve of each recipe first passes a level; no rows where there is none."""
-    rows = []
+    """When the mean curve of each recipe first passes a level; no rows where there is none, and of too few seeds to
+    say anything of their spread."""
+    rows: list[list[str]] = []
+    head = ["level", "recipe", "needed", "against the reference"]
+    if any(len(seeds) < LEAST for seeds in runs.values()):
+        return head, rows
     for axis in AXES:
         for level in find_levels(runs, axis, budgets.get(axis, math.nan)):
             name = f", {level.name}" if level.name else ""
             level_text = f"{UNITS[axis]} to {number_text(level.value, share=True)}{name}"
             rows += [[level_text, r.recipe, r.in_words(), r.difference_in_words()] for r in level.reached]
-    return ["level", "recipe", "needed", "against the reference"], rows
+    return head, rows
 
 
 def verdict_cells(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, TextTable]]:

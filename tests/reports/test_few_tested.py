@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cotrain.reports.compare_markdown import comparison_markdown
-from cotrain.reports.compare_overview import few_tested_words
+from cotrain.reports.compare_overview import few_tested_words, needed_cells
 from cotrain.reports.compare_table import comparison_table, runs_of
 from cotrain.reports.compared_runs import comparison_tables
 
@@ -38,3 +38,13 @@ def test_enough_problems_are_no_word_worth() -> None:
     assert few_tested_words(compare) == ""
     page = comparison_tables(compare, runs_of(compare))
     assert "concluded" not in f"{page['about']} {page['said']}"
+
+
+def test_of_two_seeds_nothing_is_said_of_what_was_needed() -> None:
+    points = [{"spent": {"batches": at}, "figures": {"solver/pass@1": at / 10}} for at in (0, 10)]
+
+    def head_and_rows(seeds: int) -> tuple[list[str], list[list[str]]]:
+        found = [{"seed": seed, "curve": points, "before": {}, "after": {}} for seed in range(seeds)]
+        return needed_cells(runs_of({"recipes": {"grpo": {"seeds": found}}}), {"batches": 10})
+
+    assert head_and_rows(2)[1] == [] and head_and_rows(3)[1] != []
