@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cotrain.cli.common import device_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.verbosity import json_text, print_lines
+
+WIDTH = 98  # characters of a comment
 
 
 def dry_run(
@@ -58,7 +61,7 @@ def dry_run(
         return 0
     notes = [*notes, *(plan_lines(*plans) if plans else [])]
     print_lines(flags)
-    print_lines(f"# {line}".rstrip() for line in ("", *estimate.summary_lines(), *notes))
+    print_lines(comment for line in ("", *estimate.summary_lines(), *notes) for comment in as_comments(line))
     print('#\n# every setting that can be given as set = ["path=value"]')
     for setting in (
         f"{path}={json.dumps(value, ensure_ascii=False)}" for path, value in setting_leaves(saved["settings"])
@@ -66,6 +69,20 @@ def dry_run(
         if is_changeable(recipe, setting):
             print_lines([f"# {setting}"])
     return 0
+
+
+def as_comments(line: str) -> list[str]:
+    """A line as comments of a TOML file that fit a terminal; what is too long goes on with a margin."""
+    margin = line[: len(line) - len(line.lstrip())]
+    parts = textwrap.wrap(
+        line.strip(),
+        WIDTH,
+        initial_indent=margin,
+        subsequent_indent=f"{margin}    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [f"# {part}".rstrip() for part in parts or [""]]
 
 
 def is_changeable(recipe: Any, setting: str) -> bool:
