@@ -8,9 +8,11 @@ from pathlib import Path
 
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, CotrainError
+from cotrain.core.verbosity import print_lines, shows_progress
 from cotrain.distributed.contract import Backend
 from cotrain.recipes import RECIPES
 from cotrain.reports.run_report import write_report
+from cotrain.reports.summary import outcome_lines
 from cotrain.runs.directory import STOPPED, RunDirectory
 from cotrain.runs.figures import latest_costs
 from cotrain.runs.log import Observer
@@ -64,6 +66,7 @@ def run(
         _report_failed(out)
         raise
     write_report(out)
+    _print_outcome(result, observer)
     return result
 
 
@@ -111,6 +114,7 @@ def resume(
         _report_failed(directory)
         raise
     write_report(directory)
+    _print_outcome(result, observer)
     return result
 
 
@@ -154,6 +158,12 @@ def _observer_for(
 
     with LiveTable(ends_of(recipe), spent=spent) as live:
         yield live
+
+
+def _print_outcome(result: RunResult, observer: Observer | None) -> None:
+    """Print what the run has come to, unless the caller observes it himself."""
+    if observer is None and shows_progress():
+        print_lines(outcome_lines(result))
 
 
 def _report_interrupted(directory: Path) -> None:

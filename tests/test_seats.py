@@ -71,7 +71,8 @@ def test_matrices_fit_80_columns():
     judge = {"mcc": None, "balanced_accuracy": value}
     cells = [{"row": i, "column": j, "won": value, **judge} for i in range(12) for j in range(12)]
     cells[0]["mcc"] = value
-    found = {"players": players, "seats": ["solver", "bob"], "signal": "won", "cells": cells, "problems": 64, "n": 4}
+    found = {"players": players, "seats": ["solver", "bob"], "signal": "won", "cells": cells, "asked": 64, "n": 4}
+    found |= {"problems": 64}
     lines = lines_of(found)
     assert all(len(line) <= 80 for line in lines) and "3 more columns" in lines[-1]
     assert "won of the row as solver" in lines and "Matthews correlation of the judge" in lines

@@ -9,12 +9,14 @@ from dataclasses import replace
 import pytest
 
 from cotrain import api
-from cotrain.analysis.benchmarks import SuitePlay, play_suite, score_lines, suite_settings
+from cotrain.analysis.benchmarks import SuitePlay, play_suite, score_lines, suite_settings, training_questions
 from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Sampling
 from cotrain.data.columns import SCHEMAS
+from cotrain.data.files import JsonlTasks
+from cotrain.data.labels import with_labels
 from cotrain.data.suite_files import draw_items, load_suite, suite_data
 from cotrain.formats.role_prompts import COMPARE
 from cotrain.formats.solutions import write_solution
@@ -349,6 +351,19 @@ def test_the_command_scores_a_run(given, sheet, tmp_path, capsys):
     assert json.loads((run / "suite-gsm8k.json").read_text()) == solved
     assert main([*words[:2], "--data", str(long)]) == 2
     assert "--data goes with --suite" in capsys.readouterr().err
+
+
+def test_problems_that_a_run_was_trained_on_are_counted_and_told(tmp_path):
+    rows = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(40)]
+    file = tmp_path / "sums.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with contextlib.closing(JsonlTasks(file)) as source:
+        questions = training_questions(source)
+        assert len(questions) == 32 and training_questions(with_labels(source, "16", seed=0)) == questions
+    assert training_questions(EASY) == set()
+    settings = {"problems": 40, "step": 2, "data": ["sums.jsonl"], "roles": {}}
+    told = score_lines({"suite": "jsonl", "settings": settings, "figures": {}, "trained_on": 32})
+    assert "  note: 32 of 40 problems are training problems of this run" in told
 
 
 def test_a_draw_of_a_suite_does_not_follow_the_order_of_its_file(tmp_path):

@@ -72,7 +72,8 @@ def test_matrices_fit_80_columns():
         for i in range(12)
         for j in range(12)
     ]
-    lines = lines_of({"verifiers": points, "cells": cells, "problems": 64, "n": 4})
+    lines = lines_of({"verifiers": points, "cells": cells, "problems": 1, "asked": 64, "n": 4})
+    assert "1 problem (64 asked), n = 4; rows: " in lines[2]
     assert all(len(line) <= 80 for line in lines) and lines[:2] == ["A: runs/0", "B: runs/1"]
     assert "3 more verifiers" in lines[-1] and sum(line.startswith("B125 ") for line in lines) == 3
 

@@ -31,9 +31,10 @@ from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, DataError, TooLong, UnknownName
 from cotrain.core.notes import ANSWER, CORRECT, FAILURE, FINAL, SCORE, VERDICTS
 from cotrain.core.statistics import Estimate
-from cotrain.core.types import TOO_LONG, Episode, ParseFailure, Task, Trace
-from cotrain.core.verbosity import ProgressPrinter, json_text, print_lines, print_progress
+from cotrain.core.types import TOO_LONG, UNLABELLED, Episode, ParseFailure, Task, TaskSource, Trace, has_split
+from cotrain.core.verbosity import ProgressPrinter, count_of, json_text, print_lines, print_progress
 from cotrain.data import programs
+from cotrain.data.columns import normal_question
 from cotrain.data.malformed_rows import Quarantine
 from cotrain.data.processbench import FixedSolution
 from cotrain.data.programs import KINDS as PROGRAMS
@@ -117,7 +118,8 @@ def evaluate_suites(
     scores go, by default the run's directory, of a model ``evals/NAME``. ``say`` hears how the model answers and what
     was set aside.
 
-    Returns for each suite ``{"suite", "settings", "figures"}``, as written to ``suite-NAME.json``. Raises UnknownName,
+    Returns for each suite ``{"suite", "settings", "figures"}``, as written to ``suite-NAME.json``, with "trained_on",
+    how many of its problems the run was trained on, where there are some. Raises UnknownName,
     ConfigError, DataError before anything is played.
     """
     play = play or SuitePlay()
@@ -160,6 +162,7 @@ def evaluate_suites(
         "seed": trainer.recipe.seed,
         "cotrain": __version__,
     }
+    training: set[str] = set() if is_model else training_questions(recipe.tasks)
     results = []
     for name, mine in items.items():
         settings = base_settings | {"data": paths[name]} | suite_settings(name, mine, trainer.evaluator, play, policies)
@@ -171,6 +174,9 @@ def evaluate_suites(
         result: dict[str, Any] = {"suite": name, "settings": settings, "figures": estimates_json(figures)}
         if name not in JUDGED:
             result["templates"] = len(set(question_templates([task.prompt for task in mine if isinstance(task, Task)])))
+        trained_on = sum(normal_question(_question_of(item)) in training for item in mine)
+        if trained_on:
+            result["trained_on"] = trained_on
         results.append(result)
         folder.write(f"suite-{name}.json", results[-1])
 
@@ -196,6 +202,30 @@ def _load_items(
         raise DataError(
             f"{error}; expected a file of suite {name!r}: mend it, or name another with --data {name}=PATH"
         ) from error
+
+
+def training_questions(source: TaskSource) -> set[str]:
+    """The questions that a run may have been trained on, and their paraphrases; none of problems that are generated,
+    which no file holds."""
+    questions: set[str] = set()
+    if not _is_read_from_file(source):
+        return questions
+    for split in ("train", UNLABELLED):
+        size = source.size(split) if has_split(source, split) else None
+        for index in range(size or 0):
+            task = source.get(split, index)
+            questions.update(map(normal_question, (task.prompt, *task.paraphrases)))
+    return questions
+
+
+def _is_read_from_file(source: Any) -> bool:
+    """Also of a source around another one: with labels, or with a ramp."""
+    inner = getattr(source, "source", None) or getattr(source, "targets", None)
+    return hasattr(source, "path") if inner is None else _is_read_from_file(inner)
+
+
+def _question_of(item: Task | FixedSolution) -> str:
+    return item.problem if isinstance(item, FixedSolution) else item.prompt
 
 
 def suite_scores(name: str, rows: Sequence[SampleRow], play: SuitePlay) -> dict[str, Estimate]:
@@ -448,6 +478,10 @@ def score_lines(result: dict[str, Any]) -> list[str]:
     if result.get("templates", settings["problems"]) < settings["problems"]:
         counts = counts.replace(" problems", f" problems of {result['templates']} templates", 1)
     lines = [f"{result['suite']}: {counts}, after step {settings['step']}, data {' '.join(settings['data'])}"]
+    if trained_on := result.get("trained_on"):
+        of_them = f"{trained_on} of {count_of(settings['problems'], 'problem')}"
+        verb = "is a training problem" if trained_on == 1 else "are training problems"
+        lines.append(f"  note: {of_them} {verb} of this run")
     lines += [f"  graded by {settings['grader']}"] if "grader" in settings else []
     for role, role_settings in settings["roles"].items():
         sampling = f"temperature {role_settings['temperature']}, top_p {role_settings['top_p']}"

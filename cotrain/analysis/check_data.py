@@ -26,15 +26,17 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from cotrain.config.run_config import RunConfig
 from cotrain.core.errors import DataError
+from cotrain.core.statistics import FEW_TESTED
 from cotrain.core.types import UNLABELLED, ParseFailure, has_split
 from cotrain.core.verbosity import ProgressPrinter
-from cotrain.data.columns import ANY, DATA_ENDINGS, Schema, format_of, normal_question, row_of, words_in
-from cotrain.data.files import SPLITS, JsonlTasks, split_of
+from cotrain.data.columns import ANY, DATA_ENDINGS, Schema, format_of, normal_question, part_of, row_of, words_in
+from cotrain.data.files import SPLITS, JsonlTasks, cut_into_splits, few_tested_text
 from cotrain.data.labels import allows_unanswered, with_labels
 from cotrain.data.malformed_rows import Quarantine, numbered_lines, parse_rows
 from cotrain.data.processbench import solution_of_row
@@ -47,6 +49,7 @@ from cotrain.grading.pool import DEADLINE_S, WORKERS, GradingPool, vote_key
 GRAM = 13
 CODE = {"mbpp": "test_list", "humaneval": "entry_point"}  # layout of tasks of code → a column that no other has
 HALF_ANSWERED = 0.25  # share of rows without an answer from which on that is meant, and no fault of single rows
+FEW = "few"  # kind of the faults of a file that is too small
 SHOWN = 5  # examples of each finding in the human report; JSON has them all
 SHORT = 40  # letters and digits; in a longer question some signs of arithmetic differ by typesetting alone
 _SIGNS = frozenset("-+*/=<>^()")
@@ -63,9 +66,16 @@ class DataFault:
     level: str  # "error" or "warning"
     kind: str
     meaning: str
-    where: tuple[str, ...]  # one line for each row
+    where: tuple[str, ...]  # one line for each row; none for a fault of the whole file
+
+    @property
+    def count(self) -> int:
+        return max(1, len(self.where))
 
     def report_lines(self) -> list[str]:
+        if not self.where:
+            return [f"{self.level}: {self.kind}: {self.meaning}"]
+
         lines = [f"{self.level}: {self.kind}: {_count_text(len(self.where), 'row')}: {self.meaning}"]
         places_by_fault: dict[str, list[str]] = {}
         for place in self.where:
@@ -102,7 +112,7 @@ class LintReport:
 
     def count_rows(self, level: str) -> int:
         """Rows with findings of this level, a row once for each finding."""
-        own = sum(len(f.where) for f in self.findings if f.level == level)
+        own = sum(f.count for f in self.findings if f.level == level)
         return own if self.labelled is None else own + self.labelled.count_rows(level)
 
     def json(self) -> dict[str, Any]:
@@ -208,16 +218,20 @@ def check_file(
         answer_counts = {} if answer is None else _check_worked_texts(questions, answer, pool, faults, say)
 
     lengths, histogram = _length_statistics(questions)
+    seen = _view_of_run(questions, bool(unanswered)) | _view_of_labels(path, schema, labelled)
+    code = _code_of_run(questions)
+    is_split = part_of(Path(path)) in SPLITS  # of a directory, whose other files it is used with
+    whole_file = [] if is_split else _find_few_problems((seen or code).get("splits", {}))
     return LintReport(
         path=str(path),
         rows=aside.read + len(aside.refused),
-        findings=tuple(f for f in faults if f.where),
+        findings=(*(f for f in faults if f.where), *whole_file),
         lengths=lengths,
         histogram=histogram,
         read=answer_counts,
         labelled=_check_labelled_file(labelled, workers, deadline_s),
-        seen=_view_of_run(questions, bool(unanswered)) | _view_of_labels(path, schema, labelled),
-        code=_code_of_run(questions),
+        seen=seen,
+        code=code,
         unread=count_columns(question.unread for question in questions),
         aside=aside,
     )
@@ -304,7 +318,7 @@ def _view_of_run(questions: Sequence[_Question], labelled: bool) -> dict[str, An
         return {}
     answered = [question for question in problems if question.answer is not None]
     first = (answered or problems)[0]
-    counts = Counter(split_of(question.text) for question in answered)
+    counts = Counter(cut_into_splits([question.text for question in answered]))
     splits = {split: counts[split] for split in SPLITS}
     if labelled:
         splits[UNLABELLED] = len(problems) - len(answered)
@@ -315,6 +329,25 @@ def _view_of_run(questions: Sequence[_Question], labelled: bool) -> dict[str, An
         "first_question": first.shown,
         "first_answer": first.answer,
     }
+
+
+def _find_few_problems(splits: Mapping[str, Any]) -> list[DataFault]:
+    """Whether a run of these splits has enough problems to be tested on, and to fill a step with."""
+    faults: list[DataFault] = []
+
+    tested = splits.get("test")
+    if isinstance(tested, int) and 0 < tested < FEW_TESTED:
+        faults.append(DataFault(level="warning", kind=FEW, meaning=few_tested_text(tested), where=()))
+
+    trained = splits.get("train")
+    drawn = RunConfig().tasks_per_step
+    if UNLABELLED not in splits and isinstance(trained, int) and 0 < trained < drawn:
+        meaning = (
+            f"{_count_text(trained, 'problem')} to train on: a run, whose steps draw {drawn}, refuses the file; give "
+            f"it --tasks-per-step {trained}, or more rows"
+        )
+        faults.append(DataFault(level="warning", kind=FEW, meaning=meaning, where=()))
+    return faults
 
 
 def _view_of_labels(path: str | Path, schema: Schema, labelled: str | None) -> dict[str, Any]:
@@ -341,7 +374,9 @@ def _check_labelled_file(labelled: str | None, workers: int, deadline_s: float) 
     """What is wrong with the file of solved problems that ``--labelled`` names; None where it names none."""
     if labelled is None or not labelled.lower().endswith(DATA_ENDINGS):
         return None
-    return check_file(labelled, workers=workers, deadline_s=deadline_s)
+    report = check_file(labelled, workers=workers, deadline_s=deadline_s)
+    about_rows = tuple(fault for fault in report.findings if fault.kind != FEW)  # how many there are is told above
+    return replace(report, findings=about_rows)
 
 
 def _code_of_run(questions: Sequence[_Question]) -> dict[str, Any]:
@@ -349,7 +384,7 @@ def _code_of_run(questions: Sequence[_Question]) -> dict[str, Any]:
     tasks = [question for question in questions if question.kind in CODE]
     if not tasks:
         return {}
-    counts = Counter(split_of(task.text) for task in tasks)
+    counts = Counter(cut_into_splits([task.text for task in tasks]))
     return {"tasks": tasks[0].kind, "splits": {split: counts[split] for split in SPLITS}}
 
 

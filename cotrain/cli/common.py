@@ -49,19 +49,6 @@ def set_threads(count: int | None) -> None:
     torch.set_num_threads(choose_threads(count))
 
 
-def figure_text(estimate: dict[str, Any] | None) -> str:
-    """``0.412 [0.380, 0.445]``; an unknown bound is a question mark."""
-    if estimate is None or estimate.get("value") is None:
-        return "–"
-    low = _bound_text(estimate.get("low"))
-    high = _bound_text(estimate.get("high"))
-    return f"{estimate['value']:.3f} [{low}, {high}]"
-
-
-def _bound_text(bound: float | None) -> str:
-    return "?" if bound is None else f"{bound:.3f}"
-
-
 def add_column_flags(parser: argparse._ActionsContainer) -> None:
     usual = "of --data with the {0} (default: the one whose name is usual, such as {1})"
     parser.add_argument("--question-column", metavar="NAME", help=usual.format("question", "prompt"))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from cotrain.core.errors import ConfigError
+from cotrain.core.errors import ConfigError, install_extra
 from cotrain.core.shipped import SHIPPED, how_to_get, shipped_folder
 from cotrain.core.threads import usable_cores, usual_threads
 from cotrain.core.verbosity import count_of, tell_result
@@ -62,7 +62,7 @@ def examine_installation(models: Sequence[str] = ()) -> int:
     for name in NEEDED:
         print(f"{name:13s} {versions[name] or 'MISSING: pip install ' + name}")
     for name, extra in OPTIONAL.items():
-        print(f"{name:13s} {versions[name] or f'not installed (optional: pip install cotrain[{extra}])'}")
+        print(f"{name:13s} {versions[name] or f'not installed (optional: {install_extra(extra)})'}")
     cores = count_of(usable_cores(), "core")
     threads = count_of(usual_threads(), "thread")
     print(f"cpu           {cores}; a run uses {threads}, `--threads N` changes that")

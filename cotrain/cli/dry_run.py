@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,9 +12,16 @@ from cotrain.cli.common import device_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.verbosity import json_text, print_lines
 
+WIDTH = 98  # characters of a comment
+
 
 def dry_run(
-    recipe: Any, arguments: argparse.Namespace, backend: Any, flags: Sequence[str], notes: Sequence[str] = ()
+    recipe: Any,
+    arguments: argparse.Namespace,
+    backend: Any,
+    flags: Sequence[str],
+    notes: Sequence[str] = (),
+    warmup_flag: str = "",
 ) -> int:
     """Open what a run would open, and print what it would be."""
     from cotrain.cli.cluster_checks import estimate_processes
@@ -24,7 +32,7 @@ def dry_run(
     from cotrain.runs.fitting import check_decoding
     from cotrain.runs.memory_plan import estimate_run
 
-    check_due(recipe)
+    check_due(recipe, warmup_flag=warmup_flag)
     sizes = [memory_size(text) for text in arguments.memory]
     if backend is None:
         check_policy_devices(recipe.policies)
@@ -58,13 +66,27 @@ def dry_run(
     if plans:
         notes = [*notes, *plan_lines(*plans)]
     print_lines(flags)
-    print_lines(f"# {line}".rstrip() for line in ("", *estimate.summary_lines(), *notes))
+    print_lines(comment for line in ("", *estimate.summary_lines(), *notes) for comment in as_comments(line))
     print('#\n# every setting that can be given as set = ["path=value"]')
     for path, value in setting_leaves(saved["settings"]):
         setting = f"{path}={json.dumps(value, ensure_ascii=False)}"
         if is_changeable(recipe, setting):
             print_lines([f"# {setting}"])
     return 0
+
+
+def as_comments(line: str) -> list[str]:
+    """A line as comments of a TOML file that fit a terminal; what is too long goes on with a margin."""
+    margin = line[: len(line) - len(line.lstrip())]
+    parts = textwrap.wrap(
+        line.strip(),
+        WIDTH,
+        initial_indent=margin,
+        subsequent_indent=f"{margin}    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [f"# {part}".rstrip() for part in parts or [""]]
 
 
 def is_changeable(recipe: Any, setting: str) -> bool:

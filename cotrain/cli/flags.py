@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from cotrain.config.large_model_defaults import defaults_by_size
 from cotrain.core.arguments import Argument, strip_optional
 from cotrain.core.errors import ConfigError, DataError, nearest_name
 from cotrain.core.verbosity import LEVELS, set_level
@@ -83,6 +84,42 @@ def _wrap_item(mark: str, text: str, width: int, indent: str) -> list[str]:
     )
 
 
+_ARGUMENTS = re.compile(r"``(?P<code>[a-z_]+=[^`]+)``")  # of a function, as docstrings write them
+_NEXT_ARGUMENT = re.compile(r",\s+(?=[a-z_]+=)")
+
+
+def in_flags(text: str, names: Collection[str]) -> str:
+    """A docstring that names arguments, as in ``verifier="frozen"`` or ``balance=False``, for somebody who types flags:
+    ``--verifier frozen``, ``--no-balance``. What is no argument among ``names`` stays as it is."""
+
+    def as_typed(found: re.Match[str]) -> str:
+        arguments = _split_arguments(found["code"])
+        if not arguments.keys() <= set(names):
+            return found[0]
+        return f"``{' '.join(_as_flag(name, value) for name, value in arguments.items())}``"
+
+    return _ARGUMENTS.sub(as_typed, text)
+
+
+def named_arguments(text: str, names: Collection[str]) -> list[str]:
+    """Those of ``names`` that a docstring gives a value."""
+    named = [name for found in _ARGUMENTS.finditer(text) for name in _split_arguments(found["code"])]
+    return [name for name in dict.fromkeys(named) if name in names]
+
+
+def _split_arguments(code: str) -> dict[str, str]:
+    """``rate=1, rate_end=1`` → each name with its value as it is written."""
+    return {name: value for name, _, value in (part.partition("=") for part in _NEXT_ARGUMENT.split(code))}
+
+
+def _as_flag(name: str, value: str) -> str:
+    flag = name.replace("_", "-")
+    if value in ("True", "False"):
+        return f"--{flag}" if value == "True" else f"--no-{flag}"
+    plain = value.replace('"', "").strip("()").replace(", ", " ")
+    return f"--{flag} {plain}"
+
+
 RENAMED = {"lag": "async-steps", "blend": "advantage-mix", "restart": "reset"}  # flag of before → its name now
 
 
@@ -93,6 +130,8 @@ class Parser(argparse.ArgumentParser):
         options.setdefault("allow_abbrev", False)
         options.setdefault("formatter_class", Help)
         options["add_help"] = False
+        if description := options.get("description"):
+            options["description"] = inspect.cleandoc(description)  # a docstring keeps the margin of its code
         super().__init__(*args, **options)
         self._shown_first: frozenset[str] | None = None  # flags that ``--help`` shows; None: all
         self.add_argument("-h", "--help", action=_HelpAction, help="show this message and exit")
@@ -342,6 +381,7 @@ def add_parameters(
 ) -> list[str]:
     """Add one flag for each argument of a recipe that a flag can hold, with what is said ``about`` it; return their
     names."""
+    by_size = defaults_by_size({name: argument.default for name, argument in arguments.items()})
     names = []
     for name, argument in arguments.items():
         flag = "--" + name.replace("_", "-")
@@ -374,7 +414,8 @@ def add_parameters(
                 default_text = flag if default else f"--no-{flag[2:]}"
             else:
                 default_text = typed_words(default)
-            action.help = f"(default: {default_text.replace('%', '%%')})"
+            of_large_models = f"; {by_size[name]}" if name in by_size else ""
+            action.help = f"(default: {default_text.replace('%', '%%')}{of_large_models})"
 
         text = (about or {}).get(name, "").replace("%", "%%")
         action.help = f"{text} {action.help or ''}".strip()

@@ -19,7 +19,6 @@ from cotrain.cli.common import (
     add_tool_flag,
     answer_format_of,
     device_of,
-    figure_text,
     load_libraries,
     say,
     set_threads,
@@ -27,6 +26,7 @@ from cotrain.cli.common import (
 from cotrain.cli.flags import Parser, add_count, add_trust_flag, real_number
 from cotrain.core.errors import ConfigError
 from cotrain.core.verbosity import print_lines, tell_result
+from cotrain.reports.summary import figure_text
 from cotrain.storage.schemas import refuse_missing
 
 

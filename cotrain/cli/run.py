@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,17 +19,26 @@ from cotrain.cli.common import (
     add_view_flag,
     backend_of,
     device_of,
-    figure_text,
     load_libraries,
     set_threads,
     with_answer_formats,
 )
-from cotrain.cli.flags import Parser, add_count, add_parameters, comments_of, parsed_values, typed_flags, whole_number
+from cotrain.cli.flags import (
+    Parser,
+    add_count,
+    add_parameters,
+    comments_of,
+    in_flags,
+    named_arguments,
+    parsed_values,
+    typed_flags,
+    whole_number,
+)
 from cotrain.config.registry import call_recipe, find_recipe, recipe_names
 from cotrain.core.errors import ConfigError
 from cotrain.core.registry import RECIPES, ZOO
-from cotrain.core.verbosity import count_of, print_error, tell_result
-from cotrain.metrics.table import is_headline, table_rank
+from cotrain.core.verbosity import print_error, print_lines, tell_result
+from cotrain.reports.summary import outcome_lines
 
 if TYPE_CHECKING:
     from cotrain.config.recipe import Recipe
@@ -76,15 +85,17 @@ def run(argv: Sequence[str]) -> int:
     from cotrain.config.large_model_defaults import are_small, size_notes
     from cotrain.config.override import override
     from cotrain.config.recipe import check_due
+    from cotrain.data.files import few_tested_note
     from cotrain.runs.directory import RunDirectory
     from cotrain.trainer.failures import Diverged, Stopped
 
     arguments = {name: value for name, value in parsed_values(parsed, names).items() if name in typed}
     base_recipe = _make_recipe(build, target, parsed, arguments)
     recipe = override(base_recipe, parsed.set)
+    warmup_flag = "--warmup " if "warmup" in build.taken else ""
     if not parsed.dry_run:
         RunDirectory(parsed.out).check_unused()  # before a model is asked
-        check_due(recipe)
+        check_due(recipe, warmup_flag=warmup_flag)
     load_libraries()
     set_threads(parsed.threads)
     from cotrain import api
@@ -100,6 +111,7 @@ def run(argv: Sequence[str]) -> int:
             setattr(parsed, name, value.get("function") or value.get("object") if isinstance(value, dict) else value)
     notes = [smoke_note(recipe)] if parsed.smoke else []
     notes += getattr(recipe.tasks, "notes", [])
+    notes += few_tested_note(recipe.tasks)
     notes += size_notes(base_recipe.origin, parsed.set, typed)
     if (
         not elsewhere
@@ -123,7 +135,7 @@ def run(argv: Sequence[str]) -> int:
         from cotrain.cli.plan_line import plan_lines
 
         notes = [*plan_lines(recipe), *notes]
-        return dry_run(recipe, parsed, backend, config_lines(target, parser, parsed), notes)
+        return dry_run(recipe, parsed, backend, config_lines(target, parser, parsed), notes, warmup_flag)
 
     trackers = _checked_trackers(parsed.tracker)
     with cluster_notes_of(backend, recipe) as cluster_notes:
@@ -229,7 +241,8 @@ def parser_of(target: str, build: RecipeFunction) -> tuple[Parser, list[str]]:
     """The parser of a recipe's command, and which of its flags are arguments of the recipe."""
     from cotrain.config.run_config import RunConfig
 
-    parser = Parser(prog=f"cotrain run {target}", usage="%(prog)s --out DIR [flags]", description=build.description)
+    description = in_flags(build.description, build.taken)
+    parser = Parser(prog=f"cotrain run {target}", usage="%(prog)s --out DIR [flags]", description=description)
     its_own = parser.add_argument_group(f"parameters of {build.name}")
     common = parser.add_argument_group("settings of every recipe")
     data = parser.add_argument_group("problems")
@@ -302,12 +315,14 @@ SHOWN = 30  # flags that `--help` shows, the recipe's own among them
 
 
 def _first_parameters(build: RecipeFunction) -> list[str]:
-    """The recipe's own parameters that `--help` shows: what is done, by whom and how often, before how much it weighs.
-    A weight is a number with a fraction; a learning rate is none."""
+    """The recipe's own parameters that `--help` shows: those that its description gives a value, then what is done, by
+    whom and how often, then how much it weighs. A weight is a number with a fraction; a learning rate is none."""
     own = build.own_parameters()
     listed = list(own)
+    described = named_arguments(build.description, own)
     weights = [name for name in listed if isinstance(own[name].default, float) and not name.endswith("lr")]
-    chosen = [*(name for name in listed if name not in weights), *weights][: SHOWN - len(FIRST)]
+    by_rank = dict.fromkeys([*described, *(name for name in listed if name not in weights), *weights])
+    chosen = list(by_rank)[: SHOWN - len(FIRST)]
     return [name for name in listed if name in chosen]
 
 
@@ -381,40 +396,5 @@ def exit_code_of(stopped: Stopped | Diverged) -> int:
 def print_outcome(outcome: RunResult) -> int:
     """Print what a finished run has come to, and where its report is; the exit code."""
     tell_result(outcome.summary)
-    print_summary(outcome.summary)
-    print(f"report: {outcome.directory / 'report.html'}")
+    print_lines(outcome_lines(outcome))
     return 0
-
-
-FURTHER = {"fixed/balanced_accuracy", "fixed/step_balanced_accuracy", "ood_length/pass@1"}  # beside the headlines
-LEFT_OUT = {"failed", "broken_off"}  # shares that the other figures leave out, and never stand alone
-
-
-def summary_keys(figures: Iterable[str]) -> list[str]:
-    """The figures of a summary: the headlines, or all of a run that has none, and what they leave out."""
-    names = {key: key.split("/", 1)[-1] for key in figures}
-    shown = [key for key, name in names.items() if name not in LEFT_OUT]
-    headlines = [key for key in shown if names[key] in FURTHER or is_headline(names[key])]
-    return [*(headlines or shown), *(key for key, name in names.items() if name in LEFT_OUT)]
-
-
-def print_summary(summary: Mapping[str, Any]) -> None:
-    """Before and after of the main figures, one line each; all of them stand in summary.json."""
-    before, after = summary["before"], summary["after"]
-    spent = (
-        f"{count_of(summary['steps'], 'step')}, {summary.get('tokens', 0):,} tokens, seed {summary.get('seed', '?')}"
-    )
-    print(f"\n{summary.get('recipe', 'run')}: {spent}")
-    keys = summary_keys(after)
-    roles = list(dict.fromkeys(key.split("/")[0] for key in keys))
-    keys.sort(key=lambda key: (roles.index(key.split("/")[0]), key.count("/"), table_rank(key.rpartition("/")[2])))
-    if not keys:
-        print("nothing was measured: there were no held-out problems that could be graded")
-        return
-    rows = [
-        ("held-out", "before", "after"),
-        *((key, figure_text(before.get(key)), figure_text(after[key])) for key in keys),
-    ]
-    name, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
-    for key, *figures in rows:
-        print(f"{key:{name}s}", *(f"{text:>{width}s}" for text, width in zip(figures, widths, strict=True)), sep="  ")

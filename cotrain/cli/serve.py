@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cotrain.cli.common import add_device_flag, add_threads_flag, device_of, load_libraries, set_threads
 from cotrain.cli.flags import Parser, add_trust_flag, whole_number
-from cotrain.core.errors import ConfigError
+from cotrain.core.errors import ConfigError, install_extra
 from cotrain.storage.schemas import refuse_missing
 
 
@@ -50,4 +50,4 @@ def _check_installed() -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] not in ("starlette", "uvicorn"):
             raise
-        raise ConfigError(f"cotrain serve needs {error.name}; install it with: pip install 'cotrain[serve]'") from None
+        raise ConfigError(f"cotrain serve needs {error.name}; install it with: {install_extra('serve')}") from None

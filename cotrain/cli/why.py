@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,7 +30,9 @@ def why(words: Sequence[str]) -> int:
         run = open_run(directory)
         if args.rollout is None:
             found = disagreements(run)
-            print(json.dumps(found) if args.json else "\n".join(disagreement_lines(found)))
+            width = shutil.get_terminal_size().columns
+            lines = disagreement_lines(found, width, own_run=not run.is_foreign)
+            print(json.dumps(found) if args.json else "\n".join(lines))
             return 0
         rollout, role = find_rollout(run, args.rollout)
 

@@ -53,6 +53,21 @@ def size_defaults(arguments: Mapping[str, Any], given_names: Collection[str]) ->
     return defaults
 
 
+def defaults_by_size(defaults: Mapping[str, Any]) -> dict[str, str]:
+    """What the help of a flag says beside its default, for arguments whose default hangs on the size of the model."""
+    from_size = f"from {LARGE // 1_000_000}M parameters"
+    texts: dict[str, str] = {}
+    for name, value in defaults.items():
+        if name == "tasks_per_step" and isinstance(value, int) and value > LARGE_TASKS:
+            texts[name] = f"{LARGE_TASKS} {from_size}"
+        is_rate = name == "lr" or name.endswith("_lr")
+        largest = FULL_RATES[-1][1]
+        if is_rate and isinstance(value, float) and value > largest:
+            adapters = "" if name in WHOLE_POLICY_RATES else f", {ADAPTER_RATE:g} of adapters"
+            texts[name] = f"{largest:g} or less {from_size}{adapters}"
+    return texts
+
+
 def large_policies(policies: Mapping[str, Policy]) -> list[str]:
     """The policies of large models whose recipe leaves ``micro_tokens`` as it is; they get ``LARGE_MICRO_TOKENS``."""
     return [

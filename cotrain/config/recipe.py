@@ -443,9 +443,12 @@ def _learns_before(recipe: Recipe, name: str) -> tuple[str, str] | None:
     return None
 
 
-def check_due(recipe: Recipe) -> None:
+def check_due(recipe: Recipe, *, steps_flag: str = "--steps", warmup_flag: str = "") -> None:
     """Raise ConfigError for an objective that its policy could not learn from: it is due at none of the steps planned,
-    it would compare one answer with itself, or take what was sampled some updates ago for the present policy's."""
+    it would compare one answer with itself, or take what was sampled some updates ago for the present policy's.
+
+    ``steps_flag``: by which the steps are given. ``warmup_flag``: what stands before the length of a warm-up, as in
+    "--warmup " or "tango:warmup="; "" where there is no such parameter."""
     schedule = recipe.schedule
     for name, objective in recipe.objectives.items():
         policy = objective.policy
@@ -492,9 +495,23 @@ def check_due(recipe: Recipe) -> None:
             idle = next(one.name for one in schedule.phases if name in one.objectives)
             what = f"phase {idle!r} is never played; give it a place in the schedule, or leave the objective out"
         else:
-            what = f"it is due first at step {first + 1}; raise steps"
-            what += f", or shorten the warm-up of {count_of(warmup, 'step')}" if warmup else ""
+            what = f"it is due first at step {first + 1}; give {steps_flag} {first + 1} or more"
+            what += _shorter_warmup(recipe, first, warmup_flag)
         raise ConfigError(f"objective {name!r} is due at none of the {count_of(recipe.steps, 'step')}: {what}")
+
+
+def _shorter_warmup(recipe: Recipe, first: int, flag: str) -> str:
+    """The other way to reach an objective that is due at step ``first`` alone: a warm-up of a third of the steps that
+    there are for it. "" where there is no warm-up."""
+    warmup = sum(length for _, length in recipe.schedule.warmup)
+    if not warmup:
+        return ""
+    shorter = f", or shorten the warm-up of {count_of(warmup, 'step')}"
+    longest = recipe.steps - 1 - (first - warmup)  # with a longer one the objective would still not be due
+    is_one_stage = sum(length > 0 for _, length in recipe.schedule.warmup) == 1
+    if not (flag and is_one_stage and longest >= 0):
+        return shorter
+    return f"{shorter}, as in {flag}{min(longest, max(1, longest // 3))}"
 
 
 def _check_known(kind: str, name: str, names: Mapping[str, Any], where: str) -> None:

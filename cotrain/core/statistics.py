@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 Z = 1.959963984540054  # 97.5 % point of the normal distribution
+FEW_TESTED = 20  # test problems; with fewer, a change from before to after is hardly ever seen
 LEAST = 3  # seeds, below which there is no interval and no verdict
 MARGIN = 0.8  # a significant difference lies beyond zero by this point of Student's t, and by the 97.5 % point
 

@@ -67,6 +67,7 @@ PACKED = {  # how files begin that are no text, and what to do with them
     b"PAR1": "parquet; give the file a name that ends in .parquet",
 }
 DATA_ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".csv", ".csv.gz", ENDING)  # of files of rows
+JSON_LINES = (".jsonl", ".ndjson", ".jl")
 FORMATS = {ENDING: "parquet", ".csv": "CSV with a header", ".json": "one JSON array of objects"}
 _SHARD = re.compile(r"(?P<part>.+?)-(?P<number>\d{5})-of-(?P<count>\d{5})(?:-[0-9a-f]+)?")  # as the Hub numbers files
 Line = bytes | dict[str, Any]  # of a file as it stands, or an object that was read already: of parquet, of the Hub
@@ -205,10 +206,24 @@ def lines_of(path: Path) -> Iterator[tuple[int, Line]]:
     elif ending == ".json":
         yield from _json_array_rows(path)
     else:
-        for number, line in enumerate(lines_of_file(path), start=1):
+        lines = lines_of_file(path)
+        for number, line in enumerate(lines, start=1):
+            if number == 1 and ending not in (*JSON_LINES, ""):
+                _check_begins_as_rows(path, ending, line)
             row = (line.removeprefix(BOM) if number == 1 else line).removesuffix(b"\n")
             if row.strip():
                 yield number, row
+
+
+def _check_begins_as_rows(path: Path, ending: str, line: bytes) -> None:
+    """Raise DataError for a file of another kind, such as .md, which does not begin as JSON lines do either."""
+    begin = line.removeprefix(BOM).lstrip()
+    has_own_advice = begin.startswith((*PACKED, b"\xff\xfe", b"\xfe\xff"))
+    if begin and not begin.startswith(b"{") and not has_own_advice:
+        raise DataError(
+            f"{path}: not a data file ({ending}); expected JSON lines (.jsonl), a JSON array (.json), CSV with a "
+            "header (.csv), or parquet"
+        )
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

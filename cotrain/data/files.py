@@ -6,7 +6,9 @@ of other names are given as ``question=`` and ``answer=``; ``columns.py`` has th
 format's details. What else a row holds is asked with the question, refused, or counted (``unread_columns.py``).
 
 One file is cut into splits by a hash of each question: 80 % train, 10 % validation, 10 % test. So a split never depends
-on the order of rows, rows added later move nothing, and a question that occurs twice lies in one split. A directory
+on the order of rows, rows added later move nothing, and a question that occurs twice lies in one split. Of a file with
+fewer than ``FEW_QUESTIONS`` questions the hash says only the order, and exactly a tenth of them, at least one, is
+tested on: chance would leave some such files without a test problem. A directory
 with ``train.jsonl`` and ``test.jsonl`` (or ``.jsonl.gz``, ``.parquet`` …), a snapshot of the Hub with
 ``data/train-00000-of-00001.parquet`` and its like, and a data set with these splits keep their own test split;
 validation is cut from train, unless there is one. Training rows that ask a held-out question, be it in a paraphrase,
@@ -26,7 +28,8 @@ from typing import Any, TypeVar
 from cotrain.core.errors import DataError, UnknownName
 from cotrain.core.input_files import absolute_path
 from cotrain.core.seeding import seed_of
-from cotrain.core.types import UNLABELLED, Task
+from cotrain.core.statistics import FEW_TESTED
+from cotrain.core.types import UNLABELLED, Task, TaskSource, has_split
 from cotrain.core.verbosity import count_of
 from cotrain.data.columns import (
     SCHEMAS,
@@ -45,6 +48,7 @@ from cotrain.data.unread_columns import columns_note, count_columns
 from cotrain.grading.pool import DEADLINE_S, WORKERS, AnswerGrader
 
 SPLITS = ("train", "validation", "test")
+FEW_QUESTIONS = 200  # fewer of them are cut into splits by exact counts
 T = TypeVar("T")
 
 
@@ -300,9 +304,10 @@ def arrange_splits(parts: Mapping[str, Sequence[T]], question: Callable[[T], str
     they are, "train" and "test" and perhaps "validation", without the training rows that ask a held-out question."""
     if len(parts) == 1:
         (rows,) = parts.values()
+        places = cut_into_splits([question(row) for row in rows])
         splits: dict[str, list[T]] = {split: [] for split in SPLITS}
-        for row in rows:
-            splits[split_of(question(row))].append(row)
+        for row, place in zip(rows, places, strict=True):
+            splits[place].append(row)
         return {split: tuple(rows) for split, rows in splits.items()}
 
     test = {normal_question(question(row)) for row in parts["test"]}
@@ -312,8 +317,9 @@ def arrange_splits(parts: Mapping[str, Sequence[T]], question: Callable[[T], str
         train = [row for row in parts["train"] if normal_question(question(row)) not in held_out]
     else:
         not_in_test = [row for row in parts["train"] if normal_question(question(row)) not in test]
-        validation = [row for row in not_in_test if split_of(question(row)) == "validation"]
-        train = [row for row in not_in_test if split_of(question(row)) != "validation"]
+        places = cut_into_splits([question(row) for row in not_in_test])
+        validation = [row for row, place in zip(not_in_test, places, strict=True) if place == "validation"]
+        train = [row for row, place in zip(not_in_test, places, strict=True) if place != "validation"]
     return {"train": tuple(train), "validation": tuple(validation), "test": tuple(parts["test"])}
 
 
@@ -329,6 +335,49 @@ def split_of(question: str) -> str:
     if bucket == 8:
         return "validation"
     return "train"
+
+
+def cut_into_splits(questions: Sequence[str]) -> list[str]:
+    """The split of each question, in their order; the same question is always in one.
+
+    Of at least ``FEW_QUESTIONS`` different ones each is where its hash says. Of fewer exactly a tenth is test and a
+    tenth validation, rounded, with a test question wherever there are two and a validation question wherever there are
+    three: those that the hash would put there come first.
+    """
+    different = {normal_question(question) for question in questions}
+    if len(different) >= FEW_QUESTIONS:
+        return [split_of(question) for question in questions]
+
+    by_hash = sorted(different, key=_place_in_hash)
+    tenth = max(1, round(len(by_hash) / 10))
+    tested = tenth if len(by_hash) >= 2 else 0
+    validated = tenth if len(by_hash) >= 3 else 0
+    split_of_question = dict.fromkeys(by_hash, "train")
+    split_of_question |= dict.fromkeys(by_hash[:tested], "test")
+    split_of_question |= dict.fromkeys(by_hash[tested : tested + validated], "validation")
+    return [split_of_question[normal_question(question)] for question in questions]
+
+
+def _place_in_hash(question: str) -> tuple[int, int, str]:
+    """The test bucket first, then the one for validation, then those for training."""
+    number = seed_of("split", question)
+    return -(number % 10), number, question
+
+
+def few_tested_note(source: TaskSource) -> list[str]:
+    """What is said before a run or a comparison whose problems leave next to nothing to test on."""
+    tested = source.size("test") if has_split(source, "test") else None
+    if tested is None or tested >= FEW_TESTED:
+        return []
+    return [f"note: {few_tested_text(tested)}"]
+
+
+def few_tested_text(tested: int) -> str:
+    """What so few test problems mean, and what to do."""
+    return (
+        f"{count_of(tested, 'test problem')}: the figures before and after say next to nothing; give a directory with "
+        f"train.jsonl and test.jsonl, or more rows ({FEW_QUESTIONS} make {FEW_TESTED} test problems)"
+    )
 
 
 def _digest_of(rows: dict[str, tuple[Row, ...]]) -> str:

@@ -1,4 +1,4 @@
-"""Rows of a data set on the Hub, read by ``datasets`` (``pip install 'cotrain[hub]'``): ``owner/name`` or
+"""Rows of a data set on the Hub, read by ``datasets`` (``pip install -e '.[hub]'``): ``owner/name`` or
 ``owner/name:config``.
 
 Code of a data set is never run: ``trust_remote_code`` is not passed, and versions from 4 on have none. Left out:
@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from cotrain.core.errors import DataError, UserError
+from cotrain.core.errors import DataError, UserError, install_extra
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(:[\w.-]+)?")
 _FILES = (".jsonl", ".json", ".gz", ".txt", ".csv", ".parquet")
@@ -32,7 +32,7 @@ def hub_rows(name: str) -> dict[str, list[dict[str, Any]]]:
         from datasets import load_dataset
     except ImportError as error:
         raise UserError(
-            f"{name}: no such file here, and data of the Hub needs datasets; run: pip install 'cotrain[hub]'"
+            f"{name}: no such file here, and data of the Hub needs datasets; run: {install_extra('hub')}"
         ) from error
     repository, _, config = name.partition(":")
     try:

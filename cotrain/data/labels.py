@@ -127,11 +127,12 @@ class Unanswered:
     @classmethod
     def of(cls, source: TaskSource) -> Unanswered:
         """All problems without an answer of a source, in their splits."""
-        from cotrain.data.files import split_of
+        from cotrain.data.files import cut_into_splits
 
+        prompts = [source.get(UNLABELLED, place).prompt for place in range(source.size(UNLABELLED) or 0)]
         places: dict[str, list[int]] = {"train": [], "validation": [], "test": []}
-        for place in range(source.size(UNLABELLED) or 0):
-            places[split_of(source.get(UNLABELLED, place).prompt)].append(place)
+        for place, split in enumerate(cut_into_splits(prompts)):
+            places[split].append(place)
         return cls(source=source, places={"train": [], UNLABELLED: places.pop("train"), **places})
 
     def get(self, split: str, index: int) -> Task:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -109,19 +110,34 @@ def parse_rows(
     lines: Iterable[tuple[str, Line]], read: Callable[[dict[str, Any], str], T], aside: Quarantine | None = None
 ) -> list[T]:
     """What ``read(object, where)`` makes of each line. Raises DataError of the first that it refuses, or sets it
-    ``aside``."""
+    ``aside``; a RowError where other rows can be read, so that to set it aside would help."""
     results: list[T] = []
-    for where, line in lines:
+    remaining = iter(lines)
+    for where, line in remaining:
         try:
             results.append(read(object_of(line, where), where))
         except DataError as error:
-            if aside is None:
+            if aside is None and (results or _can_read_any(remaining, read)):
                 raise RowError(str(error)) from error
+            if aside is None:
+                raise
             aside.refused.append(RefusedRow(where=where, reason=str(error), row=_row_text(line)))
         else:
             if aside is not None:
                 aside.read += 1
     return results
+
+
+def _can_read_any(lines: Iterator[tuple[str, Line]], read: Callable[[dict[str, Any], str], Any]) -> bool:
+    """Whether one of these lines is a row."""
+    try:
+        for where, line in lines:
+            with suppress(DataError):
+                read(object_of(line, where), where)
+                return True
+    except DataError:  # the file itself cannot be read on
+        pass
+    return False
 
 
 def _row_text(line: Line) -> str:

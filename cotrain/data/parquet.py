@@ -1,4 +1,4 @@
-"""Rows of a local parquet file, read by pyarrow (comes with ``pip install 'cotrain[hub]'``), in batches.
+"""Rows of a local parquet file, read by pyarrow (comes with ``pip install -e '.[hub]'``), in batches.
 
 A null is a field that the row does not have: parquet has every column in every row. Left out: row filters, and columns
 that JSON could not hold (times, bytes), which are refused where they are read as a question or an answer.
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cotrain.core.errors import DataError, UserError
+from cotrain.core.errors import DataError, UserError, install_extra
 
 ENDING = ".parquet"
 BATCH = 1024  # rows that are in memory at a time
@@ -27,7 +27,7 @@ def parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
-        raise UserError(f"{path}: parquet needs pyarrow; run: pip install 'cotrain[hub]'") from error
+        raise UserError(f"{path}: parquet needs pyarrow; run: {install_extra('hub')}") from error
     number = 0
     try:
         with ParquetFile(path) as file:

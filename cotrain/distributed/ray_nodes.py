@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cotrain.core.errors import ConfigError, ModelError
+from cotrain.core.errors import ConfigError, ModelError, install_extra
 from cotrain.core.threads import usable_cores
 from cotrain.distributed.device_memory import memory_of
 
@@ -244,7 +244,7 @@ def python_problem(there: PythonInfo, here: PythonInfo) -> str | None:
         return f"vLLM is not installed there; {python} -m pip install vllm, or name another Python"
     for name in ("cotrain", "ray"):
         if name not in there:
-            return f"{name} is not installed there; {python} -m pip install 'cotrain[ray]', the version of this one"
+            return f"{name} is not installed there; {python} -m {install_extra('ray')}, the version of this one"
     if _minor_version(there) != _minor_version(here):
         return f"Python {there['python']} there and {here['python']} here; expected one minor version"
     if there["ray"] != here["ray"]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from cotrain.core.errors import ConfigError, ProcessLost, first_line
+from cotrain.core.errors import ConfigError, ProcessLost, first_line, install_extra
 from cotrain.core.user_code import MODULE_PREFIX
 from cotrain.core.verbosity import shows_all
 from cotrain.distributed import ray_nodes
@@ -113,7 +113,7 @@ class RayLauncher:
         try:
             import ray  # noqa: F401  this is what it is here for
         except ImportError:
-            raise ConfigError("--backend ray: Ray is not installed here; pip install 'cotrain[ray]'") from None
+            raise ConfigError(f"--backend ray: Ray is not installed here; {install_extra('ray')}") from None
         self.cluster = cluster
         self._ours = False  # did it begin or join Ray?
         self._looked = False  # at the machines of a Ray that was joined

@@ -1,5 +1,5 @@
-"""Environments served by OpenEnv as a task source, ``--tasks openenv:http://HOST:PORT``; needs ``pip install
-'cotrain[openenv]'``.
+"""Environments served by OpenEnv as a task source, ``--tasks openenv:http://HOST:PORT``; needs ``pip install -e
+'.[openenv]'``.
 
 A task is what the server observes after ``reset(seed=…)``: one text field of the observation is the prompt. An answer
 is one ``step`` of a new session that was reset with the same seed: one text field of the action is the answer, and the
@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from urllib.request import urlopen
 
-from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError
+from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError, install_extra
 from cotrain.core.input_files import MOST_BY_HAND, MOST_ROW
 from cotrain.core.seeding import seed_of
 from cotrain.core.types import Grade, Task
@@ -70,7 +70,7 @@ class OpenEnvTasks:
         try:
             from openenv.core import GenericEnvClient
         except ImportError as error:
-            raise UserError("openenv is not installed; run: pip install 'cotrain[openenv]'") from error
+            raise UserError(f"openenv is not installed; run: {install_extra('openenv')}") from error
         if size < 1:
             raise ConfigError(f"size must be at least 1, not {size}")
         self._client = GenericEnvClient

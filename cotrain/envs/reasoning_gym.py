@@ -1,4 +1,4 @@
-"""Procedural puzzles of reasoning-gym (arXiv 2505.24760) as a task source; needs ``pip install 'cotrain[gym]'``.
+"""Procedural puzzles of reasoning-gym (arXiv 2505.24760) as a task source; needs ``pip install -e '.[gym]'``.
 
 reasoning-gym makes item i of seed s from ``Random(s + i)``, so neighbouring seeds share items. Here each block of
 ``BLOCK`` indices of a split has its own 63-bit seed (a hash of where it is), and a question goes to the split that a
@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError
+from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError, install_extra
 from cotrain.core.seeding import seed_of
 from cotrain.core.types import Grade, StepVerdicts, Task
 from cotrain.data.files import SPLITS, split_of
@@ -41,7 +41,7 @@ class GymTasks:
             from reasoning_gym.dataset import ProceduralDataset
             from reasoning_gym.factory import DATASETS
         except ImportError as error:
-            raise UserError("reasoning-gym is not installed; run: pip install 'cotrain[gym]'") from error
+            raise UserError(f"reasoning-gym is not installed; run: {install_extra('gym')}") from error
         if dataset not in DATASETS:
             raise UnknownName("reasoning-gym data set", dataset, DATASETS)
         if DATASETS[dataset][0].score_answer is not ProceduralDataset.score_answer and dataset not in _ONE_ANSWER:

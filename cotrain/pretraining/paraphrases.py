@@ -13,7 +13,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from cotrain.core.shipped import SHIPPED_LANGUAGE_MODELS
 from cotrain.core.types import ParseFailure, Sampling, Task
 from cotrain.core.verbosity import ProgressPrinter
 from cotrain.data.columns import Row, normal_question, row_of
-from cotrain.data.files import SPLITS, split_of, task_of
+from cotrain.data.files import SPLITS, cut_into_splits, task_of
 from cotrain.data.malformed_rows import Quarantine, RefusedRow, numbered_lines, parse_rows
 from cotrain.distributed.local import LocalBackend
 from cotrain.grading.pool import AnswerGrader
@@ -72,10 +72,13 @@ def read_problems(path: str, question: str, answer: str) -> list[ProblemRow]:
 
     def read(fields: dict[str, Any], where: str) -> ProblemRow:
         row = row_of(fields, question, answer, where, unanswered=True)
-        is_held_out = not is_split and split_of(row.question) != "train"
-        return ProblemRow(where=where, fields=fields, row=row, held_out=is_held_out)
+        return ProblemRow(where=where, fields=fields, row=row, held_out=False)
 
-    return parse_rows(numbered_lines(Path(path)), read)
+    problems = parse_rows(numbered_lines(Path(path)), read)
+    if is_split:
+        return problems
+    splits = cut_into_splits([problem.row.question for problem in problems])
+    return [replace(problem, held_out=split != "train") for problem, split in zip(problems, splits, strict=True)]
 
 
 def numbers_of(text: str) -> Counter[str]:

@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cotrain.core.statistics import Estimate
+from cotrain.core.statistics import FEW_TESTED, LEAST, Estimate
 from cotrain.core.verbosity import count_of
 from cotrain.metrics.table import labelled_metric
 from cotrain.reports.compare_reach import find_levels
@@ -212,14 +212,18 @@ def rate_cells(compare: Mapping[str, Any]) -> TextTable:
 
 
 def needed_cells(runs: Runs, budgets: Mapping[str, float]) -> TextTable:
-    """When the mean curve of each recipe first passes a level; no rows where there is none."""
-    rows = []
+    """When the mean curve of each recipe first passes a level; no rows where there is none, and of too few seeds to
+    say anything of their spread."""
+    rows: list[list[str]] = []
+    head = ["level", "recipe", "needed", "against the reference"]
+    if any(len(seeds) < LEAST for seeds in runs.values()):
+        return head, rows
     for axis in AXES:
         for level in find_levels(runs, axis, budgets.get(axis, math.nan)):
             name = f", {level.name}" if level.name else ""
             level_text = f"{UNITS[axis]} to {number_text(level.value, share=True)}{name}"
             rows += [[level_text, r.recipe, r.in_words(), r.difference_in_words()] for r in level.reached]
-    return ["level", "recipe", "needed", "against the reference"], rows
+    return head, rows
 
 
 def verdict_cells(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, TextTable]]:
@@ -242,12 +246,21 @@ def _count_in_file(number: Any, thing: str) -> str:
     return count_of(number, thing) if isinstance(number, int) else f"? {count_of(0, thing).removeprefix('0 ')}"
 
 
+def few_tested_words(compare: Mapping[str, Any]) -> str:
+    """That its seeds are tested on next to nothing, where they are; else ""."""
+    settings = [recipe.get("settings") for recipe in _recipes_by_name(compare).values()]
+    counts = [one.get("test_problems") for one in settings if isinstance(one, Mapping)]
+    fewest = min((count for count in counts if isinstance(count, int)), default=FEW_TESTED)
+    return f"{count_of(fewest, 'test problem')} a seed: nothing can be concluded" if fewest < FEW_TESTED else ""
+
+
 def about_sentences(compare: Mapping[str, Any]) -> list[str]:
     """What a page says of the whole comparison, a sentence each."""
     equal = compare.get("equal")
     budget = compare.get("budget")
     batches = _count_in_file(compare.get("batches"), "batch")
-    sentences = []
+    few = few_tested_words(compare)
+    sentences = [f"{few}."] if few else []
     if equal == "updates":
         sentences.append(f"Every run lasts until its generator has had {batches} to learn from.")
     elif equal == "batches":

@@ -19,6 +19,7 @@ from cotrain.reports.compare_overview import (
     about_sentences,
     alarm_cells,
     cost_cells,
+    few_tested_words,
     headline_cells,
     needed_cells,
     rate_cells,
@@ -199,7 +200,7 @@ def comparison_tables(compare: Mapping[str, Any], runs: Runs) -> dict[str, Any]:
             figures.append(_figure_table(rows_there, names, budgets, at))
     return {
         "about": about_sentences(with_rows),
-        "said": _headline_sentences(rows),
+        "said": _headline_sentences(rows, few_tested_words(with_rows)),
         "figures": figures,
         "cells": [table for table in cells if table["rows"]],
     }
@@ -210,8 +211,8 @@ def _titled_table(title: str, lead: str, cells: TextTable, *, folded: bool = Fal
     return {"title": title, "lead": lead, "head": head, "rows": rows, "folded": folded}
 
 
-def _headline_sentences(table: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What can be said of the headlines of the first role at the end."""
+def _headline_sentences(table: Sequence[Mapping[str, Any]], few: str) -> list[dict[str, Any]]:
+    """What can be said of the headlines of the first role at the end. ``few``: why that is nothing, or ""."""
     wanted = [row for row in table if row["words"] and row["at"] == "end" and is_headline(row["metric"])]
     roles = roles_in({row["metric"] for row in table})
     first = wanted[0]["metric"].split("/")[0] if wanted else ""
@@ -220,7 +221,7 @@ def _headline_sentences(table: Sequence[Mapping[str, Any]]) -> list[dict[str, An
             "recipe": row["recipe"],
             "reference": row["reference"],
             "label": label_of(row["metric"], roles),
-            "words": row["words"],
+            "words": f"{few}; {row['words']}" if few else row["words"],
         }
         for row in wanted
         if row["metric"].startswith(f"{first}/")

@@ -7,6 +7,7 @@ for `cotrain audit FILE --out DIR`, whose DIR they open too.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,13 +34,23 @@ def as_run_directory(path: Path) -> Iterator[Path]:
     try:
         run = read_foreign_run([path])
     except (ConfigError, DataError) as error:
-        raise DataError(f"{error}; or give more with `cotrain audit {path} --out DIR`, and open DIR") from error
+        raise DataError(_with_flags_of_audit(str(error), path)) from error
     if not run.columns.truth and any(rollout.gold is not None for rollout in run.rollouts):
         run = replace(run, rollouts=grade_by_reference(run.rollouts).rollouts)
     with TemporaryDirectory(prefix="cotrain-rollouts-") as folder:
         directory = Path(folder) / (path.resolve().name or "rollouts")
         write_as_run(run, directory)
         yield directory
+
+
+def _with_flags_of_audit(message: str, path: Path) -> str:
+    """The message, which may advise a flag that only `audit` has, for a command that has none of them."""
+    command = f"`cotrain audit {path} --out DIR`"
+    reason, _, advice = message.rpartition("; ")
+    flags = dict.fromkeys(re.findall(r"--[a-z][a-z-]*", advice))
+    if not (reason and flags):
+        return f"{message}; or give more with {command}, and open DIR"
+    return f"{reason}; {command} takes {', '.join(flags)}; then open DIR"
 
 
 def is_foreign(path: Path) -> bool:

@@ -15,6 +15,7 @@ from cotrain.reports.guide import difference_interval, number_text, points_text
 FigureRow = Mapping[str, Any]  # one row of ``runs.py: figure_rows``
 
 GAP = "gap"  # called right minus right
+WIDE = 0.2  # half the width of an interval from which on nothing follows of a gap
 LEADS = 4  # figures that are not folded
 JUDGED = "balanced_accuracy"
 ON_FIXED = "fixed"  # the split of solutions that did not change
@@ -39,7 +40,7 @@ def outcome_sentences(figures: Sequence[FigureRow]) -> list[str]:
         elif who:
             sentences += _first_headline(who, own)
     gaps = [figure for figure in figures if figure["name"] == GAP and not figure["split"]]
-    sentences += [_fooled_sentence(figure) for figure in gaps if figure["after"]]
+    sentences += [_fooled_sentence(figure, _problems_tested(figures)) for figure in gaps if figure["after"]]
     return [*sentences, *_choice_sentences(figures)]
 
 
@@ -133,7 +134,13 @@ def _judge_sentences(who: str, own: Sequence[FigureRow]) -> list[str]:
     return [f"{who.capitalize()}, in balanced accuracy (chance is 50): {', '.join(parts)}."] if parts else []
 
 
-def _fooled_sentence(gap: FigureRow) -> str:
+def _problems_tested(figures: Sequence[FigureRow]) -> int:
+    """How many held-out problems there were: each has one greedy answer. 0 where that was not measured."""
+    greedy = (figure for figure in figures if figure["name"] == "greedy" and not figure["split"] and figure["after"])
+    return max((Estimate.from_json(figure["after"]).n for figure in greedy), default=0)
+
+
+def _fooled_sentence(gap: FigureRow, problems: int) -> str:
     """Whether a judge calls more right than is right."""
     who = f"The {gap['who']}" if gap["who"] else "It"
     after = Estimate.from_json(gap["after"])
@@ -143,6 +150,9 @@ def _fooled_sentence(gap: FigureRow) -> str:
         return f"{who} is being fooled: it calls {size} points more of them right than are ({bounds})."
     if after.high < 0.0:
         return f"{who} is strict, not fooled: it calls {size} points fewer of them right than are ({bounds})."
+    if after.high - after.low > 2 * WIDE:
+        counted = f" ({problems})" if problems else ""
+        return f"Too few problems{counted} to say whether {who[:1].lower()}{who[1:]} is fooled."
     return f"{who} is not shown to be fooled: right by its word minus right in truth is {bounds}."
 
 

@@ -33,7 +33,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.errors import ConfigError, UnknownName, install_extra
 from cotrain.core.verbosity import count_of
 from cotrain.reports.tracked_rollouts import EVERY, TrackedRollout, is_sampled, sampled_rollouts
 from cotrain.runs.log import Observer
@@ -208,7 +208,7 @@ def check_trackers(names: Sequence[str]) -> tuple[str, ...]:
         if name not in TRACKERS:
             raise UnknownName("tracker", name, TRACKERS)
         if importlib.util.find_spec(name) is None:
-            raise ConfigError(f"--tracker {name}: not installed; pip install 'cotrain[{name}]'")
+            raise ConfigError(f"--tracker {name}: not installed; {install_extra(name)}")
     return tuple(dict.fromkeys(names))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from cotrain.config.names import POLICY
 from cotrain.core.errors import ConfigError
-from cotrain.core.verbosity import escape_terminal
+from cotrain.core.verbosity import count_of, escape_terminal
 from cotrain.reports.rollouts import FIELDS
 from cotrain.reports.runs import RunView
 
@@ -20,13 +20,13 @@ INDENT = "    "
 MOST_DIFFERING = 20  # answers that are listed
 
 
-def disagreements(run: RunView, most: int = MOST_DIFFERING) -> list[dict[str, Any]]:
-    """Answers whose verdict is not the truth, the latest steps first: as many as are asked for, or as there are."""
+def disagreements(run: RunView) -> list[dict[str, Any]]:
+    """All answers whose verdict is not the truth, the latest steps first."""
     place = {name: at for at, name in enumerate(FIELDS)}
     rollouts = run.rollouts
     found: list[dict[str, Any]] = []
     read = 0
-    while len(found) < most and rollouts.read_some():
+    while rollouts.read_some():
         rows, problems, _ = rollouts.known_rows()
         for row in rows[read:]:
             right = row[place["right"]]
@@ -43,19 +43,38 @@ def disagreements(run: RunView, most: int = MOST_DIFFERING) -> list[dict[str, An
                 )
 
         read = len(rows)
-    return found[:most]
+    return found
 
 
-def disagreement_lines(found: Sequence[dict[str, Any]]) -> list[str]:
-    """A line for each."""
+def disagreement_lines(found: Sequence[dict[str, Any]], width: int, *, own_run: bool) -> list[str]:
+    """How many there are, and a line of at most ``width`` characters for each of the latest.
+
+    ``own_run``: a run of ours counts its steps from 0 in addresses and from 1 in words; another trainer as it likes."""
     if not found:
         return ["nowhere do judge and truth differ, as far as both are known"]
-    lines = ["judge and truth differ; `cotrain why DIR STEP:TASK:MEMBER` shows one"]
-    for one in found:
+    shown = found[:MOST_DIFFERING]
+    how_many = count_of(len(found), "answer") if len(shown) == len(found) else f"{len(shown)} of {len(found)} answers"
+    from_0 = "; addresses count from 0, so that 0:0:0 is of step 1" if own_run else ""
+    lines = [
+        f"judge and truth differ: {how_many}, the latest first",
+        f"`cotrain why DIR STEP:TASK:MEMBER` shows one{from_0}",
+    ]
+    for one in shown:
         verdict = "accepted, wrong" if one["said"] else "rejected, right"
         answer = escape_terminal(one["answer"] or "no answer found", 40)
-        lines.append(f"{one['rollout']:>12s}  {verdict}: {answer}  ({escape_terminal(one['problem'], 60)})")
+        begin = f"{one['rollout']:>12s}  {verdict}: {answer}  "
+        lines.append(begin + _cut(f"({_plain(one['problem'])})", width - len(begin)))
     return lines
+
+
+def _plain(text: object) -> str:
+    """A whole text, safe to show."""
+    return escape_terminal(text, len(str(text)))
+
+
+def _cut(text: str, room: int) -> str:
+    """A text that ends where the line does."""
+    return text if len(text) <= room else f"{text[: max(0, room - 1)]}…"
 
 
 def find_rollout(run: RunView, address: str) -> tuple[dict[str, Any], str]:

@@ -147,9 +147,7 @@ def save_checkpoint(
             )
 
     staging = directory / f"{STAGING}{name}"
-    with report_disk_errors(
-        f"save checkpoint {name} in {directory}", lambda: f"nothing is lost: {_resume_text(directory, files)}"
-    ):
+    with report_disk_errors(f"save checkpoint {name} in {directory}", lambda: _resume_text(directory, files)):
         make_directory(files, directory)
         _remove_leftovers(directory, files)
         size = sum(map(len, payloads.values())) + sum(map(tensor_bytes, tensors.values()))
@@ -169,7 +167,7 @@ def save_checkpoint(
             _discard_folder(directory, name, files)
         raise DiskError(
             f"checkpoint {name} was written to {directory} but does not read back: {reason}; "
-            f"nothing is lost: {_resume_text(directory, files)}; check the disk and try again"
+            f"{_resume_text(directory, files)}; check the disk and try again"
         )
     discard_after(directory, step, files=files)
     with suppress(OSError):  # the save has succeeded; what resists is tried again by the next one
@@ -281,7 +279,7 @@ def _check_room(directory: Path, name: str, size: int, files: Files) -> None:
     if free < 2 * size:
         raise DiskError(
             f"disk full: checkpoint {name} needs {_readable_size(2 * size)} free in {directory} and there are "
-            f"{_readable_size(free)}; nothing is lost: {_resume_text(directory, files)}; free some space and try again",
+            f"{_readable_size(free)}; {_resume_text(directory, files)}; free some space and try again",
             errno.ENOSPC,
         )
 
@@ -378,11 +376,15 @@ def _retire_old(directory: Path, step: int, keep: int, keep_every: int, stay: Co
 
 
 def _resume_text(directory: Path, files: Files) -> str:
-    """For messages: what a run could resume from now."""
+    """For messages: what a run could resume from now, and so what it would do again."""
+    run = directory.parent
+    resumed = f"cotrain resume {run}" if (run / "recipe.json").is_file() else "a resumed run"
     with suppress(OSError, StateError):
         checkpoint = latest_checkpoint(directory, files=files)
-        return f"{checkpoint.path.name} is intact" if checkpoint else "there was no checkpoint before"
-    return "older checkpoints were not touched"
+        if checkpoint is None:
+            return f"there is no checkpoint yet, and {resumed} begins anew"
+        return f"{checkpoint.path.name} is intact, and {resumed} goes on from there"
+    return f"older checkpoints were not touched, and {resumed} goes on from the newest"
 
 
 def _hash_file(files: Files, path: Path) -> FileDigest:

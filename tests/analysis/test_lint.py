@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from cotrain.analysis.check_data import check_file, question_key
+from cotrain.analysis.check_data import FEW, check_file, question_key
 from cotrain.cli.check import check as command
 from cotrain.cli.main import main
 from cotrain.core.errors import DataError
 from cotrain.data.columns import words_in
-from cotrain.data.files import JsonlTasks, split_of
+from cotrain.data.files import JsonlTasks
 from cotrain.data.labels import with_labels
 from cotrain.data.unread_columns import plain_spelling
 
@@ -24,7 +24,8 @@ def write(path, *rows):
 
 
 def found(report):
-    return {f.kind: list(f.where) for f in report.findings}
+    """The faults of rows; that a file of a few rows is small is no fault of one."""
+    return {f.kind: list(f.where) for f in report.findings if f.kind != FEW}
 
 
 @pytest.mark.whole
@@ -60,7 +61,7 @@ def test_each_fault_is_found_where_it_is(tmp_path):
         "two answers": ["rows 1 and 7: '1', '2'"],
         "answer: gold not readable": ["row 8: '\\\\frac{'"],
     }
-    assert (report.rows, report.count_rows("error"), report.count_rows("warning")) == (11, 3, 5)
+    assert (report.rows, report.count_rows("error"), report.count_rows("warning")) == (11, 3, 7)
     assert report.lengths == {"min": 1, "median": 1, "p95": 3, "max": 3}
     assert report.histogram == {"1-1": 6, "2-3": 2}
 
@@ -106,7 +107,7 @@ def test_processbench_files(tmp_path):
 
 
 def test_the_command(tmp_path, capsys):
-    good = write(tmp_path / "good.jsonl", {"question": "Q", "answer": "1"})
+    good = write(tmp_path / "good.jsonl", *({"question": f"Q{n}", "answer": "1"} for n in range(400)))
     assert main(["check", "data", str(good)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "0 errors, 0 warnings"
     repeats = write(tmp_path / "repeats.jsonl", *[{"Body": "B", "Question": "Q", "Answer": "1"}] * 9)
@@ -115,7 +116,7 @@ def test_the_command(tmp_path, capsys):
     assert "warning: duplicate: 8 rows: the question was asked before" in out and "    … and 3 more" in out
     assert main(["check", "data", str(repeats), "--against", str(repeats), "--json"]) == 1
     said = json.loads(capsys.readouterr().out)
-    assert (said["errors"], said["warnings"], len(said["findings"][1]["where"])) == (9, 8, 9)
+    assert (said["errors"], said["warnings"], len(said["findings"][1]["where"])) == (9, 9, 9)
     assert main(["check", "data", str(repeats), "--schema", "svamp"]) == 0
     assert main(["check", "data", str(repeats), "--schema", "gsm8k"]) == 1
     capsys.readouterr()
@@ -131,12 +132,20 @@ def test_the_command(tmp_path, capsys):
 
 
 def test_a_file_with_too_few_rows_for_a_run_says_so(tmp_path, capsys):
-    few = write(tmp_path / "few.jsonl", *[{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in (0, 2)])
-    assert main(["check", "data", str(few)]) == 0
-    assert "by itself refused by a run, since no row falls to " in capsys.readouterr().out
-    enough = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(60)]
-    assert main(["check", "data", str(write(tmp_path / "enough.jsonl", *enough))]) == 0
-    assert "by itself" not in capsys.readouterr().out
+    rows = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(200)]
+
+    def said_of(count, name="rows.jsonl"):
+        assert main(["check", "data", str(write(tmp_path / name, *rows[:count]))]) == 0
+        return capsys.readouterr().out
+
+    assert "by itself refused by a run, since no row falls to test" in said_of(1)
+    of_eight = said_of(8)
+    assert "warning: few: 1 test problem: the figures before and after say next to nothing" in of_eight
+    assert "--tasks-per-step 6" in of_eight and of_eight.endswith("0 errors, 2 warnings\n")
+    of_forty = said_of(40)
+    assert "32 train, 4 validation, 4 test" in of_forty and of_forty.endswith("0 errors, 1 warning\n")
+    assert said_of(199).endswith("0 errors, 0 warnings\n")
+    assert said_of(40, "train.jsonl").endswith("0 errors, 0 warnings\n")  # of a directory, with test.jsonl beside it
 
 
 def test_long_questions_differ_by_their_operations_and_not_by_their_typesetting():
@@ -181,7 +190,7 @@ def test_a_fault_that_all_rows_have_is_said_once(tmp_path, capsys):
     assert said.count("no field 'question'") == 1 and "(and 39 other rows)" in said
     file.write_text("question,answer\n1+1?,2\n1+2?,3\n1+3?,4\n1+4?,5\n1+5?,\n")
     assert main(["check", "data", str(file)]) == 1
-    assert capsys.readouterr().out.splitlines()[-1] == "1 error, 0 warnings"
+    assert capsys.readouterr().out.splitlines()[-1] == "1 error, 2 warnings"  # both of them of so few rows
 
 
 def test_a_directory_in_place_of_a_file(tmp_path, capsys):
@@ -206,7 +215,8 @@ def test_a_half_answered_file_is_a_layout_and_no_fault(tmp_path, capsys):
     assert "malformed" not in said and "--labelled answers" in said
     assert command(["data", str(file), "--labelled", "answers"]) == 0
     said = capsys.readouterr().out
-    assert "no answer" not in said and "32 unlabelled" in said and said.endswith("0 errors, 0 warnings\n")
+    assert "no answer" not in said and "32 unlabelled" in said and said.endswith("0 errors, 1 warning\n")
+    assert "warning: few: 1 test problem" in said
 
 
 def test_problems_without_any_answer_need_those_of_another_file(tmp_path, capsys):
@@ -228,7 +238,8 @@ def test_faults_of_the_labelled_file_are_counted(tmp_path, capsys):
     solved = write(tmp_path / "solved.jsonl", *rows, *rows[:3])
     assert command(["data", str(file), "--labelled", str(solved), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["labelled"]["rows"] == 63 and found["warnings"] == found["labelled"]["warnings"] > 0
+    assert found["labelled"]["rows"] == 63 and found["labelled"]["warnings"] > 0
+    assert found["warnings"] == found["labelled"]["warnings"] + 1  # and few test problems
     assert main(["check", "data", str(file), "--labelled", str(tmp_path / "nowhere.jsonl")]) == 2
     assert "nowhere.jsonl: no such file" in capsys.readouterr().err
 
@@ -259,8 +270,7 @@ def test_tasks_of_code_are_known_and_their_faults_found(tmp_path, capsys):
     file = write(tmp_path / "code.jsonl", *rows)
     assert command(["data", str(file)]) == 0
     said = capsys.readouterr().out
-    train = sum(split_of(row["prompt"]) == "train" for row in rows)
-    assert f"a run reads them with --tasks mbpp; {train} train" in said
+    assert "a run reads them with --tasks mbpp; 24 train, 3 validation, 3 test" in said
     bad = write(tmp_path / "bad.jsonl", *rows, {**rows[0], "test_list": []}, {**rows[1], "images": ["a.png"]}, rows[2])
     assert command(["data", str(bad), "--against", str(file)]) == 1
     said = capsys.readouterr().out

@@ -298,7 +298,7 @@ def test_the_studies_of_the_documentation_can_be_run(path, capsys, prepared):
     study = read_study(path)
     if "gym" in str([plan.tasks for plan in study.parts.values()]) and not GYM:
         assert main(["study", path.stem, "--dry-run"]) == 2
-        assert "pip install 'cotrain[gym]'" in capsys.readouterr().err
+        assert "pip install -e '.[gym]'" in capsys.readouterr().err
         return
     assert main(["study", path.stem, "--dry-run"]) == 0
     assert (study.gate is None) == (path.stem in WITHOUT_GATE) and all(plan.seeds >= 5 for plan in study.parts.values())

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from cotrain.analysis.comparison.waves import alarms_suffix, progress_line, run_jobs, share_done
+from cotrain.analysis.comparison.waves import alarms_suffix, lengthening_line, progress_line, run_jobs, share_done
 from cotrain.core.errors import UserError
 from cotrain.distributed.device_memory import PARALLEL_RUNS
 
@@ -55,3 +55,8 @@ def test_runs_know_how_many_share_the_machine_and_one_that_is_killed_is_called_s
     assert [place.read_text() for place in places] == ["2", "2", "2"]
     with pytest.raises(UserError, match="killed, as runs are when memory runs out"):
         run_jobs([job("d", "os.kill(os.getpid(), 9)")], 1, lambda line: None)
+
+
+def test_why_finished_runs_go_on_is_said():
+    assert lengthening_line(["grpo", "grpo"], "tango") == "lengthening grpo until it has cost as much as tango"
+    assert lengthening_line(["grpo", "spin"], "tango") == "lengthening grpo, spin until they have cost as much as tango"

@@ -5,8 +5,9 @@ import re
 
 import pytest
 
-from cotrain.cli.flags import Parser
+from cotrain.cli.flags import Parser, in_flags
 from cotrain.cli.main import main
+from cotrain.config.large_model_defaults import defaults_by_size
 from cotrain.recipes import NAMES as SHIPPED
 from cotrain.recipes import QUESTIONS, RECIPES
 
@@ -131,3 +132,42 @@ def test_the_list_has_every_recipe_in_one_group_and_says_where_to_begin(capsys):
     assert lines[0] == "begin here" and lines[1].startswith("  demo  ")
     assert {line for line in lines if line and not line.startswith(" ")} > set(QUESTIONS)
     assert all(len(line) <= 100 for line in lines)
+
+
+@pytest.mark.parametrize("command", ["why", "view", "audit", "serve", "attack", "diff"])
+def test_the_description_of_a_command_is_one_text(command, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    description = capsys.readouterr().out.partition("\n\n")[2].partition("\n\n")[0]
+    assert not re.search(r"^ ", description, re.MULTILINE), description
+
+
+def test_controls_are_written_as_the_flags_that_one_types():
+    names = ["verifier", "balance", "simultaneous", "clip", "rate", "rate_end", "labels", "target"]
+    text = (
+        '``verifier="frozen"``, ``balance=False``, ``simultaneous=True``, ``clip=(0.2, 0.2)``, '
+        '``rate=1, rate_end=1``, ``labels="a"|"b"``, ``target=N``, ``verifier_kl=0.001`` and ``judge``'
+    )
+    assert in_flags(text, names) == (
+        "``--verifier frozen``, ``--no-balance``, ``--simultaneous``, ``--clip 0.2 0.2``, ``--rate 1 --rate-end 1``, "
+        "``--labels a|b``, ``--target N``, ``verifier_kl=0.001`` and ``judge``"
+    )
+
+
+def test_the_flags_that_a_description_names_are_listed_below_it(capsys):
+    with pytest.raises(SystemExit):
+        main(["run", "tango", "--help"])
+    said = capsys.readouterr().out
+    assert "`--simultaneous` trains both" in " ".join(said.split()) and "=True" not in said
+    assert re.search(r"^  --simultaneous", said, re.MULTILINE) and re.search(r"^  --balance", said, re.MULTILINE)
+
+
+def test_defaults_that_hang_on_the_size_of_the_model_are_told(capsys):
+    with pytest.raises(SystemExit):
+        main(["run", "tango", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "(default: 16; 8 from 100M parameters)" in said
+    assert said.count("(default: 0.0002; 1e-05 or less from 100M parameters, 0.0001 of adapters)") == 2  # of both
+    assert defaults_by_size({"tasks_per_step": 4, "lr": 1e-6, "kl": 1.0, "prm_lr": 1e-3}) == {
+        "prm_lr": "1e-05 or less from 100M parameters"
+    }

@@ -11,10 +11,10 @@ from cotrain import api
 from cotrain.analysis.attack.play import attack
 from cotrain.analysis.attack.xplay import xplay
 from cotrain.cli.main import main
-from cotrain.cli.run import summary_keys
 from cotrain.config.override import override
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.tango import tango
+from cotrain.reports.summary import summary_keys
 from cotrain.runs.choose_formats import probe_answers, probe_tasks
 from cotrain.trainer.failures import stop_on_signal
 from tests.helpers import EASY, TINY

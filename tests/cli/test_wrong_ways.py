@@ -83,7 +83,7 @@ def test_a_reward_model_as_a_solver(place, capsys):
 def test_a_data_file_with_other_columns(place, capsys):
     Path("data.jsonl").write_text('{"ask": "What is 1 + 1?", "gold": "2"}\n' * 30)
     line = run(capsys, "--model", TINY)
-    assert "row 1" in line and "ask" in line and "question" in line and "--lenient" in line
+    assert "row 1" in line and "ask" in line and "question" in line and "--lenient" not in line  # all rows are so
 
 
 @pytest.mark.whole
@@ -185,7 +185,7 @@ def test_what_is_no_run_is_told_alike_by_every_command_that_reads_one(place, cap
         for given, found in (("empty", "no recipe.json in it"), ("data.jsonl", "a file"), ("no", "no such directory")):
             line = fails(capsys, command[0], given, *command[1:])
             if (command[0], given) == ("why", "data.jsonl"):  # it may be the rollouts of another trainer
-                assert "data.jsonl: no column of responses among question, answer; name it with" in line, line
+                assert "data.jsonl: no column of responses among question, answer; " in line, line
             else:
                 assert f"{given} is not a run directory ({found}); start one with" in line, line
     assert "empty is not a run directory" in fails(capsys, "diff", "empty", "empty")

@@ -14,7 +14,7 @@ from cotrain.envs.reasoning_gym import BLOCK, GymTasks
 def test_without_reasoning_gym_the_error_says_what_to_install(monkeypatch):
     for module in ("reasoning_gym", "reasoning_gym.dataset", "reasoning_gym.factory"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(UserError, match=r"pip install 'cotrain\[gym\]'"):
+    with pytest.raises(UserError, match=r"pip install -e '\.\[gym\]'"):
         GymTasks("chain_sum")
 
 

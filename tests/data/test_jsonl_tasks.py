@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 
 import pytest
 from hypothesis import given, settings
@@ -10,8 +11,9 @@ from cotrain.config.recipe import check_problems
 from cotrain.core.errors import DataError, UnknownName
 from cotrain.core.types import Grade
 from cotrain.data.columns import Row, without_calculator
-from cotrain.data.files import JsonlTasks, benchmark_tasks, split_of
+from cotrain.data.files import SPLITS, JsonlTasks, benchmark_tasks, few_tested_note, split_of
 from cotrain.data.malformed_rows import read_rows, row_reader
+from cotrain.data.word_problems.source import WordProblems
 from cotrain.formats.solutions import tagged_solution
 from cotrain.recipes.grpo import grpo
 
@@ -217,10 +219,40 @@ def test_tasks(tmp_path):
             source.get("train", index)
     with pytest.raises(UnknownName, match="did you mean 'train'"):
         source.get("trian", 0)
-    with pytest.raises(DataError, match="too few questions"):
-        lonely = next(f"Q{n}" for n in range(50) if split_of(f"Q{n}") != "train")
-        JsonlTasks(write(tmp_path / "b.jsonl", [{"question": lonely, "answer": "1"}]))
     source.close()
+
+
+def test_a_small_file_is_cut_by_exact_counts(tmp_path):
+    def questions_by_split(count):
+        rows = [{"question": f"Q{n}", "answer": "1"} for n in range(count)]
+        with closing(JsonlTasks(write(tmp_path / "a.jsonl", rows[::-1] + rows))) as source:  # each question twice
+            return {split: {task.prompt for task in tasks_of(source, split)} for split in SPLITS}
+
+    def tasks_of(source, split):
+        return [source.get(split, index) for index in range(source.size(split))]
+
+    for count, tenth in ((40, 4), (8, 1), (3, 1), (199, 20)):
+        splits = questions_by_split(count)
+        assert {split: len(those) for split, those in splits.items()} == {
+            "train": count - 2 * tenth,
+            "validation": tenth,
+            "test": tenth,
+        }
+    assert [len(those) for those in questions_by_split(2).values()] == [1, 0, 1]
+    assert [len(those) for those in questions_by_split(1).values()] == [1, 0, 0]
+    of_two_hundred = questions_by_split(200)
+    assert all(split_of(question) == split for split, those in of_two_hundred.items() for question in those)
+
+
+def test_few_test_problems_are_told(tmp_path):
+    rows = [{"question": f"Q{n}", "answer": "1"} for n in range(240)]
+    few = JsonlTasks(write(tmp_path / "a.jsonl", rows[:40]))
+    (note,) = few_tested_note(few)
+    assert note.startswith("note: 4 test problems: ") and "test.jsonl" in note
+    enough = JsonlTasks(write(tmp_path / "b.jsonl", rows))
+    assert few_tested_note(enough) == [] and few_tested_note(WordProblems()) == []
+    few.close()
+    enough.close()
 
 
 def test_a_description_builds_the_same_source_and_notices_changes(tmp_path):

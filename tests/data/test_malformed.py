@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from cotrain.cli.main import main
 from cotrain.core.errors import DataError
 from cotrain.data import prmbench, processbench
 from cotrain.data.columns import row_of
@@ -265,3 +266,27 @@ def test_a_file_that_is_no_text_is_told_by_its_beginning(tmp_path, content, told
     (tmp_path / "rows.jsonl").write_bytes(content)
     with pytest.raises(DataError, match=told):
         read_rows(tmp_path / "rows.jsonl", row_reader("question", "answer"))
+
+
+@pytest.mark.parametrize("ending", [".md", ".txt", ".yaml", ".pdf"])
+def test_a_file_of_another_kind_is_called_so(ending, tmp_path, capsys):
+    file = tmp_path / f"notes{ending}"
+    file.write_text("# Notes\n\nNothing to learn.\n")
+    for words in (["check", "data", str(file)], ["run", "grpo", "--data", str(file), "--out", str(tmp_path / "run")]):
+        assert main(words) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"not a data file ({ending}); expected JSON lines" in line and "lenient" not in line
+    file.write_text('{"question": "1 + 1?", "answer": "2"}\n')
+    assert main(["check", "data", str(file)]) == 0
+
+
+def test_lenient_is_advised_only_where_other_rows_can_be_read(tmp_path, capsys):
+    file = tmp_path / "rows.csv"
+    run = ["run", "grpo", "--data", str(file), "--out", str(tmp_path / "run")]
+    file.write_text("ask,gold\n" + "1 + 1?,2\n" * 40)  # no row has the columns
+    assert main(run) == 2
+    assert "no field 'question'" in (said := capsys.readouterr().err) and "--lenient" not in said
+    for rows in ("1 + 1?,\n1 + 2?,3\n", "1 + 2?,3\n1 + 1?,\n"):
+        file.write_text("question,answer\n" + rows)
+        assert main(run) == 2
+        assert "or set such rows aside with --lenient" in capsys.readouterr().err

@@ -185,7 +185,7 @@ def test_what_the_hub_may_refuse(hub, monkeypatch):
     with pytest.raises(DataError, match="me/bad, test, row 1, field 'answer': expected text or a number, found null"):
         read_splits("me/bad", row_reader("question", "answer"))
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(UserError, match=r"no such file here.*pip install 'cotrain\[hub\]'"):
+    with pytest.raises(UserError, match=r"no such file here.*pip install -e '\.\[hub\]'"):
         JsonlTasks("me/mine")
 
 

@@ -304,7 +304,9 @@ def test_what_ranks_say_of_a_checkpoint(tmp_path, monkeypatch):
         ]
         with pytest.raises(NotFinite, match="policy 'wild' has weights that are not finite"):
             PolicyStore({"calm": policy("calm"), "wild": policy("wild")}).checkpoint_parts()
-        with pytest.raises(DiskError, match="disk full; nothing is lost: there was no checkpoint before") as error:
+        with pytest.raises(
+            DiskError, match="disk full; there is no checkpoint yet, and a resumed run begins anew"
+        ) as error:
             checkpoints.save_checkpoint(tmp_path, 1, {"full": tried["full"]}, {})
         assert error.value.full and not list(tmp_path.iterdir())
         checkpoints.save_checkpoint(tmp_path, 1, {"calm": tried["calm"]}, {})

@@ -234,9 +234,7 @@ def test_mbpp_is_a_task_source_with_the_published_splits(tmp_path):
 def test_own_tasks_are_split_by_their_questions_whatever_their_numbers(start, tmp_path):
     source = task_source("mbpp", str(mbpp(tmp_path / "own.jsonl", range(start, start + 30))))
     sizes = {split: source.size(split) for split in ("train", "validation", "test")}
-    assert sizes == {
-        split: sum(split_of(f"Write a function: {n}.") == split for n in range(start, start + 30)) for split in sizes
-    }
+    assert sizes == {"train": 24, "validation": 3, "test": 3}
     assert "task_id is not MBPP's own" in source.notes[0]
     source.close()
 
@@ -294,7 +292,7 @@ def test_faults_say_where(tmp_path, change, message):
 
 
 def test_humaneval_is_cut_by_a_hash(tmp_path):
-    rows = [{**HUMAN, "prompt": HUMAN["prompt"].replace("Half", f"{n}: half")} for n in range(40)]
+    rows = [{**HUMAN, "prompt": HUMAN["prompt"].replace("Half", f"{n}: half")} for n in range(200)]
     path = tmp_path / "humaneval.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     source = task_source("humaneval", str(path))

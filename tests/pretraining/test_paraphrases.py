@@ -10,7 +10,7 @@ from cotrain.config.registry import find_recipe
 from cotrain.core.errors import DataError
 from cotrain.core.types import Sampling
 from cotrain.data.columns import ANY
-from cotrain.data.files import split_of
+from cotrain.data.files import cut_into_splits
 from cotrain.data.sources import problem_source
 from cotrain.pretraining.paraphrases import (
     PARAPHRASE,
@@ -95,8 +95,9 @@ def test_a_problem_is_asked_for_until_one_is_kept_and_co_rewarding_reads_the_fil
         return f"Sure!\n<problem>Of {number} crates and 2 further crates, how many are there?</problem>"
 
     asked = written(problems, write)
-    training = [n for n in range(10, 50) if split_of(question(n)) == "train"]
-    assert 12 in training and 0 < len(training) < 40
+    splits = cut_into_splits([question(n) for n in range(10, 50)])
+    training = [n for n, split in zip(range(10, 50), splits, strict=True) if split == "train"]
+    assert 12 in training and len(training) == 32
     assert {problem: asked.count(problem) for problem in asked} == {
         question(n): 3 if n == 12 else 2 for n in training if n != 10
     }  # not what is held out, nor what has one

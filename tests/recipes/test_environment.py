@@ -301,7 +301,7 @@ def test_what_the_environment_raises_breaks_off_its_episode(longer, monkeypatch)
 def test_without_the_package_the_error_says_what_to_install(monkeypatch):
     for module in ("verifiers", "verifiers.v1", "verifiers.v1.utils"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(UserError, match=r"pip install 'cotrain\[verifiers\]'"):
+    with pytest.raises(UserError, match=r"pip install -e '\.\[verifiers\]'"):
         load_environment("longer", {}, 1)
 
 

@@ -203,13 +203,20 @@ def test_weights_that_are_all_zero_are_refused():
     )
 
 
-def test_an_objective_that_never_comes_due_is_refused(tmp_path):
+def test_an_objective_that_never_comes_due_is_refused_in_the_words_of_each_command(tmp_path, capsys):
     refuse(lambda: check_due(tango(steps=20)), "'generator' is due at none of the 20 steps: it is due first at step 41")
     refuse(lambda: prime(prm="frozen"), "never trains the reward model")
     check_due(prime(prm="frozen", warmup=5))
     check_due(cooper())
     assert main(["run", "tango", "--steps", "20", "--model", TINY, "--out", str(tmp_path / "run")]) == 2
     assert not (tmp_path / "run").exists()
+    assert "give --steps 41 or more, or shorten the warm-up of 40 steps, as in --warmup 6" in capsys.readouterr().err
+    assert main(["compare", "grpo", "tango", "--batches", "6", "--out", str(tmp_path / "two")]) == 2
+    assert "give --batches 41 or more, or shorten the warm-up of 40 steps, as in tango:warmup=1" in (
+        capsys.readouterr().err
+    )
+    check_due(tango(steps=20, warmup=6))
+    check_due(tango(steps=6, warmup=1))
     assert main(["run", "tango", "--steps", "20", "--out", "x", "--dry-run"]) == 2
 
 

@@ -62,6 +62,14 @@ def test_whether_it_is_fooled_is_said_only_where_the_interval_says_so() -> None:
     assert "It is strict, not fooled: it calls 9.0 points fewer" in said_of(BEFORE, AFTER | {"gap": -0.09})
 
 
+def test_few_problems_are_said_in_place_of_an_interval_that_says_nothing() -> None:
+    gap = AFTER | {"gap": 0.01}
+    said = " ".join(outcome_sentences(rows_of(BEFORE, gap, half=0.9)))
+    assert "Too few problems (64) to say whether it is fooled." in said and "not shown to be fooled" not in said
+    only_gap = " ".join(outcome_sentences(rows_of({"gap": 0.0}, {"gap": 0.01}, half=0.9)))
+    assert "Too few problems to say whether it is fooled." in only_gap
+
+
 def test_a_run_without_a_judge_tells_its_solver_alone() -> None:
     alone = {"solver/pass@1": 0.4, "solver/greedy": 0.5}
     assert said_of(alone, {"solver/pass@1": 0.41, "solver/greedy": 0.5}) == (

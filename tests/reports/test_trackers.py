@@ -391,4 +391,4 @@ def test_bad_names_are_one_line(tmp_path, capsys, monkeypatch):
     assert "did you mean 'wandb'" in capsys.readouterr().err
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["run", "grpo", "--out", str(tmp_path / "x"), "--tracker", "trackio"]) == 2
-    assert "pip install 'cotrain[trackio]'" in capsys.readouterr().err and not (tmp_path / "x").exists()
+    assert "pip install -e '.[trackio]'" in capsys.readouterr().err and not (tmp_path / "x").exists()

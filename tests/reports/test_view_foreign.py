@@ -21,7 +21,11 @@ TRL, VERIFIERS = ASSETS / "trl", ASSETS / "verifiers"
 def test_why_lists_where_judge_and_truth_differ(capsys):
     assert main(["why", str(VERIFIERS)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1:] == [
+    assert lines[:2] == [
+        "judge and truth differ: 2 answers, the latest first",
+        "`cotrain why DIR STEP:TASK:MEMBER` shows one",  # its trainer counts the steps
+    ]
+    assert lines[2:] == [
         "       1:0:1  accepted, wrong: 6  (What is 2 + 3?)",
         "       1:1:1  accepted, wrong: 20  (What is 4 + 5?)",
     ]
@@ -81,7 +85,7 @@ def test_what_is_foreign(tmp_path):
 def test_rollouts_that_need_flags_are_for_the_audit(tmp_path):
     file = tmp_path / "mine.csv"
     file.write_text("q,said\na,b\n", encoding="utf-8")
-    expected = r"--response-column; or give more with `cotrain audit .* --out DIR`"
+    expected = r"`cotrain audit .* --out DIR` takes --response-column; then open DIR"
     with pytest.raises(DataError, match=expected), as_run_directory(file):
         pass
 
@@ -116,3 +120,25 @@ def test_why_of_a_run_of_ours_lists_them_too(tmp_path, capsys):
     steps = [int(one["rollout"].split(":")[0]) for one in found]
     assert steps == sorted(steps, reverse=True)
     assert main(["why", str(tmp_path / "run"), found[0]["rollout"]]) == 0
+
+
+def test_why_says_how_many_there_are_and_cuts_each_at_the_width_of_the_terminal(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "70")
+    write_fake_run(tmp_path / "run", steps=30, episodes=40)
+    assert main(["why", str(tmp_path / "run"), "--json"]) == 0
+    count = len(json.loads(capsys.readouterr().out))
+    assert count > 20
+    assert main(["why", str(tmp_path / "run")]) == 0
+    head, how, *rows = capsys.readouterr().out.splitlines()
+    assert head == f"judge and truth differ: 20 of {count} answers, the latest first"
+    assert "0:0:0 is of step 1" in how and len(rows) == 20
+    assert all(len(row) <= 70 for row in rows) and "more characters" not in "".join(rows)
+
+
+def test_a_file_that_needs_a_flag_is_told_the_command_that_has_it(tmp_path, capsys):
+    (tmp_path / "judged.csv").write_text("prompt,said\n1 + 1?,2\n")
+    for command in ("why", "view"):
+        assert main([command, str(tmp_path / "judged.csv")]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "no column of responses" in line and "name it with" not in line
+        assert f"`cotrain audit {tmp_path}/judged.csv --out DIR` takes --response-column" in line

@@ -188,7 +188,7 @@ def test_the_command_says_in_one_line_what_is_wrong(capsys, monkeypatch, tmp_pat
     monkeypatch.delattr("cotrain.serving.app", raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert main(["serve", str(tmp_path)]) == 2
-    assert "pip install 'cotrain[serve]'" in capsys.readouterr().err
+    assert "pip install -e '.[serve]'" in capsys.readouterr().err
 
 
 @pytest.mark.whole

@@ -211,7 +211,7 @@ def test_a_full_disk_is_seen_before_anything_is_written(tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in (tmp_path / "step-000001").iterdir()}
     big = {"model": {"w": torch.zeros(1251, dtype=torch.float32)}}  # 5004 bytes, twice of which is too much
     with pytest.raises(
-        UserError, match=r"disk full: .*step-000002 needs 0.0 MB.*step-000001 is intact; free some"
+        UserError, match=r"disk full: .*step-000002 needs 0.0 MB.*step-000001 is intact, and .* there; free some"
     ) as e:
         save_checkpoint(tmp_path, 2, big, {}, files=Little())
     assert isinstance(e.value, DiskError) and e.value.full and len(str(e.value).splitlines()) == 1
@@ -285,3 +285,20 @@ def test_a_checkpoint_moved_to_another_step_is_not_one(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, 1, *small(1)).rename(tmp_path / step_name(2))
     with pytest.raises(StateError, match="it is of step 1, in a folder of step 2"):
         latest_checkpoint(tmp_path)
+
+
+def test_a_checkpoint_that_cannot_be_saved_says_what_a_resumed_run_does(tmp_path: Path) -> None:
+    class Full(Files):
+        def free(self, path: Path) -> int:
+            return 0
+
+    run = tmp_path / "run"
+    with pytest.raises(DiskError, match="there is no checkpoint yet, and a resumed run begins anew; free"):
+        save_checkpoint(run / "checkpoints", 1, {}, {"state": 1}, files=Full())
+    run.mkdir(exist_ok=True)
+    (run / "recipe.json").write_text("{}")
+    with pytest.raises(DiskError, match=f"no checkpoint yet, and cotrain resume {run} begins anew; free"):
+        save_checkpoint(run / "checkpoints", 1, {}, {"state": 1}, files=Full())
+    save_checkpoint(run / "checkpoints", 1, {}, {"state": 1})
+    with pytest.raises(DiskError, match=f"step-000001 is intact, and cotrain resume {run} goes on from there"):
+        save_checkpoint(run / "checkpoints", 2, {}, {"state": 2}, files=Full())

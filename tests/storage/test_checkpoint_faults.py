@@ -138,7 +138,7 @@ def test_a_write_cut_short_at_every_write(scene: Scene, fault: str) -> None:
             scene.attempt(FaultyFiles(fault, at))
             assert state(scene.directory) == scene.new
         else:
-            with pytest.raises(DiskError, match=r"does not read back: .*; nothing is lost"):
+            with pytest.raises(DiskError, match=r"does not read back: .*, and a resumed run "):
                 scene.attempt(FaultyFiles(fault, at))
             assert state(scene.directory) == scene.old
         scene.goes_on()
@@ -164,7 +164,8 @@ def test_every_size_of_a_filling_disk(memory_path: Path) -> None:
         try:
             scene.attempt(files)
         except DiskError as error:
-            assert error.full and "disk full; nothing is lost: step-000002 is intact; free some space" in str(error)
+            resumed = "step-000002 is intact, and a resumed run goes on from there"
+            assert error.full and f"disk full; {resumed}; free some space" in str(error)
         outcomes.add(state(scene.directory))
         assert not list(scene.directory.glob(".staging*"))  # what was written of the new one was given back
     assert outcomes == {(2, 0), (3, 0)}

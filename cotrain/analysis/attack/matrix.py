@@ -9,6 +9,7 @@ from typing import Any
 
 from cotrain import __version__
 from cotrain.core.statistics import Estimate
+from cotrain.core.verbosity import count_of
 from cotrain.runs.directory import RunDirectory
 
 WIDTH = 80  # characters of a line
@@ -69,3 +70,8 @@ def matrix_lines(
 
 def _figure_text(found: Mapping[str, Any] | None) -> str:
     return "–" if found is None or found["value"] is None else f"{found['value']:.3f}"
+
+
+def problems_text(problems: int, asked: int) -> str:
+    """``64 problems``, or of a split that has fewer than were asked for ``12 problems (64 asked)``."""
+    return count_of(problems, "problem") + (f" ({asked} asked)" if problems < asked else "")

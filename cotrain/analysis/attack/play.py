@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain import __version__
+from cotrain.analysis.attack.matrix import problems_text
 from cotrain.analysis.attack.tables import BROKEN, Attempt, AttemptOutcome, attack_tables, review_fields
 from cotrain.config.evaluation import held_out
 from cotrain.config.names import role_named
@@ -106,9 +107,9 @@ def attack(
         if not wrong:
             work.finish()
             raise ConfigError(
-                f"attack: none of {SOLUTIONS_EACH * problems} solutions of {directory} is wrong; raise --problems"
+                f"attack: none of {SOLUTIONS_EACH * len(tasks)} solutions of {directory} is wrong; raise --problems"
             )
-        solutions = f"{count_of(len(wrong), 'wrong solution')} of {count_of(problems, 'problem')}"
+        solutions = f"{count_of(len(wrong), 'wrong solution')} of {problems_text(len(tasks), problems)}"
         say(f"{solutions}, {count_of(len(strings), 'string')}")
         player = trainer.make_runner(evaluation_seed(recipe.seed))
         plain_attempts = [Attempt(injection=None, problem=p, text=t, solution=s) for p, t, s in wrong]
@@ -126,7 +127,8 @@ def attack(
             "model": recipe.policies[judge.policy].model,
             "temperature": judge.sampling.temperature,
             "split": split,
-            "problems": problems,
+            "problems": len(tasks),
+            "asked": problems,
             "solutions_of": solver.policy,
             "corpus": corpus,
             "each": each,

@@ -23,7 +23,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cotrain.analysis.attack.matrix import MatrixCells, estimate_json, matrix_lines, point_names, write_figures
+from cotrain.analysis.attack.matrix import (
+    MatrixCells,
+    estimate_json,
+    matrix_lines,
+    point_names,
+    problems_text,
+    write_figures,
+)
 from cotrain.analysis.attack.xplay import RunPoint, Say, check_same_problems, points_of
 from cotrain.config.evaluation import held_out
 from cotrain.config.policies import Policy
@@ -109,7 +116,8 @@ def play_seats(
         "seats": list(roles),
         "signal": signal,
         "split": split,
-        "problems": problems,
+        "problems": len(tasks),
+        "asked": problems,
         "n": n,
         "players": [point.json() for point in points],
         "cells": cells,
@@ -263,9 +271,8 @@ def lines_of(found: dict[str, Any]) -> list[str]:
     """The matrices, the first seat down and the second across."""
     names, legend = point_names(found["players"])
     first, second = found["seats"]
-    explanation = (
-        f"{count_of(found['problems'], 'problem')}, n = {found['n']}; rows: {first} after a step, columns: {second}"
-    )
+    measured = problems_text(found["problems"], found["asked"])
+    explanation = f"{measured}, n = {found['n']}; rows: {first} after a step, columns: {second}"
     titles = {key: title.format(signal=found["signal"], first=first) for key, title in TITLES.items()}
 
     def cells_of(key: str) -> MatrixCells:

@@ -22,7 +22,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cotrain.analysis.attack.matrix import MatrixCells, estimate_json, matrix_lines, point_names, write_figures
+from cotrain.analysis.attack.matrix import (
+    MatrixCells,
+    estimate_json,
+    matrix_lines,
+    point_names,
+    problems_text,
+    write_figures,
+)
 from cotrain.analysis.attack.play import judge_attempts, judging_role, point_stamp, solve_one
 from cotrain.analysis.attack.tables import Attempt, AttemptOutcome
 from cotrain.config.evaluation import held_out
@@ -30,7 +37,7 @@ from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.notes import CORRECT
 from cotrain.core.types import Task
-from cotrain.core.verbosity import ProgressPrinter, count_of
+from cotrain.core.verbosity import ProgressPrinter
 from cotrain.formats.solutions import Solution
 from cotrain.metrics.clusters import Share, Statistic, make_figure
 from cotrain.metrics.verdicts import MCC, best_is_right, confusion_counts, rate_statistics
@@ -124,7 +131,15 @@ def xplay(
         judges = [(point, recipes[point.run]) for point in points]
         cells, _ = judged_cells(judges, drawn_solutions, tasks, f"xplay/{{}}/{split}", role, SHOWN, device, say, work)
         figures = xplay_figures(
-            points, drawn_solutions, cells, every=every, role=role, split=split, n=n, tasks=problems
+            points,
+            drawn_solutions,
+            cells,
+            every=every,
+            role=role,
+            split=split,
+            n=n,
+            problems=len(tasks),
+            asked=problems,
         )
         return write_figures(place, FILE, FORMAT, figures)
 
@@ -138,14 +153,16 @@ def xplay_figures(
     role: str,
     split: str,
     n: int,
-    tasks: int,
+    problems: int,
+    asked: int,
 ) -> dict[str, Any]:
-    """What ``xplay.json`` says."""
+    """What ``xplay.json`` says. ``problems``: that the split had of those ``asked`` for."""
     return {
         "every": every,
         "role": role,
         "split": split,
-        "problems": tasks,
+        "problems": problems,
+        "asked": asked,
         "n": n,
         "generators": [
             {**p.json(), "pass_at_1": solved_share(d)} for p, d in zip(points, drawn_solutions, strict=True)
@@ -316,9 +333,8 @@ MATRICES = {
 def lines_of(found: dict[str, Any]) -> list[str]:
     """The matrices, generators down and verifiers across."""
     names, legend = point_names(found["verifiers"])
-    explanation = (
-        f"{count_of(found['problems'], 'problem')}, n = {found['n']}; rows: generator after a step, columns: verifier"
-    )
+    measured = problems_text(found["problems"], found["asked"])
+    explanation = f"{measured}, n = {found['n']}; rows: generator after a step, columns: verifier"
 
     def cells_of(key: str) -> MatrixCells:
         return {(one["generator"], one["verifier"]): one[key] for one in found["cells"]}

@@ -12,7 +12,7 @@ from cotrain.config.evaluation import held_out
 from cotrain.config.override import override
 from cotrain.config.policies import Learning
 from cotrain.config.recipe import Recipe, check_due, check_problems
-from cotrain.config.registry import make_recipe
+from cotrain.config.registry import find_recipe, make_recipe
 from cotrain.core.errors import ConfigError, UserError
 from cotrain.reports.compare_words import slug_of
 
@@ -115,7 +115,9 @@ def recipe_of_arm(arm: Arm, source: Mapping[str, Any], overrides: Sequence[str],
         recipe = override(make_recipe(arm.target, {**arm.arguments, **source}), [*overrides, *arm.overrides])
         check_problems(recipe)
         if not begun:
-            check_due(recipe)
+            has_warmup = "warmup" in find_recipe(arm.target).taken
+            warmup_flag = f"{arm.target}:warmup=" if has_warmup else ""
+            check_due(recipe, steps_flag="--batches", warmup_flag=warmup_flag)
         return recipe
     except UserError as error:
         raise ConfigError(f"arm {arm.label!r}: {error}") from error

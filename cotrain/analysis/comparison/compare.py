@@ -41,7 +41,9 @@ from cotrain.analysis.comparison.waves import RunKey, run_at_equal_cost
 from cotrain.core.errors import ConfigError
 from cotrain.core.input_files import read_regular
 from cotrain.core.threads import usable_cores
+from cotrain.data.files import few_tested_note
 from cotrain.reports.compare_markdown import comparison_markdown
+from cotrain.reports.compare_overview import few_tested_words
 from cotrain.reports.compare_reach import find_levels, levels_json
 from cotrain.reports.compare_svg import curves_svg, differences_svg
 from cotrain.reports.compare_table import comparison_table, runs_of
@@ -66,6 +68,8 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
     source = plan.task_argument()
     how = AnswerFormat(**{field.name: getattr(plan, field.name) for field in fields(AnswerFormat)})
     begun_labels = {arm.label for arm in arms if (plan.out / arm.slug).exists()}
+    for note in {note: None for recipe in recipes.values() for note in few_tested_note(recipe.tasks)}:
+        say(note)
     answers = asking.answer_settings(recipes, how, out=plan.out, device=plan.device, say=say, begun=begun_labels)
     claim_directory(plan, arms)
     say(f"watch it in a browser: cotrain view {shlex.quote(str(plan.out))}")
@@ -127,6 +131,9 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
         result["recipes"][arm.label] = {"settings": shown_settings(recipe), "seeds": seeds}
 
     result |= comparison_table(result)
+    few = few_tested_words(result)
+    if few:
+        result["lines"].insert(0, few)
     folders = {}
     for arm in arms:
         folders[arm.label] = [places[RunKey(arm.label, seed)] for seed in plan.each_seed]

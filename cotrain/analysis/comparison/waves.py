@@ -55,8 +55,17 @@ def run_at_equal_cost(
     dearest, unfinished = runs_still_short(plan, places)
     for place in unfinished:
         RunDirectory.open(places[place]).extend(plan.ends_at(dearest.budget))
+    if unfinished:
+        say(lengthening_line([place.label for place in unfinished], dearest.label))
     run_jobs([(places[place], command(place)) for place in unfinished], workers, say)
     return dearest
+
+
+def lengthening_line(labels: Sequence[str], dearest: str) -> str:
+    """Why runs that were done go on; ``labels``: of their arms."""
+    cheaper = list(dict.fromkeys(labels))
+    which, verb = (cheaper[0], "it has") if len(cheaper) == 1 else (", ".join(cheaper), "they have")
+    return f"lengthening {which} until {verb} cost as much as {dearest}"
 
 
 def runs_still_short(plan: ComparisonPlan, places: Mapping[RunKey, Path]) -> tuple[DearestArm, list[RunKey]]:

@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from cotrain.core.errors import ConfigError
+from cotrain.core.errors import ConfigError, install_extra
 from cotrain.core.user_code import command_words, failure_reason
 from cotrain.core.verbosity import print_notice
 from cotrain.formats.solutions import MAX_CHARS
@@ -48,7 +48,7 @@ def find_program(agent: Agent | None, command: str | None) -> Agent | Sequence[s
     if (agent is None) == (command is None):
         raise ConfigError("agent: expected --agent my_agent.py:function, or --command 'python my_agent.py'")
     if not (find_spec("starlette") and find_spec("uvicorn")):
-        raise ConfigError("agent needs starlette and uvicorn; install them: pip install 'cotrain[serve]'")
+        raise ConfigError(f"agent needs starlette and uvicorn; install them: {install_extra('serve')}")
     if command is not None:
         return command_words(command, "agent")
     assert agent is not None

@@ -1,5 +1,5 @@
 """Environments of several agents that were written for ``verifiers`` (0.4, its ``Env``) as a task source: a task is a
-row of the taskset that an episode begins with. ``pip install 'cotrain[verifiers]'`` brings the package.
+row of the taskset that an episode begins with. ``pip install -e '.[verifiers]'`` brings the package.
 
     environment:kuhn_poker           an installed taskset with an environment of its own
     environment:best-of-n+sums       an environment and a taskset
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError
+from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError, install_extra
 from cotrain.core.types import NoGrader, Task
 from cotrain.data.files import SPLITS, split_of
 
@@ -38,7 +38,7 @@ def load_environment(spec: str, config: Mapping[str, Any], limit: int) -> tuple[
     try:
         from verifiers.v1.utils import loaders
     except ImportError as error:
-        raise UserError("verifiers is not installed; run: pip install 'cotrain[verifiers]'") from error
+        raise UserError(f"verifiers is not installed; run: {install_extra('verifiers')}") from error
     env, _, taskset = spec.rpartition("+")
     try:
         settings = {"id": env, **config, "taskset": {"id": taskset, **config.get("taskset", {})}}

@@ -1,5 +1,5 @@
-"""Environments written for ``verifiers`` (0.4, its ``Taskset``) as a task source; needs ``pip install
-'cotrain[verifiers]'``.
+"""Environments written for ``verifiers`` (0.4, its ``Taskset``) as a task source; needs ``pip install -e
+'.[verifiers]'``.
 
 A taskset is an installed package. Its prompts become tasks, and its ``@reward`` methods grade: an answer is right where
 the weighted sum of rewards reaches ``right_at``. The methods are the package's own code and may take for ever, so they
@@ -21,9 +21,9 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
-from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError
+from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError, install_extra
 from cotrain.core.types import Grade, Task
-from cotrain.data.files import SPLITS, split_of
+from cotrain.data.files import SPLITS, cut_into_splits
 from cotrain.formats.answers import final_answer
 from cotrain.grading.pool import AnswerGrader, GradingPool
 
@@ -94,15 +94,13 @@ class VerifiersTasks:
         try:
             tasks = read_taskset(taskset, self._settings["config"], limit)
         except ImportError as error:
-            raise UserError("verifiers is not installed; run: pip install 'cotrain[verifiers]'") from error
+            raise UserError(f"verifiers is not installed; run: {install_extra('verifiers')}") from error
         if not tasks:
             raise DataError(f"{self.name}: no tasks; check its config {self._settings['config']}")
         prompts = [self._prompt_text(task, i) for i, task in enumerate(tasks)]
         self._splits: dict[str, list[tuple[int, str]]] = {split: [] for split in SPLITS}
-        for i, prompt in enumerate(prompts):
-            self._splits[split_of(prompt)].append((i, prompt))
-        if not self._splits["train"]:
-            raise DataError(f"{self.name}: too few tasks, none falls into the training split; it needs at least 20")
+        for i, (prompt, split) in enumerate(zip(prompts, cut_into_splits(prompts), strict=True)):
+            self._splits[split].append((i, prompt))
         self._digest = hashlib.blake2b(json.dumps(prompts).encode(), digest_size=16).hexdigest()
         if digest is not None and digest != self._digest:
             raise DataError(f"{self.name}: its tasks have changed since they were recorded; install the same version")

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cotrain.core.errors import ConfigError, DataError
+from cotrain.core.errors import ConfigError, DataError, install_extra
 from cotrain.core.user_code import INTERRUPTS
 from cotrain.rollout.event_loop import awaiting_server
 
@@ -41,7 +41,7 @@ class Library:
         try:
             import bm25s
         except ImportError as error:
-            raise ConfigError("a library is searched with bm25s; install it: pip install 'cotrain[search]'") from error
+            raise ConfigError(f"a library is searched with bm25s; install it: {install_extra('search')}") from error
         if self._index is None:
             self._index = bm25s.BM25()
             self._index.index(bm25s.tokenize(self.documents, stopwords=None, show_progress=False), show_progress=False)
