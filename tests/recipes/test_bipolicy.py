@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 
+from cotrain.analysis.attack.seats import play_seats
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.data.word_problems.source import study_problems
@@ -16,6 +17,7 @@ from cotrain.recipes.bipolicy import attack_and_defend, bipolicy
 from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
+from cotrain.runs.run import start_run
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
 
@@ -145,3 +147,20 @@ def test_what_it_refuses(arguments, problem):
     with pytest.raises(ConfigError, match=problem):
         bipolicy(**SMALL | arguments)
     assert bipolicy(model=TINY, tasks=study_problems((2, 2)), weights="shared", lora=0).policies["player"].trained
+
+
+@pytest.mark.whole
+def test_players_of_both_arms_meet_in_crossed_play(tmp_path):
+    """Start and end of both arms: each attacker before each defender, for the share of its solutions that fool it."""
+    folders = []
+    for weights in ("two_adapters", "shared"):
+        made = bipolicy(**SMALL | {"tasks_per_step": 3, "reviews": 2}, lr=1e-2, evaluation_tasks=2, weights=weights)
+        evaluation = replace(made.evaluation, group_size=1, greedy=False, splits=())
+        folders.append(tmp_path / weights)
+        start_run(replace(made, evaluation=evaluation), folders[-1])
+    found = play_seats(folders, roles=("attacker", "verifier"), every=1, signal="believed", problems=4)
+    assert [player["step"] for player in found["players"]] == [0, 1, 0, 1]
+    believed = {(cell["row"], cell["column"]): cell["won"]["value"] for cell in found["cells"]}
+    assert len(believed) == 16
+    starts = [believed[i, j] for i in (0, 2) for j in (0, 2)]
+    assert len(set(starts)) == 1  # before training all are the base
