@@ -13,6 +13,7 @@ QUESTIONS = {
     "one model that solves and judges": ("self_verify", "self_compare", "rise"),
     "several agents on one problem": (
         "agent", "environment", "at_grpo", "marti", "magrpo", "two_agents_split", "generator_verifier_critic", "debate",
+        "bipolicy",
     ),
     "problems that a model writes": ("proposer_solver", "mae", "alphaproof"),
     "a model that searches": ("ssp", "ssrl", "mars"),

@@ -33,6 +33,9 @@ def length(task, texts):
 
 
 CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
+    "bipolicy": {"reviews": 3},
+    "bipolicy: shared": {"weights": "shared", "kl": 0.01},
+    "bipolicy: no honest solutions": {"honest": 0},
     "cooper": {"warmup": 1, "rm_lr": 1e-3, "anchor": 0.1},
     "cooper: own rejected answers": {"warmup": 1, "rm_lr": 1e-3, "negatives": "own", "reference": False},
     "cooper: corrupted by a model": {"warmup": 1, "negatives": "model", "overlooked": 0.2, "reference": False},
@@ -169,6 +172,7 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "tango: clip higher": {"clip_high": 0.28, "warmup": 1, "reviews": 4},
 }
 MEASURED = {
+    "bipolicy": "verifier/balanced_accuracy",
     "dpo": "generator/pair_accuracy",
     "pair_judge": "judge/pair_accuracy",
     "reward": "rm/pair_accuracy",

@@ -26,6 +26,7 @@ from cotrain.core.seeding import permuted_index
 from cotrain.core.signals import OUTCOME
 from cotrain.recipes.alphaproof.recipe import alphaproof
 from cotrain.recipes.at_grpo.recipe import at_grpo
+from cotrain.recipes.bipolicy import bipolicy
 from cotrain.recipes.constitutional.recipe import constitutional
 from cotrain.recipes.debate.recipe import debate
 from cotrain.recipes.generator_verifier_critic import generator_verifier_critic
@@ -118,6 +119,8 @@ CASTS = {
         alphaproof(steps=3, budget=300, target=2, among="test", tasks=tasks, **ALONE)
     ),
     "at-grpo": lambda tasks: briefly(at_grpo(steps=3, rounds=2, tasks=tasks, **SMALL)),
+    "bipolicy": lambda tasks: briefly(bipolicy(steps=3, reviews=2, tasks=tasks, **SMALL)),
+    "bipolicy-shared": lambda tasks: briefly(bipolicy(steps=2, reviews=2, weights="shared", tasks=tasks, **SMALL)),
     "debate": lambda tasks: briefly(debate(steps=3, drafts=8, tasks=tasks, **GAMES)),
     "debate-dpo": lambda tasks: briefly(
         debate(by="dpo", turns=2, leaves=2, iteration=2, steps=4, drafts=8, tasks=tasks, **GAMES)
