@@ -143,8 +143,8 @@ async def solve_then_verify(
 ) -> None:
     """The solver answers and the verifier reviews the answer ``reviews`` times (RL Tango, arXiv 2505.15034, §3).
 
-    Verifier rewards: ``agreement`` 1 when its final verdict is the truth, ``format`` in [0, 1]; the signal ``truth``
-    carries the class for balancing. An unparsed review earns no agreement and says nothing about the solution. Step
+    Verifier rewards: ``agreement`` 1 when its final verdict is the truth, ``format`` in [0, 1]; the signal
+    ``class_label`` carries the class for balancing. An unparsed review earns no agreement and says nothing about the solution. Step
     verdicts become the solver's reward ``step`` when ``step_rewards="verifier"``: 2x − 1 for the share x that calls the
     step right, or for what another aggregation (``combine``) makes of several reviews; a step without majority gets
     none. A solution that cannot be parsed is not shown to the verifier, and counts as one wrong step. ``tool``: as in
@@ -165,7 +165,7 @@ async def solve_then_verify(
 
 
 def reward_review(turn: Turn, label: bool) -> None:
-    """``agreement`` with a label of the whole solution, ``format``, and the label itself as the signal ``truth``."""
+    """``agreement`` with a label of the whole solution, ``format``, and the label itself as ``class_label``."""
     turn.chat.reward(CLASS_LABEL, float(label))
     turn.chat.reward(FORMAT, turn.parsed.format_score)
     turn.chat.reward(AGREEMENT, float(turn.parsed.ok and turn.parsed.final == label))
