@@ -14,6 +14,7 @@ import pytest
 
 from cotrain.cli.main import main
 from cotrain.config.registry import find_recipe
+from cotrain.metrics.table import metric_named
 from tests.helpers import TINY
 
 ROOT = Path(__file__).parents[1]
@@ -99,6 +100,19 @@ def test_a_method_names_parameters_and_values_that_there_are(page):
 def test_a_value_that_is_not_offered_would_be_seen():
     assert "dr_grpo" in typing.get_args(find_recipe("grpo").taken["estimator"].hint)
     assert "`dr_grpo`" in controls_of("grpo") and "`dr_grpo`" in controls_of("tango")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "\n## What to watch\n" in text_of(page)])
+def test_a_method_names_metrics_that_there_are(page):
+    """The first column of what to watch: names behind whose they are, as ``solver/`` or ``generator/solver/``."""
+    section = text_of(page).partition("\n## What to watch\n")[2].partition("\n## ")[0]
+    columns = re.findall(r"^\| ([^|]*) \|", section, re.MULTILINE)
+    keys = [key for column in columns for key in re.findall(r"`([^`]+)`", column)]
+    assert keys
+    for key in keys:
+        parts = key.removeprefix("eval/").replace("{reason}", "x").replace("{outcome}", "ok").split("/")
+        names = ["/".join(parts[start:]) for start in range(len(parts))]
+        assert "…" in key or any(metric_named(name) for name in names), key
 
 
 @pytest.fixture(scope="module")
