@@ -1,5 +1,5 @@
 """``docs/metrics.md``, generated from the table and the alarms: ``python -m docs.metrics_page`` writes it, and a
-test checks that it is up to date. The prose about them stands here; every limit comes from where it is used."""
+test checks that it is up to date. The prose is in this file; every limit comes from where it is used."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ name of a reward, `{reason}` a short phrase, `{name}` a name that the protocol o
 test checks that every key of real runs is in the table.
 
 Column *rows*: **step** in rows of training steps; **held-out** in rows of evaluations, with `eval/` in front, and in
-`before.json` and `summary.json` without it; **both** in both. On a further set of problems its name stands behind the
-role: `solver/ood_length/pass@1`. `fixed` is the staleness curve: the judge as it is now, on solutions of the frozen
-start, which never change. Column *better*: ↑ higher, ↓ lower. Healthy ranges are rules of thumb; "–" means that there
-is none, or that only the trend tells. Metrics marked ⚑ are watched while a run goes on: see [Health
+`before.json` and `summary.json` without it; **both** in both. On a further set of problems its name follows the
+role: `solver/ood_length/pass@1`. `fixed` is the present verifier on solutions of the frozen initial model, which never
+change. Column *better*: ↑ higher, ↓ lower. Healthy ranges are rules of thumb; "–" means that there
+is none, or that only the trend tells. Metrics marked ⚑ can raise an alarm during a run: see [Health
 bands](#health-bands).
 
 Shares and rates are in [0, 1], lengths in sampled tokens, log-probabilities and entropies in nats.
@@ -68,20 +68,20 @@ SECTIONS = (
     ("Every step", RUN, ""),
     ("What a role said", SAID, ""),
     (
-        "What a solver is worth",
+        "How good a solver is",
         SOLVER,
-        """Four figures of held-out problems stand side by side in every summary: pass@1, greedy accuracy, pass@k and
-maj@k. Greedy accuracy is what one gets who asks once at temperature 0; pass@1 is the mean over samples, pass@k what is
-in reach, and maj@k what a vote makes of it.""",
+        """Every summary has four figures of held-out problems: pass@1, greedy accuracy, pass@k and maj@k. Greedy
+accuracy is that of one answer at temperature 0; pass@1 is the mean over samples, pass@k the chance that one of k is
+right, and maj@k the accuracy of their vote.""",
     ),
     (
-        "What a judge is worth",
+        "How good a verifier is",
         JUDGE,
         """Right is the positive class: a false positive is a wrong solution called right. Precision, recall and F1 are
 those of the class "wrong". An unreadable review is a wrong judgement of either class, as in ProcessBench.
-The greedy figure is measured on the greedy solutions of the same problems, one each, and so on other solutions than the
-sampled one. With `fixed` it is measured on the same sampled solutions of the start as the figure at the roles'
-temperature: what a judge gains there is skill, and what it gains beyond at temperature 1 is lower entropy.""",
+The greedy figure is measured on the greedy solutions of the same problems, one each, so on other solutions than the
+sampled one. With `fixed` it is measured on the same sampled solutions of the initial model as the figure at the roles'
+temperature: what a verifier gains there is skill, and what it gains beyond that at temperature 1 is lower entropy.""",
     ),
     ("Credit, by objective", CREDIT, ""),
     ("Learning, by policy", LEARNING, ""),
@@ -98,21 +98,21 @@ interval leaves what its measure can be. The change from before to after is pair
 )
 BANDS_HEAD = """## Health bands
 
-`cotrain/metrics/alarms.py` reads the rows while a run goes on. An alarm is printed once, after the step where its band
+`cotrain/metrics/alarms.py` reads the rows during a run. An alarm is printed once, after the step where its band
 is first left; `summary.json` lists all of them under `alarms`, with the steps (from 0) from and to which they held, and
-the page's Overview shows them with the rollouts. A window is so many rows that have the metric: in an alternating
+the page's Overview shows them with the rollouts. A window is a number of rows that have the metric: in an alternating
 schedule, steps at which that policy was trained. A band on a range of the table is left by a window whose mean is not
 *tolerable*, or, where that metric moves from step to step, by a window of which no row is healthy. A metric
 that must stay near its best has fallen only where the fall is 2.5 standard errors too, by the scatter of its last rows:
 three problems a step lose 0.1 by chance. Alarms about rewards and verdicts name up to three rollouts, to be found in
 `episodes/`. The pages of comparisons and studies list by recipe which alarms fired in how many runs.
 """
-STARVED_HEAD = """One cause raises one alarm (`cotrain/metrics/alarms.py`): what only follows from answers that are cut
-off, or that nobody can read, is not raised while they are; a constant reward is told after the first step, and once.
-That rewards do not differ is not said of fewer than 8 problems, as in a trial with `--smoke`.
+STARVED_HEAD = """One cause raises one alarm (`cotrain/metrics/alarms.py`): an alarm that only follows from answers
+that are cut off, or unreadable, is not raised meanwhile; a constant reward is reported after the first step, and once.
+That rewards do not differ is not reported for fewer than 8 problems, as in a trial with `--smoke`.
 
-What learns nothing is told sooner, by `cotrain/metrics/starved.py`, and at the end of a run that is
-too short for it:
+That a policy learns nothing is reported sooner, by `cotrain/metrics/starved.py`, and at the end of a run that is too
+short for it:
 """
 TRIED = """The bands were tried on 30 recorded runs of word problems (rows taken again from the ledgers). 21 raised
 nothing: all of GRPO over 85 steps, all with a frozen verifier, a demo, three of five of Tango with class balance. The

@@ -132,7 +132,7 @@ def place(tmp_path_factory) -> Iterator[Path]:
     (place / "my_reward.py").write_text("def score(task, answer, correct):\n    return correct\n")
     (place / "my_gate.py").write_text("def check(problem):\n    return None\n")
     (place / "reversals.py").write_text(blocks("new-task-source", "python")[0])
-    (place / "my_method.py").write_text("\n\n".join(blocks("method-from-scratch", "python")) + "\n\nmine = rival\n")
+    (place / "rival.py").write_text("\n\n".join(blocks("method-from-scratch", "python")))
     yield place
 
 
