@@ -75,7 +75,7 @@ def compare(argv: Sequence[str]) -> int:
         for name, short in SMOKE.items():
             if name not in typed:
                 setattr(arguments, name, short)
-    _check_settings(parser, arguments.set)
+    _check_set(parser, arguments.set)
     load_libraries()
     from cotrain import analysis
     from cotrain.data.sources import with_columns
@@ -119,7 +119,7 @@ def compare(argv: Sequence[str]) -> int:
     return _run_and_print(run_comparison, Path(arguments.out))
 
 
-def _check_settings(parser: Parser, overrides: Sequence[str]) -> None:
+def _check_set(parser: Parser, overrides: Sequence[str]) -> None:
     """Raise ConfigError for a ``--set`` that means a flag of the command, or a setting that arms are given."""
     from cotrain.config.recipe import Recipe
     from cotrain.config.run_config import RUN_CONFIG_NAMES

@@ -30,9 +30,9 @@ def plan_lines(recipe: Recipe) -> list[str]:
     trained = {objective.policy for objective in recipe.objectives.values()}
     if len(trained) < 2 and len(recipe.schedule.phases) < 2 and not formulas:
         return []
-    first, *others = [*schedule_lines(recipe), updates_text(recipe), *formulas]
+    lines = [*schedule_lines(recipe), updates_text(recipe), *formulas]
     margin = " " * len(TITLE)
-    return [f"{TITLE}{first}", *(f"{margin}{line}" for line in others)]
+    return [f"{TITLE}{lines[0]}", *(f"{margin}{line}" for line in lines[1:])]
 
 
 def schedule_lines(recipe: Recipe) -> list[str]:
