@@ -174,7 +174,7 @@ def evaluate_suites(
         result: dict[str, Any] = {"suite": name, "settings": settings, "figures": estimates_json(figures)}
         if name not in JUDGED:
             result["templates"] = len(set(question_templates([task.prompt for task in mine if isinstance(task, Task)])))
-        trained_on = sum(normal_question(_question_of(item)) in training for item in mine)
+        trained_on = sum(normal_question(_asked_question(item)) in training for item in mine)
         if trained_on:
             result["trained_on"] = trained_on
         results.append(result)
@@ -224,7 +224,7 @@ def _is_read_from_file(source: Any) -> bool:
     return hasattr(source, "path") if inner is None else _is_read_from_file(inner)
 
 
-def _question_of(item: Task | FixedSolution) -> str:
+def _asked_question(item: Task | FixedSolution) -> str:
     return item.problem if isinstance(item, FixedSolution) else item.prompt
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,15 @@ from cotrain.cli.common import (
     device_of,
     load_libraries,
 )
-from cotrain.cli.flags import Parser, add_changed_code_flag, add_count, real_number, typed_flags, whole_number
+from cotrain.cli.flags import (
+    Parser,
+    add_changed_code_flag,
+    add_count,
+    check_set_paths,
+    real_number,
+    typed_flags,
+    whole_number,
+)
 from cotrain.core.errors import ConfigError
 from cotrain.core.verbosity import print_lines, print_progress, tell_result
 from cotrain.reports.compare_words import EQUAL
@@ -67,6 +75,7 @@ def compare(argv: Sequence[str]) -> int:
         for name, short in SMOKE.items():
             if name not in typed:
                 setattr(arguments, name, short)
+    _check_set(parser, arguments.set)
     load_libraries()
     from cotrain import analysis
     from cotrain.data.sources import with_columns
@@ -110,6 +119,19 @@ def compare(argv: Sequence[str]) -> int:
         )
 
     return _run_and_print(run_comparison, Path(arguments.out))
+
+
+def _check_set(parser: Parser, overrides: Sequence[str]) -> None:
+    """Raise ConfigError for a ``--set`` that means a flag of the command, or a setting that arms are given."""
+    from cotrain.config.recipe import Recipe
+    from cotrain.config.run_config import RUN_CONFIG_NAMES
+
+    settings = [field.name for field in fields(Recipe)]
+    for one in overrides:
+        path, _, value = one.partition("=")
+        if path in RUN_CONFIG_NAMES and path not in settings:
+            raise ConfigError(f"--set {one!r}: {_setting_meant(path, value)}")
+    check_set_paths(parser, overrides, settings)
 
 
 def _setting_meant(flag: str, value: str) -> str:

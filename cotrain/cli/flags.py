@@ -306,6 +306,18 @@ def _log_level(text: str) -> str:
     return text
 
 
+def check_set_paths(parser: argparse.ArgumentParser, overrides: Sequence[str], settings: Collection[str]) -> None:
+    """Raise ConfigError for a ``--set`` that begins with none of these ``settings`` and means a flag of the command, as
+    in ``--set lr=1e-4``."""
+    flags = {flag[2:] for action in parser._actions for flag in action.option_strings if flag[:2] == "--"}
+    for one in overrides:
+        path, _, value = one.partition("=")
+        meant = nearest_name(re.sub(r"[._]", "-", path), flags)
+        if path.partition(".")[0] not in settings and meant is not None:
+            typed = {"true": f"--{meant}", "false": f"--no-{meant}"}.get(value, f"--{meant} {value}")
+            raise ConfigError(f"--set {one!r}: there is no such setting; did you mean the flag `{typed}`?")
+
+
 def typed_words(value: Any) -> str:
     """A value as one types it behind its flag: ``(3, 1)`` as ``3 1``."""
     return " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)

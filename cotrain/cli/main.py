@@ -31,7 +31,8 @@ look
   cotrain view DIR                 a run in the browser, while it goes on too
   cotrain top DIR                  the same in a terminal; --json for scripts
   cotrain why DIR ROLLOUT          which reward came from what
-  cotrain diff A B                 two runs side by side: settings, figures, texts
+  cotrain diff A [B]               two runs side by side: settings, figures, texts;
+                                   of one, what of its code was changed since
   cotrain audit FILE …             is a judge being fooled? in rollouts of TRL,
                                    veRL, verifiers and others, or of any file
   cotrain report DIR               write report.html anew

@@ -31,9 +31,9 @@ def plan_lines(recipe: Recipe) -> list[str]:
     has_one_kind_of_step = len(trained) < 2 and len(recipe.schedule.phases) < 2
     if has_one_kind_of_step and not formulas:
         return []
-    first, *others = [*schedule_lines(recipe), updates_text(recipe), *formulas]
+    lines = [*schedule_lines(recipe), updates_text(recipe), *formulas]
     margin = " " * len(TITLE)
-    return [f"{TITLE}{first}", *(f"{margin}{line}" for line in others)]
+    return [f"{TITLE}{lines[0]}", *(f"{margin}{line}" for line in lines[1:])]
 
 
 def schedule_lines(recipe: Recipe) -> list[str]:

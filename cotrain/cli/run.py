@@ -6,6 +6,7 @@ import argparse
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from cotrain.cli.flags import (
     Parser,
     add_count,
     add_parameters,
+    check_set_paths,
     comments_of,
     in_flags,
     named_arguments,
@@ -91,6 +93,7 @@ def run(argv: Sequence[str]) -> int:
 
     arguments = {name: value for name, value in parsed_values(parsed, names).items() if name in typed}
     base_recipe = _make_recipe(build, target, parsed, arguments)
+    check_set_paths(parser, parsed.set, [field.name for field in fields(base_recipe)])
     recipe = override(base_recipe, parsed.set)
     warmup_flag = "--warmup " if "warmup" in build.taken else ""
     if not parsed.dry_run:

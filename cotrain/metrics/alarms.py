@@ -115,8 +115,9 @@ BANDS = (
     Band(
         name="unreadable reviews", keys=("{role}/parse_failures", "{role}/base_rate"), window=10,
         rule=MeanAbove(metric_with_key("{role}/parse_failures").tolerable[1]),
-        advice="Reviews do not fit the solutions' steps: see parse_failure by reason; raise max_tokens or, in "
-            "tango and judged, --verifier-format, or teach the format first with `cotrain teach verifier`.",
+        advice="Reviews do not fit the solutions' steps: see parse_failure by reason; raise `--set "
+            "roles.verifier.sampling.max_tokens=N`, raise `--verifier-format` where the recipe has it (tango, judged), "
+            "or teach the format first with `cotrain teach verifier`.",
     ),
     Band(
         name="ungraded answers", keys=("{role}/ungraded",), window=5,
@@ -146,8 +147,8 @@ BANDS = (
     ),
     Band(
         name="mostly cut off", keys=("{role}/truncated",), window=1, rule=MeanAbove(0.6),
-        advice="Most texts end at the token limit, before their answer: stop, and raise max_tokens or ask for "
-            "shorter texts.",
+        advice="Most texts end at the token limit, before their answer: stop, and raise `--max-tokens` (for another "
+            "role than the solver `--set roles.ROLE.sampling.max_tokens=N`), or ask for shorter texts.",
     ),
     Band(
         name="constant reward", keys=("{objective}/zero_spread_groups",), window=2, rule=AboveFromTheStart(0.999),

@@ -170,8 +170,8 @@ class StarvationMonitor:
         times = f"{count} {'time' if count == 1 else 'times'} in a row"
         if band == "unreadable answers":
             advice = (
-                f"No answer of {name!r} can be read: see {name}/parse_failure by reason; raise max_tokens, "
-                "or mend its prompt."
+                f"No answer of {name!r} can be read: see {name}/parse_failure by reason; raise `--set "
+                f"roles.{name}.sampling.max_tokens=N`, or mend its prompt."
             )
             return f"all of them, {times}", "some can be read", advice
 

@@ -98,7 +98,7 @@ SAID = (
     Metric(
         key="{role}/truncated", label="cut off at the length limit", better=-1, healthy=(0, 0.05), tolerable=(0, 0.2),
         meaning="share of turns cut at the token limit",
-        advice="Texts run into the token limit: raise max_tokens, or look for answers that never end.",
+        advice="Texts run into the token limit: raise `--max-tokens`, or look for answers that never end.",
     ),
     Metric(
         key="{role}/parse_failures", label="unreadable outputs", better=-1, healthy=(0, 0.05), tolerable=(0, 0.1),
@@ -178,7 +178,7 @@ SOLVER = (
     Metric(
         key="{policy}/seen", label="probability behind exploitability", at=HELD_OUT, healthy=(0.95, 1),
         meaning="share of a player's probability that the moves it was seen to make stand for",
-        advice="Exploitability rests on too few of the player's moves: raise evaluation.group_size.",
+        advice="Exploitability rests on too few of the player's moves: raise `--set evaluation.group_size=N`.",
     ),
     Metric(
         key="{role}/ungraded", label="answers without a grade", better=-1, healthy=(0, 0.005), tolerable=(0, 0.02),

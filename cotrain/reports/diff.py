@@ -2,7 +2,7 @@
 that differs, what was measured at the end, and what both wrote to one problem.
 
 Code is compared as the runs recorded it (``code.json``): between A and B, between the versions with which one run went
-on, and with what stands on the disk now.
+on, and with what stands on the disk now, of which alone ``cotrain diff A`` tells.
 
 The intervals are those of each run, over its problems. They say nothing of another seed: whether one method is better
 than another is a question for ``cotrain compare``. Left out: runs that have not finished have no final figures; their
@@ -22,7 +22,7 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.notes import CORRECT, FINAL
-from cotrain.core.own_code import read_code
+from cotrain.core.own_code import imported_by, read_code
 from cotrain.core.redact import redact_text
 from cotrain.core.statistics import Estimate
 from cotrain.core.verbosity import escape_terminal
@@ -115,9 +115,10 @@ def _latest_code(run: RunView) -> CodeTexts:
 
 
 def _code_on_disk(recorded: CodeTexts) -> CodeTexts:
-    """The same files as they are now; those that are gone are left out."""
-    files = {path: read_code(Path(path)) for path in recorded}
-    return {path: (file.sha256, redact_text(file.text)) for path, file in files.items() if file is not None}
+    """The same files as they are now, and what they import now; those that are gone are left out."""
+    there = [file for path in recorded if (file := read_code(Path(path))) is not None]
+    imported = imported_by(file.path for file in there).values()
+    return {str(file.path): (file.sha256, redact_text(file.text)) for file in (*imported, *there)}
 
 
 def _differing_files(between: str, a: CodeTexts, b: CodeTexts) -> list[dict[str, Any]]:
@@ -278,6 +279,12 @@ def lines_of(comparison: Mapping[str, Any]) -> list[str]:
     else:
         lines += ["nothing: neither run is finished"]
     return [line[:WIDE].rstrip() for line in [*lines, "", *_rollout_lines(comparison["rollout"])]]
+
+
+def changed_code_lines(run: RunView, code: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The same of one run: how its code differs from what is on the disk now."""
+    found = _code_lines(code) or ["", "the code that made it is as it was, or all of it is cotrain's"]
+    return [line[:WIDE].rstrip() for line in [*_whole_name(f"A: {run.place}"), *found]]
 
 
 NAME = 30  # characters of a figure's name that stand in the line of its values

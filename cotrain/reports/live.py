@@ -246,14 +246,15 @@ def step_line(row: Mapping[str, Any], total: int | None, seconds: float, left: f
 
 
 def _short_figures(row: Mapping[str, Any], role: str) -> list[str]:
-    """How often a role is right; of one of which nobody knows that, what it earns. Format is told where it fails."""
+    """How often a role is right; of one of which nobody knows that, what it earns. Format, of which
+    1 is all that there is, is told as a share where it fails."""
     shares = {column: _share_text(row.get(f"{role}/{column}")) for column in COLUMNS}
     right = [f"{SHORT_NAMES[column]} {share}" for column, share in shares.items() if share]
     if not right:
         return [f"{key.rsplit('/', 1)[1]} {_reward_with_share(row, key)}" for key in _reward_keys(row, role)]
     readable = _number_or_none(row.get(f"{role}/reward/format"))
     is_often_unreadable = readable is not None and readable < WELL_FORMED
-    return [*right, f"format {_plain_text(readable)}"] if is_often_unreadable else right
+    return [*right, f"format {_share_text(readable)}"] if is_often_unreadable else right
 
 
 def token_rate(row: Mapping[str, Any], role: str, seconds: float) -> str:

@@ -31,7 +31,7 @@ from typing import Any, cast
 from cotrain.config.edits import RoleFields, with_roles
 from cotrain.config.names import max_tokens_flag
 from cotrain.config.override import is_given
-from cotrain.config.policies import Program
+from cotrain.config.policies import Program, is_address, model_names
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError
 from cotrain.core.seeding import make_nonce, seed_of
@@ -44,6 +44,7 @@ from cotrain.formats.role_prompts import REVIEW, REVIEW_FULL, REVIEW_OWN, SOLVE_
 from cotrain.formats.solutions import TAGS, Solution, parse_solution, write_solution
 from cotrain.formats.steps import check_steps, steps_kind_of
 from cotrain.inference.contract import ContextLimitedEngine
+from cotrain.models.load import resolve_model
 from cotrain.prompts.render import Renderer
 from cotrain.prompts.templates import IN_TAGS, SOLVE, SOLVE_FULL, fields_of
 from cotrain.rollout.common_roles import how_taught, is_terse, taught_roles
@@ -136,6 +137,8 @@ def choose_formats(
 ) -> Recipe:
     """The recipe with the formats of solver and verifier, and of all that are asked as they are. ``look``: False asks
     no model. ``trial``: a short look, which refuses nothing."""
+    if look:
+        check_models_found(recipe)
     answer_format = as_taught(recipe, answer_format, say)
     if not look and answer_format.answer in (None, AUTO):
         own = replace(answer_format, answer=None).of_answers
@@ -146,6 +149,13 @@ def choose_formats(
     return choose_verdict_format(
         recipe, answer_format, answer_reading=reading, device=device, say=say, look=look, trial=trial
     )
+
+
+def check_models_found(recipe: Recipe) -> None:
+    """Raise ModelError for a model of any policy whose directory is not there, before another one is asked."""
+    for name in sorted(model_names(recipe.policies)):
+        if not is_address(name):
+            resolve_model(name)
 
 
 # -- what a model was taught

@@ -329,3 +329,20 @@ def test_a_dry_run_refuses_what_the_engine_would(tmp_path, capsys, family, sizes
     assert main(["run", "grpo", "--model", str(tmp_path / "model"), "--dry-run"]) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("cotrain: ")]
     assert "the local engine cannot run" in line and why in line
+
+
+@pytest.mark.parametrize(
+    ("command", "setting", "meant"),
+    [
+        ("run", "lr=3", "did you mean the flag `--lr 3`"),
+        ("run", "checkpoints.every=2", "did you mean the flag `--checkpoint-every 2`"),
+        ("run", "mask_truncated=true", "did you mean the flag `--mask-truncated`"),
+        ("run", "policies.generator.lrr=3", "unknown field of Trained 'lrr'; did you mean 'lr'"),
+        ("compare", "lr=3", "give it to an arm, as in RECIPE:lr=3"),
+        ("compare", "checkpoints.every=2", "did you mean the flag `--checkpoint-every 2`"),
+    ],
+    ids=["lr", "every", "switch", "field", "arm", "compared"],
+)
+def test_a_setting_that_is_a_flag_says_which(command, setting, meant, tmp_path, capsys):
+    assert main([command, "grpo", "--out", str(tmp_path / "x"), "--set", setting]) == 2
+    assert meant in capsys.readouterr().err

@@ -54,8 +54,10 @@ def test_a_module_beside_the_reward_is_noticed_shown_and_recorded(begun, capsys)
     assert f"{home / 'weights.py'} has changed" in said and "--changed-code" in said and "\n" not in said
     assert "reward.py" not in said and contents(begun) == before
 
-    assert main(["diff", str(begun), str(begun)]) == 0
+    assert f"`cotrain diff {begun}` shows the lines that differ" in said
+    assert main(["diff", str(begun)]) == 0
     shown = capsys.readouterr().out
+    assert "measured at the end" not in shown
     assert "A, and the disk now" in shown and "-SIGN = 1" in shown and "+SIGN = -1" in shown
 
     assert main(["resume", str(begun), "--steps", "2", "--changed-code"]) == 0

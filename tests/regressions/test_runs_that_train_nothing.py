@@ -116,7 +116,7 @@ def test_equal_rewards_are_named():
 def test_answers_that_nobody_can_read_are_named():
     recipe = override(played(solve), ["roles.solver.sampling.max_tokens=1"])
     (alarm,) = alarms_of(recipe).values()  # the cause alone: they are cut off
-    assert (alarm.band, alarm.key) == ("mostly cut off", "solver/truncated") and "raise max_tokens" in alarm.advice
+    assert (alarm.band, alarm.key) == ("mostly cut off", "solver/truncated") and "raise `--max-tokens`" in alarm.advice
 
 
 @gives(OUTCOME.to("solver"))

@@ -46,7 +46,9 @@ def test_one_plain_line_a_step_away_from_a_terminal() -> None:
 
 
 def test_a_line_tells_of_the_format_where_it_fails() -> None:
-    assert "solver: right 41.0\u202f%, format 0.44 |" in step_line(ROW | {"solver/reward/format": 0.44}, 40, 2.0, 1.0)
+    assert "solver: right 41.0\u202f%, format 44.0\u202f% |" in step_line(
+        ROW | {"solver/reward/format": 0.44}, 40, 2.0, 1.0
+    )
     assert "format" not in step_line(ROW | {"solver/reward/format": 0.99}, 40, 2.0, 1.0)
 
 

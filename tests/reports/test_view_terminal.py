@@ -27,7 +27,8 @@ def test_top_fits_a_small_terminal(tmp_path: Path, width: int) -> None:
     console.print(draw_screen(snapshot(RunView(write_fake_run(tmp_path / "run", steps=40, episodes=1))), width))
     lines = console.export_text().splitlines()
     assert len(lines) <= 24 and all(len(line) <= width for line in lines)
-    assert all(len(line.split()) > 1 for line in lines), "a line was broken"
+    is_setting = [line.strip().startswith("roles.") for line in lines]  # one long word
+    assert all(len(line.split()) > 1 for line, long in zip(lines, is_setting, strict=True) if not long), "broken"
     assert any(re.search(r"truth: accuracy\s+\d\.\d{3}", line) for line in lines)
     assert "tango  step 40, 100% done  ended" in lines[0] and any("truth: accuracy" in line for line in lines)
 

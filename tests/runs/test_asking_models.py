@@ -242,3 +242,12 @@ def test_a_run_earns_reward_in_free_words_and_is_resumed_alike(other, tmp_path, 
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert (last["step"], last["solver/parse_failures"], last["solver/steps"]) == (2, 0.0, 1.0)  # in tags 2 steps
     capsys.readouterr()
+
+
+@pytest.mark.parametrize("flag", ["--model", "--verifier-model"])
+def test_a_model_that_is_not_there_is_told_before_any_is_asked(flag, tmp_path, capsys):
+    models = {"--model": TINY, "--verifier-model": TINY} | {flag: f"{tmp_path}/nomodel"}
+    words = [word for pair in models.items() for word in pair]
+    assert main(["run", "tango", *words, "--threads", "1", "--out", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr()
+    assert "nomodel': no such directory" in said.err and "asking" not in said.out + said.err

@@ -121,7 +121,7 @@ function Alarms({ document }) {
 
 function Alarm({ alarm }) {
   return html`<article class="alarm">
-    <h3>■ <${Text} of=${alarm.band} /> <small><${Text} of=${alarm.key} />, after step ${ordinal(alarm.step)}${alarm.last > alarm.step ? ` to ${ordinal(alarm.last)}` : ""}</small></h3>
+    <h3>■ <${Text} of=${alarm.band} /> <small><${Text} of=${alarm.key} />, ${alarm.last > alarm.step ? `steps ${ordinal(alarm.step)}–${ordinal(alarm.last)}` : `step ${ordinal(alarm.step)}`}</small></h3>
     <p>Read <b><${Text} of=${alarm.reading} /></b>; healthy: <${Text} of=${alarm.healthy} />.</p>
     <p><${Text} of=${alarm.advice} /></p>
     ${alarm.examples.length ? html`<p class="examples">Rollouts that show it: ${alarm.examples.map((at) => html`<a href=${link(at)}>step ${ordinal(Number(at.split(":")[0]))} <small><${Text} of=${at} /></small></a> `)}</p>` : null}
