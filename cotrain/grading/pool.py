@@ -44,7 +44,7 @@ FIRST = 16  # part of the deadline for the first try of a comparison of mathemat
 TRIES = 3  # full deadlines that fail before there must be savings for another
 SAVED = 2.5e-4  # deadlines that are saved with every grade that is given
 APART = Fraction(1, 10_000)  # a decimal and a fraction that are nearer are left to math-verify, which knows rounding
-LAYERS = 8  # of wrapping around an answer
+LAYERS = 8  # most layers of wrapping around an answer
 CACHED_ANSWERS = 1024  # answers that are kept as they were read
 WORKERS = 4  # processes of a task source: so many hostile answers cost one deadline together
 
