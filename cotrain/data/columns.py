@@ -66,7 +66,7 @@ PACKED = {  # how files begin that are no text, and what to do with them
     b"PK\x03\x04": "a ZIP archive, as sheets are; unpack it, or save a sheet as CSV",
     b"PAR1": "parquet; give the file a name that ends in .parquet",
 }
-DATA_ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".csv", ".csv.gz", ENDING)  # endings of files of rows
+DATA_ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".csv", ".csv.gz", ENDING)  # of files of rows
 FORMATS = {ENDING: "parquet", ".csv": "CSV with a header", ".json": "one JSON array of objects"}
 _SHARD = re.compile(r"(?P<part>.+?)-(?P<number>\d{5})-of-(?P<count>\d{5})(?:-[0-9a-f]+)?")  # as the Hub numbers files
 Line = bytes | dict[str, Any]  # of a file as it stands, or an object that was read already: of parquet, of the Hub
