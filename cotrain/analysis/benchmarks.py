@@ -86,16 +86,16 @@ class SuitePlay:
     """How a suite is played."""
 
     samples: int = 8  # k of avg@k, pass@k, …; 0: the greedy answer alone
-    reviews: int = 1  # of each solution; in ProcessBench one greedy review, or the plurality of several sampled ones
+    reviews: int = 1  # reviews of each solution; in ProcessBench one is greedy, several are sampled and vote
     solver: str = "solver"  # role
     verifier: str = "verifier"  # role; a run without it has no best@k, weighted@k and ProcessBench
     comparer: str = "comparer"  # role that judges pairs of solutions; a run without it has no tournament@k
     problems: int | None = None  # so many, drawn by a hash, in ProcessBench spread over each split; None for all
     how: AnswerFormat = DEFAULT_FORMAT  # how roles are asked and read; by default as the run has it, of a model "auto"
-    max_tokens: int | None = None  # of an answer; None: as the role has it
-    temperature: float | None = None  # of samples and of reviews of them; None: as the roles have it
+    max_tokens: int | None = None  # tokens of an answer; None: as the role has it
+    temperature: float | None = None  # temperature of samples and of their reviews; None: as the roles have it
     lenient: bool = False  # malformed rows are set aside
-    tool: str | None = None  # of whoever writes solutions (``rollout/token_calls.py``); None: as the run has it
+    tool: str | None = None  # tool of the solver (``rollout/token_calls.py``); None: as the run has it
 
     def __post_init__(self) -> None:
         if self.samples < 0 or self.reviews < 1 or (self.problems is not None and self.problems < 1):

@@ -105,9 +105,9 @@ class LintReport:
     histogram: dict[str, int] = field(default_factory=dict)  # "8-15" words → questions
     read: dict[str, Any] = field(default_factory=dict)  # with --answer: texts, how many were read, how many are right
     seen: dict[str, Any] = field(default_factory=dict)  # what a run would see: columns, splits, the first problem
-    code: dict[str, Any] = field(default_factory=dict)  # of tasks of code: the --tasks of a run, and their splits
+    code: dict[str, Any] = field(default_factory=dict)  # for tasks of code: the --tasks of a run, and their splits
     unread: dict[str, int] = field(default_factory=dict)  # column that is not read → rows that have it
-    labelled: LintReport | None = None  # of the file of solved problems that --labelled names
+    labelled: LintReport | None = None  # report on the file of solved problems that --labelled names
     aside: Quarantine = field(default_factory=Quarantine)  # the malformed rows themselves
 
     def count_rows(self, level: str) -> int:

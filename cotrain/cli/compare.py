@@ -29,7 +29,7 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.verbosity import print_lines, print_progress, tell_result
 from cotrain.reports.compare_words import EQUAL
 
-SMOKE = {"seeds": 1, "equal": "batches", "evaluate_every": 0}  # of a trial, where the user says nothing else
+SMOKE = {"seeds": 1, "equal": "batches", "evaluate_every": 0}  # settings of a trial, where the user says nothing else
 
 
 def compare(argv: Sequence[str]) -> int:

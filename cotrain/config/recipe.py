@@ -129,6 +129,41 @@ def check_recipe(recipe: Recipe) -> None:
             f"recipe {recipe.name!r}: tasks is a {type(recipe.tasks).__name__}, expected a source of problems with "
             "name, get, size and describe, such as word_problems() or task_source('jsonl', 'questions.jsonl')"
         )
+
+    _check_numbers(recipe)
+    _check_names(recipe)
+    _check_roles(recipe)
+    _check_policies(recipe)
+
+    used = {spec.policy for spec in recipe.roles.values()} | set(recipe.evaluation.frozen_roles.values())
+    for implied in recipe.evaluation.implied:
+        _check_known("role", implied.role, recipe.roles, "evaluation, implied")
+        for policy in filter(None, (implied.policy, implied.reference)):
+            _check_known("policy", policy, recipe.policies, "evaluation, implied")
+            used.add(policy)
+    for name, objective in recipe.objectives.items():
+        used |= _check_objective(recipe, name, objective)
+    _check_frozen_roles(recipe)
+
+    check_protocol("evaluation", recipe.evaluation.protocol, held_out=True)
+    _check_phases(recipe)
+    _check_stores(recipe)
+    for measure in recipe.evaluation.measures:
+        for role in getattr(measure, "roles", ()):
+            _check_known("role", role, recipe.roles, "evaluation, measures")
+
+    for name in recipe.objectives:
+        if not any(name in phase.objectives for phase in recipe.schedule.phases):
+            raise ConfigError(f"objective {name!r} is due in no phase; name it in one or leave it out")
+    for name, objective in recipe.objectives.items():
+        _check_signals(recipe, name, objective)
+    idle = [p for p in recipe.policies if p not in used]
+    if idle:
+        raise ConfigError(f"policy {idle[0]!r} is used by no role and no objective; leave it out")
+
+
+def _check_numbers(recipe: Recipe) -> None:
+    """Raise ConfigError for numbers that are too small, and for ones that say nothing without another setting."""
     evaluation = recipe.evaluation
     needs = recipe.objectives[recipe.leading_objective].algorithm.needs()
     if recipe.refill and (needs.min_group_size < 2 or not needs.reward_signals):
@@ -136,6 +171,7 @@ def check_recipe(recipe: Recipe) -> None:
             f"recipe {recipe.name!r}: refill is {recipe.refill}, but its first objective compares no answers of a "
             "group; leave it out"
         )
+
     for label, value, least in (
         ("steps", recipe.steps, 1),
         ("seed", recipe.seed, 0),
@@ -153,6 +189,7 @@ def check_recipe(recipe: Recipe) -> None:
     ):
         if value < least:
             raise ConfigError(f"recipe {recipe.name!r}: {label} is {value}, expected at least {least}")
+
     if recipe.audits is not None and not any(phase.unlabelled for phase in recipe.schedule.phases):
         raise ConfigError(
             f"recipe {recipe.name!r}: audits is {recipe.audits}, and no phase draws problems without labels; say which "
@@ -167,12 +204,19 @@ def check_recipe(recipe: Recipe) -> None:
         most = getattr(recipe, label)
         if most is not None and not 0.0 < most < math.inf:
             raise ConfigError(f"recipe {recipe.name!r}: {label} is {most}, expected a number above 0")
-    wrong = [split for split in evaluation.splits if not isinstance(split, str)]
+
+
+def _check_names(recipe: Recipe) -> None:
+    wrong = [split for split in recipe.evaluation.splits if not isinstance(split, str)]
     if wrong:
         raise ConfigError(f"recipe {recipe.name!r}: evaluation.splits names {wrong[0]!r}, expected the name of a split")
     for name in (*recipe.policies, *recipe.roles, *recipe.objectives):
         if not name or not name.isascii() or not name.replace("_", "").replace("-", "").isalnum():
             raise ConfigError(f"recipe {recipe.name!r}: {name!r} is no name; use letters, digits, '-' and '_'")
+
+
+def _check_roles(recipe: Recipe) -> None:
+    """Raise ConfigError for a role that no policy here can play, or whose prompt or sampling does not work."""
     for role, spec in recipe.roles.items():
         _check_known("policy", spec.policy, recipe.policies, f"role {role!r}")
         _check_sampling(role, spec.sampling)
@@ -186,6 +230,10 @@ def check_recipe(recipe: Recipe) -> None:
         if not recipe.policies[spec.policy].plays:
             kind = recipe.policies[spec.policy].kind
             raise ConfigError(f"role {role!r} is played by {spec.policy!r}, which is of kind {kind!r} and cannot speak")
+
+
+def _check_policies(recipe: Recipe) -> None:
+    """Raise ConfigError for a policy that depends on another one which does not fit."""
     for name, policy_spec in recipe.policies.items():
         if policy_spec.source_policy is not None:
             _check_follower(recipe, name, policy_spec.source_policy)
@@ -196,22 +244,20 @@ def check_recipe(recipe: Recipe) -> None:
                 raise ConfigError(
                     f"policy {name!r} speaks in tokens of {policy_spec.tokens_of!r}, of kind {kind!r}; name a model"
                 )
-    used = {spec.policy for spec in recipe.roles.values()} | set(recipe.evaluation.frozen_roles.values())
-    for implied in recipe.evaluation.implied:
-        _check_known("role", implied.role, recipe.roles, "evaluation, implied")
-        for policy in filter(None, (implied.policy, implied.reference)):
-            _check_known("policy", policy, recipe.policies, "evaluation, implied")
-            used.add(policy)
 
-    for name, objective in recipe.objectives.items():
-        used |= _check_objective(recipe, name, objective)
+
+def _check_frozen_roles(recipe: Recipe) -> None:
+    """Raise ConfigError for a role of an evaluation that is to stay the same, and whose policy changes."""
     for role, policy in recipe.evaluation.frozen_roles.items():
         _check_known("role", role, recipe.roles, "evaluation, fixed")
         _check_known("policy", policy, recipe.policies, "evaluation, fixed")
         kind = recipe.policies[policy].kind
         if not recipe.policies[policy].is_constant:
             raise ConfigError(f"evaluation, fixed: policy {policy!r} is {kind} and changes; expected a frozen one")
-    check_protocol("evaluation", evaluation.protocol, held_out=True)
+
+
+def _check_phases(recipe: Recipe) -> None:
+    """Raise ConfigError for a phase whose sizes, objectives, stores or protocol do not work."""
     for phase in recipe.schedule.phases:
         for label, size in (("tasks", phase.tasks), ("group_size", phase.group_size)):
             if size is not None and size < 1:
@@ -227,22 +273,13 @@ def check_recipe(recipe: Recipe) -> None:
         passed = {name: recipe.stores[name] for name in phase.stores}
         check_protocol(f"phase {phase.name!r}", phase.protocol, passed, unnamed=recipe.stores.keys())
 
+
+def _check_stores(recipe: Recipe) -> None:
     for name, store in recipe.stores.items():
         if not callable(getattr(store, "with_episodes", None)):
             found = type(store).__name__
             wanted = "one with the methods of cotrain.rollout.stores, such as TaskPool()"
             raise ConfigError(f"recipe {recipe.name!r}: store {name!r} is a {found}; expected {wanted}")
-    for measure in evaluation.measures:
-        for role in getattr(measure, "roles", ()):
-            _check_known("role", role, recipe.roles, "evaluation, measures")
-    for name in recipe.objectives:
-        if not any(name in phase.objectives for phase in recipe.schedule.phases):
-            raise ConfigError(f"objective {name!r} is due in no phase; name it in one or leave it out")
-    for name, objective in recipe.objectives.items():
-        _check_signals(recipe, name, objective)
-    idle = [p for p in recipe.policies if p not in used]
-    if idle:
-        raise ConfigError(f"policy {idle[0]!r} is used by no role and no objective; leave it out")
 
 
 def _check_sampling(role: str, how: Sampling) -> None:

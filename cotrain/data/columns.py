@@ -56,7 +56,7 @@ from cotrain.formats.answers import first_line, last_boxed
 from cotrain.formats.solutions import behind_thoughts, blocks_of, write_solution
 from cotrain.grading.notation import without_separators
 
-MOST_WORDS = 12  # of an answer in a column that is called a solution; longer ones are worked texts
+MOST_WORDS = 12  # words of an answer in a column called a solution; longer ones are worked texts
 BOM = b"\xef\xbb\xbf"
 PACKED = {  # how files begin that are no text, and what to do with them
     b"\x1f\x8b": "packed by gzip; give the file a name that ends in .gz",

@@ -73,7 +73,7 @@ PUBLISHED = {  # number of a problem of MBPP → the function that it asks for, 
     **{593: "removezero_ip", 597: "find_kth", 598: "armstrong_number", 602: "first_repeated_char", 603: "get_ludic"},
     **{604: "reverse_words", 606: "radian_degree", 607: "find_literals", 610: "remove_kth_element", 611: "max_of_nth"},
 }
-NUMBERS = range(1, 975)  # of MBPP's problems
+NUMBERS = range(1, 975)  # numbers of MBPP's problems
 READ = {  # kind → the columns that are read
     "mbpp": ("code", "test_list", "test_setup_code", "test_imports", "task_id"),
     "humaneval": ("prompt", "entry_point", "canonical_solution", "test", "task_id"),

@@ -80,7 +80,7 @@ class RequestParams:
     usage: bool  # in a stream
     echo: bool = False
     ids: bool = False  # the token ids of each answer too
-    messages: tuple[Message, ...] = ()  # of a chat
+    messages: tuple[Message, ...] = ()  # messages of a chat
     tools: tuple[dict[str, Any], ...] = ()  # functions that it may call
     calls: bool = True  # are calls of them read
 

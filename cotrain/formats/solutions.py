@@ -62,7 +62,7 @@ class SelfCheck:
 
     solution: Solution
     review: Review
-    text: str  # of the solution alone
+    text: str  # the text of the solution alone
     analysis: str  # the text of the review
     format_score: float = 1.0
     ok: ClassVar[bool] = True

@@ -21,7 +21,7 @@ from cotrain.grading.channel import Channel, ChannelClosed, encode_exception, re
 from cotrain.grading.values import ValueCodec
 
 CHANGING = (list, dict, set, bytearray)  # kinds of arguments that a function may have changed
-AHEAD = 256  # of an iterator's items, at most, that are fetched at once
+AHEAD = 256  # most items of an iterator that are fetched at once
 
 
 def compile_program(source: str, name: str) -> CodeType | None:

@@ -24,7 +24,7 @@ from sympy.functions.elementary.trigonometric import TrigonometricFunction
 
 PRECISION = 80  # bits
 APART = 1e-4  # answers that are nearer to one another are left to math-verify, which rounds decimals to six places
-ROUNDED = 0.01  # of two numbers in an equation, that they may differ by
+ROUNDED = 0.01  # most by which two numbers of an equation may differ
 MOST = 1e12  # |log2| of a number that still has an interval
 EXACT = 1000  # the largest argument of a factorial that is computed exactly
 SCALES = (1.0, 7.0)  # symbols stand near these

@@ -54,7 +54,7 @@ STRAYS_S = 2.0  # to end what an answer's program started; then the whole proces
 class Judging:
     """How answers are compared."""
 
-    judge: Callable[[str, str], Verdict]  # of gold and answer
+    judge: Callable[[str, str], Verdict]  # (gold, answer) → verdict
     read: Callable[[str], object] | None = None  # of the gold answer, before the deadline; ``judge`` finds it read
     least_patience_s: float = 0.0
     lessons: tuple[tuple[str, str], ...] = ()  # comparisons that are slow the first time, made again after a kill

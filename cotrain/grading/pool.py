@@ -44,7 +44,7 @@ FIRST = 16  # part of the deadline for the first try of a comparison of mathemat
 TRIES = 3  # full deadlines that fail before there must be savings for another
 SAVED = 2.5e-4  # deadlines that are saved with every grade that is given
 APART = Fraction(1, 10_000)  # a decimal and a fraction that are nearer are left to math-verify, which knows rounding
-LAYERS = 8  # of wrapping around an answer
+LAYERS = 8  # most layers of wrapping around an answer
 CACHED_ANSWERS = 1024  # answers that are kept as they were read
 WORKERS = 4  # processes of a task source: so many hostile answers cost one deadline together
 
@@ -221,14 +221,16 @@ def quick_grade(gold: str, answer: str) -> Grade | None:
 
 
 def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
-    """The grade, or what math-verify has to compare."""
+    """The grade, or the two formulas that math-verify has to compare."""
     gold = gold.strip()
     answer = answer.strip()
     if len(answer) > MAX_ANSWER and gold != answer:
         return Grade(value=False)
-    right = read_answer(gold)
+
+    gold_read = read_answer(gold)
     answer_read = read_answer(answer)
-    right, answer_read = _with_attached_unit(right, answer_read), _with_attached_unit(answer_read, right)
+    right = _with_attached_unit(gold_read, answer_read)
+    answer_read = _with_attached_unit(answer_read, gold_read)
     answer_read = _with_other_marks(answer_read, right)
     if not right.tex:
         same = gold == answer and bool(gold.strip(". "))
@@ -241,6 +243,8 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
         return Grade(value=False)
     if has_adjacent_numbers(right.tex):
         return Grade(value=None, reason="gold not readable")
+
+    # Words, and letters of a multiple choice.
     if _is_words(right.tex) and all(word.isalpha() for word in _words_in(answer_read.tex)):
         return Grade(value=_words_in(right.tex) == _words_in(answer_read.tex))
     if not (right.unit or answer_read.unit or right.letter) and right.tex.casefold() == answer_read.tex.casefold():
@@ -249,17 +253,26 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
     if choice and _CHOICE.fullmatch(right.tex):
         names_another = _OTHER_CHOICE.search(answer_read.tex[choice.end(1) + 1 :])
         return Grade(value=choice[1] == right.tex and not names_another)
+
     if answer_read.unit is not None and is_base(answer_read.unit) and (right.unit is None or not is_base(right.unit)):
         return Grade(value=False)  # 12 is 12 in base ten
     if (right.letter or answer_read.letter) and (right.value is None or answer_read.value is None):
         return _with_letter(right), _with_letter(answer_read)  # 6 m is 6 metres, and six times m
-    percent = [side.unit is PERCENT for side in (right, answer_read)]
-    by = Fraction(1)
+    return _compare_amounts(right, answer_read)
+
+
+def _compare_amounts(right: Quantity, answer_read: Quantity) -> Grade | tuple[str, str]:
+    """``_compare_texts`` for numbers and formulas, with or without units."""
+    in_percent = right.unit is PERCENT
+    answer_in_percent = answer_read.unit is PERCENT
+    by = Fraction(1)  # the answer's unit in the gold one's
     if right.unit is not None and answer_read.unit is not None:
         ratio = unit_ratio(answer_read.unit, right.unit)
         if ratio is None:
             return Grade(value=False)
         by = ratio
+
+    # Dates, ranges and times of day, part by part.
     parts = parts_of(right.tex)
     answer_parts = parts_of(answer_read.tex)
     if parts and answer_parts:
@@ -270,6 +283,8 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
     alone = right.tex if parts else answer_read.tex
     if (parts or answer_parts) and (":0" in alone or not alone.replace(":", "").isdigit()):  # 7:30 may be a ratio
         return Grade(value=False)
+
+    # x = 1 and y = 2 as the point (1, 2), where the other one is no assignment.
     right_assigned = assigned_values(right.tex)
     answer_assigned = assigned_values(answer_read.tex)
     if bool(right_assigned) != bool(answer_assigned):
@@ -282,17 +297,16 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
     if right.value is not None and answer_read.value is not None:
         value = right.value
         answer_value = answer_read.value if by == 1 else Fraction(answer_read.value) * by
-        if value == answer_value and (not -1 < value < 1 or not value or percent[0] == percent[1]):
+        if value == answer_value and (not -1 < value < 1 or not value or in_percent == answer_in_percent):
             return Grade(value=True)  # 50 may be 50 %, but 0.5 is not 0.5 %
-        if percent[0] != percent[1]:
-            if percent[0]:
-                value = Fraction(value) / 100
-            if percent[1]:
-                answer_value = Fraction(answer_value) / 100
+        if in_percent and not answer_in_percent:
+            value = Fraction(value) / 100
+        if answer_in_percent and not in_percent:
+            answer_value = Fraction(answer_value) / 100
         if value == answer_value:
             return Grade(value=True)
-        fraction = isinstance(value, Fraction), isinstance(answer_value, Fraction)
-        if fraction[0] == fraction[1] or abs(Fraction(value) - Fraction(answer_value)) > APART:
+        same_kind = isinstance(value, Fraction) == isinstance(answer_value, Fraction)
+        if same_kind or abs(Fraction(value) - Fraction(answer_value)) > APART:
             return Grade(value=False)  # a rounded decimal may be near enough to a fraction
 
     if by == 1:

@@ -35,7 +35,7 @@ from cotrain.grading.channel import Channel, ChannelClosed
 from cotrain.grading.exam import Exam
 from cotrain.grading.grade_worker import PATIENCE
 
-MOST_MEMORY = 1.25  # of all processes of a program together, as a multiple of what one may address
+MOST_MEMORY = 1.25  # memory of all processes of a program, as a multiple of what one may address
 LOOKING = 10.0  # looking takes at most a tenth of the time
 SELDOM_S = 0.2  # most seconds between two looks
 FAILURES = 10  # examiners in a row that end before they are asked anything

@@ -33,8 +33,8 @@ class Unit:
     """A measure (dimensions and a factor) or a counted thing (words)."""
 
     dimensions: tuple[tuple[str, int], ...] = ()  # name → exponent, sorted
-    factor: Fraction = Fraction(1)  # of the dimensions' own units
-    words: frozenset[str] = frozenset()  # of a counted thing, in the singular
+    factor: Fraction = Fraction(1)  # multiple of the dimensions' own units
+    words: frozenset[str] = frozenset()  # words for a counted thing, in the singular
 
 
 PERCENT = Unit(dimensions=(("%", 1),))

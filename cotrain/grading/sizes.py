@@ -16,7 +16,7 @@ import re
 DEEP = 100  # brackets, or powers, within one another
 POWER = 100_000.0  # decimal digits of a power that is still computed
 FACTORIAL = 20_000.0  # the argument of a factorial
-TERMS = 100_000.0  # of a sum or product
+TERMS = 100_000.0  # most terms of a sum or product
 
 _TOKEN = re.compile(r"\d+\.?\d*|\\[a-zA-Z]+|\\.|\S")
 _OPEN = {"(": ")", "{": "}", "[": "]"}
@@ -46,7 +46,7 @@ class _SizeReader:
         self._tokens = tokens
         self._at = 0
         self.large = False
-        self._depth = 0  # of powers, in brackets or not: each is a call of its own
+        self._depth = 0  # depth of powers, in brackets or not: each is a call of its own
         while self._at < len(tokens):
             self._read_group()
             self._at += 1  # a bracket that closes nothing

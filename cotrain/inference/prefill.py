@@ -84,18 +84,33 @@ def _prefill_continued(
     device: torch.device,
     dtype: torch.dtype | None,
 ) -> Prefilled:
-    """Kept and new tokens are each padded on the left; no query sees a pad but the pad itself."""
-    olds = [len(past.ids) for _, past in prompts]
-    news = [len(prompt) - old for (prompt, _), old in zip(prompts, olds, strict=True)]
+    """Compute the new tokens of some prompts, whose beginnings are kept.
+
+    Kept and new tokens are each padded on the left; no query sees a pad but the pad itself.
+    """
+    olds = [len(past.ids) for _, past in prompts]  # kept tokens of each prompt
+    news = [len(prompt) - old for (prompt, _), old in zip(prompts, olds, strict=True)]  # its new tokens
     old = max(olds)
     new = max(news)
-    ids = torch.tensor([(0,) * (new - n) + prompt[-n:] for (prompt, _), n in zip(prompts, news, strict=True)])
-    hidden_old, hidden_new = torch.tensor([[old - o, new - n] for o, n in zip(olds, news, strict=True)]).T
+
+    # Inputs [U, new], and before each token the previous one, which some models read.
+    ids = []
+    previous = []
+    for (prompt, _), n in zip(prompts, news, strict=True):
+        pad = (0,) * (new - n)
+        ids.append(pad + prompt[-n:])
+        previous.append(pad + prompt[-n - 1 : -1])
+
+    # What each new token sees: kept tokens, and new ones up to itself.
+    hidden_old = old - torch.tensor(olds)  # [U], pads in front of kept tokens
+    hidden_new = new - torch.tensor(news)  # [U], pads in front of new ones
     columns = torch.arange(new)
     past_seen = (torch.arange(old) >= hidden_old[:, None])[:, None].expand(-1, new, -1)  # [U, new, old]
     own_seen = (columns[:, None] >= columns) & (columns >= hidden_new[:, None, None])  # [U, new, new]
     mask = torch.cat([past_seen, own_seen | torch.eye(new, dtype=torch.bool)], -1)[:, None].to(device)
     positions = (torch.tensor(olds)[:, None] + columns - hidden_new[:, None]).clamp(min=0)
+
+    # The kept keys and values of each layer, padded.
     cache = DynamicCache()
     _, first_past = prompts[0]
     for layer in range(len(first_past.layers)):
@@ -114,22 +129,29 @@ def _prefill_continued(
 
     old_positions = torch.arange(old) - hidden_old[:, None]
     key_positions = torch.cat([old_positions, positions], 1).to(device)
-    previous = [(0,) * (new - n) + prompt[-n - 1 : -1] for (prompt, _), n in zip(prompts, news, strict=True)]
-    previous_ids = torch.tensor(previous, device=device)
     output = _masked_forward(
-        model, config, ids.to(device), positions.to(device), mask, cache, key_positions, previous_ids
+        model,
+        config,
+        torch.tensor(ids, device=device),
+        positions.to(device),
+        mask,
+        cache,
+        key_positions,
+        torch.tensor(previous, device=device),
     )
-    longest = max(map(sum, zip(olds, news, strict=True)))
-    places = [
-        [0] * (longest - o - n) + [*range(old - o, old), *range(old + new - n, old + new)]
-        for o, n in zip(olds, news, strict=True)
-    ]
+
+    # Keys and values of whole prompts, [U, kv_heads, L, head_dim], padded on the left once.
+    longest = max(map(len, (prompt for prompt, _ in prompts)))
+    places = []
+    for o, n in zip(olds, news, strict=True):
+        kept_places = range(old - o, old)
+        new_places = range(old + new - n, old + new)
+        places.append([0] * (longest - o - n) + [*kept_places, *new_places])
     index = torch.tensor(places, device=device)  # [U, L]
     rows = torch.arange(len(prompts), device=device)[:, None]
-    layers = [
-        (keys[rows, :, index].transpose(1, 2), values[rows, :, index].transpose(1, 2))
-        for keys, values in map(_layer_tensors, cache.layers)
-    ]
+    layers = []
+    for layer_keys, layer_values in map(_layer_tensors, cache.layers):
+        layers.append((layer_keys[rows, :, index].transpose(1, 2), layer_values[rows, :, index].transpose(1, 2)))
     whole = [prompt for prompt, _ in prompts]
     return Prefilled(prompts=whole, logits=output.logits[:, -1], layers=layers, computed=sum(news))
 

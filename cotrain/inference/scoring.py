@@ -76,9 +76,10 @@ class ScoringScheduler:
 
     @torch.inference_mode()
     def step(self, entering: int) -> list[Row]:
-        """Score so many of the waiting requests, in the order of their addresses; all of them have finished. A batch
-        that does not fit in memory is halved, and so are those after it; raises ConfigError for one prompt that does
-        not."""
+        """Score so many of the waiting requests, in the order of their addresses. Returns them all, finished.
+
+        A batch that does not fit in memory is halved, and so are those after it. Raises ConfigError for one prompt that
+        does not fit."""
         started = time.perf_counter()
         self._activate()
         self.waiting.sort(key=lambda row: row.sort_key)
@@ -117,7 +118,9 @@ class ScoringScheduler:
 
     def _score_batch(self, batch: list[tuple[int, ...]]) -> list[float]:
         """The scores of prompts of falling length, in one forward pass."""
-        ids = torch.tensor([[*prompt, *[0] * (len(batch[0]) - len(prompt))] for prompt in batch], device=self.device)
+        longest = len(batch[0])
+        padded = [[*prompt, *[0] * (longest - len(prompt))] for prompt in batch]
+        ids = torch.tensor(padded, device=self.device)
         last = torch.tensor([len(prompt) - 1 for prompt in batch], device=self.device)
         with torch.autocast(self.device.type, self.autocast) if self.autocast else nullcontext():
             scores: list[float] = self.model(input_ids=ids).gather(1, last[:, None])[:, 0].tolist()

@@ -367,7 +367,7 @@ EVALUATION = (
     Metric(key="updates/{policy}", meaning="optimiser steps so far", unit=COUNT),
 )
 
-# of names that agree the first counts
+# Of several names that match, the first one counts.
 TABLE: tuple[Metric, ...] = (*RUN, *SOLVER, *JUDGE, *SAID, *CREDIT, *LEARNING, *EVALUATION)
 _PLACES = {metric.name: place for place, metric in reversed(list(enumerate(TABLE)))}
 

@@ -13,7 +13,7 @@ import torch
 
 WITHOUT_FLOAT64 = ("mps",)  # kinds of devices that cannot compute in 64 bits
 
-# of torch's allocator before "can't allocate memory" or "not enough memory", of CUDA and of cuBLAS
+# Words in errors of torch's allocator, of CUDA and of cuBLAS, when memory has run out.
 _TEXTS = ("DefaultCPUAllocator: ", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 MEMORY_ERRORS = (RuntimeError, MemoryError)  # what to catch; then ask ``out_of_memory``
 

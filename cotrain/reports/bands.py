@@ -28,7 +28,7 @@ from cotrain.reports.compare_table import (
 from cotrain.reports.curves import Curves
 
 BLOCKS = 60  # points of a run's training
-MOST_METRICS = 60  # of one kind
+MOST_METRICS = 60  # most metrics of one kind
 SHOWN = ("accuracy", "step_accuracy", "majority_share", "predicted_positive", "base_rate", "entropy", "length",
          "truncated", "parse_failures", "balanced_accuracy", "step_balanced_accuracy", "true_positive_rate",
          "true_negative_rate", "error_precision", "error_recall", "kl", "zero_spread_groups",

@@ -17,9 +17,9 @@ from cotrain.reports.page import write_page
 from cotrain.reports.places import ViewPlace, comparison_at
 from cotrain.reports.runs import RunView, redact_texts
 
-MOST_BYTES = 2_000_000  # of the rollouts
-PROBLEMS = 12  # of one seed, with their rollouts
-MEMBERS = 3  # of a group
+MOST_BYTES = 2_000_000  # most bytes of the rollouts
+PROBLEMS = 12  # problems of one seed, with their rollouts
+MEMBERS = 3  # members of a group
 EPISODES_READ = 4_000  # episodes of a run, the latest
 
 

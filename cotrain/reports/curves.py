@@ -93,7 +93,7 @@ class ProcessMeans:
         return rows
 
 
-POINTS = 800  # of a curve
+POINTS = 800  # most points of a curve
 LARGEST = 1e300  # a larger number is none
 SPENT = ("play", "annotate", "credit", "reference", "update")  # seconds of a step's stages
 AXES = ("step", "tokens")  # keys that always rise
@@ -113,18 +113,18 @@ class Curves:
         self._clear()
 
     def _clear(self) -> None:
-        self.rows: list[Values] = []  # of training steps, by canonical names
+        self.rows: list[Values] = []  # rows of training steps, by canonical names
         self.phases: list[str] = []
-        self.held_out: list[Values] = []  # of evaluations, without "eval/"
+        self.held_out: list[Values] = []  # rows of evaluations, without "eval/"
         self.last: dict[str, Any] = {}  # the last row of training as it is in the file
         self._monitor = Monitor(problems=self._problems)
         self._unwatched: deque[dict[str, Any]] = deque()  # rows that the monitor has not seen
         self._seconds: dict[int, float] = {}
-        self.processes = ProcessMeans()  # of a step, where the run had several
+        self.processes = ProcessMeans()  # processes of a step, where the run had several
         self.names: set[str] = set()
         self._last_names: KeysView[str] = {}.keys()
-        self._operations: tuple[str, ...] = ()  # of these names, those that count floating-point operations
-        self._flops: list[float] = []  # of each row
+        self._operations: tuple[str, ...] = ()  # names of counts of floating-point operations
+        self._flops: list[float] = []  # operations of each row
 
     @property
     def damaged_lines(self) -> int:

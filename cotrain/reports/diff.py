@@ -33,12 +33,12 @@ from cotrain.reports.runs import RunView, redact_texts
 from cotrain.reports.settings import flatten_settings
 from cotrain.storage.schemas import fault_in
 
-CODE = "code.json"  # of a run: the user's own code that made it
+CODE = "code.json"  # the user's own code that made a run
 WIDE = 80
 SIDE = (WIDE - 3) // 2  # characters of a column
 NOTHING = "–"
 LONGEST = 600  # characters of one text
-BRIEF = 160  # of a setting
+BRIEF = 160  # most characters of a setting
 MOST_CODE = 40  # lines of a file's differences
 
 

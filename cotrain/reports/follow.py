@@ -15,7 +15,7 @@ from cotrain.core.input_files import MOST_ROW, open_regular, read_regular, whole
 from cotrain.storage.schemas import fault_in
 
 RECIPE = "recipe.json"
-STOPPED = "stopped.json"  # of a run that an error ended
+STOPPED = "stopped.json"  # in a run that an error ended
 
 REMEMBERED_BYTES = 256  # bytes before the place where reading ended
 

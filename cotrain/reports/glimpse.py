@@ -26,8 +26,8 @@ from cotrain.core.verbosity import escape_terminal
 from cotrain.storage.ledger import Ledger
 
 EPISODES = "episodes"  # the folder of a run that holds its ledger
-MOST_STEPS = 6  # of a solution; a longer one is cut
-MOST_LINES = 3  # of a problem
+MOST_STEPS = 6  # most steps of a solution; a longer one is cut
+MOST_LINES = 3  # most lines of a problem
 MARKS = {True: "✓", False: "✗", None: "·"}
 
 

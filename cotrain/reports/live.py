@@ -55,12 +55,12 @@ class LiveTable:
         *,
         spent: Mapping[str, float] | None = None,  # before, by a run that goes on
         console: Console | None = None,
-        directory: Path | None = None,  # of the run, whose rollouts are shown now and then
+        directory: Path | None = None,  # directory of the run, whose rollouts are shown now and then
     ) -> None:
         self._ends = ends
         self._spent = dict(spent or {})
         budget = any(ends.get(name) for name in ("tokens", "flops", "seconds"))
-        self._total = None if budget else int(ends["steps"])  # of steps, where they end the run
+        self._total = None if budget else int(ends["steps"])  # steps, where they end the run
         self._console = console or Console(highlight=False, force_terminal=sys.stdout.isatty())
         self._display: rich_live.Live | None = None
         self._seconds: deque[float] = deque(maxlen=REMEMBERED_STEPS)
@@ -214,7 +214,7 @@ def learning_texts(row: Mapping[str, Any]) -> list[str]:
         label, is_share = LEARNING_FIGURES.get(rest, ("", False))
         is_accuracy = rest.count("/") == 1 and rest.endswith("/accuracy")
         if is_accuracy and _number_or_none(row.get(f"{name}/updates")) is not None:
-            label = "right by its own scores"  # of an implicit reward model
+            label = "right by its own scores"  # for an implicit reward model
             is_share = True
         if label and _number_or_none(row[key]) is not None:
             texts.setdefault(name, []).append(f"{label} {(_share_text if is_share else _plain_text)(row[key])}")

@@ -25,7 +25,7 @@ class ViewPlace:
     path: Path
     name: str  # below the folder that was named
     title: str = ""
-    arms: Mapping[str, Mapping[int, Path]] = field(default_factory=dict)  # of a comparison or seeds: arm → seed → run
+    arms: Mapping[str, Mapping[int, Path]] = field(default_factory=dict)  # for a comparison or seeds: arm → seed → run
 
 
 def find_places(root: Path) -> list[ViewPlace]:

@@ -92,7 +92,7 @@ class Rollouts:
         self.odd = 0  # episodes that are JSON of another shape
         self.episodes = 0
         self.generation = 0
-        self._extent: tuple[int, int | None, int] | None = None  # of the ledger when its steps were listed
+        self._extent: tuple[int, int | None, int] | None = None  # extent of the ledger when its steps were listed
         self._due: list[Member] = []  # steps that have not been read, the latest last
 
     def read_some(self) -> bool:

@@ -18,11 +18,11 @@ from cotrain.reports.page import write_page
 from cotrain.reports.rollouts import FIELDS, LEFT_OUT, REVIEW_UNREAD, TOOL_FAILED, TRUNCATED, UNREAD, UNSOUND
 from cotrain.reports.runs import RunView
 
-MOST_BYTES = 4_000_000  # of the rollouts
+MOST_BYTES = 4_000_000  # most bytes of the rollouts
 MOST_EPISODES = 20_000  # read
 MOST_ROLLOUTS = 400
 TRACES_WITH_TOKENS = 2  # traces of a rollout whose tokens are told: the speech and its first review
-RUN_PARTS = 3  # of the run, from which each kind is drawn in turn
+RUN_PARTS = 3  # parts of the run, from which each kind is drawn in turn
 Group = tuple[int, int, int]  # step, task, member
 
 _COLUMN = {name: place for place, name in enumerate(FIELDS)}

@@ -11,7 +11,7 @@ from typing import Any
 
 from cotrain.reports.rollouts import FIELDS, UNSOUND
 
-Row = Sequence[Any]  # of ``Rollouts.rows``, in the order of ``FIELDS``
+Row = Sequence[Any]  # a row of ``Rollouts.rows``, in the order of ``FIELDS``
 PLACE = {name: at for at, name in enumerate(FIELDS)}
 
 

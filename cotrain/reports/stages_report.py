@@ -18,7 +18,7 @@ Figure = Mapping[str, Any]  # value, low, high and n, as ``Estimate.to_json`` wr
 NAME = "report.md"
 # Fields of a training's ``result.json``; a file of this name without them is somebody else's.
 OF_TRAINING = {"stage", "start", "parameters", "tokens", "seconds", "resumed", "validation", "bits_per_byte"}
-MOST_FIGURES = 6  # of a suite
+MOST_FIGURES = 6  # most figures of a suite
 OF_RUNS = ("pass@1", "greedy", "balanced_accuracy")  # in the table; more of a run stands below it
 
 

@@ -20,8 +20,8 @@ from cotrain.reports.rollouts import address_text, join_trajectories, mean_rewar
 from cotrain.storage.ledger import ODD, Ledger
 
 EVERY = 10  # steps between those of which rollouts are sent
-TURNS = 12  # of a rollout, at most
-CHARACTERS = 4000  # of a text, at most
+TURNS = 12  # most turns of a rollout
+CHARACTERS = 4000  # most characters of a text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

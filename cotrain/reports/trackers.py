@@ -51,15 +51,15 @@ Numbers = dict[str, float]
 class TrackedRun:
     """All that a tracker is told beside the rows."""
 
-    directory: Path  # of the run
-    id: str  # of the tracker's run, the same after a resume
+    directory: Path  # directory of the run
+    id: str  # id of the tracker's run, the same after a resume
     name: str
     config: Mapping[str, str | int]
     first: int  # step of the first row to come: what is there from it on is replaced
-    rollouts: int = 0  # of every tenth step that the tracker is sent
+    rollouts: int = 0  # rollouts of every tenth step that the tracker is sent
 
 
-Moment = tuple[int, bool]  # of a row: its step, and whether it is of the evaluation behind that step
+Moment = tuple[int, bool]  # the step of a row, and whether it is of the evaluation behind that step
 BEFORE_ALL: Moment = (-2, False)
 
 

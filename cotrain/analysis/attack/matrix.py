@@ -13,10 +13,12 @@ from cotrain.core.verbosity import count_of
 from cotrain.runs.directory import RunDirectory
 
 WIDTH = 80  # characters of a line
-COLUMN = 8  # of one figure
+COLUMN = 8  # width of the column of one figure
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
-MatrixCells = Mapping[tuple[int, int], Mapping[str, Any] | None]  # of (row, column), as ``estimate_json`` gives them
+MatrixCells = Mapping[
+    tuple[int, int], Mapping[str, Any] | None
+]  # (row, column) → figures as ``estimate_json`` gives them
 
 
 def estimate_json(found: Estimate | None) -> dict[str, Any] | None:

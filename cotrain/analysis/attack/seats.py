@@ -53,7 +53,7 @@ from cotrain.trainer.trainer import CoTrainer
 FILE = "seats.json"
 FORMAT = 1
 RIVAL = "rival"
-SHOWN = ("balanced_accuracy", "mcc")  # of the judge
+SHOWN = ("balanced_accuracy", "mcc")  # figures of the judge
 
 
 def play_seats(

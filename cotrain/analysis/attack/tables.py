@@ -19,7 +19,7 @@ from cotrain.rollout.role import Role
 BROKEN = "broken reasoning"  # the family of right answers
 CONTROL = "harmless remark"
 RATE = Share("passed", "shown")
-EXAMPLES = 3  # of each family
+EXAMPLES = 3  # examples of each family
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ from cotrain.core.statistics import Estimate, wilson_interval
 from cotrain.metrics.clusters import Array, Bounded, Share, Sums, make_figure
 from cotrain.runs.foreign_files import ForeignRollout
 
-WINDOWS = 10  # of steps, at most
+WINDOWS = 10  # most windows of steps
 THIRD = 3
 FEW_PROBLEMS = 10  # fewer say little of other problems
 RATES = {

@@ -45,7 +45,7 @@ from cotrain.data.columns import lines_of, object_of
 from cotrain.formats.answers import answer_in
 from cotrain.runs.foreign_files import ForeignRollout, ForeignRun, truth_of
 
-PARTS = 3  # of the run, by which answers are parted
+PARTS = 3  # parts of the run, by which answers are divided
 LEAST = 2  # labels of a stratum, so that its spread can be told
 UNKNOWN_ERROR = 0.5  # share of errors that is reckoned with before there are labels
 DENSE = 0.8  # share of the first answers of a stratum that must be labelled for them to count as drawn
@@ -57,7 +57,7 @@ Labels = Mapping[str, bool]  # address → is it right?
 class Stratum:
     """Answers that are drawn from together, in the order in which they are drawn."""
 
-    part: int  # of the run
+    part: int  # part of the run
     first: int  # steps of that part
     last: int
     verdict: bool
@@ -77,7 +77,7 @@ class LabelPlan:
     """How many answers of each stratum to label."""
 
     strata: tuple[Stratum, ...]
-    counts: tuple[int, ...]  # of each stratum, those that are labelled already included
+    counts: tuple[int, ...]  # answers of each stratum, labelled ones included
     known: int  # labels that there are
     width: float | None  # that was asked for; None where a number was
     expected: tuple[float, ...]  # the share of errors that is reckoned with in each stratum
@@ -315,7 +315,7 @@ class LabelEstimate:
     passed_over: int  # labels of answers that were not drawn
     rates: Mapping[str, Estimate]
     by_part: Mapping[str, Mapping[str, Estimate]]  # "steps 1 to 14" → its rates
-    change: Estimate | None  # of "fooled", from the first part of the run to the last
+    change: Estimate | None  # change of "fooled", from the first part of the run to the last
 
     def lines(self) -> list[str]:
         lines = [

@@ -36,17 +36,17 @@ from cotrain.formats.answers import answer_in
 from cotrain.runs.foreign_files import ForeignRollout
 
 QUARTER = 4
-LEAST_RISE = 0.15  # of the share of answers that have a habit
+LEAST_RISE = 0.15  # least rise of the share of answers that have a habit
 LIKED = 0.1  # by how much more often the judge accepts what has it
 SURE = 3.0  # standard errors
-TENTHS = 10  # of the run, within which answers with and without a habit are compared
+TENTHS = 10  # parts of the run, within which answers with and without a habit are compared
 LEAST_BOTH = 4.0  # answers with and without, as their weight, so that they can be compared
 LONGEST_PHRASE = 5  # words
 MOST_ANSWERS = 8000  # that are read; of more a sample that depends on them alone
 MOST_PHRASES = 40  # whose intervals are made, those that rose most
 MOST_SHOWN = 8
 EXAMPLES = 3
-MOST_WORDS = 600  # of an answer: phrases behind them are not counted
+MOST_WORDS = 600  # words of an answer that are looked at
 _WORD = re.compile(r"\d+(?:[.,]\d+)*|\w+|[^\w\s]|\n")
 
 FORMATS: Mapping[str, Callable[[str], bool]] = {
@@ -76,10 +76,10 @@ class NewHabit:
     name: str
     at_first: float  # share of answers
     now: float
-    change: Estimate  # of it, over problems
+    change: Estimate  # its change, over problems
     accepted_with: float  # share that the judge accepts, of answers that have it
     accepted_without: float  # and at the same steps of those that do not, or of the first answers where all have it
-    right_with: float | None  # of the last answers that have it the share that is right; None where nobody knows
+    right_with: float | None  # share of the last answers with it that are right; None where nobody knows
     examples: tuple[str, ...]  # addresses
     shown: str  # how it stands in the first example
 
@@ -110,7 +110,7 @@ class NewHabit:
 class _Habit:
     kind: str
     name: str
-    places: frozenset[int]  # of the answers that have it
+    places: frozenset[int]  # places of the answers that have it
 
 
 @dataclass(frozen=True, slots=True)

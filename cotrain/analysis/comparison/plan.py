@@ -15,7 +15,7 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.data.sources import problem_source
 from cotrain.reports.compare_words import EQUAL
 
-TEST_PROBLEMS = 256  # of each seed, where nothing else is set  # of each seed, where nothing else is set
+TEST_PROBLEMS = 256  # problems of each seed, where nothing else is set
 
 MOST_COUNTS = {
     "seeds": 10_000,
@@ -36,7 +36,7 @@ class ComparisonPlan:
     out: Path
     batches: int = 60  # steps over which decays run, and of every run that nothing else ends
     equal: str = "flops"  # one of EQUAL
-    budget: float | None = None  # of ``equal``; None: what the dearest arm spends in ``batches``
+    budget: float | None = None  # amount of ``equal``; None: what the dearest arm spends in ``batches``
     first_seed: int = 0  # seeds are first_seed … first_seed + seeds − 1; other seeds have other test problems
     rates: tuple[float, ...] = ()  # learning rates, of which each arm takes its best; (): those of the recipes
     rate_seeds: int = 1  # runs of each arm at each rate
@@ -53,7 +53,7 @@ class ComparisonPlan:
     verdict: str | None = None
     verifier_prompt: str | None = None
     device: str = "auto"
-    threads: int = 1  # of each run
+    threads: int = 1  # CPU threads of each run
     checkpoint_every: int = 25  # steps of a run between its checkpoints
     workers: int | None = None  # runs at a time; None: one a core
     changed_code: bool = False  # whether runs go on, and others begin beside them, with other code than there was

@@ -26,7 +26,7 @@ from cotrain.storage.jsonl import read_jsonl
 if TYPE_CHECKING:
     from cotrain.analysis.comparison.plan import ComparisonPlan
 
-FIRST_SEED = 1000  # of the runs that choose
+FIRST_SEED = 1000  # first seed of the runs that choose
 PROBLEMS = 256  # on which they are measured
 MEASURE_SETTINGS = (
     f"evaluation.curve_tasks={PROBLEMS}",

@@ -91,7 +91,7 @@ class Study:
     """A study file, read."""
 
     path: Path
-    sha256: str  # of the file
+    sha256: str  # hash of the file
     hypothesis: str
     measure: str
     out: Path

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class RunKey(NamedTuple):
     """A run of a comparison."""
 
-    label: str  # of its arm
+    label: str  # label of its arm
     seed: int
     rate: float | None = None  # learning rate that it tries; None: the arm's
 
@@ -96,7 +96,7 @@ def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> N
     waiting = list(jobs)
     began = time.monotonic()
     last_told = began
-    first_shares = {folder: share_done(folder) for folder, _ in jobs}  # of runs that go on
+    first_shares = {folder: share_done(folder) for folder, _ in jobs}  # above 0 for runs that go on
     running: dict[subprocess.Popen[bytes], tuple[Path, BinaryIO]] = {}
     environment = {**os.environ, "OMP_NUM_THREADS": "1", PARALLEL_RUNS: str(min(workers, len(jobs)))}
 

@@ -21,11 +21,11 @@ from cotrain.data.word_problems.oracle import StepReading, parse_integer, read_s
 from cotrain.data.word_problems.problem import Problem, compute
 from cotrain.data.word_problems.source import WordProblems
 
-OPERATION_WEIGHTS = (6, 12, 17, 18, 17, 14, 9, 7)  # of 1..8 operations in pretraining text
+OPERATION_WEIGHTS = (6, 12, 17, 18, 17, 14, 9, 7)  # weights of 1..8 operations in pretraining text
 SOLVED = 0.45  # share of pretraining documents that are solved problems
 CHECKED = 0.45  # share that are reviewed solutions; the rest is bare arithmetic
 FACTS = (20, 32)  # statements in a document of bare arithmetic
-ERRORS = Habits(systematic=0.35, premise=0.3, relation=0.3, structure=0.05)  # of solutions made to be reviewed
+ERRORS = Habits(systematic=0.35, premise=0.3, relation=0.3, structure=0.05)  # habits of solutions made to be reviewed
 
 OPERATIONS = tuple(n for n, weight in enumerate(OPERATION_WEIGHTS, start=1) for _ in range(weight))
 

@@ -27,7 +27,7 @@ from cotrain.prompts.templates import SOLVE, fill_template
 
 OF_SKILL = Habits(random=0.0, systematic=0.0, premise=0.55, relation=0.2, structure=0.05)  # the rest are slips
 SWAPPED = Habits(random=0.0, systematic=0.0, premise=0.25, relation=0.1, structure=0.05, swap=0.5)  # the rest are slips
-COUNTS = (1, 1, 1, 1, 1, 2, 2, 2, 3, 3)  # of errors in a wrong solution, each as likely
+COUNTS = (1, 1, 1, 1, 1, 2, 2, 2, 3, 3)  # number of errors in a wrong solution, each as likely
 
 Conversation = list[dict[str, str]]
 
