@@ -144,11 +144,11 @@ async def solve_then_verify(
     """The solver answers and the verifier reviews the answer ``reviews`` times (RL Tango, arXiv 2505.15034, §3).
 
     Verifier rewards: ``agreement`` 1 when its final verdict is the truth, ``format`` in [0, 1]; the signal
-    ``class_label`` carries the class for balancing. An unparsed review earns no agreement and says nothing about the solution. Step
-    verdicts become the solver's reward ``step`` when ``step_rewards="verifier"``: 2x − 1 for the share x that calls the
-    step right, or for what another aggregation (``combine``) makes of several reviews; a step without majority gets
-    none. A solution that cannot be parsed is not shown to the verifier, and counts as one wrong step. ``tool``: as in
-    ``review_all``. ``oracle_noise``: as in ``solve``. ``reviews=0`` where nobody reads them.
+    ``class_label`` carries the class for balancing. An unparsed review earns no agreement and says nothing about the
+    solution. Step verdicts become the solver's reward ``step`` when ``step_rewards="verifier"``: 2x − 1 for the share x
+    that calls the step right, or for what another aggregation (``combine``) makes of several reviews; a step without
+    majority gets none. A solution that cannot be parsed is not shown to the verifier, and counts as one wrong step.
+    ``tool``: as in ``review_all``. ``oracle_noise``: as in ``solve``. ``reviews=0`` where nobody reads them.
     """
     solution = await solve(task, roles, step_rewards=step_rewards, oracle_noise=oracle_noise)
     if not reviews or not solution.parsed.ok or solution.failed:
