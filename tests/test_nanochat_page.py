@@ -114,7 +114,9 @@ def test_the_commands_of_the_page_run_in_order(place, capsys):
         said = capsys.readouterr()
         assert code == 0, (words, said.out[-2000:], said.err)
         if words[1] == "run":
-            assert "# cuda:0, 80.00 GiB: generator, verifier, reference: " in said.out and said.out.count(": fits\n") == 1
+            assert (
+                "# cuda:0, 80.00 GiB: generator, verifier, reference: " in said.out and said.out.count(": fits\n") == 1
+            )
 
     assert taught_roles(place / "runs/solver")["solver"]["answer"] == "hash"
     assert taught_roles(place / "runs/verifier")["verifier"]["verdict"] == "words"
