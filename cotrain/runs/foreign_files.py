@@ -461,7 +461,9 @@ def truth_of(value: Any) -> bool | None:
     if isinstance(value, bool):
         return value
     if isinstance(value, int | float):
-        return {1: True, 0: False, -1: False}.get(value)
+        if value in (0, -1):
+            return False
+        return True if value == 1 else None
     word = str(value).strip().casefold()
     if word in _YES:
         return True
