@@ -37,7 +37,7 @@ from cotrain.distributed.cluster_file import Cluster
 from cotrain.distributed.multi_process import MultiProcessBackend
 from cotrain.distributed.ray_processes import RayLauncher, RayProcess
 from cotrain.distributed.remote_policies import LearnerHost
-from cotrain.trainer.concurrent import run_beside
+from cotrain.trainer.async_rollouts import run_beside
 
 POLICIES = ("generator", "verifier")
 LOOP = 10_000_000  # turns of the plain loop

@@ -541,11 +541,8 @@ def choose_verdict_format(
     prompt = answer_format.verifier_prompt
     role = recipe.roles.get("verifier")
     if role is None or not reviews_steps(recipe):
-        if verdict in (None, AUTO, TAGS) and prompt is None:
-            return recipe
-        raise ConfigError(
-            f"recipe {recipe.name!r} has no role 'verifier' that reviews steps; leave out --verdict, --verifier-prompt"
-        )
+        _check_no_verdict_is_said(recipe, answer_format)
+        return recipe
     reader = _reader_of_reviews(recipe)
     _check_verdict_flags(recipe, role, verdict, prompt, reader)
     named = None if verdict == AUTO else verdict
@@ -561,7 +558,7 @@ def choose_verdict_format(
     free = FREE if reader is None else ()  # a review that another role is shown stays in tags
     ways = [replace(probed, verdict_format=named or TAGS)]
     if named is None:
-        ways += [_asked_for(form, probed, fixed=fixed) for form in free]
+        ways += [_verifier_for(form, probed, fixed=fixed) for form in free]
     best = _probe_reviews(
         recipe,
         ways,
@@ -578,7 +575,15 @@ def choose_verdict_format(
     return with_roles(changed, alike, **_changed_fields(probed, best.role, ("prompt", "verdict_format")))
 
 
-def _asked_for(form: str, role: Role, *, fixed: bool) -> Role:
+def _check_no_verdict_is_said(recipe: Recipe, answer_format: AnswerFormat) -> None:
+    """Raise ConfigError where a format is given for a verifier that the recipe has not."""
+    if answer_format.verdict not in (None, AUTO, TAGS) or answer_format.verifier_prompt is not None:
+        raise ConfigError(
+            f"recipe {recipe.name!r} has no role 'verifier' that reviews steps; leave out --verdict, --verifier-prompt"
+        )
+
+
+def _verifier_for(form: str, role: Role, *, fixed: bool) -> Role:
     """A verifier that is asked for verdicts in this form. ``fixed``: with the prompt that it has."""
     return replace(role, verdict_format=form, prompt=role.prompt if fixed else REVIEW_OWN[form])
 

@@ -301,11 +301,11 @@ def _not_finite(path: str, value: Any) -> Iterator[tuple[str, float]]:
     """The numbers in a JSON value that are not finite, with their dotted paths."""
     if isinstance(value, float) and not math.isfinite(value):
         yield path, value
-    for key, part in _parts_of(value):
+    for key, part in _json_parts(value):
         yield from _not_finite(f"{path}.{key}".lstrip("."), part)
 
 
-def _parts_of(value: Any) -> Iterable[tuple[Any, Any]]:
+def _json_parts(value: Any) -> Iterable[tuple[Any, Any]]:
     """The parts of a JSON value by key or number; none of a plain one."""
     if isinstance(value, Mapping):
         return value.items()

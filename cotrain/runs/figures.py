@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotrain.core.errors import ConfigError, CotrainError, unknown_message
-from cotrain.core.stage_clock import StageClock
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import has_split
 from cotrain.core.verbosity import ProgressPrinter, clock_text, count_of
@@ -18,6 +17,7 @@ from cotrain.metrics.clusters import Figure
 from cotrain.metrics.steps import flops_of
 from cotrain.runs.directory import RunDirectory, rows_of
 from cotrain.storage.jsonl import read_jsonl
+from cotrain.trainer.flops import StageClock
 from cotrain.trainer.sparsity import update_sparsity
 from cotrain.trainer.trainer import FROZEN_GROUP_DIVISOR, CoTrainer
 

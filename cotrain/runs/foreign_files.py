@@ -91,7 +91,7 @@ class Columns:
         return (self.judge, *self.others) if self.judge else self.others
 
     def named(self) -> dict[str, str]:
-        """What is read from which column."""
+        """The columns by what is read from them."""
         pairs = {
             "response": self.response,
             "prompt": self.prompt,
@@ -169,8 +169,8 @@ def rollout_files(paths: Iterable[Path]) -> list[Path]:
 
 
 def _files_of_folder(folder: Path) -> list[Path]:
-    """Of an output folder of TRL those in ``completions``; of one of verifiers its traces; else all of one kind, lines
-    before arrays, since other ``.json`` files of a trainer hold settings."""
+    """The files to read in a folder: of TRL's output those in ``completions``, of one of verifiers its traces; else all
+    of one kind, lines before arrays, since other ``.json`` files of a trainer hold settings."""
     if (folder / "recipe.json").is_file():
         raise DataError(
             f"{folder}: a run that cotrain reads as it is; `cotrain view {folder}` and `cotrain why {folder}` show "
@@ -275,7 +275,8 @@ def _wandb_table(file: Path) -> list[tuple[str, dict[str, Any]]] | None:
         return None
     if not isinstance(table, dict):
         return None
-    names, data = table.get("columns"), table.get("data")
+    names = table.get("columns")
+    data = table.get("data")
     if not isinstance(names, list) or not isinstance(data, list):
         return None
     rows = [dict(zip(map(str, names), row, strict=False)) for row in data if isinstance(row, list)]
@@ -460,9 +461,15 @@ def truth_of(value: Any) -> bool | None:
     if isinstance(value, bool):
         return value
     if isinstance(value, int | float):
-        return True if value == 1 else False if value in (0, -1) else None
+        if value in (0, -1):
+            return False
+        return True if value == 1 else None
     word = str(value).strip().casefold()
-    return True if word in _YES else False if word in _NO else None
+    if word in _YES:
+        return True
+    if word in _NO:
+        return False
+    return None
 
 
 # -- rows as rollouts
@@ -623,7 +630,8 @@ def _threshold(
         notes.append(f"{missing} of {len(rollouts)} answers have no {judge!r}: the judge said nothing of them")
     if right_at is not None or not values:
         return right_at
-    low, high = values[0], values[-1]
+    low = values[0]
+    high = values[-1]
     if len(values) == 1:
         return high if high > 0 else high + 1.0
     if len(values) == 2:

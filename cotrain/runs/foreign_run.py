@@ -25,8 +25,9 @@ from cotrain.runs.foreign_files import ForeignRollout, ForeignRun
 from cotrain.storage.jsonl import encode_row
 from cotrain.storage.ledger import Ledger
 
-POLICY, JUDGE = "policy", "judge"  # roles
-FOREIGN = "foreign"  # of recipe.json: whose rollouts these are
+POLICY = "policy"  # the role that answers
+JUDGE = "judge"  # the role that gives scores
+FOREIGN = "foreign"  # key of recipe.json: whose rollouts these are
 SAME = 1e-9  # scores that differ by less are equal
 
 

@@ -120,7 +120,8 @@ class _References:
                 self._by_start.setdefault(question[:START], []).append(question)
 
     def answer_to(self, prompt: str) -> str | None:
-        """Of the question that a prompt is, or the longest that stands in it; None where there is none."""
+        """The answer to the question that a prompt is, or to the longest that stands in it; None where there is
+        none."""
         if prompt in self._answers:
             return self._answers[prompt]
         inside = [question for question in self._short if question in prompt]

@@ -195,12 +195,13 @@ class RunEstimate:
         """Bytes of what may lie in the machine's own memory: weights, moments, pools of policies with ``offload``."""
         sizes: dict[tuple[Any, ...], float] = {}
         for name, spec in self.recipe.policies.items():
-            if isinstance(spec, Weights) and spec.offload:
-                shape = self.shapes[spec.model]
-                copies = 1 + getattr(spec, "keep", 0)
-                sizes[spec.model, "" if spec.shares_base else name] = _weight_bytes(spec, shape) * copies
-                if isinstance(spec, Learning):
-                    sizes[name, "moments"] = 2 * FLOAT_BYTES * _trained_parameters(spec, shape)
+            if not isinstance(spec, Weights) or not spec.offload:
+                continue
+            shape = self.shapes[spec.model]
+            copies = 1 + getattr(spec, "keep", 0)
+            sizes[spec.model, "" if spec.shares_base else name] = _weight_bytes(spec, shape) * copies
+            if isinstance(spec, Learning):
+                sizes[name, "moments"] = 2 * FLOAT_BYTES * _trained_parameters(spec, shape)
         return sum(sizes.values())
 
     def to_json(self) -> dict[str, Any]:

@@ -30,16 +30,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from cotrain.config.policies import Learning
 from cotrain.config.recipe import Recipe, cap_path
 from cotrain.core.errors import ConfigError
-from cotrain.core.stage_clock import StageClock
 from cotrain.core.types import Completion, Episode, State, Trace, take_fields
 from cotrain.inference.contract import ContextLimitedEngine, Engine, HoldingEngine, Request
 from cotrain.storage.ledger import episode_from_json, episode_to_json
 from cotrain.trainer.failures import Interrupted, NotFinite
+from cotrain.trainer.flops import StageClock
 from cotrain.trainer.overlapped_rollout import HeldRollout
 from cotrain.trainer.policy_store import MEMORY_SUFFIX, PolicyStore
 
@@ -65,6 +65,7 @@ class RolloutBatch:
 
 
 Play = Callable[[int], RolloutBatch]  # plays a step
+Result = TypeVar("Result")  # what a work returns
 
 
 class RolloutCounter:
@@ -310,3 +311,14 @@ def updates_behind(traces: Sequence[Trace], policy: str, version: int) -> dict[s
     if not behind:
         return {}
     return {f"{policy}/updates_behind": sum(behind) / len(behind)}
+
+
+def run_beside(works: Sequence[Callable[[], Result]]) -> list[Result]:
+    """Do works that wait for other processes or devices beside each other, in threads; their results in order. One
+    alone runs here. All are over when it returns; raises the first error in the order of ``works``, not of time."""
+    if len(works) < 2:
+        return [work() for work in works]
+    with ThreadPoolExecutor(len(works), thread_name_prefix="beside") as threads:
+        futures = [threads.submit(work) for work in works]
+        wait(futures)
+    return [future.result() for future in futures]

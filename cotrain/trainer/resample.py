@@ -63,8 +63,9 @@ def flat_places(episodes: Sequence[Episode], objective: Objective) -> list[int]:
     first: dict[str, tuple[float, ...]] = {}  # rewards of the first answer of each group
     for episode in episodes:
         for trace in trajectories_in(episode):
-            if trace.role in objective.roles and trace.failure is None:
-                earned = tuple(reward.value for reward in trace.rewards if reward.name in read)
-                if first.setdefault(trace.group, earned) != earned:
-                    spread.add(episode.task)
+            if trace.role not in objective.roles or trace.failure is not None:
+                continue
+            earned = tuple(reward.value for reward in trace.rewards if reward.name in read)
+            if first.setdefault(trace.group, earned) != earned:
+                spread.add(episode.task)
     return sorted({episode.task for episode in episodes} - spread)

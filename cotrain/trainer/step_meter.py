@@ -16,13 +16,12 @@ from cotrain.algorithms.samples import TokenAdvantages, token_advantages
 from cotrain.config.recipe import Recipe
 from cotrain.config.schedule import Phase
 from cotrain.core.notes import CORRECT, FINAL
-from cotrain.core.stage_clock import StageClock
 from cotrain.core.types import Episode, Store, Trace
 from cotrain.distributed.contract import ProcessStats, process_metrics
 from cotrain.metrics.starved import NON_FINITE_SUFFIX
 from cotrain.metrics.steps import MetricsRow, credit_row, learner_row, reward_gap, role_metrics
 from cotrain.trainer.async_rollouts import RolloutBatch, updates_behind
-from cotrain.trainer.flops import FlopsMeter
+from cotrain.trainer.flops import FlopsMeter, StageClock
 from cotrain.trainer.policy_store import PolicyStore
 
 

@@ -46,9 +46,9 @@ from cotrain.trainer.async_rollouts import (
     RolloutPipeline,
     StoppableEngine,
     check_async_steps,
+    run_beside,
 )
 from cotrain.trainer.checks import check_group_sizes, check_rollouts, check_servers_answer
-from cotrain.trainer.concurrent import run_beside
 from cotrain.trainer.evaluation import evaluation_seed, greedy_names, measure_protocol
 from cotrain.trainer.flops import FlopsMeter, Sequences
 from cotrain.trainer.policy_store import PolicyStore

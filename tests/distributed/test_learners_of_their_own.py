@@ -11,7 +11,7 @@ from cotrain.distributed.placement import learners_label, place_learners
 from cotrain.recipes.tango import tango
 from cotrain.recipes.votes import co_rewarding
 from cotrain.runs import run as loop
-from cotrain.trainer.concurrent import run_beside
+from cotrain.trainer.async_rollouts import run_beside
 from cotrain.trainer.trainer import CoTrainer
 from tests.distributed.processes import Here
 from tests.distributed.test_several import RECIPES, SMALL, briefly, digest, undisturbed  # noqa: F401  a fixture

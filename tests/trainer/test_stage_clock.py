@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from cotrain.core.stage_clock import StageClock
+from cotrain.trainer.flops import StageClock
 
 
 @pytest.fixture
