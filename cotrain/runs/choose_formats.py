@@ -128,10 +128,18 @@ def read_texts(role: Role, said: Sequence[SampledText]) -> Reading:
 
 
 def choose_format_overrides(
-    recipe: Recipe, answer_format: AnswerFormat, *, device: str, say: Say, look: bool = True, trial: bool = False
+    recipe: Recipe,
+    answer_format: AnswerFormat,
+    *,
+    device: str,
+    say: Say,
+    look: bool = True,
+    trial: bool = False,
+    readings: dict[str, Reading] | None = None,
 ) -> list[str]:
     """Settings of solver and verifier, and of all that are asked as they are. ``look``: False asks no model. ``trial``:
-    a short look, which refuses nothing."""
+    a short look, which refuses nothing. ``readings``: looks at solvers of other recipes, see
+    ``choose_answer_overrides``."""
     settings: list[str] = []
     reading = None
     answer_format = as_taught(recipe, answer_format, say)
@@ -140,7 +148,7 @@ def choose_format_overrides(
         answer_format = replace(answer_format, answer=TAGS if own else None)
     if look or answer_format.answer is not None:
         settings, reading = choose_answer_overrides(
-            recipe, answer_format, device=device, say=say, look=look, trial=trial
+            recipe, answer_format, device=device, say=say, look=look, trial=trial, readings=readings
         )
     answered = override(recipe, settings)
     return settings + choose_verdict_overrides(
@@ -236,13 +244,15 @@ def choose_answer_overrides(
     tasks: Sequence[Task] = (),
     look: bool = True,
     trial: bool = False,
+    readings: dict[str, Reading] | None = None,
 ) -> tuple[list[str], Reading | None]:
     """Settings of the role ``solver`` ("roles.solver.answer_format=…") and of all that are asked as it is, such as a
     teacher and the start, [] where all stays as the recipe has it; and the answers that were looked at.
 
     ``tasks``: what the model is asked, by default training problems. ``look``: False asks no model where the format is
-    named; ``trial``: it asks few problems and refuses nothing for what it reads. Raises ConfigError where the recipe
-    has no such role, where the prompt does not name the problem, and where "auto" cannot read most answers.
+    named; ``trial``: it asks few problems and refuses nothing for what it reads. ``readings`` keeps each look, and has
+    those at solvers of other recipes: a solver that is asked alike is not asked again. Raises ConfigError where the
+    recipe has no such role, where the prompt does not name the problem, and where "auto" cannot read most answers.
     """
     answer, prompt, steps = answer_format.answer, answer_format.prompt, answer_format.steps_as
     role = recipe.roles.get("solver")
@@ -268,18 +278,33 @@ def choose_answer_overrides(
     if not looks:
         return settings, None
     probed = override(recipe, settings).roles["solver"]
-    reading = probe_answers(
-        recipe,
-        probed,
-        tasks or probe_tasks(recipe, TRIED if trial else PROBED),
-        fixed=fixed,
-        named=named,
-        device=device,
-        say=say,
-        trial=trial,
-    )
+    readings = {} if readings is None else readings
+    key = repr((_solver_key(recipe, probed), fixed, named, [task.id for task in tasks]))
+    if key in readings:
+        say(f"answers of {recipe.policies[role.policy].model} were looked at above, and are read alike")
+    else:
+        readings[key] = probe_answers(
+            recipe,
+            probed,
+            tasks or probe_tasks(recipe, TRIED if trial else PROBED),
+            fixed=fixed,
+            named=named,
+            device=device,
+            say=say,
+            trial=trial,
+        )
+    reading = readings[key]
     settings += changed_overrides(alike, probed, reading.role, ("prompt", "answer_format", "step_format"))
     return [*settings, *_other_role_overrides(recipe, reading.role.answer_format, reading.role.step_format)], reading
+
+
+def _solver_key(recipe: Recipe, role: Role) -> tuple[Any, ...]:
+    """The same for solvers of recipes that say the same: of the same weights, asked alike, on the same problems."""
+    spec = recipe.policies[role.policy]
+    adapter_start = getattr(getattr(spec, "lora", None), "path", None)
+    formats = (role.answer_format, role.step_format, role.is_free_form)
+    asked = (role.prompt, role.system, role.sampling, role.tool)
+    return (spec.model, adapter_start, asked, formats, recipe.tasks.describe())
 
 
 def _other_role_overrides(recipe: Recipe, answer: str, steps: str | None) -> list[str]:
@@ -714,7 +739,7 @@ class Rounds:
     @property
     def plan(self) -> str:
         """What the look may cost."""
-        tokens = f"at most {self._tokens:,} tokens"
+        tokens = f"at most {self._tokens:,} tokens in all"
         return tokens if self.most == 1 else f"up to {self.most} rounds, each of {tokens}"
 
     def next_round(self, readable: int, asked: int) -> None:
