@@ -127,8 +127,9 @@ class LiveTable:
             return
         begun = int(self._spent.get("batches", 0)) + 1
         is_last = self._total is not None and begun > self._total
-        what = "the end" if is_last else f"step {begun}"
-        self._print_line(f"{what} goes on, after {clock_text(now - self._last)}", quiet=True)
+        # before a step the start may be measured, and models opened: that it is not over is true of both
+        what = "the end goes on" if is_last else f"step {begun} is not over yet"
+        self._print_line(f"{what}, after {clock_text(now - self._last)}", quiet=True)
 
     def message(self, text: str) -> None:
         """Say one thing above the table, or as a line of its own."""

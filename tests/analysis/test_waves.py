@@ -16,6 +16,14 @@ def test_the_line_has_total_and_time_left():
     assert progress_line([0.0], [0.0], 30.0) == "[    30 s] 0 of 1 runs are done, 0% of all steps"
 
 
+def test_the_time_left_does_not_grow_while_a_run_is_opened():
+    """Half of the steps were done after a minute; a minute later it had been "2:00 left", and 4:00 after four."""
+    left = [progress_line([1.0, 0.0], [0.0, 0.0], 60.0 + idle, idle=idle).partition("steps, ")[2] for idle in (0, 45)]
+    assert left == ["1:00 left", "0:15 left"]
+    late = progress_line([1.0, 0.0], [0.0, 0.0], 240.0, idle=180.0)
+    assert late == "[   240 s] 1 of 2 runs are done, 50% of all steps, the last one 3:00 ago"
+
+
 def test_a_run_tells_its_share_by_what_ends_it(tmp_path):
     assert share_done(tmp_path) == 0.0
     (tmp_path / "recipe.json").write_text(json.dumps({"steps": 10}))

@@ -87,6 +87,8 @@ def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> N
     waiting, began = list(jobs), time.monotonic()
     last_told = began
     first_shares = {folder: share_done(folder) for folder, _ in jobs}  # of runs that go on
+    last_shares = list(first_shares.values())
+    last_change = began  # when it was seen that steps had been done
     running: dict[subprocess.Popen[bytes], tuple[Path, BinaryIO]] = {}
     environment = {**os.environ, "OMP_NUM_THREADS": "1", PARALLEL_RUNS: str(min(workers, len(jobs)))}
 
@@ -110,11 +112,12 @@ def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> N
             time.sleep(POLL_SECONDS)
             if time.monotonic() - last_told > PROGRESS_SECONDS:
                 last_told = time.monotonic()
-                say(
-                    progress_line(
-                        [share_done(folder) for folder, _ in jobs], list(first_shares.values()), last_told - began
-                    )
-                )
+                shares = [share_done(folder) for folder, _ in jobs]
+                if shares != last_shares:
+                    last_shares = shares
+                    last_change = last_told
+                first = list(first_shares.values())
+                say(progress_line(shares, first, last_told - began, idle=last_told - last_change))
             for process in [p for p in running if p.poll() is not None]:
                 folder, log = running.pop(process)
                 log.close()
@@ -127,12 +130,18 @@ def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> N
                 report_job(folder, f"is done, {len(waiting) + len(running)} to go{alarms_suffix(folder)}")
 
 
-def progress_line(done: Sequence[float], at_first: Sequence[float], seconds: float) -> str:
+def progress_line(done: Sequence[float], at_first: Sequence[float], seconds: float, *, idle: float = 0.0) -> str:
     """One line of how far all runs are, from the share of each that is done, now and when they were begun ``seconds``
-    ago."""
-    finished, progress = sum(one >= 1.0 for one in done), sum(done) - sum(at_first)
-    left = f", {clock_text(seconds / progress * (len(done) - sum(done)))} left" if progress > 0.0 else ""
-    return f"[{seconds:6.0f} s] {finished} of {len(done)} runs are done, {sum(done) / len(done):.0%} of all steps{left}"
+    ago. ``idle``: seconds in which no step was done, which say nothing of the others: the time that is left does not
+    grow by them."""
+    finished = sum(one >= 1.0 for one in done)
+    share = sum(done) / len(done)
+    progress = sum(done) - sum(at_first)
+    line = f"[{seconds:6.0f} s] {finished} of {len(done)} runs are done, {share:.0%} of all steps"
+    if progress <= 0.0:
+        return line
+    left = (seconds - idle) / progress * (len(done) - sum(done)) - idle
+    return f"{line}, {clock_text(left)} left" if left > 0.0 else f"{line}, the last one {clock_text(idle)} ago"
 
 
 def share_done(folder: Path) -> float:
