@@ -93,9 +93,8 @@ def gold_reviews(
         if not items:
             raise DataError(f"{path}: {left_out}; --verdict words says it")
         say(f"note: {left_out}")
-    if not any(
-        row.says_answer for row in rows
-    ):  # a run shows the answer behind the steps, and a verifier that never saw one is at a loss there
+    # A run shows the answer behind the steps, and a verifier that never saw one is at a loss there.
+    if not any(row.says_answer for row in rows):
         say(f"note: {path}: no last step says its answer in tags, in a box or after ####, as solutions of a run do")
     return with_column_note(from_items(path, items), [row.unread for row in rows])
 

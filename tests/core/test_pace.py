@@ -109,7 +109,7 @@ def test_training_says_once_a_minute_that_a_step_goes_on(monkeypatch, capsys):
     said = [line for line in capsys.readouterr().out.splitlines() if "after" in line]
     assert said == [
         "the first step goes on, after 1:01",
-        "step 1 is not over yet, after 1:01",
+        "step 1 is not over yet, after 1:40",
         "what follows step 1 of 12 goes on, after 1:10",
         "step 2 is not over yet, after 1:10",
     ]
