@@ -349,7 +349,8 @@ def _losses_of_documents(model: nn.Module, batch: PackedBatch, autocast: bool) -
     No mask of ours knows windows, recurrent layers and biases; of a causal model, whatever follows a document changes
     nothing in it.
     """
-    ids, segments = batch.ids.flatten(), batch.segments.flatten().tolist()
+    ids = batch.ids.flatten()
+    segments = batch.segments.flatten().tolist()
     alike: dict[int, list[tuple[int, int]]] = {}  # (first place, tokens) of documents, at most twice as long as another
     start = 0
     for size in segment_lengths(batch.segments):
@@ -362,8 +363,8 @@ def _losses_of_documents(model: nn.Module, batch: PackedBatch, autocast: bool) -
         offsets = torch.arange(int(sizes.max()), device=ids.device)
         places = starts + offsets
         own = (offsets < sizes)[:, 1:]
-        found = _row_losses(model, ids[places.clamp(max=len(ids) - 1)], autocast)
-        losses = losses.index_put((places[:, 1:][own],), found[own])
+        row_losses = _row_losses(model, ids[places.clamp(max=len(ids) - 1)], autocast)
+        losses = losses.index_put((places[:, 1:][own],), row_losses[own])
     return losses.view(batch.ids.shape)[:, 1:]
 
 
@@ -372,7 +373,8 @@ def evaluate(model: nn.Module, batches: Sequence[PackedBatch], plan: TrainingPla
     """Mean loss per learned token over all batches; NaN when nothing is to be learned in them."""
     training = model.training
     model.eval()
-    total, learned = 0.0, 0
+    total = 0.0
+    learned = 0
     for batch in batches[ranks.rank :: ranks.world]:
         for start in range(0, batch.ids.shape[0], plan.micro or plan.rows):
             part = batch.select_rows(start, start + (plan.micro or plan.rows))
@@ -388,7 +390,8 @@ def evaluate(model: nn.Module, batches: Sequence[PackedBatch], plan: TrainingPla
 def check_causal(model: nn.Module) -> None:
     """Raise ModelError for a model that sees the tokens that it is to predict, as encoders do, or that cannot be asked
     with tokens alone: the last of a few tokens must change nothing before it."""
-    name, training = type(model).__name__, model.training
+    name = type(model).__name__
+    training = model.training
     first = next(model.parameters())
     ids = torch.tensor([[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 7]], device=first.device) % _embedding_count(model)
     model.eval()
@@ -416,7 +419,8 @@ def _embedding_count(model: nn.Module) -> int:
 
 def _check_ids(batch: PackedBatch, known: int) -> None:
     """Raise ModelError for a token that the model has no embedding for."""
-    if (largest := int(batch.ids.max())) >= known:
+    largest = int(batch.ids.max())
+    if largest >= known:
         raise ModelError(
             f"the tokenizer gives a text the token {largest}, but the model knows {known} tokens, 0 to {known - 1}; "
             "save it with as many embeddings (`resize_token_embeddings`), or take the tokenizer that belongs to it"
