@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from cotrain.analysis.comparison.runs import is_done
 from cotrain.core.errors import CotrainError, UserError
 from cotrain.core.input_files import read_regular
-from cotrain.core.verbosity import clock_text
+from cotrain.core.verbosity import clock_text, count_of
 from cotrain.distributed.device_memory import PARALLEL_RUNS
 from cotrain.metrics.steps import budget_share
 from cotrain.runs.directory import RunDirectory
@@ -53,6 +53,11 @@ def run_at_equal_cost(
     if plan.equal in ("batches", "updates") or plan.budget is not None:
         return None
     dearest, unfinished = runs_still_short(plan, places)
+    if unfinished:
+        say(
+            f"{dearest.label} has spent most, {dearest.budget:.3g} {plan.equal}; {count_of(len(unfinished), 'run')} of "
+            "other arms will go on until as much is spent (--equal batches compares the same number of batches)"
+        )
     for place in unfinished:
         RunDirectory.open(places[place]).extend(plan.ends_at(dearest.budget))
     run_jobs([(places[place], command(place)) for place in unfinished], workers, say)
