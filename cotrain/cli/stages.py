@@ -216,7 +216,7 @@ def report_to(arguments: Any, stage: str, ranks: Ranks) -> Iterator[Callable[[An
     from cotrain.reports.trackers import TrackingObserver, check_trackers
 
     steps = step_count(arguments.tokens, arguments.batch_tokens, arguments.length)
-    printer = StepPrinter(steps)
+    printer = StepPrinter(steps, is_new=not arguments.resume)
     terminal = SimpleNamespace(message=print_progress, update=printer.show_row)
     about: dict[str, str | int] = {"recipe": stage, "seed": arguments.seed, "steps": steps}
     with TrackingObserver(terminal, arguments.out, check_trackers(arguments.tracker), about=about) as observer:
@@ -224,13 +224,15 @@ def report_to(arguments: Any, stage: str, ranks: Ranks) -> Iterator[Callable[[An
 
 
 class StepPrinter:
-    """Prints rows of a training with how many steps there are, and from the second row on the time that is left; and
-    once a minute that a step goes on."""
+    """Prints rows of a training with how many steps there are and the time that is left; and once a minute that a step
+    goes on."""
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, *, is_new: bool = False) -> None:
+        """``is_new``: the training begins with its first step. Of one that goes on nobody knows with which, so that the
+        time left is told from the second row on."""
         self._steps = steps
-        self._first: tuple[int, float] | None = None  # the first row's step, and when it came
         self._row_time = time.monotonic()  # when the last row came
+        self._start: tuple[int, float] | None = (0, self._row_time) if is_new else None  # a step, and when it was over
         self._print_time = self._row_time  # when the last line was printed
         self._step: int | None = None
         remind_of(self)
@@ -239,17 +241,17 @@ class StepPrinter:
         """Print one row."""
         now = time.monotonic()
         step = int(row["step"])
-        if self._first is None:
-            self._first = (step, now)
+        if self._start is None:
+            self._start = (step, now)
         self._row_time = now
         self._print_time = now
         self._step = step
 
         shown = {**row, "step": f"{step} of {self._steps}"}
         words = [_figure_words(name, value) for name, value in shown.items()]
-        first_step, first_time = self._first
-        if first_step < step < self._steps:
-            step_seconds = (now - first_time) / (step - first_step)
+        start_step, start_time = self._start
+        if start_step < step < self._steps:
+            step_seconds = (now - start_time) / (step - start_step)
             words.append(f"{_duration_text(step_seconds * (self._steps - step))} left")
         print("  ".join(words), flush=True)
 

@@ -35,7 +35,11 @@ def next_batch(
     """
     available = list(waiting)
     empty = 0  # documents without tokens, in a row: of conversations that are left out
-    while (missing := rows * length - (tokens := sum(len(document.ids) for document in available))) > 0:
+    while True:
+        tokens = sum(len(document.ids) for document in available)
+        missing = rows * length - tokens
+        if missing <= 0:
+            break
         mean = max(tokens / len(available), 1.0) if available else length
         fetched = documents(cursor + len(available), max(1, math.ceil(missing / mean)))
         empty = 0 if any(document.ids for document in fetched) else empty + len(fetched)
@@ -64,7 +68,8 @@ def batches_ahead(
 
     def fill_queue() -> None:
         try:
-            at, waiting = cursor, list[Document]()
+            at = cursor
+            waiting: list[Document] = []
             for _ in range(steps):
                 at, waiting, batch = next_batch(documents, rows, length, pad_id, at, waiting)
                 put_item((at, batch.to(device)))
@@ -93,7 +98,8 @@ def pack_all(
     documents: Sequence[Document], rows: int, length: int, pad_id: int, device: torch.device
 ) -> list[PackedBatch]:
     """All of these documents, in as many batches as they need."""
-    batches, rest = [], list(documents)
+    batches = []
+    rest = list(documents)
     while rest:
         taken, packed = pack_documents(rest, rows, length, pad_id)
         batches.append(packed.to(device))

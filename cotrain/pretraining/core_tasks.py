@@ -74,22 +74,22 @@ def measure_core(
     tasks = {Path(file).stem: read_items(file, aside) for file in files}
     if len(tasks) < len(files):
         raise ConfigError(f"suite {SUITE!r}: two of {', '.join(files)} have one name; expected a name for each task")
-    if few := [name for name, items in tasks.items() if len(items) <= shots]:
-        raise ConfigError(
-            f"suite {SUITE!r}: {few[0]!r} has {count_of(len(tasks[few[0]]), 'row')}; lower --shots {shots}"
-        )
+    for name, items in tasks.items():
+        if len(items) <= shots:
+            raise ConfigError(f"suite {SUITE!r}: {name!r} has {count_of(len(items), 'row')}; lower --shots {shots}")
     network, tokenizer = load_model(model)
     nn.Module.to(network, device)
     figures: dict[str, Estimate] = {}
     for name, items in tasks.items():
         order = list(range(len(items)))
         rng_of(SUITE, name).shuffle(order)
-        asked = sorted(order[:problems])
+        places = sorted(order[:problems])
         right = []
-        for place in asked:
+        for place in places:
             examples = _pick_examples(items, place, shots, rng_of(SUITE, name, place))
             right.append(_score_item(network, tokenizer, items[place], examples, f"{name}, row {place + 1}"))
-        share, chance = sum(right) / len(right), sum(items[place].chance for place in asked) / len(asked)
+        share = sum(right) / len(right)
+        chance = sum(items[place].chance for place in places) / len(places)
         accuracy = dict(zip(("value", "low", "high"), (share, *wilson_interval(share, len(right))), strict=True))
         figures[f"{name}/accuracy"] = Estimate(**accuracy, n=len(right))
         centred = {key: (x - chance) / (1 - chance) for key, x in accuracy.items()}
@@ -98,8 +98,8 @@ def measure_core(
     set_aside = len(aside.refused) if aside is not None else 0
     settings = {"model": model, "data": list(files), "shots": shots, "set_aside": set_aside, "cotrain": __version__}
     mean = sum(figures[f"{name}/centred"].value for name in tasks) / len(tasks)
-    written = {name: value.to_json() for name, value in figures.items()}
-    return {"suite": SUITE, "settings": settings, "core": mean, "figures": written}
+    figures_json = {name: value.to_json() for name, value in figures.items()}
+    return {"suite": SUITE, "settings": settings, "core": mean, "figures": figures_json}
 
 
 def read_items(file: str, aside: Quarantine | None = None) -> list[CoreItem]:
@@ -114,22 +114,22 @@ def read_items(file: str, aside: Quarantine | None = None) -> list[CoreItem]:
 
 def _item_of_row(row: dict[str, Any], where: str) -> CoreItem:
     def texts_of(name: str) -> list[str]:
-        found = row[name] if isinstance(row[name], list) else [row[name]]
-        if not found or not all(isinstance(text, str) and text.strip() for text in found):
+        texts = row[name] if isinstance(row[name], list) else [row[name]]
+        if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
             raise DataError(f"{where}: {name} is {json.dumps(row[name])[:80]}; expected texts that are not empty")
-        return found
+        return texts
 
-    if {"query", "choices"} <= row.keys():
-        heads, tails = texts_of("query"), texts_of("choices")
-    elif {"context_options", "continuation"} <= row.keys():
-        heads, tails = texts_of("context_options"), texts_of("continuation")
-    elif {"context", "continuation"} <= row.keys():
-        heads, tails = texts_of("context"), texts_of("continuation")
-    else:
+    layouts = (("query", "choices"), ("context_options", "continuation"), ("context", "continuation"))
+    columns = next((pair for pair in layouts if row.keys() >= set(pair)), None)
+    if columns is None:
         raise DataError(f"{where}: columns {', '.join(row)}; expected {LAYOUTS}")
+    heads, tails = map(texts_of, columns)
     pairs = tuple(_join(head, tail, row.get("delimiter")) for head in heads for tail in tails)
+
     gold = row.get("gold", 0)
-    if type(gold) is not int or not 0 <= gold < len(pairs) or (len(pairs) > 1 and "gold" not in row):
+    is_place = type(gold) is int and 0 <= gold < len(pairs)
+    is_missing = len(pairs) > 1 and "gold" not in row
+    if not is_place or is_missing:
         raise DataError(
             f"{where}: gold is {row.get('gold')!r}; expected the place of the right one, 0 to {len(pairs) - 1}"
         )
@@ -139,7 +139,8 @@ def _item_of_row(row: dict[str, Any], where: str) -> CoreItem:
 def _join(head: str, tail: str, delimiter: object) -> tuple[str, str]:
     if isinstance(delimiter, str):
         return head, delimiter + tail
-    return head, tail if head[-1].isspace() or tail[0].isspace() else f" {tail}"
+    has_gap = head[-1].isspace() or tail[0].isspace()
+    return head, tail if has_gap else f" {tail}"
 
 
 def _pick_examples(items: Sequence[CoreItem], place: int, shots: int, rng: random.Random) -> str:
@@ -168,7 +169,8 @@ def continuation_losses(
     def encode(text: str) -> list[int]:
         return begin + tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
 
-    device, most = next(network.parameters()).device, getattr(network.config, "max_position_embeddings", None)
+    device = next(network.parameters()).device
+    most = getattr(network.config, "max_position_embeddings", None)
     losses: list[float] = []
     exact: list[bool] = []
     for start in range(0, len(pairs), ROWS_AT_ONCE):

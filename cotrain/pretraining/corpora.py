@@ -55,7 +55,8 @@ class TextPart(str):
 
     def __new__(cls, text: str, *, begins: bool = True, ends: bool = True) -> TextPart:
         part = super().__new__(cls, text)
-        part.begins, part.ends = begins, ends
+        part.begins = begins
+        part.ends = ends
         return part
 
 
@@ -85,7 +86,8 @@ def from_items(name: str, items: Sequence[Item]) -> Corpus:
     return Corpus(name=name, size=len(items), get=items.__getitem__)
 
 
-MOST_DIGESTED, ENDLESS_DIGESTED = 20_000, 16  # items of a corpus, and of an endless one, that its digest is of
+MOST_DIGESTED = 20_000  # items of a corpus that its digest is of
+ENDLESS_DIGESTED = 16  # the same of an endless one
 
 
 def digest_of_corpus(corpus: Corpus) -> str:
@@ -101,9 +103,11 @@ def digest_of_corpus(corpus: Corpus) -> str:
 def text_file(path: str | Path, min_characters: int = 400) -> Corpus:
     """A UTF-8 text file: paragraphs (parted by empty lines, or lines where there are none), short ones joined until
     ``min_characters`` are reached."""
-    parts, gap = [paragraph for paragraph in _read_paragraphs(Path(path)) if paragraph], "\n\n"
+    parts = [paragraph for paragraph in _read_paragraphs(Path(path)) if paragraph]
+    gap = "\n\n"
     if len(parts) == 1:
-        parts, gap = parts[0].splitlines(), "\n"
+        parts = parts[0].splitlines()
+        gap = "\n"
     texts: list[str] = []
     pending = ""
     for part in parts:
@@ -177,7 +181,8 @@ def split_corpus(corpus: Corpus, validation: int, seed: int = 0) -> tuple[Corpus
         raise DataError(f"{corpus.name}: one item alone, which would have to be held out; bring at least two")
     order = list(range(corpus.size))
     rng_of("split", seed).shuffle(order)
-    held_places, kept_places = sorted(order[:validation]), sorted(order[validation:])
+    held_places = sorted(order[:validation])
+    kept_places = sorted(order[validation:])
     return (
         Corpus(name=corpus.name, size=len(kept_places), get=lambda index: corpus.get(kept_places[index])),
         Corpus(
@@ -209,7 +214,9 @@ def _epoch_order(size: int, epoch: int, seed: int) -> list[int]:
 
 def _read_paragraphs(path: Path) -> Iterator[str]:
     """What stands between empty lines, without white space at its ends."""
-    lines, size, at = [], 0, 0  # the lines of this paragraph, their bytes, and the bytes in front of this line
+    lines: list[str] = []  # of this paragraph
+    size = 0  # their bytes
+    at = 0  # bytes in front of this line
     try:
         for line in lines_of_file(path):
             size += len(line)
@@ -222,7 +229,8 @@ def _read_paragraphs(path: Path) -> Iterator[str]:
                     lines.append(each)
                     continue
                 yield "".join(lines).strip()
-                lines, size = [], 0
+                lines = []
+                size = 0
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 at byte {at + error.start}; save the file as UTF-8") from error
     yield "".join(lines).strip()

@@ -137,14 +137,15 @@ def examine(corpus: Corpus, renderer: Renderer, length: int, batch: int, replies
         items = [corpus.get(index) for index in range(start, min(start + CHUNK, count))]
         for offset, item in enumerate(items):
             place = f"{corpus.name}, item {start + offset + 1}"
-            if isinstance(item, str):
-                if replies_only:
-                    _check_not_rendered(item, renderer, place)
-                    seen.control_texts += renderer.names_control(item)
-            else:
+            if not isinstance(item, str):
                 _examine_conversation(item, renderer, most, seen, place)
+            elif replies_only:
+                _check_not_rendered(item, renderer, place)
+                seen.control_texts += renderer.names_control(item)
+
         texts = [item for item in items if isinstance(item, str)]
-        sizes = [len(one.ids) for one in (running_documents(texts, renderer.tokenizer) if texts else ())]
+        documents = running_documents(texts, renderer.tokenizer) if texts else []
+        sizes = [len(document.ids) for document in documents]
         seen.texts += len(texts)
         too_long = sum(size > batch for size in sizes)
         if corpus.size is None:
@@ -180,8 +181,9 @@ def _check_not_rendered(text: str, renderer: Renderer, place: str) -> None:
     """Raise DataError for a text that begins as a rendered conversation does: its control tokens would be learned
     letter by letter."""
     mark = renderer.control_text_at_start(text)
-    if not mark and (found := _RENDERED.match(text)):
-        mark = found.group().strip()
+    if not mark:
+        match = _RENDERED.match(text)
+        mark = match.group().strip() if match else ""
     if mark:
         raise DataError(
             f"{place}: the text begins with {mark!r}, as a conversation that a chat template has rendered; as text its "
@@ -212,7 +214,8 @@ def _halves(text: str, tokenizer: PreTrainedTokenizerBase, most: int) -> list[st
     """A text in stretches of at most ``most`` tokens, cut where a paragraph, a line or a word ends near its middle."""
     if len(text) < 2 or len(tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids) <= most:
         return [text]
-    middle, quarter = len(text) // 2, len(text) // 4
+    middle = len(text) // 2
+    quarter = len(text) // 4
     for gap in ("\n\n", "\n", " "):
         at = text.rfind(gap, quarter, len(text) - quarter)
         if at >= 0:
@@ -231,11 +234,13 @@ def tokenize(
     tokenized = []
     for item in items:
         if isinstance(item, str):
-            document, most = next(running), batch
+            document = next(running)
+            most = batch
         else:
             ids, sampled = renderer.render_conversation(_as_rendered(item))
             learn = sampled if replies_only else (True,) * len(ids)
-            document, most = Document(ids=ids, learn=learn), longest
+            document = Document(ids=ids, learn=learn)
+            most = longest
         is_too_long = most > 0 and len(document.ids) > most
         tokenized.append(Document(ids=(), learn=()) if is_too_long else document)
     return tokenized

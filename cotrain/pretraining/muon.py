@@ -31,7 +31,8 @@ class Float32Muon(torch.optim.Muon):
             for shape, parameters in by_shape.items():
                 moves = []
                 for parameter in parameters:
-                    gradient, state = parameter.grad, self.state[parameter]
+                    gradient = parameter.grad
+                    state = self.state[parameter]
                     assert gradient is not None
                     if "momentum_buffer" not in state:
                         state["momentum_buffer"] = torch.zeros_like(gradient)

@@ -126,19 +126,18 @@ def write_paraphrases(
 ) -> None:
     """Ask the role ``writer`` for each problem that needs a paraphrase, up to ``tries`` times, until one is kept.
     ``text`` and ``reason`` of the problems have what became of it; each chunk of them is kept in ``work``."""
-    asked, grader = (
-        [problem for problem in problems if not problem.held_out and not problem.row.paraphrases],
-        AnswerGrader(),
-    )
+    grader = AnswerGrader()
+    unwritten = [problem for problem in problems if not problem.held_out and not problem.row.paraphrases]
     taken = {wording_of(text) for problem in problems for text in (problem.row.question, *problem.row.paraphrases)}
-    pace = ProgressPrinter(len(asked), "{} problems paraphrased", say)
-    for start in range(0, len(asked), CHUNK):
-        chunk = asked[start : start + CHUNK]
+    pace = ProgressPrinter(len(unwritten), "{} problems paraphrased", say)
+    for start in range(0, len(unwritten), CHUNK):
+        chunk = unwritten[start : start + CHUNK]
         first_step = -1 - start * tries
         make = partial(_write_chunk, player, chunk, set(taken), grader, tries=tries, first_step=first_step)
         written = make() if work is None else work.part(f"problems from {start}", make)
-        for one, (text, reason) in zip(chunk, written, strict=True):
-            one.text, one.reason = text, reason
+        for problem, (text, reason) in zip(chunk, written, strict=True):
+            problem.text = text
+            problem.reason = reason
             if reason is None:
                 taken.add(wording_of(text))
         pace.add(len(chunk))
@@ -156,17 +155,18 @@ def _write_chunk(
     """What was written last for each of these problems, and why it is no paraphrase."""
     pending = list(chunk)
     for attempt in range(tries):
-        bare = [Row(question=one.row.question, answer=None, solution=None) for one in pending]
-        tasks = [task_of(row, one.where, grader) for row, one in zip(bare, pending, strict=True)]
+        bare = [Row(question=problem.row.question, answer=None, solution=None) for problem in pending]
+        tasks = [task_of(row, problem.where, grader) for row, problem in zip(bare, pending, strict=True)]
         for episode in player.collect(_ask_writer, tasks, step=first_step - attempt, group_size=1):
-            one = pending[episode.task]
-            found = parse_proposal(episode.traces[0].text if episode.traces else "", {})
-            one.text = "" if isinstance(found, ParseFailure) else found.text
-            one.reason = episode.failure or refusal_of(one.row.question, one.text, taken)
-            if one.reason is None:
-                taken.add(wording_of(one.text))
-        pending = [one for one in pending if one.reason is not None]
-    return [(one.text, one.reason) for one in chunk]
+            problem = pending[episode.task]
+            reply = episode.traces[0].text if episode.traces else ""
+            proposal = parse_proposal(reply, {})
+            problem.text = "" if isinstance(proposal, ParseFailure) else proposal.text
+            problem.reason = episode.failure or refusal_of(problem.row.question, problem.text, taken)
+            if problem.reason is None:
+                taken.add(wording_of(problem.text))
+        pending = [problem for problem in pending if problem.reason is not None]
+    return [(problem.text, problem.reason) for problem in chunk]
 
 
 async def _ask_writer(task: Task, roles: Roles) -> None:

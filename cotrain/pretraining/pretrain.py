@@ -27,6 +27,7 @@ from cotrain.models.from_scratch import new_model, small_config
 from cotrain.models.load import load_model, save_model
 from cotrain.pretraining.corpora import Corpus, Item, digest_of_corpus, interleave, split_corpus
 from cotrain.pretraining.documents import (
+    Examined,
     all_documents,
     document_reader,
     examine,
@@ -178,56 +179,48 @@ def train_and_save(
     """Hold out, tokenize, train, write: what pretraining and supervised training have in common. ``taught`` is written
     into ``result.json`` beside the figures. ``about``: more of what a run must have in common with the one that it goes
     on with. ``merge`` makes the model that is written; by default it is ``network``."""
-    longest = plan.length if replies_only else plan.rows * plan.length
+    batch = plan.rows * plan.length
+    longest = plan.length if replies_only else batch
     resumed = (Path(out) / SETTINGS).is_file()
     if not resumed:
-        context = getattr(network.config.get_text_config(), "max_position_embeddings", None)
-        if context is not None and plan.length > context:
-            raise ConfigError(
-                f"length {plan.length}: longer than the context of the model, {context} tokens; lower --length"
-            )
-    about = {"start": start, "held_out": validation, "replies_only": replies_only, **(about or {})}
-    about["texts"] = [digest_of_corpus(corpus) for corpus, _ in parts]  # a training that goes on has the same
-    begun, ends = None, generation_config_of(network)
-    if Renderer(tokenizer, ends).asks_time:  # a training that goes on tells it the same
-        known = begin_time(out)
-        moment = datetime.fromisoformat(known) if known else datetime.now()
-        begun = datetime.fromtimestamp(ranks.as_first(int(moment.timestamp()), network.device))
-        about["begun"] = begun.isoformat(timespec="seconds")
-    batch = plan.rows * plan.length
-    renderer = renderer_at(tokenizer, begun, ends)
-    looked_at = [
-        examine(corpus, renderer, plan.length if replies_only else 0, batch, replies_only) for corpus, _ in parts
-    ]
+        _check_context(network, plan.length)
     if plan.rows < ranks.world:
         raise ConfigError(
             f"a batch of {plan.rows} rows on {ranks.world} ranks: each wants a row; raise --batch-tokens, or lower "
             "--world"
         )
-    for seen in looked_at if ranks.is_first else ():
-        for note in seen.notes(longest, batch):
-            say(note)
-    divided = []
-    for (corpus, weight), seen in zip(parts, looked_at, strict=True):
-        kept, held = split_corpus(corpus, validation, plan.seed)
-        if seen.in_parts:
-            kept = in_parts(kept, tokenizer, batch)
-            held = in_parts(held, tokenizer, batch) if held.size else held
-        divided.append((kept, held, weight))
-    mixed = divided[0][0] if len(divided) == 1 else interleave([(kept, weight) for kept, _, weight in divided])
-    held_out = {
-        corpus.name: documents
-        for (corpus, _), (_, held, _) in zip(parts, divided, strict=True)
-        if validation and (documents := all_documents(held, tokenizer, replies_only, longest, begun, ends))
-    }
+
+    about = {"start": start, "held_out": validation, "replies_only": replies_only, **(about or {})}
+    about["texts"] = [digest_of_corpus(corpus) for corpus, _ in parts]  # a training that goes on has the same
+    ends = generation_config_of(network)
+    begun = None
+    if Renderer(tokenizer, ends).asks_time:
+        begun = _begin_time(out, network.device, ranks)
+        about["begun"] = begun.isoformat(timespec="seconds")
+
+    renderer = renderer_at(tokenizer, begun, ends)
+    row_length = plan.length if replies_only else 0
+    findings = [examine(corpus, renderer, row_length, batch, replies_only) for corpus, _ in parts]
+    if ranks.is_first:
+        for finding in findings:
+            for note in finding.notes(longest, batch):
+                say(note)
+
+    training, held_out = _divide(parts, findings, tokenizer, validation, plan.seed, batch)
+    held_documents = {}
+    if validation:
+        for name, corpus in held_out.items():
+            documents = all_documents(corpus, tokenizer, replies_only, longest, begun, ends)
+            if documents:
+                held_documents[name] = documents
     outcome = train(
         network,
-        document_reader(mixed, tokenizer, plan.seed, replies_only, longest, begun, ends, batch),
+        document_reader(training, tokenizer, plan.seed, replies_only, longest, begun, ends, batch),
         out,
         plan,
         pad_id=0,  # any that the model knows
-        validation=held_out,
-        about={**about, "corpus": mixed.name},
+        validation=held_documents,
+        about={**about, "corpus": training.name},
         resume=resume,
         finish=lambda: save_model(network if merge is None else merge(), tokenizer, out, save_dtype),
         report=report,
@@ -236,27 +229,73 @@ def train_and_save(
     if not outcome.finished or not ranks.is_first:
         return outcome
     if math.isnan(outcome.loss):  # it was finished before
-        written = read_result(out)
-        return replace(outcome, **{name: written[name] for name in ("bits_per_byte", "sample") if name in written})
+        saved = read_result(out)
+        return replace(outcome, **{name: saved[name] for name in ("bits_per_byte", "sample") if name in saved})
+
     if not replies_only:
-        texts = {corpus.name: held for (corpus, _), (_, held, _) in zip(parts, divided, strict=True)}
         bits = {
-            name: bits_per_byte(texts[name], held_out[name], nats)
+            name: bits_per_byte(held_out[name], held_documents[name], nats)
             for name, nats in outcome.validation.items()
-            if isinstance(texts[name].get(0), str)
+            if isinstance(held_out[name].get(0), str)
         }
-        outcome = replace(outcome, bits_per_byte=bits, sample=sample_text(network, tokenizer, texts))
+        outcome = replace(outcome, bits_per_byte=bits, sample=sample_text(network, tokenizer, held_out))
     result = {
-        "stage": "sft" if replies_only else "pretrain", "start": start, **(taught or {}),
-        "parameters": sum(parameter.numel() for parameter in network.parameters()), "steps": plan.steps,
-        "tokens": plan.steps * plan.rows * plan.length, "resumed": resumed, "seconds": outcome.seconds,
-        "loss": outcome.loss, "validation": dict(outcome.validation),
-        "bits_per_byte": dict(outcome.bits_per_byte), "sample": outcome.sample,
-        "left_out": {seen.name: seen.left_out for seen in looked_at if seen.left_out},
-        "in_parts": {seen.name: seen.in_parts for seen in looked_at if seen.in_parts},
-    }  # fmt: skip
+        "stage": "sft" if replies_only else "pretrain",
+        "start": start,
+        **(taught or {}),
+        "parameters": sum(parameter.numel() for parameter in network.parameters()),
+        "steps": plan.steps,
+        "tokens": plan.steps * batch,
+        "resumed": resumed,
+        "seconds": outcome.seconds,
+        "loss": outcome.loss,
+        "validation": dict(outcome.validation),
+        "bits_per_byte": dict(outcome.bits_per_byte),
+        "sample": outcome.sample,
+        "left_out": {finding.name: finding.left_out for finding in findings if finding.left_out},
+        "in_parts": {finding.name: finding.in_parts for finding in findings if finding.in_parts},
+    }
     replace_file(Path(out) / RESULT, json.dumps(result, indent=2, ensure_ascii=False).encode())
     return outcome
+
+
+def _check_context(network: PreTrainedModel, length: int) -> None:
+    """Raise ConfigError for rows that are longer than the model's context."""
+    context = getattr(network.config.get_text_config(), "max_position_embeddings", None)
+    if context is not None and length > context:
+        raise ConfigError(f"length {length}: longer than the context of the model, {context} tokens; lower --length")
+
+
+def _begin_time(out: str | Path, device: torch.device, ranks: Ranks) -> datetime:
+    """The time that chat templates are told: now, or of a training that goes on when it was begun; the same on every
+    rank."""
+    known = begin_time(out)
+    moment = datetime.fromisoformat(known) if known else datetime.now()
+    return datetime.fromtimestamp(ranks.as_first(int(moment.timestamp()), device))
+
+
+def _divide(
+    parts: Parts,
+    findings: Sequence[Examined],
+    tokenizer: PreTrainedTokenizerBase,
+    validation: int,
+    seed: int,
+    batch: int,
+) -> tuple[Corpus, dict[str, Corpus]]:
+    """What is trained on, and by the name of each corpus what is held out of it; texts that are longer than a batch are
+    in parts."""
+    training: list[tuple[Corpus, int]] = []
+    held_out: dict[str, Corpus] = {}
+    for (corpus, weight), finding in zip(parts, findings, strict=True):
+        kept, held = split_corpus(corpus, validation, seed)
+        if finding.in_parts:
+            kept = in_parts(kept, tokenizer, batch)
+            held = in_parts(held, tokenizer, batch) if held.size else held
+        training.append((kept, weight))
+        held_out[corpus.name] = held
+    if len(training) == 1:
+        return training[0][0], held_out
+    return interleave(training), held_out
 
 
 def bits_per_byte(texts: Corpus, documents: Sequence[Document], nats: float) -> float:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -49,7 +49,7 @@ from cotrain.storage.kept_work import KeptWork
 
 Form = Literal["steps", "genrm"]
 FORMS: tuple[Form, ...] = ("steps", "genrm")
-KeptReviews = dict[tuple[bool, str], Item]  # by the truth, and by the review's address or its solution's
+OwnReview = tuple[bool, str, Item]  # the truth, the address of the review or of its solution, the conversation
 
 
 def verifier_of(
@@ -70,34 +70,42 @@ def gold_reviews(
     """The file's own solutions and labels; those that the form of the verdict cannot say are left out, and told. Raises
     DataError with the layout expected, or sets such a row ``aside``."""
 
-    answered = 0
-    unread: list[tuple[str, ...]] = []
-
-    def read_conversation(row: dict[str, Any], where: str) -> Item | None:
-        nonlocal answered
+    def read_conversation(row: dict[str, Any], where: str) -> LabelledReview:
         try:
             sample = solution_of_row(row, where, "")
-            unread.append(sample.unread)
-            answered += final_answer(sample.steps[-1]) is not None
-            return _labelled_conversation(sample, role, form)
+            return LabelledReview(
+                conversation=_labelled_conversation(sample, role, form),
+                says_answer=final_answer(sample.steps[-1]) is not None,
+                unread=sample.unread,
+            )
         except DataError as error:
             raise DataError(
                 f"{error}; expected problem, steps and label, the first wrong step or -1{_sampling_hint(row)}"
             ) from error
 
-    conversations = read_rows(path, read_conversation, aside)
-    items = [item for item in conversations if item is not None]
-    if len(items) < len(conversations):
-        lost = (
-            f"{len(conversations) - len(items)} of {len(conversations)} labelled solutions are left out: the verdict "
+    rows = read_rows(path, read_conversation, aside)
+    items = [row.conversation for row in rows if row.conversation is not None]
+    if len(items) < len(rows):
+        left_out = (
+            f"{len(rows) - len(items)} of {len(rows)} labelled solutions are left out: the verdict "
             f"{role.verdict_format!r} cannot say that steps and answer differ"
         )
         if not items:
-            raise DataError(f"{path}: {lost}; --verdict words says it")
-        say(f"note: {lost}")
-    if not answered:  # a run shows the answer behind the steps, and a verifier that never saw one is at a loss there
+            raise DataError(f"{path}: {left_out}; --verdict words says it")
+        say(f"note: {left_out}")
+    # A run shows the answer behind the steps, and a verifier that never saw one is at a loss there.
+    if not any(row.says_answer for row in rows):
         say(f"note: {path}: no last step says its answer in tags, in a box or after ####, as solutions of a run do")
-    return with_column_note(from_items(path, items), unread)
+    return with_column_note(from_items(path, items), [row.unread for row in rows])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledReview:
+    """A row of labelled solutions as a verifier learns it."""
+
+    conversation: Item | None  # None: the form of the verdict cannot say what its labels say
+    says_answer: bool  # its last step says an answer
+    unread: tuple[str, ...]  # columns that have a value and were not read
 
 
 def _sampling_hint(row: Mapping[str, Any]) -> str:
@@ -126,9 +134,9 @@ def own_reviews(
     truth), and the same as rows of ``messages``; ``work`` keeps each chunk of problems. Raises DataError where there is
     none of right, or none of wrong solutions."""
     roles_by_name = {"solver": solver, "verifier": verifier_of(model, form, max_tokens, verdict, prompt)}
-    kept: KeptReviews = {}
-    seen = {True: 0, False: 0}  # solutions that can be read
-    lost = Counter[str]()
+    reviews_of: dict[bool, dict[str, Item]] = {True: {}, False: {}}  # by the truth, then by address
+    solution_counts = {True: 0, False: 0}  # of those that can be read, by the truth
+    lost_reasons = Counter[str]()
 
     opened = open_player(model, path, roles_by_name, device=device, seed=seed, aside=aside, say=say)
     with opened as (tasks, player):
@@ -136,23 +144,26 @@ def own_reviews(
         player.progress = lambda total: pace.add
         for start, chunk in in_chunks(tasks):
             make = partial(_review_chunk, player, chunk, form, reviews, step=-1 - start, samples=samples)
-            found = make() if work is None else work.part(f"problems from {start}", make)
-            for truth, address, conversation in found["kept"]:
-                kept[truth, address] = conversation
-            for truth in seen:
-                seen[truth] += found["right" if truth else "wrong"]
-            lost.update(found["lost"])
-            kept_counts = {truth: sum(one is truth for one, _ in kept) for truth in seen}
-            review_counts = f"{kept_counts[True]} and {kept_counts[False]} reviews of them are right"
-            say(
-                f"{min(start + CHUNK, len(tasks))} of {len(tasks)} problems answered: {seen[True]} right and "
-                f"{seen[False]} wrong solutions, {review_counts}{lost_suffix(lost)}"
-            )
-    least = min(kept_counts.values())
-    if not least:
-        raise DataError(f"{path}: {_why_none(seen, kept_counts, reviews)}{lost_suffix(lost)}")
-    by_address = {truth: [item for key, item in sorted(kept.items()) if key[0] is truth][:least] for truth in seen}
-    items = [item for pair in zip(by_address[True], by_address[False], strict=True) for item in pair]
+            outcome = make() if work is None else work.part(f"problems from {start}", make)
+            for truth, address, conversation in outcome["kept"]:
+                reviews_of[truth][address] = conversation
+            solution_counts[True] += outcome["right"]
+            solution_counts[False] += outcome["wrong"]
+            lost_reasons.update(outcome["lost"])
+
+            answered = min(start + CHUNK, len(tasks))
+            solution_text = f"{solution_counts[True]} right and {solution_counts[False]} wrong solutions"
+            review_text = f"{len(reviews_of[True])} and {len(reviews_of[False])} reviews of them are right"
+            lost_text = lost_suffix(lost_reasons)
+            say(f"{answered} of {len(tasks)} problems answered: {solution_text}, {review_text}{lost_text}")
+
+    review_counts = {truth: len(conversations) for truth, conversations in reviews_of.items()}
+    count = min(review_counts.values())  # as many of right as of wrong solutions
+    if not count:
+        raise DataError(f"{path}: {_why_none(solution_counts, review_counts, reviews)}{lost_suffix(lost_reasons)}")
+    of_right = [conversation for _, conversation in sorted(reviews_of[True].items())][:count]
+    of_wrong = [conversation for _, conversation in sorted(reviews_of[False].items())][:count]
+    items = [item for pair in zip(of_right, of_wrong, strict=True) for item in pair]
     return from_items(f"reviews of {path}", items), [{"messages": item} for item in items]
 
 
@@ -161,30 +172,46 @@ def _review_chunk(
 ) -> dict[str, Any]:
     """Right reviews of solutions of these problems, each as the truth, its address and a conversation; how many
     solutions are right and wrong; and how many were lost, by reason."""
-    kept: list[tuple[bool, str, Item]] = []
-    seen = {True: 0, False: 0}
-    lost = Counter[str]()
+    own_reviews: list[OwnReview] = []
+    solution_counts = {True: 0, False: 0}
+    lost_reasons = Counter[str]()
 
-    async def play_episode(task: Task, roles: Roles) -> None:
+    async def solve_and_review(task: Task, roles: Roles) -> None:
         solution = await roles.solver(problem=task.prompt)
         truth = await examine(task, roles, solution)
         if truth is None or not solution.parsed.ok:
             return
-        seen[truth] += 1
+        solution_counts[truth] += 1
         if reviews:
-            for turn in await review(task, roles, solution, n=reviews):
-                if turn.parsed.ok and turn.parsed.final == truth:
-                    kept.append((truth, turn.id, _with_reply(turn.chat.messages[:1], turn.text)))
-            return
-        text = _write_labelled_review(solution, truth, form, player.roles["verifier"])
-        if text is not None:
-            fields = fields_for(task, roles, roles.verifier, solution, solution.tagged_text)
-            conversation = _with_reply(roles.verifier.begin(parent=solution, **fields).messages, text)
-            kept.append((truth, solution.id, conversation))
+            own_reviews.extend(await _right_reviews(task, roles, solution, truth, reviews))
+        else:
+            own_reviews.extend(_written_review(task, roles, solution, truth, form, player.roles["verifier"]))
 
-    for episode in player.collect(play_episode, chunk, step=step, group_size=samples):
-        lost.update(why_lost(episode))
-    return {"kept": kept, "right": seen[True], "wrong": seen[False], "lost": dict(lost)}
+    for episode in player.collect(solve_and_review, chunk, step=step, group_size=samples):
+        lost_reasons.update(why_lost(episode))
+    return {
+        "kept": own_reviews,
+        "right": solution_counts[True],
+        "wrong": solution_counts[False],
+        "lost": dict(lost_reasons),
+    }
+
+
+async def _right_reviews(task: Task, roles: Roles, solution: Turn, truth: bool, count: int) -> list[OwnReview]:
+    """Of ``count`` reviews of a solution those whose final verdict is right."""
+    turns = await review(task, roles, solution, n=count)
+    right = [turn for turn in turns if turn.parsed.ok and turn.parsed.final == truth]
+    return [(truth, turn.id, _with_reply(turn.chat.messages[:1], turn.text)) for turn in right]
+
+
+def _written_review(task: Task, roles: Roles, solution: Turn, truth: bool, form: Form, role: Role) -> list[OwnReview]:
+    """The review of a solution that is written from the truth; [] where nobody knows which step is wrong."""
+    text = _write_labelled_review(solution, truth, form, role)
+    if text is None:
+        return []
+    fields = fields_for(task, roles, roles.verifier, solution, solution.tagged_text)
+    messages = roles.verifier.begin(parent=solution, **fields).messages
+    return [(truth, solution.id, _with_reply(messages, text))]
 
 
 def _why_none(solution_counts: dict[bool, int], review_counts: dict[bool, int], reviews: int) -> str:

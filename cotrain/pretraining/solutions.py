@@ -29,7 +29,7 @@ from cotrain.core.errors import DataError
 from cotrain.core.notes import CORRECT, FAILURE
 from cotrain.core.seeding import seed_of
 from cotrain.core.types import Episode, Task
-from cotrain.core.verbosity import ProgressPrinter
+from cotrain.core.verbosity import ProgressPrinter, count_of
 from cotrain.data.columns import ANY, SPEAKERS, Row, behind_system, field_of, row_of, system_of, without_calculator
 from cotrain.data.files import task_of
 from cotrain.data.malformed_rows import Quarantine, numbered_lines, parse_rows
@@ -108,29 +108,29 @@ def own_solutions(
 ) -> tuple[Corpus, list[dict[str, Any]]]:
     """What of the model's own solutions is right, ``samples`` tried for each problem, and the same as rows of
     ``messages``; ``work`` keeps each chunk of problems. Raises DataError where none is."""
-    kept: dict[tuple[str, str], Item] = {}  # a solution that is found twice is learned once
+    conversations: dict[tuple[str, str], Item] = {}  # a solution that is found twice is learned once
     solved: set[str] = set()
-    lost = Counter[str]()
+    lost_reasons = Counter[str]()
     with open_player(model, path, {"solver": role}, device=device, seed=seed, aside=aside, say=say) as (tasks, player):
         pace = ProgressPrinter(samples * len(tasks), "{} answers drawn", say)
         player.progress = lambda total: pace.add
         for start, chunk in in_chunks(tasks):
             make = partial(_solve_chunk, player, role, chunk, step=-1 - start, samples=samples)
-            found = make() if work is None else work.part(f"problems from {start}", make)
-            for task_id, text, conversation in found["right"]:
-                kept[task_id, text] = conversation
+            solutions = make() if work is None else work.part(f"problems from {start}", make)
+            for task_id, text, conversation in solutions["right"]:
+                conversations[task_id, text] = conversation
                 solved.add(task_id)
-            lost.update(found["lost"])
-            done = min(start + CHUNK, len(tasks))
-            progress = f"{len(kept)} right solutions of {len(solved)} problems"
-            say(f"{done} of {len(tasks)} problems answered: {progress}{lost_suffix(lost)}")
+            lost_reasons.update(solutions["lost"])
+            answered = min(start + CHUNK, len(tasks))
+            progress = f"{count_of(len(conversations), 'right solution')} of {count_of(len(solved), 'problem')}"
+            say(f"{answered} of {len(tasks)} problems answered: {progress}{lost_suffix(lost_reasons)}")
         count = samples * len(tasks)
-    if len(kept) < 2:
+    if len(conversations) < 2:
         raise DataError(
-            f"{path}: of {count} solutions of {model} {len(kept)} are right and can be read{lost_suffix(lost)}; bring "
-            "easier problems, raise --samples, or leave out --from-samples"
+            f"{path}: of {count} solutions of {model} {len(conversations)} are right and can be read"
+            f"{lost_suffix(lost_reasons)}; bring easier problems, raise --samples, or leave out --from-samples"
         )
-    items = list(kept.values())
+    items = list(conversations.values())
     return from_items(f"right solutions of {path}", items), [{"messages": item} for item in items]
 
 
@@ -139,15 +139,16 @@ def _solve_chunk(
 ) -> dict[str, Any]:
     """Right and readable solutions of these problems, each as problem, text and conversation; and how many were lost,
     by reason."""
-    right, lost = [], Counter[str]()
+    right: list[tuple[str, str, Item]] = []
+    lost_reasons = Counter[str]()
     for episode in player.collect(_solve_and_examine, chunk, step=step, group_size=samples):
-        lost.update(why_lost(episode))
+        lost_reasons.update(why_lost(episode))
         for trace in episode.traces:
             task = chunk[episode.task]
             sample = SampledText(task=task, text=trace.text, finish=trace.finish)
             if CORRECT.of(trace) and read_texts(role, [sample]).readable:
                 right.append((task.id, trace.text, _solver_conversation(role, task.prompt, trace.text)))
-    return {"right": right, "lost": dict(lost)}
+    return {"right": right, "lost": dict(lost_reasons)}
 
 
 @contextmanager
@@ -165,18 +166,18 @@ def open_player(
     Problems are graded outside of this process for as long as the context is open. ``say`` hears which columns of the
     file are not read."""
     rows = read_rows(path, _problem_row, aside)
-    if unread := columns_note(count_columns(row.unread for row in rows)):
+    unread = columns_note(count_columns(row.unread for row in rows))
+    if unread:
         say(f"note: {path}: {unread}")
-    judge, backend = AnswerGrader(), LocalBackend(device)
-    tasks = [task_of(row, f"sft/{i}", judge) for i, row in enumerate(rows)]
+    grader = AnswerGrader()
+    tasks = [task_of(row, f"sft/{i}", grader) for i, row in enumerate(rows)]
+    backend = LocalBackend(device)
     policies = PolicyStore(backend.open({"solver": frozen(model)}, seed=seed))
+    sample_seed = seed_of("samples", seed)
     try:
-        yield (
-            tasks,
-            RolloutRunner(backend.engine, policies.renderers, roles, seed_of("samples", seed), grader=grade_outside),
-        )
+        yield tasks, RolloutRunner(backend.engine, policies.renderers, roles, sample_seed, grader=grade_outside)
     finally:
-        judge.close()
+        grader.close()
 
 
 def choose_step_format(
@@ -201,12 +202,13 @@ def choose_step_format(
         chosen_tasks = [tasks[i] for i in spread_indices(len(tasks))]
         episodes = player.collect(ask_solver, chosen_tasks, step=LOOK, group_size=1)
     samples = [
-        SampledText(task=chosen_tasks[e.task], text=trace.text, finish=trace.finish)
-        for e in episodes
-        for trace in e.traces
+        SampledText(task=chosen_tasks[episode.task], text=trace.text, finish=trace.finish)
+        for episode in episodes
+        for trace in episode.traces
     ]
-    parsed = read_texts(role, samples).parsed
-    steps = steps_kind_of([one.text for one, found in zip(samples, parsed, strict=True) if found.ok])
+    solutions = read_texts(role, samples).parsed
+    readable = [sample.text for sample, solution in zip(samples, solutions, strict=True) if solution.ok]
+    steps = steps_kind_of(readable)
     say(f"steps as {steps}, as most of {len(samples)} answers are written; --steps-as chooses otherwise")
     return replace(role, step_format=steps)
 
@@ -226,15 +228,17 @@ def why_lost(episode: Episode) -> list[str]:
     if episode.failure is not None:
         return [episode.failure]
     solution = next(trace for trace in episode.traces if trace.role == "solver")
-    return [reason] if (reason := solution.failure or FAILURE.of(solution)) else []
+    reason = solution.failure or FAILURE.of(solution)
+    return [reason] if reason else []
 
 
-def lost_suffix(lost: Mapping[str, int]) -> str:
+def lost_suffix(lost_reasons: Mapping[str, int]) -> str:
     """How many solutions were lost, and the most frequent reason; "" for none."""
-    if not lost:
+    if not lost_reasons:
         return ""
-    most = max(lost, key=lambda reason: lost[reason])
-    return f"; {sum(lost.values())} could not be read or graded (most often: {most})"
+    count = sum(lost_reasons.values())
+    most_frequent = max(lost_reasons, key=lambda reason: lost_reasons[reason])
+    return f"; {count} could not be read or graded (most often: {most_frequent})"
 
 
 async def _solve_and_examine(task: Task, roles: Roles) -> None:
@@ -248,21 +252,46 @@ def _solver_conversation(role: Role, problem: str, text: str) -> Item:
 
 
 def _gold_conversation(row: WorkedRow, role: Role) -> Item:
-    problem, work, answer = behind_system(row.system, row.problem), row.work, row.answer
+    """The worked text of a row as this role will be asked for it and read."""
+    problem = behind_system(row.system, row.problem)
+    text = _free_solution(row, role) if role.is_free_form else _tagged_solution(row)
+    return _solver_conversation(role, problem, text)
+
+
+def _tagged_solution(row: WorkedRow) -> str:
+    """The worked text in tags."""
+    if "</answer>" in row.work:
+        return row.work
+    worked = without_calculator(row.work)
+    return write_solution(_tagged_steps(worked) or _lines_of(worked) or [row.answer], row.answer)
+
+
+def _free_solution(row: WorkedRow, role: Role) -> str:
+    """The worked text in another format than the package's tags."""
+    work = row.work
     worked = without_calculator(work)
-    lines, tagged = _lines_of(worked), [" ".join(_lines_of(step.text)) for step in steps_in(worked, "tags")]
-    if not role.is_free_form:
-        text = work if "</answer>" in work else write_solution(tagged or lines or [answer], answer)
-        return _solver_conversation(role, problem, text)
+    lines = _lines_of(worked)
+    tagged = _tagged_steps(worked)
     if tagged:  # what stands behind them is written anew, where its format can be
-        lines = tagged if role.answer_format in ENDS else [*tagged, *_lines_of(worked.rpartition("</step>")[2])]
+        rest = [] if role.answer_format in ENDS else _lines_of(worked.rpartition("</step>")[2])
+        lines = [*tagged, *rest]
         work = "\n".join(lines)
     work = _write_steps_as(role.step_format, work, lines)
-    if role.answer_format == TAGS and "</answer>" in work:
-        return _solver_conversation(role, problem, work)
-    if role.answer_format not in ENDS or (role.answer_format != TAGS and READERS[role.answer_format](work) == answer):
-        return _solver_conversation(role, problem, work)
-    return _solver_conversation(role, problem, f"{work}\n{write_answer(answer, role.answer_format)}".strip())
+    if _says_answer(work, row.answer, role.answer_format):
+        return work
+    return f"{work}\n{write_answer(row.answer, role.answer_format)}".strip()
+
+
+def _tagged_steps(worked: str) -> list[str]:
+    """The steps of a text that has them in tags, each in one line; [] for others."""
+    return [" ".join(_lines_of(step.text)) for step in steps_in(worked, "tags")]
+
+
+def _says_answer(work: str, answer: str, answer_format: str) -> bool:
+    """Whether a text ends with its answer in this format, or nobody knows how to write that."""
+    if answer_format == TAGS:
+        return "</answer>" in work
+    return answer_format not in ENDS or READERS[answer_format](work) == answer
 
 
 def _lines_of(text: str) -> list[str]:
@@ -350,24 +379,30 @@ def _problem_row(row: dict[str, Any], where: str) -> Row:
 def _one_dialogue(row: Mapping[str, Any], name: str, where: str) -> tuple[str, str, str]:
     """The one question, the one reply and the system text of the conversation in the column ``name``."""
     turns: dict[str, list[str]] = {"user": [], "assistant": [], "system": []}
-    for turn in row[name] if isinstance(row[name], list) else [None]:
-        who = SPEAKERS.get(str(turn.get("role", turn.get("from")))) if isinstance(turn, dict) else None
-        text = turn.get("content", turn.get("value")) if isinstance(turn, dict) else None
+    said = row[name] if isinstance(row[name], list) else [None]
+    for turn in said:
+        fields = turn if isinstance(turn, dict) else {}
+        who = SPEAKERS.get(str(fields.get("role", fields.get("from"))))
+        text = fields.get("content", fields.get("value"))
         if who is None or not isinstance(text, str):
             raise DataError(
                 f"{where}, field {name!r}: found {turn!r:.60}; expected {{role, content}} or {{from, value}} of user "
                 "and assistant"
             )
-        if isinstance(turn, dict) and who == "assistant":
-            check_message_marks(turn, f"{where}, field {name!r}")
+        if who == "assistant":
+            check_message_marks(fields, f"{where}, field {name!r}")
         turns[who].append(text)
-    counts: Sequence[int] = (len(turns["user"]), len(turns["assistant"]))
-    if counts != (1, 1):
+
+    questions, replies = turns["user"], turns["assistant"]
+    if len(questions) != 1 or len(replies) != 1:
         raise DataError(
-            f"{where}, field {name!r}: {counts[0]} questions and {counts[1]} replies; a solver's conversation has one "
-            "of each"
+            f"{where}, field {name!r}: {len(questions)} questions and {len(replies)} replies; a solver's conversation "
+            "has one of each"
         )
-    beside = system_text(row, where)
-    if len(turns["system"]) > 1 or (turns["system"] and beside and turns["system"] != [beside]):
+    column_text = system_text(row, where)
+    system_texts = set(turns["system"])
+    if column_text:
+        system_texts.add(column_text)
+    if len(turns["system"]) > 1 or len(system_texts) > 1:
         raise DataError(f"{where}, field {name!r}: two system texts; keep one of them")
-    return turns["user"][0], turns["assistant"][0], turns["system"][0] if turns["system"] else beside
+    return questions[0], replies[0], next(iter(system_texts), "")

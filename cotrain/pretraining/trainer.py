@@ -133,7 +133,7 @@ def train(
             already, nothing is done and ``model`` stays as it is.
         finish: called when all steps are done, to write the result; the checkpoints are deleted after it returns.
         report: called with every metrics line as it is written, and with step and loss of a step that ends more than
-            five seconds after the last one that was told.
+            five seconds after the last one that was told, before its held-out documents are measured.
         ranks: which part of each batch is computed here; ``finish`` and ``report`` are the first rank's.
 
     SIGINT and SIGTERM save a checkpoint after the running step and return with ``finished=False``.
@@ -148,17 +148,22 @@ def train(
     settings = {"plan": asdict(plan), "about": dict(about or {})}
     if ranks.is_first:
         _claim_directory(out, settings, resume)
-        if (out / SETTINGS).is_file() and not (out / CHECKPOINTS).is_dir():
+        if (out / SETTINGS).is_file() and not (out / CHECKPOINTS).is_dir():  # it is finished
             return TrainingOutcome(step=plan.steps, finished=True, loss=math.nan, validation={}, seconds=0.0)
+
     check_causal(model)
     optimizer = OPTIMIZERS[plan.optimizer](model, plan.lr, betas=plan.betas, weight_decay=plan.weight_decay)
-    packed_validation = {
+    held_out = {
         name: pack_all(items, plan.rows, plan.length, pad_id, device) for name, items in (validation or {}).items()
     }
-    known = _embedding_count(model)
-    for batch in (one for packed in packed_validation.values() for one in packed):
-        _check_ids(batch, known)
-    began, loss, losses = time.perf_counter(), math.nan, dict[str, float]()
+    vocabulary = _embedding_count(model)
+    for packed in held_out.values():
+        for batch in packed:
+            _check_ids(batch, vocabulary)
+
+    start_time = time.perf_counter()
+    loss = math.nan
+    losses: dict[str, float] = {}
     with RunLock(out / CHECKPOINTS) if ranks.is_first else nullcontext():
         if ranks.is_first:
             replace_file(out / SETTINGS, json.dumps(settings, indent=2).encode())
@@ -171,38 +176,40 @@ def train(
             isolate_documents(model) if plan.isolate and can_isolate(model) else nullcontext(),
             batches_ahead(documents, plan.rows, plan.length, pad_id, cursor, plan.steps - step, device) as batches,
         ):
-            tokens, since = 0, time.perf_counter()
-            last_report = since
+            speed = SpeedMeter()
+            log = StepLog(metrics, report)
             while step < plan.steps and not ranks.any_of(interrupted.is_set(), device):
                 rate = lr_multiplier(step, plan.steps, plan.warmup, plan.decay_fraction, plan.shape)
                 cursor, batch = next(batches)
-                _check_ids(batch, known)
+                _check_ids(batch, vocabulary)
                 loss, norm = update(model, optimizer, batch, plan, rate, step, ranks)
-                step, tokens = step + 1, tokens + batch.ids.numel()
-                line: dict[str, Any] = {}
+                step += 1
+                speed.add(batch.ids.numel())
+
+                row: dict[str, Any] = {}
                 if _is_due(step, plan.log_every, plan.steps):
-                    now = time.perf_counter()
-                    line = {"step": step, "loss": loss, "norm": norm, "rate": plan.lr * rate, "documents": cursor}
-                    line["learned_tokens"] = int(batch.learn.sum())
-                    line["filled"] = round((batch.segments != PADDING).float().mean().item(), 4)
-                    line["tokens_per_second"] = round(tokens / (now - since))
-                    tokens, since = 0, now
-                if packed_validation and _is_due(step, plan.validate_every, plan.steps):
-                    paused = time.perf_counter()
-                    if report is not None and metrics is not None and paused - last_report >= PACE_SECONDS:
-                        report({"step": step, "loss": loss})  # what is held out may take minutes
-                        last_report = paused
-                    losses = {name: evaluate(model, packed, plan, ranks) for name, packed in packed_validation.items()}
-                    line |= {"step": step} | {f"validation/{name}": value for name, value in losses.items()}
-                    since += time.perf_counter() - paused
-                if metrics is None:  # another rank writes
-                    continue
-                if line:
-                    metrics.append(line)
-                if report is not None and (line or time.perf_counter() - last_report >= PACE_SECONDS):
-                    report(line or {"step": step, "loss": loss})
-                    last_report = time.perf_counter()
-                if plan.save_every and step % plan.save_every == 0:
+                    row = {
+                        "step": step,
+                        "loss": loss,
+                        "norm": norm,
+                        "rate": plan.lr * rate,
+                        "documents": cursor,
+                        "learned_tokens": int(batch.learn.sum()),
+                        "filled": round((batch.segments != PADDING).float().mean().item(), 4),
+                        "tokens_per_second": speed.measure(),
+                    }
+                if held_out and _is_due(step, plan.validate_every, plan.steps):
+                    log.tell_step(step, loss)  # what is held out may take minutes
+                    with speed.pause():
+                        losses = {name: evaluate(model, packed, plan, ranks) for name, packed in held_out.items()}
+                    row |= {"step": step} | {f"validation/{name}": value for name, value in losses.items()}
+                if row:
+                    log.write(row)
+                else:
+                    log.tell_step(step, loss)
+
+                is_save_due = plan.save_every > 0 and step % plan.save_every == 0
+                if metrics is not None and is_save_due:
                     metrics.sync()
                     _save_checkpoint(out, model, optimizer, step, cursor, plan.keep)
                     saved_step = step
@@ -210,12 +217,66 @@ def train(
                 metrics.sync()
                 _save_checkpoint(out, model, optimizer, step, cursor, plan.keep)
         model.eval()
-        if ranks.is_first and step == plan.steps:
+        is_finished = step == plan.steps
+        if ranks.is_first and is_finished:
             if finish is not None:
                 finish()
             _drop_checkpoints(out)
-    seconds = time.perf_counter() - began
-    return TrainingOutcome(step=step, finished=step == plan.steps, loss=loss, validation=losses, seconds=seconds)
+    seconds = time.perf_counter() - start_time
+    return TrainingOutcome(step=step, finished=is_finished, loss=loss, validation=losses, seconds=seconds)
+
+
+class SpeedMeter:
+    """Tokens a second since it was last asked, without the pauses."""
+
+    def __init__(self) -> None:
+        self._tokens = 0
+        self._since = time.perf_counter()
+
+    def add(self, tokens: int) -> None:
+        """So many more tokens were trained on."""
+        self._tokens += tokens
+
+    def measure(self) -> int:
+        """Tokens a second, and begin again."""
+        now = time.perf_counter()
+        speed = round(self._tokens / (now - self._since))
+        self._tokens = 0
+        self._since = now
+        return speed
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """What is done inside does not count."""
+        start = time.perf_counter()
+        yield
+        self._since += time.perf_counter() - start
+
+
+class StepLog:
+    """Writes rows of a training and tells them; of another rank than the first, whose ``metrics`` are None, nothing."""
+
+    def __init__(self, metrics: JsonlWriter | None, report: Callable[[dict[str, Any]], None] | None) -> None:
+        self._metrics = metrics
+        self._report = report
+        self._told_time = time.perf_counter()
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Write a row, and tell it."""
+        if self._metrics is None:
+            return
+        self._metrics.append(row)
+        self._tell(row)
+
+    def tell_step(self, step: int, loss: float) -> None:
+        """Tell a step that is not written yet, where nothing was told for some seconds."""
+        if self._metrics is not None and time.perf_counter() - self._told_time >= PACE_SECONDS:
+            self._tell({"step": step, "loss": loss})
+
+    def _tell(self, row: dict[str, Any]) -> None:
+        if self._report is not None:
+            self._report(row)
+            self._told_time = time.perf_counter()
 
 
 def update(
@@ -288,7 +349,8 @@ def _losses_of_documents(model: nn.Module, batch: PackedBatch, autocast: bool) -
     No mask of ours knows windows, recurrent layers and biases; of a causal model, whatever follows a document changes
     nothing in it.
     """
-    ids, segments = batch.ids.flatten(), batch.segments.flatten().tolist()
+    ids = batch.ids.flatten()
+    segments = batch.segments.flatten().tolist()
     alike: dict[int, list[tuple[int, int]]] = {}  # (first place, tokens) of documents, at most twice as long as another
     start = 0
     for size in segment_lengths(batch.segments):
@@ -301,8 +363,8 @@ def _losses_of_documents(model: nn.Module, batch: PackedBatch, autocast: bool) -
         offsets = torch.arange(int(sizes.max()), device=ids.device)
         places = starts + offsets
         own = (offsets < sizes)[:, 1:]
-        found = _row_losses(model, ids[places.clamp(max=len(ids) - 1)], autocast)
-        losses = losses.index_put((places[:, 1:][own],), found[own])
+        row_losses = _row_losses(model, ids[places.clamp(max=len(ids) - 1)], autocast)
+        losses = losses.index_put((places[:, 1:][own],), row_losses[own])
     return losses.view(batch.ids.shape)[:, 1:]
 
 
@@ -311,7 +373,8 @@ def evaluate(model: nn.Module, batches: Sequence[PackedBatch], plan: TrainingPla
     """Mean loss per learned token over all batches; NaN when nothing is to be learned in them."""
     training = model.training
     model.eval()
-    total, learned = 0.0, 0
+    total = 0.0
+    learned = 0
     for batch in batches[ranks.rank :: ranks.world]:
         for start in range(0, batch.ids.shape[0], plan.micro or plan.rows):
             part = batch.select_rows(start, start + (plan.micro or plan.rows))
@@ -327,7 +390,8 @@ def evaluate(model: nn.Module, batches: Sequence[PackedBatch], plan: TrainingPla
 def check_causal(model: nn.Module) -> None:
     """Raise ModelError for a model that sees the tokens that it is to predict, as encoders do, or that cannot be asked
     with tokens alone: the last of a few tokens must change nothing before it."""
-    name, training = type(model).__name__, model.training
+    name = type(model).__name__
+    training = model.training
     first = next(model.parameters())
     ids = torch.tensor([[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 7]], device=first.device) % _embedding_count(model)
     model.eval()
@@ -355,7 +419,8 @@ def _embedding_count(model: nn.Module) -> int:
 
 def _check_ids(batch: PackedBatch, known: int) -> None:
     """Raise ModelError for a token that the model has no embedding for."""
-    if (largest := int(batch.ids.max())) >= known:
+    largest = int(batch.ids.max())
+    if largest >= known:
         raise ModelError(
             f"the tokenizer gives a text the token {largest}, but the model knows {known} tokens, 0 to {known - 1}; "
             "save it with as many embeddings (`resize_token_embeddings`), or take the tokenizer that belongs to it"

@@ -28,6 +28,7 @@ from cotrain.reports.guide import display_order, number_text
 
 SPARKS = "▁▂▃▄▅▆▇█"
 REMEMBERED_STEPS = 24  # steps over which the time left is estimated
+PATIENCE_SECONDS = QUIET_SECONDS + 10.0  # longer than what counts episodes waits: that says more
 GLIMPSE_SECONDS = 12.0  # for which a rollout stays on the terminal
 TREND = 12  # bars of a spark line: the table fits 80 columns
 COLUMNS = ("accuracy", "balanced_accuracy")
@@ -127,12 +128,13 @@ class LiveTable:
     def remind(self) -> None:
         """Say that a step goes on, where there is no table and nothing was said for a minute."""
         now = time.monotonic()
-        if self._is_over or self._display is not None or now - self._said < QUIET_SECONDS:
+        if self._is_over or self._display is not None or now - self._said < PATIENCE_SECONDS:
             return
         begun = int(self._spent.get("batches", 0)) + 1
         is_last = self._total is not None and begun > self._total
-        what = "the end" if is_last else f"step {begun}"
-        self._print_line(f"{what} goes on, after {clock_text(now - self._last)}", quiet=True)
+        # before a step the start may be measured, and models opened: that it is not over is true of both
+        what = "the end goes on" if is_last else f"step {begun} is not over yet"
+        self._print_line(f"{what}, after {clock_text(now - self._last)}", quiet=True)
 
     def message(self, text: str) -> None:
         """Say one thing above the table, or as a line of its own."""

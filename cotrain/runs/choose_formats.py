@@ -133,10 +133,18 @@ def _parse_text(role: Role, said: SampledText) -> Any:
 
 
 def choose_formats(
-    recipe: Recipe, answer_format: AnswerFormat, *, device: str, say: Say, look: bool = True, trial: bool = False
+    recipe: Recipe,
+    answer_format: AnswerFormat,
+    *,
+    device: str,
+    say: Say,
+    look: bool = True,
+    trial: bool = False,
+    readings: dict[str, Reading] | None = None,
 ) -> Recipe:
     """The recipe with the formats of solver and verifier, and of all that are asked as they are. ``look``: False asks
-    no model. ``trial``: a short look, which refuses nothing."""
+    no model. ``trial``: a short look, which refuses nothing. ``readings``: looks at solvers of other recipes, see
+    ``choose_answer_format``."""
     if look:
         check_models_found(recipe)
     answer_format = as_taught(recipe, answer_format, say)
@@ -145,7 +153,9 @@ def choose_formats(
         answer_format = replace(answer_format, answer=TAGS if own else None)
     reading = None
     if look or answer_format.answer is not None:
-        recipe, reading = choose_answer_format(recipe, answer_format, device=device, say=say, look=look, trial=trial)
+        recipe, reading = choose_answer_format(
+            recipe, answer_format, device=device, say=say, look=look, trial=trial, readings=readings
+        )
     return choose_verdict_format(
         recipe, answer_format, answer_reading=reading, device=device, say=say, look=look, trial=trial
     )
@@ -250,13 +260,15 @@ def choose_answer_format(
     tasks: Sequence[Task] = (),
     look: bool = True,
     trial: bool = False,
+    readings: dict[str, Reading] | None = None,
 ) -> tuple[Recipe, Reading | None]:
     """The recipe with the format of the role ``solver`` and of all that are asked as it is, such as a teacher and the
     reference; and the answers that were looked at, None where no model was asked.
 
     ``tasks``: what the model is asked, by default training problems. ``look``: False asks no model where the format is
-    named; ``trial``: it asks few problems and refuses nothing for what it reads. Raises ConfigError where the recipe
-    has no such role, where the prompt does not name the problem, and where "auto" cannot read most answers.
+    named; ``trial``: it asks few problems and refuses nothing for what it reads. ``readings`` keeps each look, and has
+    those at solvers of other recipes: a solver that is asked alike is not asked again. Raises ConfigError where the
+    recipe has no such role, where the prompt does not name the problem, and where "auto" cannot read most answers.
     """
     answer = answer_format.answer
     prompt = answer_format.prompt
@@ -277,19 +289,34 @@ def choose_answer_format(
     if not _looks_at_answers(recipe, role, answer, look=look):
         return changed, None
     probed = changed.roles["solver"]
-    reading = probe_answers(
-        recipe,
-        probed,
-        tasks or probe_tasks(recipe, TRIED if trial else PROBED),
-        fixed=fixed,
-        named=named,
-        device=device,
-        say=say,
-        trial=trial,
-    )
+    readings = {} if readings is None else readings
+    key = repr((_solver_key(recipe, probed), fixed, named, [task.id for task in tasks]))
+    if key in readings:
+        say(f"answers of {recipe.policies[role.policy].model} were looked at above, and are read alike")
+    else:
+        readings[key] = probe_answers(
+            recipe,
+            probed,
+            tasks or probe_tasks(recipe, TRIED if trial else PROBED),
+            fixed=fixed,
+            named=named,
+            device=device,
+            say=say,
+            trial=trial,
+        )
+    reading = readings[key]
     best = reading.role
     changed = with_roles(changed, alike, **_changed_fields(probed, best, ("prompt", "answer_format", "step_format")))
     return _with_other_writers(changed, recipe, best.answer_format, best.step_format), reading
+
+
+def _solver_key(recipe: Recipe, role: Role) -> tuple[Any, ...]:
+    """The same for solvers of recipes that say the same: of the same weights, asked alike, on the same problems."""
+    spec = recipe.policies[role.policy]
+    adapter_start = getattr(getattr(spec, "lora", None), "path", None)
+    formats = (role.answer_format, role.step_format, role.is_free_form)
+    asked = (role.prompt, role.system, role.sampling, role.tool)
+    return (spec.model, adapter_start, asked, formats, recipe.tasks.describe())
 
 
 def _check_nothing_is_said(recipe: Recipe, answer_format: AnswerFormat) -> None:
@@ -819,7 +846,7 @@ class Rounds:
     @property
     def plan(self) -> str:
         """Says what the look may cost."""
-        tokens = f"at most {self._tokens:,} tokens"
+        tokens = f"at most {self._tokens:,} tokens in all"
         return tokens if self.most == 1 else f"up to {self.most} rounds, each of {tokens}"
 
     def next_round(self, readable: int, asked: int) -> None:

@@ -94,9 +94,26 @@ def test_arms_that_sample_otherwise_are_looked_at_apart(model, tmp_path):
     said = []
     a = brief(grpo(model=model, tasks=EASY))
     recipes = {"a": a, "b": override(a, ["roles.solver.sampling.temperature=0.5"])}
-    recipes["c"] = replace(a, roles={"solver": recipes["b"].roles["solver"]})  # not by a setting
+    recipes["c"] = replace(a, roles={"solver": recipes["b"].roles["solver"]})  # as b, and not by a setting
     settled(recipes, None, SOLVE, out=tmp_path, say=said.append)
-    assert len([line for line in said if line.startswith("asking ")]) == 3
+    assert [line.split()[0] for line in said if "answers" in line and not line.startswith(" ")] == [
+        *("asking", "answers:"),
+        *("asking", "answers:"),
+        "answers",
+    ]
+
+
+@pytest.mark.whole
+def test_a_solver_is_asked_once_for_arms_with_and_without_a_verifier(model, tmp_path):
+    """GRPO beside Tango had asked the same model the same problems twice."""
+    said = []
+    recipes = {"a": brief(grpo(model=model, tasks=EASY)), "b": brief(tango(model=model, tasks=EASY))}
+    chosen = AnswerFormat(answer="last-number", verdict="tags")
+    found = asking.answer_settings(recipes, chosen, out=tmp_path, device="cpu", say=said.append)
+    assert len([line for line in said if "to see how it answers" in line]) == 1
+    assert f"answers of {model} were looked at above, and are read alike" in said
+    solvers = [[one for one in settings if one.startswith("roles.solver.")] for settings in found.values()]
+    assert solvers[0] == solvers[1] and solvers[0]
 
 
 def test_a_study_has_them_as_keys(tmp_path):

@@ -275,13 +275,16 @@ def test_a_small_comparison_is_made_equal_and_not_repeated(tmp_path):
     made = ComparisonPlan(
         arms=arms, seeds=1, out=tmp_path / "cmp", batches=3, evaluate_every=3, operations=(2, 2), overrides=tiny
     )
-    result = compare(made)
+    said: list[str] = []
+    result = compare(made, say=said.append)
+    (why,) = (line for line in said if "has spent most" in line)
+    assert why.startswith(f"{result['dearest']} has spent most, ") and "1 run of other arms will go on" in why
     runs = {name: found["seeds"][0] for name, found in result["recipes"].items()}
     cheap = next(name for name in runs if name != result["dearest"])
     assert runs[result["dearest"]]["spent"]["batches"] == 3 < runs[cheap]["spent"]["batches"]
     last, before = costs_of(made.out / cheap / "seed-0")[-1], costs_of(made.out / cheap / "seed-0")[-2]
     assert before["flops"] < result["budget"] <= last["flops"]
-    said: list[str] = []
+    said.clear()
     again = compare(made, say=said.append)
     assert len(said) == 2 and again["table"] == result["table"]  # where to watch it, and how many runs
     assert "one seed: an anecdote" in "".join(result["lines"])

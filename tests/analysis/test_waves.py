@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from cotrain.analysis.comparison.waves import alarms_suffix, lengthening_line, progress_line, run_jobs, share_done
+from cotrain.analysis.comparison.waves import alarms_suffix, progress_line, run_jobs, share_done
 from cotrain.core.errors import UserError
 from cotrain.distributed.device_memory import PARALLEL_RUNS
 
@@ -14,6 +14,14 @@ def test_the_line_has_total_and_time_left():
     line = progress_line([1.0, 0.5, 0.0, 0.0], [0.5, 0.0, 0.0, 0.0], 60.0)
     assert line == "[    60 s] 1 of 4 runs are done, 38% of all steps, 2:30 left"
     assert progress_line([0.0], [0.0], 30.0) == "[    30 s] 0 of 1 runs are done, 0% of all steps"
+
+
+def test_the_time_left_does_not_grow_while_a_run_is_opened():
+    """Half of the steps were done after a minute; a minute later it had been "2:00 left", and 4:00 after four."""
+    left = [progress_line([1.0, 0.0], [0.0, 0.0], 60.0 + idle, idle=idle).partition("steps, ")[2] for idle in (0, 45)]
+    assert left == ["1:00 left", "0:15 left"]
+    late = progress_line([1.0, 0.0], [0.0, 0.0], 240.0, idle=180.0)
+    assert late == "[   240 s] 1 of 2 runs are done, 50% of all steps, the last one 3:00 ago"
 
 
 def test_a_run_tells_its_share_by_what_ends_it(tmp_path):
@@ -55,8 +63,3 @@ def test_runs_know_how_many_share_the_machine_and_one_that_is_killed_is_called_s
     assert [place.read_text() for place in places] == ["2", "2", "2"]
     with pytest.raises(UserError, match="killed, as runs are when memory runs out"):
         run_jobs([job("d", "os.kill(os.getpid(), 9)")], 1, lambda line: None)
-
-
-def test_why_finished_runs_go_on_is_said():
-    assert lengthening_line(["grpo", "grpo"], "tango") == "lengthening grpo until it has cost as much as tango"
-    assert lengthening_line(["grpo", "spin"], "tango") == "lengthening grpo, spin until they have cost as much as tango"

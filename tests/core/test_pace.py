@@ -70,6 +70,24 @@ def test_time_left_is_that_of_the_latter_half():
     assert all(true / 2 < told < 2 * true for told, true in zip(left, (27, 19, 13), strict=True))
 
 
+def test_a_training_that_begins_says_the_time_left_from_its_first_row_on(monkeypatch, capsys):
+    """Steps of two minutes had said nothing of it for four."""
+    from cotrain.cli.stages import StepPrinter
+
+    now = [0.0]
+    monkeypatch.setattr(verbosity.time, "monotonic", lambda: now[0])
+    fresh, resumed = StepPrinter(10, is_new=True), StepPrinter(10)
+    for now[0], step in ((120.0, 1), (180.0, 2)):
+        fresh.show_row({"step": step})
+        resumed.show_row({"step": step + 5})
+    assert capsys.readouterr().out.splitlines() == [
+        "step 1 of 10  18 min left",
+        "step 6 of 10",
+        "step 2 of 10  12 min left",
+        "step 7 of 10  3 min left",
+    ]
+
+
 def test_training_says_once_a_minute_that_a_step_goes_on(monkeypatch, capsys):
     from cotrain.cli.stages import StepPrinter
     from cotrain.reports.live import LiveTable
@@ -88,10 +106,10 @@ def test_training_says_once_a_minute_that_a_step_goes_on(monkeypatch, capsys):
         live.remind()
     now[0] = 400.0
     live.remind()
-    said = [line for line in capsys.readouterr().out.splitlines() if "goes on" in line]
+    said = [line for line in capsys.readouterr().out.splitlines() if "after" in line]
     assert said == [
         "the first step goes on, after 1:01",
-        "step 1 goes on, after 1:01",
+        "step 1 is not over yet, after 1:40",
         "what follows step 1 of 12 goes on, after 1:10",
-        "step 2 goes on, after 1:10",
+        "step 2 is not over yet, after 1:10",
     ]

@@ -14,7 +14,6 @@ from cotrain.recipes.judged import judged
 from cotrain.recipes.tango import tango
 from tests.helpers import EASY, TINY
 
-
 EVERYWHERE = {"--max-tokens"}  # taken in the place of a setting (``cli/foreign_flags.py``)
 
 

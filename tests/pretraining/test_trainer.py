@@ -206,6 +206,18 @@ def test_slow_steps_are_told_one_by_one_and_leave_no_other_rows(config, read, tm
 
 
 @pytest.mark.whole
+def test_a_slow_step_is_told_before_its_held_out_documents_are_measured(config, read, held, tmp_path, monkeypatch):
+    """The last step of a large model said nothing until minutes of measuring were over."""
+    monkeypatch.setattr("cotrain.pretraining.trainer.PACE_SECONDS", 0.0)
+    told = []
+    plan = replace(PLAN, log_every=0, validate_every=4)
+    train(new_model(config, 0), read, tmp_path / "a", plan, pad_id=0, validation=held, report=told.append)
+    first, second = (row for row in told if row["step"] == 4)
+    assert set(first) == {"step", "loss"} and any(name.startswith("validation/") for name in second)
+    assert [row["step"] for row in lines(tmp_path / "a")] == [*range(4, plan.steps, 4), plan.steps]
+
+
+@pytest.mark.whole
 def test_a_damaged_checkpoint_costs_steps_not_the_run(config, read, tmp_path):
     def interrupt(line):
         if line["step"] == 5:

@@ -147,12 +147,14 @@ def test_a_look_says_how_many_rounds_there_are_and_a_trial_is_short_and_goes_on(
     with pytest.raises(ConfigError, match=r"cannot be read|were cut off.*--max-tokens N"):
         chosen(plain, "auto", say=heard.append)
     assert [line.split(" took ")[0] for line in heard if " took " in line] == ["  round 1 of 3", "  round 2 of 3"]
-    assert f"8 problems, to see how it answers (up to 3 rounds, each of at most {8 * limit:,} tokens)" in heard[0]
+    assert (
+        f"8 problems, to see how it answers (up to 3 rounds, each of at most {8 * limit:,} tokens in all)" in heard[0]
+    )
     heard.clear()
     recipe = override(plain, ["roles.solver.prompt=Say something {problem}"])
     how = AnswerFormat(answer="auto")
     choose_answer_format(recipe, how, device="cpu", say=heard.append, trial=True)
-    assert f"2 problems, to see how it answers (at most {2 * limit:,} tokens)" in heard[0]
+    assert f"2 problems, to see how it answers (at most {2 * limit:,} tokens in all)" in heard[0]
     assert sum(line.startswith("  …") for line in heard) == 2 and heard[-1].startswith("note: 2 of 2 answers ")
 
 

@@ -17,7 +17,7 @@ from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, UserError
 from cotrain.core.input_files import read_regular
 from cotrain.formats.solutions import parse_solution
-from cotrain.runs.choose_formats import AnswerFormat, Say, choose_formats, is_package_model, reviews_steps
+from cotrain.runs.choose_formats import AnswerFormat, Reading, Say, choose_formats, is_package_model, reviews_steps
 from cotrain.storage.file_ops import replace_file
 
 FILE = "answers.json"
@@ -31,6 +31,7 @@ def answer_settings(
     one; the others are named. Raises ConfigError for an arm that cannot be asked or read so."""
     settings_by_arm: dict[str, list[str]] = {label: [] for label in begun} | load_answers(out)
     settings_by_key: dict[str, list[str]] = {}
+    readings: dict[str, Reading] = {}  # arms of different roles may have the same solver
     of_solver = replace(how, verdict=None, verifier_prompt=None)
     unjudged = [label for label, recipe in recipes.items() if how != of_solver and not reviews_steps(recipe)]
     if unjudged:
@@ -42,7 +43,7 @@ def answer_settings(
         try:
             if key not in settings_by_key:
                 asked = of_solver if label in unjudged else how
-                asked_so = choose_formats(recipe, asked, device=device, say=say)
+                asked_so = choose_formats(recipe, asked, device=device, say=say, readings=readings)
                 chosen = overrides_since(recipe, asked_so)
                 settings_by_key[key] = chosen + _fixed_settings(asked_so, chosen)
         except UserError as error:

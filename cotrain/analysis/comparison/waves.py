@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from cotrain.analysis.comparison.runs import is_done
 from cotrain.core.errors import CotrainError, UserError
 from cotrain.core.input_files import read_regular
-from cotrain.core.verbosity import clock_text
+from cotrain.core.verbosity import clock_text, count_of
 from cotrain.distributed.device_memory import PARALLEL_RUNS
 from cotrain.metrics.steps import budget_share
 from cotrain.runs.directory import RunDirectory
@@ -53,19 +53,15 @@ def run_at_equal_cost(
     if plan.equal in ("batches", "updates") or plan.budget is not None:
         return None
     dearest, unfinished = runs_still_short(plan, places)
+    if unfinished:
+        say(
+            f"{dearest.label} has spent most, {dearest.budget:.3g} {plan.equal}; {count_of(len(unfinished), 'run')} of "
+            "other arms will go on until as much is spent (--equal batches compares the same number of batches)"
+        )
     for place in unfinished:
         RunDirectory.open(places[place]).extend(plan.ends_at(dearest.budget))
-    if unfinished:
-        say(lengthening_line([place.label for place in unfinished], dearest.label))
     run_jobs([(places[place], command(place)) for place in unfinished], workers, say)
     return dearest
-
-
-def lengthening_line(labels: Sequence[str], dearest: str) -> str:
-    """Why runs that were done go on; ``labels``: of their arms."""
-    cheaper = list(dict.fromkeys(labels))
-    which, verb = (cheaper[0], "it has") if len(cheaper) == 1 else (", ".join(cheaper), "they have")
-    return f"lengthening {which} until {verb} cost as much as {dearest}"
 
 
 def runs_still_short(plan: ComparisonPlan, places: Mapping[RunKey, Path]) -> tuple[DearestArm, list[RunKey]]:
@@ -97,6 +93,8 @@ def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> N
     began = time.monotonic()
     last_told = began
     first_shares = {folder: share_done(folder) for folder, _ in jobs}  # above 0 for runs that go on
+    last_shares = list(first_shares.values())
+    last_change = began  # when it was seen that steps had been done
     running: dict[subprocess.Popen[bytes], tuple[Path, BinaryIO]] = {}
     environment = {**os.environ, "OMP_NUM_THREADS": "1", PARALLEL_RUNS: str(min(workers, len(jobs)))}
 
@@ -121,11 +119,12 @@ def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> N
             time.sleep(POLL_SECONDS)
             if time.monotonic() - last_told > PROGRESS_SECONDS:
                 last_told = time.monotonic()
-                say(
-                    progress_line(
-                        [share_done(folder) for folder, _ in jobs], list(first_shares.values()), last_told - began
-                    )
-                )
+                shares = [share_done(folder) for folder, _ in jobs]
+                if shares != last_shares:
+                    last_shares = shares
+                    last_change = last_told
+                first = list(first_shares.values())
+                say(progress_line(shares, first, last_told - began, idle=last_told - last_change))
 
             for process in [p for p in running if p.poll() is not None]:
                 folder, log = running.pop(process)
@@ -139,13 +138,18 @@ def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> N
                 report_job(folder, f"is done, {len(waiting) + len(running)} to go{alarms_suffix(folder)}")
 
 
-def progress_line(done: Sequence[float], at_first: Sequence[float], seconds: float) -> str:
+def progress_line(done: Sequence[float], at_first: Sequence[float], seconds: float, *, idle: float = 0.0) -> str:
     """One line of how far all runs are, from the share of each that is done, now and when they were begun ``seconds``
-    ago."""
+    ago. ``idle``: seconds in which no step was done, which say nothing of the others: the time that is left does not
+    grow by them."""
     finished = sum(one >= 1.0 for one in done)
+    share = sum(done) / len(done)
     progress = sum(done) - sum(at_first)
-    left = f", {clock_text(seconds / progress * (len(done) - sum(done)))} left" if progress > 0.0 else ""
-    return f"[{seconds:6.0f} s] {finished} of {len(done)} runs are done, {sum(done) / len(done):.0%} of all steps{left}"
+    line = f"[{seconds:6.0f} s] {finished} of {len(done)} runs are done, {share:.0%} of all steps"
+    if progress <= 0.0:
+        return line
+    left = (seconds - idle) / progress * (len(done) - sum(done)) - idle
+    return f"{line}, {clock_text(left)} left" if left > 0.0 else f"{line}, the last one {clock_text(idle)} ago"
 
 
 def share_done(folder: Path) -> float:
