@@ -133,7 +133,8 @@ def two_agents_split(
             f"two_agents_split: weights='shared' with train={train!r} and starter_model {starter_model!r}; one policy "
             "in both roles learns in both, leave them out"
         )
-    writer, small = "generator" if shared else "starter", starter_model or run.model
+    writer = "generator" if shared else "starter"
+    small = starter_model or run.model
     policies: dict[str, Policy] = {"generator": run.learner() if train != "starter" else frozen(run.model)}
     if train != "starter":
         policies |= run.reference_policies()

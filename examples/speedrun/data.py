@@ -61,10 +61,13 @@ def write_solution(problem: Problem, rng: random.Random) -> dict[str, Any]:
     """A solution and the place of its first wrong step, or -1. A wrong step has a slip, another operation or another
     number of the problem; the steps behind it count on with its result."""
     label = rng.randrange(len(problem.steps)) if rng.random() < 0.5 else -1
-    lines, changed = list[str](), dict[str, str]()
+    lines = list[str]()
+    changed = dict[str, str]()
     for place, line in enumerate(write_steps(problem)):
         left, operator, right, result = re.fullmatch(r"- (\d+)([-+*])(\d+)=(\d+)", line).groups()
-        new_left, new_right, new_operator = changed.get(left, left), changed.get(right, right), operator
+        new_left = changed.get(left, left)
+        new_right = changed.get(right, right)
+        new_operator = operator
         slip = 0
         if place == label:
             kind = rng.random()
@@ -100,7 +103,9 @@ def write_story(rng: random.Random) -> str:
 
 def write_sum(rng: random.Random) -> tuple[str, int]:
     """A sum and its value."""
-    left, right, kind = rng.randrange(60), rng.randrange(40), rng.random()
+    left = rng.randrange(60)
+    right = rng.randrange(40)
+    kind = rng.random()
     if kind < 0.4:
         return f"{left}+{right}", left + right
     if kind < 0.8:
@@ -123,7 +128,8 @@ def write_paragraph(rng: random.Random) -> str:
 
 def write_conversation(rng: random.Random) -> list[tuple[str, str]]:
     """Turns of user and assistant: a greeting at times, questions, thanks at times."""
-    name, turns = rng.choice(NAMES), list[tuple[str, str]]()
+    name = rng.choice(NAMES)
+    turns = list[tuple[str, str]]()
     if rng.random() < 0.5:
         hello = rng.choice(("Hello", "Hi", "Good morning"))
         turns.append((f"{hello}, I am {name}.", f"{hello}, {name}! Ask me about animals, or give me a sum."))
@@ -144,7 +150,9 @@ def write_conversation(rng: random.Random) -> list[tuple[str, str]]:
 
 def make_core_tasks(rng: random.Random) -> dict[str, list[dict[str, object]]]:
     """Rows of a task of choices (sums), one of contexts (colours) and one of continuations (the last step)."""
-    sums, colours, steps = list[dict[str, object]](), list[dict[str, object]](), list[dict[str, object]]()
+    sums = list[dict[str, object]]()
+    colours = list[dict[str, object]]()
+    steps = list[dict[str, object]]()
     for index in range(CORE):
         text, value = write_sum(rng)
         wrong = rng.sample([n for n in range(max(0, value - 12), value + 13) if n != value], 3)
@@ -153,7 +161,8 @@ def make_core_tasks(rng: random.Random) -> dict[str, list[dict[str, object]]]:
         sums.append({"query": f"{text}=", "choices": choices, "gold": gold, "delimiter": ""})
         animal = rng.choice(sorted(WORLD))
         other = rng.choice([one for one in sorted(WORLD) if WORLD[one][1] != WORLD[animal][1]])
-        gold, options = rng.randrange(2), [f"{rng.choice(NAMES)} saw a {one}. The {one}" for one in (animal, other)]
+        gold = rng.randrange(2)
+        options = [f"{rng.choice(NAMES)} saw a {one}. The {one}" for one in (animal, other)]
         row = {"context_options": options[::-1] if gold else options, "continuation": f" is {WORLD[animal][1]}."}
         colours.append({**row, "gold": gold})
         problem = PROBLEMS.problem("test", TESTS + index)

@@ -61,10 +61,10 @@ from cotrain.prompts.templates import SOLVE
 from cotrain.recipes.pair_judge.judging import (
     VERDICT,
     Form,
+    fields_for_judge,
     is_right,
     judging_pairs,
     say_pair,
-    shown_fields,
     verdict_reward,
 )
 from cotrain.rollout import common_roles
@@ -157,7 +157,7 @@ async def judge_pair_by(
     task: Task, roles: Roles, rubric: Turn, text: str, form: Form, sides: tuple[Turn, Turn], asked: int
 ) -> list[bool]:
     """Which judgements of one order, or of the first reply, are right."""
-    fields = shown_fields(roles, form, *sides)
+    fields = fields_for_judge(roles, form, *sides)
     fields |= guarded_fields(fields["nonce"], rubric=text) if "nonce" in fields else {"rubric": text}
     group = f"{rubric.id} {sides[0].id}"
     judgements = await roles.judge.many(asked, group=group, parent=rubric, problem=task.prompt, **fields)
@@ -187,7 +187,8 @@ def rubric_judge(
     at_least(2, "rubric_judge", group_size=run.group_size)
     if judge == "frozen" and writer != "trained":
         raise ConfigError(f"rubric_judge: judge=frozen and writer={writer}, so that nobody learns; train one of them")
-    begins, short = writer_model or run.model, common_roles.is_terse(run.model)
+    begins = writer_model or run.model
+    short = common_roles.is_terse(run.model)
     if common_roles.is_terse(begins) != short:
         raise ConfigError(
             f"rubric_judge: of {run.model!r} and {begins!r} one knows the short formats and one does not; expected two "
@@ -207,13 +208,17 @@ def rubric_judge(
     writing = Phase(
         name="writer", protocol=partial(play, rubrics=run.group_size, asked=asked), objectives=("writer",), group_size=1
     )
-    objectives, phases, steps = {}, [], []
+    objectives = {}
+    phases = []
+    steps = []
     if judge == "trained":
         objectives["judge"] = Objective(policy="judge", role="judge", algorithm=by)
-        phases, steps = [judging], [ratio[0]]
+        phases = [judging]
+        steps = [ratio[0]]
     if writer == "trained":
         objectives["writer"] = Objective(policy="writer", role="writer", algorithm=GRPO(reward_weights={WORTH: 1.0}))
-        phases, steps = [*phases, writing], [*steps, ratio[1]]
+        phases = [*phases, writing]
+        steps = [*steps, ratio[1]]
     roles = {
         "judge": judge_role("judge", run.model),
         "writer": writer_role("writer", begins),

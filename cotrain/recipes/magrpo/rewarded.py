@@ -52,7 +52,8 @@ Answer again."""
 
 def agent_roles(agents: int, turns: int) -> dict[str, Role]:
     """``agent1`` … at the first turn, and ``agent1_answer`` … at later ones, each with a policy of its own."""
-    roles, sampling = {}, Sampling(max_tokens=TOKENS)
+    roles = {}
+    sampling = Sampling(max_tokens=TOKENS)
     for name in (f"agent{i + 1}" for i in range(agents)):
         roles[name] = Role(policy=name, prompt=ACT, sampling=sampling)
         if turns > 1:
@@ -62,7 +63,8 @@ def agent_roles(agents: int, turns: int) -> dict[str, Role]:
 
 def check_joint_reward(reward: object) -> None:
     """Raise ConfigError for what cannot be called with a task and texts."""
-    name, takes_two = getattr(reward, "__name__", repr(reward)), False
+    name = getattr(reward, "__name__", repr(reward))
+    takes_two = False
     if callable(reward):
         try:
             inspect.signature(reward).bind(None, ())
@@ -141,7 +143,8 @@ class RewardedTeam:
         except INTERRUPTS:
             raise
         except BaseException as error:  # noqa: BLE001  a user's code
-            value, reason = None, failure_reason("joint reward", error)
+            value = None
+            reason = failure_reason("joint reward", error)
         for turn in action if value is None else ():
             turn.fail(reason)
         return value
@@ -156,7 +159,8 @@ def measure_joint_reward(episodes: Sequence[Episode]) -> dict[str, Estimate]:
     """``truth/joint_reward`` of the first agent, at the first turn and at later ones. Its interval takes rewards to lie
     in [0, 1], or as far beyond as those that were seen."""
     values = [v for e in episodes for t in e.traces if (v := JOINT_REWARD.of(t)) is not None]
-    low, high = min([0.0, *values]), max([1.0, *values])
+    low = min([0.0, *values])
+    high = max([1.0, *values])
     figures = [
         measure_metadata(role, JOINT_REWARD, low=low, high=high)(episodes) for role in ("agent1", "agent1_answer")
     ]

@@ -78,7 +78,8 @@ def team_roles(policies: Mapping[str, str], model: str, prefix: str = "") -> dic
     """The four roles, with a ``prefix`` to their names; ``policies``: of each agent."""
     short = is_terse(model)
     prompts = (MESSAGE, ANSWERED) if short else (MESSAGE_FULL, ANSWERED_FULL)
-    told, asked = Sampling(max_tokens=MESSAGE_TOKENS), Sampling(max_tokens=8 if short else 256)
+    told = Sampling(max_tokens=MESSAGE_TOKENS)
+    asked = Sampling(max_tokens=8 if short else 256)
     roles = {}
     for agent, policy in policies.items():
         roles[f"{prefix}{agent}"] = Role(policy=policy, prompt=prompts[0], sampling=told)
@@ -109,7 +110,8 @@ class HalvesTeam:
         )
 
     def ask_agent(self, agent: int, said: Path, node: str | None) -> Coroutine[Any, Any, list[Turn]]:
-        name, seen = f"{self.prefix}{AGENTS[agent]}", self.visible_numbers(agent)
+        name = f"{self.prefix}{AGENTS[agent]}"
+        seen = self.visible_numbers(agent)
         if node is None:
             return getattr(self.roles, name).many(self.samples, seen=seen)
         mine, other = (said[0][k].text.strip() or "nothing" for k in (agent, 1 - agent))

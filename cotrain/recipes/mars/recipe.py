@@ -156,7 +156,8 @@ def mars(
         raise ConfigError("mars: without a plan (plan=false) nobody searches; leave out search, or plan=false")
     if bin_size < 1 or noise < 0.0:
         raise ConfigError(f"mars: bin_size {bin_size} and noise {noise}; expected characters above 0, and 0 or more")
-    trained, digest = system1 == "trained", system1 != "none"
+    trained = system1 == "trained"
+    digest = system1 != "none"
     plain: tuple[SampleEdit, ...] = (drop_flat_groups,)
     after: tuple[SampleEdit, ...] = (*plain, Subsample(size=run.group_size, by=sampling)) if balance else plain
     also = (*(["planner"] if plan else []), *(["digester"] if trained and not decoupled else []))

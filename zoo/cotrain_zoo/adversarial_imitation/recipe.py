@@ -75,7 +75,9 @@ def adversarial_imitation(
     weights: Literal["own", "shared"] = "own",  # of raro: two policies, or one in both roles
 ) -> Recipe:
     chats = check_demonstrations("adversarial_imitation", run.problems)
-    judge, scalar, learns = discriminator_model or run.model, variant == "gad", discriminator == "trained"
+    judge = discriminator_model or run.model
+    scalar = variant == "gad"
+    learns = discriminator == "trained"
     short = common_roles.is_terse(judge)
     shape: Form = "scalar" if scalar else form or ("steps" if short and not chats else "pair")
     check_choices(variant, shape, chats, learns, warmup, weights, given=form)

@@ -47,7 +47,8 @@ def debate_solve(
     sft: Share = 0.005,  # share of the better speech's cross-entropy in its loss
 ) -> Recipe:
     at_least(1, "debate_solve", votes=votes, iteration=iteration)
-    reviews, short = critic == "reviewer", common_roles.is_terse(run.model)
+    reviews = critic == "reviewer"
+    short = common_roles.is_terse(run.model)
     limit = (0 if reviews else default_limit(run.model)) if words is None else words
     soft = gamma or (10.0 if critic == "consultant" else 7.0)
     branches = Branches(by=by, iteration=iteration, beta=beta, soft=soft, sft=sft)

@@ -70,7 +70,8 @@ def spiral(
         roles |= {"past": player_role("past", run.model, own=own)}
         for own_role, against in (("first", partial(duel, second="past")), ("second", partial(duel, first="past"))):
             phases.append(Phase(name=f"{own_role}-past", protocol=against, objectives=("player",)))
-    low, high = -source.game.stake, source.game.stake
+    low = -source.game.stake
+    high = source.game.stake
     return run.recipe(
         "spiral" if baseline else "spiral-no-baseline",
         policies=policies,
