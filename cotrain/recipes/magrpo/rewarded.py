@@ -111,42 +111,50 @@ class RewardedTeam:
         if node is None:
             role = getattr(self.roles, name)
             return role.many(self.samples, **fields)
+
         mark = self.roles.nonce(said[-1][0])
-        fields |= {
-            "nonce": mark,
-            "said": "\n".join(
-                wrap_text(spoken_text(turn), mark, f"agent {i} turn {n}")
-                for n, turns in enumerate(said, 1)
-                for i, turn in enumerate(turns, 1)
-            ),
-        }
+        earlier = []
+        for n, turns in enumerate(said, 1):
+            for i, turn in enumerate(turns, 1):
+                earlier.append(wrap_text(spoken_text(turn), mark, f"agent {i} turn {n}"))
         role = getattr(self.roles, f"{name}_answer")
-        return role.many(self.samples, group=f"{node}/{name}", **fields)
+        return role.many(self.samples, group=f"{node}/{name}", **fields, nonce=mark, said="\n".join(earlier))
 
     async def reward_actions(self, answers: list[list[Turn]], joint: JointActions, turn: int) -> list[float | None]:
-        actions = [[mine[k] for mine, k in zip(answers, places, strict=True)] for places in joint]
+        actions = []
+        for places in joint:
+            action = [answers_of_agent[k] for answers_of_agent, k in zip(answers, places, strict=True)]
+            actions.append(action)
         async with self.roles.busy():
             rewards = await gather([self._reward_action(action) for action in actions])
+
+        # The mean reward of the joint actions that an answer of the first agent took part in.
         for k, answer in enumerate(answers[0]):
-            mine = [r for places, r in zip(joint, rewards, strict=True) if places[0] == k and r is not None]
-            if mine:
-                answer.add_metadata(JOINT_REWARD, sum(mine) / len(mine))
+            known_rewards = []
+            for places, reward in zip(joint, rewards, strict=True):
+                if places[0] == k and reward is not None:
+                    known_rewards.append(reward)
+            if known_rewards:
+                answer.add_metadata(JOINT_REWARD, sum(known_rewards) / len(known_rewards))
         return rewards
 
     async def _reward_action(self, action: Sequence[Turn]) -> float | None:
         """What the user's function says; None, and the answers fail with the reason, where that is no number."""
         try:
-            said = self.reward(self.task, [spoken_text(turn) for turn in action])
-            said = await said if inspect.isawaitable(said) else said
-            value = as_reward(said)
-            reason = f"joint reward: {'out of range' if hasattr(said, '__float__') else 'no number'}"
+            returned = self.reward(self.task, [spoken_text(turn) for turn in action])
+            if inspect.isawaitable(returned):
+                returned = await returned
+            value = as_reward(returned)
+            is_number = hasattr(returned, "__float__")
+            reason = "joint reward: out of range" if is_number else "joint reward: no number"
         except INTERRUPTS:
             raise
         except BaseException as error:  # noqa: BLE001  a user's code
             value = None
             reason = failure_reason("joint reward", error)
-        for turn in action if value is None else ():
-            turn.fail(reason)
+        if value is None:
+            for turn in action:
+                turn.fail(reason)
         return value
 
 

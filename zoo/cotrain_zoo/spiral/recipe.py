@@ -21,7 +21,18 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from cotrain import ConfigError, Objective, Phase, Recipe, RunConfig, alternate, program, recipe, snapshot
+from cotrain import (
+    ConfigError,
+    Objective,
+    Phase,
+    Recipe,
+    RunConfig,
+    TaskSource,
+    alternate,
+    program,
+    recipe,
+    snapshot,
+)
 from cotrain.algorithms.grpo import Reinforce
 from cotrain.algorithms.running_mean import RunningMean
 from cotrain.core.arguments import Positive
@@ -45,6 +56,7 @@ def spiral(
     own = game is not None
     if own and run.tasks is not None:
         raise ConfigError(f"spiral: game and tasks {run.tasks.name} are both to be played; leave out one")
+    source: TaskSource
     if own:
         source = OwnGame(game)
     elif run.tasks is None:
