@@ -24,7 +24,13 @@ from cotrain.data.word_problems.problem import Problem
 from cotrain.data.word_problems.source import WordProblems
 
 PROBLEMS = WordProblems(operations=(1, 2), distractors=(0, 0))
-TEXTS, CHATS, QUESTIONS, REVIEWS, TESTS, CORE = 12_000, 4_000, 6_000, 6_000, 400, 200  # rows of each file
+# Rows of each file.
+TEXTS = 12_000
+CHATS = 4_000
+QUESTIONS = 6_000
+REVIEWS = 6_000
+TESTS = 400
+CORE = 200
 WORLD = {  # animal → kind, colour, what it does, what it eats
     "robin": ("bird", "red", "fly", "worms"),
     "crow": ("bird", "black", "fly", "seeds"),
@@ -77,14 +83,18 @@ def write_solution(problem: Problem, rng: random.Random) -> dict[str, Any]:
                 new_operator = rng.choice([sign for sign in "+-*" if sign != operator])
             else:
                 new_right = str(rng.randrange(1, 20))
-        worth = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}[new_operator](
-            int(new_left), int(new_right)
-        ) + slip
-        lines.append(f"- {new_left}{new_operator}{new_right}={worth}")
-        changed[result] = str(worth)
-    first = next((k for k, (a, b) in enumerate(zip(lines, write_steps(problem), strict=True)) if a != b), -1)
-    answer = lines[-1].partition("=")[2]
-    return {"problem": problem.text, "steps": [*lines, f"#### {answer}"], "label": first}
+        compute = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}[new_operator]
+        value = compute(int(new_left), int(new_right)) + slip
+        lines.append(f"- {new_left}{new_operator}{new_right}={value}")
+        changed[result] = str(value)
+
+    first_wrong = -1
+    for place, (line, right_line) in enumerate(zip(lines, write_steps(problem), strict=True)):
+        if line != right_line:
+            first_wrong = place
+            break
+    _, _, answer = lines[-1].partition("=")
+    return {"problem": problem.text, "steps": [*lines, f"#### {answer}"], "label": first_wrong}
 
 
 def write_checked_steps(solution: dict[str, Any]) -> list[str]:
@@ -122,7 +132,8 @@ def write_paragraph(rng: random.Random) -> str:
     if kind < 0.65:
         return "\n".join(write_checked_steps(write_solution(PROBLEMS.training_problem(rng, rng.randint(1, 2)), rng)))
     if kind < 0.85:
-        return " ".join(f"{text}={value}." for text, value in (write_sum(rng) for _ in range(12)))
+        sums = [write_sum(rng) for _ in range(12)]
+        return " ".join(f"{text}={value}." for text, value in sums)
     return write_story(rng)
 
 
@@ -180,24 +191,20 @@ def make_question(problem: Problem) -> dict[str, str]:
     return {"question": problem.text, "answer": "\n".join([*write_steps(problem), f"#### {problem.answer}"])}
 
 
+def make_chat(turns: list[tuple[str, str]]) -> dict[str, list[dict[str, str]]]:
+    """A conversation as a row of a file."""
+    messages = []
+    for question, reply in turns:
+        messages.append({"role": "user", "content": question})
+        messages.append({"role": "assistant", "content": reply})
+    return {"messages": messages}
+
+
 def write_files(folder: Path, seed: int = 0) -> None:
     rng = random.Random(seed)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "text.txt").write_text("\n\n".join(write_paragraph(rng) for _ in range(TEXTS)) + "\n", encoding="utf-8")
-    roles = ("user", "assistant")
-    write_rows(
-        folder / "chat.jsonl",
-        (
-            {
-                "messages": [
-                    {"role": r, "content": c}
-                    for turn in write_conversation(rng)
-                    for r, c in zip(roles, turn, strict=True)
-                ]
-            }
-            for _ in range(CHATS)
-        ),
-    )
+    write_rows(folder / "chat.jsonl", [make_chat(write_conversation(rng)) for _ in range(CHATS)])
     train = [PROBLEMS.training_problem(rng, rng.randint(1, 2)) for _ in range(QUESTIONS)]
     write_rows(folder / "questions" / "train.jsonl", map(make_question, train))
     reviewed = (PROBLEMS.training_problem(rng, rng.randint(1, 2)) for _ in range(REVIEWS))
