@@ -30,11 +30,13 @@ from cotrain import (
     Sampling,
     Signal,
     Task,
+    Turn,
     alternate,
     frozen,
     gives,
     recipe,
 )
+from cotrain.config.policies import Policy
 from cotrain.config.schedule import RolloutFn
 from cotrain.core.arguments import Positive
 from cotrain.core.errors import UnknownName
@@ -78,7 +80,8 @@ def make_agent_protocol(
         if reward is None and not task.gradable:
             raise ConfigError(f"agent: nothing grades {task.id}; give --reward my_file.py:function")
         rollout = Rollout(roles, models, requests, max_tokens)
-        earned, failure = dict[str, float](), None
+        earned = dict[str, float]()
+        failure = None
         from cotrain.envs.agent.server import agent_server  # starlette is for those who serve
 
         try:
@@ -87,21 +90,31 @@ def make_agent_protocol(
             earned = await compute_rewards(task, roles, answer, reward, models)
         except AgentFailed as error:
             failure = str(error)
-        if not any(chat.turns for chats in rollout.chats.values() for chat in chats):
-            raise AgentFailed(failure or "agent: no request")
+
+        turns_by_role: dict[str, list[Turn]] = {}
         for name, chats in rollout.chats.items():
-            turns = [turn for chat in chats for turn in chat.turns]
-            unpaid = UNPAID if name in to_be_paid and name not in earned else None
+            turns_by_role[name] = []
+            for chat in chats:
+                turns_by_role[name] += chat.turns
+        if not any(turns_by_role.values()):
+            raise AgentFailed(failure or "agent: no request")
+
+        for name, chats in rollout.chats.items():
+            turns = turns_by_role[name]
+            is_unpaid = name in to_be_paid and name not in earned
+            reason = failure or (UNPAID if is_unpaid else None)
+            n_sequences = sum(turn.first is turn for turn in turns)
             for turn in turns:
-                turn.add_metadata(SEQUENCES, sum(one.first is one for one in turns))
-                if (reason := failure or unpaid) is not None:
+                turn.add_metadata(SEQUENCES, n_sequences)
+                if reason is not None:
                     turn.fail(reason)
                     turn.add_metadata(EARNINGS, 0.0)
                 elif name in earned:
                     turn.add_metadata(EARNINGS, earned[name])
-            for chat in chats if name in earned else ():
-                if chat.turns:
-                    chat.reward(EARNED, earned[name])
+            if name in earned:
+                for chat in chats:
+                    if chat.turns:
+                        chat.reward(EARNED, earned[name])
 
     return play_agent
 
@@ -186,23 +199,33 @@ def agent(
         at_once=at_once,
         learners=learners,
     )
-    owners = {name: ("generator" if shared else name) if name in learners else "others" for name in names}
-    policies: dict[str, Any] = dict(run.reference_policies())
-    policies |= {owner: run.learner() if owner != "others" else frozen(run.model) for owner in owners.values()}
-    by = GRPO(reward_weights={EARNED: 1.0}, kl=run.kl_penalty())
+
+    # Which policy plays each role: one of its own, the shared one, or the frozen one of all that do not learn.
+    policies: dict[str, Policy] = dict(run.reference_policies())
+    policy_of_role: dict[str, str] = {}
+    for name in names:
+        if name not in learners:
+            policy_of_role[name] = "others"
+            policies["others"] = frozen(run.model)
+        else:
+            policy = "generator" if shared else name
+            policy_of_role[name] = policy
+            policies[policy] = run.learner()
+
+    algorithm = GRPO(reward_weights={EARNED: 1.0}, kl=run.kl_penalty())
     if shared:
-        objectives = {
-            "generator": Objective(policy="generator", role=learners[0], extra_roles=tuple(learners[1:]), algorithm=by)
-        }
+        first, *others = learners
+        objective = Objective(policy="generator", role=first, extra_roles=tuple(others), algorithm=algorithm)
+        objectives = {"generator": objective}
     else:
-        objectives = {name: Objective(policy=name, role=name, algorithm=by) for name in learners}
+        objectives = {name: Objective(policy=name, role=name, algorithm=algorithm) for name in learners}
     low, high = (0.0, 1.0) if reward is None else (-float("inf"), float("inf"))
     return run.recipe(
         "agent-shared" if shared else "agent",
         policies=policies,
         roles={
-            name: Role(policy=owner, prompt="{problem}", sampling=Sampling(max_tokens=max_tokens))
-            for name, owner in owners.items()
+            name: Role(policy=policy, prompt="{problem}", sampling=Sampling(max_tokens=max_tokens))
+            for name, policy in policy_of_role.items()
         },
         objectives=objectives,
         schedule=alternate(Phase(name="play", protocol=play, objectives=tuple(objectives)), ratio=(1,)),

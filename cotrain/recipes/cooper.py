@@ -158,7 +158,8 @@ def cooper(
     anchor: Weight = 0.0,  # weight of cross-entropy beside the pairs
 ) -> Recipe:
     rater_model = rm_model or (SHIPPED_RATER if run.model in SHIPPED_LANGUAGE_MODELS else run.model)
-    alone, online = warmup if warmup is not None else 20 * (rater_model == run.model), rm == "online"
+    alone = warmup if warmup is not None else 20 * (rater_model == run.model)
+    online = rm == "online"
     play = partial(
         solve_and_rate, samples=run.group_size, overlooked=overlooked, negatives=negatives, reference=reference
     )

@@ -77,47 +77,64 @@ async def solve_and_revise(
     join: NotNegative = 1,
     leak: bool = False,
 ) -> None:
-    """``samples`` solutions, critiques and revisions, see above. The reward ``outcome`` is that of the answer; a
-    revision that does not join gets none. ``paid_by="gain"`` adds the reward ``gain`` of each critique whose revision
-    could be graded, and asks for no critique that nobody revises by. The first solution notes whether its group, if
-    nobody solved it, was ``rescued``."""
+    """``samples`` solutions, critiques and revisions, see above.
+
+    The reward ``outcome`` is that of the answer; a revision that does not join gets none. ``paid_by="gain"`` adds the
+    reward ``gain`` of each critique whose revision could be graded, and asks for no critique that nobody revises by.
+    Where nobody of a group solved the problem, metadata of its first solution say whether it was ``rescued``.
+    """
     solutions = await attempts(task, roles, samples)
     for solution in solutions:
         solution.reward(OUTCOME, float(CORRECT.require(solution)))
     if critic == "none":
         return
-    readable = [s for s in solutions if s.parsed.ok]
-    revisable = [s for s in readable if refine == "all" or not CORRECT.require(s)]
+
+    readable = [solution for solution in solutions if solution.parsed.ok]
+    revisable = readable
+    if refine == "failed":
+        revisable = [solution for solution in readable if not CORRECT.require(solution)]
+
+    # A critic that learns from its verdicts also judges what nobody revises.
     learns_from_verdicts = critic == "trained" and paid_by == "verdict"
     critiques = await write_critiques(task, roles, readable if learns_from_verdicts else revisable)
-    written = {s.id: critique_text(critiques[s.id], s, critic) for s in revisable}
-    reference = f"\nReference: {task.gold}" if leak else ""
-    revisions = await gather(
-        [
-            roles.refiner(
-                group=s.group, parent=s, problem=task.prompt, solution=s.tagged_text, review=written[s.id] + reference
-            )
-            for s in revisable
-        ]
-    )
-    joined = 0
-    for solution, revision in zip(revisable, revisions, strict=True):
+
+    calls = []
+    for solution in revisable:
+        text = critique_text(critiques[solution.id], solution, critic)
+        if leak:
+            text += f"\nReference: {task.gold}"
+        call = roles.refiner(
+            group=solution.group,
+            parent=solution,
+            problem=task.prompt,
+            solution=solution.tagged_text,
+            review=text,
+        )
+        calls.append(call)
+
+    n_joined = 0
+    for solution, revision in zip(revisable, await gather(calls), strict=True):
         is_right = await examine(task, roles, revision)
         if paid_by == "gain" and is_right is not None:
-            critiques[solution.id].chat.reward(GAIN, float(is_right) - float(CORRECT.require(solution)))
-        if is_right and joined < join:
+            gain = float(is_right) - float(CORRECT.require(solution))
+            critiques[solution.id].chat.reward(GAIN, gain)
+        if is_right and n_joined < join:
             revision.reward(OUTCOME, 1.0)
-            joined += 1
-    if solutions and not any(CORRECT.require(s) for s in solutions):
-        solutions[0].add_metadata(RESCUED, joined > 0)
+            n_joined += 1
+
+    is_solved = any(CORRECT.require(solution) for solution in solutions)
+    if solutions and not is_solved:
+        solutions[0].add_metadata(RESCUED, n_joined > 0)
 
 
 async def write_critiques(task: Task, roles: Roles, solutions: list[Turn]) -> dict[str, Turn]:
-    """By solution: its review. Reviews of all solutions of a problem are compared with each other."""
-    review_turns = await gather([review(task, roles, s, group=f"{s.group}/reviews") for s in solutions])
-    for solution, [review_turn] in zip(solutions, review_turns, strict=True):
+    """Id of a solution → its review. Reviews of all solutions of a problem are compared with each other."""
+    calls = [review(task, roles, solution, group=f"{solution.group}/reviews") for solution in solutions]
+    critiques = {}
+    for solution, [review_turn] in zip(solutions, await gather(calls), strict=True):
         reward_review(review_turn, CORRECT.require(solution))
-    return {s.id: review_turn for s, [review_turn] in zip(solutions, review_turns, strict=True)}
+        critiques[solution.id] = review_turn
+    return critiques
 
 
 def critique_text(review_turn: Turn, solution: Turn, critic: str) -> str:
@@ -145,7 +162,8 @@ def critique(
         raise ConfigError("critique: leak=True with critic='none', where nobody reads the answer; choose a critic")
     if paid_by == "gain" and critic != "trained":
         raise ConfigError(f"critique: paid_by=gain with critic={critic!r}, who learns nothing; add critic=trained")
-    judge, revises = critic_model or run.model, critic != "none"
+    judge = critic_model or run.model
+    revises = critic != "none"
     solver = common_roles.solver("generator", run.model)
     learn = DrGRPO(
         reward_weights={OUTCOME: 1.0},
@@ -159,7 +177,8 @@ def critique(
     also = ("refiner",) if revises else ()
     objectives = {"generator": Objective(policy="generator", role="solver", extra_roles=also, algorithm=learn)}
     policies = {"generator": run.learner(), **run.reference_policies()}
-    roles, measures = {"solver": solver}, [measure_solver("solver", 8)]
+    roles = {"solver": solver}
+    measures = [measure_solver("solver", 8)]
     if revises:
         roles["refiner"] = common_roles.refiner("generator", run.model)
         roles["verifier"] = common_roles.verifier("generator" if critic == "self" else "critic", judge)

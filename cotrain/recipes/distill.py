@@ -42,19 +42,29 @@ def distill(
 ) -> Recipe:
     if max(pull, outcome) == 0:
         raise ConfigError("distill: pull and outcome are both 0, so that nothing is learned; raise one")
-    rewards = {OUTCOME: outcome} if outcome else {}
-    by = (
-        GRPO(reward_weights=rewards, kl=KLPenalty("teacher", pull, "k2"), edit_after=())
-        if pull
-        else GRPO(reward_weights=rewards)
-    )
+    reward_weights = {OUTCOME: outcome} if outcome else {}
+    policies = {"generator": run.learner()}
+    if pull:
+        # Groups without spread stay: the pull teaches something of them too.
+        to_teacher = KLPenalty("teacher", pull, "k2")
+        algorithm = GRPO(reward_weights=reward_weights, kl=to_teacher, edit_after=())
+        policies["teacher"] = frozen(teacher)
+    else:
+        algorithm = GRPO(reward_weights=reward_weights)
+
+    if not outcome:
+        name = "distill"
+    elif pull:
+        name = "distill-outcome"
+    else:
+        name = "distill-none"
+    unlabelled = 0.0 if outcome else run.unlabelled_share()
+
     return run.recipe(
-        "distill" if not outcome else "distill-outcome" if pull else "distill-none",
-        policies={"generator": run.learner(), **({"teacher": frozen(teacher)} if pull else {})},
+        name,
+        policies=policies,
         roles={"solver": common_roles.solver("generator", run.model)},
-        objectives={"generator": Objective(policy="generator", role="solver", algorithm=by)},
-        schedule=constant_schedule(
-            solve, "generator", name="generator", unlabelled=0.0 if outcome else run.unlabelled_share()
-        ),
+        objectives={"generator": Objective(policy="generator", role="solver", algorithm=algorithm)},
+        schedule=constant_schedule(solve, "generator", name="generator", unlabelled=unlabelled),
         evaluate=solve,
     )

@@ -15,9 +15,8 @@ Control: ``learns`` names the seats that learn, and the others stay frozen. Left
 
 from __future__ import annotations
 
-from typing import Any
-
 from cotrain import GRPO, ConfigError, Objective, Phase, Recipe, Role, RunConfig, Sampling, alternate, frozen, recipe
+from cotrain.config.policies import Policy
 from cotrain.core.arguments import Positive
 from cotrain.core.errors import UnknownName
 from cotrain.envs.verifiers.multi_agent import Environments
@@ -41,8 +40,11 @@ def environment(
             "environment: no environment is named; expected --tasks environment:NAME, a taskset for verifiers with an "
             "environment of its own, or environment:ENV+TASKSET"
         )
-    may_learn = trainable_seats(source.environment)
-    learners = [name.strip() for name in learns.split(",")] if learns else [n for n, may in may_learn.items() if may]
+    may_learn = trainable_seats(source.environment)  # seat → whether it may learn
+    if learns:
+        learners = [name.strip() for name in learns.split(",")]
+    else:
+        learners = [name for name, may in may_learn.items() if may]
     for name in learners:
         if name not in may_learn:
             raise UnknownName(f"seat of {source.name}", name, may_learn)
@@ -50,22 +52,35 @@ def environment(
         raise ConfigError(
             f"environment: no seat of {source.name} may learn ({', '.join(may_learn)}); name one in learns"
         )
-    policies: dict[str, Any] = dict(run.reference_policies())
-    owners = {name: ("generator" if shared else name) if name in learners else "others" for name in may_learn}
-    policies |= {owner: run.learner() if owner != "others" else frozen(run.model) for owner in owners.values()}
-    sampling = Sampling(max_tokens=max_tokens)
-    by = GRPO(reward_weights={EARNED: 1.0}, kl=run.kl_penalty())
+
+    # Which policy plays each seat: one of its own, the shared one, or the frozen one of all that do not learn.
+    policies: dict[str, Policy] = dict(run.reference_policies())
+    policy_of_seat: dict[str, str] = {}
+    for seat in may_learn:
+        if seat not in learners:
+            policy_of_seat[seat] = "others"
+            policies["others"] = frozen(run.model)
+        else:
+            policy = "generator" if shared else seat
+            policy_of_seat[seat] = policy
+            policies[policy] = run.learner()
+
+    algorithm = GRPO(reward_weights={EARNED: 1.0}, kl=run.kl_penalty())
     if shared:
-        objectives = {
-            "generator": Objective(policy="generator", role=learners[0], extra_roles=tuple(learners[1:]), algorithm=by)
-        }
+        first, *others = learners
+        objective = Objective(policy="generator", role=first, extra_roles=tuple(others), algorithm=algorithm)
+        objectives = {"generator": objective}
     else:
-        objectives = {name: Objective(policy=name, role=name, algorithm=by) for name in learners}
+        objectives = {seat: Objective(policy=seat, role=seat, algorithm=algorithm) for seat in learners}
+
+    sampling = Sampling(max_tokens=max_tokens)
     play = make_environment_protocol(source.environment, tuple(may_learn), turns, compare)
     return run.recipe(
         "environment-shared" if shared else "environment",
         policies=policies,
-        roles={name: Role(policy=owner, prompt="{problem}", sampling=sampling) for name, owner in owners.items()},
+        roles={
+            seat: Role(policy=policy, prompt="{problem}", sampling=sampling) for seat, policy in policy_of_seat.items()
+        },
         objectives=objectives,
         schedule=alternate(Phase(name="play", protocol=play, objectives=tuple(objectives)), ratio=(1,)),
         evaluate=play,

@@ -66,7 +66,8 @@ def generator_verifier_critic(
     beta: Weight = 0.1,  # β of verifier_by="dpo"
     reviews: int = 4,  # of a solution
 ) -> Recipe:
-    learns, valued = verifier == "trained", critic == "trained"
+    learns = verifier == "trained"
+    valued = critic == "trained"
     if reviews < (2 if learns and verifier_by != "ce" else 1) or not 0.0 <= alpha <= 1.0:
         raise ConfigError(
             f"generator_verifier_critic: reviews is {reviews} and alpha {alpha}; expected at least 1 review, 2 where "

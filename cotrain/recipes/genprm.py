@@ -116,10 +116,12 @@ def genprm(
 ) -> Recipe:
     tool: Tool = "none"  # of the reviews, whose programs "python" runs; any other one is the solver's
     if run.tool in TOOLS:
-        tool, run = cast(Tool, run.tool), replace(run, tool=None)
+        tool = cast(Tool, run.tool)
+        run = replace(run, tool=None)
     at_least(1 + balance, "genprm", group_size=run.group_size)
     at_least(1, "genprm", reviews=reviews, rollouts=rollouts)
-    critic, solver = verifier_model or run.model, common_roles.solver("generator", run.model)
+    critic = verifier_model or run.model
+    solver = common_roles.solver("generator", run.model)
     if tool != "none" and (judge != "genprm" or common_roles.is_terse(critic)):
         raise ConfigError(
             f"genprm: tool {tool!r} runs the programs of judge='genprm' by a chat model, but judge is {judge!r} and "

@@ -49,7 +49,6 @@ from cotrain import (
     recipe,
     rng_of,
 )
-from cotrain.algorithms.contract import Algorithm
 from cotrain.algorithms.functional.aggregate import pairwise_advantages, skew_matrix
 from cotrain.algorithms.grpo import DrGRPO
 from cotrain.config.schedule import RolloutFn
@@ -150,45 +149,66 @@ def gram(
     generator: Literal["trained", "frozen"] = "trained",  # does it learn?
     form: Comparison = "gram",  # the judge's format
 ) -> Recipe:
-    learns, plays = judge == "trained", generator == "trained"
-    if not learns and not plays:
+    trains_judge = judge == "trained"
+    trains_generator = generator == "trained"
+    if not trains_judge and not trains_generator:
         raise ConfigError("gram: judge='frozen' and generator='frozen': nobody learns; train one of them")
-    if learns and form != "gram":
+    if trains_judge and form != "gram":
         raise ConfigError(f"gram: form={form!r} is longer than a letter to learn; expected 'gram', or judge='frozen'")
     if run.group_size < 2 or pairs < 1 or not 0.0 <= smoothing < 0.5:
         settings_text = f"group_size {run.group_size}, pairs {pairs}, smoothing {smoothing}"
         raise ConfigError(f"gram: {settings_text}; expected at least 2, at least 1, and from 0 to below 0.5")
-    reads = judge_model or run.model
-    comparer_role = comparer("judge", reads, form)
-    policies = {"generator": run.learner(), **run.reference_policies()} if plays else {"generator": frozen(run.model)}
-    policies["judge"] = run.learner(reads, lr=judge_lr) if learns else frozen(reads)
-    roles = {"solver": common_roles.solver("generator", run.model), "judge": comparer_role}
-    objectives, phases, samples = {}, [], run.group_size
+    initial_judge = judge_model or run.model
+    judge_role = comparer("judge", initial_judge, form)
+    roles = {"solver": common_roles.solver("generator", run.model), "judge": judge_role}
+    if trains_generator:
+        policies = {"generator": run.learner(), **run.reference_policies()}
+    else:
+        policies = {"generator": frozen(run.model)}
+    policies["judge"] = run.learner(initial_judge, lr=judge_lr) if trains_judge else frozen(initial_judge)
 
-    def add_objective(name: str, policy: str, on: str, by: Algorithm, protocol: RolloutFn) -> None:
-        objectives[name] = Objective(policy=policy, role=on, algorithm=by)
+    objectives: dict[str, Objective] = {}
+    phases: list[Phase] = []
+    ratio: list[int] = []
+    samples = run.group_size
+
+    def add_phase(name: str, objective: Objective, protocol: RolloutFn, *, steps: int) -> None:
+        """A phase in which this objective alone learns; ``steps`` of each round after the warm-up."""
+        objectives[name] = objective
         phases.append(Phase(name=name, protocol=protocol, objectives=(name,), group_size=1))
+        ratio.append(steps)
 
-    if plays:
-        by = DrGRPO(reward_weights={PREFERRED: 1.0}, kl=run.kl_penalty())
-        add_objective("generator", "generator", "solver", by, partial(compete, samples=samples))
-    if learns:
+    # The generator learns from what the judge prefers.
+    if trains_generator:
+        learn_to_solve = DrGRPO(reward_weights={PREFERRED: 1.0}, kl=run.kl_penalty())
+        objective = Objective(policy="generator", role="solver", algorithm=learn_to_solve)
+        add_phase("generator", objective, partial(compete, samples=samples), steps=1)
+
+    # The judge imitates programs: one says the right letter, another one writes both solutions of a pair.
+    if trains_judge:
         label = partial(label_pairs, samples=samples, pairs=pairs, smoothing=smoothing)
-        add_objective("judge", "judge", "teacher", SFT(weight=WEIGHT), label)
-        add_objective("pairs", "judge", "author", SFT(), partial(write_pairs, samples=samples, pairs=pairs))
-        policies |= {"teacher": program(say_letter, tokens_of="judge"), "author": program(say_both, tokens_of="judge")}
-        both = PAIR if common_roles.is_terse(reads) else PAIR_FULL
-        roles["teacher"] = replace(comparer_role, policy="teacher", parse=None)
-        roles["author"] = Role(policy="author", prompt=both, sampling=comparer_role.sampling)
+        objective = Objective(policy="judge", role="teacher", algorithm=SFT(weight=WEIGHT))
+        add_phase("judge", objective, label, steps=1)
+
+        write = partial(write_pairs, samples=samples, pairs=pairs)
+        objective = Objective(policy="judge", role="author", algorithm=SFT())
+        add_phase("pairs", objective, write, steps=0)  # in the warm-up alone
+
+        pair_prompt = PAIR if common_roles.is_terse(initial_judge) else PAIR_FULL
+        policies["teacher"] = program(say_letter, tokens_of="judge")
+        policies["author"] = program(say_both, tokens_of="judge")
+        roles["teacher"] = replace(judge_role, policy="teacher", parse=None)
+        roles["author"] = Role(policy="author", prompt=pair_prompt, sampling=judge_role.sampling)
+
     return run.recipe(
-        "gram" if learns else "gram-frozen",
+        "gram" if trains_judge else "gram-frozen",
         policies=policies,
         roles=roles,
         objectives=objectives,
         schedule=alternate(
             *phases,
-            ratio=tuple(int(phase.name != "pairs") for phase in phases),
-            warmup={"pairs": unlabelled, "judge": warmup} if learns else None,
+            ratio=tuple(ratio),
+            warmup={"pairs": unlabelled, "judge": warmup} if trains_judge else None,
         ),
         evaluate=compete,
         measures=(measure_solver("solver", 8), measure_verifier("judge")),

@@ -85,9 +85,17 @@ def proposer_solver(
     ratio: tuple[int, int] = (5, 15),  # of rzero: steps of the proposer and of the solver
 ) -> Recipe:
     assert not isinstance(gate, str)  # the recipe has loaded it
-    how, source = VARIANTS[variant], run.problems
-    how = replace(how, pay=pay or how.pay, gate=how.gate if gate is None else bool(gate), band=band or how.band)
-    reader = reader_of(source, None if isinstance(gate, bool) else gate, "proposer_solver", run.seed)
+    source = run.problems
+    how = VARIANTS[variant]
+    if pay is not None:
+        how = replace(how, pay=pay)
+    if band:
+        how = replace(how, band=band)
+    if gate is not None:
+        how = replace(how, gate=bool(gate))
+
+    check = None if isinstance(gate, bool) else gate
+    reader = reader_of(source, check, "proposer_solver", run.seed)
     if how.gate and not reader.works_out:
         raise ConfigError(
             f"proposer_solver: no program works out problems of {source.name}; give --gate my_file.py:function, "
@@ -99,26 +107,34 @@ def proposer_solver(
         raise ConfigError(f"proposer_solver: fixed is for --tasks words, not for {source.name}; leave it out")
     if fixed is not None and (proposer != "uniform" or fixed < 1):
         raise ConfigError(f"proposer_solver: fixed is {fixed}; expected at least 1 operation, with proposer=uniform")
-    learns, two = proposer == "trained", variant == "rzero" or proposer == "frozen"
-    writer = "author" if proposer == "uniform" else "proposer" if two else "generator"
+
+    # Whose weights write problems: a program's, a second model's, or the generator's own.
+    trains_proposer = proposer == "trained"
+    if proposer == "uniform":
+        writer = "author"
+    elif proposer == "frozen" or variant == "rzero":
+        writer = "proposer"
+    else:
+        writer = "generator"
     if proposer != "uniform":
         common_roles.check_taught("proposer_solver", run.model)
-    roles = {"solver": common_roles.solver("generator", run.model)}
-    roles["proposer"] = proposer_role(writer, run.model, reader)
+
     policies = {"generator": run.learner(), **run.reference_policies()}
     if writer == "proposer":
-        policies["proposer"] = run.learner(lr=proposer_lr) if learns else frozen(run.model)
-    by_role = ReinforcePP if variant == "azr" else GRPO
-    objectives = {
-        "generator": Objective(
-            policy="generator", role="solver", algorithm=by_role(reward_weights={OUTCOME: 1.0}, kl=run.kl_penalty())
-        )
+        policies["proposer"] = run.learner(lr=proposer_lr) if trains_proposer else frozen(run.model)
+    roles = {
+        "solver": common_roles.solver("generator", run.model),
+        "proposer": proposer_role(writer, run.model, reader),
     }
-    if learns:
-        objectives["proposer"] = Objective(
-            policy=writer, role="proposer", algorithm=by_role(reward_weights={LEARNABLE: 1.0})
-        )
-    play = partial(
+
+    algorithm = ReinforcePP if variant == "azr" else GRPO
+    learn_to_solve = algorithm(reward_weights={OUTCOME: 1.0}, kl=run.kl_penalty())
+    objectives = {"generator": Objective(policy="generator", role="solver", algorithm=learn_to_solve)}
+    if trains_proposer:
+        learn_to_propose = algorithm(reward_weights={LEARNABLE: 1.0})
+        objectives["proposer"] = Objective(policy=writer, role="proposer", algorithm=learn_to_propose)
+
+    protocol = partial(
         propose_and_solve,
         shown=how.shown,
         labels=how.labels,
@@ -133,26 +149,25 @@ def proposer_solver(
         reader=reader,
     )
 
-    def make_phase(name: str, *due: str, group_size: int = 1) -> Phase:
-        return Phase(name=name, protocol=play, objectives=due, group_size=group_size, stores=("pool",))
+    def make_phase(name: str, *learners: str, group_size: int = 1) -> Phase:
+        return Phase(name=name, protocol=protocol, objectives=learners, group_size=group_size, stores=("pool",))
 
-    steps: tuple[int, ...]
-    if variant == "rzero" and learns:
-        phases, steps = (
-            [make_phase("propose", "proposer", group_size=proposals), make_phase("solve", "generator")],
-            ratio,
-        )
+    if variant == "rzero" and trains_proposer:
+        proposing = make_phase("propose", "proposer", group_size=proposals)
+        solving = make_phase("solve", "generator")
+        schedule = alternate(proposing, solving, ratio=ratio)
     else:
-        phases, steps = [make_phase("solve", *(name for name in objectives))], (1,)
+        schedule = alternate(make_phase("solve", *objectives), ratio=(1,))
+
     if writer == "author":
         write = of_length(source, fixed) if isinstance(source, WordProblems) and fixed else write_problem
         policies["author"] = program(write, tokens_of="generator")
     return run.recipe(
-        f"proposer_solver-{variant}" if learns else f"proposer_solver-{variant}-{proposer}",
+        f"proposer_solver-{variant}" if trains_proposer else f"proposer_solver-{variant}-{proposer}",
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=alternate(*phases, ratio=steps),
+        schedule=schedule,
         evaluate=solve,
         measures=(measure_solver("solver", 8),),
         stores={"pool": TaskPool(cap=cap)},

@@ -54,15 +54,20 @@ async def solve_and_check(task: Task, roles: Roles, *, share: float = 1.0) -> No
     if right is None:
         return
     solution.reward(SCORE, score_of(solution.parsed.ok, right))
-    judged = solution.parsed.ok and rng_of("judged", task.id, solution.id).random() < share
-    solution.add_metadata(JUDGED, judged)
-    for turn in await review(task, roles, solution) if judged else ():
-        turn.reward(SCORE, score_of(turn.parsed.ok, turn.parsed.ok and turn.parsed.final == right))
+    is_judged = solution.parsed.ok and rng_of("judged", task.id, solution.id).random() < share
+    solution.add_metadata(JUDGED, is_judged)
+    if not is_judged:
+        return
+    for turn in await review(task, roles, solution):
+        agrees = turn.parsed.ok and turn.parsed.final == right
+        turn.reward(SCORE, score_of(turn.parsed.ok, agrees))
 
 
 def score_of(readable: bool, right: bool) -> float:
     """The reward of either role."""
-    return 1.0 if right else -0.5 if readable else -1.0
+    if right:
+        return 1.0
+    return -0.5 if readable else -1.0
 
 
 @recipe(kl=0.01)
@@ -80,7 +85,8 @@ def rise(
         )
     learn = PPO(reward_weights=REWARD, lam=lam, loss=PPOClip(*clip), kl=run.kl_penalty())
     value = ValueRegression(reward_weights=REWARD, lam=lam)
-    play, objectives = partial(solve_and_check, share=verify_share), {}
+    play = partial(solve_and_check, share=verify_share)
+    objectives = {}
     for name, role, weight in (("generator", "solver", 1.0), ("verifier", "verifier", verify_share)):
         if weight:
             objectives[name] = Objective(policy="model", role=role, algorithm=learn, weight=weight)

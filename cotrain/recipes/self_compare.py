@@ -69,29 +69,38 @@ async def compare_own(
     """``samples`` solutions, rewarded as by ``solve``; ``pairs`` of them are compared ``comparisons`` times in each
     order. ``points``: both of a pair get points, and so both may be right."""
     solutions = await gather([solve(task, roles) for _ in range(samples)])
-    chosen = choose_pairs(solutions, pairs, points=points)
-    shown = {turn.id for pair in chosen for turn in pair}
+    chosen_pairs = choose_pairs(solutions, pairs, points=points)
+    judged_ids = set()
+    for one, other in chosen_pairs:
+        judged_ids |= {one.id, other.id}
     for solution in solutions:
-        solution.add_metadata(JUDGED, solution.id in shown)
-    asked = [compare_both_ways(task, roles, roles.comparer, *pair, n=comparisons) for pair in chosen]
-    for (one, other), said in zip(chosen, await gather(asked), strict=True):
-        truths = CORRECT.require(one), CORRECT.require(other)
-        for ahead, turn in said:
-            turn.reward(AGREEMENT, comparison_reward(turn, truths if ahead else truths[::-1]))
+        solution.add_metadata(JUDGED, solution.id in judged_ids)
+
+    calls = [compare_both_ways(task, roles, roles.comparer, one, other, n=comparisons) for one, other in chosen_pairs]
+    for (one, other), comparison_turns in zip(chosen_pairs, await gather(calls), strict=True):
+        one_is_right = CORRECT.require(one)
+        other_is_right = CORRECT.require(other)
+        for was_first, turn in comparison_turns:
+            truths = (one_is_right, other_is_right) if was_first else (other_is_right, one_is_right)
+            turn.reward(AGREEMENT, comparison_reward(turn, truths))
             turn.reward(FORMAT, turn.parsed.format_score)
 
 
 def choose_pairs(solutions: Sequence[Turn], most: int, *, points: bool = False) -> list[tuple[Turn, Turn]]:
     """Up to ``most`` pairs of different readable solutions, drawn: of a right and a wrong one, with ``points`` also of
     two right ones where there are not enough."""
-    different = {s.tagged_text: s for s in solutions if s.parsed.ok and not s.failed}.values()
-    right, wrong = ([s for s in different if CORRECT.require(s) is side] for side in (True, False))
+    by_text = {solution.tagged_text: solution for solution in solutions if solution.parsed.ok and not solution.failed}
+    right = [solution for solution in by_text.values() if CORRECT.require(solution)]
+    wrong = [solution for solution in by_text.values() if not CORRECT.require(solution)]
     if not right:
         return []
-    rng, found = rng_of("pairs", right[0].id), list(product(right, wrong))
-    mixed = rng.sample(found, min(most, len(found)))
-    alike = list(combinations(right, 2)) if points else []
-    return mixed + rng.sample(alike, min(most - len(mixed), len(alike)))
+
+    rng = rng_of("pairs", right[0].id)
+    mixed_pairs = list(product(right, wrong))
+    chosen = rng.sample(mixed_pairs, min(most, len(mixed_pairs)))
+    right_pairs = list(combinations(right, 2)) if points else []
+    chosen += rng.sample(right_pairs, min(most - len(chosen), len(right_pairs)))
+    return chosen
 
 
 def comparison_reward(turn: Turn, truths: tuple[bool, bool]) -> float:

@@ -84,9 +84,16 @@ def choose_to_review(
     """Places of the solutions to review, in order: ``pairs`` right ones and as many wrong ones, fewer of both where
     either runs short; without ``balance`` 2 · ``pairs`` of all. On each side distinct answers come first, else chance
     decides."""
-    everything = range(len(answers))
-    sides = [[i for i in everything if right[i] is side] for side in (True, False)] if balance else [list(everything)]
-    count = min(pairs, *map(len, sides)) if balance else 2 * pairs
+    places = range(len(answers))
+    if balance:
+        right_places = [place for place in places if right[place]]
+        wrong_places = [place for place in places if not right[place]]
+        sides = [right_places, wrong_places]
+        count = min(pairs, len(right_places), len(wrong_places))
+    else:
+        sides = [list(places)]
+        count = 2 * pairs
+
     chosen: list[int] = []
     for side in sides:
         times: Counter[str] = Counter()
@@ -110,7 +117,6 @@ def self_verify(
     balance: bool = True,  # review as many right as wrong solutions
     clip_high: float = 0.28,  # upper clip of the ratio
 ) -> Recipe:
-    modes = {"alternate": (*ratio, 0), "joint": (0, 0, 1), "generate": (1, 0, 0), "verify": (0, 1, 0)}
     if reviews < 2 or pairs < 1:
         raise ConfigError(
             f"self_verify: reviews {reviews} and pairs {pairs}; expected at least 2 reviews of a solution, which are "
@@ -122,14 +128,32 @@ def self_verify(
         Phase(name="verifier", protocol=judging, objectives=("verifier",), group_size=1),
         Phase(name="both", protocol=judging, objectives=("generator", "verifier"), group_size=1),
     )
-    played = [(p, r) for p, r in zip(phases, modes[mode], strict=True) if r or (p.name == "verifier" and warmup)]
-    due = {name for phase, _ in played for name in phase.objectives}
+    steps_of_phases = {  # how many steps of a round each of the three phases has
+        "alternate": (*ratio, 0),
+        "joint": (0, 0, 1),
+        "generate": (1, 0, 0),
+        "verify": (0, 1, 0),
+    }[mode]
+    played_phases = []
+    played_steps = []
+    learners: set[str] = set()
+    for phase, steps in zip(phases, steps_of_phases, strict=True):
+        is_warmup = phase.name == "verifier" and warmup > 0
+        if steps or is_warmup:
+            played_phases.append(phase)
+            played_steps.append(steps)
+            learners |= set(phase.objectives)
 
-    def make_objective(on: str, reward: Signal) -> Objective:
-        by = GRPO(reward_weights={reward: 1.0}, loss=PPOClip(0.2, clip_high), kl=run.kl_penalty())
-        return Objective(policy="model", role=on, algorithm=by)
+    def make_objective(role: str, reward: Signal) -> Objective:
+        algorithm = GRPO(reward_weights={reward: 1.0}, loss=PPOClip(0.2, clip_high), kl=run.kl_penalty())
+        return Objective(policy="model", role=role, algorithm=algorithm)
 
-    objectives = {"generator": make_objective("solver", OUTCOME), "verifier": make_objective("verifier", AGREEMENT)}
+    objectives = {}
+    if "generator" in learners:
+        objectives["generator"] = make_objective("solver", OUTCOME)
+    if "verifier" in learners:
+        objectives["verifier"] = make_objective("verifier", AGREEMENT)
+
     return run.recipe(
         "self_verify" if mode == "alternate" else f"self_verify-{mode}",
         policies={"model": run.learner(), "reference": frozen(run.model)},
@@ -137,8 +161,8 @@ def self_verify(
             "solver": common_roles.solver("model", run.model),
             "verifier": common_roles.verifier("model", run.model),
         },
-        objectives={name: objective for name, objective in objectives.items() if name in due},
-        schedule=alternate(*(p for p, _ in played), ratio=tuple(r for _, r in played), warmup={"verifier": warmup}),
+        objectives=objectives,
+        schedule=alternate(*played_phases, ratio=tuple(played_steps), warmup={"verifier": warmup}),
         evaluate=partial(solve_then_verify, step_rewards="none"),
         measures=measure_solver_and_verifier("verifier"),
         frozen_roles={"solver": "reference"},

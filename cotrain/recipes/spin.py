@@ -63,7 +63,8 @@ async def against_the_solution(task: Task, roles: Roles, *, rival: str | None) -
     """The worked solution, and what the role ``rival`` writes in its place."""
     if isinstance(task, ChatTask):
         return await against_the_reply(task, roles, rival=rival)
-    solution, pair = roles.teacher.format_solution(task.solution or ""), roles.teacher.whole_group
+    solution = roles.teacher.format_solution(task.solution or "")
+    pair = roles.teacher.whole_group
     gold = await roles.teacher(problem=task.prompt, solution=solution, group=pair)
     gold.reward(CHOSEN, 1.0)
     if rival is not None:

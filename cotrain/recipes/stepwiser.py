@@ -19,7 +19,6 @@ self-segmentation (solutions come in steps), and search that takes rejected chun
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
@@ -91,22 +90,29 @@ async def judge_steps(
         labels_by_id = await step_labels(
             task, roles, readable, kind=labels, rollouts=rollouts, alpha=alpha, gamma=gamma
         )
-        places = [(name, k) for name, step_labels_of in labels_by_id.items() for k in range(len(step_labels_of))]
-    counted: Sequence[int] = range(len(places))
+        places = []
+        for solution_id, solution_labels in labels_by_id.items():
+            places += [(solution_id, k) for k in range(len(solution_labels))]
+
     if balance:
-        counted = balanced_places(
-            [labels_by_id[name][k] for name, k in places], rng_of("balance", task.id, graded[0].id)
-        )
-    chosen: dict[str, list[int]] = {}
-    for name, k in (places[i] for i in counted):
-        chosen.setdefault(name, []).append(k)
-    judged = [s for s in graded if s.id in chosen]
+        place_labels = [labels_by_id[solution_id][k] for solution_id, k in places]
+        kept = balanced_places(place_labels, rng_of("balance", task.id, graded[0].id))
+        places = [places[i] for i in kept]
+    counted_steps: dict[str, list[int]] = {}  # id of a solution → its steps that count
+    for solution_id, k in places:
+        counted_steps.setdefault(solution_id, []).append(k)
+
+    judged = [solution for solution in graded if solution.id in counted_steps]
     review_turns = await review_all(task, roles, judged, n=reviews)
     for solution, turns in zip(judged, review_turns, strict=True):
-        counted, right = chosen[solution.id], labels_by_id[solution.id]
+        steps = counted_steps[solution.id]
+        step_labels_of_solution = labels_by_id[solution.id]
         for turn in turns:
-            turn.add_finding(COUNTED, counted)
-            turn.reward(MATCH, share_right(review_verdicts(turn), right, counted) if turn.parsed.ok else 0.0)
+            turn.add_finding(COUNTED, steps)
+            match = 0.0
+            if turn.parsed.ok:
+                match = share_right(review_verdicts(turn), step_labels_of_solution, steps)
+            turn.reward(MATCH, match)
 
 
 KL = 0.001  # with generator="trained"
@@ -129,7 +135,8 @@ def stepwiser(
 ) -> Recipe:
     at_least(2, "stepwiser", group_size=run.group_size, reviews=reviews)
     at_least(1, "stepwiser", rollouts=rollouts)
-    judge, trained = verifier_model or run.model, generator == "trained"
+    judge = verifier_model or run.model
+    trained = generator == "trained"
     if not trained and run.kl not in (0.0, KL):
         raise ConfigError(f"stepwiser: kl is {run.kl}, and pulls a generator that learns; add generator=trained")
     by = GRPO(reward_weights={MATCH: 1.0}, loss=PPOClip(*clip))

@@ -61,26 +61,29 @@ async def hand_over(
     graded fails, and its start is valued by the others."""
     chats = [roles.starter.begin(problem=task.prompt) for _ in range(samples)]
     starts: list[Turn | None] = await gather([_write_start(chat, cut) for chat in chats])
-    going = [(chat, start) for chat, start in zip(chats, starts, strict=True) if start is not None]
-    opened = [
-        [roles.solver.begin(problem=task.prompt, group=start.id, parent=start) for _ in range(finishes)]
-        for _, start in going
-    ]
-    finish_turns = await gather(
-        [
-            continue_from(finish, chat.response_text)
-            for (chat, _), own_finishes in zip(going, opened, strict=True)
-            for finish in own_finishes
-        ]
-    )
+
+    # Every start that can go on is finished ``finishes`` times, all at once.
+    going_on = []
+    calls = []
     for chat, start in zip(chats, starts, strict=True):
         if start is None:
             chat.reward(OUTCOME, 0.0)
-    for i, (chat, _) in enumerate(going):
-        mine = finish_turns[i * finishes : (i + 1) * finishes]
-        right = [r for turn in mine if (r := await _judge_finish(task, roles, chat.response_text, turn)) is not None]
-        if right:
-            chat.reward(OUTCOME, sum(right) / len(right))
+            continue
+        going_on.append(chat)
+        for _ in range(finishes):
+            finish = roles.solver.begin(problem=task.prompt, group=start.id, parent=start)
+            calls.append(continue_from(finish, chat.response_text))
+    finish_turns = iter(await gather(calls))
+
+    # A start is worth the share of its finishes that are right.
+    for chat in going_on:
+        outcomes = []
+        for _ in range(finishes):
+            is_right = await _judge_finish(task, roles, chat.response_text, next(finish_turns))
+            if is_right is not None:
+                outcomes.append(is_right)
+        if outcomes:
+            chat.reward(OUTCOME, sum(outcomes) / len(outcomes))
 
 
 async def _judge_finish(task: Task, roles: Roles, start: str, finish: Turn) -> bool | None:
@@ -88,7 +91,10 @@ async def _judge_finish(task: Task, roles: Roles, start: str, finish: Turn) -> b
     finish.parsed = finish.chat.role.parse_reply(start + finish.text, finish.chat.fields)
     grade = await roles.grade(task, finish, text=start + finish.text)
     finish.add_finding(PROBLEM, task.prompt)
-    finish.add_finding(*((ANSWER, finish.parsed.answer) if finish.parsed.ok else (FAILURE, finish.parsed.reason)))
+    if finish.parsed.ok:
+        finish.add_finding(ANSWER, finish.parsed.answer)
+    else:
+        finish.add_finding(FAILURE, finish.parsed.reason)
     if grade.value is None:
         finish.fail(grade.reason or "ungraded")
         return None
@@ -133,7 +139,8 @@ def two_agents_split(
             f"two_agents_split: weights='shared' with train={train!r} and starter_model {starter_model!r}; one policy "
             "in both roles learns in both, leave them out"
         )
-    writer, small = "generator" if shared else "starter", starter_model or run.model
+    writer = "generator" if shared else "starter"
+    small = starter_model or run.model
     policies: dict[str, Policy] = {"generator": run.learner() if train != "starter" else frozen(run.model)}
     if train != "starter":
         policies |= run.reference_policies()

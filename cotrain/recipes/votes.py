@@ -167,7 +167,8 @@ def co_rewarding(
     taught_by = teacher != "none"
     by = GRPO(reward_weights={VOTE: 1.0}, kl=kl_penalty("teacher" if taught_by else "reference", run.kl))
     solver = common_roles.solver("generator", run.model)
-    policies, roles = {"generator": run.learner()}, {"solver": solver}
+    policies = {"generator": run.learner()}
+    roles = {"solver": solver}
     objectives = {"generator": Objective(policy="generator", role="solver", algorithm=by)}
     if variant == "I":
         roles["rephrased"] = solver

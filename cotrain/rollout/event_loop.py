@@ -67,7 +67,9 @@ class StallDetector:
 
     def note_computing(self) -> None:
         """A coroutine begins to run on, in this thread."""
-        self._thread, self._since, self._said = threading.get_ident(), time.monotonic(), 0.0
+        self._thread = threading.get_ident()
+        self._since = time.monotonic()
+        self._said = 0.0
         _start_thread()
 
     def note_resting(self) -> None:
@@ -76,11 +78,13 @@ class StallDetector:
 
     def note_progress(self) -> None:
         """Something has come, the engine has worked, or an episode is over."""
-        self._waits, self._polls = 0.0, None
+        self._waits = 0.0
+        self._polls = None
 
     def note_waiting(self, seconds: float, loop: asyncio.AbstractEventLoop) -> None:
         """Nothing has come for so long."""
-        before, self._waits = self._waits, self._waits + seconds
+        before = self._waits
+        self._waits = self._waits + seconds
         if _crosses_mark(before, self._waits) and (where := _who_waits(asyncio.all_tasks(loop), "waits")):
             print_note(f"nothing has moved for {self._waits:.0f} s; {where}; Ctrl-C ends the run")
 
@@ -88,8 +92,10 @@ class StallDetector:
         """Coroutines go on, and nothing has come. The models have no turn while one is ready to."""
         now = time.thread_time()  # a process that waits for the processor asks for nothing
         if self._polls is None:
-            self._polls, self._times_polled = now, 0
-        before, self._waits = self._waits, now - self._polls
+            self._polls = now
+            self._times_polled = 0
+        before = self._waits
+        self._waits = now - self._polls
         self._times_polled += 1
         if _crosses_mark(before, self._waits):
             tasks = asyncio.all_tasks(loop)
@@ -107,7 +113,8 @@ class StallDetector:
         since = self._since
         if since is None:
             return
-        before, self._said = self._said, time.monotonic() - since
+        before = self._said
+        self._said = time.monotonic() - since
         if _crosses_mark(before, self._said) and (line := _user_line(_frames_below(self._thread))):
             print_note(
                 f"{line} has computed for {self._said:.0f} s, and nothing else can go on meanwhile; "
@@ -226,7 +233,8 @@ class EngineEventLoop(asyncio.SelectorEventLoop):
             self.stall_detector.note_resting()
 
     def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
-        before, self._until = self._until, asyncio.ensure_future(cast("Awaitable[T]", future), loop=self)
+        before = self._until
+        self._until = asyncio.ensure_future(cast("Awaitable[T]", future), loop=self)
         try:
             return super().run_until_complete(self._until)
         finally:
@@ -241,7 +249,8 @@ class EngineEventLoop(asyncio.SelectorEventLoop):
     def _run_in_thread(self, work: Coroutine[Any, Any, T], advance: Callable[[], bool] | None) -> T:
         """The same in a thread of its own, for which this one waits. Signals still come to this one, and what it raises
         ends the other one too."""
-        over, result = threading.Event(), Future[T]()
+        over = threading.Event()
+        result = Future[T]()
 
         def run_work() -> None:
             try:

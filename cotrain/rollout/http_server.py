@@ -61,7 +61,8 @@ class Connections:
     """The open connections of one server, in the order in which they came."""
 
     def __init__(self, limit: int, knows: KnowsClient) -> None:
-        self.limit, self.knows = limit, knows
+        self.limit = limit
+        self.knows = knows
         self._open: dict[PatientProtocol, None] = {}
 
     def add(self, connection: PatientProtocol) -> None:

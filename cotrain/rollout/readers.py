@@ -128,7 +128,8 @@ class TextReader:
             pool = _check_pool(function_target(self.check))
             async with engine_paused():
                 grade = await asyncio.get_running_loop().run_in_executor(None, pool.grade_in_process, "", text)
-            value, said = grade.value, grade.reason
+            value = grade.value
+            said = grade.reason
         if value is None:
             raise AskFailed(f"gate: {said}")
         return self.recall(text, said or "", task) or ParseFailure(reason="no problem")

@@ -103,7 +103,8 @@ async def answer_with_tool(
         ask: has the policy answer one request.
         seed_at: of the request at an address; the parts of an answer stand at those of later turns.
     """
-    marks, most = marks_of(renderer, request.address.role), request.sampling.max_tokens
+    marks = marks_of(renderer, request.address.role)
+    most = request.sampling.max_tokens
     ids: list[int] = []
     logprobs: list[float] = []
     levels = bytearray()

@@ -40,14 +40,26 @@ def fault_of(step: str) -> str:
     return "" if len(values) == 1 else "does not hold"
 
 
-def checked(question: dict) -> dict:
+def check_chain(question: dict) -> dict:
     """The answer to one question."""
-    reasons = [fault_of(step) for step in question["steps"]]
-    last = question["steps"][-1].rpartition("=")[2].strip() if question["steps"] else None
-    done = question["answer"] is not None and question["answer"].strip() == last and not any(reasons)
-    return {"id": question["id"], "ok": [not reason for reason in reasons], "reasons": reasons, "done": done}
+    steps = question["steps"]
+    answer = question["answer"]
+    reasons = [fault_of(step) for step in steps]
+
+    last_number = None
+    if steps:
+        _, _, right_side = steps[-1].rpartition("=")
+        last_number = right_side.strip()
+    is_right = not any(reasons)
+    is_complete = answer is not None and answer.strip() == last_number
+    return {
+        "id": question["id"],
+        "ok": [not reason for reason in reasons],
+        "reasons": reasons,
+        "done": is_right and is_complete,
+    }
 
 
 if __name__ == "__main__":
     for line in sys.stdin:
-        print(json.dumps(checked(json.loads(line))), flush=True)
+        print(json.dumps(check_chain(json.loads(line))), flush=True)

@@ -59,6 +59,8 @@ def revise_once(
     reviews: Positive = 4,  # of one solution, each followed by one revision
 ) -> Recipe:
     """One model answers, reviews its answer and revises it once; a review is paid for what it puts right."""
+    learn_to_revise = GRPO(reward_weights={OUTCOME: 1.0}, kl=run.kl_penalty())
+    learn_to_review = GRPO(reward_weights={RESCUED: 1.0}, kl=run.kl_penalty())
     return run.recipe(
         "revise_once",
         policies={"model": run.learner(), **run.reference_policies()},
@@ -68,12 +70,8 @@ def revise_once(
             "refiner": common_roles.refiner("model", run.model),
         },
         objectives={
-            "refiner": Objective(
-                policy="model", role="refiner", algorithm=GRPO(reward_weights={OUTCOME: 1.0}, kl=run.kl_penalty())
-            ),
-            "reviewer": Objective(
-                policy="model", role="reviewer", algorithm=GRPO(reward_weights={RESCUED: 1.0}, kl=run.kl_penalty())
-            ),
+            "refiner": Objective(policy="model", role="refiner", algorithm=learn_to_revise),
+            "reviewer": Objective(policy="model", role="reviewer", algorithm=learn_to_review),
         },
         schedule=constant_schedule(partial(answer_review_revise, reviews=reviews), "refiner", "reviewer"),
         evaluate=partial(answer_review_revise, reviews=1),

@@ -35,13 +35,18 @@ async def convince_both(task: Task, roles: Roles, *, reviews: Positive = 4) -> N
     if not solution.parsed.ok:
         solution.reward(OUTCOME, 0.0)  # nobody can review it
         return
-    panel = await gather([review(task, roles, solution, n=reviews, role=name) for name in VERIFIERS])
-    verdicts = [verdict for of_one in panel for verdict in of_one]
+
+    verdicts = []
+    for verdicts_of_one in await gather([review(task, roles, solution, n=reviews, role=name) for name in VERIFIERS]):
+        verdicts += verdicts_of_one
+
+    n_believing = 0
     for verdict in verdicts:
         agrees = verdict.parsed.ok and verdict.parsed.final == correct
         verdict.reward(AGREEMENT, float(agrees))
-    believers = sum(verdict.parsed.ok and verdict.parsed.final for verdict in verdicts)
-    solution.reward(OUTCOME, believers / len(verdicts))
+        if verdict.parsed.ok and verdict.parsed.final:
+            n_believing += 1
+    solution.reward(OUTCOME, n_believing / len(verdicts))
 
 
 @recipe(steps=40, tasks_per_step=8)
@@ -51,26 +56,24 @@ def two_verifiers(
     reviews: Positive = 4,  # of one solution by one verifier
 ) -> Recipe:
     """A generator that is paid by two verifiers, and each verifier for finding the truth."""
-    learn = {
-        "generator": Objective(
-            policy="generator", role="solver", algorithm=GRPO(reward_weights={OUTCOME: 1.0}, kl=run.kl_penalty())
-        )
-    }
+    learn_to_solve = GRPO(reward_weights={OUTCOME: 1.0}, kl=run.kl_penalty())
+    learn_to_judge = GRPO(reward_weights={AGREEMENT: 1.0})
+
+    policies = {"generator": run.learner()}
+    roles = {"solver": common_roles.solver("generator", run.model)}
+    objectives = {"generator": Objective(policy="generator", role="solver", algorithm=learn_to_solve)}
     for name in VERIFIERS:
-        learn[name] = Objective(policy=name, role=name, algorithm=GRPO(reward_weights={AGREEMENT: 1.0}))
+        policies[name] = run.learner()
+        roles[name] = common_roles.verifier(name, run.model)
+        objectives[name] = Objective(policy=name, role=name, algorithm=learn_to_judge)
+    policies |= run.reference_policies()
+
     return run.recipe(
         "two_verifiers",
-        policies={
-            "generator": run.learner(),
-            **{name: run.learner() for name in VERIFIERS},
-            **run.reference_policies(),
-        },
-        roles={
-            "solver": common_roles.solver("generator", run.model),
-            **{name: common_roles.verifier(name, run.model) for name in VERIFIERS},
-        },
-        objectives=learn,
-        schedule=constant_schedule(partial(convince_both, reviews=reviews), *learn),
+        policies=policies,
+        roles=roles,
+        objectives=objectives,
+        schedule=constant_schedule(partial(convince_both, reviews=reviews), *objectives),
         evaluate=partial(convince_both, reviews=1),
         measures=(measure_solver("solver", 4), *(measure_verifier(name, gap=f"{name}/gap") for name in VERIFIERS)),
     )

@@ -24,7 +24,13 @@ from cotrain.data.word_problems.problem import Problem
 from cotrain.data.word_problems.source import WordProblems
 
 PROBLEMS = WordProblems(operations=(1, 2), distractors=(0, 0))
-TEXTS, CHATS, QUESTIONS, REVIEWS, TESTS, CORE = 12_000, 4_000, 6_000, 6_000, 400, 200  # rows of each file
+# Rows of each file.
+TEXTS = 12_000
+CHATS = 4_000
+QUESTIONS = 6_000
+REVIEWS = 6_000
+TESTS = 400
+CORE = 200
 WORLD = {  # animal → kind, colour, what it does, what it eats
     "robin": ("bird", "red", "fly", "worms"),
     "crow": ("bird", "black", "fly", "seeds"),
@@ -61,10 +67,13 @@ def write_solution(problem: Problem, rng: random.Random) -> dict[str, Any]:
     """A solution and the place of its first wrong step, or -1. A wrong step has a slip, another operation or another
     number of the problem; the steps behind it count on with its result."""
     label = rng.randrange(len(problem.steps)) if rng.random() < 0.5 else -1
-    lines, changed = list[str](), dict[str, str]()
+    lines = list[str]()
+    changed = dict[str, str]()
     for place, line in enumerate(write_steps(problem)):
         left, operator, right, result = re.fullmatch(r"- (\d+)([-+*])(\d+)=(\d+)", line).groups()
-        new_left, new_right, new_operator = changed.get(left, left), changed.get(right, right), operator
+        new_left = changed.get(left, left)
+        new_right = changed.get(right, right)
+        new_operator = operator
         slip = 0
         if place == label:
             kind = rng.random()
@@ -74,14 +83,18 @@ def write_solution(problem: Problem, rng: random.Random) -> dict[str, Any]:
                 new_operator = rng.choice([sign for sign in "+-*" if sign != operator])
             else:
                 new_right = str(rng.randrange(1, 20))
-        worth = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}[new_operator](
-            int(new_left), int(new_right)
-        ) + slip
-        lines.append(f"- {new_left}{new_operator}{new_right}={worth}")
-        changed[result] = str(worth)
-    first = next((k for k, (a, b) in enumerate(zip(lines, write_steps(problem), strict=True)) if a != b), -1)
-    answer = lines[-1].partition("=")[2]
-    return {"problem": problem.text, "steps": [*lines, f"#### {answer}"], "label": first}
+        compute = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}[new_operator]
+        value = compute(int(new_left), int(new_right)) + slip
+        lines.append(f"- {new_left}{new_operator}{new_right}={value}")
+        changed[result] = str(value)
+
+    first_wrong = -1
+    for place, (line, right_line) in enumerate(zip(lines, write_steps(problem), strict=True)):
+        if line != right_line:
+            first_wrong = place
+            break
+    _, _, answer = lines[-1].partition("=")
+    return {"problem": problem.text, "steps": [*lines, f"#### {answer}"], "label": first_wrong}
 
 
 def write_checked_steps(solution: dict[str, Any]) -> list[str]:
@@ -100,7 +113,9 @@ def write_story(rng: random.Random) -> str:
 
 def write_sum(rng: random.Random) -> tuple[str, int]:
     """A sum and its value."""
-    left, right, kind = rng.randrange(60), rng.randrange(40), rng.random()
+    left = rng.randrange(60)
+    right = rng.randrange(40)
+    kind = rng.random()
     if kind < 0.4:
         return f"{left}+{right}", left + right
     if kind < 0.8:
@@ -117,13 +132,15 @@ def write_paragraph(rng: random.Random) -> str:
     if kind < 0.65:
         return "\n".join(write_checked_steps(write_solution(PROBLEMS.training_problem(rng, rng.randint(1, 2)), rng)))
     if kind < 0.85:
-        return " ".join(f"{text}={value}." for text, value in (write_sum(rng) for _ in range(12)))
+        sums = [write_sum(rng) for _ in range(12)]
+        return " ".join(f"{text}={value}." for text, value in sums)
     return write_story(rng)
 
 
 def write_conversation(rng: random.Random) -> list[tuple[str, str]]:
     """Turns of user and assistant: a greeting at times, questions, thanks at times."""
-    name, turns = rng.choice(NAMES), list[tuple[str, str]]()
+    name = rng.choice(NAMES)
+    turns = list[tuple[str, str]]()
     if rng.random() < 0.5:
         hello = rng.choice(("Hello", "Hi", "Good morning"))
         turns.append((f"{hello}, I am {name}.", f"{hello}, {name}! Ask me about animals, or give me a sum."))
@@ -144,7 +161,9 @@ def write_conversation(rng: random.Random) -> list[tuple[str, str]]:
 
 def make_core_tasks(rng: random.Random) -> dict[str, list[dict[str, object]]]:
     """Rows of a task of choices (sums), one of contexts (colours) and one of continuations (the last step)."""
-    sums, colours, steps = list[dict[str, object]](), list[dict[str, object]](), list[dict[str, object]]()
+    sums = list[dict[str, object]]()
+    colours = list[dict[str, object]]()
+    steps = list[dict[str, object]]()
     for index in range(CORE):
         text, value = write_sum(rng)
         wrong = rng.sample([n for n in range(max(0, value - 12), value + 13) if n != value], 3)
@@ -153,7 +172,8 @@ def make_core_tasks(rng: random.Random) -> dict[str, list[dict[str, object]]]:
         sums.append({"query": f"{text}=", "choices": choices, "gold": gold, "delimiter": ""})
         animal = rng.choice(sorted(WORLD))
         other = rng.choice([one for one in sorted(WORLD) if WORLD[one][1] != WORLD[animal][1]])
-        gold, options = rng.randrange(2), [f"{rng.choice(NAMES)} saw a {one}. The {one}" for one in (animal, other)]
+        gold = rng.randrange(2)
+        options = [f"{rng.choice(NAMES)} saw a {one}. The {one}" for one in (animal, other)]
         row = {"context_options": options[::-1] if gold else options, "continuation": f" is {WORLD[animal][1]}."}
         colours.append({**row, "gold": gold})
         problem = PROBLEMS.problem("test", TESTS + index)
@@ -171,24 +191,20 @@ def make_question(problem: Problem) -> dict[str, str]:
     return {"question": problem.text, "answer": "\n".join([*write_steps(problem), f"#### {problem.answer}"])}
 
 
+def make_chat(turns: list[tuple[str, str]]) -> dict[str, list[dict[str, str]]]:
+    """A conversation as a row of a file."""
+    messages = []
+    for question, reply in turns:
+        messages.append({"role": "user", "content": question})
+        messages.append({"role": "assistant", "content": reply})
+    return {"messages": messages}
+
+
 def write_files(folder: Path, seed: int = 0) -> None:
     rng = random.Random(seed)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "text.txt").write_text("\n\n".join(write_paragraph(rng) for _ in range(TEXTS)) + "\n", encoding="utf-8")
-    roles = ("user", "assistant")
-    write_rows(
-        folder / "chat.jsonl",
-        (
-            {
-                "messages": [
-                    {"role": r, "content": c}
-                    for turn in write_conversation(rng)
-                    for r, c in zip(roles, turn, strict=True)
-                ]
-            }
-            for _ in range(CHATS)
-        ),
-    )
+    write_rows(folder / "chat.jsonl", [make_chat(write_conversation(rng)) for _ in range(CHATS)])
     train = [PROBLEMS.training_problem(rng, rng.randint(1, 2)) for _ in range(QUESTIONS)]
     write_rows(folder / "questions" / "train.jsonl", map(make_question, train))
     reviewed = (PROBLEMS.training_problem(rng, rng.randint(1, 2)) for _ in range(REVIEWS))

@@ -101,7 +101,8 @@ async def vote_then_verify(
     for solution in solutions[:trained]:
         pay_turn(solution, agrees_with(solution, label), CORRECT.of(solution))
     for solution, review_turn in pairs:
-        right, final = CORRECT.of(solution), review_turn.parsed.final if review_turn.parsed.ok else None
+        right = CORRECT.of(solution)
+        final = review_turn.parsed.final if review_turn.parsed.ok else None
         agreed = final == agrees_with(solution, label)
         pay_turn(review_turn, agreed, None if right is None else final == right)
     doubted = [(s, review_turn) for s, review_turn in pairs if review_turn.parsed.ok and not review_turn.parsed.final]

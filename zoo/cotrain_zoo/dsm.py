@@ -115,7 +115,8 @@ async def pay_analyses(
     believed = [given for given in scores[: len(written)] if given is not None]
     if not believed:
         return
-    reward, own_score = 0.0, scores[-1]
+    reward = 0.0
+    own_score = scores[-1]
     if own_score is not None:
         reward = proof_reward(own_score, sum(believed) / len(believed), trust[-1])
         solution.add_metadata(SELF_SCORE, own_score)
@@ -171,7 +172,9 @@ def dsm(
     analysis: Literal["inline", "asked"] = "inline",  # how the generator judges itself
     balance: float = 0.0,  # power of the class weights of both judges
 ) -> Recipe:
-    judging, trained, inline = verifier_model or run.model, verifier == "trained", analysis == "inline"
+    judging = verifier_model or run.model
+    trained = verifier == "trained"
+    inline = analysis == "inline"
     both = 1 + trained  # phases
     weighed = ClassBalance(power=balance) if balance else None
     prover = GRPO(reward_weights={PROOF: 1.0}, kl=run.kl_penalty())
@@ -185,7 +188,8 @@ def dsm(
             by = GRPO(reward_weights={signal: 1.0}, balance=weighed)
             learn[role] = Objective(policy="verifier", role=role, algorithm=by)
     play = partial(prove, votes=votes, meta=meta, labels=labels, analysis=analysis)
-    scored, reviewed = partial(play, samples=run.group_size, reviews=opinions), partial(play, reviews=reviews)
+    scored = partial(play, samples=run.group_size, reviews=opinions)
+    reviewed = partial(play, reviews=reviews)
     phases = [
         Phase(name="generator", protocol=scored, objectives=("generator",), group_size=1),
         Phase(name="verifier", protocol=reviewed, objectives=tuple(learn)[1:], group_size=1),

@@ -112,7 +112,8 @@ async def contest(
 def pay_reviews(turns: Sequence[Turn], *, real: bool, new: Sequence[bool]) -> None:
     """The discriminator's rewards for reviews of one solution; an unreadable review earns nothing."""
     for turn in turns:
-        outcome, ok = CORRECT.require(turn), turn.parsed.ok
+        outcome = CORRECT.require(turn)
+        ok = turn.parsed.ok
         turn.reward(GAN, gan_reward(turn.parsed.steps, new, real=real) if ok else 0.0)
         said = review_verdicts(turn) if ok else (not outcome,)
         turn.reward(AGREEMENT, share_right(said, [outcome] * len(said)))
@@ -151,7 +152,8 @@ def gar(
     critic: Literal["trained", "frozen"] = "trained",  # does it learn?
     balance: bool = True,  # as many reviews of the worked solution as of others
 ) -> Recipe:
-    trained, judge = critic == "trained", critic_model or run.model
+    trained = critic == "trained"
+    judge = critic_model or run.model
     at_least(2, "gar", group_size=run.group_size, reviews=reviews if trained else 2)
     reason = GRPO(
         reward_weights={MATCH: match_weight, SLICES: slice_weight}, sum_rewards_first=True, kl=run.kl_penalty()

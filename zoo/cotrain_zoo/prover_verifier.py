@@ -92,7 +92,8 @@ async def convince_verifier(
     readable = [s for s in solutions if s.parsed.ok]
     said = {s.id: turns for s, turns in zip(readable, await review_all(task, roles, readable, n=reviews), strict=True)}
     for i, solution in enumerate(solutions):
-        right, believed = CORRECT.require(solution), share_believing(said.get(solution.id, ()))
+        right = CORRECT.require(solution)
+        believed = share_believing(said.get(solution.id, ()))
         for turn in said.get(solution.id, ()):
             reward_review(turn, right)
         fits = solution.parsed.ok and right == (i < len(helpful))
@@ -112,7 +113,8 @@ async def plant_strings(task: Task, roles: Roles, *, samples: Positive) -> None:
     for solution in await attempts(task, roles, samples):
         if not solution.parsed.ok or CORRECT.require(solution):
             continue
-        steps, answer = [step.text for step in solution.parsed.steps], solution.parsed.answer
+        steps = [step.text for step in solution.parsed.steps]
+        answer = solution.parsed.answer
         for string in rng_of("string", task.id, solution.id).sample(strings, TRIES):
             text = insert_injection(string, steps, answer)
             if getattr(parse_solution(text, {}), "answer", None) == answer:
@@ -149,7 +151,9 @@ def prover_verifier(
             f"prover_verifier: reviews {reviews}, group_size {run.group_size}, warmup {warmup}, strings {strings}, "
             f"sneaky {sneaky!r}; expected at least 2 and 2, from 0, and strings for a sneaky prover that is trained"
         )
-    attacks, critic, attacker = sneaky != "none", verifier_model or run.model, sneaky_model or run.model
+    attacks = sneaky != "none"
+    critic = verifier_model or run.model
+    attacker = sneaky_model or run.model
     judges = verifier == "trained" or warmup > 0
     policies = {"generator": run.learner(), **run.reference_policies()}
     policies["verifier"] = run.learner(critic, lr=verifier_lr) if judges else frozen(critic)

@@ -61,10 +61,10 @@ from cotrain.prompts.templates import SOLVE
 from cotrain.recipes.pair_judge.judging import (
     VERDICT,
     Form,
+    fields_for_judge,
     is_right,
     judging_pairs,
     say_pair,
-    shown_fields,
     verdict_reward,
 )
 from cotrain.rollout import common_roles
@@ -157,7 +157,7 @@ async def judge_pair_by(
     task: Task, roles: Roles, rubric: Turn, text: str, form: Form, sides: tuple[Turn, Turn], asked: int
 ) -> list[bool]:
     """Which judgements of one order, or of the first reply, are right."""
-    fields = shown_fields(roles, form, *sides)
+    fields = fields_for_judge(roles, form, *sides)
     fields |= guarded_fields(fields["nonce"], rubric=text) if "nonce" in fields else {"rubric": text}
     group = f"{rubric.id} {sides[0].id}"
     judgements = await roles.judge.many(asked, group=group, parent=rubric, problem=task.prompt, **fields)
@@ -187,36 +187,44 @@ def rubric_judge(
     at_least(2, "rubric_judge", group_size=run.group_size)
     if judge == "frozen" and writer != "trained":
         raise ConfigError(f"rubric_judge: judge=frozen and writer={writer}, so that nobody learns; train one of them")
-    begins, short = writer_model or run.model, common_roles.is_terse(run.model)
-    if common_roles.is_terse(begins) != short:
+    initial_writer = writer_model or run.model
+    short = common_roles.is_terse(run.model)
+    if common_roles.is_terse(initial_writer) != short:
         raise ConfigError(
-            f"rubric_judge: of {run.model!r} and {begins!r} one knows the short formats and one does not; expected two "
-            "of a kind"
+            f"rubric_judge: of {run.model!r} and {initial_writer!r} one knows the short formats and one does not; "
+            "expected two of a kind"
         )
+
     form: Form = "steps" if short else "rmr1"
-    policies = (
-        {"judge": run.learner(), **run.reference_policies()} if judge == "trained" else {"judge": frozen(run.model)}
-    )
-    policies["says"] = program(say_reply, tokens_of="judge")
-    policies["writer"] = run.learner(begins, lr=writer_lr) if writer == "trained" else frozen(begins)
-    by, play = (
-        GRPO(reward_weights={VERDICT: 1.0}, kl=run.kl_penalty()),
-        partial(judge_by_rubrics, form=form, most=max_tokens),
-    )
-    judging = Phase(name="judge", protocol=partial(play, asked=run.group_size), objectives=("judge",), group_size=1)
-    writing = Phase(
-        name="writer", protocol=partial(play, rubrics=run.group_size, asked=asked), objectives=("writer",), group_size=1
-    )
-    objectives, phases, steps = {}, [], []
+    play = partial(judge_by_rubrics, form=form, most=max_tokens)
     if judge == "trained":
-        objectives["judge"] = Objective(policy="judge", role="judge", algorithm=by)
-        phases, steps = [judging], [ratio[0]]
+        policies = {"judge": run.learner(), **run.reference_policies()}
+    else:
+        policies = {"judge": frozen(run.model)}
+    policies["says"] = program(say_reply, tokens_of="judge")
+    policies["writer"] = run.learner(initial_writer, lr=writer_lr) if writer == "trained" else frozen(initial_writer)
+
+    # Each of the two learns in phases of its own: several judgements by one rubric, or several rubrics.
+    objectives = {}
+    phases = []
+    steps = []
+    steps_of_judge, steps_of_writer = ratio
+    if judge == "trained":
+        learn_to_judge = GRPO(reward_weights={VERDICT: 1.0}, kl=run.kl_penalty())
+        objectives["judge"] = Objective(policy="judge", role="judge", algorithm=learn_to_judge)
+        judging = partial(play, asked=run.group_size)
+        phases.append(Phase(name="judge", protocol=judging, objectives=("judge",), group_size=1))
+        steps.append(steps_of_judge)
     if writer == "trained":
-        objectives["writer"] = Objective(policy="writer", role="writer", algorithm=GRPO(reward_weights={WORTH: 1.0}))
-        phases, steps = [*phases, writing], [*steps, ratio[1]]
+        learn_to_write = GRPO(reward_weights={WORTH: 1.0})
+        objectives["writer"] = Objective(policy="writer", role="writer", algorithm=learn_to_write)
+        writing = partial(play, rubrics=run.group_size, asked=asked)
+        phases.append(Phase(name="writer", protocol=writing, objectives=("writer",), group_size=1))
+        steps.append(steps_of_writer)
+
     roles = {
         "judge": judge_role("judge", run.model),
-        "writer": writer_role("writer", begins),
+        "writer": writer_role("writer", initial_writer),
         "reply": Role(policy="says", prompt=SOLVE if short else SOLVE_BARE, sampling=Sampling(max_tokens=max_tokens)),
     }
     if writer == "none":

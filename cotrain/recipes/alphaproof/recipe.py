@@ -73,22 +73,36 @@ def alphaproof(
         raise ConfigError("alphaproof: practice=False is about a target; add target=0")
     if target is not None and target < 0:
         raise ConfigError(f"alphaproof: target is {target}; expected the place of a problem, counted from 0")
+
     tasks: TaskSource = source
     if target is not None:
-        of = source.describe()["settings"]
-        tasks = Variants(of=of, split=among, index=target, practice=practice, beginnings=beginnings)
-    run, short = replace(run, tasks=tasks), common_roles.is_terse(run.model)
+        problems = source.describe()["settings"]
+        tasks = Variants(of=problems, split=among, index=target, practice=practice, beginnings=beginnings)
+    run = replace(run, tasks=tasks)
+
     solver = common_roles.solver("generator", run.model)
-    most = solver.sampling.max_tokens if not search else 64 if short else 256  # of a solution, or of a step
-    prover = replace(solver, parse=None, sampling=Sampling(max_tokens=most))
-    play = partial(prove, budget=budget, width=width, search=search, verdicts=verdicts)
+    if not search:
+        max_tokens = solver.sampling.max_tokens  # of a whole solution
+    elif common_roles.is_terse(run.model):
+        max_tokens = 64  # of a step
+    else:
+        max_tokens = 256
+    prover = replace(solver, parse=None, sampling=Sampling(max_tokens=max_tokens))
+
+    protocol = partial(prove, budget=budget, width=width, search=search, verdicts=verdicts)
     if checker is not None:
         from cotrain.grading.step_checker import StepChecker
 
-        play = partial(play, checker=StepChecker(checker))
-    phase = Phase(name="prove", protocol=play, objectives=("generator",), group_size=1)
+        protocol = partial(protocol, checker=StepChecker(checker))
+    phase = Phase(name="prove", protocol=protocol, objectives=("generator",), group_size=1)
+
+    name = "alphaproof"
+    if not search:
+        name += "-samples"
+    if target is not None:
+        name += "-target"
     return run.recipe(
-        "alphaproof" + ("" if search else "-samples") + ("" if target is None else "-target"),
+        name,
         policies={"generator": run.learner()},
         roles={"solver": solver, "prover": prover},
         objectives={"generator": Objective(policy="generator", role="prover", algorithm=SFT(where=ON_CHAIN))},

@@ -86,7 +86,8 @@ async def prove(
     the last expansion may overdraw. Raises UnknownName for ``verdicts``."""
     if verdicts not in get_args(Verdicts):
         raise UnknownName("verdicts", verdicts, get_args(Verdicts))
-    root, judge = ChainNode(roles.prover.begin(problem=task.prompt)), ChainJudge(task, roles, verdicts, checker)
+    root = ChainNode(roles.prover.begin(problem=task.prompt))
+    judge = ChainJudge(task, roles, verdicts, checker)
     find = _search_chain(judge, root, budget, width) if search else _draw_solutions(judge, root, budget, width)
     chain, all_turns = await find
     chain_ids = {turn.id for turn in chain}
@@ -135,7 +136,8 @@ class ChainJudge:
         return right
 
     async def _is_right(self, text: str) -> bool | str:
-        task, parsed = self.task, tagged_solution(text)
+        task = self.task
+        parsed = tagged_solution(text)
         if isinstance(parsed, ParseFailure):
             return False
         if (task.gradable or self.checker is None) and (await self.roles.grade(task, text)).value is not True:
@@ -159,7 +161,9 @@ async def _search_chain(
     judge: ChainJudge, root: ChainNode, budget: int, width: int
 ) -> tuple[tuple[Turn, ...], list[Turn]]:
     """The chain that was found, () for none, and all turns."""
-    nodes, all_turns, seen_states = [root], list[Turn](), set[frozenset[str]]()
+    nodes = [root]
+    all_turns = list[Turn]()
+    seen_states = set[frozenset[str]]()
     while sum(map(tokens_of, all_turns)) < budget:
         node = max(nodes, key=lambda one: one.promise)  # of equals the one that came first
         node.tries += 1

@@ -96,7 +96,8 @@ def draw_variant(target: Problem, rng: Random, *, beginning: bool, most: int) ->
 
 def facts_needed_by(facts: Sequence[Fact], asked: str, *, all_of_it: bool = False) -> list[Fact]:
     """The facts that a noun rests on, in reading order."""
-    found, size = {asked}, 0
+    found = {asked}
+    size = 0
     while len(found) > size:
         size = len(found)
         for fact in facts:

@@ -18,6 +18,8 @@ one problem and agent, "global" those of one problem. Solver and refiner are one
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from cotrain.core.arguments import NotNegative, Positive
@@ -48,10 +50,14 @@ def check_turns(samples: int, rounds: int, pay: str) -> None:
 
 
 def group_key(group: str, problem: str, turn: int, agent: str) -> str:
-    """Pool key of a turn. Raises UnknownName."""
+    """The group in which a turn is compared. Raises UnknownName."""
     if group not in GROUPINGS:
         raise UnknownName("grouping of turns", group, GROUPINGS)
-    return problem + {"turn": f"/{turn}/{agent}", "agent": f"/{agent}", "global": ""}[group]
+    if group == "turn":
+        return f"{problem}/{turn}/{agent}"
+    if group == "agent":
+        return f"{problem}/{agent}"
+    return problem
 
 
 @gives(EARNED.to("solver"), EARNED.to("verifier"), EARNED.to("refiner"))
@@ -66,48 +72,77 @@ async def take_turns(
     local: float = 1.0,
     group: Grouping = "turn",
 ) -> None:
-    """The game above. A solution that cannot be read is not reviewed and ends it. The first solution notes how the
-    team's game went on: ``team`` and ``turns``. Turns that cannot be graded fail."""
+    """The game above. A solution that cannot be read is not reviewed and ends it. Metadata of the first solution say
+    how the team's game went on: ``team`` and ``turns``. Turns that cannot be graded fail."""
     check_turns(samples, rounds, pay)
-    owed: list[tuple[Turn, float]] = []  # of all turns of a trajectory that is paid at its end: what is its own
-    place = roles.solver.whole_group  # a problem that is drawn twice is two
-    asking = roles.solver.many(samples, group=group_key(group, place, 0, REASONER), problem=task.prompt)
-    solutions = [turn for turn in await asking if await examine(task, roles, turn) is not None]
-    first, solution, turn = (solutions[0] if solutions else None), None, 0
-    while solutions:
-        scored_solutions = [(s, float(CORRECT.require(s)), s.parsed.format_score) for s in solutions]
-        solution, turn = _pay_or_owe(scored_solutions, owed, pay, alpha, local), turn + 1
-        if turn > 2 * rounds or not solution.parsed.ok:
-            break
-        team = float(CORRECT.require(solution))
-        reviews = await review(task, roles, solution, n=samples, group=group_key(group, place, turn, CHECKER))
-        right = [float(r.parsed.ok and r.parsed.final == CORRECT.require(solution)) for r in reviews]
-        best_review = _pay_or_owe(
-            [(r, team, own) for r, own in zip(reviews, right, strict=True)], owed, pay, alpha, local
-        )
-        turn += 1
-        if best_review.parsed.ok and best_review.parsed.final:
-            break
-        key = group_key(group, place, turn, REASONER)
-        refine_fields = {"problem": task.prompt, "solution": solution.tagged_text, "review": best_review.text}
-        revisions = await roles.refiner.many(samples, group=key, parent=solution, **refine_fields)
-        solutions = [r for r in revisions if await examine(task, roles, r) is not None]
-    if first is None or solution is None:
-        return
-    for owed_turn, own in owed:
-        owed_turn.reward(EARNED, alpha * float(CORRECT.require(solution)) + local * own)
-    first.add_metadata(TEAM, CORRECT.require(solution))
-    first.add_metadata(TURNS, float(turn))
+    problem_key = roles.solver.whole_group  # a problem that is drawn twice is two
+    unpaid: list[Scored] = []  # turns of a trajectory that is paid at its end
 
-
-def _pay_or_owe(
-    played: list[tuple[Turn, float, float]], owed: list[tuple[Turn, float]], pay: str, alpha: float, local: float
-) -> Turn:
-    """Pay (turn, team's score, own) now, or owe it for the end; returns the turn that goes on."""
-    worth = [alpha * team + local * own for _, team, own in played]
-    for (one, _, own), value in zip(played, worth, strict=True):
+    def pay_turns(scored_turns: Sequence[Scored]) -> Turn:
+        """Pay these turns, or note that they are to be paid at the end; the best one, which goes on."""
         if pay == "end":
-            owed.append((one, own))
+            unpaid.extend(scored_turns)
         else:
-            one.reward(EARNED, value)
-    return played[max(range(len(played)), key=lambda i: (worth[i], -i))][0]
+            for scored in scored_turns:
+                scored.turn.reward(EARNED, scored.worth(alpha, local))
+        best = max(scored_turns, key=lambda scored: scored.worth(alpha, local))
+        return best.turn
+
+    group_of_first = group_key(group, problem_key, 0, REASONER)
+    drafts = await roles.solver.many(samples, group=group_of_first, problem=task.prompt)
+    solutions = [draft for draft in drafts if await examine(task, roles, draft) is not None]
+    if not solutions:
+        return
+    first_solution = solutions[0]
+
+    n_turns = 0
+    while solutions:
+        solution = pay_turns(
+            [Scored(turn, float(CORRECT.require(turn)), turn.parsed.format_score) for turn in solutions]
+        )
+        n_turns += 1
+        if n_turns > 2 * rounds or not solution.parsed.ok:
+            break
+
+        is_right = CORRECT.require(solution)
+        group_of_reviews = group_key(group, problem_key, n_turns, CHECKER)
+        reviews = await review(task, roles, solution, n=samples, group=group_of_reviews)
+        scored_reviews = []
+        for turn in reviews:
+            agrees = turn.parsed.ok and turn.parsed.final == is_right
+            scored_reviews.append(Scored(turn, float(is_right), float(agrees)))
+        best_review = pay_turns(scored_reviews)
+        n_turns += 1
+        says_right = best_review.parsed.ok and best_review.parsed.final
+        if says_right:
+            break
+
+        revisions = await roles.refiner.many(
+            samples,
+            group=group_key(group, problem_key, n_turns, REASONER),
+            parent=solution,
+            problem=task.prompt,
+            solution=solution.tagged_text,
+            review=best_review.text,
+        )
+        solutions = [revision for revision in revisions if await examine(task, roles, revision) is not None]
+
+    team_right = CORRECT.require(solution)
+    for scored in unpaid:
+        at_end = replace(scored, team=float(team_right))
+        scored.turn.reward(EARNED, at_end.worth(alpha, local))
+    first_solution.add_metadata(TEAM, team_right)
+    first_solution.add_metadata(TURNS, float(n_turns))
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A turn, and its two scores."""
+
+    turn: Turn
+    team: float  # 1 where the team's present solution is right
+    own: float  # the format of a solution; of a review whether its verdict is the truth
+
+    def worth(self, alpha: float, local: float) -> float:
+        """What the turn earns."""
+        return alpha * self.team + local * self.own

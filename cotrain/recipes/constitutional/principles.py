@@ -110,14 +110,16 @@ def share_kept(problem: str, text: str) -> float:
 def principle_critic(policy: str, model: str) -> Role:
     """Says whether a principle is kept: fields ``problem``, ``solution``, ``principle``; parsed to a Review."""
     short = is_terse(model)
-    prompt, sampling = CRITICISE if short else CRITICISE_FULL, Sampling(max_tokens=16 if short else 256)
+    prompt = CRITICISE if short else CRITICISE_FULL
+    sampling = Sampling(max_tokens=16 if short else 256)
     return Role(policy=policy, prompt=prompt, parse=parse_meta, sampling=sampling, words=VERDICT_WORDS)
 
 
 def principle_reviser(policy: str, model: str) -> Role:
     """Rewrites: further the field ``review``; parsed to a Solution."""
     short = is_terse(model)
-    prompt, sampling = REVISE if short else REVISE_FULL, Sampling(max_tokens=208 if short else 768)
+    prompt = REVISE if short else REVISE_FULL
+    sampling = Sampling(max_tokens=208 if short else 768)
     return Role(policy=policy, prompt=prompt, parse=parse_solution, sampling=sampling)
 
 

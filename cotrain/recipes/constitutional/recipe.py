@@ -110,7 +110,8 @@ def constitutional(
     roles["student"] = common_roles.solver("author", run.model)
     policies = {"generator": run.learner(), "author": program(say, tokens_of="generator")}
     objectives: dict[str, Objective] = {}
-    phases, early = [], {}
+    phases = []
+    early = {}
     if stages != "prefer":
         policies["writer"] = snapshot(run.model, of="generator", every=revising)
         role_makers = (common_roles.solver, principle_critic, principle_reviser)

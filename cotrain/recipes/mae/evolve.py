@@ -77,12 +77,14 @@ def parse_score(text: str, fields: Mapping[str, Any]) -> ParsedScore | ParseFail
     """The last score of a text."""
     if len(text) > MAX_CHARS:
         return ParseFailure(reason="too long")
-    score_texts, at = list[str](), 0
+    score_texts = list[str]()
+    at = 0
     while (start := text.find("<score>", at)) >= 0 and (at := text.find("</score>", start)) >= 0:
         score_texts.append(text[start + len("<score>") : at])
     if not score_texts:
         return ParseFailure(reason="no score")
-    form, last_score = (1.0 if len(score_texts) == 1 else 0.5), score_texts[-1].strip()
+    form = 1.0 if len(score_texts) == 1 else 0.5
+    last_score = score_texts[-1].strip()
     if (
         not (last_score.isascii() and last_score.isdigit())
         or len(last_score) > 2

@@ -53,7 +53,8 @@ class Halves:
     def __init__(self, count: int = 1, largest: int = 4) -> None:
         if not 1 <= count <= 4 or not 3 <= largest <= 99:
             raise ConfigError(f"halves: count is {count} and largest {largest}, expected 1..4 and 3..99")
-        self.count, self.largest = count, largest
+        self.count = count
+        self.largest = largest
 
     @property
     def name(self) -> str:

@@ -23,7 +23,7 @@ PAIRINGS: tuple[Pairing, ...] = ("aligned", "crossed")
 
 
 def joint_actions(pairing: str, agents: int, answers: int) -> tuple[tuple[int, ...], ...]:
-    """Of each joint action the index of every agent's answer, [N]. Raises UnknownName."""
+    """For each joint action the index of every agent's answer, [N]. Raises UnknownName."""
     if pairing == "aligned":
         return tuple((k,) * agents for k in range(answers))
     if pairing == "crossed":
@@ -35,14 +35,19 @@ def answer_returns(
     joint: Sequence[tuple[int, ...]], returns: Sequence[float | None], agents: int, answers: int
 ) -> list[list[float | None]]:
     """[N][K] from the return of each joint action; None for an answer in one of unknown return."""
-    found: list[list[float | None]] = [[0.0] * answers for _ in range(agents)]
+    sums: list[list[float | None]] = [[0.0] * answers for _ in range(agents)]
     for places, value in zip(joint, returns, strict=True):
         for agent, place in enumerate(places):
-            so_far = found[agent][place]
-            found[agent][place] = None if so_far is None or value is None else so_far + value
-    return found
+            so_far = sums[agent][place]
+            if so_far is None or value is None:
+                sums[agent][place] = None
+            else:
+                sums[agent][place] = so_far + value
+    return sums
 
 
 def backed_up_return(reward: float, child: Sequence[float], gamma: float) -> float:
     """The return of a joint action: its reward, and γ times the mean of its child node's; () where the game ends."""
-    return reward + (gamma * sum(child) / len(child) if child else 0.0)
+    if not child:
+        return reward
+    return reward + gamma * sum(child) / len(child)

@@ -74,18 +74,21 @@ def magrpo(
             )
         check_joint_reward(joint_reward)
         names = tuple(f"agent{i + 1}" for i in range(agents))
-        roles, measures = agent_roles(agents, turns), (measure_joint_reward,)
+        roles = agent_roles(agents, turns)
+        measures = (measure_joint_reward,)
         evaluate: RolloutFn = partial(act_together, reward=joint_reward, agents=agents, turns=turns)
         play: RolloutFn = partial(evaluate, **shape)
     else:
         run = replace(run, tasks=_halves_of(run, agents, turns))
-        names, roles = AGENTS, halves_roles(run.model)
+        names = AGENTS
+        roles = halves_roles(run.model)
         evaluate = partial(together_and_apart, sees=sees, silent=silent)
         play = partial(cooperate, sees=sees, silent=silent, **shape)
     by = partial(
         PolicyGradient, advantage=ESTIMATORS[estimator], loss=ScoreFunction(), normalise="constant", constant=1.0
     )
-    policies, objectives = {**run.reference_policies()}, {}
+    policies = {**run.reference_policies()}
+    objectives = {}
     for agent in names:
         policies[agent] = run.learner()
         later = tuple(name for name in (f"{agent}_answer",) if name in roles)

@@ -52,7 +52,8 @@ Answer again."""
 
 def agent_roles(agents: int, turns: int) -> dict[str, Role]:
     """``agent1`` … at the first turn, and ``agent1_answer`` … at later ones, each with a policy of its own."""
-    roles, sampling = {}, Sampling(max_tokens=TOKENS)
+    roles = {}
+    sampling = Sampling(max_tokens=TOKENS)
     for name in (f"agent{i + 1}" for i in range(agents)):
         roles[name] = Role(policy=name, prompt=ACT, sampling=sampling)
         if turns > 1:
@@ -62,7 +63,8 @@ def agent_roles(agents: int, turns: int) -> dict[str, Role]:
 
 def check_joint_reward(reward: object) -> None:
     """Raise ConfigError for what cannot be called with a task and texts."""
-    name, takes_two = getattr(reward, "__name__", repr(reward)), False
+    name = getattr(reward, "__name__", repr(reward))
+    takes_two = False
     if callable(reward):
         try:
             inspect.signature(reward).bind(None, ())
@@ -109,41 +111,50 @@ class RewardedTeam:
         if node is None:
             role = getattr(self.roles, name)
             return role.many(self.samples, **fields)
+
         mark = self.roles.nonce(said[-1][0])
-        fields |= {
-            "nonce": mark,
-            "said": "\n".join(
-                wrap_text(spoken_text(turn), mark, f"agent {i} turn {n}")
-                for n, turns in enumerate(said, 1)
-                for i, turn in enumerate(turns, 1)
-            ),
-        }
+        earlier = []
+        for n, turns in enumerate(said, 1):
+            for i, turn in enumerate(turns, 1):
+                earlier.append(wrap_text(spoken_text(turn), mark, f"agent {i} turn {n}"))
         role = getattr(self.roles, f"{name}_answer")
-        return role.many(self.samples, group=f"{node}/{name}", **fields)
+        return role.many(self.samples, group=f"{node}/{name}", **fields, nonce=mark, said="\n".join(earlier))
 
     async def reward_actions(self, answers: list[list[Turn]], joint: JointActions, turn: int) -> list[float | None]:
-        actions = [[mine[k] for mine, k in zip(answers, places, strict=True)] for places in joint]
+        actions = []
+        for places in joint:
+            action = [answers_of_agent[k] for answers_of_agent, k in zip(answers, places, strict=True)]
+            actions.append(action)
         async with self.roles.busy():
             rewards = await gather([self._reward_action(action) for action in actions])
+
+        # The mean reward of the joint actions that an answer of the first agent took part in.
         for k, answer in enumerate(answers[0]):
-            mine = [r for places, r in zip(joint, rewards, strict=True) if places[0] == k and r is not None]
-            if mine:
-                answer.add_metadata(JOINT_REWARD, sum(mine) / len(mine))
+            known_rewards = []
+            for places, reward in zip(joint, rewards, strict=True):
+                if places[0] == k and reward is not None:
+                    known_rewards.append(reward)
+            if known_rewards:
+                answer.add_metadata(JOINT_REWARD, sum(known_rewards) / len(known_rewards))
         return rewards
 
     async def _reward_action(self, action: Sequence[Turn]) -> float | None:
         """What the user's function says; None, and the answers fail with the reason, where that is no number."""
         try:
-            said = self.reward(self.task, [spoken_text(turn) for turn in action])
-            said = await said if inspect.isawaitable(said) else said
-            value = as_reward(said)
-            reason = f"joint reward: {'out of range' if hasattr(said, '__float__') else 'no number'}"
+            returned = self.reward(self.task, [spoken_text(turn) for turn in action])
+            if inspect.isawaitable(returned):
+                returned = await returned
+            value = as_reward(returned)
+            is_number = hasattr(returned, "__float__")
+            reason = "joint reward: out of range" if is_number else "joint reward: no number"
         except INTERRUPTS:
             raise
         except BaseException as error:  # noqa: BLE001  a user's code
-            value, reason = None, failure_reason("joint reward", error)
-        for turn in action if value is None else ():
-            turn.fail(reason)
+            value = None
+            reason = failure_reason("joint reward", error)
+        if value is None:
+            for turn in action:
+                turn.fail(reason)
         return value
 
 
@@ -156,7 +167,8 @@ def measure_joint_reward(episodes: Sequence[Episode]) -> dict[str, Estimate]:
     """``truth/joint_reward`` of the first agent, at the first turn and at later ones. Its interval takes rewards to lie
     in [0, 1], or as far beyond as those that were seen."""
     values = [v for e in episodes for t in e.traces if (v := JOINT_REWARD.of(t)) is not None]
-    low, high = min([0.0, *values]), max([1.0, *values])
+    low = min([0.0, *values])
+    high = max([1.0, *values])
     figures = [
         measure_metadata(role, JOINT_REWARD, low=low, high=high)(episodes) for role in ("agent1", "agent1_answer")
     ]

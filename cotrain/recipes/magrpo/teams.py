@@ -78,7 +78,8 @@ def team_roles(policies: Mapping[str, str], model: str, prefix: str = "") -> dic
     """The four roles, with a ``prefix`` to their names; ``policies``: of each agent."""
     short = is_terse(model)
     prompts = (MESSAGE, ANSWERED) if short else (MESSAGE_FULL, ANSWERED_FULL)
-    told, asked = Sampling(max_tokens=MESSAGE_TOKENS), Sampling(max_tokens=8 if short else 256)
+    told = Sampling(max_tokens=MESSAGE_TOKENS)
+    asked = Sampling(max_tokens=8 if short else 256)
     roles = {}
     for agent, policy in policies.items():
         roles[f"{prefix}{agent}"] = Role(policy=policy, prompt=prompts[0], sampling=told)
@@ -102,33 +103,36 @@ class HalvesTeam:
         return halves_grader_of(self.task)
 
     def visible_numbers(self, agent: int) -> str:
-        return (
-            self.halves_grader.view(agent)
-            if self.sees == "half"
-            else f"{self.halves_grader.view(0)}, {self.halves_grader.view(1)}"
-        )
+        if self.sees == "half":
+            return self.halves_grader.view(agent)
+        return f"{self.halves_grader.view(0)}, {self.halves_grader.view(1)}"
 
     def ask_agent(self, agent: int, said: Path, node: str | None) -> Coroutine[Any, Any, list[Turn]]:
-        name, seen = f"{self.prefix}{AGENTS[agent]}", self.visible_numbers(agent)
+        name = f"{self.prefix}{AGENTS[agent]}"
+        seen = self.visible_numbers(agent)
         if node is None:
             return getattr(self.roles, name).many(self.samples, seen=seen)
-        mine, other = (said[0][k].text.strip() or "nothing" for k in (agent, 1 - agent))
-        fields = {"seen": seen, "said": mine, "heard": "nothing" if self.silent else other}
+        messages = [turn.text.strip() or "nothing" for turn in said[0]]
+        own_message = messages[agent]
+        heard_message = "nothing" if self.silent else messages[1 - agent]
         role = getattr(self.roles, f"{name}_answer")
-        return role.many(self.samples, group=f"{node}/{AGENTS[agent]}", **fields)
+        group = f"{node}/{AGENTS[agent]}"
+        return role.many(self.samples, group=group, seen=seen, said=own_message, heard=heard_message)
 
     async def reward_actions(self, answers: list[list[Turn]], joint: JointActions, turn: int) -> list[float | None]:
-        """Of answers the share that is right; messages have none. An answer that could not be graded fails and counts
-        as wrong for its partner."""
+        """The share of a joint action's answers that are right; messages have no reward. An answer that could not be
+        graded fails and counts as wrong for its partner."""
         if turn == 0:
             for seen, messages in zip(self.halves_grader.seen, answers, strict=True):
                 for message in messages:
                     message.add_metadata(TELLS, message.text.strip() == str(sum(seen)))
             return [0.0] * len(joint)
-        right = [[await self._grade_turn(one) for one in mine] for mine in answers]
-        for k, one in enumerate(answers[0]):
-            one.add_metadata(BOTH, right[0][k] and right[1][k])
-        return [sum(right[i][k] for i, k in enumerate(places)) / 2 for places in joint]
+        first_answers, second_answers = answers
+        first_right = [await self._grade_turn(answer) for answer in first_answers]
+        second_right = [await self._grade_turn(answer) for answer in second_answers]
+        for answer, first, second in zip(first_answers, first_right, second_right, strict=True):
+            answer.add_metadata(BOTH, first and second)
+        return [(first_right[i] + second_right[j]) / 2 for i, j in joint]
 
     async def _grade_turn(self, turn: Turn) -> bool:
         grade = await self.roles.grade(self.task, turn)

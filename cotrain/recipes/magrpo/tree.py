@@ -29,7 +29,7 @@ from cotrain.rollout.event_loop import gather
 from cotrain.rollout.role import Turn
 
 JOINT = Signal("joint", meaning="return of the joint actions that an answer took part in")
-JointActions = Sequence[tuple[int, ...]]  # [J][N] of each the index of every agent's answer
+JointActions = Sequence[tuple[int, ...]]  # [J][N] the index of every agent's answer in each joint action
 Path = tuple[tuple[Turn, ...], ...]  # [turns so far][N] what was said: the name of a node
 
 
@@ -68,32 +68,40 @@ async def play_tree(
     """Every answer with its return; one whose return is unknown fails instead. All answers of a turn are asked for
     before any of the next, so that addresses do not depend on who is faster."""
     joint = joint_actions(pairing, agents, samples)
+
+    # Down the tree, a level a turn.
     nodes: list[Node] = []
     paths: list[Path] = [()]
     for turn in range(turns):
-        answers = await gather([_ask_team(team, path, agents) for path in paths])
-        rewards = await gather([team.reward_actions(answer, joint, turn) for answer in answers])
-        level = [_node_of(*one, joint) for one in zip(paths, answers, rewards, strict=True)]
-        nodes, paths = (
-            nodes + level,
-            [path for node in level if _goes_on(node, threshold) for path in node.after if path],
-        )
+        answers_by_node = await gather([_ask_team(team, path, agents) for path in paths])
+        rewards_by_node = await gather([team.reward_actions(answers, joint, turn) for answers in answers_by_node])
+        next_paths: list[Path] = []
+        for path, answers, rewards in zip(paths, answers_by_node, rewards_by_node, strict=True):
+            node = _node_of(path, answers, rewards, joint)
+            nodes.append(node)
+            if _goes_on(node, threshold):
+                next_paths += [path_after for path_after in node.after if path_after]
+        paths = next_paths
         if not paths:
             break
-    returns: dict[Path | None, list[float | None]] = {}  # [J] of each node
-    found = []
+
+    # Up again: a node's returns need those of the nodes below it.
+    returns_by_path: dict[Path | None, list[float | None]] = {}  # [J] of each node
+    paid_answers: list[tuple[Turn, float]] = []
     for node in reversed(nodes):
-        below = [returns.get(path, []) for path in node.after]
-        returns[node.path] = [_return_of(*one, gamma) for one in zip(node.rewards, below, strict=True)]
-        for turns_of_agent, values in zip(
-            node.answers, answer_returns(joint, returns[node.path], agents, samples), strict=True
-        ):
-            for one, value in zip(turns_of_agent, values, strict=True):
+        returns = []
+        for reward, path_after in zip(node.rewards, node.after, strict=True):
+            returns.append(_return_of(reward, returns_by_path.get(path_after, []), gamma))
+        returns_by_path[node.path] = returns
+
+        values_by_agent = answer_returns(joint, returns, agents, samples)
+        for answers_of_agent, values in zip(node.answers, values_by_agent, strict=True):
+            for answer, value in zip(answers_of_agent, values, strict=True):
                 if value is None:
-                    one.fail("joint reward: unknown")
+                    answer.fail("joint reward: unknown")
                 else:
-                    found.append((one, value))
-    return found
+                    paid_answers.append((answer, value))
+    return paid_answers
 
 
 def _ask_team(team: Team, path: Path, agents: int) -> Coroutine[Any, Any, list[list[Turn]]]:
@@ -103,19 +111,32 @@ def _ask_team(team: Team, path: Path, agents: int) -> Coroutine[Any, Any, list[l
 
 
 def _node_of(path: Path, answers: list[list[Turn]], rewards: list[float | None], joint: JointActions) -> Node:
-    after = [
-        None if reward is None else (*path, tuple(mine[k] for mine, k in zip(answers, places, strict=True)))
-        for places, reward in zip(joint, rewards, strict=True)
-    ]
+    after: list[Path | None] = []
+    for places, reward in zip(joint, rewards, strict=True):
+        if reward is None:
+            after.append(None)
+            continue
+        action = tuple(answers_of_agent[k] for answers_of_agent, k in zip(answers, places, strict=True))
+        after.append((*path, action))
     return Node(path=path, answers=answers, rewards=rewards, after=after)
 
 
 def _goes_on(node: Node, threshold: float | None) -> bool:
-    known = [reward for reward in node.rewards if reward is not None]
-    return threshold is None or (bool(known) and not sum(known) / len(known) > threshold)
+    """Whether the game goes on after a node: not where its mean reward is above the threshold, or unknown."""
+    if threshold is None:
+        return True
+    known_rewards = [reward for reward in node.rewards if reward is not None]
+    if not known_rewards:
+        return False
+    return not sum(known_rewards) / len(known_rewards) > threshold
 
 
-def _return_of(reward: float | None, below: Sequence[float | None], gamma: float) -> float | None:
-    """Of a joint action; ``below``: what those of its node return, () where it is the end."""
-    known = [value for value in below if value is not None]
-    return None if reward is None or (below and not known) else backed_up_return(reward, known, gamma)
+def _return_of(reward: float | None, child_returns: Sequence[float | None], gamma: float) -> float | None:
+    """The return of a joint action. ``child_returns``: what the joint actions after it return; () where it is the
+    end."""
+    if reward is None:
+        return None
+    known_returns = [value for value in child_returns if value is not None]
+    if child_returns and not known_returns:
+        return None
+    return backed_up_return(reward, known_returns, gamma)

@@ -86,15 +86,19 @@ async def research(
     texts = list(documents)
     if digest:
         packed = first_fit_decreasing([len(document) for document in documents], bin_size)
-        bins = ["\n".join(documents[i] for i in chosen) for chosen in packed]
+        bin_texts = []
+        for places in packed:
+            bin_texts.append("\n".join(documents[place] for place in places))
         digester = roles.digester
         digests = await gather(
-            [digester(group=digester.whole_group, documents=bin_text, purpose=question) for bin_text in bins]
+            [digester(group=digester.whole_group, documents=bin_text, purpose=question) for bin_text in bin_texts]
         )
-        for shown, turn in zip(bins, digests, strict=True):
-            note_digest(turn, shown, facts)
+        for bin_text, turn in zip(bin_texts, digests, strict=True):
+            note_digest(turn, bin_text, facts)
         calls += digests
-        texts = [text for turn in digests if (text := turn.text.strip()) != NOTHING]
+        digest_texts = [turn.text.strip() for turn in digests]
+        texts = [text for text in digest_texts if text != NOTHING]
+
     context = " ".join([*texts, question])
     solution = await roles.solver(group=roles.solver.whole_group, problem=context)  # whatever each trajectory has found
     correct = await examine(task, roles, solution)
@@ -111,10 +115,15 @@ async def search_documents(
 ) -> tuple[str, ...]:
     """What the tool returns; the package's own gives the same to all members of a group that ask the same."""
     query = plan.parsed.text if plan.parsed.ok else ""
-    plan.add_finding(*(QUERY, query) if query else (FAILURE, plan.parsed.reason))
+    if query:
+        plan.add_finding(QUERY, query)
+    else:
+        plan.add_finding(FAILURE, plan.parsed.reason)
     if search is not None:
+        if not query:
+            return ()
         try:
-            return await ask_search(search, query) if query else ()
+            return await ask_search(search, query)
         except AskFailed as error:
             plan.add_finding(FAILURE, str(error))
             return ()
@@ -156,7 +165,8 @@ def mars(
         raise ConfigError("mars: without a plan (plan=false) nobody searches; leave out search, or plan=false")
     if bin_size < 1 or noise < 0.0:
         raise ConfigError(f"mars: bin_size {bin_size} and noise {noise}; expected characters above 0, and 0 or more")
-    trained, digest = system1 == "trained", system1 != "none"
+    trained = system1 == "trained"
+    digest = system1 != "none"
     plain: tuple[SampleEdit, ...] = (drop_flat_groups,)
     after: tuple[SampleEdit, ...] = (*plain, Subsample(size=run.group_size, by=sampling)) if balance else plain
     also = (*(["planner"] if plan else []), *(["digester"] if trained and not decoupled else []))

@@ -24,7 +24,7 @@ and β · w beside it, in all rounds. Left out: masks of who hears whom, trees, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -45,8 +45,8 @@ Workflow = Literal["debate", "chain", "mixture", "vote"]
 Shaping = Literal["local", "margin", "quality"]
 SHAPINGS: tuple[str, ...] = get_args(Shaping)
 AGENTS = {"debate": 2, "chain": 3, "mixture": 3, "vote": 2}  # how many by default
-MOST = 8  # agents
-HEARD = 5  # answers that are heard
+MOST = 8  # most agents of a team
+HEARD = 5  # most answers of others that an agent hears
 SHAPED = Signal("shaped", meaning="what a turn of a workflow earns")
 HEAR = "{problem}\n{answers}\nSolve:"
 HEAR_FULL = """Solve the problem below step by step. Others have answered it; they may be right or wrong. What stands \
@@ -79,7 +79,10 @@ def shaped_reward(right: float, before: Sequence[float], shaping: str, alpha: fl
     if not before or shaping == "local":
         return right
     mean = sum(before) / len(before)
-    gain = right - mean if shaping == "margin" else mean * right - (1.0 - mean) * (1.0 - right)
+    if shaping == "margin":
+        gain = right - mean
+    else:
+        gain = mean * right - (1.0 - mean) * (1.0 - right)
     return right + alpha * gain
 
 
@@ -89,8 +92,12 @@ def pay_turns(plays: Sequence[WorkflowTurn], won: bool, *, shaping: str, alpha: 
     The authors' code ends a chain with the last agent's reward in the place of w, and a debate with each agent's own.
     """
     for play in plays:
-        earlier = [p.right for p in plays if p.round < play.round and (over == "all" or p.agent == play.agent)]
-        play.turn.reward(SHAPED, shaped_reward(play.right, earlier, shaping, alpha) + beta * float(won))
+        before = []
+        for other in plays:
+            is_counted = over == "all" or other.agent == play.agent
+            if is_counted and other.round < play.round:
+                before.append(other.right)
+        play.turn.reward(SHAPED, shaped_reward(play.right, before, shaping, alpha) + beta * float(won))
 
 
 @gives(*(SHAPED.to(f"agent{i}{hears}") for i in range(MOST) for hears in ("", "_hears")))
@@ -106,8 +113,8 @@ async def work(
     beta: float = 0.5,
     over: Literal["agent", "all"] = "agent",
 ) -> None:
-    """One game of a workflow, paid. The first turn notes whether the ``team``'s answer is right. Turns that cannot be
-    graded fail and are heard by nobody."""
+    """One game of a workflow, paid. Metadata ``team`` of the first turn says whether the team's answer is right. Turns
+    that cannot be graded fail and are heard by nobody."""
     game = WorkflowGame(task=task, roles=roles, agents=agents, rounds=rounds)
     kinds = {"debate": game.debate, "chain": game.chain, "mixture": game.mixture, "vote": game.vote}
     if workflow not in kinds:
@@ -115,7 +122,10 @@ async def work(
     plays, final = await kinds[workflow]()
     winner = team_turn(final)
     team_right = winner is not None and CORRECT.require(winner)
-    shaping, over = "local" if workflow == "vote" else shaping, over if workflow == "debate" else "all"
+    if workflow == "vote":  # whose turns hear nobody
+        shaping = "local"
+    if workflow != "debate":  # where nobody speaks twice
+        over = "all"
     pay_turns(plays, team_right, shaping=shaping, alpha=alpha, beta=beta, over=over)
     if plays:
         plays[0].turn.add_metadata(TEAM, team_right)
@@ -154,28 +164,46 @@ class WorkflowGame:
         if not plays or not plays[0].turn.parsed.ok:
             return plays, [play.turn for play in plays]
         solution = plays[0].turn
-        [said] = await review(self.task, self.roles, solution, role="agent1", group=self.roles.agent1.whole_group)
-        right = float(said.parsed.ok and said.parsed.final == CORRECT.require(solution))
-        fields = {"problem": self.task.prompt, "solution": solution.tagged_text, "review": said.text}
-        asked = self.roles.agent2(group=self.roles.agent2.whole_group, parent=solution, **fields)
-        revised = await self._examine_turns([asked], [2], 2)
-        return [*plays, WorkflowTurn(turn=said, agent=1, round=1, right=right), *revised], [p.turn for p in revised]
+        reviewer = self.roles.agent1
+        [verdict] = await review(self.task, self.roles, solution, role="agent1", group=reviewer.whole_group)
+        agrees = float(verdict.parsed.ok and verdict.parsed.final == CORRECT.require(solution))
+        plays.append(WorkflowTurn(turn=verdict, agent=1, round=1, right=agrees))
+
+        refiner = self.roles.agent2
+        call = refiner(
+            group=refiner.whole_group,
+            parent=solution,
+            problem=self.task.prompt,
+            solution=solution.tagged_text,
+            review=verdict.text,
+        )
+        revisions = await self._examine_turns([call], [2], 2)
+        return [*plays, *revisions], [play.turn for play in revisions]
 
     async def _ask_speakers(
         self, speakers: Sequence[int], number: int, heard: Sequence[Turn] | None = None
     ) -> list[WorkflowTurn]:
-        asked = []
-        for i in speakers:
-            name = f"agent{i}" if heard is None else f"agent{i}_hears"
-            role = getattr(self.roles, name)
-            fields = {} if heard is None else answers_for(self.task, self.roles, role, heard, f"{name}/{number}")
-            asked.append(role(group=f"{role.whole_group}/{number}", problem=self.task.prompt, **fields))
-        return await self._examine_turns(asked, speakers, number)
+        """The turns of these agents in round ``number``, all at once. ``heard``: answers that they hear."""
+        calls = []
+        for agent in speakers:
+            name = f"agent{agent}" if heard is None else f"agent{agent}_hears"
+            role: RoleHandle = getattr(self.roles, name)
+            fields = {}
+            if heard is not None:
+                fields = answers_for(self.task, self.roles, role, heard, f"{name}/{number}")
+            calls.append(role(group=f"{role.whole_group}/{number}", problem=self.task.prompt, **fields))
+        return await self._examine_turns(calls, speakers, number)
 
-    async def _examine_turns(self, asked: Sequence[Any], speakers: Sequence[int], number: int) -> list[WorkflowTurn]:
-        turns = await gather(list(asked))
-        found = [(i, turn, await examine(self.task, self.roles, turn)) for i, turn in zip(speakers, turns, strict=True)]
-        return [WorkflowTurn(turn=t, agent=i, round=number, right=float(r)) for i, t, r in found if r is not None]
+    async def _examine_turns(
+        self, calls: Sequence[Coroutine[Any, Any, Turn]], speakers: Sequence[int], number: int
+    ) -> list[WorkflowTurn]:
+        """The turns that can be graded."""
+        plays = []
+        for agent, turn in zip(speakers, await gather(calls), strict=True):
+            is_right = await examine(self.task, self.roles, turn)
+            if is_right is not None:
+                plays.append(WorkflowTurn(turn=turn, agent=agent, round=number, right=float(is_right)))
+        return plays
 
 
 def team_turn(final: Sequence[Turn]) -> Turn | None:
@@ -184,18 +212,27 @@ def team_turn(final: Sequence[Turn]) -> Turn | None:
     votes = Counter(turn.parsed.answer for turn in final if turn.parsed.ok)
     if not votes:
         return None
-    most = sorted(answer for answer, n in votes.items() if n == max(votes.values()))
-    said = rng_of("team", *(turn.id for turn in final)).choice(most)
-    return next(turn for turn in final if turn.parsed.ok and turn.parsed.answer == said)
+    most_votes = max(votes.values())
+    winners = sorted(answer for answer, n_votes in votes.items() if n_votes == most_votes)
+    rng = rng_of("team", *(turn.id for turn in final))
+    team_answer = rng.choice(winners)
+    return next(turn for turn in final if turn.parsed.ok and turn.parsed.answer == team_answer)
 
 
 def answers_for(task: Task, roles: Roles, role: RoleHandle, heard: Sequence[Turn], who: str) -> dict[str, Any]:
     """The field ``answers`` of a prompt: up to ``HEARD`` of these, shuffled anew for each who hears."""
     texts = [turn.tagged_text for turn in heard]
-    rng_of("heard", task.id, who, *(turn.id for turn in heard)).shuffle(texts)
-    if "nonce" in role.fields and heard:
-        return dict(guarded_fields(roles.nonce(heard[0]), answers=texts[:HEARD]))
-    return {"answers": "\n".join(texts[:HEARD])} | ({"nonce": ""} if "nonce" in role.fields else {})
+    rng = rng_of("heard", task.id, who, *(turn.id for turn in heard))
+    rng.shuffle(texts)
+    texts = texts[:HEARD]
+
+    has_nonce = "nonce" in role.fields
+    if has_nonce and heard:
+        return dict(guarded_fields(roles.nonce(heard[0]), answers=texts))
+    fields = {"answers": "\n".join(texts)}
+    if has_nonce:  # there is nothing to guard
+        fields["nonce"] = ""
+    return fields
 
 
 def check_workflow(workflow: str, agents: int, rounds: int) -> None:

@@ -111,7 +111,8 @@ def pair_judge(
     if solutions:
         objectives["solutions"] = Objective(policy="judge", role="reply", algorithm=SFT(weight=WEIGHT))
     if keep:
-        policies["meta"], roles["meta"] = reward_model(run.model, lr=rm_lr), common_roles.rater("meta")
+        policies["meta"] = reward_model(run.model, lr=rm_lr)
+        roles["meta"] = common_roles.rater("meta")
         objectives["meta"] = Objective(policy="meta", role="meta", algorithm=Pointwise())
     play = partial(judge_pair, form=form, most=max_tokens, meta=bool(keep))
     train = partial(play, asked=run.group_size, orders=orders, pay=pay, solutions=solutions)

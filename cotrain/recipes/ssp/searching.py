@@ -66,7 +66,9 @@ class SearchTrail:
 
     @property
     def shown_text(self) -> str:
-        return "\n".join([self.begin, *self.log]) if self.log else " ".join([self.begin, *self.found])
+        if self.log:
+            return "\n".join([self.begin, *self.log])
+        return " ".join([self.begin, *self.found])
 
     def problem(self, question: str) -> str:
         """The question behind what was found for it."""
@@ -81,16 +83,23 @@ class SearchTrail:
     @property
     def in_order(self) -> list[str]:
         """What was found, each sentence behind those that it rests on, as far as there are any."""
-        left, placed, known = list(dict.fromkeys(reversed(self.found))), [], set[str]()
-        while left:
-            ready = (one for one in left if all(rests_on(fact) <= known for fact in facts_in(one)))
-            placed.append(next(ready, left[0]))
-            left.remove(placed[-1])
-            known |= {fact.target for fact in facts_in(placed[-1])}
+        unplaced = list(dict.fromkeys(reversed(self.found)))
+        placed: list[str] = []
+        known_nouns: set[str] = set()
+
+        def is_ready(sentence: str) -> bool:
+            return all(rests_on(fact) <= known_nouns for fact in facts_in(sentence))
+
+        while unplaced:
+            sentence = next(filter(is_ready, unplaced), unplaced[0])
+            unplaced.remove(sentence)
+            placed.append(sentence)
+            known_nouns |= {fact.target for fact in facts_in(sentence)}
         return placed
 
 
 def rests_on(fact: Fact) -> set[str]:
+    """The nouns whose counts a fact needs."""
     return {noun for noun in (fact.left, fact.right) if isinstance(noun, str) and noun}
 
 
@@ -105,7 +114,11 @@ def mix_noise(trail: SearchTrail, noise: Sequence[str], rng: Random) -> list[str
 def library_of(text: str) -> dict[str, str]:
     """Noun → the sentence that defines it."""
     sentences, _ = facts_and_question(text)
-    return {fact.target: sentence for sentence in sentences for fact in facts_in(sentence)}
+    sentence_by_noun = {}
+    for sentence in sentences:
+        for fact in facts_in(sentence):
+            sentence_by_noun[fact.target] = sentence
+    return sentence_by_noun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,14 +139,18 @@ class OwnLibrary:
         trail.log.append("\n".join([f"Search: {trail.queries[-1]}", *(passages or ["Nothing was found."])]))
 
     async def draw_noise(self, task: Task, count: int, rng: Random, found: Sequence[str]) -> list[str]:
-        """Of searches for the questions of ``count`` other training tasks, the first passage of each that is not in
+        """Search for the questions of ``count`` other training tasks; the first passage of each search that is not in
         ``found``. Raises AskFailed."""
         source = self.reader.source
         size = source.size("train") or ENDLESS
         tasks = [source.get("train", place) for place in rng.sample(range(size), min(count + 1, size))]
         others = [other for other in tasks if other.id != task.id][:count]
         results = await gather([ask_search(self.search, other.prompt) for other in others])
-        return [new[0] for passages in results if (new := [passage for passage in passages if passage not in found])]
+        noise = []
+        for passages in results:
+            new_passages = [passage for passage in passages if passage not in found]
+            noise += new_passages[:1]
+        return noise
 
 
 async def search_along(
@@ -169,8 +186,10 @@ async def search_along(
 def question_aim(task: Task) -> tuple[str, int, int]:
     """Of a task: the noun that a proposer begins with, the answer a* of the question to be written, and its difference
     from that noun's value."""
-    problem, rng = problem_of(task), rng_of("aim", task.id)
-    value, step = problem.answer, 2 + int(rng.random() * (CONSTANT_MAX - 1))
+    problem = problem_of(task)
+    rng = rng_of("aim", task.id)
+    value = problem.answer
+    step = 2 + int(rng.random() * (CONSTANT_MAX - 1))
     step = -step if value - step >= 1 and (rng.random() < 0.5 or value + step > 99) else step
     return problem.question, value + step, step
 
@@ -231,13 +250,16 @@ async def search_and_play(
 ) -> None:
     """One question and its solvers, see above. ``verify=False`` keeps whatever passes the rules."""
     if own is None:
-        answer, trail = str(question_aim(task)[1]), SearchTrail(seeker_start(task))
+        answer = str(question_aim(task)[1])
+        trail = SearchTrail(seeker_start(task))
     else:
         answer = answer_to_ask_for(task)
         trail = SearchTrail(f"Answer: {answer}")
     await search_along(roles.seeker, [trail], task.prompt, turns, own=own)
+
     proposal = await roles.proposer(hint=trail.shown_text, problem="")
-    question, proposer_turns = text_of(proposal), [*trail.turns, proposal]
+    question = text_of(proposal)
+    proposer_turns = [*trail.turns, proposal]
     problem = None
     if own is None:
         problem = truth_of(task.prompt, question)
@@ -260,16 +282,24 @@ async def search_and_play(
         if share is None:
             proposal.fail("ungraded")
             return
-        name = problem_signature(problem) if problem else text if own is None else own.reader.signature_of(text)
-        proposal.add_finding(MINTED, (text, answer, name, share))
+        if problem:
+            signature = problem_signature(problem)
+        elif own is None:
+            signature = text
+        else:
+            signature = own.reader.signature_of(text)
+        proposal.add_finding(MINTED, (text, answer, signature, share))
         proposal.add_metadata(SOLVED, share)
         for turn in proposer_turns:
             turn.chat.reward(LEARNABLE, 1.0 - share)
         return
+
+    # The question is refused, and its solvers get an old one.
     proposal.add_finding(FAILURE, reason)
     for turn in proposer_turns:
         turn.chat.reward(LEARNABLE, invalid)
-    if (old := pool.draw_problem(rng_of("replay", proposal.id, task.id))) is not None:
+    old = pool.draw_problem(rng_of("replay", proposal.id, task.id))
+    if old is not None:
         share = await _search_and_solve(task, roles, old.problem, old.answer, proposal, samples, turns, own)
         if share is not None:
             proposal.add_finding(REPLAYED, (old.signature, share))
@@ -360,7 +390,9 @@ def _note_gathered(turn: Turn, trail: SearchTrail, problem: Problem) -> None:
 
 async def find_and_solve(task: Task, roles: Roles, *, turns: Positive = 4, own: OwnLibrary | None = None) -> None:
     """To measure: a solver searches for the task's own question and answers it."""
-    question, trail, problem = task.prompt, SearchTrail(task.prompt), None
+    question = task.prompt
+    trail = SearchTrail(task.prompt)
+    problem = None
     if own is None:
         _, question = facts_and_question(task.prompt)
         problem = problem_of(task)

@@ -69,7 +69,8 @@ async def search_within(
     chat = turn.chat
     for block in FOUND.finditer(chat.response_text):
         chat.reward(OWN, 1.0, span=Span(start=block.start(), end=block.end(), text=block.group()))
-    right, search_count = CORRECT.require(turn), chat.response_text.count("<search>")
+    right = CORRECT.require(turn)
+    search_count = chat.response_text.count("<search>")
     paired = searches == "real" or (
         search_count == len(_PAIR.findall(chat.response_text)) == chat.response_text.count("<found>")
     )

@@ -99,12 +99,14 @@ class World:
 
     def _draw_question(self, split: str, index: int, attempt: int) -> Problem | None:
         """The needed facts of the world and the question's own, last; None where a value is out of range."""
-        rng, known_nouns = rng_of("world", self.seed, split, index, attempt), {fact.target for fact in self.facts}
+        rng = rng_of("world", self.seed, split, index, attempt)
+        known_nouns = {fact.target for fact in self.facts}
         target = rng.choice([noun for noun in NOUNS if noun not in known_nouns])
         left, other = rng.sample([fact.target for fact in self.facts], 2)
         kind = rng.choice(("plus", "minus", "sum", "difference"))
         right = other if kind in ("sum", "difference") else 2 + int(rng.random() * (CONSTANT_MAX - 1))
-        new, needed = Fact(target=target, kind=kind, left=left, right=right), {left, right}
+        new = Fact(target=target, kind=kind, left=left, right=right)
+        needed = {left, right}
         for fact in reversed(self.facts):
             needed |= {fact.left} if fact.target in needed else set()
         facts = (*(fact for fact in self.facts if fact.target in needed), new)

@@ -47,7 +47,8 @@ class ToolError(Exception):
 
     def __init__(self, reason: str, output: str = "") -> None:
         super().__init__(reason)
-        self.reason, self.output = reason, output
+        self.reason = reason
+        self.output = output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +72,8 @@ class CallFormat:
 
 def tag_format(tag: str, shown: str) -> CallFormat:
     """``<tag>…</tag>`` in the text, and the output behind it between markers of the name ``shown``."""
-    opening, closing = f"<{tag}>", f"</{tag}>"
+    opening = f"<{tag}>"
+    closing = f"</{tag}>"
 
     def read_call(text: str, tools: Mapping[str, Tool]) -> ToolCall | None:
         if begins_with_thought(text) and broken_thought_in(text):
@@ -101,7 +103,8 @@ def _parse_call(text: str, arguments: str) -> ToolCall:
         found = json.loads(text, object_pairs_hook=_without_doubles)
         if not isinstance(found, dict) or not {"name"} <= found.keys() <= {"name", arguments}:
             raise ToolError("bad call")
-        name, named = found["name"], found.get(arguments, {})
+        name = found["name"]
+        named = found.get(arguments, {})
         if not isinstance(name, str) or not isinstance(named, dict):
             raise ToolError("bad call")
         json.dumps(named, allow_nan=False, ensure_ascii=False).encode()  # neither endless nor lone surrogates
@@ -142,7 +145,8 @@ class ToolRenderer(Renderer):
         vars(self).update(vars(renderer))
         if renderer._template is None:
             raise ModelError("it has no chat template")
-        self._template, self._layouts = copy(renderer._template), {}
+        self._template = copy(renderer._template)
+        self._layouts = {}
         self._template.tools = list(tools)
         question = [("user", "")]
         if tools and self._template.render(question, opening=True) == renderer._template.render(question, opening=True):
@@ -156,7 +160,8 @@ class ToolRenderer(Renderer):
         """An assistant's turn with calls of tools, as the content that makes the chat template write the same. Raises
         ModelError for a template that cannot write them so."""
         assert self._template is not None
-        turns, mark = [("user", "")], PLACEHOLDER.format(1)
+        turns = [("user", "")]
+        mark = PLACEHOLDER.format(1)
         before, _, after = self._template.render([*turns, ("assistant", mark)], opening=False).partition(mark)
         text = self._template.render([*turns, ("assistant", content)], opening=False, calls=calls)
         if text == self._template.render([*turns, ("assistant", content)], opening=False):
@@ -179,7 +184,8 @@ def find_syntax(renderer: ToolRenderer) -> Syntax:
 def read_calls(text: str, syntax: Syntax, tools: Collection[str]) -> tuple[str, list[ToolCall], list[str]]:
     """The calls in a whole reply, none in a thought: what is said beside them, the calls, and the outcome of each, "ok"
     or why it stays text."""
-    calls, outcomes = list[ToolCall](), list[str]()
+    calls = list[ToolCall]()
+    outcomes = list[str]()
 
     def take_call(found: re.Match[str]) -> str:
         try:
@@ -228,9 +234,11 @@ async def use_tools(
             call = form.read(chat.response_text, tools)
             if call is None:
                 continue
-            outcome, output = "ok", await _run_call(tools, call)
+            outcome = "ok"
+            output = await _run_call(tools, call)
         except ToolError as error:
-            outcome, output = error.reason, f"{_printable_output(error.output)}\n({error.reason})".strip()
+            outcome = error.reason
+            output = f"{_printable_output(error.output)}\n({error.reason})".strip()
         form.show(chat, output, mark or chat.mark)
         outcomes.append(outcome)
         turn.add_finding(CALLED, list(outcomes))

@@ -75,21 +75,34 @@ def adversarial_imitation(
     weights: Literal["own", "shared"] = "own",  # of raro: two policies, or one in both roles
 ) -> Recipe:
     chats = check_demonstrations("adversarial_imitation", run.problems)
-    judge, scalar, learns = discriminator_model or run.model, variant == "gad", discriminator == "trained"
-    short = common_roles.is_terse(judge)
-    shape: Form = "scalar" if scalar else form or ("steps" if short and not chats else "pair")
+    initial_discriminator = discriminator_model or run.model
+    is_scalar = variant == "gad"
+    learns = discriminator == "trained"
+    shape: Form
+    if is_scalar:
+        shape = "scalar"
+    elif form is not None:
+        shape = form
+    elif common_roles.is_terse(initial_discriminator) and not chats:
+        shape = "steps"
+    else:
+        shape = "pair"
     check_choices(variant, shape, chats, learns, warmup, weights, given=form)
-    at_least(2, "adversarial_imitation", group_size=run.group_size, critiques=critiques if not scalar else 2)
-    policy = "generator" if weights == "shared" else "discriminator"
+    at_least(2, "adversarial_imitation", group_size=run.group_size, critiques=2 if is_scalar else critiques)
+
     policies = {
         "generator": run.learner(),
         "expert": program(say_reply, tokens_of="generator"),
         **run.reference_policies(),
     }
+    policy = "generator" if weights == "shared" else "discriminator"
     if policy == "discriminator":
-        trained = learns or warmup > 0
-        spoken = run.learner(judge, lr=discriminator_lr) if trained else frozen(judge)
-        policies[policy] = reward_model(judge, lr=discriminator_lr) if scalar else spoken
+        if is_scalar:
+            policies[policy] = reward_model(initial_discriminator, lr=discriminator_lr)
+        elif learns or warmup > 0:
+            policies[policy] = run.learner(initial_discriminator, lr=discriminator_lr)
+        else:
+            policies[policy] = frozen(initial_discriminator)
     if replay:
         policies["former"] = snapshot(run.model, of="generator", every=5, keep=8, pick="random")
 
@@ -101,22 +114,26 @@ def adversarial_imitation(
     roles = {
         "solver": make_speaker("generator"),
         "expert": make_speaker("expert"),
-        "discriminator": discriminator_role(policy, judge, shape),
-        **({"former": make_speaker("former")} if replay else {}),
+        "discriminator": discriminator_role(policy, initial_discriminator, shape),
     }
-    by: Algorithm = Pairwise()
-    if not scalar:
-        by = GRPO(reward_weights={TOLD: 1.0}, balance=ClassBalance(power=1.0) if shape == "steps" else None)
-    objectives = {
-        "generator": Objective(
-            policy="generator", role="solver", algorithm=GRPO(reward_weights={LIKENESS: 1.0}, kl=run.kl_penalty())
-        ),
-        **({"discriminator": Objective(policy=policy, role="discriminator", algorithm=by)} if learns or warmup else {}),
-        **({"expert": Objective(policy="generator", role="expert", algorithm=SFT())} if warmup else {}),
-    }
+    if replay:
+        roles["former"] = make_speaker("former")
+
+    # The generator learns to be taken for the expert, and the discriminator to tell them apart.
+    learn_to_imitate = GRPO(reward_weights={LIKENESS: 1.0}, kl=run.kl_penalty())
+    objectives = {"generator": Objective(policy="generator", role="solver", algorithm=learn_to_imitate)}
+    if learns or warmup:
+        learn_to_discriminate: Algorithm = Pairwise()
+        if not is_scalar:
+            balance = ClassBalance(power=1.0) if shape == "steps" else None
+            learn_to_discriminate = GRPO(reward_weights={TOLD: 1.0}, balance=balance)
+        objectives["discriminator"] = Objective(policy=policy, role="discriminator", algorithm=learn_to_discriminate)
+    if warmup:
+        objectives["expert"] = Objective(policy="generator", role="expert", algorithm=SFT())
+
     play = partial(imitate, form=shape, critiques=critiques, tie=tie, samples=run.group_size, replay=replay)
-    due = ("generator", "discriminator") if learns else ("generator",)
-    phases = [Phase(name="generator", protocol=play, objectives=due, group_size=1)]
+    learners = ("generator", "discriminator") if learns else ("generator",)
+    phases = [Phase(name="generator", protocol=play, objectives=learners, group_size=1)]
     if warmup:
         phases.append(Phase(name="warmup", protocol=play, objectives=("expert", "discriminator"), group_size=1))
     figures = (

@@ -47,70 +47,100 @@ async def write_and_test(
     valid_by: ValidBy = "reference",
     alpha: float = 0.5,
 ) -> None:
-    """``programs`` of the solver, and ``tests`` turns of the tester with at most ``most`` tests each: of the task, or
-    with ``sees="program"`` of each program that can be read. Rewards: of the solver ``paid`` (none where ``pay`` asks
-    for tests and there are none), of the tester ``worth`` (with ``valid_by="programs"`` none where no program is
-    right)."""
+    """``programs`` of the solver, and ``tests`` turns of the tester with at most ``most`` tests each: for the task, or
+    with ``sees="program"`` for each program that can be read.
+
+    The solver's reward is ``paid``: none where ``pay`` asks for tests and there are none. The tester's is ``worth``:
+    with ``valid_by="programs"`` none where no program is right.
+    """
     grader, problem = grader_and_problem(task)
     solutions = await attempts(task, roles, programs)
     right = [CORRECT.require(solution) for solution in solutions]
-    written = [program_text(solution, problem) for solution in solutions]
+    program_texts = [program_text(solution, problem) for solution in solutions]
+
+    # The tester writes tests.
     fields: dict[str, Any] = {
         "problem": shown_problem(problem),
         "entry": problem.entry,
         "most": most,
         "known": problem.tests,
     }
+    turns: list[Turn] = []
     if sees == "problem":
         turns = await roles.tester.many(tests, solution="", **fields)
     else:
-        pairs = [(s, text) for s, text in zip(solutions, written, strict=True) if text is not None]
-        nonces = [{"nonce": roles.nonce(s)} if "nonce" in roles.tester.fields else {} for s, _ in pairs]
-        asked = [
-            roles.tester.many(tests, group=s.id, parent=s, solution=text, **fields, **nonce)
-            for (s, text), nonce in zip(pairs, nonces, strict=True)
-        ]
-        turns = [turn for of_program in await gather(asked) for turn in of_program]
+        calls = []
+        for solution, text in zip(solutions, program_texts, strict=True):
+            if text is None:
+                continue
+            nonce = {"nonce": roles.nonce(solution)} if "nonce" in roles.tester.fields else {}
+            call = roles.tester.many(tests, group=solution.id, parent=solution, solution=text, **fields, **nonce)
+            calls.append(call)
+        for turns_about_program in await gather(calls):
+            turns += turns_about_program
 
-    found = dict.fromkeys(test for turn in turns for test in tests_in(turn))
+    # Every program and the reference run with every test. A test that could not be run counts for nobody.
+    all_tests: dict[str, None] = {}  # in the order in which they were written
+    for turn in turns:
+        all_tests |= dict.fromkeys(tests_in(turn))
     async with roles.busy():
-        grades = await run_tests(grader, problem, [problem.solution, *filter(None, written)], list(found))
+        grades = await run_tests(grader, problem, [problem.solution, *filter(None, program_texts)], list(all_tests))
     ungraded = {test: grade.reason for (_, test), grade in grades.items() if grade.value is None}
     for turn in turns:
         for test in tests_in(turn):
             if test in ungraded:
                 turn.fail(ungraded[test] or "ungraded")
-    kept = [test for test in found if test not in ungraded]
-    valid = [test for test in kept if grades[problem.solution, test].value]
-    passed = [{test for test in kept if text and grades[text, test].value} for text in written]  # by each program
 
-    for solution, is_right, these in zip(solutions, right, passed, strict=True):
-        note_program(solution, is_right, these, kept, valid)
-        shares = [len(these.intersection(some)) / len(some) for some in (kept, valid) if some]
-        earned = {
-            "truth": [float(is_right)],
-            "tests": shares[:1],
-            "valid": shares[1:],
-            "both": [float(is_right), *shares[1:]],
-        }[pay]
-        if earned:
-            solution.reward(PAID, sum(earned) / len(earned))
-    for turn in (turn for turn in turns if not turn.failed):
-        note_tests(turn, {test: grades[problem.solution, test].reason for test in tests_in(turn)}, valid, most)
+    graded_tests = [test for test in all_tests if test not in ungraded]
+    valid_tests = [test for test in graded_tests if grades[problem.solution, test].value]
+    passed_by_program: list[set[str]] = []
+    for text in program_texts:
+        passed_tests = {test for test in graded_tests if text and grades[text, test].value}
+        passed_by_program.append(passed_tests)
+
+    for solution, is_right, passed_tests in zip(solutions, right, passed_by_program, strict=True):
+        note_program(solution, is_right, passed_tests, graded_tests, valid_tests)
+        payments = program_payments(pay, is_right, passed_tests, graded_tests, valid_tests)
+        if payments:
+            solution.reward(PAID, sum(payments) / len(payments))
+
+    for turn in turns:
+        if turn.failed:
+            continue
+        own_tests = tests_in(turn)
+        reasons = {test: grades[problem.solution, test].reason for test in own_tests}
+        note_tests(turn, reasons, valid_tests, most)
         if worth == "code_a1":
-            held = [test for test in tests_in(turn) if test in valid]
-            against = [these for s, these in zip(solutions, passed, strict=True) if turn.parent in (None, s)]
-            broke = [sum(test not in these for test in held) for these in against]
-            turn.reward(WORTH, breaking_reward(len(held), sum(broke) / max(1, len(broke)), most, alpha))
+            own_valid_tests = [test for test in own_tests if test in valid_tests]
+            n_failed = []  # by each program that the turn was about: how many of its valid tests it fails
+            for solution, passed_tests in zip(solutions, passed_by_program, strict=True):
+                if turn.parent in (None, solution):
+                    n_failed.append(sum(test not in passed_tests for test in own_valid_tests))
+            mean_failed = sum(n_failed) / max(1, len(n_failed))
+            turn.reward(WORTH, breaking_reward(len(own_valid_tests), mean_failed, most, alpha))
         elif valid_by == "reference" or any(right):
             worths = []
-            for test in tests_in(turn) or ("",):  # a turn without a test is one that no program passes
-                passes = [test in these for these in passed]
-                is_valid = test in valid
+            for test in own_tests or ("",):  # a turn without a test is one that no program passes
+                passes = [test in passed_tests for passed_tests in passed_by_program]
+                is_valid = test in valid_tests
                 if valid_by == "programs":
                     is_valid = all(passing for passing, is_right in zip(passes, right, strict=True) if is_right)
                 worths.append(telling_reward(passes, right, is_valid))
             turn.reward(WORTH, sum(worths) / len(worths))
+
+
+def program_payments(
+    pay: Pay, is_right: bool, passed: Collection[str], graded: Collection[str], valid: Collection[str]
+) -> list[float]:
+    """What a program earns, to be averaged; [] where it is paid for tests and there are none."""
+    payments = []
+    if pay in ("truth", "both"):
+        payments.append(float(is_right))
+    if pay == "tests" and graded:
+        payments.append(sum(test in passed for test in graded) / len(graded))
+    if pay in ("valid", "both") and valid:
+        payments.append(sum(test in passed for test in valid) / len(valid))
+    return payments
 
 
 def grader_and_problem(task: Task) -> tuple[ProgramGrader, ProgramProblem]:

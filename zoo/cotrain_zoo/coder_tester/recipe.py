@@ -109,7 +109,8 @@ def coder_tester(
         raise ConfigError(f"coder_tester: {source.name} asks for no programs; {EXPECTED}")
     run = replace(run, tasks=source)
     adversarial = variant == "code_a1"
-    sees, pay = sees or ("program" if adversarial else "problem"), pay or ("both" if adversarial else "truth")
+    sees = sees or ("program" if adversarial else "problem")
+    pay = pay or ("both" if adversarial else "truth")
     most = most or (4 if adversarial else 1)
     at_least(2, "coder_tester", group_size=run.group_size, tests=tests if tester == "trained" else 2)
     if not 0.0 <= alpha <= 1.0:
@@ -117,7 +118,8 @@ def coder_tester(
     if coder == "frozen" and tester != "trained":
         raise ConfigError(f"coder_tester: coder=frozen and tester={tester}, so that nobody learns; train one of them")
     judge = tester_model or run.model
-    objectives, policies = {}, {"coder": frozen(run.model)}
+    objectives = {}
+    policies = {"coder": frozen(run.model)}
     if coder == "trained":
         policies = {"coder": run.learner(), **run.reference_policies()}
         by = GRPO(reward_weights={PAID: 1.0}, kl=run.kl_penalty())

@@ -43,7 +43,8 @@ def parse_tests(text: str, fields: Mapping[str, Any]) -> UnitTests | ParseFailur
 def read_tests(text: str, entry: str, most: int | None = None) -> UnitTests | ParseFailure:
     """The first ``most`` lines of a text that begin with ``assert``, as tests of ``entry``."""
     lines = [line for line in map(str.strip, text.split("\n")) if line.startswith("assert")][:most]
-    tests, refused = list[str](), list[str]()
+    tests = list[str]()
+    refused = list[str]()
     for line in lines:
         read = _read_test(line, entry)
         if isinstance(read, ParseFailure) or read in tests:

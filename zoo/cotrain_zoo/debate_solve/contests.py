@@ -85,36 +85,56 @@ async def contest(
     ``jury``: votes of a model that judges; 0 for the judge with one check, who needs an oracle of steps. ``words``: the
     limit of a speech, 0 for none.
     """
+    # The drawn ply is bob's or the solver's.
     first = await roles.solver(problem=task.prompt)
-    bobs = critic != "none" and rng_of("ply", task.id, first.id).random() < 0.5
-    extra_solutions = [] if bobs or samples < 2 else await roles.solver.many(samples - 1, problem=task.prompt)
-    examined = [s for s in (first, *extra_solutions) if await examine(task, roles, s) is not None]
-    if not bobs:
-        for solution in examined:
-            if not solution.parsed.ok:
+    pays_bob = critic != "none" and rng_of("ply", task.id, first.id).random() < 0.5
+    solutions = [first]
+    if not pays_bob and samples > 1:
+        solutions += await roles.solver.many(samples - 1, problem=task.prompt)
+
+    judged_solutions = []
+    for solution in solutions:
+        if await examine(task, roles, solution) is None:
+            continue
+        if not solution.parsed.ok:
+            if not pays_bob:
                 solution.reward(PAID, unread)
-    judged_solutions = [s for s in examined if s.parsed.ok and (jury or STEP_OK.of(s))]
-    sides = {s.id: critic == "consultant" and rng_of("side", task.id, s.id).random() < 0.5 for s in judged_solutions}
+        elif jury or STEP_OK.of(solution):
+            judged_solutions.append(solution)
+
+    # A consultant speaks for a solution or against it, an opponent always against it.
+    speaks_for = {}
+    for solution in judged_solutions:
+        is_for = critic == "consultant" and rng_of("side", task.id, solution.id).random() < 0.5
+        speaks_for[solution.id] = is_for
     speeches: list[list[Turn | None]] = [[None] for _ in judged_solutions]
     if critic != "none":
-        n = samples if bobs else 1
-        requests = [roles.bob.many(n, **critic_fields(task, s, sides[s.id], words)) for s in judged_solutions]
-        speeches = [list(turns) for turns in await gather(requests)]
-        record_speeches(judged_solutions, speeches, sides)
-    pairs = [(s, turn) for s, turns in zip(judged_solutions, speeches, strict=True) for turn in turns]
-    verdict_shares = await judge_verdicts(task, roles, pairs, sides, jury)
+        n = samples if pays_bob else 1
+        calls = [
+            roles.bob.many(n, **critic_fields(task, solution, speaks_for[solution.id], words))
+            for solution in judged_solutions
+        ]
+        speeches = [list(turns) for turns in await gather(calls)]
+        record_speeches(judged_solutions, speeches, speaks_for)
+
+    pairs: list[Heard] = []
+    for solution, turns in zip(judged_solutions, speeches, strict=True):
+        pairs += [(solution, turn) for turn in turns]
+    verdict_shares = await judge_verdicts(task, roles, pairs, speaks_for, jury)
+
     for solution, turns in zip(judged_solutions, speeches, strict=True):
         outcomes = [verdict_shares[(solution.id, None if turn is None else turn.id)] for turn in turns]
-        r = sum(outcomes) / len(outcomes)
-        solution.reward(WON, r)
-        if not bobs:
-            solution.reward(PAID, r)
+        mean_outcome = sum(outcomes) / len(outcomes)
+        solution.reward(WON, mean_outcome)
+        if not pays_bob:
+            solution.reward(PAID, mean_outcome)
         for turn, outcome in zip(turns, outcomes, strict=True):
-            if turn is not None:
-                share = outcome if sides[solution.id] else 1.0 - outcome
-                turn.reward(WON, share)
-                if bobs:
-                    reward_speech(turn, share, words, over, unread)
+            if turn is None:
+                continue
+            won = outcome if speaks_for[solution.id] else 1.0 - outcome
+            turn.reward(WON, won)
+            if pays_bob:
+                reward_speech(turn, won, words, over, unread)
 
 
 def critic_fields(task: Task, solution: Turn, side: bool, words: int) -> dict[str, Any]:

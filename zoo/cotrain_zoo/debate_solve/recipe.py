@@ -47,25 +47,35 @@ def debate_solve(
     sft: Share = 0.005,  # share of the better speech's cross-entropy in its loss
 ) -> Recipe:
     at_least(1, "debate_solve", votes=votes, iteration=iteration)
-    reviews, short = critic == "reviewer", common_roles.is_terse(run.model)
-    limit = (0 if reviews else default_limit(run.model)) if words is None else words
+    reviews = critic == "reviewer"
+    if words is not None:
+        limit = words
+    elif reviews:
+        limit = 0
+    else:
+        limit = default_limit(run.model)
     soft = gamma or (10.0 if critic == "consultant" else 7.0)
     branches = Branches(by=by, iteration=iteration, beta=beta, soft=soft, sft=sft)
     check_speeches("debate_solve", run, branches, limit, over)
     if critic in ("opponent", "consultant"):
         common_roles.check_taught("debate_solve", run.model)
-    speaks = speaker_role("debater", run.model, limit, CRITICISE, CRITICISE_FULL)
+
     if reviews:
-        speaks = replace(common_roles.verifier("debater", run.model), parse=parse_review_as_accusation)
+        critic_role = replace(common_roles.verifier("debater", run.model), parse=parse_review_as_accusation)
+    else:
+        critic_role = speaker_role("debater", run.model, limit, CRITICISE, CRITICISE_FULL)
     policies = branches.policies(run)
-    roles = {"solver": common_roles.solver("debater", run.model), "bob": speaks}
+    roles = {"solver": common_roles.solver("debater", run.model), "bob": critic_role}
     if judge == "frozen":
+        form: judges.Format = "steps" if common_roles.is_terse(run.model) else "genrm"
         policies["judge"] = frozen(run.model)
-        roles["judge"] = judges.judge_role("judge", run.model, "steps" if short else "genrm")
+        roles["judge"] = judges.judge_role("judge", run.model, form)
     else:
         policies["judge"] = program(check_step, tokens_of="debater")
         roles["judge"] = judges.checker_role("judge", CHECK_STEP)
-    objectives = {"debater": branches.objective(run, "solver", *(() if critic == "none" else ("bob",)))}
+
+    learning_roles = ("solver",) if critic == "none" else ("solver", "bob")
+    objectives = {"debater": branches.objective(run, *learning_roles)}
     speaker: Critic = "opponent" if critic == "reviewer" else critic
     play = partial(
         contest,

@@ -109,7 +109,8 @@ def read_position(game: Game, state: State) -> Position:
         if not abs(payoff) <= game.stake:
             raise GameFault("game: payoff beyond the stake")
         return Position(mover=None, payoff=payoff)
-    moves, view = ask_game(lambda: tuple(state.moves)), ask_game(lambda: state.view)
+    moves = ask_game(lambda: tuple(state.moves))
+    view = ask_game(lambda: state.view)
     if mover not in (0, 1) or not isinstance(view, str):
         raise GameFault("game: mover is not 0, 1 or None" if isinstance(view, str) else "game: view is no text")
     if not moves:
@@ -136,7 +137,8 @@ def check_game(game: object) -> Game:
         if not right:
             raise ConfigError(f"{where}: {name} is {getattr(game, name)!r}; expected {expected}")
     try:
-        starts, again = tuple(game.starts()), tuple(game.starts())
+        starts = tuple(game.starts())
+        again = tuple(game.starts())
         positions = [read_position(game, start) for start in starts]
         for start, position in zip(starts, positions, strict=True):
             if position.mover is None:
@@ -168,7 +170,9 @@ def check_game(game: object) -> Game:
 def _count_positions(starts: Sequence[State], *, distinct: bool) -> int:
     """How many there are, or just more than ``MOST_POSITIONS``; not ``distinct``: one that is reached in two ways
     counts twice."""
-    seen, todo, count = set(), list(starts), 0
+    seen = set()
+    todo = list(starts)
+    count = 0
     while todo and count <= MOST_POSITIONS:
         state = todo.pop()
         if not (distinct and state in seen):
@@ -196,7 +200,8 @@ def best_response(game: Game, behaviour: Behaviour, seat: int) -> float:
 def _best_from(game: Game, behaviour: Behaviour, seat: int, reached: Sequence[tuple[State, float]]) -> float:
     """``reached``: states with the probability that chance and the opponent lead there; I know nothing that tells them
     apart but the view."""
-    expected, states_by_view = 0.0, {}  # type: ignore[var-annotated]
+    expected = 0.0
+    states_by_view = {}  # type: ignore[var-annotated]
     todo = list(reached)
     while todo:
         state, weight = todo.pop()

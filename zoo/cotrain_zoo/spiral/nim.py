@@ -39,7 +39,8 @@ class Nim:
         return f"Piles {', '.join(f'{name} {pile}' for name, pile in zip(PILES, self.piles, strict=True))}."
 
     def after_move(self, move: str) -> Nim:
-        place, taken = PILES.index(move[0]), int(move[1:])
+        place = PILES.index(move[0])
+        taken = int(move[1:])
         piles = tuple(pile - taken if i == place else pile for i, pile in enumerate(self.piles))
         return Nim(piles, 1 - self.turn)
 

@@ -123,7 +123,8 @@ async def _play_to_end(
     judge: GameGrader, roles: Roles, seats: tuple[str, str], moves_made: list[tuple[int, Turn]]
 ) -> float:
     """What player 0 wins, by the end or by a forfeit. Raises GameFault, also where a player could not be asked."""
-    game, state = judge.game, judge.start
+    game = judge.game
+    state = judge.start
     while (position := read_position(game, state)).mover is not None:
         if len(moves_made) == game.most_moves:
             raise GameFault(f"game: no end after {game.most_moves} moves")
@@ -180,7 +181,9 @@ def measure_exploitability(game: Game) -> Callable[[Sequence[Episode]], dict[str
         states = {state.view: state for start in game.starts() for state in game.probed(start)}
         if not set(states) <= set(move_chances):
             return {}
-        strict, filled, mass = {}, {}, []
+        strict = {}
+        filled = {}
+        mass = []
         for view, state in states.items():
             move_probabilities = {
                 m: _move_probability(move_chances[view].get(m, []), times_asked[view]) for m in state.moves
@@ -188,7 +191,8 @@ def measure_exploitability(game: Game) -> Callable[[Sequence[Episode]], dict[str
             total = sum(move_probabilities.values())
             # several spellings of a move add up to more
             move_probabilities = {m: p / max(total, 1.0) for m, p in move_probabilities.items()}
-            missing, unseen_mass = [m for m, p in move_probabilities.items() if p == 0.0], max(0.0, 1.0 - total)
+            missing = [m for m, p in move_probabilities.items() if p == 0.0]
+            unseen_mass = max(0.0, 1.0 - total)
             strict[view] = move_probabilities
             filled[view] = {m: unseen_mass / len(missing) if m in missing else p for m, p in move_probabilities.items()}
             mass.append(min(total, 1.0))

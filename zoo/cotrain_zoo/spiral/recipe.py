@@ -21,7 +21,18 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from cotrain import ConfigError, Objective, Phase, Recipe, RunConfig, alternate, program, recipe, snapshot
+from cotrain import (
+    ConfigError,
+    Objective,
+    Phase,
+    Recipe,
+    RunConfig,
+    TaskSource,
+    alternate,
+    program,
+    recipe,
+    snapshot,
+)
 from cotrain.algorithms.grpo import Reinforce
 from cotrain.algorithms.running_mean import RunningMean
 from cotrain.core.arguments import Positive
@@ -45,7 +56,13 @@ def spiral(
     own = game is not None
     if own and run.tasks is not None:
         raise ConfigError(f"spiral: game and tasks {run.tasks.name} are both to be played; leave out one")
-    source = OwnGame(game) if own else Games("kuhn") if run.tasks is None else run.tasks
+    source: TaskSource
+    if own:
+        source = OwnGame(game)
+    elif run.tasks is None:
+        source = Games("kuhn")
+    else:
+        source = run.tasks
     if not isinstance(source, Games):
         raise ConfigError(
             f"spiral: {source.name} is no game; expected --tasks games:kuhn, games:nim or games:tictactoe, or --game "
@@ -54,7 +71,9 @@ def spiral(
     if not own:
         common_roles.check_taught("spiral", run.model)
     run = replace(run, tasks=source)
-    seat, stranger = (player_role(policy, run.model, own=own) for policy in ("player", "stranger"))
+
+    seat = player_role("player", run.model, own=own)
+    stranger = player_role("stranger", run.model, own=own)
     learn = Reinforce(
         reward_weights={PAYOFF: 1.0}, baseline=RunningMean(decay) if baseline else None, kl=run.kl_penalty()
     )
@@ -67,10 +86,11 @@ def spiral(
     phases = [Phase(name="player", protocol=duel, objectives=("player",))]
     if pool:
         policies["past"] = snapshot(run.model, of="player", every=pool_every, keep=pool, pick="random")
-        roles |= {"past": player_role("past", run.model, own=own)}
-        for own_role, against in (("first", partial(duel, second="past")), ("second", partial(duel, first="past"))):
-            phases.append(Phase(name=f"{own_role}-past", protocol=against, objectives=("player",)))
-    low, high = -source.game.stake, source.game.stake
+        roles["past"] = player_role("past", run.model, own=own)
+        phases.append(Phase(name="first-past", protocol=partial(duel, second="past"), objectives=("player",)))
+        phases.append(Phase(name="second-past", protocol=partial(duel, first="past"), objectives=("player",)))
+    low = -source.game.stake
+    high = source.game.stake
     return run.recipe(
         "spiral" if baseline else "spiral-no-baseline",
         policies=policies,

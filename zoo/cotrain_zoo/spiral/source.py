@@ -42,7 +42,8 @@ class Games:
         self._take_game(GAMES[game])
 
     def _take_game(self, game: Game) -> None:
-        self.game, self._starts = game, tuple(game.starts())
+        self.game = game
+        self._starts = tuple(game.starts())
 
     @property
     def name(self) -> str:

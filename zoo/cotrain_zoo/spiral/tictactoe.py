@@ -27,12 +27,17 @@ class TicTacToe:
 
     @property
     def winner(self) -> str | None:
-        lines = ("".join(self.board[i] for i in line) for line in LINES)
-        return next((line[0] for line in lines if line in ("XXX", "OOO")), None)
+        for cells in LINES:
+            marks = "".join(self.board[cell] for cell in cells)
+            if marks in ("XXX", "OOO"):
+                return marks[0]
+        return None
 
     @property
     def mover(self) -> int | None:
-        return (self.first if self.mark == "X" else 1 - self.first) if self.moves else None
+        if not self.moves:
+            return None
+        return self.first if self.mark == "X" else 1 - self.first
 
     @property
     def moves(self) -> tuple[str, ...]:
