@@ -4,6 +4,7 @@ trained; one whole study is."""
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from cotrain.analysis.comparison import study_file
 from cotrain.analysis.comparison.compare import claim_directory
 from cotrain.analysis.comparison.forecast import phase_counts, run_length
 from cotrain.analysis.comparison.runs import run_command
@@ -182,6 +184,18 @@ def test_git_says_whether_it_was_written_down_before(tmp_path):
     assert git_status(path)["committed"]
     path.write_text(first)  # back to what was written first, when the results are there
     assert not git_status(path)["committed"]
+
+
+def test_a_git_that_does_not_answer_is_not_taken_for_a_file_that_was_changed(tmp_path, monkeypatch):
+    slow_git = tmp_path / "bin" / "git"
+    slow_git.parent.mkdir()
+    slow_git.write_text("#!/bin/sh\nexec sleep 30\n")
+    slow_git.chmod(0o755)
+    monkeypatch.setenv("PATH", str(slow_git.parent), prepend=os.pathsep)
+    monkeypatch.setattr(study_file, "GIT_WAIT", 0.1)
+    said = git_status(written(tmp_path))
+    assert not said["committed"] and said["commit"] is None
+    assert said["words"] == "git gave no answer in 0.1 s, so nobody can say whether it was committed"
 
 
 @pytest.mark.whole

@@ -215,9 +215,25 @@ def _require_type(path: Path, key: str, value: Any, hint: Any) -> Any:
     return value
 
 
+GIT_WAIT = 300.0  # seconds for one answer of git: it reads the whole history, perhaps on a busy machine
+
+
+class GitSilent(Exception):
+    """Git gave no answer in time."""
+
+
 def git_status(path: Path) -> dict[str, Any]:
     """What git says of a file: ``{"committed", "commit", "words"}``; committed is True where the newest commit has just
-    what the file says now, under whatever name, and ``commit`` is then the first that had it."""
+    what the file says now, under whatever name, and ``commit`` is then the first that had it. A git that does not
+    answer in time says neither."""
+    try:
+        return _ask_git(path)
+    except GitSilent:
+        words = f"git gave no answer in {GIT_WAIT:g} s, so nobody can say whether it was committed"
+        return {"committed": False, "commit": None, "words": words}
+
+
+def _ask_git(path: Path) -> dict[str, Any]:
     if _run_git(path, "rev-parse", "--is-inside-work-tree") != "true":
         return {
             "committed": False,
@@ -242,11 +258,13 @@ def git_status(path: Path) -> dict[str, Any]:
 
 
 def _run_git(path: Path, *words: str) -> str | None:
-    """What git prints, None where it fails or is not there."""
+    """What git prints, None where it fails or is not there. Raises GitSilent where it does not answer."""
     command = ["git", "-C", str(path.resolve().parent), *words]
     try:
-        finished = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+        finished = subprocess.run(command, capture_output=True, text=True, timeout=GIT_WAIT, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise GitSilent from error
+    except OSError:
         return None
     return finished.stdout.strip() if finished.returncode == 0 else None
 
