@@ -153,7 +153,7 @@ def teach(given: argparse.Namespace) -> None:
         if teacher.step % given.save_every == 0:
             teacher.save()
     teacher.save()
-    teacher.sum_rewards_first(given.out)
+    teacher.merge(given.out)
     record = {
         "model": given.model,
         "data": [file.name for file in given.data],

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -370,3 +371,21 @@ def test_the_speedrun_goes_from_text_to_a_run_and_goes_on_where_it_stopped(parse
     tests = {json.loads(line)["question"] for line in (data / "questions/test.jsonl").read_text().splitlines()}
     learned = (data / "text.txt").read_text() + (data / "questions/train.jsonl").read_text()
     assert len(tests) > 350 and not any(question in learned for question in tests)
+
+
+@pytest.mark.whole
+def test_each_study_ran_with_the_file_that_its_commit_holds():
+    differing = []
+    for record in sorted((ROOT / "docs" / "results").glob("*/study.json")):
+        study = json.loads(record.read_text(encoding="utf-8"))
+        commit, name = study["git"]["commit"], Path(study["study"]).name
+        listed = subprocess.run(
+            ["git", "ls-tree", "-r", "--name-only", commit], capture_output=True, check=False, cwd=ROOT
+        )
+        if listed.returncode:
+            pytest.skip(f"a clone without the commit {commit}")
+        files = [path for path in listed.stdout.decode().splitlines() if Path(path).name == name]
+        texts = [subprocess.check_output(["git", "show", f"{commit}:{path}"], cwd=ROOT) for path in files]
+        if study["sha256"] not in [sha256(text).hexdigest() for text in texts]:
+            differing.append(record.parent.name)
+    assert differing == []

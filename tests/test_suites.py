@@ -376,7 +376,7 @@ def test_a_model_is_scored_as_a_run_is(sheet, tmp_path, capsys, monkeypatch):
     assert "1 problems" in out and "at most 40 tokens" in out and "greedy" in out
     assert "verifier" not in out
     (result,) = tmp_path.glob("evals/*/suite-jsonl.json")
-    assert json.loads(result.read_text())["settings"]["roles"]["solver"]["answer_format"] == "last-number"
+    assert json.loads(result.read_text())["settings"]["roles"]["solver"]["answer"] == "last-number"
     judging = ["--lenient", "--answer", "last-number", "--verdict", "words", "--temperature", "0.5", "--out", "judged"]
     assert main([*words, *judging]) == 0
     assert "verifier: generator" in capsys.readouterr().out

@@ -20,7 +20,7 @@ from cotrain.trainer import trainer
 step = trainer.CoTrainer.step
 
 def killed(self):
-    if self.finished == 2:
+    if self.finished_steps == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     return step(self)
 

@@ -189,7 +189,7 @@ class BaseEngineHost:
     def _advance_engine(self) -> bool:
         """Where a policy is held that should go on, whoever asked is told that nothing was answered."""
         has_worked = self._engine.advance()
-        if isinstance(self._engine, HoldingEngine) and self._engine.pause:
+        if isinstance(self._engine, HoldingEngine) and self._engine.is_paused:
             self._news.set()
         return has_worked
 

@@ -403,8 +403,8 @@ class RoutingEngine:
         return isinstance(self.engine, HoldingEngine)
 
     @property
-    def pause(self) -> bool:
-        return isinstance(self.engine, HoldingEngine) and self.engine.pause
+    def is_paused(self) -> bool:
+        return isinstance(self.engine, HoldingEngine) and self.engine.is_paused
 
     def hold(self, policies: Collection[str]) -> None:
         if isinstance(self.engine, HoldingEngine):

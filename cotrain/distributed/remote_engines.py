@@ -55,7 +55,7 @@ class EngineProcess:
         self._counts: dict[str, float] = process.ask("counts")  # of this one, as it told last
         self._limits: dict[str, int] = {}  # likewise
         self._held: tuple[str, ...] = ()
-        self.pause = False  # did its last turn end without an answer, because a policy is held?
+        self.is_paused = False  # did its last turn end without an answer, because a policy is held?
 
     async def sample(self, request: Request) -> Completion:
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
@@ -95,7 +95,7 @@ class EngineProcess:
 
     def hold(self, policies: Sequence[str]) -> None:
         """See ``HoldingEngine``. Errors: as ``ask``."""
-        self._held, self.pause = tuple(name for name in policies if name in self.policies), False
+        self._held, self.is_paused = tuple(name for name in policies if name in self.policies), False
         self.ask("hold", self._held)
 
     def release(self) -> None:
@@ -126,7 +126,7 @@ class EngineProcess:
 
     def drop_process(self) -> None:
         """The process is lost, and with it all that is open."""
-        self._process, self._waiting, self._open, self.pause = None, [], {}, False
+        self._process, self._waiting, self._open, self.is_paused = None, [], {}, False
         self._past, self._counts = self.counts(), dict.fromkeys(self._counts, 0.0)
 
     def begin_turn(self, method: str) -> Any:
@@ -145,7 +145,7 @@ class EngineProcess:
 
     def end_turn(self, reference: Any, method: str) -> bool:
         """Wait for a turn, and hand out what was answered; was anything? Errors: as ``ask``."""
-        self.pause = False
+        self.is_paused = False
         if reference is None:
             return False
         results: list[HostResult]
@@ -158,7 +158,7 @@ class EngineProcess:
                 future.set_exception(result.error)
             elif result.completion is not None:
                 future.set_result(result.completion)
-        self.pause = bool(self._held) and not results and bool(self._open)
+        self.is_paused = bool(self._held) and not results and bool(self._open)
         return bool(results)
 
     def _drop_cancelled(self) -> list[int]:
@@ -189,11 +189,11 @@ class HostedEngines:
         """Raises EngineLost when one of them is lost, once the others have answered; then nothing is open there."""
         engines, self._paused = self._paused or self._engines, []
         answered = self._run_turn("advance", engines)
-        self._paused = [engine for engine in engines if engine.pause]
+        self._paused = [engine for engine in engines if engine.is_paused]
         return answered or bool(self._paused)
 
     @property
-    def paused(self) -> bool:
+    def is_paused(self) -> bool:
         """See ``HoldingEngine``: one of them at least, and the turn is over when all have ended it."""
         return bool(self._paused)
 

@@ -97,7 +97,7 @@ class HoldingEngine(Engine, Protocol):
     afterwards as if nothing had been."""
 
     @property
-    def pause(self) -> bool:
+    def is_paused(self) -> bool:
         """Did the last ``advance`` stop before a step of a policy that is held? Then it has to be called again once
         that is released, and nothing may be asked in between."""
         ...

@@ -163,7 +163,7 @@ class LocalEngine:
         return any(other.running for other in self._schedulers.values() if other is not scheduler)
 
     @property
-    def pause(self) -> bool:
+    def is_paused(self) -> bool:
         """See ``HoldingEngine``."""
         return self._pause is not None
 

@@ -32,7 +32,7 @@ CREDIT = (
         key="{objective}/advantage/{signal}", unit=NUMBER,
         meaning="mean size of a channel's advantage per token, before mixing",
     ),
-    Metric(key="{objective}/mix/{signal}", unit=NUMBER, meaning="weight of the channel in the mixture"),
+    Metric(key="{objective}/advantage_mix/{signal}", unit=NUMBER, meaning="weight of the channel in the mixture"),
     Metric(
         key="{objective}/balance/{name}", unit=NUMBER, trend="weights below 3",
         meaning="class balance: running share of right ones, weights of both classes, traces without a class",

@@ -51,7 +51,7 @@ class HeldRollout(Generic[Result]):
         Interrupted where the play is given up."""
         self._publish_once()
         has_worked = self._engine.advance()
-        while self._engine.pause:
+        while self._engine.is_paused:
             self._is_learned.wait()
             self._publish_once()
             has_worked = self._engine.advance()

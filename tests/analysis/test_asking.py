@@ -132,4 +132,4 @@ def test_the_runs_of_a_comparison_read_so(model, tmp_path):
     assert main(["compare", f"grpo:model={model}", f"--out={tmp_path}/out", *words]) == 0
     (run,) = (tmp_path / "out").glob("*/seed-0/recipe.json")
     solver = json.loads(run.read_text())["settings"]["roles"]["solver"]
-    assert (solver["answer"], solver["prompt"]) == ("last-number", PROMPT)
+    assert (solver["answer_format"], solver["prompt"]) == ("last-number", PROMPT)

@@ -188,7 +188,7 @@ def test_policies_that_take_turns_count_once(models):
     lines = [line for line in found.summary_lines() if line.startswith("offload: ")]
     with_it, without = (bytes_text(sum(parts[0, moved].values())) for moved in (True, False))
     assert lines == [
-        "offload: nothing rests on a CPU; on a GPU generator, verifier, start rest while others compute: at most "
+        "offload: nothing rests on a CPU; on a GPU generator, verifier, reference rest while others compute: at most "
         f"{with_it}, without it {without}, and {bytes_text(7 * one)} beside it"
     ]
     assert not [line for line in estimate_run(plain[0], device="cpu").summary_lines() if line.startswith("offload")]

@@ -252,7 +252,7 @@ FIRST = ["", "Let me check it.\n", "The solution says:\n", "It says: ", "> ", "S
 
 def shown(form, text):
     prompt = REVIEW_OWN.get(form, REVIEW_OWN["words"])
-    how = {"sampling": Sampling(max_tokens=4), "parse": parse_review, "words": VERDICT_WORDS, "verdict": form}
+    how = {"sampling": Sampling(max_tokens=4), "parse": parse_review, "words": VERDICT_WORDS, "verdict_format": form}
     role = Role(policy="p", prompt=prompt, **how)
     told = role.prompt_fields(
         {"problem": "P", "count": 1, "nonce": "ab12cd34", "solution": wrap_text(text, "ab12cd34")}

@@ -43,10 +43,10 @@ class Heard:
     def update(self, row): ...
 
 
-def played(protocol, steps=3, rewards=None):
+def played(protocol, steps=3, reward_weights=None):
     """GRPO with another protocol, and other signals to learn from."""
     made = grpo(steps=steps, kl=0.0, **SMALL)
-    by = by_grpo(reward_weights=rewards or {OUTCOME: 1.0})
+    by = by_grpo(reward_weights=reward_weights or {OUTCOME: 1.0})
     return replace(
         made,
         objectives={"generator": Objective(policy="generator", role="solver", algorithm=by)},

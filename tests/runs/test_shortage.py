@@ -130,7 +130,7 @@ def test_a_run_that_is_short_of_memory_says_so_and_learns_the_same(tmp_path):
         row = trainer.step().row
         rows[name] = row, trainer.policies.tensors()["generator"]
     (peace, expected), (row, found) = rows["peace"], rows["short"]
-    assert (row["generator/out_of_memory"], row["start/out_of_memory"]) == (2.0, 1.0)
+    assert (row["generator/out_of_memory"], row["reference/out_of_memory"]) == (2.0, 1.0)
     assert not [key for key in peace if key.endswith("out_of_memory")]
     assert not [key for key in row if not is_documented(key)]
     lines = list(oom_messages(row))

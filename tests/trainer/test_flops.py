@@ -120,7 +120,7 @@ def test_a_step_is_the_sum_of_its_traces() -> None:
         )
         work = sequence_work([(s.prompt_ids, s.token_ids) for s in learned])
         assert row.get("generator/flops/learning", 0) == 3 * forward_flops(shape, work)
-        assert row.get("start/flops/scoring", 0) == forward_flops(shape, work)
+        assert row.get("reference/flops/scoring", 0) == forward_flops(shape, work)
         assert sum(row.values()) == flops_of(result.row)
     assert trainer.flops > flops_of(result.row)
 
