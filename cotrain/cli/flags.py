@@ -58,7 +58,12 @@ def _wrap_paragraph(paragraph: str, width: int, indent: str) -> list[str]:
         none      nothing: whole batches of labelled problems
         learning  a verifier that goes on learning, whose long description goes on
                   in the column in which it began
+
+    The rows of a table, whose columns are set apart by ``|``, stay as they are.
     """
+    if all(" | " in line for line in paragraph.splitlines()):
+        return [f"{indent}{line}" for line in paragraph.splitlines()]
+
     items: list[tuple[str, list[str]]] = []  # what stands before the text, and the lines of the text
     for line in paragraph.splitlines():
         found = _ITEM.fullmatch(line)

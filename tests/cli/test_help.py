@@ -11,7 +11,7 @@ from cotrain.config.large_model_defaults import defaults_by_size
 from cotrain.recipes import NAMES as SHIPPED
 from cotrain.recipes import QUESTIONS, RECIPES
 
-FURTHER = {"check": ["data"], "convert": [], "run": ["grpo"], "train": ["grpo"]}  # words that stand before the flags
+FURTHER = {"check": ["data"], "convert": [], "run": ["grpo"], "train": ["grpo"], "teach": ["solver"]}  # words that stand before the flags
 
 
 class Made(Exception):
@@ -158,7 +158,7 @@ def test_the_flags_that_a_description_names_are_listed_below_it(capsys):
     with pytest.raises(SystemExit):
         main(["run", "tango", "--help"])
     said = capsys.readouterr().out
-    assert "`--simultaneous` trains both" in " ".join(said.split()) and "=True" not in said
+    assert "`--simultaneous`: both learn" in " ".join(said.split()) and "=True" not in said
     assert re.search(r"^  --simultaneous", said, re.MULTILINE) and re.search(r"^  --balance", said, re.MULTILINE)
 
 

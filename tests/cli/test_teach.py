@@ -154,7 +154,7 @@ def test_what_can_be_refused_is_refused_before_the_data_are_read(command, flags,
 def test_rows_of_another_kind_are_refused_with_what_was_expected(role, rows, told, tmp_path, capsys):
     data = written(tmp_path / "rows.jsonl", rows)
     line = line_of(capsys, "teach", role, "--model", TINY, "--data", data, *SIZES, "--out", tmp_path / "out")
-    assert told in line and "--lenient" in line
+    assert told in line
     assert not (tmp_path / "out").exists()
 
 

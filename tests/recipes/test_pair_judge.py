@@ -151,7 +151,7 @@ def write(path, rows):
 def test_pairs_of_a_file_that_are_too_long_or_have_no_steps_are_left_out_and_counted(tmp_path):
     rows = [{"prompt": f"{n}?", "chosen": "yes" * n, "rejected": "no"} for n in range(1, 31)]
     source = Pairs(write(tmp_path / "a.jsonl", rows))
-    tasks = [source.get("train", i) for i in range(12)]
+    tasks = [source.get("train", i) for i in range(20)]
     long = {t.prompt for t in tasks if len(t.solution) > 45}
     _, played, judgements = judged(lambda f: "A", form="gram", tasks=tasks, max_tokens=45, train=True, steps=1)
     failed = [{t.failure for t in e.traces} for e in played]
