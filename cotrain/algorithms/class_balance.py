@@ -36,13 +36,15 @@ class ClassBalance:
     def __post_init__(self) -> None:
         if not isinstance(self.class_label, Signal) or self.class_label.per != "answer":
             raise ConfigError(
-                f"ClassBalance: label is {self.class_label!r}, expected a per-answer signal such as CLASS_LABEL"
+                f"ClassBalance: label is {self.class_label!r}, expected a per-answer signal such as CLASS_LABEL",
+                code="E_CLASS_LABEL_KIND",
             )
         if not 0.0 <= self.ema < 1.0:
-            raise ConfigError(f"ClassBalance: ema {self.ema} must be in [0, 1)")
+            raise ConfigError(f"ClassBalance: ema {self.ema} must be in [0, 1)", code="E_CLASS_BALANCE_RANGE")
         if not 0.0 < self.power <= 1.0:
             raise ConfigError(
-                f"ClassBalance: power {self.power} must be in (0, 1]; 0.5 is Tango's, 1 weighs both classes the same"
+                f"ClassBalance: power {self.power} must be in (0, 1]; 0.5 is Tango's, 1 weighs both classes the same",
+                code="E_CLASS_BALANCE_RANGE",
             )
 
     def weigh_samples(
@@ -55,7 +57,8 @@ class ClassBalance:
             raise ConfigError(
                 f"the class balance reads signal {self.class_label.name!r}, but no turn of role {seen[0].role!r} "
                 "has it; let "
-                "the protocol reward it with 1 or 0"
+                "the protocol reward it with 1 or 0",
+                code="E_CLASS_LABEL_MISSING",
             )
         counts = update_counts(counts, labels, self.ema)
         kept_labels = [self._class_label(sample) for sample in first_samples(kept)]
@@ -77,7 +80,8 @@ class ClassBalance:
         given = sample.rewards_for(self.class_label)
         if given and given[0].value not in (0.0, 1.0):
             raise ConfigError(
-                f"class label {self.class_label.name!r} of {sample.key} is {given[0].value}, expected 0 or 1"
+                f"class label {self.class_label.name!r} of {sample.key} is {given[0].value}, expected 0 or 1",
+                code="E_CLASS_LABEL_VALUE",
             )
         return bool(given[0].value) if given else None
 

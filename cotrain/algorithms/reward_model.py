@@ -108,7 +108,10 @@ class Pointwise:
 
 def _score_of(sample: Sample) -> float:
     if sample.score is None:
-        raise ConfigError(f"role {sample.role!r} speaks; a reward model learns from a role that a reward model plays")
+        raise ConfigError(
+            f"role {sample.role!r} speaks; a reward model learns from a role that a reward model plays",
+            code="E_ROLE_SPEAKS",
+        )
     return sample.score
 
 

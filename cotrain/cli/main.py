@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from cotrain.core.errors import CotrainError, RowError
 from cotrain.core.threads import wait_briefly
-from cotrain.core.verbosity import print_error, print_traceback, secure_streams, set_level, shows_all
+from cotrain.core.verbosity import json_text, print_error, print_traceback, secure_streams, set_level, shows_all
 
 USAGE = """\
 Train several language models together with reinforcement learning.
@@ -101,7 +101,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             print_traceback(type(error), error, error.__traceback__)
         aside = isinstance(error, RowError) and argv[0] in LENIENT
         hint = "; mend the row, or set such rows aside with --lenient" if aside else ""
-        print_error(f"{error}{hint}")
+        code = f" [{error.code}]" if shows_all() else ""
+        print_error(f"{error}{hint}{code}")
+        if "--json" in argv:
+            print(json_text({"error": {"code": error.code, "message": f"{error}{hint}"}}), flush=True)
         return 2
     except KeyboardInterrupt:
         print_error("interrupted")

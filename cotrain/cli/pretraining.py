@@ -140,7 +140,7 @@ def _add_data_flags(parser: Parser, what: str) -> None:
 def _quarantine_of(arguments: Any) -> Quarantine | None:
     """Where malformed rows go; None where the first one is an error."""
     if arguments.lenient and arguments.data is None:
-        raise ConfigError("--lenient is about the rows of --data FILE; leave it out")
+        raise ConfigError("--lenient is about the rows of --data FILE; leave it out", code="E_LENIENT_WITHOUT_DATA")
     return Quarantine() if arguments.lenient else None
 
 
@@ -208,7 +208,7 @@ def check_unused(out: str, *, resumable: bool = False) -> None:
     path = Path(out)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         more = ", or go on with --resume" if resumable and path.is_dir() else ""
-        raise RunDirectoryError(f"{out} is not an empty directory; choose another --out{more}")
+        raise RunDirectoryError(f"{out} is not an empty directory; choose another --out{more}", code="E_OUT_NOT_EMPTY")
 
 
 def _training_text(file: str | None, seed: int, quarantine: Quarantine | None) -> list[tuple[Any, int]]:
@@ -245,7 +245,9 @@ def pretrain(argv: Sequence[str], ranks: Ranks | None = None) -> int:
     arguments = parser.parse_strictly(argv)
     _check_world(parser, arguments)
     if arguments.model and arguments.tokenizer:
-        raise ConfigError("cotrain pretrain: --model brings its own tokenizer; leave out --tokenizer")
+        raise ConfigError(
+            "cotrain pretrain: --model brings its own tokenizer; leave out --tokenizer", code="E_MODEL_WITH_TOKENIZER"
+        )
     claim_place(Path(arguments.out).parent)
     _set_up_machine(arguments, ranks)
     from cotrain.models.load import load_tokenizer

@@ -50,4 +50,7 @@ def _check_installed() -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] not in ("starlette", "uvicorn"):
             raise
-        raise ConfigError(f"cotrain serve needs {error.name}; install it with: pip install 'cotrain[serve]'") from None
+        raise ConfigError(
+            f"cotrain serve needs {error.name}; install it with: pip install 'cotrain[serve]'",
+            code="E_SERVE_NOT_INSTALLED",
+        ) from None

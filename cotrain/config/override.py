@@ -30,7 +30,10 @@ def override(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
     for setting in overrides:
         path, equals, text = setting.partition("=")
         if not equals or not path:
-            raise ConfigError(f"--set {setting!r}: expected dotted.path=value, as in policies.generator.lr=1e-4")
+            raise ConfigError(
+                f"--set {setting!r}: expected dotted.path=value, as in policies.generator.lr=1e-4",
+                code="E_OVERRIDE_SHAPE",
+            )
         result = _replace_at(result, path.split("."), _parse_value(text), f"--set {setting!r}")
     if recipe.origin is None:
         return result
@@ -85,23 +88,28 @@ def _replace_at(owner: Any, path: Sequence[str], value: Any, where: str, hint: A
     if isinstance(owner, Mapping):
         keys = {str(key): key for key in owner}  # a key may be a signal
         if name not in keys:
-            raise ConfigError(f"{where}: {unknown_message('key', name, keys)}")
+            raise ConfigError(f"{where}: {unknown_message('key', name, keys)}", code="E_NO_SUCH_KEY")
         return {**owner, keys[name]: _replace_at(owner[keys[name]], rest, value, where)}
     if isinstance(owner, tuple) and any(map(dataclasses.is_dataclass, owner)):
         if not name.isdecimal() or int(name) >= len(owner):
             raise ConfigError(
-                f"{where}: {name!r} is no number from 0 to {len(owner) - 1}, of the {len(owner)} parts there"
+                f"{where}: {name!r} is no number from 0 to {len(owner) - 1}, of the {len(owner)} parts there",
+                code="E_OVERRIDE_INDEX",
             )
         at = int(name)
         return (*owner[:at], _replace_at(owner[at], rest, value, where), *owner[at + 1 :])
     if not dataclasses.is_dataclass(owner) or isinstance(owner, type):
-        raise ConfigError(f"{where}: a {type(owner).__name__} has no part {name!r}; shorten the path")
+        raise ConfigError(
+            f"{where}: a {type(owner).__name__} has no part {name!r}; shorten the path", code="E_OVERRIDE_PATH"
+        )
     names = [f.name for f in dataclasses.fields(owner) if f.init and f.name != "origin"]
     if isinstance(owner, Phase | Evaluation) and name == "options":  # which are bound to its protocol
         options = _replace_at(owner.options, rest, value, where)
         return dataclasses.replace(owner, protocol=rebind_options(owner.protocol, options))
     if name not in names:
-        raise ConfigError(f"{where}: {unknown_message(f'field of {type(owner).__name__}', name, names)}")
+        raise ConfigError(
+            f"{where}: {unknown_message(f'field of {type(owner).__name__}', name, names)}", code="E_NO_SUCH_FIELD"
+        )
     new = _replace_at(getattr(owner, name), rest, value, where, hints_of(type(owner)).get(name, Any))
     return dataclasses.replace(owner, **{name: new})
 
@@ -109,14 +117,15 @@ def _replace_at(owner: Any, path: Sequence[str], value: Any, where: str, hint: A
 def _fit_value(old: Any, value: Any, hint: Any, where: str) -> Any:
     """The value, in the kind of the one it replaces."""
     if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"{where}: expected a finite number, found {value!r}")
+        raise ConfigError(f"{where}: expected a finite number, found {value!r}", code="E_OVERRIDE_NOT_FINITE")
     if isinstance(value, list):
         value = tuple(value)
     # an entry of a mapping says no other kind than its own
     lost = value is None and old is not None and hint is Any
     if not isinstance(value, Plain) or lost or ((old is None or value is None) and not fits_hint(value, hint)):
         raise ConfigError(
-            f"{where}: expected {kind_of(hint) if old is None else f'a value like {old!r}'}, found {value!r}"
+            f"{where}: expected {kind_of(hint) if old is None else f'a value like {old!r}'}, found {value!r}",
+            code="E_OVERRIDE_TYPE",
         )
     if old is None or value is None:
         return value
@@ -131,7 +140,7 @@ def _fit_value(old: Any, value: Any, hint: Any, where: str) -> Any:
         parts = [f.name for f in dataclasses.fields(old)] if dataclasses.is_dataclass(old) else []
         kind = "list of parts" if isinstance(old, tuple) else type(old).__name__
         more = f"go on with one of its parts, {', '.join(parts)}" if parts else "go on with one of its parts"
-        raise ConfigError(f"{where}: this is a {kind}, not a plain value; {more}")
+        raise ConfigError(f"{where}: this is a {kind}, not a plain value; {more}", code="E_OVERRIDE_NOT_PLAIN")
     if not fitting:
-        raise ConfigError(f"{where}: expected a value like {old!r}, found {value!r}")
+        raise ConfigError(f"{where}: expected a value like {old!r}, found {value!r}", code="E_OVERRIDE_TYPE")
     return value

@@ -32,7 +32,8 @@ def hub_rows(name: str) -> dict[str, list[dict[str, Any]]]:
         from datasets import load_dataset
     except ImportError as error:
         raise UserError(
-            f"{name}: no such file here, and data of the Hub needs datasets; run: pip install 'cotrain[hub]'"
+            f"{name}: no such file here, and data of the Hub needs datasets; run: pip install 'cotrain[hub]'",
+            code="E_DATASETS_NOT_INSTALLED",
         ) from error
     repository, _, config = name.partition(":")
     try:
@@ -42,5 +43,6 @@ def hub_rows(name: str) -> dict[str, list[dict[str, Any]]]:
         first = (str(error).strip().splitlines() or [""])[0]
         raise DataError(
             f"{name}: datasets cannot load it ({type(error).__name__}: {first}); expected owner/name or "
-            "owner/name:config"
+            "owner/name:config",
+            code="E_HUB_DATA_UNREADABLE",
         ) from error

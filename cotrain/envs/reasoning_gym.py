@@ -41,16 +41,19 @@ class GymTasks:
             from reasoning_gym.dataset import ProceduralDataset
             from reasoning_gym.factory import DATASETS
         except ImportError as error:
-            raise UserError("reasoning-gym is not installed; run: pip install 'cotrain[gym]'") from error
+            raise UserError(
+                "reasoning-gym is not installed; run: pip install 'cotrain[gym]'", code="E_GYM_NOT_INSTALLED"
+            ) from error
         if dataset not in DATASETS:
             raise UnknownName("reasoning-gym data set", dataset, DATASETS)
         if DATASETS[dataset][0].score_answer is not ProceduralDataset.score_answer and dataset not in _ONE_ANSWER:
             raise ConfigError(
                 f"reasoning-gym's {dataset!r} accepts answers that only its own scorer can judge, and those scorers may"
-                " run the answer as code; choose a data set with one right answer, such as 'chain_sum'"
+                " run the answer as code; choose a data set with one right answer, such as 'chain_sum'",
+                code="E_GYM_OWN_SCORER",
             )
         if size is not None and size < 1:
-            raise ConfigError(f"size must be at least 1 or None, not {size}")
+            raise ConfigError(f"size must be at least 1 or None, not {size}", code="E_TASKS_SIZE")
         self.name = f"gym:{dataset}"
         self._dataset, self._size, self._settings = dataset, size, dict(settings or {})
         self._blocks: dict[tuple[str, int], Any] = {}
@@ -70,7 +73,8 @@ class GymTasks:
                 prompt, answer = item["question"], str(item["answer"])
                 return Task(id=task_id, prompt=prompt, gold=answer, solution=None, difficulty=0.0, grader=self)
         raise DataError(
-            f"{self.name}: too few different questions for a {split!r} split; make them longer by its settings"
+            f"{self.name}: too few different questions for a {split!r} split; make them longer by its settings",
+            code="E_TOO_FEW_QUESTIONS",
         )
 
     def size(self, split: str) -> int | None:
@@ -107,7 +111,8 @@ class GymTasks:
                 items = create_dataset(self._dataset, seed=seed, size=BLOCK * ATTEMPTS, **self._settings)
             except (TypeError, ValueError, AssertionError) as error:
                 raise ConfigError(
-                    f"reasoning-gym's {self._dataset!r} refuses the settings {self._settings}: {error}"
+                    f"reasoning-gym's {self._dataset!r} refuses the settings {self._settings}: {error}",
+                    code="E_GYM_SETTINGS",
                 ) from error
             self._blocks[split, block] = items
         return self._blocks[split, block]

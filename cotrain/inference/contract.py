@@ -129,7 +129,10 @@ def as_serving_engine(engine: Engine) -> ServingEngine:
     """The engine, for a server. Raises ConfigError for one that only trains."""
     if isinstance(engine, ServingEngine):
         return engine
-    raise ConfigError("the engine has no step, running_tokens, check and context, which a server needs; take another")
+    raise ConfigError(
+        "the engine has no step, running_tokens, check and context, which a server needs; take another",
+        code="E_ENGINE_WITHOUT_STEP",
+    )
 
 
 # -- What every engine asks of a request before it takes it.

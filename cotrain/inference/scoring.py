@@ -94,7 +94,8 @@ class ScoringScheduler:
                 if len(batch) == 1:
                     raise ConfigError(
                         f"policy {self.policy!r}: the memory of {self.device} does not hold one prompt of "
-                        f"{len(batch[0])} tokens; shorten the prompts, or take a smaller model"
+                        f"{len(batch[0])} tokens; shorten the prompts, or take a smaller model",
+                        code="E_MEMORY_FOR_PROMPT",
                     ) from error
             if batch_scores is None:
                 self.at_once = len(batch) // 2 * len(batch[0])

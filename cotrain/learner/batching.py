@@ -59,7 +59,7 @@ def plan_padded(widths: Sequence[int], budget: int) -> list[tuple[int, ...]]:
     allows, but at least one: a row longer than the budget goes alone.
     """
     if budget < 1:
-        raise ConfigError(f"micro_tokens is {budget}, expected at least 1")
+        raise ConfigError(f"micro_tokens is {budget}, expected at least 1", code="E_MICRO_TOKENS")
     batches: list[list[int]] = []
     for index in sorted(range(len(widths)), key=lambda i: -widths[i]):
         if batches and (len(batches[-1]) + 1) * widths[batches[-1][0]] <= budget:
@@ -73,7 +73,7 @@ def plan_shared(sequences: Sequences, budget: int) -> list[tuple[int, ...]]:
     """As ``plan_padded`` for the shared layout: in each micro-batch a prompt counts once, and so does what answers to
     it begin with alike; the sequences of a prompt go side by side."""
     if budget < 1:
-        raise ConfigError(f"micro_tokens is {budget}, expected at least 1")
+        raise ConfigError(f"micro_tokens is {budget}, expected at least 1", code="E_MICRO_TOKENS")
     groups: dict[tuple[int, ...], list[int]] = {}
     for index, (prompt_ids, _) in enumerate(sequences):
         groups.setdefault(prompt_ids, []).append(index)
@@ -111,10 +111,11 @@ def forward_input_of(
     for (prompt_ids, token_ids), temperature in zip(sequences, temperatures, strict=True):
         if not prompt_ids or not token_ids:
             counts_text = f"{len(prompt_ids)} prompt and {len(token_ids)} sampled tokens"
-            raise ConfigError(f"a sequence of {counts_text}; expected at least one of each")
+            raise ConfigError(f"a sequence of {counts_text}; expected at least one of each", code="E_SEQUENCE_EMPTY")
         if not temperature >= COLDEST:
             raise ConfigError(
-                f"cannot learn from tokens sampled at temperature {temperature}; it must be at least {COLDEST:g}"
+                f"cannot learn from tokens sampled at temperature {temperature}; it must be at least {COLDEST:g}",
+                code="E_TEMPERATURE_NOT_LEARNABLE",
             )
     lengths = [len(token_ids) for _, token_ids in sequences]
     counts = torch.tensor(lengths)
@@ -192,7 +193,8 @@ def _pad_field(samples: Sequence[Sample], name: str, mask: torch.Tensor) -> torc
     for sample, part in zip(samples, parts, strict=True):
         if part.shape != (len(sample.token_ids),):
             raise ConfigError(
-                f"sample {sample.key}: {name} has shape {tuple(part.shape)}, expected ({len(sample.token_ids)},)"
+                f"sample {sample.key}: {name} has shape {tuple(part.shape)}, expected ({len(sample.token_ids)},)",
+                code="E_SAMPLE_SHAPE",
             )
     dtype = parts[0].dtype
     return torch.zeros(mask.shape, dtype=dtype).masked_scatter(mask, torch.cat(parts).to(dtype))
@@ -201,7 +203,9 @@ def _pad_field(samples: Sequence[Sample], name: str, mask: torch.Tensor) -> torc
 def _pad_optional_field(samples: Sequence[Sample], name: str, mask: torch.Tensor) -> torch.Tensor | None:
     given = sum(getattr(sample, name) is not None for sample in samples)
     if given not in (0, len(samples)):
-        raise ConfigError(f"{given} of {len(samples)} samples have {name}; expected all or none")
+        raise ConfigError(
+            f"{given} of {len(samples)} samples have {name}; expected all or none", code="E_SAMPLES_UNLIKE"
+        )
     return _pad_field(samples, name, mask) if given else None
 
 

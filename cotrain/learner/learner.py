@@ -96,7 +96,8 @@ class TorchLearner(PolicyClient):
         """
         if not lr > 0.0 or warmup < 0 or (clip_norm is not None and not clip_norm > 0.0):
             raise ConfigError(
-                f"learner: lr {lr}, warmup {warmup}, clip_norm {clip_norm}; expected > 0, ≥ 0, > 0 or None"
+                f"learner: lr {lr}, warmup {warmup}, clip_norm {clip_norm}; expected > 0, ≥ 0, > 0 or None",
+                code="E_LEARNER_RANGE",
             )
         self._activate = activate or (lambda: None)
         self._activate()
@@ -105,7 +106,8 @@ class TorchLearner(PolicyClient):
         if narrow:
             raise ConfigError(
                 f"learner: trained weights such as {narrow[0]!r} are {self._trained[narrow[0]].dtype}, in which small "
-                "updates are lost; load the model as float32 and set autocast=True"
+                "updates are lost; load the model as float32 and set autocast=True",
+                code="E_DTYPE_TRAINED",
             )
         self.model, self.head = model, head
         self.scorer = scorer(model, head=head, micro_tokens=micro_tokens, autocast=autocast, recompute=recompute)
@@ -130,7 +132,10 @@ class TorchLearner(PolicyClient):
         """
         for term in terms:
             if (wanted := term.algorithm.needs().head) != self.head:
-                raise ConfigError(f"objective {term.name!r} trains a {wanted!r} head, this policy has {self.head!r}")
+                raise ConfigError(
+                    f"objective {term.name!r} trains a {wanted!r} head, this policy has {self.head!r}",
+                    code="E_HEAD_MISMATCH",
+                )
         while (report := self._try_update(terms)) is None:
             release_gpu_cache(self.scorer.device)
         return report
@@ -271,13 +276,14 @@ class TorchLearner(PolicyClient):
         missing, unknown = sorted(expected - set(tensors)), sorted(set(tensors) - expected)
         if missing or unknown:
             mismatch = f"{len(missing)} missing {missing[:2]}, {len(unknown)} unknown {unknown[:2]}"
-            raise StateError(f"tensors of learner do not fit: {mismatch}")
+            raise StateError(f"tensors of learner do not fit: {mismatch}", code="E_LEARNER_TENSORS_MISFIT")
         for name, parameter in self._trained.items():
             saved = tensors[MODEL + name]
             if saved.shape != parameter.shape or saved.dtype != parameter.dtype:
                 raise StateError(
                     f"tensors of learner do not fit: {name!r} is {saved.dtype} {tuple(saved.shape)}, "
-                    f"expected {parameter.dtype} {tuple(parameter.shape)}"
+                    f"expected {parameter.dtype} {tuple(parameter.shape)}",
+                    code="E_LEARNER_TENSORS_MISFIT",
                 )
         load_optimizer_tensors(self._optimizer, self.model, {name: tensors[OPTIMIZER + name] for name in moments})
         self._rest()

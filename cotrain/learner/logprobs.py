@@ -63,7 +63,7 @@ class Scorer:
         recompute.
         """
         if head not in HEADS:
-            raise ConfigError(f"head is {head!r}, expected one of {HEADS}")
+            raise ConfigError(f"head is {head!r}, expected one of {HEADS}", code="E_HEAD_NAME")
         self.model = model.eval()
         self.head = head
         self.micro_tokens = micro_tokens
@@ -119,7 +119,8 @@ class Scorer:
             longest = max(len(p) + len(t) for batch in sequences for p, t in batch)
             raise ConfigError(
                 f"the memory of {self.device} does not hold one sequence of {longest} tokens; set "
-                "gradient_checkpointing=true for this policy, lower max_tokens, or take a smaller model"
+                "gradient_checkpointing=true for this policy, lower max_tokens, or take a smaller model",
+                code="E_MEMORY_FOR_SEQUENCE",
             ) from error
         largest = max(sum(len(p) + len(t) for p, t in batch) for batch in sequences if len(batch) > 1)
         self.micro_tokens = max(1, min(self.micro_tokens, largest) // 2)
@@ -215,7 +216,10 @@ class Scorer:
         model: Any = self.model
         name = type(model).__name__
         if not isinstance(model.get_input_embeddings(), nn.Embedding) or model.get_output_embeddings() is None:
-            raise ModelError(f"{name} has no embedding and output layer that can be called; use a causal LM")
+            raise ModelError(
+                f"{name} has no embedding and output layer that can be called; use a causal LM",
+                code="E_MODEL_NOT_CAUSAL",
+            )
         self._body, self._output = model.get_decoder(), model.get_output_embeddings()
         self._vocabulary: int = model.get_input_embeddings().num_embeddings
         ids = torch.arange(min(4, self._vocabulary), device=self.device)[None]
@@ -223,7 +227,9 @@ class Scorer:
             model_logits = model(input_ids=ids, use_cache=False).logits
             hidden = getattr(self._body(input_ids=ids, use_cache=False), "last_hidden_state", None)
             if hidden is None:
-                raise ModelError(f"{name} does not hand out its last hidden state; use another causal LM")
+                raise ModelError(
+                    f"{name} does not hand out its last hidden state; use another causal LM", code="E_MODEL_NOT_CAUSAL"
+                )
             raw = _at_least_float32(self._output(hidden))
         exact = 1e-2 if model_logits.dtype in (torch.bfloat16, torch.float16) else 1e-5
         for finish in _possible_finishes(model.config.get_text_config()):
@@ -235,7 +241,8 @@ class Scorer:
                 return
         raise ModelError(
             f"{name} changes its logits after its output layer in a way that is not known; expected nothing, "
-            f"final_logit_softcapping, or a scale ({', '.join(SCALES)})"
+            f"final_logit_softcapping, or a scale ({', '.join(SCALES)})",
+            code="E_MODEL_LOGITS_CHANGED",
         )
 
 

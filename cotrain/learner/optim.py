@@ -111,7 +111,8 @@ def lr_multiplier(step: int, total: int, warmup: int = 0, decay_fraction: float 
     if total < 1 or warmup < 0 or not 0.0 <= decay_fraction <= 1.0:
         raise ConfigError(
             f"schedule: expected total ≥ 1, warmup ≥ 0, decay_fraction in [0, 1], found {total}, {warmup}, "
-            f"{decay_fraction}"
+            f"{decay_fraction}",
+            code="E_LR_SCHEDULE_RANGE",
         )
     if step >= total:
         return 0.0
@@ -142,18 +143,24 @@ def load_optimizer_tensors(optimizer: Optimizer, model: nn.Module, tensors: Mapp
     for key, tensor in tensors.items():
         name, _, field = key.rpartition(":")
         if name not in owners or field not in state_fields(owners[name][0]):
-            raise StateError(f"state of optimizer does not fit: {key!r} belongs to no parameter of this model")
+            raise StateError(
+                f"state of optimizer does not fit: {key!r} belongs to no parameter of this model",
+                code="E_OPTIMIZER_MISFIT",
+            )
         parameter = owners[name][1]
         if field != "step" and tensor.shape != parameter.shape:
             raise StateError(
                 f"state of optimizer does not fit: {key!r} has shape {tuple(tensor.shape)}, "
-                f"the parameter {tuple(parameter.shape)}"
+                f"the parameter {tuple(parameter.shape)}",
+                code="E_OPTIMIZER_MISFIT",
             )
         states.setdefault(name, {})[field] = tensor
     for name, state in states.items():
         missing = [field for field in state_fields(owners[name][0]) if field not in state]
         if missing:
-            raise StateError(f"state of optimizer does not fit: {name!r} lacks {', '.join(missing)}")
+            raise StateError(
+                f"state of optimizer does not fit: {name!r} lacks {', '.join(missing)}", code="E_OPTIMIZER_MISFIT"
+            )
     for name, (part, parameter) in owners.items():
         part.state.pop(parameter, None)
         if name in states:
@@ -170,7 +177,7 @@ def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """By name. Raises ConfigError where there is none."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not named:
-        raise ConfigError("optimizer: the model has no trainable parameter; unfreeze some")
+        raise ConfigError("optimizer: the model has no trainable parameter; unfreeze some", code="E_NOTHING_TRAINABLE")
     return named
 
 

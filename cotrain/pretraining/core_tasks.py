@@ -73,10 +73,14 @@ def measure_core(
     question. Raises ConfigError, DataError, ModelError, and TooLong for a question that the context cannot hold."""
     tasks = {Path(file).stem: read_items(file, aside) for file in files}
     if len(tasks) < len(files):
-        raise ConfigError(f"suite {SUITE!r}: two of {', '.join(files)} have one name; expected a name for each task")
+        raise ConfigError(
+            f"suite {SUITE!r}: two of {', '.join(files)} have one name; expected a name for each task",
+            code="E_CORE_FILES_ALIKE",
+        )
     if few := [name for name, items in tasks.items() if len(items) <= shots]:
         raise ConfigError(
-            f"suite {SUITE!r}: {few[0]!r} has {count_of(len(tasks[few[0]]), 'row')}; lower --shots {shots}"
+            f"suite {SUITE!r}: {few[0]!r} has {count_of(len(tasks[few[0]]), 'row')}; lower --shots {shots}",
+            code="E_TOO_FEW_ROWS_FOR_SHOTS",
         )
     network, tokenizer = load_model(model)
     nn.Module.to(network, device)
@@ -108,7 +112,7 @@ def read_items(file: str, aside: Quarantine | None = None) -> list[CoreItem]:
     if aside is not None:
         aside.check_share(file)
     if not items:
-        raise DataError(f"{file}: no rows in it; expected {LAYOUTS}")
+        raise DataError(f"{file}: no rows in it; expected {LAYOUTS}", code="E_DATA_EMPTY")
     return items
 
 
@@ -116,7 +120,10 @@ def _item_of_row(row: dict[str, Any], where: str) -> CoreItem:
     def texts_of(name: str) -> list[str]:
         found = row[name] if isinstance(row[name], list) else [row[name]]
         if not found or not all(isinstance(text, str) and text.strip() for text in found):
-            raise DataError(f"{where}: {name} is {json.dumps(row[name])[:80]}; expected texts that are not empty")
+            raise DataError(
+                f"{where}: {name} is {json.dumps(row[name])[:80]}; expected texts that are not empty",
+                code="E_FIELD_BLANK",
+            )
         return found
 
     if {"query", "choices"} <= row.keys():
@@ -126,12 +133,13 @@ def _item_of_row(row: dict[str, Any], where: str) -> CoreItem:
     elif {"context", "continuation"} <= row.keys():
         heads, tails = texts_of("context"), texts_of("continuation")
     else:
-        raise DataError(f"{where}: columns {', '.join(row)}; expected {LAYOUTS}")
+        raise DataError(f"{where}: columns {', '.join(row)}; expected {LAYOUTS}", code="E_CORE_COLUMNS")
     pairs = tuple(_join(head, tail, row.get("delimiter")) for head in heads for tail in tails)
     gold = row.get("gold", 0)
     if type(gold) is not int or not 0 <= gold < len(pairs) or (len(pairs) > 1 and "gold" not in row):
         raise DataError(
-            f"{where}: gold is {row.get('gold')!r}; expected the place of the right one, 0 to {len(pairs) - 1}"
+            f"{where}: gold is {row.get('gold')!r}; expected the place of the right one, 0 to {len(pairs) - 1}",
+            code="E_GOLD_PLACE",
         )
     return CoreItem(pairs=pairs, gold=gold)
 

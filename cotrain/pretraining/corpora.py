@@ -71,7 +71,7 @@ def procedural_corpus(name: str, get: Callable[[int], Item]) -> Corpus:
 def from_items(name: str, items: Sequence[Item]) -> Corpus:
     """A finite corpus from a list; raises DataError when it is empty."""
     if not items:
-        raise DataError(f"{name}: no texts in it; expected at least one")
+        raise DataError(f"{name}: no texts in it; expected at least one", code="E_DATA_EMPTY")
     return Corpus(name=name, size=len(items), get=items.__getitem__)
 
 
@@ -152,7 +152,10 @@ def interleave(parts: Sequence[tuple[Corpus, int]]) -> Corpus:
     Item i of the mixture has its own item of its part, so endless parts never repeat. The mixture is endless.
     """
     if not parts or any(weight < 1 for _, weight in parts):
-        raise ConfigError("interleave: expected one corpus or more, each with an integer weight of 1 or more")
+        raise ConfigError(
+            "interleave: expected one corpus or more, each with an integer weight of 1 or more",
+            code="E_INTERLEAVE_WEIGHTS",
+        )
     turns = [(number, rank) for number, (_, weight) in enumerate(parts) for rank in range(weight)]
 
     def get_item(index: int) -> Item:
@@ -178,7 +181,10 @@ def split_corpus(corpus: Corpus, validation: int, seed: int = 0) -> tuple[Corpus
         return later, Corpus(name=f"{corpus.name} (validation)", size=validation, get=corpus.get)
     validation = min(validation, max(1, corpus.size // 10))
     if corpus.size <= validation:
-        raise DataError(f"{corpus.name}: one item alone, which would have to be held out; bring at least two")
+        raise DataError(
+            f"{corpus.name}: one item alone, which would have to be held out; bring at least two",
+            code="E_CORPUS_OF_ONE_ITEM",
+        )
     order = list(range(corpus.size))
     rng_of("split", seed).shuffle(order)
     held_places, kept_places = sorted(order[:validation]), sorted(order[validation:])
@@ -218,7 +224,9 @@ def _read_paragraphs(path: Path) -> Iterator[str]:
         for line in lines_of_file(path):
             size += len(line)
             if size > MOST_ROW:
-                raise DataError(f"{path}: a paragraph of more than {MOST_ROW} bytes; part it by empty lines")
+                raise DataError(
+                    f"{path}: a paragraph of more than {MOST_ROW} bytes; part it by empty lines", code="E_ROW_TOO_LARGE"
+                )
             text = (line.removeprefix(BOM) if at == 0 else line).decode("utf-8")
             at += len(line)
             for each in io.StringIO(text, newline=None):  # \r and \r\n are line breaks too
@@ -228,43 +236,68 @@ def _read_paragraphs(path: Path) -> Iterator[str]:
                 yield "".join(lines).strip()
                 lines, size = [], 0
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 at byte {at + error.start}; save the file as UTF-8") from error
+        raise DataError(
+            f"{path}: not UTF-8 at byte {at + error.start}; save the file as UTF-8", code="E_TEXT_ENCODING"
+        ) from error
     yield "".join(lines).strip()
 
 
 def _parse_item(fields: dict[str, Any], place: str) -> Item:
     text, conversation = (fields.get(column) is not None for column in ("text", "messages"))
     if text and conversation:
-        raise DataError(f"{place}: both 'text' and 'messages'; leave out the column that is not to be learned")
+        raise DataError(
+            f"{place}: both 'text' and 'messages'; leave out the column that is not to be learned",
+            code="E_TEXT_AND_MESSAGES",
+        )
     check_lost_parts(fields, ["text", "messages"], place, whole=True)
     check_row_marks(fields, place)
     if "text" in fields and not conversation:
         if not isinstance(fields["text"], str) or not fields["text"]:
-            raise DataError(f"{place}, column 'text': expected a non-empty string, found {fields['text']!r:.40}")
+            raise DataError(
+                f"{place}, column 'text': expected a non-empty string, found {fields['text']!r:.40}",
+                code="E_FIELD_BLANK",
+            )
         return whole_text(fields["text"], f"{place}, column 'text'")
     if "messages" not in fields:
         raise DataError(
             f"{place}: no column 'text' or 'messages'; there are: {', '.join(sorted(fields)) or 'none'}; for questions "
-            "with answers, prompt and completion, or ShareGPT add --role solver"
+            "with answers, prompt and completion, or ShareGPT add --role solver",
+            code="E_FIELD_MISSING",
         )
     messages = fields["messages"]
     if not isinstance(messages, list) or not messages:
-        raise DataError(f"{place}, column 'messages': expected a non-empty list, found {messages!r:.40}")
+        raise DataError(
+            f"{place}, column 'messages': expected a non-empty list, found {messages!r:.40}", code="E_MESSAGES_SHAPE"
+        )
     for number, message in enumerate(messages):
         where = f"{place}, column 'messages[{number}]"
         if not isinstance(message, dict):
-            raise DataError(f"{where}': expected an object with 'role' and 'content', found {message!r:.40}")
+            raise DataError(
+                f"{where}': expected an object with 'role' and 'content', found {message!r:.40}",
+                code="E_MESSAGES_SHAPE",
+            )
         if message.get("role") not in ROLES:
-            raise DataError(f"{where}.role': expected one of {', '.join(ROLES)}, found {message.get('role')!r:.40}")
+            raise DataError(
+                f"{where}.role': expected one of {', '.join(ROLES)}, found {message.get('role')!r:.40}",
+                code="E_MESSAGES_SHAPE",
+            )
         if not isinstance(message.get("content"), str):
-            raise DataError(f"{where}.content': expected a string, found {message.get('content')!r:.40}")
+            raise DataError(
+                f"{where}.content': expected a string, found {message.get('content')!r:.40}", code="E_MESSAGES_SHAPE"
+            )
         if message["role"] == "assistant":
             check_message_marks(message, f"{where}'")
         whole_text(message["content"], f"{where}.content'")
     if messages[0]["role"] == "assistant":
-        raise DataError(f"{place}, column 'messages': the first message is the assistant's; expected what it answers")
+        raise DataError(
+            f"{place}, column 'messages': the first message is the assistant's; expected what it answers",
+            code="E_MESSAGES_BEGIN",
+        )
     if messages[-1]["role"] != "assistant":
-        raise DataError(f"{place}, column 'messages': the last message must be the assistant's, it is what is learned")
+        raise DataError(
+            f"{place}, column 'messages': the last message must be the assistant's, it is what is learned",
+            code="E_MESSAGES_END",
+        )
     said = [{"role": message["role"], "content": message["content"]} for message in messages]
     return _behind_system_text(said, system_text(fields, place), place)
 
@@ -275,7 +308,9 @@ def _behind_system_text(said: list[dict[str, str]], system: str, place: str) -> 
     if not system or said[0] == first:
         return said
     if said[0]["role"] == "system":
-        raise DataError(f"{place}: two system texts, in a column and in 'messages'; keep one of them")
+        raise DataError(
+            f"{place}: two system texts, in a column and in 'messages'; keep one of them", code="E_TWO_SYSTEM_TEXTS"
+        )
     return [first, *said]
 
 

@@ -95,7 +95,10 @@ def pretrain(
     """
     parts = weighted_parts(corpus)
     if model is not None and (config is not None or tokenizer is not None):
-        raise ConfigError("pretrain: model brings its own config and tokenizer; give either model or those")
+        raise ConfigError(
+            "pretrain: model brings its own config and tokenizer; give either model or those",
+            code="E_MODEL_WITH_TOKENIZER",
+        )
     if model is not None:
         network, tokenizer = load_model(model)
     else:
@@ -137,14 +140,18 @@ def make_plan(
     if batch_tokens < length or tokens < batch_tokens:
         raise ConfigError(
             f"length {length}, batch_tokens {batch_tokens}, tokens {tokens}: expected none above the next; lower "
-            "--length or --batch-tokens, or raise --tokens"
+            "--length or --batch-tokens, or raise --tokens",
+            code="E_LENGTHS_ORDER",
         )
     rows, steps = batch_tokens // length, step_count(tokens, batch_tokens, length)
     warmup = min(fields.pop("warmup"), steps // 5)
     made = TrainingPlan(steps=steps, rows=rows, length=length, warmup=warmup, **fields)
     unknown = sorted(set(more or {}) - set(TrainingPlan.__dataclass_fields__))
     if unknown:
-        raise ConfigError(f"plan: no field {unknown[0]!r} (there are: {', '.join(TrainingPlan.__dataclass_fields__)})")
+        raise ConfigError(
+            f"plan: no field {unknown[0]!r} (there are: {', '.join(TrainingPlan.__dataclass_fields__)})",
+            code="E_PLAN_FIELD",
+        )
     return replace(made, **dict(more or {}))
 
 
@@ -176,7 +183,8 @@ def train_and_save(
         context = getattr(network.config.get_text_config(), "max_position_embeddings", None)
         if context is not None and plan.length > context:
             raise ConfigError(
-                f"length {plan.length}: longer than the context of the model, {context} tokens; lower --length"
+                f"length {plan.length}: longer than the context of the model, {context} tokens; lower --length",
+                code="E_LENGTH_ABOVE_CONTEXT",
             )
     about = {"start": start, "held_out": validation, "replies_only": replies_only, **(about or {})}
     about["texts"] = [digest_of_corpus(corpus) for corpus, _ in parts]  # a training that goes on has the same
@@ -194,7 +202,8 @@ def train_and_save(
     if plan.rows < ranks.world:
         raise ConfigError(
             f"a batch of {plan.rows} rows on {ranks.world} ranks: each wants a row; raise --batch-tokens, or lower "
-            "--world"
+            "--world",
+            code="E_ROWS_FOR_RANKS",
         )
     for seen in looked_at if ranks.is_first else ():
         for note in seen.notes(longest, batch):

@@ -81,7 +81,9 @@ def gold_reviews(
             answered += final_answer(sample.steps[-1]) is not None
             return _labelled_conversation(sample, role, form)
         except DataError as error:
-            raise DataError(f"{error}; expected problem, steps and label, the first wrong step or -1") from error
+            raise DataError(
+                f"{error}; expected problem, steps and label, the first wrong step or -1", code=error.code
+            ) from error
 
     conversations = read_rows(path, read_conversation, aside)
     items = [item for item in conversations if item is not None]
@@ -91,7 +93,7 @@ def gold_reviews(
             f"{role.verdict_format!r} cannot say that steps and answer differ"
         )
         if not items:
-            raise DataError(f"{path}: {lost}; --verdict words says it")
+            raise DataError(f"{path}: {lost}; --verdict words says it", code="E_VERDICT_LOST")
         say(f"note: {lost}")
     if not answered:  # a run shows the answer behind the steps, and a verifier that never saw one is at a loss there
         say(f"note: {path}: no last step says its answer in tags, in a box or after ####, as solutions of a run do")
@@ -143,7 +145,7 @@ def own_reviews(
             )
     least = min(kept_counts.values())
     if not least:
-        raise DataError(f"{path}: {_why_none(seen, kept_counts, reviews)}{lost_suffix(lost)}")
+        raise DataError(f"{path}: {_why_none(seen, kept_counts, reviews)}{lost_suffix(lost)}", code="E_NO_REVIEWS")
     by_address = {truth: [item for key, item in sorted(kept.items()) if key[0] is truth][:least] for truth in seen}
     items = [item for pair in zip(by_address[True], by_address[False], strict=True) for item in pair]
     return from_items(f"reviews of {path}", items), [{"messages": item} for item in items]

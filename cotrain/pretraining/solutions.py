@@ -128,7 +128,8 @@ def own_solutions(
     if len(kept) < 2:
         raise DataError(
             f"{path}: of {count} solutions of {model} {len(kept)} are right and can be read{lost_suffix(lost)}; bring "
-            "easier problems, raise --samples, or leave out --from-samples"
+            "easier problems, raise --samples, or leave out --from-samples",
+            code="E_NO_SOLUTIONS",
         )
     items = list(kept.values())
     return from_items(f"right solutions of {path}", items), [{"messages": item} for item in items]
@@ -295,7 +296,7 @@ def _parse_row(row: dict[str, Any], where: str) -> WorkedRow:
     try:
         found = row_of(row, ANY.question, ANY.answer, where)
     except DataError as error:
-        raise DataError(f"{error}; expected {LAYOUTS}") from error
+        raise DataError(f"{error}; expected {LAYOUTS}", code=error.code) from error
     answer_text = found.answer or ""
     bare_answer = _answer_in(answer_text) or answer_text  # the column may hold worked text
     worked = str(row.get("solution") or row.get("answer") or "")
@@ -327,7 +328,8 @@ def _parse_reply(row: dict[str, Any], where: str) -> WorkedRow:
     if answer is None:
         raise DataError(
             f"{where}: no answer in {work[-40:]!r}; expected <answer>…</answer>, \\boxed{{…}}, #### or 'The answer "
-            "is …' at its end"
+            "is …' at its end",
+            code="E_NO_FINAL_ANSWER",
         )
     return WorkedRow(
         problem=problem,
@@ -356,7 +358,8 @@ def _one_dialogue(row: Mapping[str, Any], name: str, where: str) -> tuple[str, s
         if who is None or not isinstance(text, str):
             raise DataError(
                 f"{where}, field {name!r}: found {turn!r:.60}; expected {{role, content}} or {{from, value}} of user "
-                "and assistant"
+                "and assistant",
+                code="E_MESSAGES_SHAPE",
             )
         if isinstance(turn, dict) and who == "assistant":
             check_message_marks(turn, f"{where}, field {name!r}")
@@ -365,9 +368,10 @@ def _one_dialogue(row: Mapping[str, Any], name: str, where: str) -> tuple[str, s
     if counts != (1, 1):
         raise DataError(
             f"{where}, field {name!r}: {counts[0]} questions and {counts[1]} replies; a solver's conversation has one "
-            "of each"
+            "of each",
+            code="E_NOT_ONE_EXCHANGE",
         )
     beside = system_text(row, where)
     if len(turns["system"]) > 1 or (turns["system"] and beside and turns["system"] != [beside]):
-        raise DataError(f"{where}, field {name!r}: two system texts; keep one of them")
+        raise DataError(f"{where}, field {name!r}: two system texts; keep one of them", code="E_TWO_SYSTEM_TEXTS")
     return turns["user"][0], turns["assistant"][0], turns["system"][0] if turns["system"] else beside

@@ -39,7 +39,8 @@ def environment(
     if not isinstance(source, Environments):
         raise ConfigError(
             "environment: no environment is named; expected --tasks environment:NAME, a taskset for verifiers with an "
-            "environment of its own, or environment:ENV+TASKSET"
+            "environment of its own, or environment:ENV+TASKSET",
+            code="E_ENVIRONMENT_NOT_NAMED",
         )
     may_learn = trainable_seats(source.environment)
     learners = [name.strip() for name in learns.split(",")] if learns else [n for n, may in may_learn.items() if may]
@@ -48,7 +49,8 @@ def environment(
             raise UnknownName(f"seat of {source.name}", name, may_learn)
     if not learners:
         raise ConfigError(
-            f"environment: no seat of {source.name} may learn ({', '.join(may_learn)}); name one in learns"
+            f"environment: no seat of {source.name} may learn ({', '.join(may_learn)}); name one in learns",
+            code="E_NO_SEAT_LEARNS",
         )
     policies: dict[str, Any] = dict(run.reference_policies())
     owners = {name: ("generator" if shared else name) if name in learners else "others" for name in may_learn}

@@ -152,12 +152,19 @@ def gram(
 ) -> Recipe:
     learns, plays = judge == "trained", generator == "trained"
     if not learns and not plays:
-        raise ConfigError("gram: judge='frozen' and generator='frozen': nobody learns; train one of them")
+        raise ConfigError(
+            "gram: judge='frozen' and generator='frozen': nobody learns; train one of them", code="E_NOBODY_LEARNS"
+        )
     if learns and form != "gram":
-        raise ConfigError(f"gram: form={form!r} is longer than a letter to learn; expected 'gram', or judge='frozen'")
+        raise ConfigError(
+            f"gram: form={form!r} is longer than a letter to learn; expected 'gram', or judge='frozen'",
+            code="E_FORM_NOT_LEARNABLE",
+        )
     if run.group_size < 2 or pairs < 1 or not 0.0 <= smoothing < 0.5:
         settings_text = f"group_size {run.group_size}, pairs {pairs}, smoothing {smoothing}"
-        raise ConfigError(f"gram: {settings_text}; expected at least 2, at least 1, and from 0 to below 0.5")
+        raise ConfigError(
+            f"gram: {settings_text}; expected at least 2, at least 1, and from 0 to below 0.5", code="E_SETTING_RANGE"
+        )
     reads = judge_model or run.model
     comparer_role = comparer("judge", reads, form)
     policies = {"generator": run.learner(), **run.reference_policies()} if plays else {"generator": frozen(run.model)}

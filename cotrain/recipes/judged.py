@@ -94,10 +94,16 @@ def judged(
     audit_share: Share = 0.25,  # share of the solutions that it reads
 ) -> Recipe:
     if reviews < 2:
-        raise ConfigError(f"judged: reviews is {reviews}; expected at least 2, which are compared with each other")
+        raise ConfigError(
+            f"judged: reviews is {reviews}; expected at least 2, which are compared with each other",
+            code="E_SETTING_RANGE",
+        )
     critic, learns = verifier_model or run.model, verifier == "trained"
     if ratio and not learns:
-        raise ConfigError(f"judged: ratio is {ratio} and verifier=frozen; leave ratio out, or train the verifier")
+        raise ConfigError(
+            f"judged: ratio is {ratio} and verifier=frozen; leave ratio out, or train the verifier",
+            code="E_RATIO_WITHOUT_LEARNER",
+        )
     auditor = critic if audit == "reference" else audit
     check_audit(auditor, audit_share, payer=critic, payer_learns=learns or warmup > 0)
     readable = {FORMAT: format_reward} if format_reward else {}
@@ -152,7 +158,10 @@ def check_audit(auditor: str | None, share: float, *, payer: str, payer_learns: 
     if auditor == payer and not payer_learns:
         raise ConfigError(
             f"judged: audit is {auditor!r}, which is the judge that pays and never learns here, so that both are "
-            "fooled by the same answers; name another model, or train the verifier"
+            "fooled by the same answers; name another model, or train the verifier",
+            code="E_AUDITOR_IS_JUDGE",
         )
     if share == 0:
-        raise ConfigError("judged: audit_share is 0, so that nothing is audited; raise it, or leave audit out")
+        raise ConfigError(
+            "judged: audit_share is 0, so that nothing is audited; raise it, or leave audit out", code="E_SETTING_RANGE"
+        )

@@ -126,7 +126,9 @@ def semi_supervised(
 ) -> Recipe:
     judging, learns = rest in JUDGED, rest in JUDGED and (rest != "frozen" or warmup > 0)
     if judging and reviews < 2:
-        raise ConfigError(f"semi_supervised: reviews is {reviews}; expected at least 2, which are compared")
+        raise ConfigError(
+            f"semi_supervised: reviews is {reviews}; expected at least 2, which are compared", code="E_SETTING_RANGE"
+        )
     if rest == "truth":
         check_truth_is_known(run.problems, run.audits)
     critic = verifier_model or run.model

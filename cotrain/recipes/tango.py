@@ -82,13 +82,17 @@ def tango(
     simultaneous: bool = False,  # both from the same episodes: reviews // 4 of a solution, no warm-up
 ) -> Recipe:
     if min(reviews, votes) < 1:
-        raise ConfigError(f"tango: reviews is {reviews} and votes {votes}; expected at least 1 review of each solution")
+        raise ConfigError(
+            f"tango: reviews is {reviews} and votes {votes}; expected at least 1 review of each solution",
+            code="E_SETTING_RANGE",
+        )
     verifier_start = verifier_model or run.model
     is_trained = verifier == "trained"
     if simultaneous and (not is_trained or votes > 1):
         raise ConfigError(
             f"tango: simultaneous with verifier={verifier} and votes={votes}; both learn from the same reviews, so "
-            "leave verifier at trained and votes at 1"
+            "leave verifier at trained and votes at 1",
+            code="E_SIMULTANEOUS_REVIEWS",
         )
     step_rewards: StepRewards = "none" if steps_judged_by == "nobody" else steps_judged_by
     check_step_rewards(step_rewards, oracle_noise)

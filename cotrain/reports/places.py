@@ -32,7 +32,9 @@ def find_places(root: Path) -> list[ViewPlace]:
     """Studies and comparisons first, then recipes with several seeds, then runs. Raises RunDirectoryError when the
     folder holds none of them."""
     if not root.is_dir():
-        raise RunDirectoryError(f"no run directory at {root}; give the directory that `cotrain run` printed")
+        raise RunDirectoryError(
+            f"no run directory at {root}; give the directory that `cotrain run` printed", code="E_NO_RUN_DIRECTORY"
+        )
     studies, comparisons, runs = [], [], []
     for path in _walk_folders(root):
         name = str(path.relative_to(root)) if path != root else path.resolve().name
@@ -43,7 +45,9 @@ def find_places(root: Path) -> list[ViewPlace]:
         elif (path / RECIPE).is_file():
             runs.append(ViewPlace(kind="run", path=path, name=name))
     if not studies and not comparisons and not runs:
-        raise RunDirectoryError(f"{root} holds no run (no {RECIPE} in it or {MAX_DEPTH} folders below it)")
+        raise RunDirectoryError(
+            f"{root} holds no run (no {RECIPE} in it or {MAX_DEPTH} folders below it)", code="E_NO_RUN_BELOW"
+        )
     compared = {run for place in comparisons for seeds in place.arms.values() for run in seeds.values()}
     return [*studies, *comparisons, *_seed_groups([run for run in runs if run.path not in compared]), *runs]
 
@@ -63,7 +67,9 @@ def _walk_folders(root: Path) -> Iterator[Path]:
                     if child.is_dir() and not child.name.startswith(".")
                 ]
             except OSError as error:
-                raise RunDirectoryError(f"{root}: {error.strerror}; choose another folder") from None
+                raise RunDirectoryError(
+                    f"{root}: {error.strerror}; choose another folder", code="E_FOLDER_UNREADABLE"
+                ) from None
 
 
 def comparison_at(path: Path, name: str) -> ViewPlace | None:

@@ -95,7 +95,10 @@ def check_taught(method: str, model: str) -> None:
             return  # whoever loads it says that it is not here
         able = [name for name in SHIPPED_LANGUAGE_MODELS if method in _taught_methods(name)]
         hint = f"expected {able[0]!r}" if able else f"the one that was is not here: {how_to_get(SHIPPED_GAMES)}"
-        raise ConfigError(f"{method}: the model {model!r} was not taught the formats of this game; {hint}")
+        raise ConfigError(
+            f"{method}: the model {model!r} was not taught the formats of this game; {hint}",
+            code="E_MODEL_NOT_TAUGHT_FORMAT",
+        )
 
 
 @cache

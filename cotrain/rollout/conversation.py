@@ -76,7 +76,8 @@ class Conversation:
             raise ConfigError(
                 f"role {address.role!r} is asked without {', '.join(sorted(missing))}, which its prompt has (given: "
                 f"{', '.join(sorted(fields)) or 'nothing'}); name it in the call, as in "
-                f"roles.{address.role}({min(missing)}=…), or change the role's prompt"
+                f"roles.{address.role}({min(missing)}=…), or change the role's prompt",
+                code="E_ROLE_FIELDS_MISSING",
             )
         prompt = fill_template(role.prompt, **shown)
         self.messages = [] if role.system is None else [Message("system", role.system)]
@@ -210,7 +211,8 @@ class Conversation:
         if other.address.role != self.address.role:
             raise ConfigError(
                 f"conversation {self.address} joins {other.address}, which is of another role; one trajectory is what "
-                "one role has said"
+                "one role has said",
+                code="E_CONVERSATION_OF_OTHER_ROLE",
             )
         mine, theirs = self._trajectory(), other._trajectory()
         if mine is not theirs:
@@ -225,7 +227,8 @@ class Conversation:
         if span is None:
             if any(given.name == signal.name for given in self._whole):
                 raise ConfigError(
-                    f"signal {signal.name!r} is given to {self.address} twice; give it once, such as the mean"
+                    f"signal {signal.name!r} is given to {self.address} twice; give it once, such as the mean",
+                    code="E_SIGNAL_GIVEN_TWICE",
                 )
             if not self.turns:
                 raise RuntimeError(f"conversation {self.address} has no turn of its own that could be rewarded")

@@ -152,7 +152,8 @@ async def step_labels(
         truth = STEP_OK.of(solution)
         if kind == "oracle" and truth is None:
             raise ConfigError(
-                f"labels 'oracle': nobody knows the steps of task {task.id}; expected one of {LABELS[:-1]}"
+                f"labels 'oracle': nobody knows the steps of task {task.id}; expected one of {LABELS[:-1]}",
+                code="E_STEPS_UNKNOWN",
             )
         mc_values = values.get(solution.id, [])
         labels = truth if kind == "oracle" else labels_of(kind, mc_values, alpha=alpha, gamma=gamma)

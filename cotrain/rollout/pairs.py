@@ -86,7 +86,8 @@ def check_demonstrations(method: str, tasks: TaskSource) -> bool:
     if first.solution is None:
         raise ConfigError(
             f"{method}: the tasks {tasks.name!r} have no worked solutions; expected tasks that have, as words, or "
-            "conversations, as --tasks chats --data FILE"
+            "conversations, as --tasks chats --data FILE",
+            code="E_TASKS_WITHOUT_SOLUTIONS",
         )
     return isinstance(first, ChatTask)
 
@@ -97,5 +98,6 @@ def check_pairs(method: str, tasks: TaskSource) -> None:
     if first and (first.solution is None or (isinstance(first, ChatTask) and first.rejected is None)):
         raise ConfigError(
             f"{method}: the tasks {tasks.name!r} are no preferences; expected --data FILE with prompt, chosen "
-            "and rejected, or tasks with worked solutions"
+            "and rejected, or tasks with worked solutions",
+            code="E_TASKS_NOT_PREFERENCES",
         )

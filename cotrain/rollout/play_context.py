@@ -19,6 +19,8 @@ Grader = Callable[[Task, str], Awaitable[Grade]]
 class EngineError(CotrainError, RuntimeError):
     """The engine raised while it answered a request."""
 
+    code = "E_ENGINE"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutContext:
@@ -78,4 +80,6 @@ class RolloutContext:
         except SpeakerError as error:
             raise error.__cause__ or error from None
         except Exception as error:
-            raise EngineError(f"{type(self.engine).__name__} failed at {request.address}: {error}") from error
+            raise EngineError(
+                f"{type(self.engine).__name__} failed at {request.address}: {error}", code="E_ENGINE_FAILED"
+            ) from error

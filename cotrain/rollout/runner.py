@@ -81,7 +81,8 @@ class Roles:
         if isinstance(task.grader, NoGrader):
             raise ConfigError(
                 f"problem {task.id} cannot be graded: {task.grader.reason}; the protocol asks whether an answer is "
-                "right, so take other problems (--tasks), or a recipe that is made for these"
+                "right, so take other problems (--tasks), or a recipe that is made for these",
+                code="E_TASK_NOT_GRADABLE",
             )
         if isinstance(said, Turn):
             answer_text = said.text_to_grade(text, whole=task.whole or task.gold is None)
@@ -250,7 +251,10 @@ class RolloutRunner:
         """
         for name, role in roles.items():
             if not name.isidentifier() or name.startswith("_") or name in _RESERVED:
-                raise ConfigError(f"role {name!r}: choose an identifier without leading _, not {', '.join(_RESERVED)}")
+                raise ConfigError(
+                    f"role {name!r}: choose an identifier without leading _, not {', '.join(_RESERVED)}",
+                    code="E_ROLE_NAME",
+                )
             if role.policy not in renderers:
                 raise UnknownName(f"policy (of role {name!r})", role.policy, renderers)
         self.engine, self.renderers, self.roles, self.seed, self.grader = engine, renderers, roles, seed, grader
@@ -314,7 +318,7 @@ class RolloutRunner:
             except EngineLost as lost:  # the engine keeps no state of its own, so the same batch is collected again by
                 # a new one
                 if tried == TRIES:
-                    raise EngineLost(f"{lost}; so it was {TRIES} times in one play") from lost
+                    raise EngineLost(f"{lost}; so it was {TRIES} times in one play", code=lost.code) from lost
         if step >= 0:
             self.fields_by_group[step] = self.fields_by_group.get(step, {}) | stage.fields_by_group
         for episode, why in episodes:

@@ -250,7 +250,8 @@ def choose_answer_overrides(
         if answer in (None, AUTO, TAGS) and prompt is None and steps is None:
             return [], None
         raise ConfigError(
-            f"recipe {recipe.name!r} has no role 'solver' of plain solutions; leave out --answer, --steps-as, --prompt"
+            f"recipe {recipe.name!r} has no role 'solver' of plain solutions; leave out --answer, --steps-as, --prompt",
+            code="E_NO_PLAIN_SOLVER",
         )
     _check_answer_flags(recipe, answer, prompt, steps)
     named = None if answer == AUTO else answer
@@ -306,7 +307,9 @@ def asks_plainly(role: Role) -> bool:
 def _check_answer_flags(recipe: Recipe, answer: str | None, prompt: str | None, steps: str | None) -> None:
     if prompt is not None and fields_of(prompt) != {"problem"}:
         marks = ", ".join(sorted(fields_of(prompt))) or "none"
-        raise ConfigError(f"--prompt: expected a text with the one mark {{problem}}, found the marks {marks}")
+        raise ConfigError(
+            f"--prompt: expected a text with the one mark {{problem}}, found the marks {marks}", code="E_PROMPT_MARKS"
+        )
     if steps is not None:
         check_steps(steps)
     if answer is not None and answer != AUTO:
@@ -316,14 +319,16 @@ def _check_answer_flags(recipe: Recipe, answer: str | None, prompt: str | None, 
         if answer not in (None, AUTO, *ENDS) and (_asks_for_tags(role) or (spoken and asks_plainly(role))):
             raise ConfigError(
                 f"--answer {answer}: recipe {recipe.name!r} has solutions written in the role {name!r} too, and a "
-                f"pattern does not say how; expected one of {', '.join(ENDS)}"
+                f"pattern does not say how; expected one of {', '.join(ENDS)}",
+                code="E_ANSWER_PATTERN_NOT_WRITTEN",
             )
     others = [f"--answer {answer}"] if answer not in (None, AUTO, TAGS) else []
     others += [f"--steps-as {steps}"] if steps not in (None, TAGS) else []
     if others and _tied_to_tags(recipe):
         raise ConfigError(
             f"recipe {recipe.name!r} reads its solver's answers in tags alone; leave out {' and '.join(others)}, or "
-            "teach the model the tags first: `cotrain sft --role solver`"
+            "teach the model the tags first: `cotrain sft --role solver`",
+            code="E_ANSWERS_IN_TAGS_ALONE",
         )
 
 
@@ -465,7 +470,8 @@ def choose_verdict_overrides(
         if verdict in (None, AUTO, TAGS) and prompt is None:
             return []
         raise ConfigError(
-            f"recipe {recipe.name!r} has no role 'verifier' that reviews steps; leave out --verdict, --verifier-prompt"
+            f"recipe {recipe.name!r} has no role 'verifier' that reviews steps; leave out --verdict, --verifier-prompt",
+            code="E_NO_STEP_VERIFIER",
         )
     reader = _reader_of_reviews(recipe)
     free = FREE if reader is None else ()  # what another role is shown stays in tags
@@ -509,19 +515,22 @@ def _check_verdict_flags(
     if marks is not None and not {"problem", "solution"} <= marks <= VERIFIER_FIELDS:
         raise ConfigError(
             "--verifier-prompt: expected the marks {problem} and {solution}, and at most {count} and {nonce}, found "
-            f"{', '.join(sorted(marks)) or 'none'}"
+            f"{', '.join(sorted(marks)) or 'none'}",
+            code="E_PROMPT_MARKS",
         )
     if verdict is None or verdict in (AUTO, TAGS):
         return
     check_verdict(verdict)
     if verdict not in FORMS and prompt is None and role.prompt in (REVIEW, REVIEW_FULL):
         raise ConfigError(
-            f"--verdict {verdict}: nothing asks for it; add --verifier-prompt FILE with {{problem}}, {{solution}}"
+            f"--verdict {verdict}: nothing asks for it; add --verifier-prompt FILE with {{problem}}, {{solution}}",
+            code="E_VERDICT_NOT_ASKED",
         )
     if reader is not None:
         raise ConfigError(
             f"recipe {recipe.name!r} shows reviews to its role {reader!r}, which reads them in tags; leave out "
-            f"--verdict {verdict}"
+            f"--verdict {verdict}",
+            code="E_REVIEWS_IN_TAGS_ALONE",
         )
 
 
@@ -748,7 +757,7 @@ def _report_choice(best: Reading, lines: Iterable[str], why: Callable[[], str], 
     if best.said and 2 * best.readable >= len(best.said):
         return
     if refuses:
-        raise ConfigError(why())
+        raise ConfigError(why(), code="E_FORMAT_NOT_FOUND")
     say(f"note: {why()}")
 
 

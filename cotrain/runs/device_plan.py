@@ -47,7 +47,9 @@ def memory_size(text: str) -> float:
     found = _SIZE.fullmatch(text.strip())
     size = float(found[1]) * (1024 if found[3] else 1000) ** _POWERS[found[2].upper()] if found else 0.0
     if size <= 0:
-        raise ConfigError(f"--memory {text!r}: expected the memory of one device, such as 24GiB or 80GB")
+        raise ConfigError(
+            f"--memory {text!r}: expected the memory of one device, such as 24GiB or 80GB", code="E_MEMORY_SIZE"
+        )
     return size
 
 

@@ -237,7 +237,10 @@ def _continue_run(
         except Exception as error:
             if before is not None or isinstance(error, ServerSilent):  # before that, there is nothing to look at
                 with suppress(OSError, CotrainError):
-                    directory.write(STOPPED, {"steps": trainer.finished_steps, "error": error_text(error)})
+                    written = {"steps": trainer.finished_steps, "error": error_text(error)}
+                    if isinstance(error, CotrainError):
+                        written["code"] = error.code
+                    directory.write(STOPPED, written)
             raise
         finally:
             trainer.close()
@@ -278,7 +281,8 @@ def _measure_start(
     if stepped and not hash_entries(start_files).items() <= directory.recorded_hashes().items():
         raise RunDirectoryError(
             f"{directory.path / 'before.json'} was lost, and the start's figures come out otherwise on this machine; "
-            "restore it, or start anew"
+            "restore it, or start anew",
+            code="E_START_FIGURES_DIFFER",
         )
     retry_on_full_disk(directory.write_with_hashes, start_files)
     return start_files["before.json"]

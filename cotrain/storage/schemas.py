@@ -28,7 +28,8 @@ def check_path(path: Path) -> None:
         what = "a model" if (path / "config.json").is_file() else "no recipe.json in it"
         found = what if path.is_dir() else "a file" if path.exists() else "no such directory"
         raise RunDirectoryError(
-            f"{path} is not a run directory ({found}); start one with `cotrain run RECIPE --out DIR`"
+            f"{path} is not a run directory ({found}); start one with `cotrain run RECIPE --out DIR`",
+            code="E_NOT_RUN_DIRECTORY",
         )
 
 

@@ -63,7 +63,9 @@ def measure_protocol(
             one, other = found[key].value, figures[key].value
             if not math.isclose(one, other, abs_tol=1e-9):
                 hint = "leave one out, or give it another name, as in measure_judge('second', gap='second/gap')"
-                raise ConfigError(f"evaluation: two measures give {key!r}, {one:.3f} and {other:.3f}; {hint}")
+                raise ConfigError(
+                    f"evaluation: two measures give {key!r}, {one:.3f} and {other:.3f}; {hint}", code="E_MEASURES_ALIKE"
+                )
         found |= figures
     is_graded = any(task.gradable for task in tasks)
     if is_graded:

@@ -28,9 +28,13 @@ MAX_SKIPS, SKIP_WINDOW = 3, 20  # skipped updates of a policy, and the updates t
 class NotFinite(CotrainError):
     """A policy computes what is no number. In training the run goes back once; anywhere else it is the end."""
 
+    code = "E_NOT_FINITE"
+
 
 class Diverged(CotrainError):
     """Training cannot go on from where it is, or with the processes that it has; the checkpoint before is kept."""
+
+    code = "E_DIVERGED"
 
 
 LOSSES = 3  # of processes, in a row without a step between them
@@ -54,7 +58,8 @@ class LostProcesses:
             times = "" if isinstance(lost, EngineLost) else again
             raise Diverged(
                 f"stopped after step {finished}: {lost}{times}; look at the machine's memory and at the processes, "
-                "then `cotrain resume` goes on from the newest checkpoint"
+                "then `cotrain resume` goes on from the newest checkpoint",
+                code="E_TOO_MANY_RETRIES",
             ) from lost
 
 
@@ -75,7 +80,8 @@ class SkipGuard:
             if sum(recent) >= MAX_SKIPS:
                 raise NotFinite(
                     f"policy {policy!r} skipped {sum(recent)} of its last {len(recent)} updates, as their gradients "
-                    "were not finite"
+                    "were not finite",
+                    code="E_UPDATES_SKIPPED",
                 )
 
 

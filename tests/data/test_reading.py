@@ -47,7 +47,7 @@ def test_what_was_set_aside_is_written_whole(tmp_path):
     parse_rows([("here, row 1", b"{" + b"x" * 10 * SHOWN)], lambda row, where: row, aside)
     aside.write(tmp_path / "quarantine.jsonl")
     [one] = map(json.loads, (tmp_path / "quarantine.jsonl").read_text().splitlines())
-    assert list(one) == ["where", "reason", "row"] and len(one["row"]) == SHOWN
+    assert list(one) == ["where", "reason", "row", "code"] and len(one["row"]) == SHOWN
     with pytest.raises(UserError, match="cannot be written"):
         aside.write(tmp_path / "nowhere" / "quarantine.jsonl")
 

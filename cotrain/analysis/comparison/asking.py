@@ -45,7 +45,7 @@ def answer_settings(
                 chosen = choose_format_overrides(recipe, asked, device=device, say=say)
                 settings_by_key[key] = chosen + _fixed_settings(override(recipe, chosen), chosen)
         except UserError as error:
-            raise ConfigError(f"arm {label!r}: {error}") from error
+            raise ConfigError(f"arm {label!r}: {error}", code=error.code) from error
         settings_by_arm[label] = list(settings_by_key[key])
     return settings_by_arm
 
@@ -83,7 +83,9 @@ def load_answers(out: Path) -> dict[str, list[str]]:
         saved = json.loads(read_regular(path))
         return {str(label): [str(setting) for setting in settings] for label, settings in saved.items()}
     except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise ConfigError(f"{path} is damaged ({error}); restore it, or choose another --out") from error
+        raise ConfigError(
+            f"{path} is damaged ({error}); restore it, or choose another --out", code="E_COMPARISON_DAMAGED"
+        ) from error
 
 
 def save_answers(out: Path, settings_by_arm: Mapping[str, list[str]]) -> None:

@@ -52,7 +52,9 @@ class Halves:
 
     def __init__(self, count: int = 1, largest: int = 4) -> None:
         if not 1 <= count <= 4 or not 3 <= largest <= 99:
-            raise ConfigError(f"halves: count is {count} and largest {largest}, expected 1..4 and 3..99")
+            raise ConfigError(
+                f"halves: count is {count} and largest {largest}, expected 1..4 and 3..99", code="E_SETTING_RANGE"
+            )
         self.count, self.largest = count, largest
 
     @property
@@ -97,5 +99,5 @@ class Halves:
 def halves_grader_of(task: Task) -> HalvesGrader:
     """Who sees what. Raises ConfigError for a task that is not of this source."""
     if not isinstance(task.grader, HalvesGrader):
-        raise ConfigError(f"task {task.id} is not seen by halves; expected --tasks halves")
+        raise ConfigError(f"task {task.id} is not seen by halves; expected --tasks halves", code="E_TASKS_UNSUITED")
     return task.grader
