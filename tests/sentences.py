@@ -14,7 +14,8 @@ So a sentence is rewritten in one place of the package, and then by one command:
     python -m tests.sentences --write                     # all of them: minutes
     python -m tests.sentences --write tests/data          # codes that have no sentence yet, from the tests in there
 
-Left out: what other libraries say within a sentence, and the places of temporary files, which are another in each run.
+Left out: what other libraries say within a sentence, lists of known names, and the places of temporary files, which
+differ from machine to machine.
 """
 
 from __future__ import annotations
@@ -66,15 +67,18 @@ def check_error(error: CotrainError, code: str, names: Sequence[str] = ()) -> No
 def sentence_of(error: CotrainError) -> str:
     """What an error says, where it is the same in each run and with each version of another library."""
     said = _TEMPORARY.sub("TMP", str(error)).replace(f"{ROOT}/", "")
-    for cause in (error.__cause__, error.__context__):
+    said = re.sub(r"\(there are: .*?\)", "(there are: …)", said)
+    cause = error.__cause__ or error.__context__
+    while cause is not None:
         for words in _words_of(cause):
             said = said.replace(words, "…")
+        cause = cause.__cause__ or cause.__context__
     return said
 
 
-def _words_of(cause: BaseException | None) -> list[str]:
+def _words_of(cause: BaseException) -> list[str]:
     """What a library's own error may have put into a sentence, the longest first."""
-    if cause is None or isinstance(cause, CotrainError):
+    if isinstance(cause, CotrainError):
         return []
     texts = [str(cause), getattr(cause, "msg", None), getattr(cause, "strerror", None), getattr(cause, "reason", None)]
     lines = [text.strip().splitlines()[0].strip() for text in texts if isinstance(text, str) and text.strip()]
@@ -111,7 +115,7 @@ def _compare_sentence(code: str, said: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sentences", description=__doc__.partition("\n")[0])
-    parser.add_argument("--write", nargs="*", required=True, metavar="CODE|PATH", help="codes, or tests to take new from")
+    parser.add_argument("--write", nargs="*", required=True, metavar="CODE|PATH", help="codes, or tests to read")
     wanted = parser.parse_args(argv).write
     kept = dict(golden())
     codes = [word for word in wanted if word.startswith("E_")]
@@ -147,7 +151,7 @@ def record_sentences(tests: Sequence[str]) -> dict[tuple[str, str], str]:
             command = [sys.executable, "-m", "pytest", "-q", "-m", "not nightly", *tests]
             subprocess.run(command, cwd=ROOT, env=os.environ | {RECORD: str(file)}, check=False)
             rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
-        runs.append({(row["code"], row["test"]): row["says"] for row in reversed(rows)})
+        runs.append({(row["code"], row["test"]): row["says"] for row in rows})
     first, second = runs
     return {key: said for key, said in first.items() if second.get(key) == said}
 

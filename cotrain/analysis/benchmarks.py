@@ -194,7 +194,7 @@ def _load_items(
             raise
         raise DataError(
             f"{error}; expected a file of suite {name!r}: mend it, or name another with --data {name}=PATH",
-            code="E_SUITE_DATA",
+            code=error.code,
         ) from error
 
 

@@ -36,7 +36,7 @@ def _read_config(path: str) -> dict[str, Any]:
     try:
         return read_toml(Path(path))
     except DataError as error:
-        raise DataError(f"--config {error}; write one key a flag, as in lr = 1e-4", code="E_CONFIG_FILE_TOML") from None
+        raise DataError(f"--config {error}; write one key a flag, as in lr = 1e-4", code=error.code) from None
 
 
 def config_words(path: str, keys: Mapping[str, Any], parser: Parser) -> list[str]:

@@ -370,7 +370,7 @@ def object_of(line: Line, where: str) -> dict[str, Any]:
     except RecursionError as error:
         raise DataError(f"{where}: JSON nested too deeply; expected a flat object", code="E_ROW_TOO_DEEP") from error
     except ValueError as error:
-        raise DataError(f"{where}: {str(error).partition('; use sys')[0]}", code="E_ROW_NUMBER_TOO_LONG") from error
+        raise DataError(f"{where}: {str(error).partition('; use sys')[0]}", code="E_ROW_NOT_JSON") from error
     if not isinstance(row, dict):
         raise DataError(
             f'{where}: expected an object such as {{"question": …}}, found {kind_of(row)}', code="E_ROW_NOT_OBJECT"

@@ -213,9 +213,7 @@ def _rebuild_saved(directory: Path | str, saved: Any, say: Callable[[str], None]
     except RunDirectoryError:
         raise
     except UserError as error:
-        raise RunDirectoryError(
-            f"the recipe of {directory} cannot be built again: {error}", code="E_RECIPE_NOT_REBUILT"
-        ) from error
+        raise RunDirectoryError(f"the recipe of {directory} cannot be built again: {error}", code=error.code) from error
     changed = setting_differences(saved, rebuilt)
     rebuilt = restore_overrides(rebuilt, [(name, saved_value) for name, saved_value, _ in changed])
     if say is not None:

@@ -5,16 +5,17 @@ import sys
 
 import pytest
 
-from cotrain.core.errors import ConfigError, UnknownName, UserError
+from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Grade
 from cotrain.data.files import split_of
 from cotrain.envs.reasoning_gym import BLOCK, GymTasks
+from tests.sentences import refuses
 
 
 def test_without_reasoning_gym_the_error_says_what_to_install(monkeypatch):
     for module in ("reasoning_gym", "reasoning_gym.dataset", "reasoning_gym.factory"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(UserError, match=r"pip install 'cotrain\[gym\]'"):
+    with refuses("E_GYM_NOT_INSTALLED"):
         GymTasks("chain_sum")
 
 

@@ -104,7 +104,7 @@ def read_study(path: Path, *, workers: int | None = None, device: str = "cpu", c
     try:
         table, content = read_toml(path), content_of_file(path, MOST_BY_HAND)
     except DataError as error:
-        raise ConfigError(f"{error}; expected TOML: the file of a study", code="E_STUDY_NOT_TOML") from error
+        raise ConfigError(f"{error}; expected TOML: the file of a study", code=error.code) from error
     for key in table:
         if key not in (*STUDY_KEYS, *PART_KEYS):
             raise UnknownName(f"key of study {path.name}", key, (*STUDY_KEYS, *PART_KEYS))
