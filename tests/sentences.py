@@ -12,7 +12,7 @@ So a sentence is rewritten in one place of the package, and then by one command:
 
     python -m tests.sentences --write E_ROW_NOT_OBJECT    # its test runs again
     python -m tests.sentences --write                     # all of them: minutes
-    python -m tests.sentences --write tests/data          # codes that have no sentence yet, from the tests in there
+    python -m tests.sentences --write tests/data          # new codes, from quick tests in there
 
 Left out: what other libraries say within a sentence, lists of known names, and the places of temporary files, which
 differ from machine to machine.
@@ -148,7 +148,7 @@ def record_sentences(tests: Sequence[str]) -> dict[tuple[str, str], str]:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "said.jsonl"
             file.touch()
-            command = [sys.executable, "-m", "pytest", "-q", "-m", "not nightly", *tests]
+            command = [sys.executable, "-m", "pytest", "-q", "-m", "not whole", *tests]
             subprocess.run(command, cwd=ROOT, env=os.environ | {RECORD: str(file)}, check=False)
             rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
         runs.append({(row["code"], row["test"]): row["says"] for row in rows})

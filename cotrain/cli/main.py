@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from cotrain.core.errors import CotrainError, RowError
 from cotrain.core.threads import wait_briefly
@@ -76,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         secure_streams()
         argv = sys.argv[1:]
     argv = list(argv)
-    set_level(None)
+    set_level("debug" if _asks_for_debug(argv) else None)  # for errors before the command reads its flags
     if (trust := sys.modules.get("cotrain.core.trust")) is not None:  # consent is for one command
         trust.set_consent(False)
     wait_briefly()
@@ -127,6 +128,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
         print_error(f"{where}{os.strerror(code).lower()}; choose another place, or mend this one")
         return 2
+
+
+def _asks_for_debug(argv: Sequence[str]) -> bool:
+    return "--log-level=debug" in argv or ("--log-level", "debug") in pairwise(argv)
 
 
 def _memory_ran_out(error: Exception) -> bool:

@@ -249,5 +249,5 @@ def check_argument(where: str, value: Any, hint: Any) -> None:
         return
     wanted = strip_optional(hint)
     if typing.get_origin(wanted) is typing.Literal and isinstance(value, str):
-        raise UnknownName(where, value, typing.get_args(wanted))
+        raise UnknownName(where, value, typing.get_args(wanted), code="E_UNKNOWN_CHOICE")
     raise ConfigError(f"{where} is {value!r}; expected {kind_of(hint)}", code="E_ARGUMENT_TYPE")

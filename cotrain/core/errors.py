@@ -51,14 +51,14 @@ class UnknownName(UserError, LookupError):
     """A name that is not in a list; says which names there are and which is nearest. Its code is made of the kind:
     ``E_UNKNOWN_ROLE`` for a "role", and for a "role of suite 'gsm8k'" too."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, code: str | None = None) -> None:
         self.kind = kind
         self.name = name
         self.known = sorted(known)
-        super().__init__(unknown_message(kind, name, self.known), code=unknown_code(kind))
+        super().__init__(unknown_message(kind, name, self.known), code=code or unknown_code(kind))
 
-    def __reduce__(self) -> tuple[type[UnknownName], tuple[str, str, list[str]]]:
-        return (UnknownName, (self.kind, self.name, self.known))
+    def __reduce__(self) -> tuple[type[UnknownName], tuple[str, str, list[str]], dict[str, str]]:
+        return (UnknownName, (self.kind, self.name, self.known), {"code": self.code})
 
 
 class DataError(UserError, ValueError):
@@ -164,7 +164,7 @@ def unknown_message(kind: str, name: str, known: Iterable[str]) -> str:
 
 def unknown_code(kind: str) -> str:
     """The code of an unknown name: of the first words of its kind, up to where it is said of what or in what."""
-    head = re.split(r" of | in | that | \(|[:=]|, ", kind)[0]
+    head = re.split(r" of | in | on | that | \(|[:=]|, ", kind)[0]
     words = re.findall(r"[a-z]+", head.lower())
     return "_".join(["E_UNKNOWN", *(word.upper() for word in words)])
 

@@ -48,7 +48,7 @@ def check_message_marks(message: Mapping[str, Any], where: str, *, learned: bool
         raise DataError(
             f"{where}, {name!r}: {value!r:.40} would be lost: it marks a reply that is not to be learned as the others "
             "are; leave the row out, or end the conversation before this message",
-            code="E_REPLY_MARK_LOST",
+            code="E_REPLY_FIELD_LOST",
         )
 
 

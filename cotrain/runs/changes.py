@@ -206,7 +206,7 @@ def _rebuild_saved(directory: Path | str, saved: Any, say: Callable[[str], None]
         why = f"{type(error).__name__}: {error}"
         raise RunDirectoryError(
             f"the problems of {directory} cannot be built again: {error if isinstance(error, UserError) else why}",
-            code="E_PROBLEMS_NOT_REBUILT",
+            code=error.code if isinstance(error, UserError) else "E_PROBLEMS_NOT_REBUILT",
         ) from error
     try:
         rebuilt = override(make_recipe(origin["target"], arguments, again=True), origin["overrides"])

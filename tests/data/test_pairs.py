@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from cotrain.core.errors import DataError, RowError
+from cotrain.core.errors import RowError
 from cotrain.data.files import split_of
 from cotrain.data.preferences import Chats, ChatTask, Pairs, messages_of, read_chat, read_pair
 from cotrain.data.sources import from_description, problem_source, task_source
@@ -208,17 +208,18 @@ def test_a_conversation_is_what_is_said_and_its_last_reply(layout):
 
 
 @pytest.mark.parametrize(
-    "row, said",
+    "row, code",
     [
-        ({"question": "Q", "answer": "A"}, "fields 'question', 'answer'; expected 'messages' or 'conversations'"),
-        ({"messages": FIRST}, "field 'messages': behind the prompt stands user; expected one message of the assistant"),
-        ({"messages": [assistant("Yes")]}, "no prompt"),
-        ({"messages": "Sky?"}, "field 'messages': found a text; expected a list of messages"),
+        ({"question": "Q", "answer": "A"}, "E_PREFERENCE_FIELDS: 'question', 'answer'"),
+        ({"messages": FIRST}, "E_REPLY_NOT_ONE_MESSAGE: 'messages' | user"),
+        ({"messages": [assistant("Yes")]}, "E_PREFERENCE_WITHOUT_PROMPT"),
+        ({"messages": "Sky?"}, "E_FIELD_NOT_MESSAGES: 'messages' | a text"),
     ],
 )
-def test_what_is_no_conversation_says_so(row, said):
-    with pytest.raises(DataError, match=f"here.*{said}"):
+def test_what_is_no_conversation_says_so(row, code):
+    with refuses(code) as raised:
         read_chat(row, "here")
+    assert str(raised.value).startswith("here")
 
 
 def test_a_file_of_conversations_is_a_task_source(tmp_path):
