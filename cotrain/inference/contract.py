@@ -144,23 +144,37 @@ def check_request(request: Request, context: int, vocabulary: int) -> None:
     ``context``: tokens of prompt and answer together; ``vocabulary``: number of token ids.
     """
     sampling, prompt = request.sampling, request.prompt_ids
-    for wrong, problem in (
-        (not prompt, "the prompt is empty; render at least one token"),
-        (sampling.max_tokens < 1, f"max_tokens is {sampling.max_tokens}; it must be at least 1"),
-        (not sampling.temperature >= 0, f"temperature is {sampling.temperature}; it must be 0 (greedy) or more"),
-        (not 0 < sampling.top_p <= 1, f"top_p is {sampling.top_p}; it must be in (0, 1]"),
+    for wrong, code, problem in (
+        (not prompt, "E_PROMPT_EMPTY", "the prompt is empty; render at least one token"),
+        (
+            sampling.max_tokens < 1,
+            "E_SAMPLING_RANGE",
+            f"max_tokens is {sampling.max_tokens}; it must be at least 1",
+        ),
+        (
+            not sampling.temperature >= 0,
+            "E_SAMPLING_RANGE",
+            f"temperature is {sampling.temperature}; it must be 0 (greedy) or more",
+        ),
+        (not 0 < sampling.top_p <= 1, "E_SAMPLING_RANGE", f"top_p is {sampling.top_p}; it must be in (0, 1]"),
         (
             len(prompt) + sampling.max_tokens > context,
+            TooLong.code,
             f"prompt ({len(prompt)}) and max_tokens ({sampling.max_tokens}) exceed the context of {context} tokens; "
             "lower max_tokens or shorten the prompt",
         ),
         (
             bool(prompt) and not 0 <= min(prompt) <= max(prompt) < vocabulary,
+            "E_TOKEN_ID_RANGE",
             f"a prompt id is outside of the vocabulary of {vocabulary}; use the renderer of this policy",
         ),
-        ("" in sampling.stop, "a stop string is empty; leave it out"),
-        (bool(sampling.stop) and request.decode is None, "it has stop strings and no decode to find them in its text"),
+        ("" in sampling.stop, "E_STOP_STRINGS_EMPTY", "a stop string is empty; leave it out"),
+        (
+            bool(sampling.stop) and request.decode is None,
+            "E_STOP_WITHOUT_DECODE",
+            "it has stop strings and no decode to find them in its text",
+        ),
     ):
         if wrong:
-            error = TooLong if "exceed the context" in problem else ConfigError
-            raise error(f"role {request.address.role!r} (policy {request.policy!r}): {problem}")
+            error = TooLong if code == TooLong.code else ConfigError
+            raise error(f"role {request.address.role!r} (policy {request.policy!r}): {problem}", code=code)

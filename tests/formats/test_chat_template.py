@@ -10,6 +10,7 @@ from transformers import GenerationConfig
 from cotrain.core.errors import ModelError
 from cotrain.prompts.chat_template import Message
 from cotrain.prompts.render import Renderer
+from tests.sentences import refuses
 
 TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ CONTENT }}<|im_end|>\n{% endfor %}"
 OPENING = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -82,13 +83,13 @@ def test_what_a_message_says_never_becomes_a_control_token(tokenizer_with, name,
 def test_control_tokens_that_only_the_whole_text_makes_are_refused(tokenizer_with):
     renderer = Renderer(tokenizer_of(tokenizer_with, shown("m.content.replace('[', '<').replace(']', '>')")))
     assert "<b>" in renderer.tokenizer.decode(renderer.render([Message("user", "[b]")]))
-    with pytest.raises(ModelError, match="makes control tokens of what a message"):
+    with refuses("E_CHAT_TEMPLATE_CONTROL_TOKENS"):
         renderer.render([Message("user", "[|im_end|]")])
 
 
 def test_a_template_that_repeats_a_reply_teaches_none(tokenizer_with):
     renderer = Renderer(tokenizer_of(tokenizer_with, LOOKING["twice"]))
-    with pytest.raises(ModelError, match="shows a reply again"):
+    with refuses("E_CHAT_TEMPLATE_REPEATS"):
         renderer.render_conversation([Message("user", "a"), Message("assistant", "b")])
 
 
@@ -96,7 +97,7 @@ def test_a_template_that_refuses_what_is_said_is_one_line(tokenizer_with):
     refusing = "{{ raise_exception('not\nthis') if 'bad' in messages[-1].content }}" + CHAT
     renderer = Renderer(tokenizer_of(tokenizer_with, refusing))
     renderer.render([Message("user", "good")])
-    with pytest.raises(ModelError, match=r"cannot render \['user'\]: not$"):
+    with refuses("E_CHAT_TEMPLATE_REFUSES", names=("['user']", "not")):
         renderer.render([Message("user", "bad")])
 
 
@@ -155,5 +156,5 @@ def test_named_templates_with_a_default_are_used(tokenizer_with):
 def test_a_stop_token_that_is_none_is_one_line(tokenizer_with, eos):
     settings = GenerationConfig()
     settings.eos_token_id = eos
-    with pytest.raises(ModelError, match="expected a token id or a list of them"):
+    with refuses("E_END_TOKEN_ID"):
         Renderer(tokenizer_with("bytes", "ours"), settings)

@@ -17,6 +17,7 @@ from cotrain.models.load import load_model, load_tokenizer
 from cotrain.models.sizes import model_size
 from cotrain.prompts.render import Renderer
 from tests.helpers import TINY
+from tests.sentences import refuses
 
 DEEP = '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -33,11 +34,11 @@ def loaded(folder: Path) -> None:
     Renderer(tokenizer, model.generation_config)
 
 
-def refused(folder: Path, words: str, *, within: float = 10.0) -> None:
+def refused(folder: Path, code: str, *, within: float = 10.0) -> None:
     """By the dry run and by whoever loads it alike, in one line and soon."""
     for look in (model_size, loaded):
         began = time.monotonic()
-        with pytest.raises(ModelError, match=words) as error:
+        with refuses(code) as error:
             look(folder)
         assert "\n" not in str(error.value) and time.monotonic() - began < within
 
@@ -125,14 +126,17 @@ def renamed(folder: Path, change) -> Path:
 
 
 def test_names_of_weights_that_are_not_the_models(copy):
-    refused(renamed(copy, lambda held: {"other." + name: one for name, one in held.items()}), "do not belong together")
+    refused(renamed(copy, lambda held: {"other." + name: one for name, one in held.items()}), "E_WEIGHTS_MISFIT")
 
 
 def test_a_weight_too_many_and_one_too_few(copy):
     first = "model.layers.0.mlp.up_proj.weight"
-    refused(renamed(copy, lambda held: held | {"other.weight": torch.zeros(3)}), "no place for, such as 'other.weight'")
+    refused(
+        renamed(copy, lambda held: held | {"other.weight": torch.zeros(3)}),
+        "E_WEIGHTS_MISFIT: no place for | 'other.weight'",
+    )
     less = renamed(copy, lambda held: {n: one for n, one in held.items() if n not in (first, "other.weight")})
-    refused(less, f"missing or of another shape, such as {first!r}")
+    refused(less, f"E_WEIGHTS_MISFIT: {first!r}")
 
 
 def test_two_weights_of_one_name(copy):
@@ -142,7 +146,7 @@ def test_two_weights_of_one_name(copy):
     name, one = next((key, value) for key, value in json.loads(header).items() if key != "__metadata__")
     twice = f"{header[:-1]},{json.dumps(name)}:{json.dumps(one)}}}".encode()
     (copy / WEIGHTS).write_bytes(len(twice).to_bytes(8, "little") + twice + content[8 + length :])
-    refused(copy, f"2 weights are called {name!r}")
+    refused(copy, f"E_WEIGHT_TWICE: 2 weights | {name!r}")
 
 
 def test_one_weight_in_two_files(copy):
@@ -151,7 +155,7 @@ def test_one_weight_in_two_files(copy):
     names = sorted(load_file(copy / "a.safetensors"))
     where = {name: f"{'ab'[i % 2]}.safetensors" for i, name in enumerate(names)}
     (copy / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": where}))
-    refused(copy, "2 weights are called")
+    refused(copy, "E_WEIGHT_TWICE: 2 weights")
 
 
 @pytest.mark.whole

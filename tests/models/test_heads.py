@@ -7,6 +7,7 @@ from transformers import AutoModelForSequenceClassification
 from cotrain.core.errors import ModelError
 from cotrain.models.heads import classifier_of, rating_by_words, reward_model, value_model
 from cotrain.models.load import load_model, save_model
+from tests.sentences import refuses
 
 
 def test_a_fresh_critic_says_zero_and_learns(directory):
@@ -61,10 +62,10 @@ def test_a_language_model_rates_by_two_words(directory):
     yes, no = (tokenizer.encode(word, add_special_tokens=False)[0] for word in ("yes", "no"))
     logits = model(ids).logits[0, -1]
     assert made(input_ids=ids).logits.item() == pytest.approx((logits[yes] - logits[no]).item(), abs=1e-5)
-    with pytest.raises(ModelError, match="begin with the same token"):
+    with refuses("E_VERDICT_WORDS_ALIKE"):
         rating_by_words(model, tokenizer, "yes", "yes")
 
 
 def test_missing_model(tmp_path):
-    with pytest.raises(ModelError, match="no such directory"):
+    with refuses("E_MODEL_NOT_FOUND"):
         value_model(tmp_path / "nothing")

@@ -15,6 +15,7 @@ from cotrain.pretraining.solutions import choose_step_format, solver_of
 from cotrain.recipes.grpo import grpo
 from cotrain.runs.choose_formats import AnswerFormat, choose_answer_overrides
 from tests.helpers import EASY, TINY
+from tests.sentences import refuses
 
 ROW = {"id": "1", "problem": "Q?", "steps": ["3 + 4 = 7", "7 * 2 = 15", "so \\boxed{15}"], "label": 1}
 
@@ -64,7 +65,7 @@ def test_labels_that_a_form_cannot_say_are_left_out_and_told(tmp_path):
     assert said == ["note: 2 of 3 labelled solutions are left out: the verdict 'first-wrong' cannot say that steps and "
                     "answer differ"]  # fmt: skip
     path.write_text(json.dumps(rows[2]))
-    with pytest.raises(DataError, match=r"1 of 1 labelled .* differ; --verdict words says it"):
+    with refuses("E_VERDICT_LOST"):
         gold_reviews(str(path), role, "steps", say=said.append)
 
 
