@@ -145,10 +145,10 @@ def test_a_problem_that_cannot_be_answered_does_not_end_the_conversation(trainer
     )
     assert "exceed the context" in capsys.readouterr().out
 
-    async def refuses(task, roles, **options):
+    async def fails(task, roles, **options):
         raise RuntimeError("nobody\x1b[31m there")
 
-    recipe = replace(trainer.recipe, evaluation=replace(trainer.recipe.evaluation, protocol=refuses))
+    recipe = replace(trainer.recipe, evaluation=replace(trainer.recipe.evaluation, protocol=fails))
     executor = trainer.make_runner(recipe.seed)
     with refuses("E_NO_ANSWER", names="test_chat.py") as refused:
         chat.problem_lines(SimpleNamespace(recipe=recipe), executor, "?", 10)

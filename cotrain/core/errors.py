@@ -124,7 +124,10 @@ class RankShort(ProcessLost):
     def __init__(self, rank: int, world: int, micro_tokens: int, policy: str = "") -> None:
         """``micro_tokens``: of a pass from now on; ``policy``: whose passes, "" where it is not known yet."""
         super().__init__(rank, world, micro_tokens, policy)
-        self.rank, self.world, self.micro_tokens, self.policy = rank, world, micro_tokens, policy
+        self.rank = rank
+        self.world = world
+        self.micro_tokens = micro_tokens
+        self.policy = policy
 
     def __str__(self) -> str:
         return (
@@ -210,5 +213,6 @@ def _typing_errors(one: str, other: str) -> int:
             errors = min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (letter != other_letter))
             is_swap = i > 1 and j > 1 and (letter, one[i - 2]) == (other[j - 2], other_letter)
             row.append(min(errors, before[j - 2] + 1) if is_swap else errors)
-        before, last = last, row
+        before = last
+        last = row
     return last[-1]

@@ -49,7 +49,8 @@ def names_in(module: str) -> dict[str, str]:
         if isinstance(node, ast.ClassDef):
             names[node.name] = f"{module}.{node.name}"
         if isinstance(node, ast.ImportFrom) and node.module:
-            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            place = "cotrain.core.errors" if node.module == "cotrain" else node.module  # cotrain names them too
+            names |= {alias.asname or alias.name: f"{place}.{alias.name}" for alias in node.names}
     return names
 
 

@@ -164,15 +164,15 @@ def test_a_protocol_that_asks_nobody_is_told_after_the_first_step(protocol, word
         api.run(played(protocol), tmp_path / "run")
 
 
-def refuse(change, words):
-    with refuses(words):
+def refuse(change, code):
+    with refuses(code):
         change()
 
 
 @pytest.mark.parametrize("setting", ["group_size=-1", "tasks=0", "tasks=-1"])
 def test_counts_below_one_are_refused(setting):
     name, _, value = setting.partition("=")
-    refuse(lambda: override(tango(), [f"schedule.phases.0.{setting}"]), f"{name} is {value}, expected at least 1")
+    refuse(lambda: override(tango(), [f"schedule.phases.0.{setting}"]), f"E_PHASE_SIZE: {name} is {value}")
 
 
 def test_no_review_at_all_is_refused():
