@@ -8,7 +8,6 @@ import sys
 import pytest
 import torch
 
-from cotrain.core.errors import ConfigError
 from cotrain.data.sources import from_description, task_source
 from cotrain.envs.verifiers.multi_agent import Environments, load_environment
 from cotrain.recipes.environment import environment
@@ -282,7 +281,7 @@ def test_what_cannot_be_played_is_refused_in_one_line(longer, monkeypatch):
     ):
         with monkeypatch.context() as patch:
             patch.setattr(task, name, value)
-            with pytest.raises(ConfigError, match=f"seat 'one': its task {reason}"):
+            with refuses("E_SEAT_NOT_TEXT", names=("'one'", reason)):
                 solo_steps(CoTrainer(environment(**SMALL, tasks=longer, steps=1)))
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from cotrain.core.errors import ConfigError
 from cotrain.core.types import Completion, Sampling
 from cotrain.inference.replay import ReplayEngine
 from cotrain.recipes.genprm import genprm
@@ -99,7 +98,7 @@ def test_names_are_checked(build, arguments, code):
     ],
 )
 def test_sizes_are_checked(build, arguments):
-    with pytest.raises(ConfigError, match=f"{next(iter(arguments))} is"):
+    with refuses("E_OPTION_RANGE", names=f"{next(iter(arguments))} is"):
         build(**arguments)
 
 
