@@ -13,7 +13,6 @@ from cotrain.analysis.attack.seats import RIVAL, check_same_games, lines_of, mea
 from cotrain.analysis.attack.xplay import points_of
 from cotrain.cli.main import main
 from cotrain.config.override import override
-from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.seeding import Address
 from cotrain.core.types import Episode, Reward, Trace
 from cotrain.recipes.debate.recipe import debate
@@ -179,9 +178,9 @@ def test_solvers_meet_critics_and_the_judge_is_measured(tmp_path):
     assert len(found["cells"]) == 4 and "either" not in found["cells"][0]
     assert all(0.0 <= cell["won"]["value"] <= 1.0 and "gap" in cell for cell in found["cells"])
     assert lines_of(found)[1].startswith("12 problems")
-    with pytest.raises(UnknownName, match="carol"):
+    with refuses("E_UNKNOWN_ROLE", names="carol"):
         play_seats([run], roles=("solver", "carol"), every=2)
-    with pytest.raises(ConfigError, match=r"'judge' of .* is not trained"):
+    with refuses("E_SEAT_NOT_TRAINED", names="'judge'"):
         play_seats([run], roles=("solver", "judge"), every=2)
 
 
@@ -190,5 +189,5 @@ def test_two_games_do_not_meet(tmp_path):
     one = run_of(tmp_path, "one", critic="opponent", steps=2, model="shipped-games")
     other = tmp_path / "other"
     api.run(override(grpo(steps=1, **SMALL), BRIEF), other)
-    with pytest.raises(ConfigError, match="expected one game"):
+    with refuses("E_RUNS_DIFFER"):
         play_seats([one, other], roles=("solver", "solver"), every=1)

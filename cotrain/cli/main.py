@@ -102,8 +102,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print_traceback(type(error), error, error.__traceback__)
         aside = isinstance(error, RowError) and argv[0] in LENIENT
         hint = "; mend the row, or set such rows aside with --lenient" if aside else ""
-        code = f" [{error.code}]" if shows_all() else ""
-        print_error(f"{error}{hint}{code}")
+        known_as = f" [{error.code}]" if shows_all() else ""
+        print_error(f"{error}{hint}{known_as}")
         if "--json" in argv:
             print(json_text({"error": {"code": error.code, "message": f"{error}{hint}"}}), flush=True)
         return 2

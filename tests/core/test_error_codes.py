@@ -13,7 +13,7 @@ from cotrain.core.errors import ConfigError, RunDirectoryError, UnknownName
 from cotrain.storage.file_ops import DiskError
 from tests.sentences import FILE, ROOT, golden, refuses, sentence_of
 
-PACKAGE = ROOT / "cotrain"
+PACKAGES = (ROOT / "cotrain", ROOT / "zoo" / "cotrain_zoo")
 BASE = "cotrain.core.errors.CotrainError"
 SPELLING = re.compile(r"E_[A-Z]+(_[A-Z]+)*")
 ONE_MEANING = {  # classes that say one thing each, so that their own code is enough
@@ -37,8 +37,9 @@ ALLOWED = 0  # lines that raise without a code. It may only get smaller
 @cache
 def modules() -> dict[str, ast.Module]:
     return {
-        ".".join(file.relative_to(ROOT).with_suffix("").parts): ast.parse(file.read_text("utf-8"))
-        for file in sorted(PACKAGE.rglob("*.py"))
+        ".".join(file.relative_to(package.parent).with_suffix("").parts): ast.parse(file.read_text("utf-8"))
+        for package in PACKAGES
+        for file in sorted(package.rglob("*.py"))
     }
 
 
@@ -119,7 +120,7 @@ def test_the_file_of_sentences_knows_only_codes_and_tests_that_exist():
 
 @cache
 def _source() -> str:
-    return "".join(file.read_text("utf-8") for file in sorted(PACKAGE.rglob("*.py")))
+    return "".join(file.read_text("utf-8") for package in PACKAGES for file in sorted(package.rglob("*.py")))
 
 
 def test_a_code_goes_where_its_error_goes():

@@ -19,7 +19,7 @@ from cotrain.algorithms.sft import SFT
 from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.config.policies import adapter, frozen, trainable
-from cotrain.core.errors import ModelError, TooLong
+from cotrain.core.errors import TooLong
 from cotrain.core.types import Sampling
 from cotrain.distributed.local import make_local_engine
 from cotrain.inference.local import LocalEngine
@@ -283,7 +283,7 @@ def test_an_attention_that_is_asked_for_is_used(saved):
     cast = cast_of({"a": trainable(str(directory), attn_implementation="eager")}, seed=0)
     assert cast["a"].model.config._attn_implementation == "eager" and not cast["a"].learner.scorer.shared
     assert_sampled_as_by_the_reference(cast["a"].model, load_model(directory)[0])
-    with pytest.raises(ModelError, match="cannot be read"):
+    with refuses("E_MODEL_UNREADABLE"):
         load_model(directory, attn_implementation="flash_attention_2")  # not installed
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cotrain.cli.main import main
-from cotrain.models.load import ModelError, load_model
+from cotrain.models.load import load_model
 from cotrain.recipes.grpo import grpo
 from cotrain.runs import run as loop
 from cotrain.runs.log import SilentObserver
@@ -98,7 +98,7 @@ def test_memory_that_runs_out_as_the_start_is_read_again_leaves_a_figure_out(tmp
     outcome = loop.start_run(brief(), tmp_path / "run", observer=Listens())
     assert "solver/pass@1" in outcome.summary["after"] and "generator/update_sparsity" not in outcome.summary["after"]
     assert any("update_sparsity is not measured" in text and "memory ran out" in text for text in told)
-    with pytest.raises(ModelError, match="memory ran out; free some"):
+    with refuses("E_MODEL_UNREADABLE", names="memory ran out"):
         load_model(TINY)
 
 

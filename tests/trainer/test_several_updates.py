@@ -121,5 +121,5 @@ def test_the_setting_that_is_advised_is_one():
 
 @pytest.mark.parametrize("count", [0, -1])
 def test_less_than_one_update_is_refused(count):
-    with refuses("E_RECIPE_SETTING_RANGE", names=f"updates_per_batch is {count}"):
+    with refuses("E_POLICY_SETTING_RANGE", names=f"updates_per_batch is {count}"):
         grpo(updates_per_batch=count)

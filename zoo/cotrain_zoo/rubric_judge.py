@@ -186,12 +186,16 @@ def rubric_judge(
     at_least(1, "rubric_judge", asked=asked, votes=votes)
     at_least(2, "rubric_judge", group_size=run.group_size)
     if judge == "frozen" and writer != "trained":
-        raise ConfigError(f"rubric_judge: judge=frozen and writer={writer}, so that nobody learns; train one of them")
+        raise ConfigError(
+            f"rubric_judge: judge=frozen and writer={writer}, so that nobody learns; train one of them",
+            code="E_NOBODY_LEARNS",
+        )
     begins, short = writer_model or run.model, common_roles.is_terse(run.model)
     if common_roles.is_terse(begins) != short:
         raise ConfigError(
             f"rubric_judge: of {run.model!r} and {begins!r} one knows the short formats and one does not; expected two "
-            "of a kind"
+            "of a kind",
+            code="E_MODELS_OF_TWO_KINDS",
         )
     form: Form = "steps" if short else "rmr1"
     policies = (

@@ -44,12 +44,15 @@ def spiral(
 ) -> Recipe:
     own = game is not None
     if own and run.tasks is not None:
-        raise ConfigError(f"spiral: game and tasks {run.tasks.name} are both to be played; leave out one")
+        raise ConfigError(
+            f"spiral: game and tasks {run.tasks.name} are both to be played; leave out one", code="E_GAME_AND_TASKS"
+        )
     source = OwnGame(game) if own else Games("kuhn") if run.tasks is None else run.tasks
     if not isinstance(source, Games):
         raise ConfigError(
             f"spiral: {source.name} is no game; expected --tasks games:kuhn, games:nim or games:tictactoe, or --game "
-            "my_file.py:GAME"
+            "my_file.py:GAME",
+            code="E_TASKS_NOT_GAME",
         )
     if not own:
         common_roles.check_taught("spiral", run.model)
