@@ -120,7 +120,9 @@ def resume(
 
 def _check_is_recipe(recipe: object) -> None:
     if not isinstance(recipe, Recipe):
-        raise ConfigError(f"cotrain.run takes a Recipe, and {recipe!r} is none: {_advice_for(recipe)}")
+        raise ConfigError(
+            f"cotrain.run takes a Recipe, and {recipe!r} is none: {_advice_for(recipe)}", code="E_NOT_RECIPE"
+        )
 
 
 def _advice_for(value: object) -> str:

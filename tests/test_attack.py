@@ -9,7 +9,6 @@ import pytest
 from cotrain.analysis.attack.play import attack, corpus_digest, inject_string, judge_attempts, judging_role
 from cotrain.analysis.attack.tables import Attempt, AttemptOutcome, attack_tables, lines_of, pass_rate
 from cotrain.cli.main import main
-from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.formats.injections import MEANING, Injection, injection_corpus
 from cotrain.formats.role_replies import write_review
@@ -22,6 +21,7 @@ from cotrain.rollout.runner import RolloutRunner
 from cotrain.runs.directory import RunDirectory
 from cotrain.serving.export import _attack_section
 from tests.helpers import EASY, spoken
+from tests.sentences import refuses
 
 TASKS = [EASY.get("test", index) for index in range(3)]
 PROMPT = "{problem}\n{solution}\nReview:"
@@ -127,11 +127,11 @@ def test_the_same_seed_gives_the_same_strings_in_the_same_solutions():
 
 
 def test_what_cannot_be_attacked_is_told():
-    with pytest.raises(ConfigError, match="verifyer"):
+    with refuses("E_NO_SUCH_ROLE_OR_POLICY", names="verifyer"):
         attack("shipped", role="verifyer")
-    with pytest.raises(ConfigError, match="role 'solver' says no verdict"):
+    with refuses("E_ROLE_WITHOUT_VERDICT", names="'solver'"):
         attack("shipped", role="solver")
-    with pytest.raises(ConfigError, match="no role of 'grpo' judges a solution"):
+    with refuses("E_NO_JUDGE_ROLE", names="'grpo'"):
         judging_role(grpo(), "verifier")
 
 

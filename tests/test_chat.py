@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from cotrain.cli.main import main
-from cotrain.core.errors import TooLong, UserError
 from cotrain.data.word_problems.source import study_problems
 from cotrain.models.load import load_tokenizer
 from cotrain.recipes.tango import tango
@@ -17,6 +16,7 @@ from cotrain.runs.choose_formats import DEFAULT_FORMAT, AnswerFormat
 from cotrain.serving import chat
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import TINY
+from tests.sentences import refuses
 
 
 class Parrot:
@@ -44,7 +44,7 @@ def test_a_chat_model_holds_a_conversation_in_its_own_template(monkeypatch, caps
     talk.reply_lines("And now", 1)
     shown = tokenizer.decode(parrot.asked[1])
     assert shown.endswith("<|user|>And now<|end|><|assistant|>") and "<|assistant|>yes" in shown
-    with pytest.raises(TooLong, match="the context of the model 60; start anew"):
+    with refuses("E_PROMPT_TOO_LONG", names="model 60"):
         talk.reply_lines("on and on " * 30, 2)
     assert len(talk.messages) == 4
 
@@ -145,12 +145,12 @@ def test_a_problem_that_cannot_be_answered_does_not_end_the_conversation(trainer
     )
     assert "exceed the context" in capsys.readouterr().out
 
-    async def refuses(task, roles, **options):
+    async def fails(task, roles, **options):
         raise RuntimeError("nobody\x1b[31m there")
 
-    recipe = replace(trainer.recipe, evaluation=replace(trainer.recipe.evaluation, protocol=refuses))
+    recipe = replace(trainer.recipe, evaluation=replace(trainer.recipe.evaluation, protocol=fails))
     executor = trainer.make_runner(recipe.seed)
-    with pytest.raises(UserError, match=r"no answer: test_chat.py, line .*: RuntimeError: nobody") as refused:
+    with refuses("E_NO_ANSWER", names="test_chat.py") as refused:
         chat.problem_lines(SimpleNamespace(recipe=recipe), executor, "?", 10)
     assert "\x1b" not in str(refused.value)
     assert main(["chat", ".", "--once", "word " * 900]) == 2

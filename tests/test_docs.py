@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cotrain.core.errors import ConfigError
 from cotrain.runs.directory import resolved_json
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
+from tests.sentences import refuses
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -103,7 +103,7 @@ def test_the_method_from_scratch_learns(rival):
 
 def test_building_it_checks_it(rival):
     made = rival(steps=1)
-    with pytest.raises(ConfigError, match="used by no role"):
+    with refuses("E_POLICY_UNUSED"):
         replace(made, policies={**made.policies, "nobody": made.policies["reference"]})
 
 

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from cotrain import api
 from cotrain.cli.main import main
 from cotrain.config.override import override
-from cotrain.core.errors import ConfigError, ModelError, RunDirectoryError
+from cotrain.core.errors import ModelError
 from cotrain.models.heads import ValueModel, reward_model
 from cotrain.models.load import load_model, resolve_model
 from cotrain.recipes.cooper import cooper
@@ -22,6 +22,7 @@ from cotrain.runs.changes import rebuild_recipe
 from cotrain.runs.directory import RunDirectory
 from cotrain.serving.export import export_policy, load_policy, model_card
 from tests.helpers import EASY, TINY, cast_of
+from tests.sentences import refuses
 
 pytestmark = pytest.mark.whole
 
@@ -106,7 +107,7 @@ def test_an_adapter_is_loaded_by_peft(tmp_path):
     plain = AutoModelForCausalLM.from_pretrained(resolve_model(TINY), dtype=torch.float32)
     assert not torch.allclose(logits(plain, tokenizer), expected, atol=1e-5)
     assert type(whole) is type(plain) and "library_name: transformers" in (tmp_path / "merged/README.md").read_text()
-    with pytest.raises(ConfigError, match=r"'reference' of .* is no adapter.*leave --merged out"):
+    with refuses("E_MERGED_WITHOUT_ADAPTER", names="'reference'"):
         export_policy(tmp_path / "run", "reference", tmp_path / "b", merged=True)
 
 
@@ -127,17 +128,17 @@ def test_a_reward_model_is_one_of_transformers(tmp_path):
     started = cooper(steps=1, rm="frozen", rm_model=str(out), tasks=EASY, **SMALL)
     mine = cast_of({"rm": started.policies["rm"]}, seed=0)["rm"].model
     assert torch.equal(mine(ids), reward_model(out)(ids))
-    with pytest.raises(ModelError, match="scores and does not speak"):
+    with refuses("E_MODEL_DOES_NOT_SPEAK"):
         load_model(out)
 
 
 def test_refusals(run, tmp_path, capsys):
     assert main(["export", str(run), "--role", "verifer", "--out", str(tmp_path / "a")]) == 2
     assert "did you mean" in capsys.readouterr().err
-    with pytest.raises(RunDirectoryError, match="not an empty directory"):
+    with refuses("E_OUT_NOT_EMPTY"):
         export_policy(run, "solver", run)
     api.run(override(cooper(steps=2, warmup=1, tasks=EASY, **SMALL), BRIEF), tmp_path / "cooper")
-    with pytest.raises(ConfigError, match="program"):
+    with refuses("E_POLICY_NOT_EXPORTABLE", names="program"):
         export_policy(tmp_path / "cooper", "corruptor", tmp_path / "b")
     assert not (tmp_path / "b").exists()
 

@@ -12,7 +12,6 @@ from cotrain import api
 from cotrain.analysis.benchmarks import SuitePlay, play_suite, score_lines, suite_settings, training_questions
 from cotrain.cli.main import main
 from cotrain.config.override import override
-from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Sampling
 from cotrain.data.columns import SCHEMAS
 from cotrain.data.files import JsonlTasks
@@ -30,6 +29,7 @@ from cotrain.rollout.judges import parse_gram
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
 from tests.helpers import EASY, TINY, spoken
+from tests.sentences import refuses
 
 
 def cast(solver, verifier=None, comparer=None):
@@ -294,26 +294,26 @@ def test_which_data_belongs_to_which_suite(tmp_path):
         "gsm8k": ["openai/gsm8k:main"],
         "processbench": ["Qwen/ProcessBench"],
     }
-    for suites, data, message in (
-        (["gsm8"], [], "did you mean 'gsm8k'"),
-        (["gsm8k", "aime"], [one], "which of gsm8k, aime is it"),
-        (["gsm8k"], [f"aime={one}"], "unknown suite"),
-        (["gsm8k", "aime"], [f"aime={one}"], "suite 'gsm8k' has no data"),
-        (["jsonl"], [], "needs --data FILE"),
+    for suites, data, code in (
+        (["gsm8"], [], "E_UNKNOWN_SUITE: 'gsm8k'"),
+        (["gsm8k", "aime"], [one], "E_SUITE_DATA_AMBIGUOUS: gsm8k, aime"),
+        (["gsm8k"], [f"aime={one}"], "E_UNKNOWN_SUITE"),
+        (["gsm8k", "aime"], [f"aime={one}"], "E_SUITE_WITHOUT_DATA: 'gsm8k'"),
+        (["jsonl"], [], "E_SUITE_WITHOUT_DATA"),
     ):
-        with pytest.raises((UnknownName, ConfigError), match=message):
+        with refuses(code):
             suite_data(suites, data)
 
 
 def test_roles_that_cannot_be_scored(given):
     samples = load_suite("processbench", [str(given)], AnswerGrader())
-    with pytest.raises(UnknownName, match="role"):
+    with refuses("E_UNKNOWN_ROLE"):
         suite_settings("processbench", samples, cast(None), SuitePlay(), {})
     silent = cast(None, lambda f: "")
     silent.roles["verifier"] = Role(policy="verifier", prompt="{solution}", sampling=Sampling(max_tokens=9))
-    with pytest.raises(ConfigError, match="has no parser"):
+    with refuses("E_ROLE_WITHOUT_PARSER"):
         suite_settings("processbench", samples, silent, SuitePlay(), {})
-    with pytest.raises(ConfigError, match="reviews 0 >= 1"):
+    with refuses("E_SUITE_RANGE", names="reviews 0"):
         SuitePlay(reviews=0)
 
 

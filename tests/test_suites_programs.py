@@ -7,11 +7,11 @@ import json
 import pytest
 
 from cotrain.analysis.benchmarks import SuitePlay, play_suite, score_lines, suite_scores, suite_settings
-from cotrain.core.errors import DataError
 from cotrain.data.programs import suite_tasks
 from cotrain.data.suite_files import load_suite, suite_data
 from cotrain.grading.pool import AnswerGrader
 from cotrain.metrics.suites import GREEDY_SAMPLE, program_scores
+from tests.sentences import refuses
 from tests.test_suites import cast, values, verdict
 
 MBPP = [
@@ -171,5 +171,5 @@ def test_where_the_data_comes_from(mbpp, tmp_path):
     mbpp.write_text("".join(json.dumps(row | {"task_id": n}) + "\n" for n, row in enumerate(rows)))
     assert len(load_suite("mbpp", [str(mbpp)], AnswerGrader())) == 5  # numbers of one's own: all
     mbpp.write_text(json.dumps(MBPP[-1]) + "\n")
-    with pytest.raises(DataError, match="no row of mbpp's test set"):
+    with refuses("E_NO_TEST_ROWS", names="mbpp"):
         load_suite("mbpp", [str(mbpp)], AnswerGrader())

@@ -15,7 +15,6 @@ from cotrain.analysis.attack.xplay import REFERENCE, DrawnSolutions, RunPoint, l
 from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.config.remote import remote
-from cotrain.core.errors import ConfigError
 from cotrain.core.seeding import Address
 from cotrain.core.types import Episode, Sampling, Trace
 from cotrain.data.word_problems.source import study_problems
@@ -26,6 +25,7 @@ from cotrain.rollout.role import Role
 from cotrain.storage import checkpoints
 from cotrain.storage.ledger import Ledger
 from tests.helpers import EASY, TINY
+from tests.sentences import refuses
 
 SMALL = {"model": TINY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 1, "lr": 1e-2}
 BRIEF = ["evaluation.splits=[]", "evaluation.group_size=1"]
@@ -87,7 +87,7 @@ def test_checkpoints_of_every_so_many_steps_stay(tmp_path):
 
 
 def test_steps_without_a_checkpoint_cannot_be_kept(tmp_path):
-    with pytest.raises(ConfigError, match="kept every 3 steps and made every 2"):
+    with refuses("E_CHECKPOINT_MULTIPLE", names=("3 steps", "every 2")):
         api.run(
             tango(steps=4, warmup=0, tasks=EASY, seed=0, **SMALL), tmp_path / "run", checkpoint_every=2, keep_every=3
         )

@@ -32,7 +32,8 @@ class TrainWithPromptOf:
         if lonely:
             raise ConfigError(
                 f"sample {lonely[0]} is to be learned with the prompt of role {self.role!r}, but that role has none in "
-                "its group; give it the group of one that has, as in group=solution.group"
+                "its group; give it the group of one that has, as in group=solution.group",
+                code="E_PROMPT_OUTSIDE_GROUP",
             )
         return [self._replace_prompt(sample, prompts[sample.group]) for sample in samples], {}
 
@@ -52,7 +53,10 @@ class LeaveOut:
 
     def __post_init__(self) -> None:
         if self.signal.per != "span":
-            raise ConfigError(f"LeaveOut: signal {self.signal.name!r} is per answer; expected one that is per span")
+            raise ConfigError(
+                f"LeaveOut: signal {self.signal.name!r} is per answer; expected one that is per span",
+                code="E_SIGNAL_NOT_PER_SPAN",
+            )
 
     def __call__(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, int]]:
         kept = []
@@ -215,16 +219,19 @@ def with_length_options(by: Algorithm, masked: bool, overlong_tokens: int, lengt
     if not isinstance(by, PolicyGradient) or not signals:
         raise ConfigError(
             "mask_truncated, overlong_tokens and length_penalty change the rewards of answers, and the first objective "
-            "of this recipe learns from none; leave them out"
+            "of this recipe learns from none; leave them out",
+            code="E_REWARD_EDITS_UNUSED",
         )
     if overlong_tokens < 0 or length_penalty < 0.0:
         raise ConfigError(
-            f"overlong_tokens is {overlong_tokens} and length_penalty {length_penalty}; expected at least 0 of both"
+            f"overlong_tokens is {overlong_tokens} and length_penalty {length_penalty}; expected at least 0 of both",
+            code="E_REWARD_EDITS_RANGE",
         )
     if by.advantage is over_success and (overlong_tokens or length_penalty):
         raise ConfigError(
             "estimator='maxrl' divides by a rate of success, which overlong_tokens and length_penalty push below 0; "
-            "leave them out, or take another estimator"
+            "leave them out, or take another estimator",
+            code="E_MAXRL_WITH_REWARD_EDITS",
         )
 
     before: list[SampleEdit] = [*by.edit_before]

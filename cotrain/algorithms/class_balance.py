@@ -36,13 +36,15 @@ class ClassBalance:
     def __post_init__(self) -> None:
         if not isinstance(self.class_label, Signal) or self.class_label.per != "answer":
             raise ConfigError(
-                f"ClassBalance: label is {self.class_label!r}, expected a per-answer signal such as CLASS_LABEL"
+                f"ClassBalance: label is {self.class_label!r}, expected a per-answer signal such as CLASS_LABEL",
+                code="E_CLASS_LABEL_KIND",
             )
         if not 0.0 <= self.ema < 1.0:
-            raise ConfigError(f"ClassBalance: ema {self.ema} must be in [0, 1)")
+            raise ConfigError(f"ClassBalance: ema {self.ema} must be in [0, 1)", code="E_CLASS_BALANCE_RANGE")
         if not 0.0 < self.power <= 1.0:
             raise ConfigError(
-                f"ClassBalance: power {self.power} must be in (0, 1]; 0.5 is Tango's, 1 weighs both classes the same"
+                f"ClassBalance: power {self.power} must be in (0, 1]; 0.5 is Tango's, 1 weighs both classes the same",
+                code="E_CLASS_BALANCE_RANGE",
             )
 
     def weigh_samples(

@@ -295,4 +295,4 @@ class PolicyClient:
         """Set what ``scoring_limit`` returned; None for as many as at the start."""
 
     def _unsupported_error(self, why: str) -> ConfigError:
-        return ConfigError(f"{type(self).__name__} {why}; let another policy do that")
+        return ConfigError(f"{type(self).__name__} {why}; let another policy do that", code="E_ALGORITHM_CANNOT")

@@ -65,10 +65,13 @@ class Preference:
             raise UnknownName("loss of a preference", self.loss, PAIR_LOSSES)
         if not self.betas or not all(0.0 < beta < math.inf for beta in self.betas) or self.every < 1:
             raise ConfigError(
-                f"Preference: betas {self.betas} every {self.every} updates; expected numbers above 0, and at least 1"
+                f"Preference: betas {self.betas} every {self.every} updates; expected numbers above 0, and at least 1",
+                code="E_PREFERENCE_RANGE",
             )
         if not 0.0 <= self.sft < 1.0:
-            raise ConfigError(f"Preference: sft is {self.sft}, expected a share from 0 to below 1")
+            raise ConfigError(
+                f"Preference: sft is {self.sft}, expected a share from 0 to below 1", code="E_PREFERENCE_RANGE"
+            )
 
     def needs(self) -> Needs:
         scored = (self.policy, self.reference)

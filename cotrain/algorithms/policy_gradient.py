@@ -188,10 +188,14 @@ class KLPenalty:
         if not 0.0 <= self.weight < math.inf:
             raise ConfigError(
                 f"KLPenalty: weight is {self.weight}, expected a number of at least 0; a negative one would pay "
-                "for running away from the reference"
+                "for running away from the reference",
+                code="E_KL_WEIGHT",
             )
         if self.estimator == "k1":
-            raise ConfigError("KLPenalty: the gradient of k1 has expectation zero; use 'k3' (as GRPO) or 'k2'")
+            raise ConfigError(
+                "KLPenalty: the gradient of k1 has expectation zero; use 'k3' (as GRPO) or 'k2'",
+                code="E_KL_GRADIENT_ZERO",
+            )
 
 
 def kl_penalty(to: str, weight: float) -> KLPenalty | None:
@@ -248,7 +252,10 @@ def policy_loss(
 
     if kl is not None:
         if batch.reference is None:
-            raise ConfigError(f"the samples lack log-probabilities of {kl.to!r}, the reference of the KL term")
+            raise ConfigError(
+                f"the samples lack log-probabilities of {kl.to!r}, the reference of the KL term",
+                code="E_REFERENCE_LOGPROBS_MISSING",
+            )
         observed["kl"] = kl_estimate(logprobs, batch.reference, kl.estimator)
         value = value + kl.weight * reduce_term(observed["kl"])
 
@@ -265,14 +272,19 @@ def check_loss(loss: TokenLoss, normalise: Normalise = "token", constant: float 
     """Raise ConfigError unless ``policy_loss`` can work with these."""
     if not callable(loss):
         raise ConfigError(
-            f"loss is {loss!r}, expected a function such as PPOClip(0.2, 0.2) or one of algorithms/policy_loss.py"
+            f"loss is {loss!r}, expected a function such as PPOClip(0.2, 0.2) or one of algorithms/policy_loss.py",
+            code="E_LOSS_NOT_FUNCTION",
         )
     if normalise not in NORMALISES:
         raise UnknownName("normalise", normalise, NORMALISES)
     if (normalise == "constant") != (constant is not None):
-        raise ConfigError("normalise='constant' and constant=<tokens per sequence> belong together")
+        raise ConfigError(
+            "normalise='constant' and constant=<tokens per sequence> belong together", code="E_NORMALISE_CONSTANT"
+        )
     if constant is not None and not constant > 0.0:
-        raise ConfigError(f"constant is {constant}, expected tokens per sequence, such as max_tokens")
+        raise ConfigError(
+            f"constant is {constant}, expected tokens per sequence, such as max_tokens", code="E_NORMALISE_CONSTANT"
+        )
 
 
 def uses_ratio(loss: TokenLoss) -> bool:
@@ -355,12 +367,16 @@ class PolicyGradient(PolicyLossOptions):
         check_step_scale(self.step_scale)
         check_loss(self.loss, self.normalise, self.constant)
         if self.advantage is not None and not callable(self.advantage):
-            raise ConfigError(f"{name}: advantage is {self.advantage!r}, expected a function such as z_score, or None")
+            raise ConfigError(
+                f"{name}: advantage is {self.advantage!r}, expected a function such as z_score, or None",
+                code="E_ADVANTAGE_NOT_FUNCTION",
+            )
         if self.advantage_mix not in ADVANTAGE_MIXES:
             raise UnknownName("advantage_mix", self.advantage_mix, ADVANTAGE_MIXES)
         if self.balance is not None and self.balance.class_label in self.reward_weights:
             raise ConfigError(
-                f"{name}: {self.balance.class_label.name!r} is both a reward and the label of the class balance"
+                f"{name}: {self.balance.class_label.name!r} is both a reward and the label of the class balance",
+                code="E_REWARD_IS_CLASS_LABEL",
             )
         if self.sum_rewards_first and not self._signals_of_kind("answer"):
             raise ConfigError(f"{name}: sum_rewards_first=True, but rewards has no per-answer signal to add up")
@@ -383,7 +399,8 @@ class PolicyGradient(PolicyLossOptions):
         if any(not 0.0 <= alpha <= 1.0 for alpha in alphas.values()) or outcome_share < -1e-9:
             raise ConfigError(
                 f"{type(self).__name__}: weights of per-span rewards {alphas} must lie in [0, 1] and add up to at most "
-                "1, the outcome has the rest; use advantage_mix='add' for free weights"
+                "1, the outcome has the rest; use advantage_mix='add' for free weights",
+                code="E_SPAN_WEIGHTS",
             )
         return outcome_share
 

@@ -45,7 +45,9 @@ def ratio_metrics(
 def check_clip(name: str, low: float, high: float) -> None:
     """Raise ConfigError for bounds that no ratio has."""
     if not (0.0 <= low <= 1.0 and 0.0 <= high < math.inf):
-        raise ConfigError(f"{name}: clip ({low}, {high}); expected low in [0, 1] and high of at least 0")
+        raise ConfigError(
+            f"{name}: clip ({low}, {high}); expected low in [0, 1] and high of at least 0", code="E_LOSS_RANGE"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,9 @@ class ScoreFunction:
 
     def __post_init__(self) -> None:
         if self.cap is not None and not self.cap > 0.0:
-            raise ConfigError(f"ScoreFunction: cap is {self.cap}, expected a positive one, or None")
+            raise ConfigError(
+                f"ScoreFunction: cap is {self.cap}, expected a positive one, or None", code="E_LOSS_RANGE"
+            )
 
     def __call__(self, logprobs: torch.Tensor, batch: MicroBatch) -> tuple[torch.Tensor, Observed]:
         losses = reinforce_loss(logprobs, batch.advantages)
@@ -93,7 +97,7 @@ class Shaped:
 
     def __post_init__(self) -> None:
         if not self.gamma > 0.0:
-            raise ConfigError(f"Shaped: gamma is {self.gamma}, expected γ > 0, such as 0.1")
+            raise ConfigError(f"Shaped: gamma is {self.gamma}, expected γ > 0, such as 0.1", code="E_LOSS_RANGE")
 
     def __call__(self, logprobs: torch.Tensor, batch: MicroBatch) -> tuple[torch.Tensor, Observed]:
         if batch.off_policy is None:

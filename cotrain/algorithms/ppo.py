@@ -102,11 +102,16 @@ class ValueRegression:
     def __post_init__(self) -> None:
         _check_settings(type(self).__name__, self.reward_weights, self.step_scale, self.gamma, self.lam)
         if self.values is None and (self.lam != 1.0 or self.clip is not None):
-            raise ConfigError("ValueRegression: lam < 1 and clip need old values; set values to the critic's policy")
+            raise ConfigError(
+                "ValueRegression: lam < 1 and clip need old values; set values to the critic's policy",
+                code="E_OLD_VALUES_NEEDED",
+            )
         if self.clip is not None and not self.clip > 0.0:
-            raise ConfigError(f"ValueRegression: clip {self.clip} must be positive")
+            raise ConfigError(f"ValueRegression: clip {self.clip} must be positive", code="E_LOSS_RANGE")
         if self.normalise not in ("token", "sequence"):
-            raise ConfigError(f"ValueRegression: normalise {self.normalise!r}, expected 'token' or 'sequence'")
+            raise ConfigError(
+                f"ValueRegression: normalise {self.normalise!r}, expected 'token' or 'sequence'", code="E_NORMALISE"
+            )
 
     def needs(self) -> Needs:
         return Needs(reward_signals=tuple(self.reward_weights), on_policy=False, values=self.values, head="value")
@@ -140,7 +145,10 @@ class ValueRegression:
         self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
     ) -> Loss:
         if batch.targets is None:
-            raise ConfigError("ValueRegression: the samples have no targets; they were made by another algorithm")
+            raise ConfigError(
+                "ValueRegression: the samples have no targets; they were made by another algorithm",
+                code="E_TARGETS_MISSING",
+            )
         losses = value_loss(predictions, batch.targets, old=batch.old_values, clip=self.clip)
         value = reduce_loss(
             losses,
@@ -173,7 +181,9 @@ def old_values_of(sample: Sample, policy: str) -> torch.Tensor:
     values = sample.old_values
     if values is None or len(values) != len(sample.token_ids):
         where = f"sample {sample.key} of {len(sample.token_ids)} tokens"
-        raise ConfigError(f"{where} has {0 if values is None else len(values)} values of policy {policy!r}")
+        raise ConfigError(
+            f"{where} has {0 if values is None else len(values)} values of policy {policy!r}", code="E_VALUES_MISSING"
+        )
     return values.to(torch.float64)
 
 
@@ -195,4 +205,4 @@ def _check_settings(name: str, rewards: RewardWeights, step_scale: StepScale, ga
     check_rewards(name, rewards)
     check_step_scale(step_scale)
     if not (0.0 <= gamma <= 1.0 and 0.0 <= lam <= 1.0):
-        raise ConfigError(f"{name}: gamma {gamma} and lam {lam} must be in [0, 1]")
+        raise ConfigError(f"{name}: gamma {gamma} and lam {lam} must be in [0, 1]", code="E_GAE_RANGE")

@@ -127,7 +127,10 @@ def _pairs_by_group(samples: Sequence[Sample], labels: Sequence[float]) -> list[
 
 def _score_of(sample: Sample) -> float:
     if sample.score is None:
-        raise ConfigError(f"role {sample.role!r} speaks; a reward model learns from a role that a reward model plays")
+        raise ConfigError(
+            f"role {sample.role!r} speaks; a reward model learns from a role that a reward model plays",
+            code="E_ROLE_SPEAKS",
+        )
     return sample.score
 
 

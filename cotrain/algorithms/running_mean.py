@@ -21,7 +21,7 @@ class RunningMean:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.decay < 1.0:
-            raise ConfigError(f"RunningMean: decay {self.decay} must be in [0, 1)")
+            raise ConfigError(f"RunningMean: decay {self.decay} must be in [0, 1)", code="E_RUNNING_MEAN_DECAY")
 
     def __call__(
         self, values: torch.Tensor, keys: Sequence[str], games: Sequence[str], seen: Baselines

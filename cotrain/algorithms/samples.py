@@ -51,16 +51,22 @@ class Anneal:
         if self.shape not in SHAPES:
             raise UnknownName("shape of a mixing weight", self.shape, SHAPES)
         if not (math.isfinite(self.start) and math.isfinite(self.end)):
-            raise ConfigError(f"mixing weight {self.shape}: start {self.start} and end {self.end} must be finite")
+            raise ConfigError(
+                f"mixing weight {self.shape}: start {self.start} and end {self.end} must be finite",
+                code="E_MIXING_WEIGHT",
+            )
         if self.shape == "decay" and not self.start >= self.end > 0.0:
-            raise ConfigError(f"decay({self.start}, {self.end}): expected start ≥ end > 0")
+            raise ConfigError(f"decay({self.start}, {self.end}): expected start ≥ end > 0", code="E_MIXING_WEIGHT")
 
     def __call__(self, updates: int, planned: int) -> float:
         """The value after ``updates`` of ``planned`` updates of this policy. Raises ConfigError unless planned ≥ 1."""
         if self.shape == "constant":
             return self.start
         if planned < 1 or updates < 0:
-            raise ConfigError(f"{self.shape}: {updates} of {planned} updates; expected at least 0 of at least 1")
+            raise ConfigError(
+                f"{self.shape}: {updates} of {planned} updates; expected at least 0 of at least 1",
+                code="E_MIXING_WEIGHT",
+            )
         if self.shape == "decay":
             return max(self.end, self.start * math.exp(-updates * math.log(self.start / self.end) / planned))
         done = min(1.0, updates / planned)
@@ -157,28 +163,36 @@ def token_limit(trace: Trace, max_tokens: int, stop_ids: Collection[int]) -> int
 def check_rewards(owner: str, rewards: RewardWeights) -> None:
     """Raise ConfigError unless these are weights of signals: at least 0, and one of them above."""
     if not rewards:
-        raise ConfigError(f"{owner}: rewards names no signal; expected for example reward_weights={{OUTCOME: 1.0}}")
+        raise ConfigError(
+            f"{owner}: rewards names no signal; expected for example reward_weights={{OUTCOME: 1.0}}",
+            code="E_NO_REWARD_NAMED",
+        )
     ends: list[float] = []
     for signal, weight in rewards.items():
         if not isinstance(signal, Signal):
             raise ConfigError(
-                f"{owner}: rewards names {signal!r}; expected a signal, as in reward_weights={{OUTCOME: 1.0}}"
+                f"{owner}: rewards names {signal!r}; expected a signal, as in reward_weights={{OUTCOME: 1.0}}",
+                code="E_REWARD_NOT_SIGNAL",
             )
         both = (weight.start, weight.end) if isinstance(weight, Anneal) else (float(weight),)
         if not all(0.0 <= end < math.inf for end in both):
             raise ConfigError(
                 f"{owner}: the weight of reward {signal.name!r} is {weight}, expected a number of at least 0; what "
-                "shall be avoided gets a negative reward from the protocol"
+                "shall be avoided gets a negative reward from the protocol",
+                code="E_REWARD_WEIGHT",
             )
         ends += both
 
     if not any(ends):
-        raise ConfigError(f"{owner}: all weights of rewards are 0, nothing would be learned; give one of them a weight")
+        raise ConfigError(
+            f"{owner}: all weights of rewards are 0, nothing would be learned; give one of them a weight",
+            code="E_REWARD_WEIGHTS_ZERO",
+        )
 
 
 def check_step_scale(step_scale: str) -> None:
     if step_scale not in STEP_SCALES:
-        raise ConfigError(f"step_scale is {step_scale!r}, expected one of {STEP_SCALES}")
+        raise ConfigError(f"step_scale is {step_scale!r}, expected one of {STEP_SCALES}", code="E_STEP_SCALE")
 
 
 def usable_samples(samples: Iterable[Sample], signals: Collection[Signal]) -> tuple[list[Sample], dict[str, int]]:

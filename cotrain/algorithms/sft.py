@@ -33,10 +33,13 @@ class SFT:
 
     def __post_init__(self) -> None:
         if self.normalise not in ("token", "sequence"):
-            raise ConfigError(f"SFT: normalise {self.normalise!r}, expected 'token' or 'sequence'")
+            raise ConfigError(f"SFT: normalise {self.normalise!r}, expected 'token' or 'sequence'", code="E_NORMALISE")
         for label, signal in (("where", self.where), ("weight", self.weight)):
             if signal is not None and (not isinstance(signal, Signal) or signal.per != "answer"):
-                raise ConfigError(f"SFT: {label} is {signal!r}, expected a per-answer signal such as OUTCOME, or None")
+                raise ConfigError(
+                    f"SFT: {label} is {signal!r}, expected a per-answer signal such as OUTCOME, or None",
+                    code="E_SIGNAL_NOT_PER_ANSWER",
+                )
 
     @property
     def _read_signals(self) -> tuple[Signal, ...]:
@@ -55,7 +58,9 @@ class SFT:
                 continue
             weight = 1.0 if self.weight is None else value_of(sample, self.weight)
             if weight < 0.0:
-                raise ConfigError(f"signal {str(self.weight)!r} of {sample.key} is {weight}, a weight below 0")
+                raise ConfigError(
+                    f"signal {str(self.weight)!r} of {sample.key} is {weight}, a weight below 0", code="E_SAMPLE_WEIGHT"
+                )
             if weight > 0.0:
                 ones = torch.ones(len(sample.token_ids))
                 learned.append(replace(sample, advantages=ones, weight=weight, temperature=1.0))

@@ -100,7 +100,8 @@ class SuitePlay:
     def __post_init__(self) -> None:
         if self.samples < 0 or self.reviews < 1 or (self.problems is not None and self.problems < 1):
             raise ConfigError(
-                f"suite: samples {self.samples} >= 0, reviews {self.reviews} >= 1, problems >= 1 expected"
+                f"suite: samples {self.samples} >= 0, reviews {self.reviews} >= 1, problems >= 1 expected",
+                code="E_SUITE_RANGE",
             )
 
 
@@ -200,7 +201,8 @@ def _load_items(
         if ", row " not in str(error):
             raise
         raise DataError(
-            f"{error}; expected a file of suite {name!r}: mend it, or name another with --data {name}=PATH"
+            f"{error}; expected a file of suite {name!r}: mend it, or name another with --data {name}=PATH",
+            code=error.code,
         ) from error
 
 
@@ -258,7 +260,8 @@ def suite_settings(
         spec = executor.roles[role]
         if spec.parse is None:
             raise ConfigError(
-                f"suite {name!r}: role {role!r} has no parser and gives nothing to score; name another role"
+                f"suite {name!r}: role {role!r} has no parser and gives nothing to score; name another role",
+                code="E_ROLE_WITHOUT_PARSER",
             )
         settings = {
             "policy": spec.policy,

@@ -306,7 +306,7 @@ def _read_questions(path: Path, schema: Schema, *, unanswered: bool) -> tuple[li
 
     questions = parse_rows(numbered_lines(path), read_question, aside)
     if not questions and not aside.refused:
-        raise DataError(f"{path}: no rows; expected {format_of(path)}")
+        raise DataError(f"{path}: no rows; expected {format_of(path)}", code="E_DATA_EMPTY")
     return questions, aside
 
 
@@ -467,7 +467,7 @@ def _find_repeats(questions: Sequence[_Question], pool: GradingPool) -> list[Dat
 def _find_overlaps(questions: Sequence[_Question], other: Path, schema: Schema) -> list[DataFault]:
     other_questions, aside = _read_questions(other, schema, unanswered=True)
     if not other_questions:
-        raise DataError(f"{other}: no row can be read; the first: {aside.refused[0].reason}")
+        raise DataError(f"{other}: no row can be read; the first: {aside.refused[0].reason}", code="E_NO_ROW_READABLE")
     row_of_question = {question.key: question.number for question in reversed(other_questions)}
     grams = {gram: question.number for question in reversed(other_questions) for gram in _word_grams(question.words)}
     exact, partly = [], []

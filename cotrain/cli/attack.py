@@ -74,7 +74,9 @@ def xplay(argv: Sequence[str]) -> int:
     parser.add_argument("--out", metavar="DIR", help="where xplay.json goes (default: the first run)")
     arguments = _parse_arguments(parser, argv)
     if arguments.seats and arguments.on_rollouts:
-        raise ConfigError("xplay: --seats and --on-rollouts are two matrices; ask for one of them")
+        raise ConfigError(
+            "xplay: --seats and --on-rollouts are two matrices; ask for one of them", code="E_TWO_MATRICES"
+        )
     if arguments.on_rollouts and len(arguments.directories) > 1:
         raise ConfigError("xplay --on-rollouts: takes one run, as it reads that run's own ledger; give one directory")
     kind = ""

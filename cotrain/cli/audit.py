@@ -55,10 +55,12 @@ def _options_of(arguments: argparse.Namespace) -> AuditOptions:
             named[field] = value
 
     if arguments.out is not None and Path(arguments.out).exists() and any(Path(arguments.out).iterdir()):
-        raise ConfigError(f"--out: {arguments.out} is not empty; name a new directory")
+        raise ConfigError(f"--out: {arguments.out} is not empty; name a new directory", code="E_OUT_IS_NOT_EMPTY")
     for flag in ("question_column", "answer_column"):
         if getattr(arguments, flag) is not None and arguments.references is None:
-            raise ConfigError(f"--{flag.replace('_', '-')} is of --references; give both, or neither")
+            raise ConfigError(
+                f"--{flag.replace('_', '-')} is of --references; give both, or neither", code="E_FLAGS_GO_TOGETHER"
+            )
     return AuditOptions(
         columns=named,
         right_at=arguments.right_at,

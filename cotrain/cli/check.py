@@ -23,7 +23,7 @@ def check(argv: Sequence[str]) -> int:
     if argv[:1] in (["-h"], ["--help"]):
         argv = ["data", "--help"]
     if argv[:1] != ["data"]:
-        raise ConfigError("cotrain check: say what to check, as in `cotrain check data FILE`")
+        raise ConfigError("cotrain check: say what to check, as in `cotrain check data FILE`", code="E_CHECK_WHAT")
     parser = Parser(prog="cotrain check data", description="Find what is wrong with a file of questions and answers.")
     parser.add_argument(
         "file", metavar="FILE", help="JSON lines, one JSON array, CSV with a header, each .gz or plain, or parquet"
@@ -47,7 +47,9 @@ def check(argv: Sequence[str]) -> int:
     if arguments.answer is not None:
         check_answer(arguments.answer)
     if arguments.quarantine is not None and Path(arguments.quarantine).exists():
-        raise ConfigError(f"--quarantine {arguments.quarantine}: it is there already; name a new file")
+        raise ConfigError(
+            f"--quarantine {arguments.quarantine}: it is there already; name a new file", code="E_QUARANTINE_EXISTS"
+        )
     if arguments.quarantine is not None:
         claim_place(Path(arguments.quarantine).parent)
     schema = ANY if arguments.schema is None else schema_of(arguments.schema)

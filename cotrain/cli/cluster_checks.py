@@ -72,7 +72,7 @@ def check_cluster(backend: MultiProcessBackend, recipe: Any) -> list[str]:
     wrong += ray_nodes.machine_differences(reports)
     if wrong:
         more = f" (and {len(wrong) - 1} more: `cotrain doctor --cluster FILE` tells them)" if wrong[1:] else ""
-        raise ConfigError(f"{where}: {wrong[0]}{more}")
+        raise ConfigError(f"{where}: {wrong[0]}{more}", code="E_MACHINES_DIFFER")
     check_memory(estimate.processes, reports, backend.device, where)
     return []
 

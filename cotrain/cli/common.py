@@ -118,10 +118,15 @@ def backend_of(arguments: argparse.Namespace) -> Any:
     ConfigError."""
     if arguments.backend == "local":
         if arguments.engine != "local":
-            raise ConfigError(f"--engine {arguments.engine} goes with --backend ray; give both, or neither")
+            raise ConfigError(
+                f"--engine {arguments.engine} goes with --backend ray; give both, or neither",
+                code="E_FLAGS_GO_TOGETHER",
+            )
         for flag in ("cluster", "world"):
             if getattr(arguments, flag) is not None:
-                raise ConfigError(f"--{flag} goes with --backend ray; give both, or neither")
+                raise ConfigError(
+                    f"--{flag} goes with --backend ray; give both, or neither", code="E_FLAGS_GO_TOGETHER"
+                )
         return None
     from cotrain.distributed.cluster_file import LOCAL, check_world, read_cluster_file, with_gpu_check
     from cotrain.distributed.multi_process import MultiProcessBackend

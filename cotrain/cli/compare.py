@@ -85,7 +85,8 @@ def compare(argv: Sequence[str]) -> int:
     if arguments.equal in ("batches", "updates") and budget is not None:
         if batches is not None or budget != int(budget):
             raise ConfigError(
-                f"cotrain compare: with --equal {arguments.equal} give one whole number, --batches or --budget"
+                f"cotrain compare: with --equal {arguments.equal} give one whole number, --batches or --budget",
+                code="E_ONE_LENGTH",
             )
         batches = int(budget)
         budget = None
@@ -196,5 +197,5 @@ def _parse_numbers(flag: str, text: str | None) -> tuple[float, ...]:
         return tuple(float(part) for part in text.split(",")) if text else ()
     except ValueError:
         raise ConfigError(
-            f"cotrain compare: {flag} {text}: expected numbers with commas, as in 1e-4,2e-4,4e-4"
+            f"cotrain compare: {flag} {text}: expected numbers with commas, as in 1e-4,2e-4,4e-4", code="E_FLAG_NUMBERS"
         ) from None

@@ -21,7 +21,10 @@ def config_of(argv: Sequence[str]) -> tuple[str, dict[str, Any]] | None:
         flag, equals, path = word.partition("=")
         if flag == "--config":
             if not equals and at + 1 == len(argv):
-                raise ConfigError("--config: expected a TOML file, as `cotrain run RECIPE --dry-run` prints it")
+                raise ConfigError(
+                    "--config: expected a TOML file, as `cotrain run RECIPE --dry-run` prints it",
+                    code="E_CONFIG_FILE_UNNAMED",
+                )
             path = path if equals else argv[at + 1]
             return path, _read_config(path)
     return None
@@ -33,7 +36,7 @@ def _read_config(path: str) -> dict[str, Any]:
     try:
         return read_toml(Path(path))
     except DataError as error:
-        raise DataError(f"--config {error}; write one key a flag, as in lr = 1e-4") from None
+        raise DataError(f"--config {error}; write one key a flag, as in lr = 1e-4", code=error.code) from None
 
 
 def config_words(path: str, keys: Mapping[str, Any], parser: Parser) -> list[str]:
@@ -53,7 +56,9 @@ def config_words(path: str, keys: Mapping[str, Any], parser: Parser) -> list[str
             continue
         if action is None:
             near = nearest_name(key, [name.replace("_", "-") for name in (*actions, RECIPE)])
-            raise ConfigError(f"{where} is no flag" + (f"; did you mean {near!r}?" if near else ""))
+            raise ConfigError(
+                f"{where} is no flag" + (f"; did you mean {near!r}?" if near else ""), code="E_CONFIG_FILE_FLAG"
+            )
         words += _flag_words(where, action, value)
     return words
 
@@ -63,14 +68,14 @@ def _flag_words(where: str, action: argparse.Action, value: Any) -> list[str]:
     many = isinstance(action, argparse._AppendAction)
     if action.nargs == 0 or (isinstance(action, SwitchOrText) and isinstance(value, bool)):
         if not isinstance(value, bool):
-            raise ConfigError(f"{where}: expected true or false, found {value!r}")
+            raise ConfigError(f"{where}: expected true or false, found {value!r}", code="E_CONFIG_FILE_VALUE")
         no = [string for string in action.option_strings if string.startswith("--no-")]
         return [flag] if value else no
     entries = value if isinstance(value, list) else [value]
     if any(isinstance(entry, bool) or not isinstance(entry, str | int | float) for entry in entries):
-        raise ConfigError(f"{where}: expected text or a number, found {value!r}")
+        raise ConfigError(f"{where}: expected text or a number, found {value!r}", code="E_CONFIG_FILE_VALUE")
     if isinstance(value, list) and not many and action.nargs is None:
-        raise ConfigError(f"{where}: expected one value, found {len(value)}")
+        raise ConfigError(f"{where}: expected one value, found {len(value)}", code="E_CONFIG_FILE_VALUE")
     texts = [str(entry) for entry in entries]
     if many or action.nargs is None:
         return [f"{flag}={text}" for text in texts]

@@ -20,7 +20,10 @@ def convert(words: Sequence[str]) -> int:
     add_count(parser, "--step", "which checkpoint (default: the last)", least=0)
     args = parser.parse_strictly(words)
     if not Path(args.directory).is_dir():
-        raise DataError(f"{args.directory}: no such directory; expected the one with model_*.pt and meta_*.json")
+        raise DataError(
+            f"{args.directory}: no such directory; expected the one with model_*.pt and meta_*.json",
+            code="E_NO_SUCH_DIRECTORY",
+        )
     load_libraries()
     from cotrain.models import nanochat
 

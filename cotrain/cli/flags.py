@@ -172,7 +172,7 @@ class Parser(argparse.ArgumentParser):
         return f"{shown}\n{len(hidden)} more flags: `{self.prog} --help all`\n"
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{self.prog}: {message}; see `{self.prog} --help`")
+        raise ConfigError(f"{self.prog}: {message}; see `{self.prog} --help`", code="E_COMMAND_LINE")
 
     def own_names(self, words: Sequence[str]) -> list[str]:
         """The words with flags of other programs in the names of this command."""
@@ -424,7 +424,8 @@ def add_parameters(
         except argparse.ArgumentError as error:
             raise ConfigError(
                 f"{recipe}: parameter {name!r} has the name of a flag of the command, {flag}; rename it, for "
-                f"instance {f'{recipe}_{name}'!r}"
+                f"instance {f'{recipe}_{name}'!r}",
+                code="E_PARAMETER_IS_FLAG",
             ) from error
         if default is not None:
             if kind is bool:
@@ -466,4 +467,4 @@ def text_of_file(path: str, flag: str) -> str:
     try:
         return content_of(Path(path)).removesuffix("\n")
     except DataError as error:
-        raise DataError(f"{flag} {error}") from None
+        raise DataError(f"{flag} {error}", code=error.code) from None

@@ -40,7 +40,7 @@ def rename_flags(words: Sequence[str], known: Collection[str], prog: str) -> lis
         if own == "--max-tokens" and own not in known:
             limit = value if equals else next(rest, "--")
             if limit.startswith("--"):
-                raise ConfigError(f"{prog}: argument {flag}: expected one argument")
+                raise ConfigError(f"{prog}: argument {flag}: expected one argument", code="E_COMMAND_LINE")
             limits.append(f"--set={LIMIT_SETTING}={limit}")
         else:
             renamed.append(f"{own}{equals}{value}")

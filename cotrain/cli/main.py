@@ -8,10 +8,11 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from cotrain.core.errors import CotrainError, RowError
 from cotrain.core.threads import wait_briefly
-from cotrain.core.verbosity import print_error, print_traceback, secure_streams, set_level, shows_all
+from cotrain.core.verbosity import json_text, print_error, print_traceback, secure_streams, set_level, shows_all
 
 USAGE = """\
 Train several language models together with reinforcement learning.
@@ -79,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         secure_streams()
         argv = sys.argv[1:]
     argv = list(argv)
-    set_level(None)
+    set_level("debug" if _asks_for_debug(argv) else None)  # for errors before the command reads its flags
     if (trust := sys.modules.get("cotrain.core.trust")) is not None:  # consent is for one command
         trust.set_consent(False)
     wait_briefly()
@@ -104,7 +105,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             print_traceback(type(error), error, error.__traceback__)
         aside = isinstance(error, RowError) and argv[0] in LENIENT
         hint = "; mend the row, or set such rows aside with --lenient" if aside else ""
-        print_error(f"{error}{hint}")
+        known_as = f" [{error.code}]" if shows_all() else ""
+        print_error(f"{error}{hint}{known_as}")
+        if "--json" in argv:
+            print(json_text({"error": {"code": error.code, "message": f"{error}{hint}"}}), flush=True)
         return 2
     except KeyboardInterrupt:
         print_error("interrupted")
@@ -131,6 +135,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
         print_error(f"{where}{os.strerror(code).lower()}; choose another place, or mend this one")
         return 2
+
+
+def _asks_for_debug(argv: Sequence[str]) -> bool:
+    return "--log-level=debug" in argv or ("--log-level", "debug") in pairwise(argv)
 
 
 def _memory_ran_out(error: Exception) -> bool:

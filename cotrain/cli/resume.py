@@ -129,12 +129,14 @@ def demo(argv: Sequence[str]) -> int:
         recipe = rebuild_recipe(directory.path)
         if recipe.origin is None or recipe.origin.target != "demo":
             raise ConfigError(
-                f"{arguments.out} holds a run of recipe {recipe.name!r}, not of the demo; choose another --out"
+                f"{arguments.out} holds a run of recipe {recipe.name!r}, not of the demo; choose another --out",
+                code="E_OUT_OF_OTHER_RECIPE",
             )
         if arguments.seed not in (None, recipe.seed):
             raise ConfigError(
                 f"{arguments.out} holds the demo with seed {recipe.seed}; leave out --seed {arguments.seed} to go on "
-                "with it, or choose another --out"
+                "with it, or choose another --out",
+                code="E_DEMO_SEED",
             )
         begun = directory.path
     else:

@@ -181,7 +181,8 @@ def _planned_elsewhere(parsed: argparse.Namespace) -> bool:
         memory_size(text)
     if not parsed.dry_run or parsed.backend != "local" or parsed.device not in ("auto", "cuda"):
         raise ConfigError(
-            "--memory is the memory of a GPU to plan for: it goes with --dry-run --device cuda, and not with --backend"
+            "--memory is the memory of a GPU to plan for: it goes with --dry-run --device cuda, and not with --backend",
+            code="E_MEMORY_WITHOUT_DRY_RUN",
         )
     return True
 
@@ -216,7 +217,8 @@ def _split_target(argv: Sequence[str], config: Any) -> tuple[str, Sequence[str]]
         return argv[0], argv[1:]
     if config is None or "recipe" not in config[1]:
         raise ConfigError(
-            "cotrain run: name a recipe first, as in `cotrain run tango --out runs/mine`; see `cotrain list`"
+            "cotrain run: name a recipe first, as in `cotrain run tango --out runs/mine`; see `cotrain list`",
+            code="E_RECIPE_NOT_NAMED",
         )
     return str(config[1]["recipe"]), argv
 
@@ -230,7 +232,8 @@ def _make_recipe(
         return call_recipe(build, target, arguments)
     if "tasks" not in build.taken:
         raise ConfigError(
-            f"recipe {target!r} has no parameter 'tasks': leave out --tasks, --data, --lenient and --operations"
+            f"recipe {target!r} has no parameter 'tasks': leave out --tasks, --data, --lenient and --operations",
+            code="E_RECIPE_WITHOUT_TASKS",
         )
     from cotrain.data.sources import problem_source, with_columns
 

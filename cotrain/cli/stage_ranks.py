@@ -60,7 +60,7 @@ def other_ranks(command: StageCommand, words: Sequence[str], world: int, device:
             for process, answer in zip(processes, answers, strict=True):
                 if process.is_done(answer, LOSS):
                     _raise_what_ended(process, answer, name)
-            raise ProcessLost(f"{name}: a rank is gone ({first_line(error)}){GO_ON}") from error
+            raise ProcessLost(f"{name}: a rank is gone ({first_line(error)}){GO_ON}", code="E_RANK_LOST") from error
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -73,4 +73,4 @@ def _raise_what_ended(process: RayProcess, answer: Any, name: str) -> None:
     try:
         process.wait(answer, name)
     except ProcessLost as lost:
-        raise ProcessLost(f"{first_line(lost)}{GO_ON}") from lost
+        raise ProcessLost(f"{first_line(lost)}{GO_ON}", code="E_RANK_LOST") from lost

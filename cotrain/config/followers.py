@@ -181,7 +181,10 @@ class SnapshotHandle(ModelHandle):
 
 def _check_names(tensors: Mapping[str, torch.Tensor], expected: set[str]) -> None:
     if set(tensors) != expected:
-        raise StateError(f"tensors of a following policy do not fit: {sorted(set(tensors) ^ expected)[:3]}")
+        raise StateError(
+            f"tensors of a following policy do not fit: {sorted(set(tensors) ^ expected)[:3]}",
+            code="E_FOLLOWER_TENSORS_MISFIT",
+        )
 
 
 def _fill_weights(weights: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> None:

@@ -39,7 +39,7 @@ def policy_named(recipe: Recipe, name: str, flag: str = "--role") -> str:
     if plain == name and name in recipe.objectives:
         return recipe.objectives[name].policy
     known = [*recipe.roles, *recipe.policies, *(f"{POLICY}{policy}" for policy in recipe.policies)]
-    raise ConfigError(f"{flag}: {unknown_message('role or policy', name, known)}")
+    raise ConfigError(f"{flag}: {unknown_message('role or policy', name, known)}", code="E_NO_SUCH_ROLE_OR_POLICY")
 
 
 def role_named(
@@ -60,4 +60,4 @@ def role_named(
     what = f"plays no role; the roles are {', '.join(sorted(recipe.roles))}"
     if fitting:
         what = f"plays {', '.join(fitting)}; name one of them"
-    raise ConfigError(f"{flag} {name}: this policy {what}")
+    raise ConfigError(f"{flag} {name}: this policy {what}", code="E_POLICY_UNSUITED")

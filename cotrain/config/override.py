@@ -32,7 +32,10 @@ def override(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
     for setting in overrides:
         path, equals, text = setting.partition("=")
         if not equals or not path:
-            raise ConfigError(f"--set {setting!r}: expected dotted.path=value, as in policies.generator.lr=1e-4")
+            raise ConfigError(
+                f"--set {setting!r}: expected dotted.path=value, as in policies.generator.lr=1e-4",
+                code="E_OVERRIDE_SHAPE",
+            )
         result = _replace_at(result, path.split("."), _parse_value(text), f"--set {setting!r}")
     if recipe.origin is None:
         return result
@@ -72,24 +75,29 @@ def _replace_at(owner: Any, path: Sequence[str], value: Any, where: str, hint: A
     if isinstance(owner, Mapping):
         keys = {str(key): key for key in owner}  # a key may be a signal
         if name not in keys:
-            raise ConfigError(f"{where}: {unknown_message('key', name, keys)}")
+            raise ConfigError(f"{where}: {unknown_message('key', name, keys)}", code="E_NO_SUCH_KEY")
         return {**owner, keys[name]: _replace_at(owner[keys[name]], rest, value, where)}
     if isinstance(owner, tuple) and any(map(dataclasses.is_dataclass, owner)):
         if not name.isdecimal() or int(name) >= len(owner):
             raise ConfigError(
-                f"{where}: {name!r} is no number from 0 to {len(owner) - 1}, of the {len(owner)} parts there"
+                f"{where}: {name!r} is no number from 0 to {len(owner) - 1}, of the {len(owner)} parts there",
+                code="E_OVERRIDE_INDEX",
             )
         parts = list(owner)
         parts[int(name)] = _replace_at(parts[int(name)], rest, value, where)
         return tuple(parts)
     if not dataclasses.is_dataclass(owner) or isinstance(owner, type):
-        raise ConfigError(f"{where}: a {type(owner).__name__} has no part {name!r}; shorten the path")
+        raise ConfigError(
+            f"{where}: a {type(owner).__name__} has no part {name!r}; shorten the path", code="E_OVERRIDE_PATH"
+        )
     names = [f.name for f in dataclasses.fields(owner) if f.init and f.name != "origin"]
     if isinstance(owner, Phase | Evaluation) and name == "options":  # which are bound to its protocol
         options = _replace_at(owner.options, rest, value, where)
         return dataclasses.replace(owner, protocol=rebind_options(owner.protocol, options))
     if name not in names:
-        raise ConfigError(f"{where}: {unknown_message(f'field of {type(owner).__name__}', name, names)}")
+        raise ConfigError(
+            f"{where}: {unknown_message(f'field of {type(owner).__name__}', name, names)}", code="E_NO_SUCH_FIELD"
+        )
     new = _replace_at(getattr(owner, name), rest, value, where, hints_of(type(owner)).get(name, Any))
     return dataclasses.replace(owner, **{name: new})
 
@@ -125,7 +133,8 @@ def _require_plain(old: Any, value: Any, hint: Any, where: str) -> None:
         is_wrong = True
     if is_wrong:
         raise ConfigError(
-            f"{where}: expected {kind_of(hint) if old is None else f'a value like {old!r}'}, found {value!r}"
+            f"{where}: expected {kind_of(hint) if old is None else f'a value like {old!r}'}, found {value!r}",
+            code="E_OVERRIDE_TYPE",
         )
 
 

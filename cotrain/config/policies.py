@@ -50,28 +50,37 @@ class Weights(Policy):
         if is_address(self.model):
             raise ConfigError(
                 f"{self.error_name}: a server runs it, so that it cannot be trained; expected a directory, a name of "
-                "the Hub, or a judge that is frozen from the start (verifier=frozen, and warmup=0 where there is one)"
+                "the Hub, or a judge that is frozen from the start (verifier=frozen, and warmup=0 where there is one)",
+                code="E_REMOTE_POLICY_TRAINED",
             )
         if self.dtype not in DTYPES:
-            raise ConfigError(f"{self.error_name}: dtype {self.dtype!r}; expected one of {', '.join(DTYPES)}")
+            raise ConfigError(
+                f"{self.error_name}: dtype {self.dtype!r}; expected one of {', '.join(DTYPES)}", code="E_DTYPE"
+            )
         if self.dtype != "float32" and not self.may_be_narrow:
             raise ConfigError(
                 f"{self.error_name}: dtype {self.dtype!r} loses small changes of weights; expected float32; set "
-                "autocast=true for bfloat16 arithmetic, or train an adapter"
+                "autocast=true for bfloat16 arithmetic, or train an adapter",
+                code="E_DTYPE_TRAINED",
             )
         if self.load_in_4bit and not self.may_be_narrow:
             raise ConfigError(
                 f"{self.error_name}: load_in_4bit is for weights that never change, and all of these do; train an "
-                "adapter on them (--lora 16), or leave it out"
+                "adapter on them (--lora 16), or leave it out",
+                code="E_FOUR_BIT_TRAINED",
             )
         if self.attn_implementation not in (None, *ATTENTIONS):
             raise ConfigError(
                 f"{self.error_name}: attn_implementation {self.attn_implementation!r}; expected one of "
-                f"{', '.join(ATTENTIONS)}"
+                f"{', '.join(ATTENTIONS)}",
+                code="E_ATTENTION",
             )
         for name in ("micro_tokens", "rows"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"{self.error_name}: {name} is {getattr(self, name)}, expected at least 1")
+                raise ConfigError(
+                    f"{self.error_name}: {name} is {getattr(self, name)}, expected at least 1",
+                    code="E_POLICY_SETTING_RANGE",
+                )
 
     @property
     def error_name(self) -> str:
@@ -115,18 +124,27 @@ class Learning(Weights):
     def __post_init__(self) -> None:
         Weights.__post_init__(self)
         if not 0.0 < self.lr < math.inf:
-            raise ConfigError(f"{self.error_name}: lr is {self.lr}, expected a learning rate above 0")
+            raise ConfigError(
+                f"{self.error_name}: lr is {self.lr}, expected a learning rate above 0", code="E_LEARNING_RATE"
+            )
         for name, least in (("lr_warmup", 0), ("weight_decay", 0.0), ("reset_every", 0), ("updates_per_batch", 1)):
             value = getattr(self, name)
             if not least <= value < math.inf:
-                raise ConfigError(f"{self.error_name}: {name} is {value}, expected at least {least}")
+                raise ConfigError(
+                    f"{self.error_name}: {name} is {value}, expected at least {least}", code="E_POLICY_SETTING_RANGE"
+                )
         if self.lr_decay not in get_args(LrDecay):
             raise UnknownName(f"lr_decay of {self.error_name}", self.lr_decay, get_args(LrDecay))
         if self.reset_to_start and not self.reset_every:
-            raise ConfigError(f"{self.error_name}: reset_to_start without reset_every; say after how many updates")
+            raise ConfigError(
+                f"{self.error_name}: reset_to_start without reset_every; say after how many updates",
+                code="E_RESET_WITHOUT_EVERY",
+            )
         if not self.clip_norm > 0.0:
             raise ConfigError(
-                f"{self.error_name}: clip_norm is {self.clip_norm}, expected a norm above 0, to which gradients are cut"
+                f"{self.error_name}: clip_norm is {self.clip_norm}, expected a norm above 0, to which gradients "
+                "are cut",
+                code="E_CLIP_NORM",
             )
 
     @property
@@ -243,7 +261,10 @@ class Average(FollowerPolicy):
         Weights.__post_init__(self)
         for rate in (self.rate, self.rate_end):
             if rate is not None and not 0.0 <= rate <= 1.0:
-                raise ConfigError(f"ema of {self.of!r}: rate {rate} must be in [0, 1], the share of the new weights")
+                raise ConfigError(
+                    f"ema of {self.of!r}: rate {rate} must be in [0, 1], the share of the new weights",
+                    code="E_EMA_RATE",
+                )
 
     def build(self, name: str, factory: PolicyFactory) -> policy_handles.PolicyHandle:
         from cotrain.config.followers import AverageHandle
@@ -269,7 +290,9 @@ class Snapshot(FollowerPolicy):
         Weights.__post_init__(self)
         if self.every < 1 or self.keep < 1 or self.first < 0:
             found = f"every {self.every}, keep {self.keep} and first {self.first}"
-            raise ConfigError(f"snapshot of {self.of!r}: {found}; expected at least 1, 1 and 0")
+            raise ConfigError(
+                f"snapshot of {self.of!r}: {found}; expected at least 1, 1 and 0", code="E_SNAPSHOT_RANGE"
+            )
         if self.pick not in PICKS:
             raise UnknownName("pick of a snapshot", self.pick, PICKS)
 

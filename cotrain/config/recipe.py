@@ -123,11 +123,12 @@ class Recipe:
 def check_recipe(recipe: Recipe) -> None:
     """Raise ConfigError with one line: which objective, role or policy, what was found, what to change."""
     if not recipe.objectives:
-        raise ConfigError(f"recipe {recipe.name!r} has no objective: nothing would learn")
+        raise ConfigError(f"recipe {recipe.name!r} has no objective: nothing would learn", code="E_NO_OBJECTIVE")
     if not isinstance(recipe.tasks, TaskSource):
         raise ConfigError(
             f"recipe {recipe.name!r}: tasks is a {type(recipe.tasks).__name__}, expected a source of problems with "
-            "name, get, size and describe, such as word_problems() or task_source('jsonl', 'questions.jsonl')"
+            "name, get, size and describe, such as word_problems() or task_source('jsonl', 'questions.jsonl')",
+            code="E_TASKS_NOT_SOURCE",
         )
 
     _check_numbers(recipe)
@@ -169,7 +170,8 @@ def _check_numbers(recipe: Recipe) -> None:
     if recipe.refill and (needs.min_group_size < 2 or not needs.reward_signals):
         raise ConfigError(
             f"recipe {recipe.name!r}: refill is {recipe.refill}, but its first objective compares no answers of a "
-            "group; leave it out"
+            "group; leave it out",
+            code="E_REFILL_WITHOUT_GROUPS",
         )
 
     for label, value, least in (
@@ -193,12 +195,14 @@ def _check_numbers(recipe: Recipe) -> None:
     if recipe.audits is not None and not any(phase.unlabelled for phase in recipe.schedule.phases):
         raise ConfigError(
             f"recipe {recipe.name!r}: audits is {recipe.audits}, and no phase draws problems without labels; say which "
-            "problems have one with --labelled, such as --labelled 16"
+            "problems have one with --labelled, such as --labelled 16",
+            code="E_AUDITS_WITHOUT_UNLABELLED",
         )
     if evaluation.best and not recipe.evaluate_every:
         raise ConfigError(
             f"recipe {recipe.name!r}: evaluation.best is {evaluation.best!r} and evaluate_every is 0; expected steps "
-            "between evaluations, of which the best one is taken"
+            "between evaluations, of which the best one is taken",
+            code="E_BEST_WITHOUT_EVALUATION",
         )
     for label in ("flops", "seconds"):
         most = getattr(recipe, label)
@@ -209,7 +213,10 @@ def _check_numbers(recipe: Recipe) -> None:
 def _check_names(recipe: Recipe) -> None:
     wrong = [split for split in recipe.evaluation.splits if not isinstance(split, str)]
     if wrong:
-        raise ConfigError(f"recipe {recipe.name!r}: evaluation.splits names {wrong[0]!r}, expected the name of a split")
+        raise ConfigError(
+            f"recipe {recipe.name!r}: evaluation.splits names {wrong[0]!r}, expected the name of a split",
+            code="E_SPLIT_NAME",
+        )
     for name in (*recipe.policies, *recipe.roles, *recipe.objectives):
         if not name or not name.isascii() or not name.replace("_", "").replace("-", "").isalnum():
             raise ConfigError(f"recipe {recipe.name!r}: {name!r} is no name; use letters, digits, '-' and '_'")
@@ -225,7 +232,8 @@ def _check_roles(recipe: Recipe) -> None:
             fields_text = f"the fields {', '.join(sorted(fields))}" if fields else "no field"
             raise ConfigError(
                 f"role 'solver': its prompt has {fields_text}, so that it does not see the problem; expected "
-                f"{{problem}} in it"
+                f"{{problem}} in it",
+                code="E_PROMPT_WITHOUT_PROBLEM",
             )
         if not recipe.policies[spec.policy].plays:
             kind = recipe.policies[spec.policy].kind
@@ -242,7 +250,8 @@ def _check_policies(recipe: Recipe) -> None:
             if not recipe.policies[policy_spec.tokens_of].head:
                 kind = recipe.policies[policy_spec.tokens_of].kind
                 raise ConfigError(
-                    f"policy {name!r} speaks in tokens of {policy_spec.tokens_of!r}, of kind {kind!r}; name a model"
+                    f"policy {name!r} speaks in tokens of {policy_spec.tokens_of!r}, of kind {kind!r}; name a model",
+                    code="E_TOKENS_OF_NO_MODEL",
                 )
 
 
@@ -261,7 +270,7 @@ def _check_phases(recipe: Recipe) -> None:
     for phase in recipe.schedule.phases:
         for label, size in (("tasks", phase.tasks), ("group_size", phase.group_size)):
             if size is not None and size < 1:
-                raise ConfigError(f"phase {phase.name!r} {label} is {size}, expected at least 1")
+                raise ConfigError(f"phase {phase.name!r} {label} is {size}, expected at least 1", code="E_PHASE_SIZE")
         if phase.unlabelled:
             from cotrain.data.labels import check_unlabelled
 
@@ -286,14 +295,17 @@ def _check_sampling(role: str, how: Sampling) -> None:
     if how.max_tokens < 1 or not 0.0 <= how.temperature < math.inf or not 0.0 < how.top_p <= 1.0:
         raise ConfigError(
             f"role {role!r} is sampled with max_tokens {how.max_tokens}, temperature {how.temperature} and top_p "
-            f"{how.top_p}; expected at least 1 token, a temperature of at least 0, and a top_p above 0 and at most 1"
+            f"{how.top_p}; expected at least 1 token, a temperature of at least 0, and a top_p above 0 and at most 1",
+            code="E_SAMPLING_RANGE",
         )
 
 
 def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str]:
     where = f"objective {name!r}"
     if not 0.0 < objective.weight < math.inf:
-        raise ConfigError(f"{where}: weight is {objective.weight}, expected a positive number")
+        raise ConfigError(
+            f"{where}: weight is {objective.weight}, expected a positive number", code="E_OBJECTIVE_WEIGHT"
+        )
     _check_known("policy", objective.policy, recipe.policies, where)
     for role in objective.roles:
         _check_known("role", role, recipe.roles, where)
@@ -302,7 +314,8 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
     needs = objective.algorithm.needs()
     if not policy.trained:
         raise ConfigError(
-            f"{where} trains policy {objective.policy!r}, which is of kind {policy.kind!r}; make it trainable"
+            f"{where} trains policy {objective.policy!r}, which is of kind {policy.kind!r}; make it trainable",
+            code="E_POLICY_NOT_TRAINABLE",
         )
     for role in objective.roles:
         if role in needs.baseline_roles and role != objective.role:
@@ -312,28 +325,33 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
         if needs.on_policy and player != objective.policy:
             raise ConfigError(
                 f"{where} uses {by}, which needs samples drawn by the policy it trains, but role {role!r} is "
-                f"played by {player!r}; use SFT, or let {objective.policy!r} play the role"
+                f"played by {player!r}; use SFT, or let {objective.policy!r} play the role",
+                code="E_OFF_POLICY_ROLE",
             )
         if needs.on_policy and (sampling.is_greedy or sampling.top_p < 1.0):
             raise ConfigError(
                 f"{where} learns from role {role!r}, which is sampled at temperature {sampling.temperature} and "
                 f"top_p {sampling.top_p}; expected a temperature of at least {COLDEST:g} and top_p 1, "
-                "else its log-probabilities are not the policy's"
+                "else its log-probabilities are not the policy's",
+                code="E_SAMPLING_NOT_LEARNABLE",
             )
         if sampling.temperature != (temperature := recipe.roles[objective.role].sampling.temperature):
             raise ConfigError(
                 f"{where} learns from role {objective.role!r} at temperature {temperature} and from role {role!r} at "
-                f"{sampling.temperature}; sample both at one temperature"
+                f"{sampling.temperature}; sample both at one temperature",
+                code="E_TEMPERATURES_DIFFER",
             )
     if policy.head != needs.head:
         raise ConfigError(
             f"{where} uses {by}, which trains a {needs.head!r} head, but policy {objective.policy!r} has "
-            f"{policy.head!r}"
+            f"{policy.head!r}",
+            code="E_HEAD_MISMATCH",
         )
     if needs.reference == objective.policy:
         raise ConfigError(
             f"{where} compares policy {objective.policy!r} with itself as its reference, which changes nothing; "
-            "expected another policy, such as a frozen one on the same model"
+            "expected another policy, such as a frozen one on the same model",
+            code="E_REFERENCE_IS_ITSELF",
         )
     used = {objective.policy}
     others = [("reference", needs.reference, "lm"), ("values", needs.values, "value")]
@@ -343,11 +361,13 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
             other_policy = recipe.policies[other]
             if not other_policy.head:
                 raise ConfigError(
-                    f"{where}: {label} policy {other!r} is of kind {other_policy.kind!r}, which has no probabilities"
+                    f"{where}: {label} policy {other!r} is of kind {other_policy.kind!r}, which has no probabilities",
+                    code="E_POLICY_WITHOUT_PROBABILITIES",
                 )
             if other_policy.head != head:
                 raise ConfigError(
-                    f"{where}: {label} policy {other!r} must have head {head!r}, it has {other_policy.head!r}"
+                    f"{where}: {label} policy {other!r} must have head {head!r}, it has {other_policy.head!r}",
+                    code="E_HEAD_MISMATCH",
                 )
             used.add(other)
     return used
@@ -367,7 +387,8 @@ def _check_signals(recipe: Recipe, name: str, objective: Objective) -> None:
             raise ConfigError(
                 f"phase {phase.name!r}: protocol {bound_function(phase.protocol).__name__!r} does not say what it "
                 f"rewards, and objective {name!r} reads {', '.join(map(str, reads))}; put "
-                f"@gives({reads[0].name.upper()}.to({objective.role!r})) above it, from cotrain.core.signals"
+                f"@gives({reads[0].name.upper()}.to({objective.role!r})) above it, from cotrain.core.signals",
+                code="E_PROTOCOL_WITHOUT_GIVES",
             )
         for role in objective.roles:
             given_signals += declared.signals_for(role)
@@ -379,11 +400,13 @@ def _check_signals(recipe: Recipe, name: str, objective: Objective) -> None:
         roles = " or ".join(map(repr, objective.roles))
         if signal.name in map(str, given_signals):
             raise ConfigError(
-                f"{where}, but the protocol gives it to role {roles} of the other kind; use one signal object in both"
+                f"{where}, but the protocol gives it to role {roles} of the other kind; use one signal object in both",
+                code="E_SIGNAL_OF_OTHER_KIND",
             )
         raise ConfigError(
             f"{where}, which no protocol gives to role {roles} when it is due: "
-            f"{unknown_message('signal', signal.name, map(str, given_signals))}"
+            f"{unknown_message('signal', signal.name, map(str, given_signals))}",
+            code="E_SIGNAL_NOT_GIVEN",
         )
 
 
@@ -392,15 +415,19 @@ def _check_follower(recipe: Recipe, name: str, of: str) -> None:
     _check_known("policy", of, recipe.policies, f"policy {name!r}")
     source = recipe.policies[of]
     if not source.trained or source.head != follower.head:
-        raise ConfigError(f"policy {name!r} follows {of!r}, which must be trainable, with the same head")
+        raise ConfigError(
+            f"policy {name!r} follows {of!r}, which must be trainable, with the same head", code="E_FOLLOWS_UNTRAINABLE"
+        )
     if source.lora is not None:
         raise ConfigError(
-            f"policy {name!r} follows {of!r}, which is an adapter; make {of!r} trainable (lora=0), or {name!r} frozen"
+            f"policy {name!r} follows {of!r}, which is an adapter; make {of!r} trainable (lora=0), or {name!r} frozen",
+            code="E_FOLLOWS_ADAPTER",
         )
     if source.model != follower.model:
         raise ConfigError(
             f"policy {name!r} begins with {follower.model!r} and follows {of!r}, which begins with "
-            f"{source.model!r}; they must be one model"
+            f"{source.model!r}; they must be one model",
+            code="E_FOLLOWS_OTHER_MODEL",
         )
 
 
@@ -414,7 +441,7 @@ def check_problems(recipe: Recipe) -> None:
         needed.append("validation")
     for split in needed:
         if recipe.tasks.size(split) == 0:
-            raise DataError(f"tasks {recipe.tasks.name!r}: {_why_empty(recipe.tasks, split)}")
+            raise DataError(f"tasks {recipe.tasks.name!r}: {_why_empty(recipe.tasks, split)}", code="E_SPLIT_EMPTY")
     for split in recipe.evaluation.splits:
         if split not in USUAL:
             recipe.tasks.size(split)  # raises UnknownName for one that the source does not have
@@ -459,7 +486,8 @@ def _check_step_is_filled(recipe: Recipe) -> None:
     if size < drawn:
         raise DataError(
             f"tasks {recipe.tasks.name!r}: {size} {'problem is' if size == 1 else 'problems are'} there for training, "
-            f"and a step draws {drawn}; bring more rows, or draw fewer with --tasks-per-step {max(size, 1)}"
+            f"and a step draws {drawn}; bring more rows, or draw fewer with --tasks-per-step {max(size, 1)}",
+            code="E_TOO_FEW_TASKS",
         )
 
 
@@ -507,7 +535,8 @@ def check_due(recipe: Recipe, *, steps_flag: str = "--steps", warmup_flag: str =
         otherwise = f", or --set {cap_path(name, objective)}=2" if needs.on_policy else ""
         raise ConfigError(
             f"objective {name!r} has a loss without a ratio, which holds for one update of a batch, found {found}; "
-            f"give {instead}{otherwise}"
+            f"give {instead}{otherwise}",
+            code="E_LOSS_WITHOUT_RATIO",
         )
     for phase in schedule.phases:
         declared = declared_by(phase.protocol)
@@ -520,7 +549,8 @@ def check_due(recipe: Recipe, *, steps_flag: str = "--steps", warmup_flag: str =
             if size < least and objective.role in declared.once and not objective.extra_roles:
                 raise ConfigError(
                     f"phase {phase.name!r}: objective {name!r} compares at least {least} answers to a problem, and "
-                    f"group_size is {size}; raise it"
+                    f"group_size is {size}; raise it",
+                    code="E_GROUP_TOO_SMALL",
                 )
     warmup = sum(length for _, length in schedule.warmup)
     every = warmup + len(schedule.cycle)  # an objective that is not due by then is never due
@@ -553,4 +583,4 @@ def _shorter_warmup(recipe: Recipe, first: int, flag: str) -> str:
 
 def _check_known(kind: str, name: str, names: Mapping[str, Any], where: str) -> None:
     if name not in names:
-        raise ConfigError(f"{where}: {unknown_message(kind, name, names)}")
+        raise ConfigError(f"{where}: {unknown_message(kind, name, names)}", code="E_NO_SUCH_PART")

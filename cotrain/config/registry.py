@@ -42,7 +42,7 @@ def call_recipe(function: RecipeFunction, target: str, arguments: Mapping[str, A
 
         file = target.rpartition(":")[0]
         why = failure_in(Path(file), error) if file else failure_of(error)
-        raise ConfigError(f"recipe {target!r}: {why}") from error
+        raise ConfigError(f"recipe {target!r}: {why}", code="E_RECIPE_NOT_LOADED") from error
 
 
 def find_recipe(target: str) -> RecipeFunction:
@@ -52,7 +52,10 @@ def find_recipe(target: str) -> RecipeFunction:
         from cotrain.config.run_config import RecipeFunction
 
         if not isinstance(found, RecipeFunction):
-            raise ConfigError(f"recipe {target!r}: {found!r} is none; a recipe is a function decorated with @recipe")
+            raise ConfigError(
+                f"recipe {target!r}: {found!r} is none; a recipe is a function decorated with @recipe",
+                code="E_NOT_RECIPE",
+            )
         return found
     path, _, function = target.rpartition(":")
     unnamed = not function or target.endswith(".py")
@@ -70,10 +73,14 @@ def find_recipe(target: str) -> RecipeFunction:
     undecorated = vars(module).get(function)
     if isfunction(undecorated) and function not in recipes:
         line = undecorated.__code__.co_firstlineno
-        raise ConfigError(f"recipe {target!r}: {path}, line {line}: put @recipe above it, from cotrain import recipe")
+        raise ConfigError(
+            f"recipe {target!r}: {path}, line {line}: put @recipe above it, from cotrain import recipe",
+            code="E_RECIPE_UNDECORATED",
+        )
     if function not in recipes:
         raise ConfigError(
             f"recipe {target!r}: {unknown_message('function', function, recipes)}; a recipe is a function decorated "
-            "with @recipe"
+            "with @recipe",
+            code="E_NO_SUCH_RECIPE_FUNCTION",
         )
     return recipes[function]

@@ -45,21 +45,29 @@ class Remote(Policy):
         if not self.model:
             raise ConfigError(
                 f"remote policy on {self.url!r}: expected the name of one of its models behind '#', "
-                f"as in {self.url}#judge"
+                f"as in {self.url}#judge",
+                code="E_REMOTE_MODEL_UNNAMED",
             )
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"{where}: url is {self.url!r}; expected http://HOST:PORT/v1 or https://…")
+            raise ConfigError(
+                f"{where}: url is {self.url!r}; expected http://HOST:PORT/v1 or https://…", code="E_REMOTE_URL"
+            )
         if parts.username or parts.password or parts.query:
             raise ConfigError(
-                f"{where}: the url holds a user, a password or a query; name a key by key_variable instead"
+                f"{where}: the url holds a user, a password or a query; name a key by key_variable instead",
+                code="E_REMOTE_URL_SECRET",
             )
         if self.concurrency < 1 or not 0.0 < self.timeout < math.inf or not 0.0 < self.deadline < math.inf:
             raise ConfigError(
                 f"{where}: concurrency {self.concurrency}, timeout {self.timeout}, deadline {self.deadline}; expected "
-                "at least 1, and seconds above 0"
+                "at least 1, and seconds above 0",
+                code="E_REMOTE_LIMITS",
             )
         if min(self.input_price, self.output_price) < 0.0:
-            raise ConfigError(f"{where}: prices {self.input_price} and {self.output_price}; expected 0 or more")
+            raise ConfigError(
+                f"{where}: prices {self.input_price} and {self.output_price}; expected 0 or more",
+                code="E_REMOTE_PRICES",
+            )
 
     @property
     def send_ids(self) -> bool:
@@ -73,7 +81,8 @@ class Remote(Policy):
         if self.key_variable is not None and not key:
             raise ConfigError(
                 f"policy {name!r}: the environment variable {self.key_variable!r} is not set; set it to the API key "
-                f"of {self.url}"
+                f"of {self.url}",
+                code="E_API_KEY_MISSING",
             )
         renderer = MessagesRenderer() if self.tokenizer is None else load_renderer(self.tokenizer)
         return RemoteHandle(name, self, renderer, key)

@@ -113,7 +113,10 @@ class RunConfig:
             from cotrain.data.curriculum import with_ramp
 
             if self.labelled is not None:
-                raise ConfigError("ramp orders problems that all have labels; leave out ramp, or labelled")
+                raise ConfigError(
+                    "ramp orders problems that all have labels; leave out ramp, or labelled",
+                    code="E_RAMP_WITH_LABELLED",
+                )
             return with_ramp(source, self.ramp)
         if self.labelled is None:
             return source
@@ -253,7 +256,10 @@ class RecipeFunction:
         the model any more. Raises ConfigError and UnknownName, one line each."""
         for name in given:
             if name in self.without:
-                raise ConfigError(f"{self.name}: this recipe does not take the setting {name!r}; leave it out")
+                raise ConfigError(
+                    f"{self.name}: this recipe does not take the setting {name!r}; leave it out",
+                    code="E_SETTING_NOT_TAKEN",
+                )
         values = bound_arguments(self.name, self.taken, given)
         values |= self._loaded_from_files(values)
         has_defaults = len(given) < len(values)  # a file of a dry run names all of them
@@ -347,7 +353,8 @@ def own_arguments(where: str, build: Build) -> dict[str, Argument]:
     if not parameters or parameters[0].default is not inspect.Parameter.empty or parameters[0].kind in KEYWORD_KINDS:
         raise ConfigError(
             f"{where}: its first parameter takes the settings that every run has; expected "
-            f"`def {build.__name__}(run: RunConfig, …)`"
+            f"`def {build.__name__}(run: RunConfig, …)`",
+            code="E_RECIPE_SIGNATURE",
         )
     run = parameters[0].name
     hints = hints_of(build)
@@ -356,7 +363,8 @@ def own_arguments(where: str, build: Build) -> dict[str, Argument]:
         if parameter.name in RUN_CONFIG_NAMES:
             raise ConfigError(
                 f"{where}: parameter {parameter.name!r} is a setting of every run; use {run}.{parameter.name}, "
-                f"with @recipe({parameter.name}=…) for another default"
+                f"with @recipe({parameter.name}=…) for another default",
+                code="E_PARAMETER_IS_SETTING",
             )
         own[parameter.name] = Argument(hint=hints.get(parameter.name, Any), default=parameter.default)
     return own

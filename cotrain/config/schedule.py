@@ -51,23 +51,29 @@ class Schedule:
     def __post_init__(self) -> None:
         names = [p.name for p in self.phases]
         if len(set(names)) != len(names):
-            raise ConfigError(f"two phases have one name: {names}")
+            raise ConfigError(f"two phases have one name: {names}", code="E_PHASE_TWICE")
         idle = [p.name for p in self.phases if not p.objectives]
         if idle:
-            raise ConfigError(f"phase {idle[0]!r} trains nobody; give it an objective or leave it out")
+            raise ConfigError(
+                f"phase {idle[0]!r} trains nobody; give it an objective or leave it out", code="E_PHASE_TRAINS_NOBODY"
+            )
         for phase in self.phases:
             if not 0.0 <= phase.unlabelled <= 1.0:
-                raise ConfigError(f"phase {phase.name!r}: unlabelled is {phase.unlabelled}, expected a share in [0, 1]")
+                raise ConfigError(
+                    f"phase {phase.name!r}: unlabelled is {phase.unlabelled}, expected a share in [0, 1]",
+                    code="E_UNLABELLED_SHARE",
+                )
             if phase.in_turn and sorted(phase.in_turn) != sorted(phase.objectives):
                 raise ConfigError(
                     f"phase {phase.name!r}: in_turn {phase.in_turn} must name its objectives {phase.objectives}, "
-                    "each once"
+                    "each once",
+                    code="E_IN_TURN_NAMES",
                 )
         if not self.cycle:
-            raise ConfigError("schedule: the cycle is empty; name at least one phase")
+            raise ConfigError("schedule: the cycle is empty; name at least one phase", code="E_SCHEDULE_EMPTY")
         for name in (*self.cycle, *(n for n, _ in self.warmup)):
             if name not in names:
-                raise ConfigError(f"schedule names phase {name!r}, but there are only {names}")
+                raise ConfigError(f"schedule names phase {name!r}, but there are only {names}", code="E_NO_SUCH_PHASE")
 
     def _name_at(self, step: int) -> str:
         for name, length in self.warmup:
@@ -174,7 +180,8 @@ def _raise_misplaced(protocol: RolloutFn, keyword: str) -> NoReturn:
         raise UnknownName(f"argument of constant_schedule(), or option of {label},", keyword, [*own, *options])
     raise ConfigError(
         f"constant_schedule: {keyword} is an option of {label}; bind it, as in "
-        f"constant_schedule(partial({label}, {keyword}=…), …)"
+        f"constant_schedule(partial({label}, {keyword}=…), …)",
+        code="E_OPTION_NOT_BOUND",
     )
 
 
@@ -182,7 +189,8 @@ def alternate(*phases: Phase, ratio: tuple[int, ...], warmup: Mapping[str, int] 
     """Each phase for its number of steps in ``ratio``, in turn; before that, warm-up phases by name."""
     if len(ratio) != len(phases) or any(r < 0 for r in ratio) or not any(ratio):
         raise ConfigError(
-            f"schedule: ratio {ratio} needs one whole number >= 0 for each of {len(phases)} phases, not all 0"
+            f"schedule: ratio {ratio} needs one whole number >= 0 for each of {len(phases)} phases, not all 0",
+            code="E_SCHEDULE_RATIO",
         )
     early = [(name, length) for name, length in (warmup or {}).items() if length < 0]
     if early:

@@ -57,7 +57,7 @@ def bound_arguments(name: str, taken: Mapping[str, Argument], given: Mapping[str
             raise UnknownName(f"parameter of {name}", key, taken)
     for key, argument in taken.items():
         if key not in given and argument.is_required:
-            raise ConfigError(f"{name}: missing a required argument: {key!r}")
+            raise ConfigError(f"{name}: missing a required argument: {key!r}", code="E_ARGUMENT_MISSING")
     for key, argument in taken.items():
         if key in given:
             check_argument(f"{key} of {name}", given[key], argument.hint)
@@ -104,7 +104,8 @@ def check_protocol(
     if isinstance(protocol, partial) and protocol.args:
         raise ConfigError(
             f"{where}: {protocol.args[0]!r} is bound to {name} without a name; expected keywords, as in "
-            f"partial({name}, option=…)"
+            f"partial({name}, option=…)",
+            code="E_OPTION_NOT_BOUND",
         )
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -119,7 +120,8 @@ def check_protocol(
     kinds = {one.kind for one in parameters}
     if len(positional) < 2 and inspect.Parameter.VAR_POSITIONAL not in kinds:
         raise ConfigError(
-            f"{where}: {name} takes {len(positional)} argument(s); expected `async def {name}(task, roles, …)`"
+            f"{where}: {name} takes {len(positional)} argument(s); expected `async def {name}(task, roles, …)`",
+            code="E_PROTOCOL_SIGNATURE",
         )
     keyword_parameters = {one.name: one for one in parameters if one not in positional[:2] and one.kind in _BY_NAME}
     for option in options:
@@ -130,18 +132,20 @@ def check_protocol(
             if one.name in unnamed:
                 raise ConfigError(
                     f"{where}: {name} needs the store {one.name!r}; name it in the phase, as in "
-                    f"Phase(…, stores=({one.name!r},))"
+                    f"Phase(…, stores=({one.name!r},))",
+                    code="E_STORE_MISSING",
                 )
             raise ConfigError(
                 f"{where}: {name} needs the option {one.name!r}; bind it, as in partial({name}, {one.name}=…), or give "
-                "it a default"
+                "it a default",
+                code="E_OPTION_MISSING",
             )
     hints = hints_of(function)
     for option, value in options.items():
         hint = hints.get(option, Any)
         least, _ = _bounds_of(hint, held_out=held_out) or (-math.inf, math.inf)
         if isinstance(value, int) and value < least:
-            raise ConfigError(f"{where}, option {option} is {value}, expected at least {least}")
+            raise ConfigError(f"{where}, option {option} is {value}, expected at least {least}", code="E_OPTION_RANGE")
         check_argument(f"{where}: option {option} of {name}", value, hint)
 
 
@@ -150,7 +154,7 @@ def at_least(least: int, where: str, **sizes: int) -> None:
     why = ": they are compared with each other" if least > 1 else ""
     for name, size in sizes.items():
         if size < least:
-            raise ConfigError(f"{where}: {name} is {size}, expected at least {least}{why}")
+            raise ConfigError(f"{where}: {name} is {size}, expected at least {least}{why}", code="E_OPTION_RANGE")
 
 
 def hints_of(build: Callable[..., Any]) -> dict[str, Any]:
@@ -252,5 +256,5 @@ def check_argument(where: str, value: Any, hint: Any) -> None:
         return
     wanted = strip_optional(hint)
     if typing.get_origin(wanted) is typing.Literal and isinstance(value, str):
-        raise UnknownName(where, value, typing.get_args(wanted))
-    raise ConfigError(f"{where} is {value!r}; expected {kind_of(hint)}")
+        raise UnknownName(where, value, typing.get_args(wanted), code="E_UNKNOWN_CHOICE")
+    raise ConfigError(f"{where} is {value!r}; expected {kind_of(hint)}", code="E_ARGUMENT_TYPE")

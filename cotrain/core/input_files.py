@@ -61,7 +61,10 @@ def lines_of_file(path: Path) -> Iterator[bytes]:
                 total = total + len(rest)
                 length = length + len(rest)
                 if length > MOST_LINE:
-                    raise DataError(f"{path}: a line of more than {MOST_LINE} bytes; expected one row a line")
+                    raise DataError(
+                        f"{path}: a line of more than {MOST_LINE} bytes; expected one row a line",
+                        code="E_LINE_TOO_LONG",
+                    )
             _check_expansion(path, total, most)
             yield line
 
@@ -79,7 +82,9 @@ def text_of_file(path: Path, most: int = MOST_BY_HAND) -> str:
     try:
         return content_of_file(path, most).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 at byte {error.start}; save the file as UTF-8") from error
+        raise DataError(
+            f"{path}: not UTF-8 at byte {error.start}; save the file as UTF-8", code="E_TEXT_ENCODING"
+        ) from error
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -90,7 +95,9 @@ def read_toml(path: Path) -> dict[str, Any]:
             raise RecursionError
         table = tomllib.loads(content)
     except RecursionError as error:
-        raise DataError(f"{path}: nested too deeply; expected at most {DEEPEST} tables inside each other") from error
+        raise DataError(
+            f"{path}: nested too deeply; expected at most {DEEPEST} tables inside each other", code="E_FILE_TOO_DEEP"
+        ) from error
     except DataError:
         raise
     except ValueError as error:  # of TOML, and of Python for a number of thousands of digits
@@ -107,14 +114,18 @@ def read_toml(path: Path) -> dict[str, Any]:
         level = deeper
 
     if level:
-        raise DataError(f"{path}: nested too deeply; expected at most {DEEPEST} tables inside each other")
+        raise DataError(
+            f"{path}: nested too deeply; expected at most {DEEPEST} tables inside each other", code="E_FILE_TOO_DEEP"
+        )
     return table
 
 
 def _check_file_size(path: Path, name: str, value: Any) -> bool:
     """Raise DataError for a whole number of more than 64 bits; else False."""
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise DataError(f"{path}: {name:.60} is a number of more than 64 bits; write a smaller one")
+        raise DataError(
+            f"{path}: {name:.60} is a number of more than 64 bits; write a smaller one", code="E_NUMBER_TOO_LARGE"
+        )
     return False
 
 
@@ -168,7 +179,8 @@ def _open_bounded(path: Path, most: int) -> Iterator[tuple[BinaryIO, int]]:
             if size > most:
                 raise DataError(
                     f"{path}: {size} bytes, and at most {most} are read; give it in several files, of data with "
-                    "one object a line (.jsonl)"
+                    "one object a line (.jsonl)",
+                    code="E_FILE_TOO_LARGE",
                 )
             if packed and size:
                 with gzip.open(file) as stream:
@@ -176,13 +188,16 @@ def _open_bounded(path: Path, most: int) -> Iterator[tuple[BinaryIO, int]]:
             else:
                 yield _BoundedFile(file, size), size  # type: ignore[misc]
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: cannot be unpacked ({error}); expected a gzip file") from error
+        raise DataError(
+            f"{path}: cannot be unpacked ({error}); expected a gzip file", code="E_FILE_NOT_GZIP"
+        ) from error
     except (OSError, ValueError) as error:
         if isinstance(error, DataError | UnicodeError):
             raise
         raise DataError(
             f"{path}: cannot be read ({(getattr(error, 'strerror', None) or str(error)).lower()}); check its name and "
-            "its permissions"
+            "its permissions",
+            code="E_FILE_UNREADABLE",
         ) from error
 
 
@@ -208,7 +223,8 @@ def _size_of_regular(path: Path, status: os.stat_result) -> int:
     if not stat.S_ISREG(status.st_mode):
         kinds = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
         raise DataError(
-            f"{path}: {kinds.get(stat.S_IFMT(status.st_mode), 'a device')}, not a regular file; name a file"
+            f"{path}: {kinds.get(stat.S_IFMT(status.st_mode), 'a device')}, not a regular file; name a file",
+            code="E_FILE_NOT_REGULAR",
         )
     return status.st_size
 
@@ -217,5 +233,6 @@ def _check_expansion(path: Path, size: int, most: int) -> None:
     if size > most:
         raise DataError(
             f"{path}: unpacks to more than {most} bytes ({PACKED} times its size, or more than is read at once); "
-            "unpack it by hand if it is right, into several files"
+            "unpack it by hand if it is right, into several files",
+            code="E_FILE_UNPACKS_TOO_LARGE",
         )

@@ -59,7 +59,8 @@ def load_named(group: str, name: str, own: dict[str, str], what: str, others: It
     if point is None and name in ZOO.get(group, ()):
         raise ConfigError(
             f"{what} {name!r} is in the zoo, a package of its own: install it with `pip install -e zoo` in a clone of "
-            "cotrain's repository"
+            "cotrain's repository",
+            code="E_IN_ZOO",
         )
     if point is None:
         raise UnknownName(what, name, [*own, *others, *joined_places(group)])
@@ -68,4 +69,6 @@ def load_named(group: str, name: str, own: dict[str, str], what: str, others: It
     except Exception as error:
         from cotrain.core.user_code import failure_of
 
-        raise ConfigError(f"{what} {name!r} of an installed package ({point.value}): {failure_of(error)}") from error
+        raise ConfigError(
+            f"{what} {name!r} of an installed package ({point.value}): {failure_of(error)}", code="E_PLUGIN_NOT_LOADED"
+        ) from error

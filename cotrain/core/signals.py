@@ -38,9 +38,11 @@ class Signal:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.isidentifier():
-            raise ConfigError(f"Signal: {self.name!r} is no name; use letters, digits and '_'")
+            raise ConfigError(f"Signal: {self.name!r} is no name; use letters, digits and '_'", code="E_SIGNAL_NAME")
         if self.per not in ("answer", "span"):
-            raise ConfigError(f"Signal {self.name!r}: per is {self.per!r}, expected 'answer' or 'span'")
+            raise ConfigError(
+                f"Signal {self.name!r}: per is {self.per!r}, expected 'answer' or 'span'", code="E_SIGNAL_PER"
+            )
 
     def __str__(self) -> str:
         return self.name
@@ -76,7 +78,9 @@ class DeclaredSignals:
         span."""
         where = f"protocol {self.protocol!r} rewards role {role!r}"
         if not isinstance(signal, Signal):
-            raise ConfigError(f"{where} with {signal!r}; expected a signal, as in reward(OUTCOME, 1.0)")
+            raise ConfigError(
+                f"{where} with {signal!r}; expected a signal, as in reward(OUTCOME, 1.0)", code="E_NOT_SIGNAL"
+            )
         allowed = self.signals_for(role)
         if signal not in allowed:
             near = nearest_name(signal.name, [one.name for one in allowed])
@@ -84,12 +88,14 @@ class DeclaredSignals:
             declared = ", ".join(one.name for one in allowed) or "nothing"
             raise ConfigError(
                 f"{where} with {signal.name!r}, but it declares {declared} for this role{hint}; name the signal in the "
-                "@gives(...) above the protocol that is played"
+                "@gives(...) above the protocol that is played",
+                code="E_SIGNAL_NOT_DECLARED",
             )
         if span != (signal.per == "span"):
             expected, actual = ("a span", "none") if signal.per == "span" else ("no span", "one")
             raise ConfigError(
-                f"{where} with {signal.name!r}, which is per {signal.per}: expected {expected}, found {actual}"
+                f"{where} with {signal.name!r}, which is per {signal.per}: expected {expected}, found {actual}",
+                code="E_SIGNAL_PER",
             )
 
 
@@ -98,7 +104,9 @@ def gives(*signals: Signal, once: tuple[str, ...] = ()) -> Callable[[RolloutFnT]
     that speak once in an episode, so that a group has as many of their turns as a problem has episodes."""
     wrong = [signal for signal in signals if not isinstance(signal, Signal)]
     if wrong:
-        raise ConfigError(f"@gives names {wrong[0]!r}; expected signals, as in @gives(OUTCOME.to('solver'))")
+        raise ConfigError(
+            f"@gives names {wrong[0]!r}; expected signals, as in @gives(OUTCOME.to('solver'))", code="E_NOT_SIGNAL"
+        )
 
     def attach_signals(protocol: RolloutFnT) -> RolloutFnT:
         protocol.gives = DeclaredSignals(protocol.__name__, signals, once)  # type: ignore[attr-defined]

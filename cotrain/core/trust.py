@@ -69,7 +69,8 @@ def admit_file(path: str) -> None:
     if directory is not None and not os.path.isabs(path):
         raise RunDirectoryError(
             f"{directory}: recipe.json names the Python file {path!r} by a relative path, which is another file in "
-            "every directory; a run names it by its whole path"
+            "every directory; a run names it by its whole path",
+            code="E_CODE_PATH_RELATIVE",
         )
     _admit_code(hash_of([Path(path)]), os.path.realpath(path), f"the Python file {path}")
 
@@ -110,7 +111,8 @@ def _admit_code(key: str, where: str, what: str) -> None:
     ):
         raise RunDirectoryError(
             f"{directory} was not begun here with this code, and loading it would run {what}, which may do all that "
-            f"you may: read it, and give --trust-code if you trust it (from Python: cotrain.trust_code({directory!r}))"
+            f"you may: read it, and give --trust-code if you trust it (from Python: cotrain.trust_code({directory!r}))",
+            code="E_CODE_NOT_TRUSTED",
         )
     remember_trusted(key, where)
     if begun_run is not None:

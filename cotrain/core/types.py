@@ -296,7 +296,8 @@ def take_fields(owner: str, state: Mapping[str, Any], *fields: str) -> list[Any]
     unknown = [f for f in state if f not in fields]
     if missing or unknown:
         raise StateError(
-            f"state of {owner} does not fit: missing {missing or 'nothing'}, unknown {unknown or 'nothing'}"
+            f"state of {owner} does not fit: missing {missing or 'nothing'}, unknown {unknown or 'nothing'}",
+            code="E_STATE_MISFIT",
         )
     return [state[f] for f in fields]
 

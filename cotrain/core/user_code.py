@@ -45,14 +45,14 @@ def load_file(path: str, where: str) -> ModuleType:
     it."""
     file = Path(path)
     if not file.is_file():
-        raise ConfigError(f"{where}: there is no file {path}")
+        raise ConfigError(f"{where}: there is no file {path}", code="E_CODE_FILE_MISSING")
     admit_file(path)
     name = f"{MODULE_PREFIX}{file.stem}"
     place = absolute_path(file)
     loader = _UncachedLoader(name, str(place)) if file.suffix == ".py" else None
     spec = importlib.util.spec_from_file_location(name, place, loader=loader) if loader else None
     if spec is None or spec.loader is None:
-        raise ConfigError(f"{where}: {path} is not a Python file")
+        raise ConfigError(f"{where}: {path} is not a Python file", code="E_NOT_PYTHON_FILE")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:
@@ -60,12 +60,12 @@ def load_file(path: str, where: str) -> ModuleType:
             spec.loader.exec_module(module)
     except SyntaxError as error:
         raise ConfigError(
-            f"{error.filename or path}, line {error.lineno}, column {error.offset}: {error.msg}"
+            f"{error.filename or path}, line {error.lineno}, column {error.offset}: {error.msg}", code="E_SYNTAX"
         ) from error
     except CotrainError:
         raise
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"{where}: {failure_in(file, error)}") from error
+        raise ConfigError(f"{where}: {failure_in(file, error)}", code="E_USER_CODE_FAILED") from error
     return module
 
 
@@ -232,7 +232,8 @@ def describe_object(name: str, value: Any) -> dict[str, Any]:
         return {"object": object_target(value)}
     raise ConfigError(
         f"argument {name!r} of a recipe is a {type(value).__name__}; expected a plain value, a function, a dataclass "
-        "or a task source"
+        "or a task source",
+        code="E_ARGUMENT_NOT_PLAIN",
     )
 
 
@@ -240,11 +241,11 @@ def load_object(target: str, where: str, kind: type) -> Any:
     """The function, or the instance of a class, that ``path/to/file.py:NAME`` names. Raises ConfigError."""
     path, _, name = target.rpartition(":")
     if not path.endswith(".py"):
-        raise ConfigError(f"{where} is {target!r}; expected path/to/file.py:{kind.__name__}")
+        raise ConfigError(f"{where} is {target!r}; expected path/to/file.py:{kind.__name__}", code="E_CODE_PLACE")
     module = load_file(path, where)
     known = [key for key, value in vars(module).items() if isinstance(value, kind)]
     if name not in known:
-        raise ConfigError(f"{where}: {unknown_message(kind.__name__, name, known)}")
+        raise ConfigError(f"{where}: {unknown_message(kind.__name__, name, known)}", code="E_NO_SUCH_FUNCTION")
     return getattr(module, name)
 
 
@@ -254,12 +255,15 @@ def command_words(command: str, where: str) -> list[str]:
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise ConfigError(f"{where} {command!r}: {error}") from error
+        raise ConfigError(f"{where} {command!r}: {error}", code="E_COMMAND_SHAPE") from error
     if not words or shutil.which(words[0]) is None:
-        raise ConfigError(f"{where} {command!r}: no such program; expected a command such as 'python {where}.py'")
+        raise ConfigError(
+            f"{where} {command!r}: no such program; expected a command such as 'python {where}.py'",
+            code="E_NO_SUCH_PROGRAM",
+        )
     for word in words[1:]:
         if word.endswith(".py") and not Path(word).is_file():
-            raise ConfigError(f"{where} {command!r}: there is no file {word}")
+            raise ConfigError(f"{where} {command!r}: there is no file {word}", code="E_COMMAND_FILE_MISSING")
     admit_command(words)
     return words
 
@@ -288,10 +292,11 @@ def load_class(target: str, where: str) -> Any:
             module = importlib.import_module(path)
         except ImportError as error:
             raise ConfigError(
-                f"{where}: module {path} cannot be imported ({error}); install it, or mend the name"
+                f"{where}: module {path} cannot be imported ({error}); install it, or mend the name",
+                code="E_MODULE_NOT_IMPORTABLE",
             ) from error
     loaded = getattr(module, name, None)
     if not isinstance(loaded, type):
         classes = [key for key, value in vars(module).items() if isinstance(value, type)]
-        raise ConfigError(f"{where}: {unknown_message('class', name, classes)}")
+        raise ConfigError(f"{where}: {unknown_message('class', name, classes)}", code="E_NO_SUCH_CLASS")
     return loaded

@@ -191,13 +191,18 @@ def lines_of(path: Path) -> Iterator[tuple[int, Line]]:
     if not os.path.lexists(path):
         folder = path.parent
         near = nearest_file(path.name, os.listdir(folder)) if os.path.isdir(folder) else None
-        raise DataError(f"{path}: no such file or directory" + (f"; did you mean {near!r}?" if near else ""))
+        raise DataError(
+            f"{path}: no such file or directory" + (f"; did you mean {near!r}?" if near else ""),
+            code="E_DATA_FILE_MISSING",
+        )
     if not os.path.isfile(path):
         inside = files_in(path) if os.path.isdir(path) else []
         if inside:
-            raise DataError(f"{path}: a directory; name one of its files, such as {inside[0]}")
+            raise DataError(
+                f"{path}: a directory; name one of its files, such as {inside[0]}", code="E_DATA_IS_DIRECTORY"
+            )
         kind = "a directory" if os.path.isdir(path) else "not a regular file, or no file there"
-        raise DataError(f"{path}: {kind}; expected a file of {format_of(path)}")
+        raise DataError(f"{path}: {kind}; expected a file of {format_of(path)}", code="E_DATA_FILE_KIND")
     ending = _file_ending(path)
     if ending == ENDING:
         yield from parquet_rows(path)
@@ -236,10 +241,13 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             size += len(line)
             if size > MOST_ROW:
                 raise DataError(
-                    f"{path}: a row of more than {MOST_ROW} bytes; shorten it, or close the quote that is open"
+                    f"{path}: a row of more than {MOST_ROW} bytes; shorten it, or close the quote that is open",
+                    code="E_ROW_TOO_LARGE",
                 )
             if b"\x00" in line:
-                raise DataError(f"{path}: a NUL at byte {at + line.index(0)}; save the file as UTF-8")
+                raise DataError(
+                    f"{path}: a NUL at byte {at + line.index(0)}; save the file as UTF-8", code="E_NUL_BYTE"
+                )
             text = (line.removeprefix(BOM) if at == 0 else line).decode("utf-8")
             at += len(line)
             yield from io.StringIO(text, newline="") if "\r" in text else (text,)
@@ -258,13 +266,19 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         size = 0
         for number, row in enumerate(table, start=1):
             if None in row:
-                raise DataError(f"{path}, row {number}: more cells than the header has names")
+                raise DataError(
+                    f"{path}, row {number}: more cells than the header has names", code="E_ROW_TOO_MANY_CELLS"
+                )
             yield number, {name: value for name, value in row.items() if value not in (None, "")}
             size = 0
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 at byte {at + error.start}; save the file as UTF-8") from error
+        raise DataError(
+            f"{path}: not UTF-8 at byte {at + error.start}; save the file as UTF-8", code="E_TEXT_ENCODING"
+        ) from error
     except csv.Error as error:
-        raise DataError(f"{path}: cannot be read ({error}); expected {format_of(path)}") from error
+        raise DataError(
+            f"{path}: cannot be read ({error}); expected {format_of(path)}", code="E_DATA_UNREADABLE"
+        ) from error
 
 
 def _json_array_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -273,9 +287,14 @@ def _json_array_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         rows = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); expected {format_of(path)}") from error
+        raise DataError(
+            f"{path}: cannot be read ({error}); expected {format_of(path)}", code="E_DATA_UNREADABLE"
+        ) from error
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise DataError(f"{path}: expected one JSON array of objects; a file with an object a line ends in .jsonl")
+        raise DataError(
+            f"{path}: expected one JSON array of objects; a file with an object a line ends in .jsonl",
+            code="E_DATA_NOT_ARRAY",
+        )
     yield from enumerate(rows, start=1)
 
 
@@ -323,13 +342,15 @@ def files_by_part(folder: Path) -> dict[str, list[Path]]:
         numbers = [_SHARD.fullmatch(file.name.partition(".")[0]) for file in files]
         if len(files) > 1 and not all(numbers):
             raise DataError(
-                f"{folder}: the split {name} is in {files[0].name} and in {files[1].name}; keep one of them"
+                f"{folder}: the split {name} is in {files[0].name} and in {files[1].name}; keep one of them",
+                code="E_SPLIT_TWICE",
             )
         places = [(int(shard["number"]), int(shard["count"])) for shard in numbers if shard]
         if places and places != [(number, places[0][1]) for number in range(places[0][1])]:
             raise DataError(
                 f"{folder}: of the split {name}, {', '.join(file.name for file in files)}; expected every one of "
-                f"{places[0][1]} files, once"
+                f"{places[0][1]} files, once",
+                code="E_SPLIT_FILES_MISSING",
             )
     return parts
 
@@ -341,27 +362,38 @@ def format_of(path: Path) -> str:
 def object_of(line: Line, where: str) -> dict[str, Any]:
     """The JSON object of a line; a row of parquet is one. Raises DataError that begins with ``where``."""
     if _size_above(line, MOST_ROW):
-        raise DataError(f"{where}: more than {MOST_ROW} bytes in one row; shorten it, or part it into several rows")
+        raise DataError(
+            f"{where}: more than {MOST_ROW} bytes in one row; shorten it, or part it into several rows",
+            code="E_ROW_TOO_LARGE",
+        )
     if isinstance(line, dict):
         return line
     if (begun := next((start for start in PACKED if line.startswith(start)), None)) is not None:
-        raise DataError(f"{where}: {PACKED[begun]}")
+        raise DataError(f"{where}: {PACKED[begun]}", code="E_DATA_PACKED")
     if b"\x00" in line or line.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise DataError(f"{where}, column {max(line.find(0), 0) + 1}: a NUL byte; save the file as UTF-8, not UTF-16")
+        raise DataError(
+            f"{where}, column {max(line.find(0), 0) + 1}: a NUL byte; save the file as UTF-8, not UTF-16",
+            code="E_NUL_BYTE",
+        )
     try:
         row = json.loads(line.decode("utf-8"), object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
     except UnicodeDecodeError as error:
-        raise DataError(f"{where}, column {error.start + 1}: not UTF-8; save the file as UTF-8") from error
+        raise DataError(
+            f"{where}, column {error.start + 1}: not UTF-8; save the file as UTF-8", code="E_TEXT_ENCODING"
+        ) from error
     except json.JSONDecodeError as error:
         raise DataError(
-            f"{where}, column {error.colno}: broken JSON ({error.msg}); expected one object on one line"
+            f"{where}, column {error.colno}: broken JSON ({error.msg}); expected one object on one line",
+            code="E_ROW_NOT_JSON",
         ) from error
     except RecursionError as error:
-        raise DataError(f"{where}: JSON nested too deeply; expected a flat object") from error
+        raise DataError(f"{where}: JSON nested too deeply; expected a flat object", code="E_ROW_TOO_DEEP") from error
     except ValueError as error:
-        raise DataError(f"{where}: {str(error).partition('; use sys')[0]}") from error
+        raise DataError(f"{where}: {str(error).partition('; use sys')[0]}", code="E_ROW_NOT_JSON") from error
     if not isinstance(row, dict):
-        raise DataError(f'{where}: expected an object such as {{"question": …}}, found {kind_of(row)}')
+        raise DataError(
+            f'{where}: expected an object such as {{"question": …}}, found {kind_of(row)}', code="E_ROW_NOT_OBJECT"
+        )
     return row
 
 
@@ -425,7 +457,7 @@ def system_of(row: Mapping[str, Any], asked: str, where: str) -> str:
         return beside
     said = [text_of(message["content"], where, numbers=False) for message in messages if message.get("role") != "user"]
     if len(said) > 1 or (said and beside and said[0] != beside):
-        raise DataError(f"{where}, field {asked!r}: two system texts; keep one of them")
+        raise DataError(f"{where}, field {asked!r}: two system texts; keep one of them", code="E_TWO_SYSTEM_TEXTS")
     return said[0] if said else beside
 
 
@@ -447,11 +479,14 @@ def _gold_in(text: str, column: str, where: str) -> tuple[str, str]:
         if column.lower() == "solution" and len(gold.split()) > MOST_WORDS:
             raise DataError(
                 f"{where}: a worked text without \\boxed{{…}} or ####; name the column that has the answer alone, as "
-                "in --answer-column NAME"
+                "in --answer-column NAME",
+                code="E_NO_FINAL_ANSWER",
             )
     if not gold:
         mark = next((repr(mark) for mark in ("<answer>", "####", "\\boxed") if mark in text), "thought")
-        raise DataError(f"{where}: nothing after the last {mark}; expected the final answer there")
+        raise DataError(
+            f"{where}: nothing after the last {mark}; expected the final answer there", code="E_MARK_WITHOUT_ANSWER"
+        )
     return gold, work
 
 
@@ -479,7 +514,8 @@ def _check_no_talk(row: dict[str, Any], question: str, answer: str, where: str) 
         how = "preferences: `cotrain run dpo --data FILE`"
     raise DataError(
         f"{where}: the layout is {TALK[column]}; a run wants a problem and its answer alone, in the columns "
-        f"{wanted[0]!r} and {wanted[1]!r}; to learn {how}"
+        f"{wanted[0]!r} and {wanted[1]!r}; to learn {how}",
+        code="E_DATA_LAYOUT_NOT_PLAIN",
     )
 
 
@@ -502,7 +538,10 @@ def field_of(row: dict[str, Any], columns: str, where: str, *, numbers: bool) ->
             ", or with `cotrain run` say where answers are: --labelled answers (in some rows, or in none where a judge "
             "or a vote pays), --labelled FILE"
         )
-    raise DataError(f"{where}: no field {first!r}{hint} (there are: {', '.join(map(repr, there)) or 'none'}){more}")
+    raise DataError(
+        f"{where}: no field {first!r}{hint} (there are: {', '.join(map(repr, there)) or 'none'}){more}",
+        code="E_FIELD_MISSING",
+    )
 
 
 def _paths_in(row: Mapping[str, Any]) -> list[str]:
@@ -601,7 +640,7 @@ def _column_text(row: dict[str, Any], name: str, where: str, *, numbers: bool) -
     if plain == name or not isinstance(value, list):
         return text_of(value, where, numbers=numbers)
     if not value:
-        raise DataError(f"{where}: expected at least one text, found an empty list")
+        raise DataError(f"{where}: expected at least one text, found an empty list", code="E_TEXT_LIST_EMPTY")
     return ", ".join(text_of(one, where, numbers=numbers) for one in value)
 
 
@@ -610,15 +649,22 @@ def _asked_in(messages: list[Any], where: str) -> str:
     asked = []
     for message in messages:
         if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
-            raise DataError(f"{where}: expected text, or messages of {{role, content}}, found {kind_of(messages)}")
+            raise DataError(
+                f"{where}: expected text, or messages of {{role, content}}, found {kind_of(messages)}",
+                code="E_FIELD_NOT_MESSAGES",
+            )
         if message["role"] == "user":
             asked.append(message["content"])
         elif SPEAKERS.get(str(message["role"])) != "system":
             raise DataError(
-                f"{where}: a message of {message['role']!r}, which is not asked; a problem is a user's alone"
+                f"{where}: a message of {message['role']!r}, which is not asked; a problem is a user's alone",
+                code="E_MESSAGE_ROLE",
             )
     if len(asked) != 1 or messages[-1].get("role") != "user":
-        raise DataError(f"{where}: {len(asked)} messages of a user; a problem is one, the last; earlier turns are lost")
+        raise DataError(
+            f"{where}: {len(asked)} messages of a user; a problem is one, the last; earlier turns are lost",
+            code="E_TWO_USER_MESSAGES",
+        )
     return text_of(asked[0], where, numbers=False)
 
 
@@ -627,7 +673,8 @@ def _read_paraphrases(row: dict[str, Any], question: str, where: str) -> tuple[s
     given = row.get("paraphrase", [])
     if not isinstance(given, str | list):
         raise DataError(
-            f"{where}: expected text or a list of texts, found {kind_of(given)}; leave it out where there is none"
+            f"{where}: expected text or a list of texts, found {kind_of(given)}; leave it out where there is none",
+            code="E_FIELD_NOT_TEXTS",
         )
     if isinstance(given, str):
         given = [given]
@@ -656,9 +703,12 @@ def text_of(value: Any, where: str, *, numbers: bool) -> str:
     if numbers and isinstance(value, float | Decimal) and math.isfinite(value):
         return f"{Decimal(str(value)):f}"  # 0.00001, where str says 1e-05
     if not isinstance(value, str):
-        raise DataError(f"{where}: expected text{' or a number' if numbers else ''}, found {kind_of(value)}")
+        raise DataError(
+            f"{where}: expected text{' or a number' if numbers else ''}, found {kind_of(value)}",
+            code="E_FIELD_NOT_TEXT",
+        )
     if all(char.isspace() or unicodedata.category(char) == "Cf" for char in value):
-        raise DataError(f"{where}: expected text, found a blank string")
+        raise DataError(f"{where}: expected text, found a blank string", code="E_FIELD_BLANK")
     return whole_text(value, where)
 
 
@@ -667,7 +717,9 @@ def whole_text(value: str, where: str) -> str:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise DataError(f"{where}, character {error.start + 1}: half of a surrogate pair, which is no text") from error
+        raise DataError(
+            f"{where}, character {error.start + 1}: half of a surrogate pair, which is no text", code="E_HALF_SURROGATE"
+        ) from error
     return value
 
 

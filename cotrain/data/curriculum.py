@@ -70,14 +70,17 @@ def with_ramp(source: TaskSource, path: str) -> RampedTasks:
     for training problems that the file has no graded sample of; DataError for a file that has other rows."""
     size = source.size("train")
     if size is None:
-        raise ConfigError(f"ramp orders problems of a file, and there is no end of {source.name}; leave it out")
+        raise ConfigError(
+            f"ramp orders problems of a file, and there is no end of {source.name}; leave it out", code="E_RAMP_ENDLESS"
+        )
     rates = _read_rates(path)
     keys = [normal_question(source.get("train", place).prompt) for place in range(size)]
     missing = [key for key in keys if key not in rates]
     if missing:
         raise ConfigError(
             f"ramp: {path} has no graded sample of {len(missing)} of {size} training problems, such as "
-            f"{missing[0][:60]!r}; measure all: cotrain eval MODEL --suite jsonl --data FILE --samples 8"
+            f"{missing[0][:60]!r}; measure all: cotrain eval MODEL --suite jsonl --data FILE --samples 8",
+            code="E_RAMP_UNGRADED",
         )
     order = sorted(range(size), key=lambda place: (-rates[keys[place]], seed_of("ramp", keys[place])))
     return RampedTasks(source=source, order=tuple(order))
@@ -92,7 +95,10 @@ def _read_rates(path: str) -> dict[str, float]:
         if row.keys() == {"settings"} or row.get("sample", 0) < 0 or row.get("correct", 0) is None:
             continue
         if not isinstance(row.get("problem"), str) or not isinstance(row.get("correct"), bool):
-            raise DataError(f"{path}, row {number}: expected a sample of `cotrain eval --suite`: problem and correct")
+            raise DataError(
+                f"{path}, row {number}: expected a sample of `cotrain eval --suite`: problem and correct",
+                code="E_NOT_EVAL_SAMPLE",
+            )
         key = normal_question(row["problem"])
         graded[key] += 1
         right[key] += row["correct"]

@@ -96,11 +96,15 @@ class JsonlTasks:
         self.quarantine.check_share(self.path)
         self._keep_paraphrases_apart()
         if not any(self._rows.get(split) for split in ("train", UNLABELLED)):
-            raise DataError(f"{self.path}: too few questions, none falls into the training split; give at least 20")
+            raise DataError(
+                f"{self.path}: too few questions, none falls into the training split; give at least 20",
+                code="E_TOO_FEW_QUESTIONS",
+            )
         self._digest = _digest_of(self._rows)
         if digest is not None and digest != self._digest:
             raise DataError(
-                f"{self.path}: its rows have changed since they were recorded; restore the file, or start anew"
+                f"{self.path}: its rows have changed since they were recorded; restore the file, or start anew",
+                code="E_DATA_CHANGED",
             )
 
     @property
@@ -270,7 +274,9 @@ def _splits_of_hub(path: str, found: Mapping[str, list[dict[str, Any]]]) -> dict
         return parts
     if {"train", "test"} <= parts.keys():
         return {split: parts[split] for split in SPLITS if split in parts}
-    raise DataError(f"{path}: expected one split, or train and test; it has {', '.join(parts) or 'none'}")
+    raise DataError(
+        f"{path}: expected one split, or train and test; it has {', '.join(parts) or 'none'}", code="E_SPLITS_MISSING"
+    )
 
 
 def _files_of_other_folders(folder: Path, place: Path) -> list[Path]:
@@ -290,7 +296,10 @@ def _files_of_splits(folder: Path) -> dict[str, list[Path]]:
         return parts
     below = [inner.name for inner in sorted(folder.iterdir()) if inner.is_dir() and files_in(inner)]
     hint = f"; name one of its folders, such as {folder / below[0]}" if below and not parts else ""
-    raise DataError(f"{folder}: a data directory needs train.jsonl and test.jsonl; it has {names or 'neither'}{hint}")
+    raise DataError(
+        f"{folder}: a data directory needs train.jsonl and test.jsonl; it has {names or 'neither'}{hint}",
+        code="E_SPLITS_MISSING",
+    )
 
 
 def _preferred_file(parts: Mapping[str, T]) -> dict[str, T]:

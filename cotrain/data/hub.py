@@ -44,5 +44,6 @@ def hub_rows(name: str) -> dict[str, list[dict[str, Any]]]:
         first = (str(error).strip().splitlines() or [""])[0]
         raise DataError(
             f"{name}: datasets cannot load it ({type(error).__name__}: {first}); expected owner/name or "
-            "owner/name:config"
+            "owner/name:config",
+            code="E_HUB_DATA_UNREADABLE",
         ) from error

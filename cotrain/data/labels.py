@@ -187,7 +187,9 @@ def with_labels(targets: TaskSource, labelled: str, seed: int) -> TaskSource:
         number = spec.removeprefix("test:")
         if not number.isdecimal() or int(number) < 1 or (test_size is not None and int(number) > test_size):
             most = "" if test_size is None else f" and at most the {test_size} test problems"
-            raise ConfigError(f"labelled is {labelled!r}; expected test:N, with N of at least 1{most}")
+            raise ConfigError(
+                f"labelled is {labelled!r}; expected test:N, with N of at least 1{most}", code="E_LABELLED_TEST"
+            )
         return PartlyLabelled(targets=targets, count=int(number), seed=seed, on_test=True)
     if not re.fullmatch(r"-?[\d.]+%?", spec):
         from cotrain.data.columns import DATA_ENDINGS
@@ -200,7 +202,8 @@ def with_labels(targets: TaskSource, labelled: str, seed: int) -> TaskSource:
     train_size = targets.size("train")
     if spec.endswith("%") and train_size is None:
         raise ConfigError(
-            f"labelled is {labelled!r}, and there is no end of training problems; give a number, such as 16"
+            f"labelled is {labelled!r}, and there is no end of training problems; give a number, such as 16",
+            code="E_LABELLED_SHARE_ENDLESS",
         )
     count = Fraction(spec.rstrip("%")) if re.fullmatch(r"\d+(\.\d+)?%?", spec) else Fraction(0)
     if train_size is not None and spec.endswith("%"):
@@ -209,7 +212,8 @@ def with_labels(targets: TaskSource, labelled: str, seed: int) -> TaskSource:
         most = "" if train_size is None else f" and fewer than the {train_size} training problems"
         raise ConfigError(
             f"labelled is {labelled!r}; expected a number of at least 1{most}, a share such as 10%, or a source such "
-            "as words:2-3"
+            "as words:2-3",
+            code="E_LABELLED_NUMBER",
         )
     return PartlyLabelled(targets=targets, count=int(count), seed=seed)
 
@@ -217,9 +221,15 @@ def with_labels(targets: TaskSource, labelled: str, seed: int) -> TaskSource:
 def check_truth_is_known(source: TaskSource, audits: int | None) -> None:
     """Raise ConfigError where the truth of some training problems is not known, so that it cannot be paid."""
     if audits is not None:
-        raise ConfigError(f"the truth cannot be paid: audits is {audits}, so most of it is not looked up; leave it out")
+        raise ConfigError(
+            f"the truth cannot be paid: audits is {audits}, so most of it is not looked up; leave it out",
+            code="E_TRUTH_PAID_WITH_AUDITS",
+        )
     if has_split(source, UNLABELLED) and source.size(UNLABELLED) != 0 and not source.get(UNLABELLED, 0).gradable:
-        raise ConfigError("the truth cannot be paid: some training problems have no answer (--labelled)")
+        raise ConfigError(
+            "the truth cannot be paid: some training problems have no answer (--labelled)",
+            code="E_TRUTH_PAID_UNLABELLED",
+        )
 
 
 def check_unlabelled(source: TaskSource, where: str) -> None:
@@ -231,5 +241,6 @@ def check_unlabelled(source: TaskSource, where: str) -> None:
     if left == 0:
         raise ConfigError(
             f"{where} wants problems without labels, and all of {source.name!r} have one; say which have one with "
-            "--labelled, such as --labelled 16"
+            "--labelled, such as --labelled 16",
+            code="E_NO_UNLABELLED_PROBLEMS",
         )

@@ -2,8 +2,9 @@
 reason and counted.
 
 ``quarantine.jsonl`` has one object a row that was set aside: ``where`` (file and row), ``reason`` (what the strict
-reader says) and ``row``, the line as it stands, up to ``SHOWN`` characters; bytes that are no UTF-8 are written
-``\\xNN``. Mend the lines, or leave them out: rows read and rows set aside add up to the lines that are not blank.
+reader says), ``row``, the line as it stands, up to ``SHOWN`` characters, in which bytes that are no UTF-8 are written
+``\\xNN``, and ``code``, that of the strict reader's error. Mend the lines, or leave them out: rows read and rows set
+aside add up to the lines that are not blank.
 
 Left out: leniency about whole files (one that is missing, packed wrongly or empty is an error either way).
 """
@@ -33,6 +34,7 @@ class RefusedRow:
     where: str
     reason: str
     row: str
+    code: str = RowError.code  # of the error that the strict reader ends with
 
 
 @dataclass(slots=True)
@@ -49,7 +51,8 @@ class Quarantine:
             total = self.read + len(self.refused)
             raise DataError(
                 f"{path}: {len(self.refused)} of {total} rows cannot be read, and at most half may be left out; the "
-                f"first: {self.refused[0].reason}"
+                f"first: {self.refused[0].reason}",
+                code="E_TOO_MANY_BAD_ROWS",
             )
 
     def summary_line(self) -> str:
@@ -70,7 +73,9 @@ class Quarantine:
                 os.fsync(stream.fileno())
             staging.replace(target)
         except OSError as error:
-            raise UserError(f"{target}: cannot be written ({error.strerror}); name another file") from error
+            raise UserError(
+                f"{target}: cannot be written ({error.strerror}); name another file", code="E_QUARANTINE_UNWRITABLE"
+            ) from error
 
 
 class RowReader(NamedTuple):
@@ -97,7 +102,9 @@ def read_rows(path: Path, reader: RowReader, aside: Quarantine | None = None) ->
     """
     lines = list(numbered_lines(path))
     if not lines:
-        raise DataError(f"{path}: no rows; expected {format_of(path)} with the fields {reader.fields}")
+        raise DataError(
+            f"{path}: no rows; expected {format_of(path)} with the fields {reader.fields}", code="E_DATA_EMPTY"
+        )
     return parse_rows(lines, reader.read, aside)
 
 

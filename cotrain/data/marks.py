@@ -36,7 +36,8 @@ def check_message_marks(message: Mapping[str, Any], where: str, *, learned: bool
         if message.get(name) not in _NOTHING:
             raise DataError(
                 f"{where}, {name!r}: {message[name]!r:.40} would be lost; a reply is learned as its 'content' says it; "
-                "write it there, or part the row"
+                "write it there, or part the row",
+                code="E_REPLY_FIELD_LOST",
             )
     if not learned:
         return
@@ -46,7 +47,8 @@ def check_message_marks(message: Mapping[str, Any], where: str, *, learned: bool
             continue
         raise DataError(
             f"{where}, {name!r}: {value!r:.40} would be lost: it marks a reply that is not to be learned as the others "
-            "are; leave the row out, or end the conversation before this message"
+            "are; leave the row out, or end the conversation before this message",
+            code="E_REPLY_FIELD_LOST",
         )
 
 
@@ -76,7 +78,8 @@ def _is_count(value: Any) -> bool:
 
 def _unwanted_marks(name: str, value: Any, where: str) -> DataError:
     return DataError(
-        f"{where}, field {name!r}: {value!r:.40} marks a reply that is not to be learned; leave such rows out"
+        f"{where}, field {name!r}: {value!r:.40} marks a reply that is not to be learned; leave such rows out",
+        code="E_REPLY_MARK",
     )
 
 

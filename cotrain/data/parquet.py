@@ -33,7 +33,7 @@ def parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         with ParquetFile(path) as file:
             names = Counter(file.schema_arrow.names)
             if twice := next((name for name, count in names.items() if count > 1), None):
-                raise DataError(f"{path}: two columns are called {twice!r}; rename one")
+                raise DataError(f"{path}: two columns are called {twice!r}; rename one", code="E_TWO_COLUMNS_ALIKE")
             for batch in file.iter_batches(BATCH):
                 narrow = {field.name for field in batch.schema if str(field.type) == "float"}
                 for row in batch.to_pylist():
@@ -45,7 +45,9 @@ def parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     except (ArrowException, OSError, ValueError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         where = f"{path}, after row {number}" if number else str(path)
-        raise DataError(f"{where}: cannot be read ({first}); expected a parquet file") from error
+        raise DataError(
+            f"{where}: cannot be read ({first}); expected a parquet file", code="E_PARQUET_UNREADABLE"
+        ) from error
 
 
 def _shortest_decimal(value: float) -> float:

@@ -111,7 +111,7 @@ class Chats(JsonlTasks):
         refused = [self._set_aside_reply(split, index, reason) for (split, index), reason in reasons.items()]
         if not self._lenient:
             first = refused[0]
-            raise RowError(f"{first.where}: {first.reason}")
+            raise RowError(f"{first.where}: {first.reason}", code=first.code)
         for name, rows in self._rows.items():
             self._rows[name] = tuple(row for index, row in enumerate(rows) if (name, index) not in reasons)
         self.quarantine.refused += refused
@@ -123,7 +123,8 @@ class Chats(JsonlTasks):
         assert isinstance(row, ChatRow)
         said = {"prompt": row.question, "chosen": row.solution, "rejected": row.rejected}
         text = json.dumps(said, ensure_ascii=False)[:SHOWN]
-        return RefusedRow(where=f"{self.path}, task {index} of {split} ({row.question:.40})", reason=reason, row=text)
+        where = f"{self.path}, task {index} of {split} ({row.question:.40})"
+        return RefusedRow(where=where, reason=reason, row=text, code="E_PREFERENCE_REFUSED")
 
     def describe(self) -> dict[str, Any]:
         kept = super().describe()["settings"]
@@ -132,7 +133,8 @@ class Chats(JsonlTasks):
     def grade(self, task: Task, text: str) -> Grade:
         raise ConfigError(
             f"tasks {self.name!r}: {self.path} holds replies and no answers by which others could be graded; learn "
-            f"from it by {self.learned_by}, or give this recipe questions with answers"
+            f"from it by {self.learned_by}, or give this recipe questions with answers",
+            code="E_PREFERENCES_AS_TASKS",
         )
 
     def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
@@ -190,7 +192,8 @@ class Pairs(Chats):
             unequal[name] = [row for row in rows if row.content[1] != row.content[2]]
         if self.equal and not any(unequal.values()):
             raise DataError(
-                f"{self.path}: in all {len(self.equal)} rows chosen and rejected are equal; nothing to learn"
+                f"{self.path}: in all {len(self.equal)} rows chosen and rejected are equal; nothing to learn",
+                code="E_PREFERENCES_ALL_EQUAL",
             )
         return super()._arrange_splits(unequal)
 
@@ -199,7 +202,9 @@ def read_chat(row: dict[str, Any], where: str) -> ChatRow:
     """One conversation, in any of the layouts above. Raises DataError that begins with ``where``."""
     name = next((name for name in ("messages", "conversations", *REPLIES) if name in row), None)
     if name is None:
-        raise DataError(f"{where}: fields {', '.join(map(repr, row)) or 'none'}; expected {CHATS}")
+        raise DataError(
+            f"{where}: fields {', '.join(map(repr, row)) or 'none'}; expected {CHATS}", code="E_PREFERENCE_FIELDS"
+        )
     check_row_marks(row, where)
     _check_reply_marks(row[name], f"{where}, field {name!r}")
     said = _parse_text(row[name], f"{where}, field {name!r}")
@@ -222,7 +227,9 @@ def read_pair(row: dict[str, Any], where: str) -> ChatRow:
             near = nearest_name(name, row)
             hint = f"; did you mean {near!r}?" if near else ""
             there = ", ".join(map(repr, row)) or "none"
-            raise DataError(f"{where}: no field {name!r}{hint} (there are: {there}); expected {LAYOUT}")
+            raise DataError(
+                f"{where}: no field {name!r}{hint} (there are: {there}); expected {LAYOUT}", code="E_FIELD_MISSING"
+            )
         _check_reply_marks(row[name], f"{where}, field {name!r}")
         replies[name] = _parse_text(row[name], f"{where}, field {name!r}")
 
@@ -273,7 +280,10 @@ def _parse_text(value: Any, where: str) -> str | Messages:
     if isinstance(value, str):
         whole_text(value, where)
         if _WRITTEN_LIST.match(value):
-            raise DataError(f"{where}: a list of messages written as text; save the data as JSON lines or parquet")
+            raise DataError(
+                f"{where}: a list of messages written as text; save the data as JSON lines or parquet",
+                code="E_MESSAGES_AS_TEXT",
+            )
         if not _SPOKEN.match(value):
             return value
         _, *parts = _SPOKEN.split(value)
@@ -295,7 +305,9 @@ def _parse_text(value: Any, where: str) -> str | Messages:
         if role is None or not isinstance(text, str):
             found = kind_of(value) if message is None else f"{message!r:.60}"
             raise DataError(
-                f"{where}: found {found}; expected a text, or a list of {{role, content}} of system, user and assistant"
+                f"{where}: found {found}; expected a text, or a list of {{role, content}} of system, user "
+                "and assistant",
+                code="E_FIELD_NOT_MESSAGES",
             )
         if isinstance(message, dict) and role == "assistant":
             check_message_marks(message, where, learned=False)
@@ -314,7 +326,10 @@ def _check_reply_marks(value: Any, where: str) -> None:
 def _one_reply(said: Messages, where: str) -> str:
     if len(said) != 1 or said[0].role != "assistant":
         found = ", ".join(message.role for message in said) or "nothing"
-        raise DataError(f"{where}: behind the prompt stands {found}; expected one message of the assistant")
+        raise DataError(
+            f"{where}: behind the prompt stands {found}; expected one message of the assistant",
+            code="E_REPLY_NOT_ONE_MESSAGE",
+        )
     return said[0].content
 
 
@@ -331,9 +346,15 @@ def _chat_row(
     text = said if isinstance(said, str) else ""
     messages = () if isinstance(said, str) else said
     if not messages and not text:
-        raise DataError(f"{where}: no prompt; expected it in the field 'prompt', or at the beginning of both replies")
+        raise DataError(
+            f"{where}: no prompt; expected it in the field 'prompt', or at the beginning of both replies",
+            code="E_PREFERENCE_WITHOUT_PROMPT",
+        )
     if messages and messages[-1].role != "user":
-        raise DataError(f"{where}: the prompt ends with a message of the {messages[-1].role}; expected one of the user")
+        raise DataError(
+            f"{where}: the prompt ends with a message of the {messages[-1].role}; expected one of the user",
+            code="E_PROMPT_END_NOT_USER",
+        )
 
     if system := system_text(row, where):
         messages = _behind_system_text(system, messages or (Message("user", text),), where)
@@ -369,10 +390,14 @@ def _said_before(prompt: Prompt, more: Messages, where: str) -> str | Messages:
     if not shared and asked and asked[-1].role == more[0].role:
         raise DataError(
             f"{where}: the prompt ends with a message of the {asked[-1].role}, and the replies begin with another one; "
-            "keep the whole conversation in one place"
+            "keep the whole conversation in one place",
+            code="E_PROMPT_IN_TWO_PLACES",
         )
     if not shared and asked and more[0].role == "system":
-        raise DataError(f"{where}: a system message in the replies, behind the prompt; move it to the prompt's start")
+        raise DataError(
+            f"{where}: a system message in the replies, behind the prompt; move it to the prompt's start",
+            code="E_SYSTEM_IN_REPLY",
+        )
     return (*asked, *more[shared:])
 
 
@@ -382,7 +407,9 @@ def _behind_system_text(system: str, messages: Messages, where: str) -> Messages
     if messages[0] == first:
         return messages
     if messages[0].role == "system":
-        raise DataError(f"{where}: two system texts, in a column and in the messages; keep one of them")
+        raise DataError(
+            f"{where}: two system texts, in a column and in the messages; keep one of them", code="E_TWO_SYSTEM_TEXTS"
+        )
     return (first, *messages)
 
 

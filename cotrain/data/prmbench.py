@@ -33,7 +33,10 @@ def read_samples(paths: Sequence[str], aside: Quarantine | None = None) -> list[
     for sample in read_all_rows(paths, "PRMBench", lambda row, where, _: solution_of_row(row, where), aside):
         found.setdefault(sample.id, sample)
     if not found:
-        raise DataError(f"{', '.join(paths)}: no rows; expected JSON lines with 'modified_process' and 'error_steps'")
+        raise DataError(
+            f"{', '.join(paths)}: no rows; expected JSON lines with 'modified_process' and 'error_steps'",
+            code="E_DATA_EMPTY",
+        )
     return list(found.values())
 
 
@@ -41,14 +44,21 @@ def solution_of_row(row: dict[str, Any], where: str) -> FixedSolution:
     """One row, checked. Raises DataError that begins with ``where``."""
     for column in COLUMNS:
         if column not in row:
-            raise DataError(f"{where}: no field {column!r} (there are: {', '.join(map(repr, row)) or 'none'})")
+            raise DataError(
+                f"{where}: no field {column!r} (there are: {', '.join(map(repr, row)) or 'none'})",
+                code="E_FIELD_MISSING",
+            )
     steps = steps_of(row, "modified_process", where)
     wrong = row["error_steps"]
     if not isinstance(wrong, list):
-        raise DataError(f"{where}, field 'error_steps': expected a list of numbers, found {kind_of(wrong)}")
+        raise DataError(
+            f"{where}, field 'error_steps': expected a list of numbers, found {kind_of(wrong)}", code="E_STEP_LABELS"
+        )
     for number in wrong:
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-            raise DataError(f"{where}, field 'error_steps': expected numbers from 1, found {number!r}")
+            raise DataError(
+                f"{where}, field 'error_steps': expected numbers from 1, found {number!r}", code="E_STEP_LABELS"
+            )
     check_lost_parts(row, COLUMNS, where)
     indices = tuple(sorted({number - 1 for number in wrong if number <= len(steps)}))
     kind = text_of(row["classification"], f"{where}, field 'classification'", numbers=False)

@@ -46,11 +46,15 @@ def read_samples(paths: Sequence[str], aside: Quarantine | None = None) -> list[
     """
     samples = read_all_rows(paths, "ProcessBench", solution_of_row, aside)
     if not samples:
-        raise DataError(f"{', '.join(paths)}: no rows; expected JSON lines with 'problem', 'steps' and 'label'")
+        raise DataError(
+            f"{', '.join(paths)}: no rows; expected JSON lines with 'problem', 'steps' and 'label'", code="E_DATA_EMPTY"
+        )
     seen_ids: set[str] = set()
     for sample in samples:
         if sample.id in seen_ids:
-            raise DataError(f"{', '.join(paths)}: id {sample.id!r} occurs twice; give each file once")
+            raise DataError(
+                f"{', '.join(paths)}: id {sample.id!r} occurs twice; give each file once", code="E_SAMPLE_TWICE"
+            )
         seen_ids.add(sample.id)
     return samples
 
@@ -79,7 +83,10 @@ def _split_files(paths: Sequence[str], kind: str) -> Iterator[tuple[str, Iterato
         folder = absolute_path(path)
         files = files_in(folder) if folder.is_dir() else [folder]
         if not files:
-            raise DataError(f"{folder}: no .jsonl or .parquet file in this directory; expected those of {kind}")
+            raise DataError(
+                f"{folder}: no .jsonl or .parquet file in this directory; expected those of {kind}",
+                code="E_DATA_DIRECTORY_EMPTY",
+            )
         for file in files:
             yield part_of(file), numbered_lines(file)
 
@@ -88,7 +95,10 @@ def steps_of(row: dict[str, Any], column: str, where: str) -> tuple[str, ...]:
     """The texts of a solution's steps, at least one. Raises DataError."""
     steps = row[column]
     if not isinstance(steps, list) or not steps:
-        raise DataError(f"{where}, field {column!r}: expected a list of at least one text, found {kind_of(steps)}")
+        raise DataError(
+            f"{where}, field {column!r}: expected a list of at least one text, found {kind_of(steps)}",
+            code="E_STEPS_NOT_TEXTS",
+        )
     return tuple(text_of(step, f"{where}, field {column!r}, {i}", numbers=False) for i, step in enumerate(steps))
 
 
@@ -101,9 +111,14 @@ def solution_of_row(row: dict[str, Any], where: str, split: str) -> FixedSolutio
     label = row["label"]
     final = row.get("final_answer_correct")
     if not isinstance(label, int) or isinstance(label, bool) or not -1 <= label < len(texts):
-        raise DataError(f"{where}, field 'label': expected −1 … {len(texts) - 1}, found {label!r}")
+        raise DataError(
+            f"{where}, field 'label': expected −1 … {len(texts) - 1}, found {label!r}", code="E_STEP_LABELS"
+        )
     if final is not None and not isinstance(final, bool):
-        raise DataError(f"{where}, field 'final_answer_correct': expected true or false, found {kind_of(final)}")
+        raise DataError(
+            f"{where}, field 'final_answer_correct': expected true or false, found {kind_of(final)}",
+            code="E_FIELD_NOT_BOOLEAN",
+        )
     read = ["problem", "steps", "label", "final_answer_correct", "id", "split"]
     check_lost_parts(row, read, where)
     name = str(row.get("split", split))

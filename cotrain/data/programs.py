@@ -183,7 +183,8 @@ class ProgramTasks:
         self._digest = hashlib.blake2b(json.dumps(texts).encode(), digest_size=16).hexdigest()
         if digest is not None and digest != self._digest:
             raise DataError(
-                f"{self.path}: its rows have changed since they were recorded; restore the file, or start anew"
+                f"{self.path}: its rows have changed since they were recorded; restore the file, or start anew",
+                code="E_DATA_CHANGED",
             )
 
     def get(self, split: str, index: int) -> Task:
@@ -250,7 +251,10 @@ def suite_tasks(
         say(f"note: suite {kind}: {note}")
     problems = {f"{kind}/{i}": problem for i, problem in enumerate(found)}
     if not problems:
-        raise DataError(f"{', '.join(paths)}: no row of {kind}'s test set; expected its published file or data set")
+        raise DataError(
+            f"{', '.join(paths)}: no row of {kind}'s test set; expected its published file or data set",
+            code="E_NO_TEST_ROWS",
+        )
     grader = ProgramGrader(problems, workers, deadline_s, None)
     return [task_of(problem, name, grader) for name, problem in problems.items()]
 
@@ -296,7 +300,10 @@ def read_problems(
         splits = arrange_splits(_own_parts(path, parts, problems), _asked_in)
 
     if not splits["train"]:
-        raise DataError(f"{path}: no row falls into the training split; expected all rows of {kind}, or at least 20")
+        raise DataError(
+            f"{path}: no row falls into the training split; expected all rows of {kind}, or at least 20",
+            code="E_TOO_FEW_QUESTIONS",
+        )
     left_out = 0 if is_published else len(problems) - sum(map(len, splits.values()))
     return splits, is_published, left_out
 
@@ -316,7 +323,8 @@ def _own_parts(
         return named
     if named and len(parts) > 1:
         raise DataError(
-            f"{path}: it has {', '.join(parts)}; expected train and test, and perhaps validation; else name one file"
+            f"{path}: it has {', '.join(parts)}; expected train and test, and perhaps validation; else name one file",
+            code="E_SPLITS_MISSING",
         )
     return {"all": problems}
 
@@ -356,7 +364,9 @@ def mbpp_problem(row: dict[str, Any], where: str) -> ProgramProblem:
     code = _text_field(row, "code", where)
     tests = _text_list_field(row, "test_list", where)
     if not tests:
-        raise DataError(f"{where}, field 'test_list': expected at least one test, found an empty list")
+        raise DataError(
+            f"{where}, field 'test_list': expected at least one test, found an empty list", code="E_TESTS_EMPTY"
+        )
     setup = _text_field(row, "test_setup_code", where).strip() if row.get("test_setup_code") else ""
     tests_text = "\n".join(tests)
     called = [name for name in re.findall(r"^def (\w+)", code, re.MULTILINE) if f"{name}(" in tests_text]
@@ -382,7 +392,10 @@ def humaneval_problem(row: dict[str, Any], where: str) -> ProgramProblem:
     entry = _text_field(row, "entry_point", where)
     head_start = prompt.rfind(f"def {entry}(")
     if head_start < 0:
-        raise DataError(f"{where}, field 'prompt': expected the head of the function {entry!r}, which is not in it")
+        raise DataError(
+            f"{where}, field 'prompt': expected the head of the function {entry!r}, which is not in it",
+            code="E_FUNCTION_HEAD_MISSING",
+        )
     check_lost_parts(row, READ["humaneval"], where)
     asked = f"Complete this Python function:\n\n{prompt.rstrip()}\n\n{ASK}"
     return ProgramProblem(
@@ -422,14 +435,18 @@ def _published_split(number: object) -> str | None:
 
 def _text_field(row: dict[str, Any], column: str, where: str) -> str:
     if column not in row:
-        raise DataError(f"{where}: no field {column!r} (there are: {', '.join(map(repr, row)) or 'none'})")
+        raise DataError(
+            f"{where}: no field {column!r} (there are: {', '.join(map(repr, row)) or 'none'})", code="E_FIELD_MISSING"
+        )
     return text_of(row[column], f"{where}, field {column!r}", numbers=False)
 
 
 def _text_list_field(row: dict[str, Any], column: str, where: str) -> list[str]:
     value = row.get(column, [] if column == "test_imports" else None)
     if not isinstance(value, list):
-        raise DataError(f"{where}, field {column!r}: expected a list of texts, found {kind_of(value)}")
+        raise DataError(
+            f"{where}, field {column!r}: expected a list of texts, found {kind_of(value)}", code="E_FIELD_NOT_TEXTS"
+        )
     return [text_of(one, f"{where}, field {column!r}", numbers=False) for one in value]
 
 
@@ -448,8 +465,12 @@ def sandbox_of(name: str) -> Sandbox:
     try:
         found = getattr(importlib.import_module(module), function) if colon else None
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"sandbox {name!r} cannot be imported ({error}); expected module:function") from error
+        raise ConfigError(
+            f"sandbox {name!r} cannot be imported ({error}); expected module:function", code="E_SANDBOX_NOT_IMPORTABLE"
+        ) from error
     if not callable(found):
-        raise ConfigError(f"sandbox {name!r}: expected module:function, a function of the program's text")
+        raise ConfigError(
+            f"sandbox {name!r}: expected module:function, a function of the program's text", code="E_SANDBOX_NAME"
+        )
     sandbox: Sandbox = found
     return sandbox

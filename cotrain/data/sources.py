@@ -53,10 +53,15 @@ def with_columns(tasks: str | None, question: str | None, answer: str | None) ->
     given = {"--question-column": question, "--answer-column": answer}
     if (tasks or "jsonl").partition(":")[0] != "jsonl":
         flag = next(flag for flag, name in given.items() if name is not None)
-        raise ConfigError(f"{flag} goes with --data FILE and --tasks jsonl, not with {tasks!r}; leave out one of them")
+        raise ConfigError(
+            f"{flag} goes with --data FILE and --tasks jsonl, not with {tasks!r}; leave out one of them",
+            code="E_FLAG_NEEDS_DATA_FILE",
+        )
     for flag, name in given.items():
         if name is not None and ("," in name or not name):
-            raise ConfigError(f"{flag} {name!r}: a name without a comma is expected; rename the column")
+            raise ConfigError(
+                f"{flag} {name!r}: a name without a comma is expected; rename the column", code="E_COLUMN_WITH_COMMA"
+            )
     return f"jsonl:{question or ''},{answer or ''}"
 
 
@@ -77,13 +82,15 @@ def task_source(spec: str, data: str | None = None, *, lenient: bool = False, un
     if kind in ("pairs", "chats"):
         if bool(name) == bool(data):
             raise ConfigError(
-                f"tasks {spec!r}: expected one file, as --tasks {kind}:FILE or as --tasks {kind} --data FILE"
+                f"tasks {spec!r}: expected one file, as --tasks {kind}:FILE or as --tasks {kind} --data FILE",
+                code="E_TASKS_TWO_FILES",
             )
         return from_description({"kind": kind, "settings": {"path": name or data, "lenient": lenient}})
     if spec in SCHEMAS or kind in (*PROGRAMS, "jsonl"):
         if data is None:
             raise ConfigError(
-                f"tasks {spec!r} are read from a local file or from the Hub; add --data FILE or owner/name"
+                f"tasks {spec!r} are read from a local file or from the Hub; add --data FILE or owner/name",
+                code="E_TASKS_NEED_DATA",
             )
         if kind in PROGRAMS:
             settings = {"kind": kind, "path": data, "sandbox": name or None, "lenient": lenient}
@@ -100,10 +107,14 @@ def task_source(spec: str, data: str | None = None, *, lenient: bool = False, un
     if not (spec == "words" or is_own_class or registered or (kind in NAMED and name)):
         raise UnknownName("task source", spec, [*NAMES, *shipped_places(TASKS), *joined_places(TASKS)])
     if lenient and data is None:
-        raise ConfigError(f"tasks {spec!r} are generated and have no malformed rows; leave out --lenient")
+        raise ConfigError(
+            f"tasks {spec!r} are generated and have no malformed rows; leave out --lenient",
+            code="E_GENERATED_TASKS_LENIENT",
+        )
     if data is not None:
         raise ConfigError(
-            f"tasks {spec!r} are generated and read no file; leave out --data {data}, or use --tasks jsonl"
+            f"tasks {spec!r} are generated and read no file; leave out --data {data}, or use --tasks jsonl",
+            code="E_GENERATED_TASKS_WITH_DATA",
         )
     if is_own_class:
         return _own_source(spec, {})
@@ -123,7 +134,7 @@ def _of_package(spec: str, kind: str, name: str) -> TaskSource:
     try:
         return _check_source(build(name) if name else build(), f"task source {spec!r}")
     except TypeError as error:
-        raise ConfigError(f"task source {spec!r} cannot be made: {error}") from error
+        raise ConfigError(f"task source {spec!r} cannot be made: {error}", code="E_TASK_SOURCE_NOT_MADE") from error
 
 
 def _gym_settings(spec: str) -> dict[str, Any]:
@@ -135,10 +146,11 @@ def _gym_settings(spec: str) -> dict[str, Any]:
         if not (name.isidentifier() and equals and value):
             raise ConfigError(
                 f"tasks {spec!r}: expected SETTING=VALUE, such as 'gym:{dataset}:max_terms=3,max_digits=2', and found "
-                f"{part!r}"
+                f"{part!r}",
+                code="E_TASKS_SETTING_SHAPE",
             )
         if name in settings:
-            raise ConfigError(f"tasks {spec!r}: {name} is given twice; leave one out")
+            raise ConfigError(f"tasks {spec!r}: {name} is given twice; leave one out", code="E_TASKS_SETTING_TWICE")
         try:
             settings[name] = json.loads(value)
         except ValueError:
@@ -170,7 +182,9 @@ def problem_source(
     if operations is None:
         return source
     if not isinstance(source, WordProblems):
-        raise ConfigError(f"--operations goes with --tasks words, not with {spec!r}; leave it out")
+        raise ConfigError(
+            f"--operations goes with --tasks words, not with {spec!r}; leave it out", code="E_OPERATIONS_NEED_WORDS"
+        )
     return replace(source, operations=(operations[0], operations[1]))
 
 
@@ -199,14 +213,17 @@ def from_description(description: Mapping[str, Any], target: str | None = None) 
             if source.describe() != description:
                 raise StateError(
                     f"task source {target!r} describes itself as {source.describe()}, and did as {description}; the "
-                    "settings must be the arguments of its class"
+                    "settings must be the arguments of its class",
+                    code="E_SOURCE_DESCRIPTION_DIFFERS",
                 )
             return source
         build = load_named(TASKS, str(kind), shipped_places(TASKS) | KINDS, "kind of task source")
         made: TaskSource = build(**settings)
         return made
     except TypeError as error:
-        raise StateError(f"settings of the task source {kind!r} do not fit: {error}") from error
+        raise StateError(
+            f"settings of the task source {kind!r} do not fit: {error}", code="E_SOURCE_SETTINGS_MISFIT"
+        ) from error
 
 
 def _own_source(target: str, settings: Mapping[str, Any]) -> TaskSource:
@@ -214,14 +231,18 @@ def _own_source(target: str, settings: Mapping[str, Any]) -> TaskSource:
     try:
         source: TaskSource = load_class(target, where)(**settings)
     except TypeError as error:
-        raise ConfigError(f"{where} cannot be made with {dict(settings)}: {error}") from error
+        raise ConfigError(
+            f"{where} cannot be made with {dict(settings)}: {error}", code="E_TASK_SOURCE_NOT_MADE"
+        ) from error
     return _check_source(source, where)
 
 
 def _check_source(source: TaskSource, where: str) -> TaskSource:
     missing = [name for name in ("name", "get", "size", "describe") if name not in dir(source)]
     if missing:
-        raise ConfigError(f"{where} has no {missing[0]!r}; a task source has name, get, size and describe")
+        raise ConfigError(
+            f"{where} has no {missing[0]!r}; a task source has name, get, size and describe", code="E_NOT_TASK_SOURCE"
+        )
     return source
 
 

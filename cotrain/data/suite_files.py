@@ -52,13 +52,18 @@ def suite_data(suites: Sequence[str], data: Sequence[str]) -> dict[str, list[str
         elif len(paths_by_suite) == 1:
             paths_by_suite[suites[0]].append(entry)
         else:
-            raise ConfigError(f"--data {entry}: which of {', '.join(paths_by_suite)} is it? Write it as NAME={entry}")
+            raise ConfigError(
+                f"--data {entry}: which of {', '.join(paths_by_suite)} is it? Write it as NAME={entry}",
+                code="E_SUITE_DATA_AMBIGUOUS",
+            )
     for name, paths in paths_by_suite.items():
         hub = JUDGED[name].HUB if name in JUDGED else PROGRAMS.get(name) or SCHEMAS[name].hub
         if not paths and data:
-            raise ConfigError(f"suite {name!r} has no data in --data {' '.join(data)}; add {name}=PATH")
+            raise ConfigError(
+                f"suite {name!r} has no data in --data {' '.join(data)}; add {name}=PATH", code="E_SUITE_WITHOUT_DATA"
+            )
         if not paths and not hub:
-            raise ConfigError(f"suite {name!r} needs --data FILE")
+            raise ConfigError(f"suite {name!r} needs --data FILE", code="E_SUITE_WITHOUT_DATA")
         paths_by_suite[name] = paths or [hub]
     return paths_by_suite
 
@@ -108,7 +113,10 @@ def _files_of_test(path: Path) -> list[Path]:
         return [path]
     parts = files_by_part(path)
     if "test" not in parts and len(parts) != 1:
-        raise DataError(f"{path}: a suite's directory needs test.jsonl; it has {', '.join(parts) or 'no data'}")
+        raise DataError(
+            f"{path}: a suite's directory needs test.jsonl; it has {', '.join(parts) or 'no data'}",
+            code="E_SPLITS_MISSING",
+        )
     return parts["test"] if "test" in parts else next(iter(parts.values()))
 
 

@@ -67,9 +67,14 @@ def system_text(row: Mapping[str, Any], where: str) -> str:
         if not has_content(value):
             continue
         if not isinstance(value, str):
-            raise DataError(f"{where}, field {name!r}: expected a text, which is said before the question")
+            raise DataError(
+                f"{where}, field {name!r}: expected a text, which is said before the question", code="E_FIELD_NOT_TEXT"
+            )
         if found and value != found:
-            raise DataError(f"{where}, field {name!r}: a second system text, and another one; keep one of them")
+            raise DataError(
+                f"{where}, field {name!r}: a second system text, and another one; keep one of them",
+                code="E_TWO_SYSTEM_TEXTS",
+            )
         found = value
     return found
 
@@ -85,13 +90,17 @@ def check_lost_parts(
         if _NEVER_TEXT.fullmatch(spelled):
             raise DataError(
                 f"{where}, field {name!r}: what is said may depend on it, and it is not asked; leave out such rows, or "
-                "the column where it says nothing"
+                "the column where it says nothing",
+                code="E_COLUMN_NOT_ASKED",
             )
         if whole:
             continue
         if _PART.fullmatch(spelled) or _is_lettered_choice(row, name):
             advice = _advice(row, name, next(iter(read), "question"), flag)
-            raise DataError(f"{where}, field {name!r}: the question may need it, and it is not asked; {advice}")
+            raise DataError(
+                f"{where}, field {name!r}: the question may need it, and it is not asked; {advice}",
+                code="E_COLUMN_NOT_ASKED",
+            )
 
 
 def _is_lettered_choice(row: Mapping[str, Any], name: str) -> bool:

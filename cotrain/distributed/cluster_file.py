@@ -142,12 +142,14 @@ def check_world(cluster: Cluster, device: str, world: int) -> None:
     if world > 1 and cluster.address is None and world > cluster.cpus:
         raise ConfigError(
             f"--world {world}: there are {cluster.cpus} CPUs here for as many ranks; give --world {cluster.cpus} or "
-            "fewer, or `cpus` in the --cluster file"
+            "fewer, or `cpus` in the --cluster file",
+            code="E_TOO_FEW_CPUS",
         )
     if cluster.address is None and device == "cpu" and cluster.replicas > max(1, cluster.cpus):
         raise ConfigError(
             f"engine.replicas is {cluster.replicas} in the --cluster file, and there are {cluster.cpus} CPUs here for "
-            f"as many processes; give {cluster.cpus} or fewer, or more `cpus`"
+            f"as many processes; give {cluster.cpus} or fewer, or more `cpus`",
+            code="E_TOO_FEW_CPUS",
         )
     _check_rank_gpus(f"--world {world}", world, device, cluster.gpus.get("RankHost", 0.0), "learner")
     for policy, own in cluster.learners.items():
@@ -155,7 +157,8 @@ def check_world(cluster: Cluster, device: str, world: int) -> None:
         if cluster.address is None and own.world > cluster.cpus:
             raise ConfigError(
                 f"[{table}] world = {own.world} in the --cluster file: there are {cluster.cpus} CPUs here for as many "
-                "ranks; give fewer, or more `cpus`"
+                "ranks; give fewer, or more `cpus`",
+                code="E_TOO_FEW_CPUS",
             )
         _check_rank_gpus(f"[{table}] world = {own.world}", own.world, device, own.gpus, table)
 
@@ -167,7 +170,8 @@ def _check_rank_gpus(where: str, world: int, device: str, each: float, table: st
     if world > 1 and device.startswith("cuda") and each < 1:
         raise ConfigError(
             f"{where} on {device}: each rank needs a GPU of its own, and the --cluster file gives it {each:g}; "
-            f"set gpus = 1 under [{table}], or give --device cpu"
+            f"set gpus = 1 under [{table}], or give --device cpu",
+            code="E_RANK_WITHOUT_GPU",
         )
 
 
@@ -209,13 +213,15 @@ class _Table:
         self._where = f"--cluster {file}"
         self._prefix = f"{name}." if name else ""
         if not isinstance(values, Mapping):
-            raise ConfigError(f"{self._where}: {name} is {values!r}, expected a table [{name}]")
+            raise ConfigError(
+                f"{self._where}: {name} is {values!r}, expected a table [{name}]", code="E_CLUSTER_FILE_VALUE"
+            )
         self._values = values
 
     def check_unknown(self, known: tuple[str, ...]) -> None:
         for name in self._values:
             if name not in known:
-                raise ConfigError(f"{self._where}: {unknown_message('key', name, known)}")
+                raise ConfigError(f"{self._where}: {unknown_message('key', name, known)}", code="E_CLUSTER_FILE_KEY")
 
     def subtables(self) -> dict[str, _Table]:
         """The tables in it, by name."""
@@ -228,7 +234,9 @@ class _Table:
     def get_text(self, name: str) -> str | None:
         value = self._values.get(name)
         if value is not None and not isinstance(value, str):
-            raise ConfigError(f"{self._where}: {self._prefix}{name} is {value!r}, expected a text")
+            raise ConfigError(
+                f"{self._where}: {self._prefix}{name} is {value!r}, expected a text", code="E_CLUSTER_FILE_VALUE"
+            )
         return value
 
     def get_number(self, name: str, usual: float, *, least: float, whole: bool = False) -> float:
@@ -237,6 +245,7 @@ class _Table:
         if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value < math.inf:
             kind = "a whole number" if whole else "a number"
             raise ConfigError(
-                f"{self._where}: {self._prefix}{name} is {value!r}, expected {kind} of at least {least:g}"
+                f"{self._where}: {self._prefix}{name} is {value!r}, expected {kind} of at least {least:g}",
+                code="E_CLUSTER_FILE_VALUE",
             )
         return float(value)

@@ -291,5 +291,7 @@ def _adapter_config(lora: Lora) -> dict[str, Any]:
             rank = int(saved["r"])
             alpha = int(saved["lora_alpha"])
         except (OSError, ValueError, KeyError) as error:
-            raise ModelError(f"adapter {lora.path}: no rank in its adapter_config.json ({error})") from error
+            raise ModelError(
+                f"adapter {lora.path}: no rank in its adapter_config.json ({error})", code="E_ADAPTER_FILE_MISSING"
+            ) from error
     return {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": alpha, "bias": "none"}

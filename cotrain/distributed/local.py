@@ -345,7 +345,8 @@ def check_shared_bases(policies: Mapping[str, PolicySpec]) -> dict[str, tuple[st
             if value != expected:
                 raise ConfigError(
                     f"policies {other!r} and {name!r} share the base {spec.model!r}, with {field_name} {expected!r} "
-                    f"and {value!r}; expected one value; set policies.{name}.{field_name}={expected} too"
+                    f"and {value!r}; expected one value; set policies.{name}.{field_name}={expected} too",
+                    code="E_BASE_SHARED_UNLIKE",
                 )
     return first
 
@@ -365,12 +366,17 @@ def check_device(name: str, flag: str = "--device") -> None:
         index = 0
 
     if kind not in DEVICE_KINDS:
-        raise ConfigError(f"{flag} {name!r}: expected auto, cpu, cuda, cuda:N or mps")
+        raise ConfigError(f"{flag} {name!r}: expected auto, cpu, cuda, cuda:N or mps", code="E_DEVICE_NAME")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
-            f"{flag} {name!r}: torch {torch.__version__} sees no GPU here; use cpu, or see `cotrain doctor`"
+            f"{flag} {name!r}: torch {torch.__version__} sees no GPU here; use cpu, or see `cotrain doctor`",
+            code="E_NO_GPU",
         )
     if kind == "mps" and not torch.backends.mps.is_available():
-        raise ConfigError(f"{flag} {name!r}: torch {torch.__version__} sees no GPU of Apple's here; use cpu")
+        raise ConfigError(
+            f"{flag} {name!r}: torch {torch.__version__} sees no GPU of Apple's here; use cpu", code="E_NO_GPU"
+        )
     if kind == "cuda" and index >= torch.cuda.device_count():
-        raise ConfigError(f"{flag} {name!r}: there are {torch.cuda.device_count()} GPUs here, counted from cuda:0")
+        raise ConfigError(
+            f"{flag} {name!r}: there are {torch.cuda.device_count()} GPUs here, counted from cuda:0", code="E_NO_GPU"
+        )

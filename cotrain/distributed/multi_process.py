@@ -249,7 +249,7 @@ class MultiProcessBackend:
                     self._worked[place.what].published_bytes += byte_count
                 except ProcessLost as lost:
                     learners.wait(weights, WEIGHTS)
-                    raise EngineLost(str(lost)) from lost
+                    raise EngineLost(str(lost), code=lost.code) from lost
         return process
 
     def _weights_for(self, handle: PolicyHandle, learners: Process) -> tuple[int, Any]:

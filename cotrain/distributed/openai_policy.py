@@ -186,13 +186,15 @@ class RemoteHandle(PolicyHandle):
             if answer.status in NEVER:
                 raise ConfigError(
                     f"policy {self.name!r}: {self.spec.url} answers {answer.in_words()}; "
-                    f"{NEVER[answer.status].format(name=self.name)}"
+                    f"{NEVER[answer.status].format(name=self.name)}",
+                    code="E_REMOTE_REFUSES",
                 )
             alone = answer.reason == NO_CONNECTION and not self._reached
             if alone and time.monotonic() - began > FIRST_CONTACT:
                 raise ConfigError(
                     f"policy {self.name!r}: no server answers at {self.spec.url} ({answer.words}); start it, or check "
-                    "the policy's url"
+                    "the policy's url",
+                    code="E_REMOTE_NOT_REACHED",
                 )
             self._tell_first(answer)
             if answer.is_refusal:
@@ -277,7 +279,8 @@ class RemoteHandle(PolicyHandle):
         if end != len(text):
             raise ConfigError(
                 f"policy {self.name!r} is asked by messages and cannot go on with a given beginning of its answer; "
-                "give it a tokenizer, or ask for the whole answer"
+                "give it a tokenizer, or ask for the whole answer",
+                code="E_REMOTE_CANNOT_CONTINUE",
             )
         return "chat/completions", body | {"messages": messages}
 
@@ -340,7 +343,8 @@ class RemoteHandle(PolicyHandle):
         if trace.prompt_ids != request.prompt_ids:
             raise DataError(
                 f"policy {self.name!r}: another prompt was answered at {request.address} of this ledger; use the "
-                "templates, tasks, weights and seed of the recorded run"
+                "templates, tasks, weights and seed of the recorded run",
+                code="E_REPLAY_PROMPT",
             )
         self._counts["remembered"] += 1
         return Completion(

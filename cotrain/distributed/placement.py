@@ -66,7 +66,8 @@ class VllmPlacement:
         for name, spec in policies.items():
             if spec.speaks and getattr(spec, "load_in_4bit", False):
                 raise ConfigError(
-                    f"policy {name!r}: vLLM samples from whole weights; load_in_4bit goes with --engine local"
+                    f"policy {name!r}: vLLM samples from whole weights; load_in_4bit goes with --engine local",
+                    code="E_VLLM_FOUR_BIT",
                 )
             if spec.speaks and device == "cpu":
                 check_heads(name, spec)
@@ -115,17 +116,22 @@ def place_learners(policies: PolicySpecs, world: int, worlds: Mapping[str, int])
     the policies that follow them, the others in one, of ``world`` ranks. Raises ConfigError."""
     for name in worlds:
         if name not in policies:
-            raise ConfigError(f"the --cluster file: {unknown_message('policy', name, policies)}, in [learner.{name}]")
+            raise ConfigError(
+                f"the --cluster file: {unknown_message('policy', name, policies)}, in [learner.{name}]",
+                code="E_CLUSTER_POLICY",
+            )
         if not policies[name].head:
             raise ConfigError(
                 f"the --cluster file: [learner.{name}] is about policy {name!r} of kind {policies[name].kind!r}, which "
-                "has no model in this run; leave the table out"
+                "has no model in this run; leave the table out",
+                code="E_CLUSTER_POLICY",
             )
         source = policies[name].source_policy
         if source is not None:
             raise ConfigError(
                 f"the --cluster file: [learner.{name}]: policy {name!r} takes over the weights of {source!r} and is "
-                f"held where that learns; leave the table out, or give [learner.{source}]"
+                f"held where that learns; leave the table out, or give [learner.{source}]",
+                code="E_CLUSTER_POLICY",
             )
 
     # A policy with a table of its own has processes of its own; all others share those of None.
@@ -170,5 +176,6 @@ def check_heads(name: str, spec: Any) -> None:
     if size < LEAST_HEAD or size % 16:
         raise ConfigError(
             f"policy {name!r}: {spec.model!r} has attention heads of size {size}, and vLLM on a CPU runs multiples "
-            f"of 16 from {LEAST_HEAD} on; take another model, or --engine local"
+            f"of 16 from {LEAST_HEAD} on; take another model, or --engine local",
+            code="E_VLLM_HEAD_SIZE",
         )

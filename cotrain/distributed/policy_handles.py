@@ -168,7 +168,10 @@ class PolicyHandle(PolicyClient):
         """Let go of connections."""
 
     def _unsupported_error(self, why: str) -> ConfigError:
-        return ConfigError(f"policy {self.name!r} is of kind {self.spec.kind!r} and {why}; let another policy do that")
+        return ConfigError(
+            f"policy {self.name!r} is of kind {self.spec.kind!r} and {why}; let another policy do that",
+            code="E_POLICY_CANNOT",
+        )
 
 
 class ModelHandle(PolicyHandle):

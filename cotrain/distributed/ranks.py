@@ -122,7 +122,8 @@ class RankGroup:
                 if left and time.monotonic() > deadline:
                     raise ProcessLost(
                         f"{self.what}: rank {left[0]} did not answer {method} within {self._deadline:g} seconds; all "
-                        "were killed"
+                        "were killed",
+                        code="E_RANK_SILENT",
                     )
         except BaseException as error:
             if isinstance(error, RankShort):
@@ -145,7 +146,9 @@ class RankGroup:
                     with suppress(RuntimeError):  # it has lost the others too
                         self._ranks[other].wait(references[other], method)
             why = first_line(error)
-            raise ProcessLost(f"{self.what}: rank {place} has lost the others during {method}: {why}") from error
+            raise ProcessLost(
+                f"{self.what}: rank {place} has lost the others during {method}: {why}", code="E_RANK_LOST"
+            ) from error
 
 
 class RankGroupPolicy(HostedPolicy):
@@ -158,7 +161,8 @@ class RankGroupPolicy(HostedPolicy):
             if machine is not None:
                 raise ConfigError(
                     f"rank {rank} on {machine} has no {folder.absolute()}, where each rank writes its part of a "
-                    "checkpoint; give --out a directory that all machines see, or --world 1"
+                    "checkpoint; give --out a directory that all machines see, or --world 1",
+                    code="E_CHECKPOINT_FOLDER_UNSEEN",
                 )
 
     def checkpoint_tensors(self) -> TensorParts:
@@ -319,7 +323,9 @@ class ShardedPolicyFactory(PolicyFactory):
     def __init__(self, policies: Mapping[str, PolicySpec], seed: int, device: str) -> None:
         for field, why in (("offload", "shards stay on their devices"), ("load_in_4bit", "4 bits have no shards")):
             if any(getattr(spec, field, False) for spec in policies.values()):
-                raise ConfigError(f"{field}=true goes with --world 1: {why} of ranks; leave it out")
+                raise ConfigError(
+                    f"{field}=true goes with --world 1: {why} of ranks; leave it out", code="E_ONE_RANK_ALONE"
+                )
         super().__init__(policies, seed, device)
         self._mesh = init_device_mesh(torch.device(device).type, (dist.get_world_size(),))
         self._sharded: dict[nn.Module, Sharded] = {}

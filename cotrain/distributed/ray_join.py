@@ -42,7 +42,7 @@ def check_address(address: str, patience: float = PATIENCE) -> None:
         return  # "auto", or a name that Ray knows
     where = f"address = {address!r} in the --cluster file"
     if not 0 < int(port) < 2**16:
-        raise ConfigError(f"{where}: {port} is no port; expected one from 1 to 65535")
+        raise ConfigError(f"{where}: {port} is no port; expected one from 1 to 65535", code="E_RAY_PORT")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=patience) as line:
             line.sendall(PREFACE)
@@ -61,12 +61,14 @@ def check_address(address: str, patience: float = PATIENCE) -> None:
             why = (error.strerror or str(error)).lower()
             raise ConfigError(
                 f"{where}: no Ray answers there ({why}); begin one with `ray start --head --port {port}`, mend the "
-                "address, or leave it out to begin Ray here"
+                "address, or leave it out to begin Ray here",
+                code="E_RAY_NOT_REACHED",
             ) from None
     if len(reply) < 4 or reply[3] != SETTINGS:
         raise ConfigError(
             f"{where}: another program has that port, which is no Ray; give the address that `ray start --head` "
-            "printed, or another --port to it"
+            "printed, or another --port to it",
+            code="E_RAY_PORT_TAKEN",
         )
 
 
@@ -85,15 +87,17 @@ def check_token(address: str, patience: float = 30.0) -> None:
     elif file.is_file():
         token_source = str(file)
     if os.environ.get(MODE, "token").lower() != "token":
-        raise ConfigError(f"{where}, and {MODE} is {os.environ[MODE]!r}; unset it")
+        raise ConfigError(f"{where}, and {MODE} is {os.environ[MODE]!r}; unset it", code="E_RAY_TOKEN")
     if not token_source:
         raise ConfigError(
             f"{where}, and there is none here; copy ~/.ray/auth_token of the machine that began it to {file}, or set "
-            f"{TOKEN}"
+            f"{TOKEN}",
+            code="E_RAY_TOKEN",
         )
     if _asks_for_token(address, {MODE: "token"}, patience):
         raise ConfigError(
-            f"{where}, and refuses that of {token_source}; expected the ~/.ray/auth_token of the machine that began it"
+            f"{where}, and refuses that of {token_source}; expected the ~/.ray/auth_token of the machine that began it",
+            code="E_RAY_TOKEN",
         )
     os.environ[MODE] = "token"
     import ray
@@ -135,7 +139,8 @@ def check_here(cluster: Cluster, environment: Mapping[str, str] = os.environ) ->
     if cluster.address is None and len(os.fsencode(folder)) > LONGEST_FOLDER:
         raise ConfigError(
             f"Ray keeps sockets below {folder}, whose name has {len(os.fsencode(folder))} bytes, and the system takes "
-            f"at most {LONGEST_FOLDER}; name a short folder, as in RAY_TMPDIR=/tmp"
+            f"at most {LONGEST_FOLDER}; name a short folder, as in RAY_TMPDIR=/tmp",
+            code="E_RAY_FOLDER_TOO_LONG",
         )
     port = environment.get(HERE, "")
     if port.isdecimal() and int(port):
@@ -146,18 +151,21 @@ def check_here(cluster: Cluster, environment: Mapping[str, str] = os.environ) ->
             except (OSError, OverflowError) as error:
                 why = (getattr(error, "strerror", None) or str(error)).lower()
                 raise ConfigError(
-                    f"{HERE} = {port}: Ray cannot begin at that port ({why}); unset it, and Ray takes a free one"
+                    f"{HERE} = {port}: Ray cannot begin at that port ({why}); unset it, and Ray takes a free one",
+                    code="E_RAY_PORT_TAKEN",
                 ) from None
     wanted = cluster.object_store_mb * 2**20
     memory_bytes = memory_here()
     if wanted > memory_bytes:
         raise ConfigError(
             f"object_store_mb = {cluster.object_store_mb} in the --cluster file: this machine has "
-            f"{memory_bytes // 2**20} MB of memory in all; lower it"
+            f"{memory_bytes // 2**20} MB of memory in all; lower it",
+            code="E_OBJECT_STORE_TOO_LARGE",
         )
     shared = shutil.disk_usage(SHARED).free if SHARED.is_dir() else wanted
     if wanted > max(shared, SLOW):
         raise ConfigError(
             f"object_store_mb = {cluster.object_store_mb} in the --cluster file: {SHARED} has {shared // 2**20} MB "
-            "free; lower it, or give the container more shared memory"
+            "free; lower it, or give the container more shared memory",
+            code="E_OBJECT_STORE_TOO_LARGE",
         )

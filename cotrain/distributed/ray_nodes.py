@@ -232,7 +232,7 @@ def check_python(found: PythonInfo, where: str) -> None:
     and have vLLM."""
     problem_text = python_problem(found, inspect_python(sys.executable))
     if problem_text:
-        raise ConfigError(f"{where} = {found['asked']!r}: {problem_text}")
+        raise ConfigError(f"{where} = {found['asked']!r}: {problem_text}", code="E_NODE_UNSUITED")
 
 
 def python_problem(there: PythonInfo, here: PythonInfo) -> str | None:
@@ -273,13 +273,15 @@ def check_gpus(wanted: Sequence[tuple[str, float]], gpus_per_machine: Sequence[f
             have = f"none has more than {most:g}" if most else "there is none"
             raise ConfigError(
                 f"[{table}] gpus = {each:g} in the --cluster file: {have} {where}; lower it, leave it out to run on "
-                "the CPU, or add a machine that has so many"
+                "the CPU, or add a machine that has so many",
+                code="E_TOO_FEW_GPUS",
             )
     total = sum(each for _, each in wanted)
     if total > gpus_in_all:
         raise ConfigError(
             f"learners and engine want {total:g} GPUs, and there are {gpus_in_all:g} {where}; give fewer ranks or "
-            "engines, or less than a GPU to each"
+            "engines, or less than a GPU to each",
+            code="E_TOO_FEW_GPUS",
         )
 
 

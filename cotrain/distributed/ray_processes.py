@@ -59,16 +59,21 @@ class RayProcess:
             return ray.get(reference, timeout=self._deadline)
         except RayTaskError as error:
             if isinstance(error.cause, RayError):  # an argument was lost on its way
-                raise ProcessLost(f"{self.what}: {first_line(error.cause)} during {method}") from error
+                raise ProcessLost(
+                    f"{self.what}: {first_line(error.cause)} during {method}", code="E_PROCESS_DIED"
+                ) from error
             raise error.cause from error
         except GetTimeoutError as error:
             self.kill()
             raise ProcessLost(
-                f"{self.what} did not answer {method} within {self._deadline:g} seconds and was killed"
+                f"{self.what} did not answer {method} within {self._deadline:g} seconds and was killed",
+                code="E_PROCESS_SILENT",
             ) from error
         except RayError as error:
             self.kill()
-            raise ProcessLost(f"{self.what} is lost during {method}: {first_line(error)}") from error
+            raise ProcessLost(
+                f"{self.what} is lost during {method}: {first_line(error)}", code="E_PROCESS_DIED"
+            ) from error
 
     def is_done(self, reference: Any, seconds: float) -> bool:
         """Whether the answer of ``send``, or its error, is there within these seconds."""
@@ -191,7 +196,8 @@ def inspect_remote_python(python: str, where: str, patience: float = PATIENCE) -
     except RayError as error:  # GetTimeoutError is one
         raise ConfigError(
             f"Ray {where}: no machine said within {patience:g} seconds what {python} has ({first_line(error)}); see "
-            "`cotrain doctor --cluster`"
+            "`cotrain doctor --cluster`",
+            code="E_RAY_SILENT",
         ) from error
     return python_info
 
@@ -231,7 +237,9 @@ def start_ray(cluster: Cluster) -> bool:
             timed_out = "timed out" in str(error) and cluster.address is None
             if not timed_out or time.monotonic() > deadline:
                 where = f"at {cluster.address}" if cluster.address else "here"
-                raise ConfigError(f"Ray does not start {where}: {_error_text(error)}") from error
+                raise ConfigError(
+                    f"Ray does not start {where}: {_error_text(error)}", code="E_RAY_NOT_STARTED"
+                ) from error
 
 
 @contextmanager

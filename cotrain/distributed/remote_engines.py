@@ -115,7 +115,7 @@ class EngineProcess:
                 if self._held:
                     process.ask("hold", self._held)
             except ProcessLost as lost:
-                raise EngineLost(str(lost)) from lost
+                raise EngineLost(str(lost), code=lost.code) from lost
             self._process = process
         return self._process
 
@@ -125,7 +125,7 @@ class EngineProcess:
             return self._live_process().wait(reference, method)
         except ProcessLost as lost:
             self.drop_process()
-            raise EngineLost(str(lost)) from lost
+            raise EngineLost(str(lost), code=lost.code) from lost
 
     def drop_process(self) -> None:
         """The process is lost, and with it all that is open."""

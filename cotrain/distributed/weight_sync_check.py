@@ -199,5 +199,6 @@ def _mean_distance(one: torch.Tensor, other: torch.Tensor) -> float:
 def _mismatch_error(handle: PolicyHandle, how: str) -> ConfigError:
     return ConfigError(
         f"policy {handle.name!r}: log-probabilities of engine and learner {how}; weights do not arrive in the engine "
-        "as they are: take another version of it, or the local engine"
+        "as they are: take another version of it, or the local engine",
+        code="E_WEIGHTS_NOT_SYNCED",
     )

@@ -72,13 +72,14 @@ class OpenEnvTasks:
         except ImportError as error:
             raise UserError(f"openenv is not installed; run: {install_extra('openenv')}") from error
         if size < 1:
-            raise ConfigError(f"size must be at least 1, not {size}")
+            raise ConfigError(f"size must be at least 1, not {size}", code="E_TASKS_SIZE")
         self._client = GenericEnvClient
         parts = urlsplit(url)
         asked = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         if parts.scheme not in ("http", "https", "ws", "wss") or not parts.netloc or set(asked) - {"prompt", "action"}:
             raise ConfigError(
-                f"openenv: {url!r} is no address; expected http://HOST:PORT, then ?prompt=FIELD&action=FIELD"
+                f"openenv: {url!r} is no address; expected http://HOST:PORT, then ?prompt=FIELD&action=FIELD",
+                code="E_ENVIRONMENT_ADDRESS",
             )
         self._address = parts._replace(query="").geturl().rstrip("/")
         self._limits = (size, right_at, deadline_s)
@@ -89,7 +90,10 @@ class OpenEnvTasks:
         self._prompt = given.get("prompt") or ""
         first, second = self._reset_prompt(0), self._reset_prompt(0)
         if first != second:
-            raise ConfigError(f"{self.name}: two resets with seed 0 give two prompts; a task source must repeat itself")
+            raise ConfigError(
+                f"{self.name}: two resets with seed 0 give two prompts; a task source must repeat itself",
+                code="E_SOURCE_NOT_REPEATABLE",
+            )
         self.grader = OpenEnvGrader(self)
 
     def get(self, split: str, index: int) -> Task:
@@ -157,7 +161,10 @@ class OpenEnvTasks:
             seed = seed_of("openenv", self._address, split, index, attempt) % 2**31
             if split_of(prompt := self._reset_prompt(seed)) == split:
                 return seed, prompt
-        raise DataError(f"{self.name}: too few different prompts for a {split!r} split; does it make use of its seed?")
+        raise DataError(
+            f"{self.name}: too few different prompts for a {split!r} split; does it make use of its seed?",
+            code="E_TOO_FEW_QUESTIONS",
+        )
 
     def _reset_prompt(self, seed: int) -> str:
         try:
@@ -166,7 +173,9 @@ class OpenEnvTasks:
         except ConfigError:
             raise
         except Exception as error:
-            raise ConfigError(f"{self.name} cannot be reset ({error}); is the server running?") from error
+            raise ConfigError(
+                f"{self.name} cannot be reset ({error}); is the server running?", code="E_ENVIRONMENT_SILENT"
+            ) from error
 
     def _prompt_in(self, observation: Mapping[str, Any]) -> str:
         """The prompt in an observation; the first call finds its field."""
@@ -174,14 +183,21 @@ class OpenEnvTasks:
         if not self._prompt:
             if len(texts) != 1:
                 raise ConfigError(
-                    f"{self.name}: which field is the prompt? Add ?prompt=FIELD; texts are in: {texts or 'none'}"
+                    f"{self.name}: which field is the prompt? Add ?prompt=FIELD; texts are in: {texts or 'none'}",
+                    code="E_ENVIRONMENT_FIELD",
                 )
             self._prompt = texts[0]
         if self._prompt not in texts:
-            raise ConfigError(f"{self.name}: no text in field {self._prompt!r}; there are: {texts or 'none'}")
+            raise ConfigError(
+                f"{self.name}: no text in field {self._prompt!r}; there are: {texts or 'none'}",
+                code="E_ENVIRONMENT_FIELD",
+            )
         prompt = str(observation[self._prompt])
         if len(prompt) > MOST_ROW:
-            raise ConfigError(f"{self.name}: its prompt has {len(prompt)} characters; at most {MOST_ROW} are read")
+            raise ConfigError(
+                f"{self.name}: its prompt has {len(prompt)} characters; at most {MOST_ROW} are read",
+                code="E_ENVIRONMENT_PROMPT_TOO_LONG",
+            )
         return prompt
 
     def _action_field(self) -> str:
@@ -191,10 +207,13 @@ class OpenEnvTasks:
             with urlopen(f"{address}/schema", timeout=self._limits[2]) as reply:
                 action = json.loads(reply.read(MOST_BY_HAND))["action"]
         except (OSError, ValueError, KeyError) as error:
-            raise ConfigError(f"{self.name} does not describe itself ({error}); is the server running?") from error
+            raise ConfigError(
+                f"{self.name} does not describe itself ({error}); is the server running?", code="E_ENVIRONMENT_SILENT"
+            ) from error
         texts = [n for n, p in action.get("properties", {}).items() if p.get("type") == "string"]
         if len(texts) != 1:
             raise ConfigError(
-                f"{self.name}: which field is the answer? Add ?action=FIELD; texts are: {texts or 'none'}"
+                f"{self.name}: which field is the answer? Add ?action=FIELD; texts are: {texts or 'none'}",
+                code="E_ENVIRONMENT_FIELD",
             )
         return str(texts[0])

@@ -47,10 +47,11 @@ class GymTasks:
         if DATASETS[dataset][0].score_answer is not ProceduralDataset.score_answer and dataset not in _ONE_ANSWER:
             raise ConfigError(
                 f"reasoning-gym's {dataset!r} accepts answers that only its own scorer can judge, and those scorers may"
-                " run the answer as code; choose a data set with one right answer, such as 'chain_sum'"
+                " run the answer as code; choose a data set with one right answer, such as 'chain_sum'",
+                code="E_GYM_OWN_SCORER",
             )
         if size is not None and size < 1:
-            raise ConfigError(f"size must be at least 1 or None, not {size}")
+            raise ConfigError(f"size must be at least 1 or None, not {size}", code="E_TASKS_SIZE")
         self.name = f"gym:{dataset}"
         self._dataset = dataset
         self._size = size
@@ -73,7 +74,8 @@ class GymTasks:
                 answer = str(item["answer"])
                 return Task(id=task_id, prompt=prompt, gold=answer, solution=None, difficulty=0.0, grader=self)
         raise DataError(
-            f"{self.name}: too few different questions for a {split!r} split; make them longer by its settings"
+            f"{self.name}: too few different questions for a {split!r} split; make them longer by its settings",
+            code="E_TOO_FEW_QUESTIONS",
         )
 
     def size(self, split: str) -> int | None:
@@ -111,7 +113,8 @@ class GymTasks:
                 items = create_dataset(self._dataset, seed=seed, size=BLOCK * ATTEMPTS, **self._settings)
             except (TypeError, ValueError, AssertionError) as error:
                 raise ConfigError(
-                    f"reasoning-gym's {self._dataset!r} refuses the settings {self._settings}: {error}"
+                    f"reasoning-gym's {self._dataset!r} refuses the settings {self._settings}: {error}",
+                    code="E_GYM_SETTINGS",
                 ) from error
             self._blocks[split, block] = items
         return self._blocks[split, block]

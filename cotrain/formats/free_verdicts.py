@@ -203,7 +203,10 @@ def write_free_review(form: str, verdicts: Sequence[bool], final: bool) -> str |
         if final != all(verdicts) or not all(verdicts[:first]):
             return None
         return f"\\boxed{{{-1 if final else first}}}"
-    raise ConfigError(f"verdict {form!r}: a pattern says how a verdict is read, not how it is written; name a form")
+    raise ConfigError(
+        f"verdict {form!r}: a pattern says how a verdict is read, not how it is written; name a form",
+        code="E_VERDICT_FORM_UNNAMED",
+    )
 
 
 # ---- readers

@@ -134,5 +134,8 @@ def with_reference(template: str) -> str:
     ``{problem}``."""
     before, problem, after = template.partition("{problem}")
     if not problem:
-        raise ConfigError("a prompt template without {problem} has no place for {reference}; add one of the two")
+        raise ConfigError(
+            "a prompt template without {problem} has no place for {reference}; add one of the two",
+            code="E_TEMPLATE_WITHOUT_PLACE",
+        )
     return f"{before}{problem}\n\nReference answer, which is right:\n{{reference}}{after}"

@@ -95,7 +95,8 @@ def check_text_size(texts: Iterable[str], context: int, longest_token: int, para
             f"{param} has {size} bytes of text, more than the {most} that the context of {context} tokens of "
             f"{model!r} can hold; shorten it",
             param,
-            code="context_length_exceeded",
+            openai_code="context_length_exceeded",
+            code="E_REQUEST_TOO_LONG",
         )
 
 
@@ -105,17 +106,23 @@ def decode_body(body: bytes, known: Sequence[str]) -> dict[str, Any]:
         parsed = json.loads(body)
         json.dumps(parsed, ensure_ascii=False).encode()  # lone surrogates
     except (ValueError, RecursionError) as error:
-        raise BadRequest(f"the body is not JSON in UTF-8: {str(error).splitlines()[0]}") from None
+        raise BadRequest(
+            f"the body is not JSON in UTF-8: {str(error).splitlines()[0]}", code="E_BODY_NOT_JSON"
+        ) from None
     if not isinstance(parsed, dict):
-        raise BadRequest(f"the body is a JSON {type(parsed).__name__}; expected an object")
+        raise BadRequest(f"the body is a JSON {type(parsed).__name__}; expected an object", code="E_BODY_NOT_OBJECT")
     body_of = {name: value for name, value in parsed.items() if value is not None}
     for name, value in body_of.items():
         if name in known or name in _WITHOUT_EFFECT:
             continue
         if name not in _NEUTRAL:
-            raise BadRequest(unknown_message("parameter", name, known), name)
+            raise BadRequest(unknown_message("parameter", name, known), name, code="E_PARAMETER_UNKNOWN")
         if value not in _NEUTRAL[name]:
-            raise BadRequest(f"{name} is {_short_value(value)}: not implemented by this server; leave it out", name)
+            raise BadRequest(
+                f"{name} is {_short_value(value)}: not implemented by this server; leave it out",
+                name,
+                code="E_NOT_IMPLEMENTED",
+            )
     return body_of
 
 
@@ -125,7 +132,9 @@ def read_chat(body: bytes, *, tools: bool = False) -> RequestParams:
     wanted = boolean_field(fields, "logprobs")
     top = integer_field(fields, "top_logprobs", 0, MAX_TOP)
     if top is not None and not wanted:
-        raise BadRequest("top_logprobs is given without logprobs; set logprobs to true", "top_logprobs")
+        raise BadRequest(
+            "top_logprobs is given without logprobs; set logprobs to true", "top_logprobs", code="E_LOGPROBS_NOT_ASKED"
+        )
     limit = integer_field(fields, "max_completion_tokens", 1, 2**31)
     params = _read_params(
         fields,
@@ -134,12 +143,17 @@ def read_chat(body: bytes, *, tools: bool = False) -> RequestParams:
     )
     messages = fields.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise BadRequest(f"messages is {_short_value(messages)}; expected a list of at least one message", "messages")
+        raise BadRequest(
+            f"messages is {_short_value(messages)}; expected a list of at least one message",
+            "messages",
+            code="E_MESSAGES_EMPTY",
+        )
     if len(messages) > MAX_MESSAGES:
         raise BadRequest(
             f"messages has {len(messages)} messages, and at most {MAX_MESSAGES} are taken; shorten the conversation",
             "messages",
-            code="context_length_exceeded",
+            openai_code="context_length_exceeded",
+            code="E_TOO_MANY_MESSAGES",
         )
     chat_messages = [_read_message(message, f"messages[{i}]", tools) for i, message in enumerate(messages)]
     if chat_messages[-1].role == "assistant":
@@ -147,7 +161,11 @@ def read_chat(body: bytes, *, tools: bool = False) -> RequestParams:
     functions = _read_tools(fields.get("tools", []))
     calls = fields.get("tool_choice") != "none"
     if functions and fields.get("parallel_tool_calls") is False:
-        raise BadRequest("parallel_tool_calls is false: not implemented; leave it out", "parallel_tool_calls")
+        raise BadRequest(
+            "parallel_tool_calls is false: not implemented; leave it out",
+            "parallel_tool_calls",
+            code="E_NOT_IMPLEMENTED",
+        )
     return replace(params, messages=tuple(chat_messages), tools=functions, calls=calls)
 
 
@@ -159,7 +177,11 @@ def read_completions(body: bytes) -> tuple[RequestParams, list[str | tuple[int, 
     params = _read_params(fields, integer_field(fields, "logprobs", 0, MAX_TOP), 16 if limit is None else limit, echo)
     if boolean_field(fields, "return_token_ids"):
         if params.stream:
-            raise BadRequest("return_token_ids does not go with stream; leave out one of them", "return_token_ids")
+            raise BadRequest(
+                "return_token_ids does not go with stream; leave out one of them",
+                "return_token_ids",
+                code="E_STREAM_WITH_OPTION",
+            )
         params = replace(params, ids=True)
     prompt = fields.get("prompt")
     entries = [prompt]
@@ -167,35 +189,43 @@ def read_completions(body: bytes) -> tuple[RequestParams, list[str | tuple[int, 
         entries = prompt
     prompts = [_read_prompt(entry) for entry in entries]
     if len(prompts) * params.n > MAX_CHOICES:
-        raise BadRequest(f"{len(prompts)} prompts times n {params.n} are more than {MAX_CHOICES} choices", "prompt")
+        raise BadRequest(
+            f"{len(prompts)} prompts times n {params.n} are more than {MAX_CHOICES} choices",
+            "prompt",
+            code="E_TOO_MANY_CHOICES",
+        )
     return params, prompts
 
 
 def text_field(found: Mapping[str, Any], name: str) -> str | None:
     value = found.get(name)
     if value is not None and not isinstance(value, str):
-        raise BadRequest(f"{name} is {_short_value(value)}; expected a string", name)
+        raise BadRequest(f"{name} is {_short_value(value)}; expected a string", name, code="E_PARAMETER_TYPE")
     return value
 
 
 def text_list_field(found: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
     value = found.get(name)
     if value is not None and not (isinstance(value, list) and all(isinstance(one, str) for one in value)):
-        raise BadRequest(f"{name} is {_short_value(value)}; expected a list of strings", name)
+        raise BadRequest(f"{name} is {_short_value(value)}; expected a list of strings", name, code="E_PARAMETER_TYPE")
     return None if value is None else tuple(value)
 
 
 def boolean_field(found: Mapping[str, Any], name: str) -> bool:
     value = found.get(name, False)
     if not isinstance(value, bool):
-        raise BadRequest(f"{name} is {_short_value(value)}; expected true or false", name)
+        raise BadRequest(f"{name} is {_short_value(value)}; expected true or false", name, code="E_PARAMETER_TYPE")
     return value
 
 
 def integer_field(found: Mapping[str, Any], name: str, least: int, most: int) -> int | None:
     value = found.get(name)
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most):
-        raise BadRequest(f"{name} is {_short_value(value)}; expected an integer from {least} to {most}", name)
+        raise BadRequest(
+            f"{name} is {_short_value(value)}; expected an integer from {least} to {most}",
+            name,
+            code="E_PARAMETER_RANGE",
+        )
     return value
 
 
@@ -205,7 +235,11 @@ def number_field(found: Mapping[str, Any], name: str, least: float, most: float)
         return None
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e9
     if not number or not math.isfinite(value) or not least <= value <= most:
-        raise BadRequest(f"{name} is {_short_value(value)}; expected a number from {least:g} to {most:g}", name)
+        raise BadRequest(
+            f"{name} is {_short_value(value)}; expected a number from {least:g} to {most:g}",
+            name,
+            code="E_PARAMETER_RANGE",
+        )
     return float(value)
 
 
@@ -215,20 +249,28 @@ def _read_params(
     model = text_field(fields, "model")
     stop = fields.get("stop", [])
     if model is None:
-        raise BadRequest("model is missing; GET /v1/models lists those there are", "model")
+        raise BadRequest("model is missing; GET /v1/models lists those there are", "model", code="E_MODEL_NOT_GIVEN")
     stops = [stop] if isinstance(stop, str) else stop
     if not isinstance(stops, list) or len(stops) > MAX_STOPS or not all(isinstance(s, str) and s for s in stops):
         raise BadRequest(f"stop is {_short_value(stop)}; expected at most {MAX_STOPS} strings, none empty", "stop")
     top_p = number_field(fields, "top_p", 0.0, 1.0)
     stream = boolean_field(fields, "stream")
     if top_p == 0.0:
-        raise BadRequest("top_p is 0; expected a number above 0, or temperature 0 for greedy tokens", "top_p")
+        raise BadRequest(
+            "top_p is 0; expected a number above 0, or temperature 0 for greedy tokens",
+            "top_p",
+            code="E_PARAMETER_RANGE",
+        )
     if stream and (top is not None or echo):
-        raise BadRequest("logprobs and echo do not go with stream; leave out one of them", "stream")
+        raise BadRequest(
+            "logprobs and echo do not go with stream; leave out one of them", "stream", code="E_STREAM_WITH_OPTION"
+        )
     options = fields.get("stream_options", {})
     if not isinstance(options, dict) or options.keys() - {"include_usage", "include_obfuscation"}:
         raise BadRequest(
-            f"stream_options is {_short_value(options)}; expected {{'include_usage': true}}", "stream_options"
+            f"stream_options is {_short_value(options)}; expected {{'include_usage': true}}",
+            "stream_options",
+            code="E_PARAMETER_TYPE",
         )
     return RequestParams(
         model=model,
@@ -248,11 +290,11 @@ def _read_params(
 def _read_tools(tools: Any) -> tuple[dict[str, Any], ...]:
     expected = "expected a list of {'type': 'function', 'function': {'name': …}}"
     if not isinstance(tools, list):
-        raise BadRequest(f"tools is {_short_value(tools)}; {expected}", "tools")
+        raise BadRequest(f"tools is {_short_value(tools)}; {expected}", "tools", code="E_TOOLS_SHAPE")
     for i, tool in enumerate(tools):
         function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise BadRequest(f"tools[{i}] is {_short_value(tool)}; {expected}", "tools")
+            raise BadRequest(f"tools[{i}] is {_short_value(tool)}; {expected}", "tools", code="E_TOOLS_SHAPE")
     return tuple(tools)
 
 
@@ -268,7 +310,7 @@ def _read_calls(calls: Any, where: str) -> tuple[dict[str, Any], ...]:
         message = (
             f"{where}: tool_calls is {_short_value(calls)}; expected calls with an id, a name and arguments in JSON"
         )
-        raise BadRequest(message, "messages") from None
+        raise BadRequest(message, "messages", code="E_MESSAGE_CALLS") from None
     return tuple(function_call(*call) for call in read)
 
 
@@ -286,13 +328,19 @@ def _read_message(message: Any, where: str, tools: bool) -> Message:
     if tools:
         roles.append("tool")
     if role not in roles:
-        raise BadRequest(f"{where}: role is {_short_value(role)}; expected one of {', '.join(roles)}", "messages")
+        raise BadRequest(
+            f"{where}: role is {_short_value(role)}; expected one of {', '.join(roles)}",
+            "messages",
+            code="E_MESSAGE_ROLE_UNKNOWN",
+        )
     calls = message.get("tool_calls") if tools and role == "assistant" else None
     for name in UNREAD:
         value = message.get(name)
         if value and not (name == "tool_calls" and calls):
             raise BadRequest(
-                f"{where}: {name} is {_short_value(value)}: not implemented by this server; leave it out", "messages"
+                f"{where}: {name} is {_short_value(value)}: not implemented by this server; leave it out",
+                "messages",
+                code="E_NOT_IMPLEMENTED",
             )
     content = message.get("content")
     if calls and content is None:
@@ -301,7 +349,9 @@ def _read_message(message: Any, where: str, tools: bool) -> Message:
         content = "".join(part["text"] for part in content)
     if not isinstance(content, str):
         raise BadRequest(
-            f"{where}: content is {_short_value(content)}; expected a text or a list of text parts", "messages"
+            f"{where}: content is {_short_value(content)}; expected a text or a list of text parts",
+            "messages",
+            code="E_MESSAGE_CONTENT",
         )
     if calls:
         return CallingMessage(role, content, _read_calls(calls, where))
@@ -314,7 +364,9 @@ def _read_prompt(prompt: Any) -> str | tuple[int, ...]:
     if isinstance(prompt, list) and prompt and all(isinstance(i, int) and not isinstance(i, bool) for i in prompt):
         return tuple(prompt)
     raise BadRequest(
-        f"prompt is {_short_value(prompt)}; expected a text, token ids, or a list of either, none empty", "prompt"
+        f"prompt is {_short_value(prompt)}; expected a text, token ids, or a list of either, none empty",
+        "prompt",
+        code="E_BODY_PROMPT",
     )
 
 

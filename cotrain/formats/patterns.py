@@ -20,12 +20,16 @@ def pattern_of(
         pattern = re.compile(pattern_text)
     except re.error as error:
         raise ConfigError(
-            f"{flag} {pattern_text!r}: not a regular expression ({error}); mend it, or give one of {', '.join(named)}"
+            f"{flag} {pattern_text!r}: not a regular expression ({error}); mend it, or give one of {', '.join(named)}",
+            code="E_PATTERN_SYNTAX",
         ) from None
     known = [name for name in pattern.groupindex if name in others]
     left = pattern.groups - len(known)
     if left != 1:
         named_groups = " and ".join(f"(?P<{name}>…)" for name in others)
         besides = f", and besides at most {named_groups}" if others else ""
-        raise ConfigError(f"{flag} {pattern_text!r}: has {left} groups, expected one around the {flag}{besides}")
+        raise ConfigError(
+            f"{flag} {pattern_text!r}: has {left} groups, expected one around the {flag}{besides}",
+            code="E_PATTERN_GROUPS",
+        )
     return pattern

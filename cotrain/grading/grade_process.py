@@ -39,6 +39,8 @@ _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT", "XDG_C
 class NotLoaded(UserError):
     """What compares answers is not here."""
 
+    code = "E_GRADER_NOT_LOADED"
+
     def __init__(self, what: str, why: str) -> None:
         self.why = why
         super().__init__(f"answers are graded with {what}, which cannot be loaded: {why}")

@@ -84,7 +84,8 @@ def working_cell() -> Kind:
     raise ConfigError(
         "programs cannot be run here, as nothing would limit how many processes one starts: run as root or where "
         "users may make"
-        f" namespaces, install bubblewrap, or name a sandbox (--tasks mbpp:module:function); tried {tried_kinds}"
+        f" namespaces, install bubblewrap, or name a sandbox (--tasks mbpp:module:function); tried {tried_kinds}",
+        code="E_NO_SANDBOX",
     )
 
 

@@ -75,7 +75,10 @@ class GradingPool:
         cell: Kind | None = None,
     ) -> None:
         if workers < 1 or deadline_s <= 0:
-            raise ConfigError(f"a grading pool needs workers >= 1 and deadline_s > 0, not {workers} and {deadline_s}")
+            raise ConfigError(
+                f"a grading pool needs workers >= 1 and deadline_s > 0, not {workers} and {deadline_s}",
+                code="E_GRADING_POOL_RANGE",
+            )
         self.deadline_s = deadline_s
         self._start = (memory, tuple(judging), cell)
         self._first_s = deadline_s / FIRST if judging[0] == MATHEMATICS else None

@@ -37,6 +37,8 @@ NO_ANSWER = "no answer found"  # why an answer is wrong
 class NotGraded(UserError):
     """An answer could not be graded; that is no word about the answer."""
 
+    code = "E_NOT_GRADED"
+
 
 @functools.cache
 def _shared_pool() -> GradingPool:
@@ -65,7 +67,9 @@ def grade_response(gold: str, response: str, answer: str | None = None) -> Grade
 def grade_responses(golds: Sequence[str], responses: Sequence[str], answer: str | None = None) -> list[Grade]:
     """``grade_response`` of many, several at once. Raises ConfigError where there are not as many of both."""
     if len(golds) != len(responses):
-        raise ConfigError(f"grade_responses: {len(golds)} reference answers for {len(responses)} responses")
+        raise ConfigError(
+            f"grade_responses: {len(golds)} reference answers for {len(responses)} responses", code="E_REFERENCE_COUNT"
+        )
     with ThreadPoolExecutor(WORKERS) as threads:
         return list(threads.map(grade_response, golds, responses, repeat(answer)))
 
@@ -98,7 +102,10 @@ class AnswerReward:
         """Raises ConfigError where the data set has no such column."""
         if self._column not in columns:
             there = ", ".join(sorted(columns)) or "none"
-            raise ConfigError(f"{self.__name__}: the data set has no column {self._column!r} (there are: {there})")
+            raise ConfigError(
+                f"{self.__name__}: the data set has no column {self._column!r} (there are: {there})",
+                code="E_GOLD_COLUMN_MISSING",
+            )
         golds = [str(gold) for gold in columns[self._column]]
         texts = [_text_in(completion) for completion in completions]
         rewards: list[float | None] = []

@@ -129,7 +129,10 @@ def as_serving_engine(engine: Engine) -> ServingEngine:
     """The engine, for a server. Raises ConfigError for one that only trains."""
     if isinstance(engine, ServingEngine):
         return engine
-    raise ConfigError("the engine has no step, running_tokens, check and context, which a server needs; take another")
+    raise ConfigError(
+        "the engine has no step, running_tokens, check and context, which a server needs; take another",
+        code="E_ENGINE_WITHOUT_STEP",
+    )
 
 
 # -- What every engine asks of a request before it takes it.
@@ -149,16 +152,22 @@ def check_request(request: Request, context: int, vocabulary: int) -> None:
         (not 0 < sampling.top_p <= 1, f"top_p is {sampling.top_p}; it must be in (0, 1]"),
         (
             len(prompt) + sampling.max_tokens > context,
+            TooLong.code,
             f"prompt ({len(prompt)}) and max_tokens ({sampling.max_tokens}) exceed the context of {context} tokens; "
             "lower max_tokens or shorten the prompt",
         ),
         (
             bool(prompt) and not 0 <= min(prompt) <= max(prompt) < vocabulary,
+            "E_TOKEN_ID_RANGE",
             f"a prompt id is outside of the vocabulary of {vocabulary}; use the renderer of this policy",
         ),
-        ("" in sampling.stop, "a stop string is empty; leave it out"),
-        (bool(sampling.stop) and request.decode is None, "it has stop strings and no decode to find them in its text"),
+        ("" in sampling.stop, "E_STOP_STRINGS_EMPTY", "a stop string is empty; leave it out"),
+        (
+            bool(sampling.stop) and request.decode is None,
+            "E_STOP_WITHOUT_DECODE",
+            "it has stop strings and no decode to find them in its text",
+        ),
     ):
         if wrong:
-            error = TooLong if "exceed the context" in problem else ConfigError
-            raise error(f"role {request.address.role!r} (policy {request.policy!r}): {problem}")
+            error = TooLong if code == TooLong.code else ConfigError
+            raise error(f"role {request.address.role!r} (policy {request.policy!r}): {problem}", code=code)

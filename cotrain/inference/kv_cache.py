@@ -116,7 +116,9 @@ def attend(
     problems += [f"{query.shape[2]} queries a row"] * (query.shape[2] != 1)
     if problems or reads is None:
         problem = ", ".join(problems) or "other keys than the cache's"
-        raise ModelError(f"the local engine cannot decode {type(module).__name__}: it uses {problem}")
+        raise ModelError(
+            f"the local engine cannot decode {type(module).__name__}: it uses {problem}", code="E_MODEL_NOT_DECODABLE"
+        )
     lines, heads, _, width = query.shape
     queries = query.reshape(lines * key.shape[1], -1, width) * (width**-0.5 if scaling is None else scaling)
     queries = queries.to(reads.keys.dtype)

@@ -85,7 +85,7 @@ class LocalEngine:
         """
         rows = max_rows if isinstance(max_rows, Mapping) else dict.fromkeys(models, max_rows)
         if (least := min(rows.values(), default=1)) < 1:
-            raise ConfigError(f"max_rows is {least}; the engine needs at least 1 row")
+            raise ConfigError(f"max_rows is {least}; the engine needs at least 1 row", code="E_ENGINE_ROWS")
         adapters = activate or {}
         kinds = autocast if isinstance(autocast, Mapping) else dict.fromkeys([*models, *(scorers or {})], autocast)
         residences = residence or {}

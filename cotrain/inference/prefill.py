@@ -288,4 +288,7 @@ def _layer_tensors(layer: object) -> tuple[Tensor, Tensor]:
     """Keys and values of a prefilled layer."""
     if isinstance(layer, DynamicLayer) and isinstance(layer.keys, Tensor) and isinstance(layer.values, Tensor):
         return layer.keys, layer.values
-    raise ModelError(f"the local engine cannot decode a model with a cache layer of kind {type(layer).__name__}")
+    raise ModelError(
+        f"the local engine cannot decode a model with a cache layer of kind {type(layer).__name__}",
+        code="E_MODEL_NOT_DECODABLE",
+    )

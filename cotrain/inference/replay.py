@@ -26,7 +26,10 @@ class ReplayEngine:
         self._recorded: dict[Address, Trace] = {}
         for trace in traces:
             if trace.address in self._recorded:
-                raise DataError(f"replay: two recorded traces have the address {trace.address}; give one run's ledger")
+                raise DataError(
+                    f"replay: two recorded traces have the address {trace.address}; give one run's ledger",
+                    code="E_REPLAY_TWICE",
+                )
             for number, turn in enumerate(turns_of(trace)):
                 self._recorded[trace.address.later_turn(number)] = turn
         self._replayed = {trace.policy: 0 for trace in self._recorded.values()}
@@ -38,15 +41,22 @@ class ReplayEngine:
             raise UnknownName("recorded policy", request.policy, self._replayed)
         trace = self._recorded.get(request.address)
         if trace is None:
-            raise DataError(f"replay: nothing is recorded at {request.address}; give the same steps and group size")
+            raise DataError(
+                f"replay: nothing is recorded at {request.address}; give the same steps and group size",
+                code="E_REPLAY_MISSING",
+            )
         if trace.policy != request.policy:
-            raise DataError(f"replay: {trace.policy!r} answered at {request.address}, not {request.policy!r}")
+            raise DataError(
+                f"replay: {trace.policy!r} answered at {request.address}, not {request.policy!r}",
+                code="E_REPLAY_POLICY",
+            )
         if trace.prompt_ids != request.prompt_ids:
             pairs = zip(trace.prompt_ids, request.prompt_ids, strict=False)
             same = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
             raise DataError(
                 f"replay: prompt at {request.address} differs from token {same} on ({len(request.prompt_ids)} tokens,"
-                f" recorded {len(trace.prompt_ids)}); use templates, tasks and tokenizer of the recorded run"
+                f" recorded {len(trace.prompt_ids)}); use templates, tasks and tokenizer of the recorded run",
+                code="E_REPLAY_PROMPT",
             )
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         self._waiting.append((request, future))

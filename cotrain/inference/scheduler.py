@@ -98,7 +98,10 @@ class Scheduler:
         config = getattr(model, "config", None)
         if not isinstance(config, PreTrainedConfig):
             name = type(model).__name__
-            raise ModelError(f"policy {policy!r}: {name} is not a causal language model of transformers")
+            raise ModelError(
+                f"policy {policy!r}: {name} is not a causal language model of transformers",
+                code="E_MODEL_NOT_DECODABLE",
+            )
         self.config = config
         self.context, self.vocabulary = model_limits(policy, self.config)
         self.device = next(model.parameters()).device
@@ -166,7 +169,8 @@ class Scheduler:
                 raise ConfigError(
                     f"policy {self.policy!r}: the memory of {self.device} does not hold one answer "
                     f"({len(self._first_request().prompt_ids)} tokens of prompt, max_tokens "
-                    f"{self._first_request().sampling.max_tokens}); lower max_tokens, or take a smaller model"
+                    f"{self._first_request().sampling.max_tokens}); lower max_tokens, or take a smaller model",
+                    code="E_MEMORY_FOR_ANSWER",
                 ) from error
         if rows is None:
             self._resubmit()
@@ -339,7 +343,9 @@ class Scheduler:
         except torch.OutOfMemoryError:
             raise
         except (ValueError, TypeError, AttributeError, KeyError, IndexError, RuntimeError) as error:
-            raise ModelError(self._refusal_text(str(error).strip().splitlines()[0])) from error
+            raise ModelError(
+                self._refusal_text(str(error).strip().splitlines()[0]), code="E_MODEL_NOT_DECODABLE"
+            ) from error
         finally:
             self._reset_rows()
 
@@ -347,7 +353,10 @@ class Scheduler:
         wrong = (decoded - expected).norm() / spread
         narrow = self.autocast is not None or next(self.model.parameters()).dtype.itemsize < 4
         if bool(wrong > (0.2 if narrow else 1e-3)):
-            raise ModelError(self._refusal_text(f"its decoded logits are off by {float(wrong):.2g} of their spread"))
+            raise ModelError(
+                self._refusal_text(f"its decoded logits are off by {float(wrong):.2g} of their spread"),
+                code="E_MODEL_NOT_DECODABLE",
+            )
 
     def _refusal_text(self, problem: str) -> str:
         return (
@@ -415,7 +424,10 @@ def model_limits(policy: str, config: PreTrainedConfig) -> tuple[int, int]:
     context = getattr(text, "max_position_embeddings", None)
     if unknown or context is None:
         problem = f"layers of kind {', '.join(unknown)}" if unknown else "no max_position_embeddings"
-        raise ModelError(f"policy {policy!r}: the local engine cannot run {text.model_type!r}, which has {problem}")
+        raise ModelError(
+            f"policy {policy!r}: the local engine cannot run {text.model_type!r}, which has {problem}",
+            code="E_MODEL_NOT_DECODABLE",
+        )
     if kinds != {"full_attention"} and not layer_windows(text):
         windows = (getattr(text, "sliding_window", None), getattr(text, "attention_chunk_size", None))
         context = min([context, *(window for window in windows if window is not None)])

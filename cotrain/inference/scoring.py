@@ -56,10 +56,13 @@ class ScoringScheduler:
         """Raise ConfigError when the request cannot be answered by this policy, TooLong where its context is too
         short."""
         if not 0 < len(request.prompt_ids) <= self.context:
-            raise (TooLong if request.prompt_ids else ConfigError)(
+            what = (
                 f"role {request.address.role!r} (policy {self.policy!r}): a prompt of {len(request.prompt_ids)} "
                 f"tokens; expected 1 to {self.context}"
             )
+            if request.prompt_ids:
+                raise TooLong(what)
+            raise ConfigError(what, code="E_PROMPT_EMPTY")
 
     def drop_cancelled(self) -> None:
         self.waiting = [row for row in self.waiting if not row.future.cancelled()]
@@ -98,7 +101,8 @@ class ScoringScheduler:
                 if len(batch) == 1:
                     raise ConfigError(
                         f"policy {self.policy!r}: the memory of {self.device} does not hold one prompt of "
-                        f"{len(batch[0])} tokens; shorten the prompts, or take a smaller model"
+                        f"{len(batch[0])} tokens; shorten the prompts, or take a smaller model",
+                        code="E_MEMORY_FOR_PROMPT",
                     ) from error
             if batch_scores is None:
                 self.at_once = len(batch) // 2 * len(batch[0])

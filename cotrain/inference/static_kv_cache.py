@@ -168,7 +168,10 @@ def attend_slots(
     problems += [f"{query.shape[2]} queries a row"] * (query.shape[2] != 1)
     if problems or attention_mask is None:
         problem = ", ".join(problems) or "no mask"
-        raise ModelError(f"decoding of fixed shape cannot compute {type(module).__name__}: it uses {problem}")
+        raise ModelError(
+            f"decoding of fixed shape cannot compute {type(module).__name__}: it uses {problem}",
+            code="E_MODEL_NOT_DECODABLE",
+        )
     lines, heads, _, width = query.shape
     queries = query.reshape(lines, key.shape[1], -1, width).to(key.dtype)
     mixed = F.scaled_dot_product_attention(queries, key, value, attn_mask=attention_mask, scale=scaling)

@@ -114,7 +114,9 @@ class VllmEngine:
         try:
             import vllm
         except ImportError as error:
-            raise ConfigError(f"vLLM does not load in this Python: {first_line(error)}") from error
+            raise ConfigError(
+                f"vLLM does not load in this Python: {first_line(error)}", code="E_VLLM_NOT_LOADED"
+            ) from error
         ranks = [rank for rank in policies.values() if rank is not None]
         slots = len(ranks) + 1  # for adapters; the last one stays empty
         adapters: dict[str, Any] = {"max_loras": slots, "max_cpu_loras": slots, "max_lora_rank": _padded_rank(ranks)}
@@ -147,7 +149,8 @@ class VllmEngine:
             why = first_line(error).split(". Try ")[0]
             raise ModelError(
                 f"vLLM does not run {os.fspath(model)!r}: {why}; its memory and context are cache_mb and context under "
-                "[engine] of the cluster file"
+                "[engine] of the cluster file",
+                code="E_VLLM_NOT_RUNNING",
             ) from error
         config = self._llm.model_config
         self._context: int = config.max_model_len
@@ -175,9 +178,13 @@ class VllmEngine:
         where = f"request {request.address} to policy {request.policy!r}"
         if not request.sampling.is_greedy and request.sampling.temperature < COLDEST:
             cold = request.sampling.temperature
-            raise ConfigError(f"{where}: temperature is {cold}; vLLM samples at 0, or from {COLDEST} on")
+            raise ConfigError(
+                f"{where}: temperature is {cold}; vLLM samples at 0, or from {COLDEST} on", code="E_VLLM_TEMPERATURE"
+            )
         if self._ranks[request.policy] is not None and request.policy not in self._adapters:
-            raise ConfigError(f"{where}: the weights of its adapter have not been published")
+            raise ConfigError(
+                f"{where}: the weights of its adapter have not been published", code="E_ADAPTER_NOT_PUBLISHED"
+            )
 
     def context(self, policy: str) -> int:
         """Tokens of the longest sequence that a policy takes, prompt and answer together. Raises UnknownName."""

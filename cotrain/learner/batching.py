@@ -77,7 +77,7 @@ def plan_shared(sequences: Sequences, budget: int) -> list[tuple[int, ...]]:
     """As ``plan_padded`` for the shared layout: in each micro-batch a prompt counts once, and so does the common
     beginning of two answers to it. The sequences of a prompt are neighbours."""
     if budget < 1:
-        raise ConfigError(f"micro_tokens is {budget}, expected at least 1")
+        raise ConfigError(f"micro_tokens is {budget}, expected at least 1", code="E_MICRO_TOKENS")
     groups: dict[tuple[int, ...], list[int]] = {}
     for index, (prompt_ids, _) in enumerate(sequences):
         groups.setdefault(prompt_ids, []).append(index)
@@ -129,10 +129,11 @@ def forward_input_of(
     for (prompt_ids, token_ids), temperature in zip(sequences, temperatures, strict=True):
         if not prompt_ids or not token_ids:
             counts_text = f"{len(prompt_ids)} prompt and {len(token_ids)} sampled tokens"
-            raise ConfigError(f"a sequence of {counts_text}; expected at least one of each")
+            raise ConfigError(f"a sequence of {counts_text}; expected at least one of each", code="E_SEQUENCE_EMPTY")
         if not temperature >= COLDEST:
             raise ConfigError(
-                f"cannot learn from tokens sampled at temperature {temperature}; it must be at least {COLDEST:g}"
+                f"cannot learn from tokens sampled at temperature {temperature}; it must be at least {COLDEST:g}",
+                code="E_TEMPERATURE_NOT_LEARNABLE",
             )
 
     context = context_tokens or [()] * len(sequences)
@@ -228,7 +229,8 @@ def _pad_field(samples: Sequence[Sample], name: str, mask: torch.Tensor) -> torc
     for sample, part in zip(samples, parts, strict=True):
         if part.shape != (len(sample.token_ids),):
             raise ConfigError(
-                f"sample {sample.key}: {name} has shape {tuple(part.shape)}, expected ({len(sample.token_ids)},)"
+                f"sample {sample.key}: {name} has shape {tuple(part.shape)}, expected ({len(sample.token_ids)},)",
+                code="E_SAMPLE_SHAPE",
             )
     dtype = parts[0].dtype
     return torch.zeros(mask.shape, dtype=dtype).masked_scatter(mask, torch.cat(parts).to(dtype))

@@ -64,7 +64,10 @@ class Sharded(nn.Module):
         self.mesh = mesh
         layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
         if not layers:
-            raise ModelError(f"{type(model).__name__} has no layers of transformers to be sharded; use --world 1")
+            raise ModelError(
+                f"{type(model).__name__} has no layers of transformers to be sharded; use --world 1",
+                code="E_MODEL_NOT_SHARDABLE",
+            )
         for module in [*reversed(layers), self]:
             fully_shard(module, mesh=mesh, reshard_after_forward=True)
         for module in self.modules():

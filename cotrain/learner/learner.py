@@ -100,7 +100,8 @@ class TorchLearner(PolicyClient):
         """
         if not lr > 0.0 or warmup < 0 or (clip_norm is not None and not clip_norm > 0.0):
             raise ConfigError(
-                f"learner: lr {lr}, warmup {warmup}, clip_norm {clip_norm}; expected > 0, ≥ 0, > 0 or None"
+                f"learner: lr {lr}, warmup {warmup}, clip_norm {clip_norm}; expected > 0, ≥ 0, > 0 or None",
+                code="E_LEARNER_RANGE",
             )
         self._activate = activate or (lambda: None)
         self._activate()
@@ -109,7 +110,8 @@ class TorchLearner(PolicyClient):
         if narrow:
             raise ConfigError(
                 f"learner: trained weights such as {narrow[0]!r} are {self._trained[narrow[0]].dtype}, in which small "
-                "updates are lost; load the model as float32 and set autocast=True"
+                "updates are lost; load the model as float32 and set autocast=True",
+                code="E_DTYPE_TRAINED",
             )
         self.model = model
         self.head = head
@@ -322,13 +324,14 @@ class TorchLearner(PolicyClient):
         unknown = sorted(set(tensors) - expected)
         if missing or unknown:
             mismatch = f"{len(missing)} missing {missing[:2]}, {len(unknown)} unknown {unknown[:2]}"
-            raise StateError(f"tensors of learner do not fit: {mismatch}")
+            raise StateError(f"tensors of learner do not fit: {mismatch}", code="E_LEARNER_TENSORS_MISFIT")
         for name, parameter in self._trained.items():
             saved = tensors[MODEL + name]
             if saved.shape != parameter.shape or saved.dtype != parameter.dtype:
                 raise StateError(
                     f"tensors of learner do not fit: {name!r} is {saved.dtype} {tuple(saved.shape)}, "
-                    f"expected {parameter.dtype} {tuple(parameter.shape)}"
+                    f"expected {parameter.dtype} {tuple(parameter.shape)}",
+                    code="E_LEARNER_TENSORS_MISFIT",
                 )
         load_optimizer_tensors(self._optimizer, self.model, {name: tensors[OPTIMIZER + name] for name in moments})
         self._rest()

@@ -63,7 +63,7 @@ class Scorer:
         recompute.
         """
         if head not in HEADS:
-            raise ConfigError(f"head is {head!r}, expected one of {HEADS}")
+            raise ConfigError(f"head is {head!r}, expected one of {HEADS}", code="E_HEAD_NAME")
         self.model = model.eval()
         self.head = head
         self.micro_tokens = micro_tokens
@@ -133,7 +133,8 @@ class Scorer:
         if not tokens_of_passes:
             raise ConfigError(
                 f"the memory of {self.device} does not hold one sequence of {longest} tokens; set "
-                "gradient_checkpointing=true for this policy, lower max_tokens, or take a smaller model"
+                "gradient_checkpointing=true for this policy, lower max_tokens, or take a smaller model",
+                code="E_MEMORY_FOR_SEQUENCE",
             ) from error
         self.micro_tokens = max(1, min(self.micro_tokens, max(tokens_of_passes)) // 2)
         self.oom_count += 1
@@ -252,7 +253,9 @@ class Scorer:
             model_logits = model(input_ids=ids, use_cache=False).logits
             hidden = getattr(self._body(input_ids=ids, use_cache=False), "last_hidden_state", None)
             if hidden is None:
-                raise ModelError(f"{name} does not hand out its last hidden state; use another causal LM")
+                raise ModelError(
+                    f"{name} does not hand out its last hidden state; use another causal LM", code="E_MODEL_NOT_CAUSAL"
+                )
             raw = _at_least_float32(self._output(hidden))
 
         narrow = model_logits.dtype in (torch.bfloat16, torch.float16)
@@ -266,7 +269,8 @@ class Scorer:
                 return
         raise ModelError(
             f"{name} changes its logits after its output layer in a way that is not known; expected nothing, "
-            f"final_logit_softcapping, or a scale ({', '.join(SCALES)})"
+            f"final_logit_softcapping, or a scale ({', '.join(SCALES)})",
+            code="E_MODEL_LOGITS_CHANGED",
         )
 
 

@@ -147,7 +147,8 @@ def lr_multiplier(step: int, total: int, warmup: int = 0, decay_fraction: float 
     if total < 1 or warmup < 0 or not 0.0 <= decay_fraction <= 1.0:
         raise ConfigError(
             f"schedule: expected total ≥ 1, warmup ≥ 0, decay_fraction in [0, 1], found {total}, {warmup}, "
-            f"{decay_fraction}"
+            f"{decay_fraction}",
+            code="E_LR_SCHEDULE_RANGE",
         )
     if step >= total:
         return 0.0
@@ -188,7 +189,8 @@ def load_optimizer_tensors(optimizer: Optimizer, model: nn.Module, tensors: Mapp
         if field != "step" and tensor.shape != parameter.shape:
             raise StateError(
                 f"state of optimizer does not fit: {key!r} has shape {tuple(tensor.shape)}, "
-                f"the parameter {tuple(parameter.shape)}"
+                f"the parameter {tuple(parameter.shape)}",
+                code="E_OPTIMIZER_MISFIT",
             )
         states.setdefault(name, {})[field] = tensor
 
@@ -196,7 +198,9 @@ def load_optimizer_tensors(optimizer: Optimizer, model: nn.Module, tensors: Mapp
         part, _ = owners[name]
         missing = [field for field in state_fields(part) if field not in state]
         if missing:
-            raise StateError(f"state of optimizer does not fit: {name!r} lacks {', '.join(missing)}")
+            raise StateError(
+                f"state of optimizer does not fit: {name!r} lacks {', '.join(missing)}", code="E_OPTIMIZER_MISFIT"
+            )
     for name, (part, parameter) in owners.items():
         part.state.pop(parameter, None)
         if name in states:
@@ -219,7 +223,7 @@ def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters with ``requires_grad``, by name. Raises ConfigError where there is none."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not named:
-        raise ConfigError("optimizer: the model has no trainable parameter; unfreeze some")
+        raise ConfigError("optimizer: the model has no trainable parameter; unfreeze some", code="E_NOTHING_TRAINABLE")
     return named
 
 

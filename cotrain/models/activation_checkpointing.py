@@ -27,7 +27,8 @@ def check_recompute(model: nn.Module) -> None:
     """Raise ModelError for a model whose layers are not known to be pure functions of their inputs."""
     if not _recomputable_layers(model):
         raise ModelError(
-            f"{type(model).__name__} has no layer that transformers can checkpoint; set gradient_checkpointing=false"
+            f"{type(model).__name__} has no layer that transformers can checkpoint; set gradient_checkpointing=false",
+            code="E_NO_GRADIENT_CHECKPOINTING",
         )
 
 

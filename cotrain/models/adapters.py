@@ -111,21 +111,26 @@ class AdapterBase:
         where = f"adapter {str(path)!r} of policy {policy!r}"
         for file in (CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME):
             if not (directory / file).is_file():
-                raise ModelError(f"{where}: no {file}; expected a directory written by PEFT's save_pretrained")
+                raise ModelError(
+                    f"{where}: no {file}; expected a directory written by PEFT's save_pretrained",
+                    code="E_ADAPTER_FILE_MISSING",
+                )
         check_files(directory, where)
         check_objects(directory, where)
         with report_model_errors(where):
             config = PeftConfig.from_pretrained(str(directory))
             saved = load_file(directory / SAFETENSORS_WEIGHTS_NAME)
         if not isinstance(config, LoraConfig):
-            raise ModelError(f"{where}: is of kind {config.peft_type}; expected LORA")
+            raise ModelError(f"{where}: is of kind {config.peft_type}; expected LORA", code="E_ADAPTER_KIND")
         defaults = asdict(LoraConfig())
         strange = {k: v for k, v in asdict(config).items() if k not in PLAIN and v != defaults.get(k)}
         if config.init_lora_weights not in (True, False, "gaussian"):  # others change the base
             strange["init_lora_weights"] = config.init_lora_weights
         if strange:
             settings = ", ".join(f"{field}={value}" for field, value in sorted(strange.items()))
-            raise ModelError(f"{where}: has {settings}; expected plain LoRA on an unchanged base")
+            raise ModelError(
+                f"{where}: has {settings}; expected plain LoRA on an unchanged base", code="E_ADAPTER_SETTINGS"
+            )
         other = config.base_model_name_or_path
         if other and not _may_be_one(other, self.name):
             raise ModelError(f"{where}: was made for the base {other!r}, this policy has {self.name!r}; change one")
@@ -138,7 +143,8 @@ class AdapterBase:
         if wrong:
             raise ModelError(
                 f"{where}: does not fit the base {self.name!r}: {len(wrong)} of {len(saved)} weights are missing "
-                f"there, in excess or of another shape, such as {wrong[0]!r}; give the base that it was trained on"
+                f"there, in excess or of another shape, such as {wrong[0]!r}; give the base that it was trained on",
+                code="E_ADAPTER_WEIGHTS_MISFIT",
             )
         for name, weight in weights.items():
             weight.copy_(saved[name])
@@ -188,7 +194,9 @@ class AdapterBase:
         """Put an adapter into the module and return its weights; none is active then. If this raises, the base is of no
         use any more."""
         if policy in self._weights:
-            raise ModelError(f"{where}: the base {self.name!r} has an adapter of this policy already")
+            raise ModelError(
+                f"{where}: the base {self.name!r} has an adapter of this policy already", code="E_ADAPTER_TWICE"
+            )
         key = _adapter_name(policy)
         self.activate(None)
         config.base_model_name_or_path = None  # else PEFT compares it with a path of ours
@@ -201,19 +209,22 @@ class AdapterBase:
                 else:
                     self._peft.add_adapter(key, config)
         except ValueError as error:
-            raise ModelError(f"{where}: {first_line(error)}") from error
+            raise ModelError(f"{where}: {first_line(error)}", code="E_ADAPTER_NOT_MADE") from error
         layers = [module for module in self.module.modules() if isinstance(module, LoraLayer)]
         for layer in layers:
             layer.set_adapter(self._active)
         if not all(layer.active_adapters is self._active for layer in layers):
-            raise ModelError(f"{where}: this version of PEFT copies the list of active adapters; install 0.21")
+            raise ModelError(
+                f"{where}: this version of PEFT copies the list of active adapters; install 0.21", code="E_PEFT_VERSION"
+            )
         self.module.eval().requires_grad_(False)
         own = {name: p for name, p in self.module.named_parameters() if key in name.split(".")}
         strange = [name for name in own if not name.endswith((f".lora_A.{key}.weight", f".lora_B.{key}.weight"))]
         if strange or not own:
             example = strange[0].replace(f".{key}", "") if strange else "none"
             raise ModelError(
-                f"{where}: expected adapters of linear layers only, found {example!r}; choose other targets"
+                f"{where}: expected adapters of linear layers only, found {example!r}; choose other targets",
+                code="E_ADAPTER_LAYERS",
             )
         self._check_untied(key, where)
         return {SAVED_PREFIX + name.replace(f".{key}.", "."): p for name, p in own.items()}
@@ -233,7 +244,8 @@ class AdapterBase:
                 if others:
                     raise ModelError(
                         f"{where}: layer {name!r} shares its weights with {others[0]!r}, so what is learned there "
-                        "could not be merged; leave it out of the targets"
+                        "could not be merged; leave it out of the targets",
+                        code="E_ADAPTER_LAYER_SHARED",
                     )
 
 
@@ -256,7 +268,8 @@ def merge_into_base(base: AdapterBase, policy: str) -> PreTrainedModel:
     if not distance <= FAR:
         raise ModelError(
             f"policy {policy!r}: merged into {base.name!r} it is another model (its logits are off by "
-            f"{float(distance):.2g} of their spread); export it without --merged"
+            f"{float(distance):.2g} of their spread); export it without --merged",
+            code="E_ADAPTER_MERGE_INEXACT",
         )
     return merged
 

@@ -48,32 +48,48 @@ def check_files(folder: Path, where: str) -> None:
         entries = sorted(folder.iterdir())
         entries += sorted((folder / "additional_chat_templates").glob("*"))
     except OSError as error:
-        raise ModelError(f"{where}: {_reason_text(error)}; expected a directory that can be read") from error
+        raise ModelError(
+            f"{where}: {_reason_text(error)}; expected a directory that can be read",
+            code="E_MODEL_DIRECTORY_UNREADABLE",
+        ) from error
     for entry in entries:
         if not any(entry.match(pattern) for pattern in (*FILES, "*.py")):
             continue
         try:
             mode = entry.stat().st_mode
         except OSError as error:
-            raise ModelError(f"{where}: {entry.name} leads nowhere ({_reason_text(error)}); copy it") from error
+            raise ModelError(
+                f"{where}: {entry.name} leads nowhere ({_reason_text(error)}); copy it", code="E_MODEL_FILE_DANGLING"
+            ) from error
         if not stat.S_ISREG(mode):
             kind = "directory" if stat.S_ISDIR(mode) else "pipe, device or socket"
-            raise ModelError(f"{where}: {entry.name} is a {kind}; expected a plain file")
+            raise ModelError(
+                f"{where}: {entry.name} is a {kind}; expected a plain file", code="E_MODEL_FILE_NOT_REGULAR"
+            )
 
 
 def read_object(file: Path, where: str) -> dict[str, Any]:
     """The object that a JSON file holds. Raises ModelError."""
     try:
         if file.stat().st_size > LARGEST:
-            raise ModelError(f"{where}: {file.name} has more than {LARGEST} bytes; expected a small object")
+            raise ModelError(
+                f"{where}: {file.name} has more than {LARGEST} bytes; expected a small object",
+                code="E_MODEL_FILE_TOO_LARGE",
+            )
         content = json.loads(file.read_text(encoding="utf-8"))
     except RecursionError as error:
-        raise ModelError(f"{where}: {file.name} is nested too deeply; copy it again") from error
+        raise ModelError(
+            f"{where}: {file.name} is nested too deeply; copy it again", code="E_MODEL_FILE_NOT_JSON"
+        ) from error
     except (OSError, ValueError) as error:
         why = str(error).splitlines()[0]
-        raise ModelError(f"{where}: {file.name} is no JSON ({why}); copy it again") from error
+        raise ModelError(
+            f"{where}: {file.name} is no JSON ({why}); copy it again", code="E_MODEL_FILE_NOT_JSON"
+        ) from error
     if not isinstance(content, dict):
-        raise ModelError(f"{where}: {file.name} holds a {type(content).__name__}, expected an object")
+        raise ModelError(
+            f"{where}: {file.name} holds a {type(content).__name__}, expected an object", code="E_MODEL_FILE_NOT_OBJECT"
+        )
     return content
 
 
@@ -99,7 +115,7 @@ def check_config(config: Mapping[str, Any], tensors: Collection[str] | None, whe
             elif plain in LAYERS and tensors is not None and value > len(tensors):
                 wrong = f"there are {len(tensors)} weights; config.json and weights do not belong together"
         if wrong:
-            raise ModelError(f"{where}: config.json has {key} {str(value)[:60]!r}; {wrong}")
+            raise ModelError(f"{where}: config.json has {key} {str(value)[:60]!r}; {wrong}", code="E_MODEL_CONFIG")
 
 
 def _wrong_dtype(value: Any) -> str:
@@ -146,18 +162,23 @@ def weight_files(folder: Path, name: str | os.PathLike[str]) -> list[Path]:
     if not (folder / INDEX).is_file():
         files = sorted(file for file in folder.glob("*.safetensors") if not file.match(COPIES))
         if not files:
-            raise ModelError(f"model {str(name)!r}: no weights; expected {SINGLE}, or {INDEX} and its files")
+            raise ModelError(
+                f"model {str(name)!r}: no weights; expected {SINGLE}, or {INDEX} and its files", code="E_NO_WEIGHTS"
+            )
         return files
     try:
         shards = read_object(folder / INDEX, f"model {str(name)!r}")["weight_map"].values()
         files = [folder / shard for shard in sorted(set(shards))]
     except (KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"model {str(name)!r}: {INDEX} has no weight_map that can be read; copy it again") from error
+        raise ModelError(
+            f"model {str(name)!r}: {INDEX} has no weight_map that can be read; copy it again", code="E_WEIGHT_INDEX"
+        ) from error
     missing = [file.name for file in files if not file.is_file()]
     if missing:
         raise ModelError(
             f"model {str(name)!r}: {len(missing)} of {len(files)} files of weights are missing, such as {missing[0]}; "
-            "copy or download them"
+            "copy or download them",
+            code="E_WEIGHT_FILES_MISSING",
         )
     return files
 
@@ -173,11 +194,15 @@ def shapes_in(folder: Path, name: str | os.PathLike[str]) -> Shapes:
             names += _names_in(file)
         except (SafetensorError, OSError, json.JSONDecodeError) as error:
             raise ModelError(
-                f"model {str(name)!r}: {file.name} is cut short or damaged ({str(error).rstrip('.')}); copy it again"
+                f"model {str(name)!r}: {file.name} is cut short or damaged ({str(error).rstrip('.')}); copy it again",
+                code="E_WEIGHTS_DAMAGED",
             ) from error
     (most, times), *_ = Counter(names).most_common(1) or [("", 0)]
     if times > 1:
-        raise ModelError(f"model {str(name)!r}: {times} weights are called {most!r}; expected one of each name")
+        raise ModelError(
+            f"model {str(name)!r}: {times} weights are called {most!r}; expected one of each name",
+            code="E_WEIGHT_TWICE",
+        )
     return shapes
 
 

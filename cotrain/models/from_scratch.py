@@ -38,12 +38,16 @@ def small_config(
         raise UnknownName("kind of model", kind, KINDS)
     if width % heads or (width // heads) % 2:
         raise ConfigError(
-            f"width {width} does not split into {heads} heads of an even size; choose a multiple of {2 * heads}"
+            f"width {width} does not split into {heads} heads of an even size; choose a multiple of {2 * heads}",
+            code="E_MODEL_SIZES",
         )
     if heads % kv_heads:
-        raise ConfigError(f"heads {heads} must be a multiple of kv_heads {kv_heads}")
+        raise ConfigError(f"heads {heads} must be a multiple of kv_heads {kv_heads}", code="E_MODEL_SIZES")
     if not all(0 <= token < vocab_size for token in (pad_id, bos_id, eos_id)):
-        raise ConfigError(f"small_config: ids {pad_id}, {bos_id}, {eos_id} must be below vocab_size {vocab_size}")
+        raise ConfigError(
+            f"small_config: ids {pad_id}, {bos_id}, {eos_id} must be below vocab_size {vocab_size}",
+            code="E_MODEL_SIZES",
+        )
     return KINDS[kind](
         vocab_size=vocab_size,
         hidden_size=width,

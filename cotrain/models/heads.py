@@ -84,7 +84,8 @@ def reward_model(name: str | os.PathLike[str], **loading: Any) -> ValueModel:
     head = getattr(classifier, "score", None)
     if not isinstance(head, nn.Linear) or head.bias is not None or head.weight.shape != scorer.head.weight.shape:
         raise ModelError(
-            f"model {str(name)!r}: its head is not one weight for each feature; expected `score`, linear without bias"
+            f"model {str(name)!r}: its head is not one weight for each feature; expected `score`, linear without bias",
+            code="E_REWARD_HEAD",
         )
     with torch.no_grad():
         scorer.head.weight.copy_(head.weight)
@@ -104,7 +105,8 @@ def classifier_of(body: PreTrainedModel, weight: torch.Tensor, pad_id: int | Non
     if type(config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
         raise ModelError(
             f"{type(body).__name__}: transformers has no sequence classification for it, so no reward model can be "
-            "written"
+            "written",
+            code="E_NO_SEQUENCE_CLASSIFICATION",
         )
     model = AutoModelForSequenceClassification.from_config(config)
     model.base_model.load_state_dict(body.state_dict())
@@ -122,7 +124,8 @@ def rating_by_words(
     first = [tokenizer.encode(word, add_special_tokens=False)[:1] for word in (right, wrong)]
     if first[0] == first[1]:
         raise ModelError(
-            f"{right!r} and {wrong!r} begin with the same token; take words that this tokenizer tells apart at once"
+            f"{right!r} and {wrong!r} begin with the same token; take words that this tokenizer tells apart at once",
+            code="E_VERDICT_WORDS_ALIKE",
         )
     rows = model.get_output_embeddings().weight.detach()
     odds = (rows[first[0][0]] - rows[first[1][0]]).float()[None]
@@ -132,5 +135,7 @@ def rating_by_words(
 def _body_of(name: str | os.PathLike[str], model: PreTrainedModel) -> PreTrainedModel:
     body = model.base_model
     if body is model or not isinstance(body, PreTrainedModel):
-        raise ModelError(f"model {str(name)!r}: {type(model).__name__} has no body apart from its head")
+        raise ModelError(
+            f"model {str(name)!r}: {type(model).__name__} has no body apart from its head", code="E_MODEL_WITHOUT_BODY"
+        )
     return body

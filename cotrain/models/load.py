@@ -70,20 +70,31 @@ def resolve_model(name: str | os.PathLike[str]) -> Path | str:
     if is_shipped(str(name)):
         path = shipped_folder(str(name))
         if not path.is_dir():
-            raise ModelError(f"model {name!r}: {path} is missing from this installation; {how_to_get(str(name))}")
+            raise ModelError(
+                f"model {name!r}: {path} is missing from this installation; {how_to_get(str(name))}",
+                code="E_SHIPPED_MODEL_MISSING",
+            )
         return path
     text = os.fspath(name)
     if not text.strip():
-        raise ModelError(f"model {text!r}: an empty name; give a directory, a name of the Hub, or {SHIPPED_BASE!r}")
+        raise ModelError(
+            f"model {text!r}: an empty name; give a directory, a name of the Hub, or {SHIPPED_BASE!r}",
+            code="E_MODEL_NAME_EMPTY",
+        )
     path = Path(text).expanduser()
     has_parent = "/" in text and path.parent.is_dir()
     local = isinstance(name, os.PathLike) or text.startswith((".", "/", "~")) or path.exists()
     if not (local or has_parent or text.count("/") > 1):
         return text
     if not path.exists():
-        raise ModelError(f"model {text!r}: no such directory (shipped models: {', '.join(SHIPPED)})")
+        raise ModelError(
+            f"model {text!r}: no such directory (shipped models: {', '.join(SHIPPED)})", code="E_MODEL_NOT_FOUND"
+        )
     if not path.is_dir():
-        raise ModelError(f"model {text!r}: a file; expected the directory that holds config.json and *.safetensors")
+        raise ModelError(
+            f"model {text!r}: a file; expected the directory that holds config.json and *.safetensors",
+            code="E_MODEL_IS_FILE",
+        )
     check_files(path, f"model {text!r}")
     return path
 
@@ -118,7 +129,8 @@ def load_model(
     if is_classifier(directory):
         raise ModelError(
             f"model {str(name)!r}: scores and does not speak (a model with a classification head); use it as a reward "
-            "model, --rm-model of `cotrain run cooper`"
+            "model, --rm-model of `cotrain run cooper`",
+            code="E_MODEL_DOES_NOT_SPEAK",
         )
     tokenizer = _read_tokenizer(name, directory, trust_remote_code)
     arguments = (AutoModelForCausalLM, name, directory, dtype, attn_implementation, trust_remote_code)
@@ -150,7 +162,8 @@ def load_classifier(
     )
     if model.config.num_labels != 1:
         raise ModelError(
-            f"model {str(name)!r}: {model.config.num_labels} labels; expected a reward model, which has one"
+            f"model {str(name)!r}: {model.config.num_labels} labels; expected a reward model, which has one",
+            code="E_REWARD_LABELS",
         )
     return model
 
@@ -215,7 +228,8 @@ def _read_model(
         what = "missing or of another shape" if missing else "that the model has no place for"
         raise ModelError(
             f"model {str(name)!r}: {len(missing or foreign)} weights {what}, such as {(missing or foreign)[0]!r}; "
-            "config.json and weights do not belong together"
+            "config.json and weights do not belong together",
+            code="E_WEIGHTS_MISFIT",
         )
     result: PreTrainedModel = model
     vars(result)["written_ends"] = written_ends(directory)
@@ -231,12 +245,12 @@ def report_model_errors(where: str, what: str = "") -> Iterator[None]:
         raise
     except SafetensorError as error:
         why = f"its *.safetensors are cut short or damaged ({first_line(error)}); copy them again"
-        raise ModelError(f"{where}: {why}") from error
+        raise ModelError(f"{where}: {why}", code="E_WEIGHTS_DAMAGED") from error
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of libraries in Rust
             raise
         why = "memory ran out; free some" if out_of_memory(error) else first_line(error)
-        raise ModelError(f"{where}: {what}cannot be read: {why}") from error
+        raise ModelError(f"{where}: {what}cannot be read: {why}", code="E_MODEL_UNREADABLE") from error
 
 
 def model_directory(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -> Path:
@@ -291,7 +305,10 @@ def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     where = resolve_model(path)
     if not isinstance(where, Path):
-        raise ModelError(f"model {where!r}: not a directory; a Hub name is described after it was saved")
+        raise ModelError(
+            f"model {where!r}: not a directory; a Hub name is described after it was saved",
+            code="E_MODEL_NOT_DIRECTORY",
+        )
     check_directory(where)
     digest = hashlib.sha256()
     size = 0
@@ -326,18 +343,21 @@ def check_directory(path: Path) -> None:
         raise ModelError(
             f"{where}: an adapter without its base{_base_text(path)}; give the base with --model BASE, --lora RANK and "
             f"--set policies.generator.lora.path={path}, or export it whole with `cotrain export RUN --role ROLE "
-            "--merged`"
+            "--merged`",
+            code="E_ADAPTER_WITHOUT_BASE",
         )
     check_files(path, where)
     if not (path / "config.json").is_file():
-        raise ModelError(f"{where}: no config.json; expected a directory written by save_pretrained")
+        raise ModelError(
+            f"{where}: no config.json; expected a directory written by save_pretrained", code="E_NO_MODEL_CONFIG"
+        )
     check_objects(path, where)
     if not any(path.glob("*.safetensors")):
         other = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth", "*.gguf") for file in path.glob(pattern))
         found_text = (
             f"found {', '.join(other)}; convert it, pickled weights are not read" if other else "found no weights"
         )
-        raise ModelError(f"{where}: no *.safetensors file; {found_text}")
+        raise ModelError(f"{where}: no *.safetensors file; {found_text}", code="E_NO_WEIGHTS")
     names = [key for _, key in shapes_in(path, path)]
     check_config(read_object(path / "config.json", where), names, where)
 
@@ -371,7 +391,8 @@ def unreachable_error(name: str, error: Exception) -> ModelError:
     """The error for a model of the Hub that cannot be had."""
     return ModelError(
         f"model {name!r}: neither a directory, nor in the local cache, nor to be had from the Hub "
-        f"({first_line(error)}); check the name and the network (shipped models: {', '.join(SHIPPED)})"
+        f"({first_line(error)}); check the name and the network (shipped models: {', '.join(SHIPPED)})",
+        code="E_MODEL_NOT_FOUND",
     )
 
 
@@ -406,7 +427,9 @@ def _read_tokenizer(
     name: str | os.PathLike[str], directory: Path, trust_remote_code: bool = False
 ) -> PreTrainedTokenizerBase:
     if not any((directory / file).is_file() for file in TOKENIZER_FILES):
-        raise ModelError(f"model {str(name)!r}: no tokenizer; expected {TOKENIZER_FILES[0]} in {directory}")
+        raise ModelError(
+            f"model {str(name)!r}: no tokenizer; expected {TOKENIZER_FILES[0]} in {directory}", code="E_NO_TOKENIZER"
+        )
     where = f"model {str(name)!r}"
     check_files(directory, where)
     check_objects(directory, where)
@@ -416,7 +439,9 @@ def _read_tokenizer(
         )
         wrong = _why_unusable(tokenizer)
     if wrong:  # a library makes an empty one where it finds no file
-        raise ModelError(f"{where}: its tokenizer {wrong}; copy tokenizer.json or tokenizer.model too")
+        raise ModelError(
+            f"{where}: its tokenizer {wrong}; copy tokenizer.json or tokenizer.model too", code="E_TOKENIZER_DAMAGED"
+        )
     return tokenizer
 
 

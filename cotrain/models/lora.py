@@ -19,5 +19,6 @@ class Lora:
     def __post_init__(self) -> None:
         if self.rank < 1 or self.alpha < 1 or not self.targets:
             raise ConfigError(
-                f"adapter: rank {self.rank}, alpha {self.alpha}, targets {self.targets!r}; expected 1 or more of each"
+                f"adapter: rank {self.rank}, alpha {self.alpha}, targets {self.targets!r}; expected 1 or more of each",
+                code="E_LORA_RANGE",
             )

@@ -88,7 +88,7 @@ def convert(
     """
     source, target = Path(directory), Path(out)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise RunDirectoryError(f"{target} is not an empty directory; choose another --out")
+        raise RunDirectoryError(f"{target} is not an empty directory; choose another --out", code="E_OUT_NOT_EMPTY")
     claim_place(target.parent)
     file, meta = _checkpoint_files(source, step)
     loaded_tokenizer = _find_tokenizer(source, None if tokenizer is None else Path(tokenizer))
@@ -116,15 +116,21 @@ def _checkpoint_files(source: Path, step: int | None) -> tuple[Path, Path]:
             file_by_step[int(match[1])] = path
 
     if not file_by_step:
-        raise ModelError(f"{source}: no model_*.pt; expected a directory with checkpoints of nanochat, such as d20")
+        raise ModelError(
+            f"{source}: no model_*.pt; expected a directory with checkpoints of nanochat, such as d20",
+            code="E_NANOCHAT_CHECKPOINT_MISSING",
+        )
     if step is not None and step not in file_by_step:
         raise ModelError(
-            f"{source}: no checkpoint of step {step} (there are: {', '.join(map(str, sorted(file_by_step)))})"
+            f"{source}: no checkpoint of step {step} (there are: {', '.join(map(str, sorted(file_by_step)))})",
+            code="E_NANOCHAT_CHECKPOINT_MISSING",
         )
     file = file_by_step[max(file_by_step) if step is None else step]
     meta = file.with_name(file.name.replace("model_", "meta_")).with_suffix(".json")
     if not meta.is_file():
-        raise ModelError(f"{file}: {meta.name} is missing beside it; it holds the sizes of the model")
+        raise ModelError(
+            f"{file}: {meta.name} is missing beside it; it holds the sizes of the model", code="E_NANOCHAT_META_MISSING"
+        )
     return file, meta
 
 
@@ -134,11 +140,17 @@ def _read_tensors(file: Path) -> dict[str, torch.Tensor]:
         stored = torch.load(file, map_location="cpu", weights_only=True)  # this refuses every other class
     except Exception as error:
         reason = next((line for line in str(error).splitlines() if "GLOBAL" in line), str(error).partition("\n")[0])
-        raise DataError(f"{file}: not readable as weights ({reason.strip():.160}); nothing was run") from error
+        raise DataError(
+            f"{file}: not readable as weights ({reason.strip():.160}); nothing was run",
+            code="E_NANOCHAT_WEIGHTS_UNREADABLE",
+        ) from error
     if not isinstance(stored, dict) or not all(
         isinstance(t, torch.Tensor) and t.is_floating_point() for t in stored.values()
     ):
-        raise DataError(f"{file}: expected a state dict of floating-point tensors, found {type(stored).__name__}")
+        raise DataError(
+            f"{file}: expected a state dict of floating-point tensors, found {type(stored).__name__}",
+            code="E_NANOCHAT_WEIGHTS_UNREADABLE",
+        )
     return {str(name): tensor for name, tensor in stored.items()}
 
 
@@ -149,23 +161,35 @@ def _read_config(meta: Path, tokenizer: PreTrainedTokenizerBase, *, is_present: 
         sizes: dict[str, Any] = {new: int(model_config[old]) for old, new in SIZES.items()}
         pattern = str(model_config.get("window_pattern", "L")).upper()
     except (ValueError, KeyError, TypeError, OSError) as error:
-        raise ModelError(f"{meta}: no readable model_config with {', '.join(SIZES)} ({error})") from error
+        raise ModelError(
+            f"{meta}: no readable model_config with {', '.join(SIZES)} ({error})", code="E_NANOCHAT_SETTING"
+        ) from error
     unknown = sorted(set(model_config) - set(SIZES) - {"window_pattern"})
     if unknown:
-        raise ModelError(f"{meta}: the setting {unknown[0]!r} is of an architecture of nanochat that is not known here")
+        raise ModelError(
+            f"{meta}: the setting {unknown[0]!r} is of an architecture of nanochat that is not known here",
+            code="E_NANOCHAT_ARCHITECTURE",
+        )
     if not pattern or set(pattern) - set("SL"):
-        raise ModelError(f"{meta}: window_pattern is {pattern[:20]!r}; expected letters S and L, such as 'SSSL'")
+        raise ModelError(
+            f"{meta}: window_pattern is {pattern[:20]!r}; expected letters S and L, such as 'SSSL'",
+            code="E_NANOCHAT_SETTING",
+        )
     if "S" in pattern and not is_present:
         raise ModelError(
             f"{meta}: sliding windows ({pattern!r}), but the weights have no smear_gate; checkpoints are read of "
-            "before January and of after March 2026"
+            "before January and of after March 2026",
+            code="E_NANOCHAT_ARCHITECTURE",
         )
     heads = sizes["num_attention_heads"]
     keys = sizes["num_key_value_heads"]
     if min(sizes.values()) < 1 or sizes["hidden_size"] % heads or heads % keys or sizes["hidden_size"] // heads % 2:
-        raise ModelError(f"{meta}: the sizes do not go together: {model_config}")
+        raise ModelError(f"{meta}: the sizes do not go together: {model_config}", code="E_NANOCHAT_SETTING")
     if len(tokenizer) != sizes["vocab_size"]:
-        raise ModelError(f"{meta}: vocab_size is {sizes['vocab_size']}, but the tokenizer has {len(tokenizer)} tokens")
+        raise ModelError(
+            f"{meta}: vocab_size is {sizes['vocab_size']}, but the tokenizer has {len(tokenizer)} tokens",
+            code="E_NANOCHAT_VOCABULARY",
+        )
     tokens = {
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
@@ -226,17 +250,23 @@ def _rename_weights(stored: Mapping[str, torch.Tensor], config: Config, file: Pa
     if unknown:
         raise ModelError(
             f"{file}: {len(unknown)} weights, such as {unknown[0]!r}, are of an architecture of nanochat that is not "
-            "known here (read are those of before January and of after March 2026); nothing was written"
+            "known here (read are those of before January and of after March 2026); nothing was written",
+            code="E_NANOCHAT_ARCHITECTURE",
         )
     if missing:
-        raise ModelError(f"{file}: {len(missing)} weights are missing, such as {missing[0]!r}")
+        raise ModelError(
+            f"{file}: {len(missing)} weights are missing, such as {missing[0]!r}", code="E_NANOCHAT_WEIGHTS_MISFIT"
+        )
     renamed = {}
     for old, (new, shape) in expected.items():
         tensor = stored[old]
         if is_padded(old) and tensor.dim() == 2:
             tensor = tensor[: shape[0]]
         if tuple(tensor.shape) != shape:
-            raise ModelError(f"{file}: {old} has the shape {list(stored[old].shape)}, expected {list(shape)}")
+            raise ModelError(
+                f"{file}: {old} has the shape {list(stored[old].shape)}, expected {list(shape)}",
+                code="E_NANOCHAT_WEIGHTS_MISFIT",
+            )
         renamed[new] = tensor.float().contiguous()
     return renamed
 
@@ -251,7 +281,8 @@ def _find_tokenizer(source: Path, given: Path | None) -> PreTrainedTokenizerBase
             return _set_special_tokens(PreTrainedTokenizerFast.from_pretrained(place))
     raise ModelError(
         f"{' and '.join(map(str, places))}: no tokenizer.pkl and no tokenizer.json; name their directory with "
-        "--tokenizer"
+        "--tokenizer",
+        code="E_NO_TOKENIZER",
     )
 
 
@@ -259,7 +290,7 @@ def _set_special_tokens(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokeniz
     """The tokenizer with nanochat's tokens in their parts, and its chat format if it has the tokens for it."""
     known = tokenizer.get_vocab()
     if BOS not in known:
-        raise ModelError(f"the tokenizer has no {BOS}; expected one of nanochat")
+        raise ModelError(f"the tokenizer has no {BOS}; expected one of nanochat", code="E_NANOCHAT_TOKENIZER")
     tokenizer.bos_token = tokenizer.pad_token = BOS
     tokenizer.eos_token = ASSISTANT[1] if ASSISTANT[1] in known else BOS
     if tokenizer.chat_template is None and all(token in known for token in (*USER, *ASSISTANT)):
@@ -307,12 +338,20 @@ def _check_constants(config: Any, name: str) -> None:
         expected |= {"intermediate_size": 4 * config.hidden_size, "tie_word_embeddings": False}
         rope: Any = config.rope_parameters
         if rope["rope_theta"] != 10_000.0:
-            raise ModelError("rope_theta is not 10,000, which nanochat's code of this architecture has fixed")
+            raise ModelError(
+                "rope_theta is not 10,000, which nanochat's code of this architecture has fixed",
+                code="E_NOT_NANOCHAT_MODEL",
+            )
     else:
-        raise ModelError(f"the model is a {name}; nanochat's own code runs nanochat's models alone")
+        raise ModelError(
+            f"the model is a {name}; nanochat's own code runs nanochat's models alone", code="E_NOT_NANOCHAT_MODEL"
+        )
     for setting, value in expected.items():
         if getattr(config, setting) != value:
-            raise ModelError(f"{setting} is {getattr(config, setting)!r}; nanochat's code has {value!r} fixed")
+            raise ModelError(
+                f"{setting} is {getattr(config, setting)!r}; nanochat's code has {value!r} fixed",
+                code="E_NOT_NANOCHAT_MODEL",
+            )
 
 
 def _pad_vocabulary(old: str, tensor: torch.Tensor) -> torch.Tensor:

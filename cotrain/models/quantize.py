@@ -22,7 +22,10 @@ BYTES = 0.5 + 4 / 64  # bytes of a weight
 def check_quantizer(where: str) -> None:
     """Raise ModelError where nothing can be loaded in 4 bits."""
     if find_spec("bitsandbytes") is None:
-        raise ModelError(f"{where}: load_in_4bit needs bitsandbytes, which is not here; `pip install bitsandbytes`")
+        raise ModelError(
+            f"{where}: load_in_4bit needs bitsandbytes, which is not here; `pip install bitsandbytes`",
+            code="E_BITSANDBYTES_NOT_INSTALLED",
+        )
 
 
 def quantization_of(where: str, dtype: torch.dtype | str) -> dict[str, Any]:

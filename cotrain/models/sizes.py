@@ -190,5 +190,7 @@ def _hub_shapes(name: str) -> Shapes:
     try:
         files = get_safetensors_metadata(repository, revision=revision).files_metadata.values()
     except Exception as error:  # the Hub's own, and those of whichever HTTP library it uses
-        raise ModelError(f"model {name!r}: no *.safetensors can be read on the Hub ({first_line(error)})") from error
+        raise ModelError(
+            f"model {name!r}: no *.safetensors can be read on the Hub ({first_line(error)})", code="E_MODEL_NOT_FOUND"
+        ) from error
     return [(tuple(tensor.shape), key) for file in files for key, tensor in file.tensors.items()]

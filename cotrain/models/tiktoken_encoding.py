@@ -48,17 +48,21 @@ def read_encoding(file: Path) -> PreTrainedTokenizerFast:
     except Exception as error:
         raise DataError(
             f"{file}: expected a pickled tiktoken.Encoding, but {str(error) or type(error).__name__}; nothing was run. "
-            "Name a directory with tokenizer.json with --tokenizer"
+            "Name a directory with tokenizer.json with --tokenizer",
+            code="E_TIKTOKEN_UNREADABLE",
         ) from error
     state: dict[str, Any] = value.state if isinstance(value, _Encoding) and isinstance(value.state, dict) else {}
     parts: list[Any] = [state.get(key) for key in ("mergeable_ranks", "special_tokens", "pat_str")]
     ranks, special, pattern = parts
     if not (_is_table(ranks, bytes) and _is_table(special, str) and isinstance(pattern, str)):
-        raise DataError(f"{file}: the encoding has no mergeable_ranks, special_tokens and pat_str; use --tokenizer")
+        raise DataError(
+            f"{file}: the encoding has no mergeable_ranks, special_tokens and pat_str; use --tokenizer",
+            code="E_TIKTOKEN_UNREADABLE",
+        )
     try:
         return _fast_tokenizer(ranks, special, pattern)
     except ModelError as error:
-        raise ModelError(f"{file}: {error}; use --tokenizer") from error
+        raise ModelError(f"{file}: {error}; use --tokenizer", code=error.code) from error
 
 
 def _is_table(value: Any, key: type) -> bool:
@@ -69,7 +73,7 @@ def _fast_tokenizer(ranks: dict[bytes, int], special: dict[str, int], pattern: s
     """tiktoken merges whichever neighbours make the token of lowest rank, so every split of a token is a merge of
     its."""
     if sorted(ranks.values()) != list(range(len(ranks))) or any(bytes([i]) not in ranks for i in range(256)):
-        raise ModelError("the ranks are not 0 … n − 1 with every byte among them")
+        raise ModelError("the ranks are not 0 … n − 1 with every byte among them", code="E_TIKTOKEN_RANKS")
     letters = _byte_letters()
 
     def spell(token: bytes) -> str:
@@ -89,14 +93,17 @@ def _fast_tokenizer(ranks: dict[bytes, int], special: dict[str, int], pattern: s
     try:
         split = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
     except Exception as error:  # the library raises no narrower class
-        raise ModelError(f"the pattern cannot be read by tokenizers ({error})") from error
+        raise ModelError(f"the pattern cannot be read by tokenizers ({error})", code="E_TIKTOKEN_PATTERN") from error
     core.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])
     core.decoder = decoders.ByteLevel()
     ordered = sorted(special, key=special.__getitem__)
     core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in ordered])
     moved = [token for token in ordered if core.token_to_id(token) != special[token]]
     if moved:
-        raise ModelError(f"the special token {moved[0]!r} does not follow the other ids without a gap")
+        raise ModelError(
+            f"the special token {moved[0]!r} does not follow the other ids without a gap",
+            code="E_TIKTOKEN_SPECIAL_TOKENS",
+        )
     return PreTrainedTokenizerFast(tokenizer_object=core, clean_up_tokenization_spaces=False)
 
 
@@ -115,7 +122,7 @@ def encoding_state(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     """The state of a tiktoken encoding: name, pattern, the rank of each token, special tokens."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
-        raise ModelError("the tokenizer is not a fast one")
+        raise ModelError("the tokenizer is not a fast one", code="E_NOT_TIKTOKEN")
     parts = json.loads(backend.to_str())
     model = parts["model"]
     pattern = _split_pattern(parts)
@@ -132,7 +139,7 @@ def encoding_state(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
         parts_of_merge = merge if isinstance(merge, list) else merge.split(" ")
         products.append(ordinary["".join(parts_of_merge)])
     if products != sorted(products):
-        raise ModelError("the tokenizer merges in another order than that of its ids")
+        raise ModelError("the tokenizer merges in another order than that of its ids", code="E_NOT_TIKTOKEN")
     _fast_tokenizer(ranks, special, pattern)  # raises for ids that tiktoken would not give
     return {"name": "rustbpe", "pat_str": pattern, "mergeable_ranks": ranks, "special_tokens": special}
 
@@ -143,7 +150,9 @@ def _split_pattern(parts: dict[str, Any]) -> str:
     kinds = [step["type"] for step in steps]
     pattern = steps[0].get("pattern", {}).get("Regex") if kinds == ["Split", "ByteLevel"] else None
     if pattern is None or parts["normalizer"] is not None or steps[1]["use_regex"]:
-        raise ModelError("the tokenizer does not cut texts by one pattern, as those of tiktoken do")
+        raise ModelError(
+            "the tokenizer does not cut texts by one pattern, as those of tiktoken do", code="E_NOT_TIKTOKEN"
+        )
     return str(pattern)
 
 

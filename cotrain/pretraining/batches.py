@@ -45,7 +45,7 @@ def next_batch(
         empty = 0 if any(document.ids for document in fetched) else empty + len(fetched)
         if empty >= MOST_EMPTY:
             first = cursor + len(available) + len(fetched) - empty
-            raise DataError(f"training documents {first} and following are empty; bring text")
+            raise DataError(f"training documents {first} and following are empty; bring text", code="E_DOCUMENTS_EMPTY")
         available += fetched
     taken, batch = pack_documents(available, rows, length, pad_id)
     return cursor + taken, available[taken:], batch

@@ -108,7 +108,7 @@ def read_items(file: str, aside: Quarantine | None = None) -> list[CoreItem]:
     if aside is not None:
         aside.check_share(file)
     if not items:
-        raise DataError(f"{file}: no rows in it; expected {LAYOUTS}")
+        raise DataError(f"{file}: no rows in it; expected {LAYOUTS}", code="E_DATA_EMPTY")
     return items
 
 
@@ -131,7 +131,8 @@ def _item_of_row(row: dict[str, Any], where: str) -> CoreItem:
     is_missing = len(pairs) > 1 and "gold" not in row
     if not is_place or is_missing:
         raise DataError(
-            f"{where}: gold is {row.get('gold')!r}; expected the place of the right one, 0 to {len(pairs) - 1}"
+            f"{where}: gold is {row.get('gold')!r}; expected the place of the right one, 0 to {len(pairs) - 1}",
+            code="E_GOLD_PLACE",
         )
     return CoreItem(pairs=pairs, gold=gold)
 

@@ -82,7 +82,7 @@ def procedural_corpus(name: str, get: Callable[[int], Item]) -> Corpus:
 def from_items(name: str, items: Sequence[Item]) -> Corpus:
     """A finite corpus from a list; raises DataError when it is empty."""
     if not items:
-        raise DataError(f"{name}: no texts in it; expected at least one")
+        raise DataError(f"{name}: no texts in it; expected at least one", code="E_DATA_EMPTY")
     return Corpus(name=name, size=len(items), get=items.__getitem__)
 
 
@@ -152,7 +152,10 @@ def interleave(parts: Sequence[tuple[Corpus, int]]) -> Corpus:
     Item i of the mixture has its own item of its part, so endless parts never repeat. The mixture is endless.
     """
     if not parts or any(weight < 1 for _, weight in parts):
-        raise ConfigError("interleave: expected one corpus or more, each with an integer weight of 1 or more")
+        raise ConfigError(
+            "interleave: expected one corpus or more, each with an integer weight of 1 or more",
+            code="E_INTERLEAVE_WEIGHTS",
+        )
     turns = [(number, rank) for number, (_, weight) in enumerate(parts) for rank in range(weight)]
 
     def get_item(index: int) -> Item:
@@ -178,7 +181,10 @@ def split_corpus(corpus: Corpus, validation: int, seed: int = 0) -> tuple[Corpus
         return later, Corpus(name=f"{corpus.name} (validation)", size=validation, get=corpus.get)
     validation = min(validation, max(1, corpus.size // 10))
     if corpus.size <= validation:
-        raise DataError(f"{corpus.name}: one item alone, which would have to be held out; bring at least two")
+        raise DataError(
+            f"{corpus.name}: one item alone, which would have to be held out; bring at least two",
+            code="E_CORPUS_OF_ONE_ITEM",
+        )
     order = list(range(corpus.size))
     rng_of("split", seed).shuffle(order)
     held_places = sorted(order[:validation])
@@ -221,7 +227,9 @@ def _read_paragraphs(path: Path) -> Iterator[str]:
         for line in lines_of_file(path):
             size += len(line)
             if size > MOST_ROW:
-                raise DataError(f"{path}: a paragraph of more than {MOST_ROW} bytes; part it by empty lines")
+                raise DataError(
+                    f"{path}: a paragraph of more than {MOST_ROW} bytes; part it by empty lines", code="E_ROW_TOO_LARGE"
+                )
             text = (line.removeprefix(BOM) if at == 0 else line).decode("utf-8")
             at += len(line)
             for each in io.StringIO(text, newline=None):  # \r and \r\n are line breaks too
@@ -232,7 +240,9 @@ def _read_paragraphs(path: Path) -> Iterator[str]:
                 lines = []
                 size = 0
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 at byte {at + error.start}; save the file as UTF-8") from error
+        raise DataError(
+            f"{path}: not UTF-8 at byte {at + error.start}; save the file as UTF-8", code="E_TEXT_ENCODING"
+        ) from error
     yield "".join(lines).strip()
 
 

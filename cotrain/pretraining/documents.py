@@ -71,7 +71,10 @@ def all_documents(
 ) -> list[Document]:
     """Every document of a finite corpus, in order, without those that are longer than ``longest``."""
     if corpus.size is None:
-        raise DataError(f"{corpus.name}: endless; expected a finite corpus, such as the held-out part of a split")
+        raise DataError(
+            f"{corpus.name}: endless; expected a finite corpus, such as the held-out part of a split",
+            code="E_CORPUS_ENDLESS",
+        )
     renderer = renderer_at(tokenizer, begun, ends)
     documents = tokenize([corpus.get(index) for index in range(corpus.size)], renderer, replies_only, longest)
     return [document for document in documents if document.ids]
@@ -155,12 +158,14 @@ def examine(corpus: Corpus, renderer: Renderer, length: int, batch: int, replies
     if seen.texts_left_out > MOST_LEFT_OUT * seen.texts:
         raise DataError(
             f"{corpus.name}: {seen.texts_left_out} of the first {seen.texts} texts are longer than a batch of {batch} "
-            "tokens and would be left out; raise --batch-tokens"
+            "tokens and would be left out; raise --batch-tokens",
+            code="E_TEXTS_LEFT_OUT",
         )
     if seen.left_out > MOST_LEFT_OUT * seen.conversations:
         raise DataError(
             f"{corpus.name}: {seen.left_out} of {seen.conversations} conversations are longer than {most} tokens (the "
-            f"longest {seen.longest}) and would be left out; raise {'--length' if length else '--batch-tokens'}"
+            f"longest {seen.longest}) and would be left out; raise {'--length' if length else '--batch-tokens'}",
+            code="E_CONVERSATIONS_LEFT_OUT",
         )
     return seen
 
@@ -169,7 +174,7 @@ def _examine_conversation(item: Sequence[Message], renderer: Renderer, most: int
     try:
         ids, _ = renderer.render_conversation(_as_rendered(item))
     except ModelError as error:
-        raise DataError(f"{place}: {error}") from error
+        raise DataError(f"{place}: {error}", code=error.code) from error
     seen.conversations += 1
     seen.left_out += len(ids) > most
     seen.longest = max(seen.longest, len(ids))
@@ -188,7 +193,8 @@ def _check_not_rendered(text: str, renderer: Renderer, place: str) -> None:
         raise DataError(
             f"{place}: the text begins with {mark!r}, as a conversation that a chat template has rendered; as text its "
             "control tokens would be learned letter by letter; give the conversation in a column 'messages', or learn "
-            "it as text by `cotrain pretrain --model`"
+            "it as text by `cotrain pretrain --model`",
+            code="E_TEXT_IS_CONVERSATION",
         )
 
 

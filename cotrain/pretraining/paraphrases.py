@@ -192,13 +192,17 @@ def paraphrase_file(
     """
     aside = out.with_name(f"{out.stem}.{QUARANTINE}")
     if model in SHIPPED_LANGUAGE_MODELS:
-        raise ConfigError(f"the model {model!r} knows the package's own formats alone; expected a chat model")
+        raise ConfigError(
+            f"the model {model!r} knows the package's own formats alone; expected a chat model", code="E_NOT_CHAT_MODEL"
+        )
     if out.suffix != ".jsonl":
-        raise ConfigError(f"--out {out}: expected a name that ends in .jsonl")
+        raise ConfigError(f"--out {out}: expected a name that ends in .jsonl", code="E_OUT_NOT_JSONL")
     if out.exists():
-        raise ConfigError(f"{out} exists; choose another --out, or move it away")
+        raise ConfigError(f"{out} exists; choose another --out, or move it away", code="E_OUT_EXISTS")
     if aside.exists() and not _is_quarantine(aside):
-        raise ConfigError(f"{aside} exists and is something else; choose another --out, or move it away")
+        raise ConfigError(
+            f"{aside} exists and is something else; choose another --out, or move it away", code="E_OUT_EXISTS"
+        )
     problems = read_problems(path, *columns)
     settings = {
         "model": [model, stamp_of(model)],
@@ -249,7 +253,8 @@ def save_paraphrases(problems: Sequence[ProblemRow], out: Path, aside: Path) -> 
     if refused and not counts["written"]:
         raise DataError(
             f"none of {len(refused)} paraphrases can be used (most often: {next(iter(reasons))}; all in {aside}); "
-            "choose another --model, or raise --tries"
+            "choose another --model, or raise --tries",
+            code="E_NO_PARAPHRASE",
         )
     rows = [one.fields | ({"paraphrase": one.text} if one.text else {}) for one in kept]
     replace_file(out, "".join(json.dumps(row, default=str) + "\n" for row in rows).encode())

@@ -96,7 +96,10 @@ def pretrain(
     """
     parts = weighted_parts(corpus)
     if model is not None and (config is not None or tokenizer is not None):
-        raise ConfigError("pretrain: model brings its own config and tokenizer; give either model or those")
+        raise ConfigError(
+            "pretrain: model brings its own config and tokenizer; give either model or those",
+            code="E_MODEL_WITH_TOKENIZER",
+        )
     if model is not None:
         network, tokenizer = load_model(model)
     else:
@@ -153,7 +156,8 @@ def check_sizes(tokens: int, batch_tokens: int, length: int) -> None:
     if batch_tokens < length or tokens < batch_tokens:
         raise ConfigError(
             f"length {length}, batch_tokens {batch_tokens}, tokens {tokens}: expected none above the next; lower "
-            "--length or --batch-tokens, or raise --tokens"
+            "--length or --batch-tokens, or raise --tokens",
+            code="E_LENGTHS_ORDER",
         )
 
 
@@ -187,7 +191,8 @@ def train_and_save(
     if plan.rows < ranks.world:
         raise ConfigError(
             f"a batch of {plan.rows} rows on {ranks.world} ranks: each wants a row; raise --batch-tokens, or lower "
-            "--world"
+            "--world",
+            code="E_ROWS_FOR_RANKS",
         )
 
     about = {"start": start, "held_out": validation, "replies_only": replies_only, **(about or {})}

@@ -324,7 +324,7 @@ def _parse_row(row: dict[str, Any], where: str) -> WorkedRow:
     try:
         found = row_of(row, ANY.question, ANY.answer, where)
     except DataError as error:
-        raise DataError(f"{error}; expected {LAYOUTS}") from error
+        raise DataError(f"{error}; expected {LAYOUTS}", code=error.code) from error
     answer_text = found.answer or ""
     bare_answer = _answer_in(answer_text) or answer_text  # the column may hold worked text
     worked = str(row.get("solution") or row.get("answer") or "")
@@ -356,7 +356,8 @@ def _parse_reply(row: dict[str, Any], where: str) -> WorkedRow:
     if answer is None:
         raise DataError(
             f"{where}: no answer in {work[-40:]!r}; expected <answer>…</answer>, \\boxed{{…}}, #### or 'The answer "
-            "is …' at its end"
+            "is …' at its end",
+            code="E_NO_FINAL_ANSWER",
         )
     return WorkedRow(
         problem=problem,
@@ -387,7 +388,8 @@ def _one_dialogue(row: Mapping[str, Any], name: str, where: str) -> tuple[str, s
         if who is None or not isinstance(text, str):
             raise DataError(
                 f"{where}, field {name!r}: found {turn!r:.60}; expected {{role, content}} or {{from, value}} of user "
-                "and assistant"
+                "and assistant",
+                code="E_MESSAGES_SHAPE",
             )
         if who == "assistant":
             check_message_marks(fields, f"{where}, field {name!r}")

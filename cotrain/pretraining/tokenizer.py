@@ -50,7 +50,8 @@ def train_tokenizer(
     fixed = len(SPECIAL) + len(TAGS)
     if vocab_size < ALPHABET + fixed:
         raise ConfigError(
-            f"tokenizer: vocab_size {vocab_size} is too small; bytes and fixed tokens alone need {ALPHABET + fixed}"
+            f"tokenizer: vocab_size {vocab_size} is too small; bytes and fixed tokens alone need {ALPHABET + fixed}",
+            code="E_VOCABULARY_TOO_SMALL",
         )
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(

@@ -71,6 +71,8 @@ CHANGEABLE_FIELDS = {"log_every", "save_every", "keep"}  # fields of a plan that
 class NonFiniteLoss(CotrainError):
     """The loss or the gradient's norm is not a number; the weights were not changed by it."""
 
+    code = "E_LOSS_NOT_FINITE"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPlan:
@@ -400,13 +402,17 @@ def check_causal(model: nn.Module) -> None:
     except (ValueError, TypeError, AttributeError, KeyError, IndexError, RuntimeError) as error:
         if out_of_memory(error):
             raise
-        raise ModelError(f"{name} cannot be trained on text alone ({first_line(error)}); use another model") from error
+        raise ModelError(
+            f"{name} cannot be trained on text alone ({first_line(error)}); use another model",
+            code="E_MODEL_NOT_TRAINABLE",
+        ) from error
     finally:
         model.train(training)
     if bool((one - other).norm() > FAR * (one - one.mean(-1, keepdim=True)).norm()):
         raise ModelError(
             f"{name} sees the tokens that it is to predict; expected a causal language model (of a decoder among "
-            'encoders config.json says "is_decoder": true)'
+            'encoders config.json says "is_decoder": true)',
+            code="E_MODEL_NOT_CAUSAL",
         )
 
 
@@ -423,7 +429,8 @@ def _check_ids(batch: PackedBatch, known: int) -> None:
     if largest >= known:
         raise ModelError(
             f"the tokenizer gives a text the token {largest}, but the model knows {known} tokens, 0 to {known - 1}; "
-            "save it with as many embeddings (`resize_token_embeddings`), or take the tokenizer that belongs to it"
+            "save it with as many embeddings (`resize_token_embeddings`), or take the tokenizer that belongs to it",
+            code="E_TOKEN_BEYOND_EMBEDDINGS",
         )
 
 
@@ -436,9 +443,15 @@ def _check_plan(plan: TrainingPlan) -> None:
         raise UnknownName("optimizer", plan.optimizer, OPTIMIZERS)
     for name, least in (("steps", 1), ("rows", 1), ("length", 2), ("keep", 1), ("micro", 0), ("save_every", 0)):
         if getattr(plan, name) < least:
-            raise ConfigError(f"training plan: {name} must be {least} or more, found {getattr(plan, name)}")
+            raise ConfigError(
+                f"training plan: {name} must be {least} or more, found {getattr(plan, name)}",
+                code="E_TRAINING_PLAN_RANGE",
+            )
     if not (plan.lr > 0 and plan.clip > 0):
-        raise ConfigError(f"training plan: lr and clip must be positive, found {plan.lr} and {plan.clip}")
+        raise ConfigError(
+            f"training plan: lr and clip must be positive, found {plan.lr} and {plan.clip}",
+            code="E_TRAINING_PLAN_RANGE",
+        )
     lr_multiplier(0, plan.steps, plan.warmup, plan.decay_fraction, plan.shape)
 
 
@@ -482,10 +495,14 @@ def _claim_directory(out: Path, settings: dict[str, Any], resume: bool) -> None:
     file = out / SETTINGS
     if not file.is_file():
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise RunDirectoryError(f"{out} exists and is not a training run; choose a new directory")
+            raise RunDirectoryError(
+                f"{out} exists and is not a training run; choose a new directory", code="E_OUT_NOT_TRAINING"
+            )
         return
     if not resume:
-        raise RunDirectoryError(f"{out} holds a training run; resume it, or choose another directory")
+        raise RunDirectoryError(
+            f"{out} holds a training run; resume it, or choose another directory", code="E_OUT_HOLDS_TRAINING"
+        )
     saved_settings = json.loads(file.read_text(encoding="utf-8"))
     for part, fields in settings.items():
         saved_fields = saved_settings.get(part, {})
@@ -493,7 +510,8 @@ def _claim_directory(out: Path, settings: dict[str, Any], resume: bool) -> None:
             if saved_fields.get(name) != fields.get(name):
                 raise RunDirectoryError(
                     f"{out} was begun with {part} {name} = {saved_fields.get(name)!r}, now it is {fields.get(name)!r}; "
-                    "resume with the same, or choose another directory"
+                    "resume with the same, or choose another directory",
+                    code="E_TRAINING_DIFFERS",
                 )
 
 
@@ -531,7 +549,8 @@ def _load_checkpoint(out: Path, model: nn.Module, optimizer: Optimizer) -> tuple
     weights = tensors["model"]
     if {name: t.shape for name, t in weights.items()} != {name: p.shape for name, p in parameters.items()}:
         raise StateError(
-            f"{checkpoint.path}: its weights are not those of this model; resume with the model it began with"
+            f"{checkpoint.path}: its weights are not those of this model; resume with the model it began with",
+            code="E_CHECKPOINT_OF_OTHER_MODEL",
         )
     load_optimizer_tensors(optimizer, model, tensors["optimizer"])
     with torch.no_grad():

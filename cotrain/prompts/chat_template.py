@@ -94,7 +94,10 @@ class ChatTemplate:
         self.tools: list[Any] | None = None  # functions to describe, as OpenAI's protocol has them
         wrong = "" if tried else _try_template(source, tuple(sorted(self._special.items())))
         if wrong:
-            raise ModelError(f"the chat template {wrong} for a few short messages; give the model another one")
+            raise ModelError(
+                f"the chat template {wrong} for a few short messages; give the model another one",
+                code="E_CHAT_TEMPLATE_BAD",
+            )
 
     @classmethod
     def from_tokenizer(cls, tokenizer: PreTrainedTokenizerBase) -> ChatTemplate | None:
@@ -105,13 +108,17 @@ class ChatTemplate:
                 names = ", ".join(sorted(map(str, template)))
                 raise ModelError(
                     f"the tokenizer has chat templates of the names {names}, and none is called 'default'; name the "
-                    "one to use so in its tokenizer_config.json"
+                    "one to use so in its tokenizer_config.json",
+                    code="E_CHAT_TEMPLATE_NO_DEFAULT",
                 )
             template = template["default"]
         if not template:
             return None
         if not isinstance(template, str):
-            raise ModelError(f"the tokenizer's chat_template is a {type(template).__name__}; expected a text")
+            raise ModelError(
+                f"the tokenizer's chat_template is a {type(template).__name__}; expected a text",
+                code="E_CHAT_TEMPLATE_NOT_TEXT",
+            )
         return cls(template, tokenizer.special_tokens_map)
 
     def render(self, turns: Sequence[TemplateTurn], *, opening: bool, calls: Sequence[Any] = ()) -> str:
@@ -120,9 +127,13 @@ class ChatTemplate:
         try:
             text = self._render_turns(turns, opening, calls)
         except Exception as error:  # a template is a program of a stranger and may raise anything
-            raise ModelError((str(error).strip() or type(error).__name__).splitlines()[0]) from error
+            raise ModelError(
+                (str(error).strip() or type(error).__name__).splitlines()[0], code="E_CHAT_TEMPLATE_SYNTAX"
+            ) from error
         if _PLACE.search(text) and not any(_PLACE.search(content) for _, content in turns):
-            raise ModelError("it shows a place in memory, which is another one in every process")
+            raise ModelError(
+                "it shows a place in memory, which is another one in every process", code="E_CHAT_TEMPLATE_VARIES"
+            )
         return text
 
     def _render_turns(self, turns: Sequence[TemplateTurn], opening: bool, calls: Sequence[Any] = ()) -> str:

@@ -117,7 +117,7 @@ class Renderer:
             self._prepare_tokens(tokenizer, generation_config)
         except ModelError as error:
             where = f"model {tokenizer.name_or_path!r}: " if tokenizer.name_or_path else ""
-            raise ModelError(f"{where}{error}") from error
+            raise ModelError(f"{where}{error}", code=error.code) from error
 
     def _prepare_tokens(self, tokenizer: PreTrainedTokenizerBase, generation_config: GenerationConfig | None) -> None:
         self._template = ChatTemplate.from_tokenizer(tokenizer)
@@ -168,7 +168,7 @@ class Renderer:
     def prompt_pieces(self, messages: Sequence[Message]) -> list[Piece]:
         """The text of the same prompt, in stretches of one origin. Errors: as ``render``."""
         if not messages:
-            raise ConfigError("a prompt needs at least one message")
+            raise ConfigError("a prompt needs at least one message", code="E_PROMPT_EMPTY")
         return self._pieces_of(messages, opening=True)
 
     def encode_pieces(self, pieces: Sequence[Piece], before: str = "") -> tuple[int, ...]:
@@ -197,9 +197,12 @@ class Renderer:
         reply that cannot follow its prompt.
         """
         if not messages or messages[-1].role != "assistant":
-            raise ConfigError("a training conversation must end with an assistant message")
+            raise ConfigError("a training conversation must end with an assistant message", code="E_CONVERSATION_END")
         if self._repeats:
-            raise ModelError("the chat template shows a reply again before it ends the turn; give a model without that")
+            raise ModelError(
+                "the chat template shows a reply again before it ends the turn; give a model without that",
+                code="E_CHAT_TEMPLATE_REPEATS",
+            )
         row = TokenSequence(ids=(), text="")
         mask: list[bool] = []
         for k, message in enumerate(messages):
@@ -239,7 +242,8 @@ class Renderer:
         if empty_thought_at_end(before) and begins_with_thought(reply):
             raise ModelError(
                 "the prompt switches thoughts off with an empty one, and the reply begins with another; take the "
-                "thoughts out of the replies"
+                "thoughts out of the replies",
+                code="E_THOUGHT_IN_REPLY",
             )
         return self._continue_prompt(reply, before)
 
@@ -307,7 +311,10 @@ class Renderer:
                 self._repeats = any(PLACEHOLDER.format(k) in own for k in range(2))
                 return slot, (token,) if self._repeats else tuple(after[: i + 1])
         if self.tokenizer.eos_token_id is None:
-            raise ModelError("the tokenizer has no end-of-sequence token and its chat template no end-of-turn token")
+            raise ModelError(
+                "the tokenizer has no end-of-sequence token and its chat template no end-of-turn token",
+                code="E_NO_END_TOKEN",
+            )
         self._ends_turn = self._template is None  # without one, ``_plain_layout`` writes it
         return slot, (self.tokenizer.eos_token_id,)
 
@@ -355,12 +362,14 @@ class Renderer:
         if thought.opens in reply.partition(thought.closes)[0]:
             raise ModelError(
                 f"prompts of this model end with {thought.opens!r}, and {reply[:40]!r} opens a thought again inside of "
-                "that one; leave such rows out, or mend their thoughts"
+                "that one; leave such rows out, or mend their thoughts",
+                code="E_THOUGHT_TWICE",
             )
         if thought.closes in reply and thought.closes in self._control_names:
             raise ModelError(
                 f"{thought.closes!r} is a control token of the model, which no reply that is given may hold, so "
-                "that its thoughts cannot be learned; take a model whose tags of thoughts are ordinary tokens"
+                "that its thoughts cannot be learned; take a model whose tags of thoughts are ordinary tokens",
+                code="E_THOUGHT_TOKEN",
             )
         if thought.closes in reply:
             return [(reply, "reply")]
@@ -368,7 +377,8 @@ class Renderer:
             return [(lead, "template"), (reply, "content")]
         raise ModelError(
             f"prompts of this model end with {thought.opens!r}, and {reply[:40]!r} never closes that thought; expected "
-            f"{thought.closes!r} in the reply; bring replies with their thoughts, or take a model that does not think"
+            f"{thought.closes!r} in the reply; bring replies with their thoughts, or take a model that does not think",
+            code="E_THOUGHT_NOT_CLOSED",
         )
 
     def _own_reply(self, messages: Sequence[Message], before: str) -> list[Piece] | None:
@@ -404,7 +414,8 @@ class Renderer:
         if new is None:
             raise ModelError(
                 f"the chat template changes earlier turns when message {number} is added, so this conversation cannot "
-                "be one row; train on one assistant message per row"
+                "be one row; train on one assistant message per row",
+                code="E_CHAT_TEMPLATE_EDITS_TURNS",
             )
         return new
 
@@ -427,7 +438,9 @@ class Renderer:
             if not isinstance(layout, str):
                 return layout, attempt
             refused = refused or layout
-        raise ModelError(f"the chat template cannot render {[m.role for m in messages]}: {refused}")
+        raise ModelError(
+            f"the chat template cannot render {[m.role for m in messages]}: {refused}", code="E_CHAT_TEMPLATE_REFUSES"
+        )
 
     def _role_layout(self, roles: tuple[str, ...], opening: bool) -> _Layout | str:
         """The template's text around the contents of these roles, or why it cannot be rendered."""
@@ -473,7 +486,9 @@ class Renderer:
         try:
             return template.render([(m.role, m.content) for m in messages], opening=opening)
         except ModelError as error:
-            raise ModelError(f"the chat template cannot render {[m.role for m in messages]}: {error}") from error
+            raise ModelError(
+                f"the chat template cannot render {[m.role for m in messages]}: {error}", code="E_CHAT_TEMPLATE_REFUSES"
+            ) from error
 
     def _find_pieces(
         self, template: ChatTemplate, messages: Sequence[Message], layout: _Layout, text: str, opening: bool
@@ -503,7 +518,8 @@ class Renderer:
                 return pieces
         raise ModelError(
             f"the chat template makes control tokens of what a message of {[m.role for m in messages]} says; give the "
-            "model another one"
+            "model another one",
+            code="E_CHAT_TEMPLATE_CONTROL_TOKENS",
         )
 
     def _hide_controls(
@@ -544,7 +560,9 @@ class Renderer:
         if self._forbidden.isdisjoint(ids):
             return ids
         if len(content) < 2:
-            raise ModelError(f"the tokenizer has no ordinary token for the character {content!r}")
+            raise ModelError(
+                f"the tokenizer has no ordinary token for the character {content!r}", code="E_NO_TOKEN_FOR_CHARACTER"
+            )
         half = len(content) // 2  # the tokenizer takes a control token's text for it: cut until none is left whole
         first_half = content[:half]
         return self._encode_alone(first_half, before) + self._encode_alone(content[half:], before + first_half)
@@ -574,7 +592,8 @@ def _check_thought(reply: str, before: str) -> None:
     if broken:
         raise ModelError(
             f"prompts of this model switch thoughts off, and the reply {reply[:40]!r} {broken}; bring replies with "
-            "whole thoughts, or without any"
+            "whole thoughts, or without any",
+            code="E_THOUGHT_IN_REPLY",
         )
 
 
@@ -620,5 +639,7 @@ def _stop_ids_of(eos: Any) -> set[int]:
     ids = [] if eos is None else list(eos) if isinstance(eos, list | tuple) else [eos]
     for token in ids:
         if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < 2**31:
-            raise ModelError(f"eos_token_id holds {token!r}; expected a token id or a list of them")
+            raise ModelError(
+                f"eos_token_id holds {token!r}; expected a token id or a list of them", code="E_END_TOKEN_ID"
+            )
     return set(ids)

@@ -59,7 +59,8 @@ def fill_template(template: str, /, **fields: str | int) -> str:
         shown = template if len(template) <= 40 else template[:37] + "..."
         raise ConfigError(
             f"prompt template {shown!r} has the fields {sorted(known)} but was given {sorted(fields)} (missing: "
-            f"{missing or 'none'}, unknown: {unknown or 'none'}); change the template or the call"
+            f"{missing or 'none'}, unknown: {unknown or 'none'}); change the template or the call",
+            code="E_TEMPLATE_FIELDS",
         )
     return "".join(text if name is None else str(fields[name]) for name, text in _split_template(template))
 

@@ -78,7 +78,9 @@ def make_agent_protocol(
     @gives(*(EARNED.to(name) for name in models))
     async def play_agent(task: Task, roles: Roles) -> None:
         if reward is None and not task.gradable:
-            raise ConfigError(f"agent: nothing grades {task.id}; give --reward my_file.py:function")
+            raise ConfigError(
+                f"agent: nothing grades {task.id}; give --reward my_file.py:function", code="E_NOTHING_GRADES"
+            )
         rollout = Rollout(roles, models, requests, max_tokens)
         earned = dict[str, float]()
         failure = None
@@ -186,9 +188,12 @@ def agent(
         if name not in names:
             raise UnknownName("model of agent", name, names)
     if seconds <= 0.0:
-        raise ConfigError(f"agent: seconds is {seconds:g}; expected more than 0")
+        raise ConfigError(f"agent: seconds is {seconds:g}; expected more than 0", code="E_SETTING_RANGE")
     if len(set(names) - {"reference", "others"}) < len(names):  # these are policies of the recipe
-        raise ConfigError(f"agent: models is {models!r}; expected each name once, and neither reference nor others")
+        raise ConfigError(
+            f"agent: models is {models!r}; expected each name once, and neither reference nor others",
+            code="E_AGENT_MODELS",
+        )
     play = make_agent_protocol(
         find_program(agent, command),
         reward,

@@ -159,7 +159,10 @@ def critique(
     leak: bool = False,  # show the refiner the gold answer
 ) -> Recipe:
     if leak and critic == "none":
-        raise ConfigError("critique: leak=True with critic='none', where nobody reads the answer; choose a critic")
+        raise ConfigError(
+            "critique: leak=True with critic='none', where nobody reads the answer; choose a critic",
+            code="E_LEAK_WITHOUT_CRITIC",
+        )
     if paid_by == "gain" and critic != "trained":
         raise ConfigError(f"critique: paid_by=gain with critic={critic!r}, who learns nothing; add critic=trained")
     judge = critic_model or run.model

@@ -38,7 +38,8 @@ def environment(
     if not isinstance(source, Environments):
         raise ConfigError(
             "environment: no environment is named; expected --tasks environment:NAME, a taskset for verifiers with an "
-            "environment of its own, or environment:ENV+TASKSET"
+            "environment of its own, or environment:ENV+TASKSET",
+            code="E_ENVIRONMENT_NOT_NAMED",
         )
     may_learn = trainable_seats(source.environment)  # seat → whether it may learn
     if learns:
@@ -50,7 +51,8 @@ def environment(
             raise UnknownName(f"seat of {source.name}", name, may_learn)
     if not learners:
         raise ConfigError(
-            f"environment: no seat of {source.name} may learn ({', '.join(may_learn)}); name one in learns"
+            f"environment: no seat of {source.name} may learn ({', '.join(may_learn)}); name one in learns",
+            code="E_NO_SEAT_LEARNS",
         )
 
     # Which policy plays each seat: one of its own, the shared one, or the frozen one of all that do not learn.

@@ -71,11 +71,13 @@ def generator_verifier_critic(
     if reviews < (2 if learns and verifier_by != "ce" else 1) or not 0.0 <= alpha <= 1.0:
         raise ConfigError(
             f"generator_verifier_critic: reviews is {reviews} and alpha {alpha}; expected at least 1 review, 2 where "
-            "they are compared (grpo, dpo), and a weight in [0, 1]"
+            "they are compared (grpo, dpo), and a weight in [0, 1]",
+            code="E_SETTING_RANGE",
         )
     if not valued and critic_model is not None:
         raise ConfigError(
-            "generator_verifier_critic: critic_model with critic='none', which has no critic; leave it out"
+            "generator_verifier_critic: critic_model with critic='none', which has no critic; leave it out",
+            code="E_CRITIC_MODEL_WITHOUT_CRITIC",
         )
     judge = verifier_model or run.model
     paid: dict[Any, Any] = {OUTCOME: 1.0} | ({STEP: alpha} if alpha else {})

@@ -126,7 +126,8 @@ def genprm(
         raise ConfigError(
             f"genprm: tool {tool!r} runs the programs of judge='genprm' by a chat model, but judge is {judge!r} and "
             "the verifier's"
-            f" model {critic!r}; change these (verifier_model names a model), or leave tool='none'"
+            f" model {critic!r}; change these (verifier_model names a model), or leave tool='none'",
+            code="E_TOOL_WITHOUT_CHAT_MODEL",
         )
     if tool == "python":
         working_cell()  # where programs cannot be run it is said here, before anything is loaded

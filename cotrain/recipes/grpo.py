@@ -120,7 +120,10 @@ def grpo(
 
     has_oracle = steps_judged_by == "oracle"
     if has_oracle and estimator == "maxrl":
-        raise ConfigError("grpo: estimator='maxrl' divides by a rate of success, which the oracle's ±1 has not")
+        raise ConfigError(
+            "grpo: estimator='maxrl' divides by a rate of success, which the oracle's ±1 has not",
+            code="E_MAXRL_WITH_ORACLE",
+        )
     step_rewards: StepRewards = "oracle" if has_oracle else "none"
     check_step_rewards(step_rewards, oracle_noise)
 
@@ -158,9 +161,10 @@ def _check_chances(chances: Mapping[str, float]) -> None:
     """Raise ConfigError for a chance outside of [0, 1], and for two settings of one error."""
     for name, chance in chances.items():
         if not 0.0 <= chance <= 1.0:
-            raise ConfigError(f"grpo: {name} is {chance}; expected a chance in [0, 1]")
+            raise ConfigError(f"grpo: {name} is {chance}; expected a chance in [0, 1]", code="E_SETTING_RANGE")
     if chances["outcome_noise"] and (chances["false_positives"] or chances["false_negatives"]):
         raise ConfigError(
             f"grpo: outcome_noise is {chances['outcome_noise']}, which is both chances at once; leave it out, or leave "
-            "out false_positives and false_negatives"
+            "out false_positives and false_negatives",
+            code="E_NOISE_TWICE",
         )

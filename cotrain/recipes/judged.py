@@ -194,7 +194,10 @@ def check_audit(auditor: str | None, share: float, *, payer: str, payer_learns: 
     if auditor == payer and not payer_learns:
         raise ConfigError(
             f"judged: audit is {auditor!r}, which is the judge that pays and never learns here, so that both are "
-            "fooled by the same answers; name another model, or train the verifier"
+            "fooled by the same answers; name another model, or train the verifier",
+            code="E_AUDITOR_IS_JUDGE",
         )
     if share == 0:
-        raise ConfigError("judged: audit_share is 0, so that nothing is audited; raise it, or leave audit out")
+        raise ConfigError(
+            "judged: audit_share is 0, so that nothing is audited; raise it, or leave audit out", code="E_SETTING_RANGE"
+        )

@@ -99,12 +99,16 @@ def proposer_solver(
     if how.gate and not reader.works_out:
         raise ConfigError(
             f"proposer_solver: no program works out problems of {source.name}; give --gate my_file.py:function, "
-            "--variant rzero without a gate, or --tasks words"
+            "--variant rzero without a gate, or --tasks words",
+            code="E_NO_GATE",
         )
     if not how.gate:
         how = replace(how, labels="vote")  # nobody else knows an answer
     if fixed is not None and not isinstance(source, WordProblems):
-        raise ConfigError(f"proposer_solver: fixed is for --tasks words, not for {source.name}; leave it out")
+        raise ConfigError(
+            f"proposer_solver: fixed is for --tasks words, not for {source.name}; leave it out",
+            code="E_FIXED_NEEDS_WORDS",
+        )
     if fixed is not None and (proposer != "uniform" or fixed < 1):
         raise ConfigError(f"proposer_solver: fixed is {fixed}; expected at least 1 operation, with proposer=uniform")
 

@@ -81,7 +81,8 @@ def rise(
 ) -> Recipe:
     if not 0.0 <= verify_share <= 1.0:
         raise ConfigError(
-            f"rise: verify_share is {verify_share}; expected the share of solutions that are reviewed, in [0, 1]"
+            f"rise: verify_share is {verify_share}; expected the share of solutions that are reviewed, in [0, 1]",
+            code="E_SETTING_RANGE",
         )
     learn = PPO(reward_weights=REWARD, lam=lam, loss=PPOClip(*clip), kl=run.kl_penalty())
     value = ValueRegression(reward_weights=REWARD, lam=lam)

@@ -133,7 +133,8 @@ def self_compare(
     if min(pairs, comparisons, candidates, rounds) < 1 or run.group_size < 2 or weight <= 0.0:
         raise ConfigError(
             f"self_compare: pairs {pairs}, comparisons {comparisons}, candidates {candidates}, rounds {rounds}, "
-            f"group_size {run.group_size}, weight {weight}; expected at least 1, of group_size 2, and a weight above 0"
+            f"group_size {run.group_size}, weight {weight}; expected at least 1, of group_size 2, and a weight above 0",
+            code="E_SETTING_RANGE",
         )
     form = form or ("thinkrm" if common_roles.is_terse(run.model) else "grm")
     learns = comparer == "trained"

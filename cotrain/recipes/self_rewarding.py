@@ -84,7 +84,7 @@ def self_rewarding(
 ) -> Recipe:
     if run.group_size < 2 or votes < 1 or iteration < 1:
         settings_text = f"group_size {run.group_size}, votes {votes}, iteration {iteration}"
-        raise ConfigError(f"self_rewarding: {settings_text}; expected at least 2, 1 and 1")
+        raise ConfigError(f"self_rewarding: {settings_text}; expected at least 2, 1 and 1", code="E_SETTING_RANGE")
     by = Preference(policy="generator", reference="before", betas=(beta,), sft=sft)
     learner = run.learner(iteration=iteration, reset=reset)
     policies = {"generator": learner, "before": snapshot(run.model, of="generator", every=iteration)}

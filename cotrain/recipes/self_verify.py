@@ -120,7 +120,8 @@ def self_verify(
     if reviews < 2 or pairs < 1:
         raise ConfigError(
             f"self_verify: reviews {reviews} and pairs {pairs}; expected at least 2 reviews of a solution, which are "
-            "compared with each other, and at least 1 pair of solutions a problem"
+            "compared with each other, and at least 1 pair of solutions a problem",
+            code="E_SETTING_RANGE",
         )
     judging = partial(judge_own, samples=run.group_size, reviews=reviews, pairs=pairs, balance=balance)
     phases = (

@@ -109,7 +109,7 @@ def spin(
         return common_roles.solver(policy, run.model)
 
     if iteration < 1:
-        raise ConfigError(f"spin: iteration is {iteration}, expected at least 1 update")
+        raise ConfigError(f"spin: iteration is {iteration}, expected at least 1 update", code="E_SETTING_RANGE")
     tells = program(say_solution, tokens_of="generator")
     policies = {"generator": run.learner(iteration=iteration, reset=reset), "teacher": tells}
     roles = {} if chats else {"solver": speaker("generator")}

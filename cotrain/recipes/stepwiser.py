@@ -138,7 +138,10 @@ def stepwiser(
     judge = verifier_model or run.model
     trained = generator == "trained"
     if not trained and run.kl not in (0.0, KL):
-        raise ConfigError(f"stepwiser: kl is {run.kl}, and pulls a generator that learns; add generator=trained")
+        raise ConfigError(
+            f"stepwiser: kl is {run.kl}, and pulls a generator that learns; add generator=trained",
+            code="E_KL_WITHOUT_LEARNER",
+        )
     by = GRPO(reward_weights={MATCH: 1.0}, loss=PPOClip(*clip))
     objectives = {"verifier": Objective(policy="verifier", role="verifier", algorithm=by)}
     policies = {"generator": frozen(run.model), "verifier": run.learner(judge, lr=verifier_lr)}

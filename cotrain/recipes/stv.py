@@ -147,9 +147,15 @@ def stv(
     is_taught = taught != "none"
     learns_on = verifier == "trained"
     if reviews < 1 or (learns_on and reviews < 2):
-        raise ConfigError(f"stv: reviews is {reviews}; expected at least 1, and 2 where the verifier learns on")
+        raise ConfigError(
+            f"stv: reviews is {reviews}; expected at least 1, and 2 where the verifier learns on",
+            code="E_SETTING_RANGE",
+        )
     if is_taught and lessons < 1:
-        raise ConfigError(f"stv: lessons is {lessons} and taught={taught}; raise it, or say taught=none")
+        raise ConfigError(
+            f"stv: lessons is {lessons} and taught={taught}; raise it, or say taught=none",
+            code="E_LESSONS_WITHOUT_TAUGHT",
+        )
 
     start = verifier_model or run.model
     verifier_role = judges.judge_role("verifier", start, judge)

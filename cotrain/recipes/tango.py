@@ -102,7 +102,8 @@ def tango(
     if simultaneous and (votes > 1 or not trains_verifier):
         raise ConfigError(
             f"tango: simultaneous with verifier={verifier} and votes={votes}; both learn from the same reviews, so "
-            "leave verifier at trained and votes at 1"
+            "leave verifier at trained and votes at 1",
+            code="E_SIMULTANEOUS_REVIEWS",
         )
 
     step_rewards: StepRewards = "none" if steps_judged_by == "nobody" else steps_judged_by

@@ -132,12 +132,14 @@ def two_agents_split(
     if cut < 1 or finishes < 1 or (finishes < 2 and train != "starter" and solver_by != "ce"):
         raise ConfigError(
             f"two_agents_split: cut is {cut} and finishes {finishes}; expected at least 1, and 2 finishes where "
-            "they are compared (grpo, dpo)"
+            "they are compared (grpo, dpo)",
+            code="E_SETTING_RANGE",
         )
     if shared and (starter_model is not None or train != "both"):
         raise ConfigError(
             f"two_agents_split: weights='shared' with train={train!r} and starter_model {starter_model!r}; one policy "
-            "in both roles learns in both, leave them out"
+            "in both roles learns in both, leave them out",
+            code="E_SHARED_WEIGHTS_OTHER_MODEL",
         )
     writer = "generator" if shared else "starter"
     small = starter_model or run.model

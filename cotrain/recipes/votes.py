@@ -85,7 +85,8 @@ def paraphrase_of(task: Task) -> str:
     if not task.paraphrases:
         raise ConfigError(
             f"co_rewarding: task {task.id} has no paraphrase, and variants I and III need one for each training task; "
-            "have `cotrain paraphrase` write a file with them, or use variant II"
+            "have `cotrain paraphrase` write a file with them, or use variant II",
+            code="E_TASK_WITHOUT_PARAPHRASE",
         )
     return rng_of("paraphrase", task.id).choice(task.paraphrases)
 
@@ -109,7 +110,8 @@ def ttrl(
     """
     if votes < run.group_size:
         raise ConfigError(
-            f"ttrl: {votes} votes, of which {run.group_size} are to be trained on; raise votes or lower group_size"
+            f"ttrl: {votes} votes, of which {run.group_size} are to be trained on; raise votes or lower group_size",
+            code="E_VOTES_BELOW_GROUP",
         )
     learn = GRPO(reward_weights={VOTE if labels == "vote" else OUTCOME: 1.0}, kl=run.kl_penalty())
     if labels == "truth":
@@ -160,7 +162,8 @@ def co_rewarding(
     if (variant == "I" and teacher != "none") or (variant == "III" and teacher == "none"):
         raise ConfigError(
             f"co_rewarding: variant {variant} with teacher {teacher!r}; I has none, III needs 'ema' or 'frozen' (with "
-            "rate=1 and rate_end=1 the teacher is the policy itself)"
+            "rate=1 and rate_end=1 the teacher is the policy itself)",
+            code="E_VARIANT_TEACHER",
         )
     if variant != "II":
         paraphrase_of(run.problems.get(UNLABELLED if run.unlabelled_share() else "train", 0))

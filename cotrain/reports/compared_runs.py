@@ -276,7 +276,7 @@ def open_study(place: ViewPlace, open_runs: Callable[[ViewPlace], ComparedRuns])
     study.json."""
     study, note = read_json_object(place.path / "study.json")
     if note:
-        raise RunDirectoryError(f"{place.path}: {note}")
+        raise RunDirectoryError(f"{place.path}: {note}", code="E_RUN_DAMAGED")
     parts = {}
     for name, part in study["parts"].items():
         path = (place.path / str(part["page"])).parent

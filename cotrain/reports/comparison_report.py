@@ -28,7 +28,9 @@ def write_comparison_page(directory: Path) -> Path:
     DiskError."""
     place = comparison_at(directory, directory.name)
     if place is None:
-        raise RunDirectoryError(f"{directory} holds no comparison; give the directory of `cotrain compare`")
+        raise RunDirectoryError(
+            f"{directory} holds no comparison; give the directory of `cotrain compare`", code="E_NOT_COMPARISON"
+        )
     return write_page(directory / "report.html", "cotrain comparison", comparison_documents(place))
 
 
@@ -37,7 +39,7 @@ def rewrite_page(directory: Path) -> Path | None:
     if (directory / "study.json").is_file():
         study, note = read_json_object(directory / "study.json")
         if note:
-            raise RunDirectoryError(f"{directory}: {note}; restore it")
+            raise RunDirectoryError(f"{directory}: {note}; restore it", code="E_RUN_DAMAGED")
         return write_study_page(directory, study)
     return write_comparison_page(directory) if comparison_at(directory, "") is not None else None
 

@@ -208,7 +208,8 @@ def _rollout_pair(one: RunView, other: RunView, address: str | None) -> dict[str
             if rollout is None:
                 raise ConfigError(
                     f"cotrain diff: {directory} has no rollout {escape_terminal(address, 60)}; `cotrain view` "
-                    f"lists them"
+                    f"lists them",
+                    code="E_NO_SUCH_ROLLOUT",
                 )
         return _side_by_side(rollouts[one.directory] or {}, rollouts[other.directory] or {})
     steps_of_one = {member.step for member in one.rollouts.members()}
@@ -225,7 +226,8 @@ def _parse_address(address: str) -> tuple[int, int, int]:
     parts = address.removeprefix("#r:").split(":")
     if len(parts) < 3 or not all(part.isascii() and part.isdigit() and len(part) < 12 for part in parts[:3]):
         raise ConfigError(
-            f"cotrain diff: {escape_terminal(address, 80)} is no rollout; expected STEP:TASK:MEMBER, as 12:3:0"
+            f"cotrain diff: {escape_terminal(address, 80)} is no rollout; expected STEP:TASK:MEMBER, as 12:3:0",
+            code="E_ROLLOUT_ADDRESS",
         )
     step, task, member = map(int, parts[:3])
     return step, task, member

@@ -65,7 +65,9 @@ def _walk_folders(root: Path) -> Iterator[Path]:
             try:
                 level = [folder for parent in level for folder in _folders_in(parent)]
             except OSError as error:
-                raise RunDirectoryError(f"{root}: {error.strerror}; choose another folder") from None
+                raise RunDirectoryError(
+                    f"{root}: {error.strerror}; choose another folder", code="E_FOLDER_UNREADABLE"
+                ) from None
 
 
 def _folders_in(parent: Path) -> list[Path]:

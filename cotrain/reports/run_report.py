@@ -45,12 +45,14 @@ def write_report(directory: Path) -> Path:
     """Write ``report.html`` into a run directory and return its path. Raises RunDirectoryError when there is no such
     directory, DiskError when it cannot be written."""
     if not directory.is_dir():
-        raise RunDirectoryError(f"no run directory at {directory}; give the directory that 'cotrain run' printed")
+        raise RunDirectoryError(
+            f"no run directory at {directory}; give the directory that 'cotrain run' printed", code="E_NO_RUN_DIRECTORY"
+        )
     try:
         run = RunView(directory)
         documents_by_name = report_documents(run)
     except CotrainError as error:
-        raise RunDirectoryError(f"{directory}: {error}") from error
+        raise RunDirectoryError(f"{directory}: {error}", code=error.code) from error
     name = str(run.recipe.get("name") or directory.name)
     return write_page(directory / "report.html", f"cotrain report: {name}", documents_by_name)
 

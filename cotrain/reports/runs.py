@@ -287,7 +287,7 @@ def open_run(directory: Path) -> RunView:
     try:
         return RunView(directory)
     except CotrainError as error:
-        raise RunDirectoryError(str(error)) from error
+        raise RunDirectoryError(str(error), code=error.code) from error
 
 
 def redact_texts(value: Any) -> Any:

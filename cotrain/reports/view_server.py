@@ -292,7 +292,9 @@ def listen(viewer: Viewer, port: int) -> ThreadingHTTPServer:
         return _Server((HOST, port), Handler)
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(f"cannot listen on {HOST}:{port}: {why}; choose another --port (0: a free one)") from None
+        raise ConfigError(
+            f"cannot listen on {HOST}:{port}: {why}; choose another --port (0: a free one)", code="E_CANNOT_LISTEN"
+        ) from None
 
 
 class _TimedReader(io.RawIOBase):

@@ -83,7 +83,8 @@ def find_rollout(run: RunView, address: str) -> tuple[dict[str, Any], str]:
     if len(parts) < 3 or not all(part.isascii() and part.isdigit() and len(part) < 12 for part in parts[:3]):
         raise ConfigError(
             f"cotrain why: {escape_terminal(address, 80)} is no rollout; expected STEP:TASK:MEMBER, as 12:3:0, from "
-            "`cotrain view`"
+            "`cotrain view`",
+            code="E_ROLLOUT_ADDRESS",
         )
     step, task, member = map(int, parts[:3])
     rollout = run.rollout(step, task, member)
@@ -92,7 +93,9 @@ def find_rollout(run: RunView, address: str) -> tuple[dict[str, Any], str]:
         recorded = (
             f"the addresses of its ledger begin with {steps[0]} to {steps[-1]}" if steps else "its ledger is empty"
         )
-        raise ConfigError(f"cotrain why: {run.place} has no rollout {step}:{task}:{member}; {recorded}")
+        raise ConfigError(
+            f"cotrain why: {run.place} has no rollout {step}:{task}:{member}; {recorded}", code="E_NO_SUCH_ROLLOUT"
+        )
     return rollout, ":".join(parts[3:])
 
 

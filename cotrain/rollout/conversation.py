@@ -88,7 +88,8 @@ class Conversation:
             raise ConfigError(
                 f"role {address.role!r} is asked without {', '.join(sorted(missing))}, which its prompt has (given: "
                 f"{', '.join(sorted(fields)) or 'nothing'}); name it in the call, as in "
-                f"roles.{address.role}({min(missing)}=…), or change the role's prompt"
+                f"roles.{address.role}({min(missing)}=…), or change the role's prompt",
+                code="E_ROLE_FIELDS_MISSING",
             )
         self.role = role
         self.address = address
@@ -248,7 +249,8 @@ class Conversation:
         if other.address.role != self.address.role:
             raise ConfigError(
                 f"conversation {self.address} joins {other.address}, which is of another role; one trajectory is what "
-                "one role has said"
+                "one role has said",
+                code="E_CONVERSATION_OF_OTHER_ROLE",
             )
         own_head = self._trajectory_head()
         other_head = other._trajectory_head()

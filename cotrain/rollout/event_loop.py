@@ -190,9 +190,13 @@ LOOK_UP = 0.1  # seconds between two looks at whether the run shall stop, while 
 class Deadlock(CotrainError, RuntimeError):
     """Coroutines wait for something that neither the engine nor anything outside will ever bring."""
 
+    code = "E_DEADLOCK"
+
 
 class Stopped(CotrainError, RuntimeError):
     """A protocol ended what is not its own: the loop, or the tasks of others."""
+
+    code = "E_LOOP_STOPPED"
 
 
 class EngineEventLoop(asyncio.SelectorEventLoop):
@@ -222,12 +226,17 @@ class EngineEventLoop(asyncio.SelectorEventLoop):
             return self.run_until_complete(work)
         except asyncio.CancelledError as error:
             raise Stopped(
-                "a protocol cancelled the play it is part of, as by `asyncio.all_tasks()`; cancel only tasks of its own"
+                "a protocol cancelled the play it is part of, as by `asyncio.all_tasks()`; cancel only tasks of "
+                "its own",
+                code="E_PROTOCOL_CANCELS_PLAY",
             ) from error
         except SystemExit as error:  # of a task that a protocol began, or of a parser
             from cotrain.core.user_code import failure_of
 
-            raise Stopped(f"{failure_of(error)}; a run does not end that way: return, or raise an exception") from error
+            raise Stopped(
+                f"{failure_of(error)}; a run does not end that way: return, or raise an exception",
+                code="E_PROTOCOL_ENDS_RUN",
+            ) from error
         finally:
             self._cancel_all()
             self.stall_detector.note_resting()
@@ -243,7 +252,10 @@ class EngineEventLoop(asyncio.SelectorEventLoop):
     def stop(self) -> None:
         """Called when what it runs for is over. Raises Stopped where a protocol calls it before."""
         if self._until is not None and not self._until.done():
-            raise Stopped("a protocol cannot stop the loop it is played in; return, or raise an exception")
+            raise Stopped(
+                "a protocol cannot stop the loop it is played in; return, or raise an exception",
+                code="E_PROTOCOL_STOPS_LOOP",
+            )
         super().stop()
 
     def _run_in_thread(self, work: Coroutine[Any, Any, T], advance: Callable[[], bool] | None) -> T:
@@ -277,7 +289,10 @@ class EngineEventLoop(asyncio.SelectorEventLoop):
     def close(self) -> None:
         """What is left is cancelled and has ended by then. Nothing where it is closed."""
         if self.is_running():
-            raise Stopped("a protocol cannot close the loop it is played in; return, or raise an exception")
+            raise Stopped(
+                "a protocol cannot close the loop it is played in; return, or raise an exception",
+                code="E_PROTOCOL_STOPS_LOOP",
+            )
         if not self.is_closed():
             self._cancel_all()
         super().close()
@@ -353,7 +368,8 @@ class _EngineSelector(selectors.DefaultSelector):
                 names = sorted(task.get_name() for task in asyncio.all_tasks(loop))
                 raise Deadlock(
                     f"{len(names)} coroutines wait, but no request is open and nobody is busy: {', '.join(names[:4])}"
-                    f"{', …' if len(names) > 4 else ''}; wait for what is not a role inside `async with roles.busy()`"
+                    f"{', …' if len(names) > 4 else ''}; wait for what is not a role inside `async with roles.busy()`",
+                    code="E_DEADLOCK",
                 )
         return self._wait_watched(timeout)
 

@@ -241,12 +241,12 @@ async def receive_body(request: Request) -> bytes:
                 if len(content) > MAX_BODY:
                     raise _too_large()
     except TimeoutError:
-        raise BadRequest(f"the body did not come within {BODY_S:g} s", status=408) from None
+        raise BadRequest(f"the body did not come within {BODY_S:g} s", status=408, code="E_BODY_TOO_SLOW") from None
     return bytes(content)
 
 
 def _too_large() -> BadRequest:
-    return BadRequest(f"the body has more than {MAX_BODY} bytes; send less", status=413)
+    return BadRequest(f"the body has more than {MAX_BODY} bytes; send less", status=413, code="E_BODY_TOO_LARGE")
 
 
 async def note_departure(request: Request, error: Exception) -> Response:

@@ -163,7 +163,8 @@ def _judge_role(
         raise ConfigError(
             f"policy {policy!r}: the model {model!r} knows only the formats of rollout/common_roles.py, and this "
             "judge's format"
-            " needs a chat model; choose another model, or rollout/common_roles.py: verifier"
+            " needs a chat model; choose another model, or rollout/common_roles.py: verifier",
+            code="E_JUDGE_NEEDS_CHAT_MODEL",
         )
     sampling = Sampling(max_tokens=max_tokens or default_tokens, temperature=temperature)
     template = prompts.with_reference(prompt) if reference else prompt

@@ -96,7 +96,8 @@ def check_demonstrations(method: str, tasks: TaskSource) -> bool:
     if first.solution is None:
         raise ConfigError(
             f"{method}: the tasks {tasks.name!r} have no worked solutions; expected tasks that have, as words, or "
-            "conversations, as --tasks chats --data FILE"
+            "conversations, as --tasks chats --data FILE",
+            code="E_TASKS_WITHOUT_SOLUTIONS",
         )
     return isinstance(first, ChatTask)
 
@@ -111,5 +112,6 @@ def check_pairs(method: str, tasks: TaskSource) -> None:
     if not (has_wanted and has_unwanted):
         raise ConfigError(
             f"{method}: the tasks {tasks.name!r} are no preferences; expected --data FILE with prompt, chosen "
-            "and rejected, or tasks with worked solutions"
+            "and rejected, or tasks with worked solutions",
+            code="E_TASKS_NOT_PREFERENCES",
         )

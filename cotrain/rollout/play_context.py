@@ -20,6 +20,8 @@ PromptFields = dict[str, dict[str, str]]  # address of a conversation → field 
 class EngineError(CotrainError, RuntimeError):
     """The engine raised while it answered a request."""
 
+    code = "E_ENGINE"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutContext:
@@ -79,4 +81,6 @@ class RolloutContext:
         except SpeakerError as error:
             raise error.__cause__ or error from None  # the error of the program itself
         except Exception as error:
-            raise EngineError(f"{type(self.engine).__name__} failed at {request.address}: {error}") from error
+            raise EngineError(
+                f"{type(self.engine).__name__} failed at {request.address}: {error}", code="E_ENGINE_FAILED"
+            ) from error

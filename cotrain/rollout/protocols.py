@@ -72,7 +72,8 @@ def check_step_rewards(step_rewards: str, oracle_noise: float) -> None:
     if not is_chance or (oracle_noise and not has_oracle):
         raise ConfigError(
             f"oracle_noise is {oracle_noise} and step rewards come from {step_rewards!r}; expected a chance in [0, 1], "
-            "and the oracle where it is not 0"
+            "and the oracle where it is not 0",
+            code="E_ORACLE_NOISE",
         )
 
 

@@ -176,9 +176,14 @@ def reader_of(source: TaskSource, check: Check | None, method: str, seed: int) -
     """Who reads the problems that are proposed for a source. Raises ConfigError for a check that cannot be used."""
     if isinstance(source, WordProblems):
         if check is not None:
-            raise ConfigError(f"gate of {method}: word problems are read by the package's own program; leave it out")
+            raise ConfigError(
+                f"gate of {method}: word problems are read by the package's own program; leave it out",
+                code="E_GATE_NOT_NEEDED",
+            )
         return WORDS
     if check is not None and not inspect.iscoroutinefunction(check) and ":" not in function_target(check):
         name = getattr(check, "__qualname__", check)
-        raise ConfigError(f"gate of {method}: {name!r} stands in no file; expected path/to/file.py:function")
+        raise ConfigError(
+            f"gate of {method}: {name!r} stands in no file; expected path/to/file.py:function", code="E_GATE_PLACE"
+        )
     return TextReader(source=source, check=check, seed=seed)

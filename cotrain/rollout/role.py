@@ -78,7 +78,8 @@ class Role:
         if self.is_free_form and self.parse is not parse_solution:
             what = f"steps {self.step_format!r}" if self.answer_format == TAGS else f"answer {self.answer_format!r}"
             raise ConfigError(
-                f"a role of policy {self.policy!r}: {what} is for roles that write solutions; leave it out"
+                f"a role of policy {self.policy!r}: {what} is for roles that write solutions; leave it out",
+                code="E_ROLE_SETTING_UNSUITED",
             )
         if self.verdict_format == TAGS:
             return
@@ -88,7 +89,8 @@ class Role:
         if not self.words or "review" in fields_of(self.prompt):
             raise ConfigError(
                 f"a role of policy {self.policy!r}: verdict {self.verdict_format!r} is for roles that judge "
-                "solutions in steps; leave it out"
+                "solutions in steps; leave it out",
+                code="E_ROLE_SETTING_UNSUITED",
             )
 
     @property
@@ -243,7 +245,8 @@ class Turn:
         """
         if span is None and any(reward.name == signal.name for reward in self._rewards):
             raise ConfigError(
-                f"signal {signal.name!r} is given to turn {self.id} twice; give it once, for example the mean"
+                f"signal {signal.name!r} is given to turn {self.id} twice; give it once, for example the mean",
+                code="E_SIGNAL_GIVEN_TWICE",
             )
         reward = self.reward_for(signal, value, span=span)
         if reward is not None:
@@ -257,7 +260,8 @@ class Turn:
         if number is None and not hasattr(value, "__float__"):
             raise ConfigError(
                 f"protocol {self._declared.protocol!r} gives {signal.name!r} to role {self.address.role!r} as "
-                f"{type(value).__name__}; expected a number"
+                f"{type(value).__name__}; expected a number",
+                code="E_SIGNAL_NOT_NUMBER",
             )
         if number is None:  # not a number, infinite, or too large
             self.fail(OUT_OF_RANGE.format(signal.name))

@@ -92,7 +92,8 @@ class Roles:
         if isinstance(task.grader, NoGrader):
             raise ConfigError(
                 f"problem {task.id} cannot be graded: {task.grader.reason}; the protocol asks whether an answer is "
-                "right, so take other problems (--tasks), or a recipe that is made for these"
+                "right, so take other problems (--tasks), or a recipe that is made for these",
+                code="E_TASK_NOT_GRADABLE",
             )
         if isinstance(said, Turn):
             needs_whole_text = task.whole or task.gold is None  # there is no single answer to compare
@@ -279,7 +280,10 @@ class RolloutRunner:
         """
         for name, role in roles.items():
             if not name.isidentifier() or name.startswith("_") or name in _RESERVED:
-                raise ConfigError(f"role {name!r}: choose an identifier without leading _, not {', '.join(_RESERVED)}")
+                raise ConfigError(
+                    f"role {name!r}: choose an identifier without leading _, not {', '.join(_RESERVED)}",
+                    code="E_ROLE_NAME",
+                )
             if role.policy not in renderers:
                 raise UnknownName(f"policy (of role {name!r})", role.policy, renderers)
         self.engine = engine

@@ -48,7 +48,7 @@ class TaskPool:
 
     def __post_init__(self) -> None:
         if self.cap < 1:
-            raise ConfigError(f"TaskPool: cap is {self.cap}, expected at least 1")
+            raise ConfigError(f"TaskPool: cap is {self.cap}, expected at least 1", code="E_POOL_CAP")
 
     @property
     def signatures(self) -> frozenset[str]:

@@ -56,7 +56,8 @@ def marks_of(renderer: Rendering, role: str) -> CallMarks:
     if not ids:
         raise ConfigError(
             f"role {role!r} has a tool, but its model has no tokens {CALL_TOKENS[0]}, {CALL_TOKENS[1]} … to call it "
-            "with, as those of nanochat have; leave out --tool (docs/tools.md says how other models call tools)"
+            "with, as those of nanochat have; leave out --tool (docs/tools.md says how other models call tools)",
+            code="E_TOOL_WITHOUT_TOKENS",
         )
     return CallMarks(opens=ids[0], closes=ids[1], output_opens=ids[2], output_closes=ids[3])
 
@@ -68,7 +69,10 @@ def find_tool(tool: SolverTool) -> SolverTool:
 
         return cast(SolverTool, load_object(tool, "tool", FunctionType))
     if tool != CALCULATOR and not callable(tool):
-        raise ConfigError(f"tool is {tool!r}; expected {CALCULATOR}, or a function of your own: my_file.py:function")
+        raise ConfigError(
+            f"tool is {tool!r}; expected {CALCULATOR}, or a function of your own: my_file.py:function",
+            code="E_TOOL_NAME",
+        )
     return tool
 
 
@@ -86,7 +90,10 @@ def with_tool(roles: Mapping[str, Role], tool: SolverTool | None) -> dict[str, R
         return dict(roles)
     found = find_tool(tool)
     if not any(role.parse is parse_solution for role in roles.values()):
-        raise ConfigError(f"tool {tool!r} is for roles that write solutions, of which there are none; leave it out")
+        raise ConfigError(
+            f"tool {tool!r} is for roles that write solutions, of which there are none; leave it out",
+            code="E_TOOL_WITHOUT_SOLVER",
+        )
     return {name: replace(role, tool=found) if role.parse is parse_solution else role for name, role in roles.items()}
 
 

@@ -50,17 +50,20 @@ def lengthen_run(out: Path | str, steps: int) -> None:
         if steps < settings["steps"]:
             raise ConfigError(
                 f"--steps {steps}: the run in {directory.path} lasts {count_of(settings['steps'], 'step')}; expected "
-                "more, or leave out --steps"
+                "more, or leave out --steps",
+                code="E_STEPS_NOT_MORE",
             )
         if saved["origin"] is None:
             raise ConfigError(
-                f"{directory.path} was started from a bare Recipe; lengthen it from Python, as it was begun"
+                f"{directory.path} was started from a bare Recipe; lengthen it from Python, as it was begun",
+                code="E_BARE_RECIPE_LENGTHENED",
             )
         budget = next((name for name in BUDGETS if settings.get(name) is not None), None)
         if budget is not None:
             raise ConfigError(
                 f"--steps {steps}: the run in {directory.path} ends when it has spent {settings[budget]} {budget}, not "
-                "with its steps; begin a new run with a larger budget"
+                "with its steps; begin a new run with a larger budget",
+                code="E_STEPS_WITH_BUDGET",
             )
         falling = sorted(
             name for name, one in settings["policies"].items() if one.get("lr_decay", "constant") != "constant"
@@ -68,7 +71,8 @@ def lengthen_run(out: Path | str, steps: int) -> None:
         if falling:
             raise ConfigError(
                 f"--steps {steps}: the learning rate of {falling[0]!r} falls to 0 by step {settings['steps']} "
-                f"(lr_decay); begin a new run that is longer"
+                f"(lr_decay); begin a new run that is longer",
+                code="E_STEPS_WITH_LR_DECAY",
             )
         horizon = {} if settings.get("horizon") is not None else {"horizon": settings["steps"]}
         directory.extend({"steps": steps, **horizon})
@@ -85,7 +89,8 @@ def check_models_exist(policies: Mapping[str, Policy], where: Path | str) -> Non
         new = "NEW" if len(lost) == 1 else "OLD=NEW"
         raise RunDirectoryError(
             f"{where}: its model {lost[0]!r}{many} is not there any more; if it was moved, say where to with "
-            f"--model {new}, of `cotrain resume` or `cotrain export`"
+            f"--model {new}, of `cotrain resume` or `cotrain export`",
+            code="E_MODEL_MOVED",
         )
 
 
@@ -107,7 +112,10 @@ def update_model_path(out: Path | str, model: str) -> None:
         old, new = _old_and_new(model, lost, directory.path)
         where = lasting_name(new)
         if not Path(where).is_dir():
-            raise ConfigError(f"--model {model}: {new} is no directory; give the one that holds the model now")
+            raise ConfigError(
+                f"--model {model}: {new} is no directory; give the one that holds the model now",
+                code="E_MODEL_FLAG_NOT_DIRECTORY",
+            )
         provenance: Any = directory.read("provenance.json") or {}
         begun = provenance.get("weights", {})
         for policy, spec in policies.items():
@@ -117,7 +125,8 @@ def update_model_path(out: Path | str, model: str) -> None:
                 if name == old and begun.get(key) != weights_hash(where):
                     raise ConfigError(
                         f"--model {model}: {new} holds other weights than policy {policy!r} began with; give the "
-                        "directory that was moved, unchanged"
+                        "directory that was moved, unchanged",
+                        code="E_MODEL_FLAG_OTHER_WEIGHTS",
                     )
             if spec["model"] == old:
                 spec["model"] = where
@@ -136,13 +145,19 @@ def _old_and_new(model: str, lost: list[str], where: Path) -> tuple[str, str]:
     """The two places that ``--model`` means, where these models are gone."""
     old, equals, new = model.partition("=")
     if not lost:
-        raise ConfigError(f"--model {model}: every model of the run in {where} is in its place; leave it out")
+        raise ConfigError(
+            f"--model {model}: every model of the run in {where} is in its place; leave it out",
+            code="E_MODEL_FLAG_NOT_NEEDED",
+        )
     if not equals:
         if len(lost) > 1:
             raise ConfigError(f"--model {model}: {', '.join(lost)} are gone; say which with --model OLD=NEW")
         return lost[0], model
     if old not in lost:
-        raise ConfigError(f"--model {model}: the run has no model {old!r} that is gone; expected {' or '.join(lost)}")
+        raise ConfigError(
+            f"--model {model}: the run has no model {old!r} that is gone; expected {' or '.join(lost)}",
+            code="E_MODEL_FLAG_NOT_NEEDED",
+        )
     return old, new
 
 
@@ -182,21 +197,23 @@ def _rebuild_saved(directory: Path | str, saved: Any, say: Callable[[str], None]
     if origin is None:
         raise RunDirectoryError(
             f"{directory} was started from a bare Recipe; resume it from Python with "
-            f"cotrain.resume({str(directory)!r}, recipe=…)"
+            f"cotrain.resume({str(directory)!r}, recipe=…)",
+            code="E_BARE_RECIPE",
         )
     try:
         arguments = {name: _parse_argument(value) for name, value in origin["arguments"].items()}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         why = f"{type(error).__name__}: {error}"
         raise RunDirectoryError(
-            f"the problems of {directory} cannot be built again: {error if isinstance(error, UserError) else why}"
+            f"the problems of {directory} cannot be built again: {error if isinstance(error, UserError) else why}",
+            code=error.code if isinstance(error, UserError) else "E_PROBLEMS_NOT_REBUILT",
         ) from error
     try:
         rebuilt = override(make_recipe(origin["target"], arguments, again=True), origin["overrides"])
     except RunDirectoryError:
         raise
     except UserError as error:
-        raise RunDirectoryError(f"the recipe of {directory} cannot be built again: {error}") from error
+        raise RunDirectoryError(f"the recipe of {directory} cannot be built again: {error}", code=error.code) from error
     changed = setting_differences(saved, rebuilt)
     rebuilt = restore_overrides(rebuilt, [(name, saved_value) for name, saved_value, _ in changed])
     if say is not None:

@@ -375,7 +375,9 @@ def asks_plainly(role: Role) -> bool:
 def _check_answer_flags(recipe: Recipe, answer: str | None, prompt: str | None, steps: str | None) -> None:
     if prompt is not None and fields_of(prompt) != {"problem"}:
         marks = ", ".join(sorted(fields_of(prompt))) or "none"
-        raise ConfigError(f"--prompt: expected a text with the one mark {{problem}}, found the marks {marks}")
+        raise ConfigError(
+            f"--prompt: expected a text with the one mark {{problem}}, found the marks {marks}", code="E_PROMPT_MARKS"
+        )
     if steps is not None:
         check_steps(steps)
     if answer is not None and answer != AUTO:
@@ -385,7 +387,8 @@ def _check_answer_flags(recipe: Recipe, answer: str | None, prompt: str | None, 
         if answer not in (None, AUTO, *ENDS) and (_asks_for_tags(role) or (spoken and asks_plainly(role))):
             raise ConfigError(
                 f"--answer {answer}: recipe {recipe.name!r} has solutions written in the role {name!r} too, and a "
-                f"pattern does not say how; expected one of {', '.join(ENDS)}"
+                f"pattern does not say how; expected one of {', '.join(ENDS)}",
+                code="E_ANSWER_PATTERN_NOT_WRITTEN",
             )
     others = [f"--answer {answer}"] if answer not in (None, AUTO, TAGS) else []
     others += [f"--steps-as {steps}"] if steps not in (None, TAGS) else []
@@ -623,19 +626,22 @@ def _check_verdict_flags(
     if marks is not None and not {"problem", "solution"} <= marks <= VERIFIER_FIELDS:
         raise ConfigError(
             "--verifier-prompt: expected the marks {problem} and {solution}, and at most {count} and {nonce}, found "
-            f"{', '.join(sorted(marks)) or 'none'}"
+            f"{', '.join(sorted(marks)) or 'none'}",
+            code="E_PROMPT_MARKS",
         )
     if verdict is None or verdict in (AUTO, TAGS):
         return
     check_verdict(verdict)
     if verdict not in FORMS and prompt is None and role.prompt in (REVIEW, REVIEW_FULL):
         raise ConfigError(
-            f"--verdict {verdict}: nothing asks for it; add --verifier-prompt FILE with {{problem}}, {{solution}}"
+            f"--verdict {verdict}: nothing asks for it; add --verifier-prompt FILE with {{problem}}, {{solution}}",
+            code="E_VERDICT_NOT_ASKED",
         )
     if reader is not None:
         raise ConfigError(
             f"recipe {recipe.name!r} shows reviews to its role {reader!r}, which reads them in tags; leave out "
-            f"--verdict {verdict}"
+            f"--verdict {verdict}",
+            code="E_REVIEWS_IN_TAGS_ALONE",
         )
 
 
@@ -887,7 +893,7 @@ def _report_choice(best: Reading, lines: Iterable[str], why: Callable[[], str], 
     if best.said and 2 * best.readable >= len(best.said):
         return
     if refuses:
-        raise ConfigError(why())
+        raise ConfigError(why(), code="E_FORMAT_NOT_FOUND")
     say(f"note: {why()}")
 
 

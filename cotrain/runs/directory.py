@@ -98,7 +98,8 @@ class RunDirectory:
             run.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(
-                f"cannot create run directory {run.path}: {error.strerror}; choose another --out"
+                f"cannot create run directory {run.path}: {error.strerror}; choose another --out",
+                code="E_RUN_DIRECTORY_NOT_CREATED",
             ) from error
         with RunLock(run.path) as lock:
             run.check_unused()  # another run may have ended since
@@ -117,16 +118,23 @@ class RunDirectory:
     def check_unused(self) -> None:
         """Raise RunDirectoryError for a place that holds anything but what a run leaves that never finished a step."""
         if self.path.is_file():
-            raise RunDirectoryError(f"{self.path} is a file; give a directory for the run with --out")
+            raise RunDirectoryError(
+                f"{self.path} is a file; give a directory for the run with --out", code="E_OUT_IS_FILE"
+            )
         if not self.path.exists() or self._may_be_replaced():
             return
         if self.summary.exists():
-            raise RunDirectoryError(f"{self.path} already holds a run, which is finished; choose another --out")
+            raise RunDirectoryError(
+                f"{self.path} already holds a run, which is finished; choose another --out", code="E_OUT_HOLDS_RUN"
+            )
         if (self.path / RECIPE_FILE).exists():
             raise RunDirectoryError(
-                f"{self.path} already holds a run; go on with `cotrain resume {self.path}`, or choose another --out"
+                f"{self.path} already holds a run; go on with `cotrain resume {self.path}`, or choose another --out",
+                code="E_OUT_HOLDS_RUN",
             )
-        raise RunDirectoryError(f"{self.path} is not empty and is no run directory; choose another --out")
+        raise RunDirectoryError(
+            f"{self.path} is not empty and is no run directory; choose another --out", code="E_OUT_NOT_EMPTY"
+        )
 
     def _may_be_replaced(self) -> bool:
         """Whether nothing is here but what a run writes until it has finished its first step."""
@@ -173,7 +181,8 @@ class RunDirectory:
         if old_origin or old_objective:
             raise RunDirectoryError(
                 f"{self.path} was written by an earlier cotrain, whose files have other names; read and resume it with "
-                "that version, or start the run anew"
+                "that version, or start the run anew",
+                code="E_RUN_OF_EARLIER_VERSION",
             )
 
     def write(self, name: str, value: Any) -> None:
@@ -228,7 +237,9 @@ class RunDirectory:
         try:
             value = json.loads(read_regular(target).decode("utf-8"))
         except (ValueError, RecursionError) as error:
-            raise RunDirectoryError(f"{target} is damaged ({error}); restore it, or start the run anew") from error
+            raise RunDirectoryError(
+                f"{target} is damaged ({error}); restore it, or start the run anew", code="E_RUN_DAMAGED"
+            ) from error
         except OSError as error:
             why = (error.strerror or str(error)).lower()
             raise RunDirectoryError(f"{target} cannot be read: {why}; restore it, or start the run anew") from error
@@ -265,7 +276,8 @@ def recipe_json(recipe: Recipe, *, checkpoint_every: int, keep_every: int = 0, a
     if keep_every % checkpoint_every:
         raise ConfigError(
             f"checkpoints are kept every {count_of(keep_every, 'step')} and made every {checkpoint_every}; keep a "
-            "multiple of it"
+            "multiple of it",
+            code="E_CHECKPOINT_MULTIPLE",
         )
     settings = resolved_json(recipe)
     for path, value in _not_finite("", settings):
@@ -323,7 +335,8 @@ def check_same_recipe(path: Path, saved: Mapping[str, Any], recipe: Recipe) -> N
         raise RunDirectoryError(
             f"{path}: {name} was {json.dumps(was)} when this run was begun and is {json.dumps(now)} in the "
             "recipe given or built again from recipe.json; bring the recipe it was begun with "
-            "(cotrain.resume(directory, recipe=…)), or start anew"
+            "(cotrain.resume(directory, recipe=…)), or start anew",
+            code="E_RECIPE_CHANGED",
         )
 
 
@@ -416,5 +429,6 @@ def check_same_async_steps(out: Path | str, async_steps: int | None) -> None:
     if async_steps is not None and async_steps != saved.get("async_steps", 0):
         raise ConfigError(
             f"--async-steps {async_steps}: the run in {out} was begun with --async-steps "
-            f"{saved.get('async_steps', 0)}, which its results depend on; leave it out"
+            f"{saved.get('async_steps', 0)}, which its results depend on; leave it out",
+            code="E_ASYNC_STEPS_CHANGED",
         )

@@ -132,7 +132,7 @@ def best_step(directory: RunDirectory, figure: str) -> int | None:
         value = row.get(f"eval/{figure}")
         if value is None:
             there = [key.removeprefix("eval/") for key in row if key.startswith("eval/")]
-            raise ConfigError(f"evaluation.best: {unknown_message('figure', figure, there)}")
+            raise ConfigError(f"evaluation.best: {unknown_message('figure', figure, there)}", code="E_NO_SUCH_FIGURE")
         if best is None or value > best[0]:
             best = float(value), int(row["step"]) + 1
     if best is None:

@@ -163,7 +163,8 @@ def rollout_files(paths: Iterable[Path]) -> list[Path]:
         if file.suffix.lower() in _PICKLES:
             raise DataError(
                 f"{file}: a pickle runs code when it is read, so it is not; write the samples as JSON lines, an "
-                "object each with prompt, response, label and reward"
+                "object each with prompt, response, label and reward",
+                code="E_PICKLE",
             )
     return found
 
@@ -174,7 +175,8 @@ def _files_of_folder(folder: Path) -> list[Path]:
     if (folder / "recipe.json").is_file():
         raise DataError(
             f"{folder}: a run that cotrain reads as it is; `cotrain view {folder}` and `cotrain why {folder}` show "
-            "where judge and truth differ"
+            "where judge and truth differ",
+            code="E_RUN_OF_COTRAIN",
         )
     below = folder / "completions"
     if below.is_dir():
@@ -186,7 +188,8 @@ def _files_of_folder(folder: Path) -> list[Path]:
     chosen = known[:1] or lines or tables or inside
     if not chosen:
         raise DataError(
-            f"{folder}: no file of rollouts in this folder; expected names that end in {', '.join(READABLE)}"
+            f"{folder}: no file of rollouts in this folder; expected names that end in {', '.join(READABLE)}",
+            code="E_NO_ROLLOUT_FILE",
         )
     return sorted(chosen, key=lambda file: (_numbers_in(file.name), file.name))
 
@@ -214,7 +217,7 @@ def read_foreign_run(
     for file in files:
         rows += [(where, file, row) for where, row in _rows_of(file, notes)]
     if not rows:
-        raise DataError(f"{files[0]}: no rows in it; expected a rollout each")
+        raise DataError(f"{files[0]}: no rows in it; expected a rollout each", code="E_DATA_EMPTY")
     kind = _writer_of(rows[0][2])
     columns = _find_columns([row for _, _, row in rows], named or {}, str(files[0]))
     rollouts, unread = _as_rollouts(rows, columns, notes)
@@ -241,7 +244,7 @@ def _rows_of(file: Path, notes: list[str]) -> Iterator[tuple[str, dict[str, Any]
     for number, line in lines_of(file):
         where = f"{file}, row {number}"
         if broken:
-            raise DataError(broken[0])
+            raise DataError(broken[0], code="E_ROWS_BROKEN")
         try:
             row = _object_of(line, where)
         except DataError as error:
@@ -257,13 +260,15 @@ def _object_of(line: Line, where: str) -> dict[str, Any]:
     if isinstance(line, dict):
         return line
     if len(line) > MOST_ROW:
-        raise DataError(f"{where}: more than {MOST_ROW} bytes in one row; shorten it")
+        raise DataError(f"{where}: more than {MOST_ROW} bytes in one row; shorten it", code="E_ROW_TOO_LARGE")
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: no JSON ({error}); expected an object a line") from error
+        raise DataError(f"{where}: no JSON ({error}); expected an object a line", code="E_ROW_NOT_JSON") from error
     if not isinstance(row, dict):
-        raise DataError(f'{where}: expected an object such as {{"prompt": …}}, found {type(row).__name__}')
+        raise DataError(
+            f'{where}: expected an object such as {{"prompt": …}}, found {type(row).__name__}', code="E_ROW_NOT_OBJECT"
+        )
     return row
 
 
@@ -374,7 +379,10 @@ def _find_columns(rows: Sequence[Mapping[str, Any]], named: Mapping[str, str], w
             near = nearest_name(column, there)
             hint = f"; did you mean {near!r}?" if near else ""
             flag = "--judge" if meaning == "judge" else f"--{meaning}-column"
-            raise ConfigError(f"{flag}: {where} has no column {column!r}{hint} (there are: {', '.join(there[:32])})")
+            raise ConfigError(
+                f"{flag}: {where} has no column {column!r}{hint} (there are: {', '.join(there[:32])})",
+                code="E_NO_SUCH_COLUMN",
+            )
     free = [name for name in there if name not in named.values()]
 
     def usual(meaning: str, names: Sequence[str]) -> str:
@@ -389,7 +397,8 @@ def _find_columns(rows: Sequence[Mapping[str, Any]], named: Mapping[str, str], w
     response = usual("response", RESPONSE)
     if not response:
         raise DataError(
-            f"{where}: no column of responses among {', '.join(there[:32])}; name it with --response-column"
+            f"{where}: no column of responses among {', '.join(there[:32])}; name it with --response-column",
+            code="E_RESPONSE_COLUMN",
         )
     prompt = usual("prompt", PROMPT)
     step = usual("step", STEP)
@@ -492,10 +501,14 @@ def _as_rollouts(
     if without_response:
         notes.append(f"left out {without_response} of {len(rows)} rows, which have no {columns.response!r}")
     if not rollouts:
-        raise DataError(f"{rows[0][1]}: no row has a {columns.response!r}; name the column with --response-column")
+        raise DataError(
+            f"{rows[0][1]}: no row has a {columns.response!r}; name the column with --response-column",
+            code="E_RESPONSE_COLUMN",
+        )
     if columns.truth and all(rollout.truth is None for rollout in rollouts):
         raise DataError(
-            f"{rows[0][1]}: nothing in column {columns.truth!r} says right or wrong; expected true or false, 1 or 0"
+            f"{rows[0][1]}: nothing in column {columns.truth!r} says right or wrong; expected true or false, 1 or 0",
+            code="E_TRUTH_COLUMN",
         )
     return rollouts, dict(unread)
 
@@ -530,7 +543,10 @@ def _step_of(row: Mapping[str, Any], column: str, where: str, file: Path) -> int
         return numbers[-1] if numbers else 0
     value = _number_of(row.get(column))
     if value is None or value < 0 or value != int(value) or value > 1e15:
-        raise DataError(f"{where}: {column!r} is {row.get(column)!r:.40}, expected a step: a whole number from 0 on")
+        raise DataError(
+            f"{where}: {column!r} is {row.get(column)!r:.40}, expected a step: a whole number from 0 on",
+            code="E_STEP_NOT_NUMBER",
+        )
     return int(value)
 
 
@@ -622,7 +638,9 @@ def _threshold(
     to 1 zero. Raises ConfigError for other scores, of which nobody can tell."""
     if not judge:
         if right_at is not None:
-            raise ConfigError("--right-at: there is no column of a judge; name it with --judge")
+            raise ConfigError(
+                "--right-at: there is no column of a judge; name it with --judge", code="E_NO_JUDGE_COLUMN"
+            )
         return None
     values = sorted({rollout.scores[judge] for rollout in rollouts if judge in rollout.scores})
     missing = sum(judge not in rollout.scores for rollout in rollouts)
@@ -642,7 +660,8 @@ def _threshold(
         return 0.0
     raise ConfigError(
         f"the judge {judge!r} gives {len(values)} different scores, from {low:g} to {high:g}; say from which on it "
-        f"accepts an answer, as in --right-at {(low + high) / 2:g}, or name another column with --judge"
+        f"accepts an answer, as in --right-at {(low + high) / 2:g}, or name another column with --judge",
+        code="E_JUDGE_THRESHOLD",
     )
 
 

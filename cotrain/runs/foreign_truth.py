@@ -74,7 +74,10 @@ def grade_by_program(rollouts: Sequence[ForeignRollout], program: Callable[..., 
             graded.append(rollout)
             continue
         if said is not None and said not in (True, False):
-            raise DataError(f"{name}: returned {said!r:.40} for {rollout.where}; expected True, False or None")
+            raise DataError(
+                f"{name}: returned {said!r:.40} for {rollout.where}; expected True, False or None",
+                code="E_TRUTH_NOT_BOOLEAN",
+            )
         if said is None:
             reasons["the program says nothing"] += 1
         graded.append(replace(rollout, truth=None if said is None else bool(said)))

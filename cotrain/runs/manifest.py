@@ -68,7 +68,8 @@ def verify_files(directory: RunDirectory) -> None:
         if name not in sealed and (directory.path / name).exists():
             raise RunDirectoryError(
                 f"{directory.path / name} does not belong to this run ({MANIFEST} has no such file); "
-                f"{_repair_advice(name)}"
+                f"{_repair_advice(name)}",
+                code="E_FILE_OF_OTHER_RUN",
             )
     for name, expected in sealed.items():
         path = directory.path / name
@@ -112,7 +113,8 @@ def checkpoint_at(directory: RunDirectory, step: int) -> VerifiedCheckpoint:
     if not isinstance(checkpoint, checkpoints.Checkpoint):
         steps = ", ".join(map(str, checkpoints.checkpoint_steps(directory.checkpoints))) or "none"
         raise RunDirectoryError(
-            f"{directory.path} has no whole checkpoint of step {step} ({checkpoint.reason}); there are: {steps}"
+            f"{directory.path} has no whole checkpoint of step {step} ({checkpoint.reason}); there are: {steps}",
+            code="E_NO_SUCH_CHECKPOINT",
         )
     _, documents = checkpoint.load(only=())
     return VerifiedCheckpoint(checkpoint, _recorded_files(directory, checkpoint.path, documents))
@@ -127,23 +129,29 @@ def _recorded_files(directory: RunDirectory, checkpoint: Path, documents: Mappin
         files = {name: FileDigest(bytes=each["bytes"], sha256=each["sha256"]) for name, each in record["files"].items()}
     except (KeyError, TypeError, AttributeError):
         raise RunDirectoryError(
-            f"{checkpoint} does not say which run it is of: an earlier version saved it; start anew"
+            f"{checkpoint} does not say which run it is of: an earlier version saved it; start anew",
+            code="E_RUN_OF_EARLIER_VERSION",
         ) from None
     back = "put this run's own back, or move checkpoints/ away to begin again"
     if settings != _settings_hash(directory):
         raise RunDirectoryError(
-            f"{checkpoint} is of a run with other settings than {directory.path / 'recipe.json'}; {back}"
+            f"{checkpoint} is of a run with other settings than {directory.path / 'recipe.json'}; {back}",
+            code="E_CHECKPOINT_OF_OTHER_RUN",
         )
     sealed = directory.recorded_hashes()
     other = [name for name in BEFORE if files.get(name) != sealed.get(name) and name in files]
     if other:
-        raise RunDirectoryError(f"{checkpoint} is of a run with another {other[0]} than {directory.path}; {back}")
+        raise RunDirectoryError(
+            f"{checkpoint} is of a run with another {other[0]} than {directory.path}; {back}",
+            code="E_CHECKPOINT_OF_OTHER_RUN",
+        )
     for name in (METRICS, LEDGER):
         wrong = _file_difference(directory.path / name, files[name], beginning=True)
         if wrong is not None:
             raise RunDirectoryError(
                 f"{directory.path / name} is not what {checkpoint.name} was saved with ({wrong}); restore it; "
-                f"if the checkpoint is another run's, {back}"
+                f"if the checkpoint is another run's, {back}",
+                code="E_CHECKPOINT_OF_OTHER_RUN",
             )
     return {name: files[name] for name in (METRICS, LEDGER)}
 

@@ -342,7 +342,8 @@ def estimate_run(recipe: Recipe, *, device: str, here: bool = True) -> RunEstima
             raise DataError(
                 f"role {name!r}: a prompt of {length} tokens and max_tokens {role.sampling.max_tokens} exceed the "
                 f"context of {shape.context} of its model; lower it with {max_tokens_flag(name)}, or "
-                "take a model with a longer context"
+                "take a model with a longer context",
+                code="E_CONTEXT_TOO_SHORT",
             )
     return RunEstimate(recipe=recipe, device=device, shapes=shapes, prompts=prompts, program=resident_bytes())
 
@@ -445,7 +446,8 @@ def fit_to_memory(recipe: Recipe, device: str, memory: Memory | None = None) -> 
         base = "" if _trains_adapters(recipe) else "train adapters on one frozen base with --lora 16, "
         raise ConfigError(
             f"weights and optimisers alone take {bytes_text(least)}, and {device} has {bytes_text(memory.total)}; "
-            f"{base}{turns}{'or ' if base or turns else ''}take a smaller model"
+            f"{base}{turns}{'or ' if base or turns else ''}take a smaller model",
+            code="E_MEMORY_FOR_WEIGHTS",
         )
     usable = USABLE_SHARE * memory.available
     for rows in ROW_CHOICES if estimate.total_memory > usable else ():
@@ -622,11 +624,13 @@ def _check_fits(needs: Mapping[str, float], sizes: Sequence[float], kind: str, w
     todo = "take smaller models or --lora N, lower micro_tokens, rows or max_tokens, or see --dry-run"
     if needs[largest] > most:
         raise ConfigError(
-            f"{kind} of {largest}: about {bytes_text(needs[largest])}, and {where} has {bytes_text(most)}; {todo}"
+            f"{kind} of {largest}: about {bytes_text(needs[largest])}, and {where} has {bytes_text(most)}; {todo}",
+            code="E_MEMORY_FOR_POLICIES",
         )
     if sum(needs.values()) > whole:
         raise ConfigError(
-            f"{kind} of all processes: about {parts_text(needs)}, and {where} has {bytes_text(whole)}; {todo}"
+            f"{kind} of all processes: about {parts_text(needs)}, and {where} has {bytes_text(whole)}; {todo}",
+            code="E_MEMORY_FOR_POLICIES",
         )
 
 

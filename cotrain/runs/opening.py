@@ -127,7 +127,10 @@ def evaluate(
     claim_place(folder.path)
     trainer = load_trainer(directory, step=step, device=device)
     if split == "train":
-        raise RunDirectoryError("the training split is never evaluated on; choose validation, test or an ood split")
+        raise RunDirectoryError(
+            "the training split is never evaluated on; choose validation, test or an ood split",
+            code="E_TRAINING_SPLIT_EVALUATED",
+        )
     if samples is not None and solver not in trainer.recipe.roles:
         raise UnknownName("role", solver, trainer.recipe.roles)
     figures, played = trainer.evaluate(split, tasks or trainer.recipe.evaluation.tasks, group_size=samples)

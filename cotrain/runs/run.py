@@ -423,7 +423,8 @@ def _check_same_start(directory: RunDirectory, files: Mapping[str, Any]) -> None
     if not hash_entries(files).items() <= directory.recorded_hashes().items():
         raise RunDirectoryError(
             f"{directory.path / 'before.json'} was lost, and the start's figures come out otherwise on this machine; "
-            "restore it, or start anew"
+            "restore it, or start anew",
+            code="E_START_FIGURES_DIFFER",
         )
 
 

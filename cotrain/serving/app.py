@@ -93,14 +93,15 @@ def run_server(
 def open_listener(host: str, port: int) -> socket.socket:
     """A socket that listens there; port 0 takes a free one. Raises ConfigError."""
     if not 0 <= port < 2**16:
-        raise ConfigError(f"--port is {port}; expected 0 (any free one) to {2**16 - 1}")
+        raise ConfigError(f"--port is {port}; expected 0 (any free one) to {2**16 - 1}", code="E_PORT")
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=256)
     except OSError as error:
         why = error.strerror or str(error)
         raise ConfigError(
-            f"cannot listen on {host}:{port}: {why}; choose another --host or --port (0: a free one)"
+            f"cannot listen on {host}:{port}: {why}; choose another --host or --port (0: a free one)",
+            code="E_CANNOT_LISTEN",
         ) from None
 
 
@@ -262,9 +263,9 @@ async def _stream_events(
             yield encode_event([], usage=shapes.usage_json(choices))
         yield b"data: [DONE]\n\n"
     except DiskError as error:
-        yield f"data: {json.dumps(asked.error_json(_tell_disk_error(error), status=500))}\n\n".encode()
+        yield f"data: {json.dumps(asked.error_json(_tell_disk_error(error), status=500, code=error.code))}\n\n".encode()
     except CotrainError as error:
-        yield f"data: {json.dumps(asked.error_json(str(error), status=500))}\n\n".encode()
+        yield f"data: {json.dumps(asked.error_json(str(error), status=500, code=error.code))}\n\n".encode()
     except Exception as error:  # the status is sent: only an event can still tell it; the server's log has the rest
         yield f"data: {json.dumps(asked.error_json(f'{type(error).__name__}: {error}', status=500))}\n\n".encode()
         raise
@@ -275,7 +276,7 @@ async def _stream_events(
 async def _json_body(request: Request) -> bytes:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise BadRequest(f"content-type is {kind or 'missing'}; expected application/json")
+        raise BadRequest(f"content-type is {kind or 'missing'}; expected application/json", code="E_CONTENT_TYPE")
     return await receive_body(request)
 
 
@@ -301,12 +302,14 @@ async def _refusal_response(request: Request, error: Exception) -> Response:
         code = error.code
         status = error.status
     elif isinstance(error, TooLong):
-        code = "context_length_exceeded"
-    return JSONResponse(asked.error_json(str(error), status=status, param=param, code=code), status_code=status)
+        openai_code = "context_length_exceeded"
+    body = asked.error_json(str(error), status=status, param=param, openai_code=openai_code, code=error.code)
+    return JSONResponse(body, status_code=status)
 
 
 async def _full_disk_response(request: Request, error: Exception) -> Response:
-    return JSONResponse(asked.error_json(_tell_disk_error(error), status=500), status_code=500)
+    assert isinstance(error, DiskError)
+    return JSONResponse(asked.error_json(_tell_disk_error(error), status=500, code=error.code), status_code=500)
 
 
 def _tell_disk_error(error: Exception) -> str:
@@ -316,7 +319,8 @@ def _tell_disk_error(error: Exception) -> str:
 
 
 async def _failure_response(request: Request, error: Exception) -> Response:
-    return JSONResponse(asked.error_json(f"{type(error).__name__}: {error}", status=500), status_code=500)
+    code = error.code if isinstance(error, CotrainError) else None
+    return JSONResponse(asked.error_json(f"{type(error).__name__}: {error}", status=500, code=code), status_code=500)
 
 
 async def _no_route_response(request: Request, error: Exception) -> Response:

@@ -64,7 +64,7 @@ class EngineThread:
         try:
             await asyncio.wait({work})
             if work.cancelled():
-                raise EngineError(self._failure)
+                raise EngineError(self._failure, code="E_ENGINE_STOPPED")
             return work.result()
         finally:
             self._open.discard(work)

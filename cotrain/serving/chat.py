@@ -68,7 +68,9 @@ def run_chat(
     ``answer_format`` says something. ``tool``: answers calls between control tokens (``rollout/token_calls.py``); None:
     as the run has it."""
     if once is not None and not once.strip():
-        raise ConfigError("cotrain chat: the problem of --once is empty; expected its text in quotes")
+        raise ConfigError(
+            "cotrain chat: the problem of --once is empty; expected its text in quotes", code="E_ONCE_EMPTY"
+        )
     says_nothing = answer_format == DEFAULT_FORMAT and opening.is_model(directory)
     if says_nothing and not is_terse(str(directory)) and not _solves_problems(directory):
         talk = Conversation(directory, temperature, device, tool)
@@ -78,7 +80,8 @@ def run_chat(
     recipe = trainer.recipe
     if "solver" not in recipe.roles:
         raise ConfigError(
-            f"{directory}: recipe {recipe.name!r} has no role 'solver' to talk to; it has {sorted(recipe.roles)}"
+            f"{directory}: recipe {recipe.name!r} has no role 'solver' to talk to; it has {sorted(recipe.roles)}",
+            code="E_NO_SOLVER",
         )
     roles = {
         name: replace(role, sampling=replace(role.sampling, temperature=temperature))
@@ -209,7 +212,7 @@ def problem_lines(trainer: CoTrainer, executor: RolloutRunner, problem: str, tur
     solution = next((t for t in trajectories if t.role == "solver"), None)
     if solution is None:
         why = executor.set_aside.get(task.id) or episode.failure or "the solver was not asked"
-        raise UserError(f"no answer: {visible(why)}")
+        raise UserError(f"no answer: {visible(why)}", code="E_NO_ANSWER")
     reviews = [t for t in trajectories if t.parent == str(solution.address)]
     steps = STEPS.of(solution)
     if not steps:

@@ -84,7 +84,7 @@ def export_policy(
         raise UnknownName("format", to, FORMATS)
     target = Path(out)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise RunDirectoryError(f"{target} is not an empty directory; choose another --out")
+        raise RunDirectoryError(f"{target} is not an empty directory; choose another --out", code="E_OUT_NOT_EMPTY")
     claim_place(target.parent)
     if model is not None:
         check_foreign_code(directory)  # before anything of the run is changed
@@ -95,14 +95,19 @@ def export_policy(
     if not (spec.speaks or spec.scores):
         raise ConfigError(
             f"policy {policy!r} of {directory} is of kind {spec.kind!r}; only language models and reward models are "
-            "exported"
+            "exported",
+            code="E_POLICY_NOT_EXPORTABLE",
         )
     if merged and spec.lora is None:
         raise ConfigError(
-            f"policy {policy!r} of {directory} is no adapter, so nothing is to be merged; leave --merged out"
+            f"policy {policy!r} of {directory} is no adapter, so nothing is to be merged; leave --merged out",
+            code="E_MERGED_WITHOUT_ADAPTER",
         )
     if to == NANOCHAT and spec.scores:
-        raise ConfigError(f"policy {policy!r} of {directory} is a reward model; nanochat has none, leave --to out")
+        raise ConfigError(
+            f"policy {policy!r} of {directory} is a reward model; nanochat has none, leave --to out",
+            code="E_NANOCHAT_REWARD_MODEL",
+        )
     exported = load_policy(directory, recipe, policy, say=say)
     if to == NANOCHAT:
         _export_to_nanochat(exported, target, merged=spec.lora is not None, policy=policy)
@@ -128,7 +133,7 @@ def _export_to_nanochat(exported: ExportedPolicy, target: Path, *, merged: bool,
         try:
             write_base_directory(Path(folder), target, stage=stage, step=exported.finished)
         except ModelError as error:
-            raise ModelError(f"policy {policy!r} cannot go to nanochat: {error}") from error
+            raise ModelError(f"policy {policy!r} cannot go to nanochat: {error}", code=error.code) from error
 
 
 def load_policy(directory: Path | str, recipe: Recipe, policy: str, *, say: Say = lambda text: None) -> ExportedPolicy:

@@ -107,14 +107,14 @@ class ServedRun:
             name = f"{POLICY}{name}"
         if name not in self.models:
             message = unknown_message("model", name, self.models)
-            raise BadRequest(message, "model", status=404, code="model_not_found")
+            raise BadRequest(message, "model", status=404, openai_code="model_not_found", code="E_MODEL_NOT_SERVED")
         return self.models[name]
 
     def fill_messages(self, model: ServedModel, messages: Sequence[Message]) -> tuple[Message, ...]:
         """The messages that a model gets: for a role its system message, and each user message in its template. Raises
         BadRequest for a model that does not talk."""
         if not model.can_chat:
-            raise BadRequest(_cannot_chat_text(model), "model")
+            raise BadRequest(_cannot_chat_text(model), "model", code="E_MODEL_CANNOT_CHAT")
         self._check_count(model, messages)
         self.check_length(model, [message.content for message in messages], "messages")
         if model.role is None:
@@ -144,7 +144,8 @@ class ServedRun:
             raise BadRequest(
                 f"messages has {len(messages)} messages, and at most {most} are taken; shorten the conversation",
                 "messages",
-                code="context_length_exceeded",
+                openai_code="context_length_exceeded",
+                code="E_TOO_MANY_MESSAGES",
             )
 
     def check_length(self, model: ServedModel, texts: Sequence[str], param: str) -> None:
@@ -160,13 +161,14 @@ class ServedRun:
             raise BadRequest(
                 f"prompt has {count} tokens, more than the context of {context} tokens of {model.policy!r}; shorten it",
                 "prompt",
-                code="context_length_exceeded",
+                openai_code="context_length_exceeded",
+                code="E_REQUEST_TOO_LONG",
             )
 
     def raw_prompt_ids(self, model: ServedModel, prompt: str | tuple[int, ...]) -> tuple[int, ...]:
         """Prompt ids [P] of a text without any template, with the beginning of sequence that the tokenizer sets."""
         if not model.spec.speaks:
-            raise BadRequest(_cannot_chat_text(model), "model")
+            raise BadRequest(_cannot_chat_text(model), "model", code="E_MODEL_CANNOT_CHAT")
         renderer = self.renderer_of(model)
         if not isinstance(prompt, str):
             self._check_token_count(model, len(prompt))
@@ -260,7 +262,7 @@ class ServedRun:
         """Raises BadRequest (429, which clients take for "later") where too many answers wait already."""
         if (open_count := self.engine.open_requests) + count > MAX_OPEN:
             message = f"{open_count} answers are under way and {count} more would be above {MAX_OPEN}; ask again later"
-            raise BadRequest(message, status=429, code="rate_limit_exceeded")
+            raise BadRequest(message, status=429, openai_code="rate_limit_exceeded", code="E_SERVER_BUSY")
 
     def next_number(self) -> int:
         """A new number for the addresses of a request."""
@@ -285,7 +287,8 @@ class ServedRun:
                 f"the prompt has {prompt} tokens and max_tokens is {wanted or 1}, more than the context of {context} "
                 f"of {model.policy!r}; lower max_tokens or shorten the prompt",
                 "max_tokens" if room > 0 else "messages",
-                code="context_length_exceeded",
+                openai_code="context_length_exceeded",
+                code="E_REQUEST_TOO_LONG",
             )
         return Sampling(
             max_tokens=wanted or min(own.max_tokens, room),

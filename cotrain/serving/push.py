@@ -46,13 +46,14 @@ def push_policy(
     stands.
     """
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo, re.ASCII):
-        raise ConfigError(f"--repo {repo!r}: expected owner/name, as in my-name/my-verifier")
+        raise ConfigError(f"--repo {repo!r}: expected owner/name, as in my-name/my-verifier", code="E_REPO_NAME")
     run = RunDirectory.open(directory)
     if hub is None:
         if get_token() is None:
             raise ConfigError(
                 "no token of the Hugging Face Hub: log in with `hf auth login`, or set HF_TOKEN "
-                "(a token with write access, from https://huggingface.co/settings/tokens)"
+                "(a token with write access, from https://huggingface.co/settings/tokens)",
+                code="E_HUB_TOKEN_MISSING",
             )
         hub = HfApi()
     with tempfile.TemporaryDirectory(prefix="cotrain-push-") as folder:
@@ -61,12 +62,15 @@ def push_policy(
             hub.create_repo(repo, private=private, exist_ok=True)
             if private and not hub.repo_info(repo).private:
                 raise ConfigError(
-                    f"--repo {repo} exists and is public; nothing was sent. Leave out --private, or rename"
+                    f"--repo {repo} exists and is public; nothing was sent. Leave out --private, or rename",
+                    code="E_REPO_IS_PUBLIC",
                 )
             hub.upload_folder(repo_id=repo, folder_path=exported, commit_message=f"{role} of a cotrain run")
         except ConfigError:
             raise
         except Exception as error:  # the client raises its own errors, and those of whichever HTTP library it uses
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise ConfigError(f"the Hub did not take {repo}: {first:.200}; check name, token and network") from error
+            raise ConfigError(
+                f"the Hub did not take {repo}: {first:.200}; check name, token and network", code="E_HUB_REFUSED"
+            ) from error
     return f"https://huggingface.co/{repo}"

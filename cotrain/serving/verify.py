@@ -36,10 +36,14 @@ async def verify_request(served: ServedRun, body: bytes) -> dict[str, Any]:
     problem = asked.text_field(request_fields, "problem")
     solution = _read_solution(request_fields)
     if problem is None:
-        raise BadRequest("problem is missing; expected the problem's text", "problem")
+        raise BadRequest("problem is missing; expected the problem's text", "problem", code="E_PROBLEM_MISSING")
     reference = asked.text_field(request_fields, "reference")
     if "reference" in model.prompt_fields and reference is None:
-        raise BadRequest(f"reference is missing: {model.name!r} compares a solution with a known answer", "reference")
+        raise BadRequest(
+            f"reference is missing: {model.name!r} compares a solution with a known answer",
+            "reference",
+            code="E_REFERENCE_MISSING",
+        )
     n = asked.integer_field(request_fields, "n", 1, MAX_REVIEWS) or 1
     temperature = asked.number_field(request_fields, "temperature", 0.0, 100.0)
     seed = asked.integer_field(request_fields, "seed", -(2**63), 2**63 - 1)
@@ -78,12 +82,20 @@ def _find_judge(served: ServedRun, name: str | None) -> ServedModel:
     judges = {model.name: model for model in served.models.values() if model.can_judge}
     if name is None:
         if "verifier" not in judges and len(judges) != 1:
-            raise BadRequest(f"model is missing; roles that judge solutions: {', '.join(judges) or 'none'}", "model")
+            raise BadRequest(
+                f"model is missing; roles that judge solutions: {', '.join(judges) or 'none'}",
+                "model",
+                code="E_MODEL_NOT_GIVEN",
+            )
         return judges.get("verifier") or next(iter(judges.values()))
     model = served.find_model(name)
     if not model.can_judge:
         judge_names = ", ".join(judges) or "none"
-        raise BadRequest(f"model {name!r} does not judge a problem's solution; roles that do: {judge_names}", "model")
+        raise BadRequest(
+            f"model {name!r} does not judge a problem's solution; roles that do: {judge_names}",
+            "model",
+            code="E_MODEL_DOES_NOT_JUDGE",
+        )
     return model
 
 
@@ -94,7 +106,9 @@ def _read_solution(request_fields: Mapping[str, Any]) -> str:
     if solution is None and steps is not None and answer is not None:
         return write_solution(steps, answer)
     if solution is None or steps is not None or answer is not None:
-        raise BadRequest("expected either solution, or steps (a list of texts) and answer", "solution")
+        raise BadRequest(
+            "expected either solution, or steps (a list of texts) and answer", "solution", code="E_SOLUTION_OR_STEPS"
+        )
     return solution
 
 

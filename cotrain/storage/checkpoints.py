@@ -103,9 +103,13 @@ class Checkpoint:
             try:
                 payload = b"".join(read_blocks(files, self.path / name))
             except OSError as error:
-                raise StateError(f"{self.path / name} cannot be read: {error.strerror}") from error
+                raise StateError(
+                    f"{self.path / name} cannot be read: {error.strerror}", code="E_CHECKPOINT_UNREADABLE"
+                ) from error
             if digest_of(payload) != expected:
-                raise StateError(f"{self.path / name} has changed since the checkpoint was verified")
+                raise StateError(
+                    f"{self.path / name} has changed since the checkpoint was verified", code="E_CHECKPOINT_CHANGED"
+                )
             if name.endswith(".json"):
                 documents[name.removesuffix(".json")] = json.loads(payload)
             else:  # plain tensors; nothing in it can run
@@ -143,7 +147,8 @@ def save_checkpoint(
         if not _NAME.fullmatch(stem) or f"{stem}.json" == MANIFEST or split_part_name(stem)[0] != stem:
             raise StateError(
                 f"{stem!r} cannot name a file of a checkpoint: expected letters, digits, '_', '.' and '-', and not the "
-                "name of a part"
+                "name of a part",
+                code="E_CHECKPOINT_NAME",
             )
 
     staging = directory / f"{STAGING}{name}"
@@ -191,7 +196,10 @@ def latest_checkpoint(directory: Path, *, files: Files = REAL_FILES) -> Checkpoi
         damaged.append(candidate)
     if damaged:
         reasons = "; ".join(f"{d.path.name}: {d.reason}" for d in damaged)
-        raise StateError(f"no checkpoint in {directory} is intact ({reasons}); move the folder away to start afresh")
+        raise StateError(
+            f"no checkpoint in {directory} is intact ({reasons}); move the folder away to start afresh",
+            code="E_NO_INTACT_CHECKPOINT",
+        )
     return None
 
 
@@ -281,6 +289,7 @@ def _check_room(directory: Path, name: str, size: int, files: Files) -> None:
             f"disk full: checkpoint {name} needs {_readable_size(2 * size)} free in {directory} and there are "
             f"{_readable_size(free)}; {_resume_text(directory, files)}; free some space and try again",
             errno.ENOSPC,
+            code="E_DISK_FULL",
         )
 
 

@@ -31,12 +31,14 @@ FULL = (codes.ENOSPC, codes.EDQUOT)
 class DiskError(UserError, OSError):
     """The disk refused. ``full`` says whether room is what is missing, so that a caller can wait and try again."""
 
-    def __init__(self, message: str, errno: int | None = None) -> None:
-        super().__init__(message)
+    code = "E_DISK"
+
+    def __init__(self, message: str, errno: int | None = None, *, code: str | None = None) -> None:
+        super().__init__(message, code=code)
         self.errno = errno
 
-    def __reduce__(self) -> tuple[type[DiskError], tuple[str, int | None]]:
-        return (type(self), (str(self), self.errno))
+    def __reduce__(self) -> tuple[type[DiskError], tuple[str, int | None], dict[str, str]]:
+        return (type(self), (str(self), self.errno), {"code": self.code})
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -69,7 +71,8 @@ def lost_file_error(path: Path) -> DiskError:
     """Of a file that a run rests on."""
     return DiskError(
         f"{path} was removed, cut or replaced while the run wrote it, and what it held is gone; put it back and "
-        "resume, or start anew"
+        "resume, or start anew",
+        code="E_RUN_FILE_REPLACED",
     )
 
 
@@ -269,4 +272,6 @@ def report_disk_errors(
     except OSError as error:
         why = "disk full" if error.errno in FULL else (error.strerror or str(error))
         todo = "free some space" if error.errno in FULL else "check the disk and its permissions"
-        raise DiskError(f"cannot {what}: {why}; {lost_text()}; {todo} and try again", error.errno) from error
+        raise DiskError(
+            f"cannot {what}: {why}; {lost_text()}; {todo} and try again", error.errno, code="E_DISK_REFUSED"
+        ) from error

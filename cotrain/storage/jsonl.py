@@ -110,15 +110,19 @@ def check_json(value: Any, where: str, *, finite: bool = True) -> None:
     if isinstance(value, Mapping):
         for key, part in value.items():
             if not isinstance(key, str):
-                raise StateError(f"{where}: key {key!r} should be a string, which it would come back as")
+                raise StateError(
+                    f"{where}: key {key!r} should be a string, which it would come back as", code="E_STATE_NOT_JSON"
+                )
             check_json(part, f"{where}.{key}", finite=finite)
     elif isinstance(value, list | tuple):
         for index, part in enumerate(value):
             check_json(part, f"{where}[{index}]", finite=finite)
     elif not isinstance(value, str | int | float | None):
-        raise StateError(f"{where}: expected a JSON value, found {type(value).__name__} {value!r:.40}")
+        raise StateError(
+            f"{where}: expected a JSON value, found {type(value).__name__} {value!r:.40}", code="E_STATE_NOT_JSON"
+        )
     elif finite and isinstance(value, float) and not math.isfinite(value):
-        raise StateError(f"{where}: {value} is not a JSON number")
+        raise StateError(f"{where}: {value} is not a JSON number", code="E_STATE_NOT_JSON")
 
 
 def try_read_object(path: Path) -> dict[str, Any]:
@@ -140,9 +144,11 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
             lines = whole_lines(file)
             return [_decode_row(path, number, line) for number, (line, _) in enumerate(lines, start=1)]
     except FileNotFoundError:
-        raise DataError(f"no such file: {path}") from None
+        raise DataError(f"no such file: {path}", code="E_FILE_MISSING") from None
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({(error.strerror or str(error)).lower()}); restore it") from error
+        raise DataError(
+            f"{path}: cannot be read ({(error.strerror or str(error)).lower()}); restore it", code="E_FILE_UNREADABLE"
+        ) from error
 
 
 def truncate_after(path: Path, step: int, *, files: Files = REAL_FILES) -> int:
@@ -174,7 +180,9 @@ def cut_to_size(path: Path, size: int, *, files: Files = REAL_FILES) -> None:
 def _row_step(path: Path, number: int, line: bytes) -> float:
     step = _decode_row(path, number, line).get("step", -math.inf)
     if not isinstance(step, int | float):
-        raise DataError(f'{path}, line {number}: "step" should be a number, found {step!r}')
+        raise DataError(
+            f'{path}, line {number}: "step" should be a number, found {step!r}', code="E_LINE_STEP_NOT_NUMBER"
+        )
     return step
 
 
@@ -184,13 +192,19 @@ def _split_lines(content: bytes) -> list[bytes]:
 
 def _decode_row(path: Path, number: int, line: bytes | None) -> dict[str, Any]:
     if line is None:
-        raise DataError(f"{path}, line {number}: more than {MOST_LINE} bytes; expected one object per line")
+        raise DataError(
+            f"{path}, line {number}: more than {MOST_LINE} bytes; expected one object per line", code="E_LINE_TOO_LONG"
+        )
     try:
         row = json.loads(line)
     except ValueError as error:  # bad JSON or bad UTF-8
-        raise DataError(f"{path}, line {number}: not JSON ({error}); expected one object per line") from error
+        raise DataError(
+            f"{path}, line {number}: not JSON ({error}); expected one object per line", code="E_LINE_NOT_JSON"
+        ) from error
     if not isinstance(row, dict):
-        raise DataError(f"{path}, line {number}: expected a JSON object, found {type(row).__name__}")
+        raise DataError(
+            f"{path}, line {number}: expected a JSON object, found {type(row).__name__}", code="E_LINE_NOT_OBJECT"
+        )
     return row
 
 

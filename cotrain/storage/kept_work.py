@@ -46,7 +46,9 @@ class KeptWork:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self.close()
-            raise ConfigError(f"{target} is being written by the same command already; wait for it") from None
+            raise ConfigError(
+                f"{target} is being written by the same command already; wait for it", code="E_TARGET_BEING_WRITTEN"
+            ) from None
         rows = read_jsonl(self.path)
         self._parts: dict[str, Any] = {row[KEY]: row[VALUE] for row in rows[1:] if KEY in row and VALUE in row}
         self.found = len(self._parts)  # parts of an earlier try

@@ -156,6 +156,8 @@ _HEAD = len(_FIXED) + _EXTRA.size
 class NotRecorded(UserError, LookupError):
     """A step or address that the ledger does not have."""
 
+    code = "E_NOT_RECORDED"
+
 
 class Ledger:
     """Reads the ledger in ``directory`` and, from the first ``append`` on, writes it. Any number of processes may read
@@ -178,11 +180,16 @@ class Ledger:
         """
         wrong = next((e for e in episodes if e.step != step), None)
         if wrong is not None:
-            raise StateError(f"ledger: an episode of step {wrong.step} was given for step {step}")
+            raise StateError(
+                f"ledger: an episode of step {wrong.step} was given for step {step}", code="E_LEDGER_STEP_ORDER"
+            )
         self._check_damage()
         last = self._index.last_step
         if last is not None and step <= last:
-            raise StateError(f"ledger {self.path} ends with step {last}; truncate it before writing step {step}")
+            raise StateError(
+                f"ledger {self.path} ends with step {last}; truncate it before writing step {step}",
+                code="E_LEDGER_STEP_ORDER",
+            )
         member = encode_member(step, episodes, advantages)
         with report_disk_errors(f"write step {step} to {self.path}", lambda: "steps written before are safe"):
             if self._file is None:
@@ -311,7 +318,10 @@ class Ledger:
 
     def _check_damage(self) -> None:
         if self._damage:
-            raise StateError(f"{self._damage}; what follows cannot be read, resume from a checkpoint before that")
+            raise StateError(
+                f"{self._damage}; what follows cannot be read, resume from a checkpoint before that",
+                code="E_LEDGER_DAMAGED",
+            )
 
     def _extent_text(self) -> str:
         steps = self._index.steps
@@ -381,7 +391,9 @@ def decode_member(member: Member, packed: bytes, path: Path) -> tuple[Episode, .
         if len(episodes) != member.episodes:
             raise ValueError(f"{len(episodes)} episodes, expected {member.episodes}")
     except (zlib.error, ValueError, *ODD) as error:  # a StateError is a ValueError too
-        raise StateError(f"{path}: step {member.step} at byte {member.start} is damaged ({error})") from error
+        raise StateError(
+            f"{path}: step {member.step} at byte {member.start} is damaged ({error})", code="E_LEDGER_DAMAGED"
+        ) from error
     return episodes
 
 

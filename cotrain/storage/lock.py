@@ -48,7 +48,8 @@ class RunLock:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise RunDirectoryError(
-                f"cannot use run directory {directory}: {error.strerror}; choose another one or check its permissions"
+                f"cannot use run directory {directory}: {error.strerror}; choose another one or check its permissions",
+                code="E_RUN_DIRECTORY_UNUSABLE",
             ) from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -62,12 +63,14 @@ class RunLock:
             os.close(handle)
             raise RunDirectoryError(
                 f"run directory {directory} is in use by process {holder}; wait for it, stop it, or choose another "
-                "directory"
+                "directory",
+                code="E_RUN_DIRECTORY_IN_USE",
             ) from error
         except OSError as error:
             os.close(handle)
             raise RunDirectoryError(
-                f"cannot lock run directory {directory}: {error.strerror}; choose another one or check its disk"
+                f"cannot lock run directory {directory}: {error.strerror}; choose another one or check its disk",
+                code="E_RUN_DIRECTORY_UNUSABLE",
             ) from error
         return handle
 

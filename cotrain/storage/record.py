@@ -68,7 +68,9 @@ class RecordFile:
         try:
             file = self._open()
         except DataError as error:
-            raise DiskError(f"{error} (it took the place of the file that was opened)") from error
+            raise DiskError(
+                f"{error} (it took the place of the file that was opened)", code="E_RECORD_REPLACED"
+            ) from error
         self._file.close()
         self._file = file
 
@@ -93,24 +95,34 @@ def _check_kind(path: Path, field: str) -> None:
     """Raise DataError for what is no file of such rows."""
     real = Path(os.path.realpath(path))
     if path.suffix.lower() not in ("", ".jsonl", ".json", ".ndjson"):
-        raise DataError(f"{path}: rows are appended to JSON lines; give a file whose name ends in .jsonl")
+        raise DataError(
+            f"{path}: rows are appended to JSON lines; give a file whose name ends in .jsonl", code="E_RECORD_NOT_JSONL"
+        )
     if any((folder / name).is_file() for folder in (real.parent, real.parent.parent) for name in OF_A_RUN):
-        raise DataError(f"{path} is in the directory of a run, whose files are its own; give a file elsewhere")
+        raise DataError(
+            f"{path} is in the directory of a run, whose files are its own; give a file elsewhere",
+            code="E_RECORD_IN_RUN",
+        )
     try:
         status = os.stat(path)
     except FileNotFoundError:
         return
     except OSError as error:
         raise DataError(
-            f"{path}: cannot be read ({(error.strerror or str(error)).lower()}); give another file"
+            f"{path}: cannot be read ({(error.strerror or str(error)).lower()}); give another file",
+            code="E_RECORD_UNREADABLE",
         ) from error
     if not stat.S_ISREG(status.st_mode):
-        raise DataError(f"{path} is no regular file; rows are appended to a file of JSON lines, give another")
+        raise DataError(
+            f"{path} is no regular file; rows are appended to a file of JSON lines, give another",
+            code="E_RECORD_NOT_REGULAR",
+        )
     for where, line in _first_and_last_line(path, status.st_size):
         if not _is_row(line, field):
             raise DataError(
                 f"{path}: its {where} line is no row with {field!r}, and rows are appended to a file of such rows "
-                "alone; mend it, or give another file"
+                "alone; mend it, or give another file",
+                code="E_RECORD_OTHER_ROWS",
             )
 
 

@@ -34,7 +34,8 @@ def check_path(path: Path) -> None:
         else:
             found = "no recipe.json in it"
         raise RunDirectoryError(
-            f"{path} is not a run directory ({found}); start one with `cotrain run RECIPE --out DIR`"
+            f"{path} is not a run directory ({found}); start one with `cotrain run RECIPE --out DIR`",
+            code="E_NOT_RUN_DIRECTORY",
         )
 
 

@@ -284,7 +284,8 @@ def check_async_steps(recipe: Recipe, async_steps: int) -> None:
     policy's own."""
     if async_steps not in ASYNC_STEPS:
         raise ConfigError(
-            f"--async-steps {async_steps}: expected 0 to {ASYNC_STEPS[-1]}: how many updates a play does not wait for"
+            f"--async-steps {async_steps}: expected 0 to {ASYNC_STEPS[-1]}: how many updates a play does not wait for",
+            code="E_ASYNC_STEPS_RANGE",
         )
     if async_steps == 0:
         return
@@ -292,7 +293,8 @@ def check_async_steps(recipe: Recipe, async_steps: int) -> None:
         if isinstance(policy, Learning) and policy.reset_to_start:
             raise ConfigError(
                 f"--async-steps {async_steps}: policy {name!r} is reset to its initial weights between two "
-                "steps (reset_to_start), and the second would be played by the weights before; give --async-steps 0"
+                "steps (reset_to_start), and the second would be played by the weights before; give --async-steps 0",
+                code="E_ASYNC_STEPS_WITH_RESET",
             )
     for name, objective in recipe.objectives.items():
         needs = objective.algorithm.needs()
@@ -300,7 +302,8 @@ def check_async_steps(recipe: Recipe, async_steps: int) -> None:
             raise ConfigError(
                 f"--async-steps {async_steps}: objective {name!r} has a loss without a ratio, which takes "
                 f"what older weights sampled for the present policy's; give --set {cap_path(name, objective)}=2, or "
-                "--async-steps 0"
+                "--async-steps 0",
+                code="E_ASYNC_STEPS_WITHOUT_RATIO",
             )
 
 

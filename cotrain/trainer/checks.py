@@ -69,7 +69,8 @@ def check_roles_asked(where: str, protocol: RolloutFn, episodes: Sequence[Episod
     if episodes and not asks:
         raise ConfigError(
             f"{where}: protocol {protocol_name(protocol)!r} asked no role in any of {len(episodes)} episodes, so "
-            f"nothing can be {what}; call one, as in `await roles.solver(problem=task.prompt)`"
+            f"nothing can be {what}; call one, as in `await roles.solver(problem=task.prompt)`",
+            code="E_NO_ROLE_ASKED",
         )
 
 
@@ -83,7 +84,8 @@ def check_answers_graded(where: str, episodes: Sequence[Episode], figures: Itera
             raise ConfigError(
                 f"{where}: measure_solver({role!r}) counts right answers, but the protocol notes of none of "
                 f"{len(answers)} whether it is right; let it call `await examine(task, roles, turn)`, or give "
-                "`evaluate` a protocol that does, such as cotrain.solve"
+                "`evaluate` a protocol that does, such as cotrain.solve",
+                code="E_ANSWERS_NOT_EXAMINED",
             )
 
 
@@ -134,5 +136,6 @@ def check_group_sizes(name: str, objective: Objective, traces: Sequence[Trace], 
         raise ConfigError(
             f"objective {name!r} uses {type(objective.algorithm).__name__}, which compares at least {least} traces of "
             f"one group, but role {objective.role!r} had {largest} in each; raise the group size, "
-            "or let the protocol give turns that are to be compared one `group`"
+            "or let the protocol give turns that are to be compared one `group`",
+            code="E_GROUP_TOO_SMALL_AT_PLAY",
         )

@@ -30,9 +30,13 @@ MAX_LOSSES = 3  # losses of processes in a row, without a step between them, tha
 class NotFinite(CotrainError):
     """A policy computes what is no number. In training the run goes back once; anywhere else it is the end."""
 
+    code = "E_NOT_FINITE"
+
 
 class Diverged(CotrainError):
     """Training cannot go on from where it is, or with the processes that it has; the checkpoint before is kept."""
+
+    code = "E_DIVERGED"
 
 
 class LostProcesses:
@@ -75,7 +79,8 @@ class SkipGuard:
             if sum(recent) >= MAX_SKIPS:
                 raise NotFinite(
                     f"policy {policy!r} skipped {sum(recent)} of its last {len(recent)} updates, as their gradients "
-                    "were not finite"
+                    "were not finite",
+                    code="E_UPDATES_SKIPPED",
                 )
 
 

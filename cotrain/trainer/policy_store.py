@@ -96,7 +96,8 @@ class PolicyStore:
                 raise ConfigError(
                     f"objective {objective!r}: policy {name!r} ({other.spec.model}) has another tokenizer than "
                     f"{speaker!r} ({speaker_handle.spec.model}), whose tokens it is to score; use models with one "
-                    f"tokenizer"
+                    f"tokenizer",
+                    code="E_TOKENIZERS_DIFFER",
                 )
 
     def state(self) -> State:
@@ -112,7 +113,7 @@ class PolicyStore:
         parts = {h.name: h.checkpoint_tensors() for h in self if h.changes}
         for policy, group in parts.items():
             if not is_finite(group):
-                raise NotFinite(f"policy {policy!r} has weights that are not finite")
+                raise NotFinite(f"policy {policy!r} has weights that are not finite", code="E_WEIGHTS_NOT_FINITE")
         return parts
 
     def check_folder(self, folder: Path) -> None:

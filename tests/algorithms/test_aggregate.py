@@ -14,7 +14,7 @@ from cotrain.algorithms.functional.aggregate import (
     pairwise_advantages,
     skew_matrix,
 )
-from cotrain.core.errors import UnknownName
+from tests.sentences import refuses
 
 unit = st.floats(0, 1)
 
@@ -47,9 +47,7 @@ def test_of_nothing_is_nothing(name):
 
 
 def test_wrong_arguments_are_named():
-    with pytest.raises(
-        UnknownName, match=r"unknown aggregation 'meen'; did you mean 'mean'\? \(there are: majority, mean"
-    ):
+    with refuses("E_UNKNOWN_AGGREGATION", names=("'meen'", "'mean'")):
         aggregate("meen", [1.0])
     with pytest.raises(ValueError, match="finite numbers"):
         aggregate("mean", [1.0, math.nan])

@@ -1,10 +1,8 @@
 """Arms as they are written, and what is said of those that cannot be run."""
 
-import pytest
-
 from cotrain.analysis.comparison.arms import distinct_arms, make_arm, parse_arm, shown_settings
-from cotrain.core.errors import ConfigError
 from cotrain.recipes.alphaproof.recipe import alphaproof
+from tests.sentences import refuses
 
 
 def test_an_arm_is_a_recipe_with_parameters():
@@ -16,19 +14,19 @@ def test_an_arm_is_a_recipe_with_parameters():
     assert parse_arm("tango:ratio=[2,1],alpha=0.5").arguments == {"ratio": (2, 1), "alpha": 0.5}
     mine = parse_arm("my/file.py:mine:lr=0.1")
     assert (mine.target, dict(mine.arguments)) == ("my/file.py:mine", {"lr": 0.1})
-    with pytest.raises(ConfigError, match="not parameter=value"):
+    with refuses("E_ARM_PARAMETER"):
         parse_arm("tango:frozen")
 
 
 def test_what_a_comparison_sets_no_arm_sets():
     for name in ("seed=3", "steps=4", "evaluate_every=5", "evaluation_tasks=6"):
-        with pytest.raises(ConfigError, match="is the same for every arm"):
+        with refuses("E_ARM_SETS_COMPARISON"):
             parse_arm(f"grpo:{name}")
-    with pytest.raises(ConfigError, match="two arms would share a directory"):
+    with refuses("E_ARMS_ALIKE"):
         distinct_arms([make_arm("a b", "grpo", {}), make_arm("a:b", "grpo", {"kl": 0.0})])
-    with pytest.raises(ConfigError, match="is no name of a directory"):
+    with refuses("E_ARM_LABEL"):
         distinct_arms([make_arm("..", "grpo", {})])
-    with pytest.raises(ConfigError, match="named twice"):
+    with refuses("E_ARMS_ALIKE", names="named twice"):
         distinct_arms([parse_arm("grpo:kl=0.0"), make_arm("mine", "grpo", {"kl": 0.0})])
 
 

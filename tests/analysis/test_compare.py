@@ -24,6 +24,7 @@ from cotrain.runs.directory import RunDirectory
 from cotrain.runs.figures import costs_of
 from tests.analysis.made_runs import made_run
 from tests.helpers import EASY, TINY
+from tests.sentences import refuses
 
 ARMS = (make_arm("plain", "grpo", {"model": TINY}), make_arm("judged", "tango", {"model": TINY, "verifier": "frozen"}))
 
@@ -210,26 +211,26 @@ def test_a_rate_moves_the_other_policies_in_proportion():
 
 def test_arms_are_measured_alike_or_not_compared(tmp_path):
     ours = make_arm("x", "grpo", {"model": TINY})
-    with pytest.raises(ConfigError, match="tested on 256 problems with 8 answers each"):
+    with refuses("E_ARMS_TESTED_UNLIKE", names=("on 256", "8 answers")):
         compare(plan(tmp_path, arms=(ours, make_arm("y", f"{Path(__file__).parent / 'other_method.py'}:fewer", {}))))
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("wrong", "code"),
     [
-        ({"seeds": 0}, "seeds is 0"),
-        ({"first_seed": -1}, "first_seed is -1"),
-        ({"equal": "steps"}, "cost to be made equal"),
-        ({"budget": 5.0}, "two lengths"),
-        ({"equal": "flops", "budget": -1.0}, "numbers above 0"),
-        ({"rates": (1e-4, 0.0)}, "numbers above 0"),
-        ({"lenient": True}, "leave it out"),
-        ({"threads": 0}, "threads is 0"),
-        ({"checkpoint_every": 0}, "checkpoint_every is 0"),
+        ({"seeds": 0}, "E_COMPARISON_RANGE: seeds"),
+        ({"first_seed": -1}, "E_COMPARISON_RANGE: -1"),
+        ({"equal": "steps"}, "E_UNKNOWN_COST_TO_BE_MADE_EQUAL"),
+        ({"budget": 5.0}, "E_TWO_LENGTHS"),
+        ({"equal": "flops", "budget": -1.0}, "E_COMPARISON_RANGE"),
+        ({"rates": (1e-4, 0.0)}, "E_COMPARISON_RANGE"),
+        ({"lenient": True}, "E_LENIENT_WITHOUT_DATA"),
+        ({"threads": 0}, "E_COMPARISON_RANGE: threads"),
+        ({"checkpoint_every": 0}, "E_COMPARISON_RANGE: checkpoint_every"),
     ],
 )
-def test_what_cannot_be_run_is_refused_before(tmp_path, wrong, says):
-    with pytest.raises((ConfigError, UnknownName), match=says):
+def test_what_cannot_be_run_is_refused_before(tmp_path, wrong, code):
+    with refuses(code):
         plan(tmp_path, **wrong)
 
 

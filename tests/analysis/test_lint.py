@@ -9,11 +9,11 @@ import pytest
 from cotrain.analysis.check_data import FEW, check_file, question_key
 from cotrain.cli.check import check as command
 from cotrain.cli.main import main
-from cotrain.core.errors import DataError
 from cotrain.data.columns import words_in
 from cotrain.data.files import JsonlTasks
 from cotrain.data.labels import with_labels
 from cotrain.data.unread_columns import plain_spelling
+from tests.sentences import refuses
 
 LONG = "A farmer has nine fields and sows each of them with two sacks of wheat in spring; how many sacks?"
 
@@ -83,7 +83,7 @@ def test_overlap_with_another_file(tmp_path):
     }
     assert [f.level for f in report.findings] == ["error", "warning"]
     assert check_file(theirs).count_rows("error") == 1  # its own broken row
-    with pytest.raises(DataError, match=r"no row can be read; the first: .*row 1, column 2"):
+    with refuses("E_NO_ROW_READABLE", names=("row 1", "column 2")):
         check_file(mine, [write(tmp_path / "bad.jsonl", "{broken")])
 
 

@@ -3,11 +3,9 @@
 import json
 import sys
 
-import pytest
-
 from cotrain.analysis.comparison.waves import alarms_suffix, progress_line, run_jobs, share_done
-from cotrain.core.errors import UserError
 from cotrain.distributed.device_memory import PARALLEL_RUNS
+from tests.sentences import refuses
 
 
 def test_the_line_has_total_and_time_left():
@@ -61,5 +59,5 @@ def test_runs_know_how_many_share_the_machine_and_one_that_is_killed_is_called_s
     places = [tmp_path / name for name in ("a", "b", "c")]
     run_jobs([job(place.name, note.format(str(place), PARALLEL_RUNS)) for place in places], 2, lambda line: None)
     assert [place.read_text() for place in places] == ["2", "2", "2"]
-    with pytest.raises(UserError, match="killed, as runs are when memory runs out"):
+    with refuses("E_RUN_OF_COMPARISON_FAILED"):
         run_jobs([job("d", "os.kill(os.getpid(), 9)")], 1, lambda line: None)

@@ -8,8 +8,9 @@ from torch import nn
 from cotrain.algorithms.contract import PolicyClient
 from cotrain.config.followers import AverageHandle, SnapshotHandle, rate_at
 from cotrain.config.policies import Average, adapter, ema, frozen, snapshot, trainable
-from cotrain.core.errors import ConfigError, StateError, UnknownName
+from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.recipes.grpo import grpo
+from tests.sentences import refuses
 
 
 def module(value: float) -> nn.Linear:
@@ -93,7 +94,7 @@ def test_what_was_saved_goes_on_the_same(rule):
     assert one.state() == other.state()
     mine, theirs = one.tensors(), other.tensors()
     assert mine.keys() == theirs.keys() and all(torch.equal(mine[k], theirs[k]) for k in mine)
-    with pytest.raises(StateError, match="do not fit"):
+    with refuses("E_FOLLOWER_TENSORS_MISFIT"):
         other.load(one.state(), {"model.weight": torch.zeros(1, 2)})
 
 
@@ -114,14 +115,14 @@ def test_nonsense_is_refused():
         return replace(made, policies={**made.policies, "reference": spec})
 
     with_start(ema("shipped", of="generator"))
-    for spec, problem in (
-        (ema("shipped", of="nobody"), "nobody"),
-        (snapshot("shipped-format", of="generator", every=2), "one model"),
-        (ema("shipped", of="reference"), "must be trainable"),
+    for spec, code in (
+        (ema("shipped", of="nobody"), "E_NO_SUCH_PART: nobody"),
+        (snapshot("shipped-format", of="generator", every=2), "E_FOLLOWS_OTHER_MODEL"),
+        (ema("shipped", of="reference"), "E_FOLLOWS_UNTRAINABLE"),
     ):
-        with pytest.raises(ConfigError, match=problem):
+        with refuses(code):
             with_start(spec)
     made = grpo(steps=2, lora=4)
-    with pytest.raises(ConfigError, match="'generator', which is an adapter; make 'generator' trainable"):
+    with refuses("E_FOLLOWS_ADAPTER", names="'generator'"):
         with_start(ema("shipped", of="generator"))
     assert (trainable("m").source_policy, frozen("m").source_policy, adapter("m").source_policy) == (None, None, None)

@@ -14,7 +14,6 @@ from cotrain.config.recipe import Objective, check_due
 from cotrain.config.registry import find_recipe
 from cotrain.config.schedule import constant_schedule
 from cotrain.core.arguments import Positive
-from cotrain.core.errors import ConfigError, UnknownName, UserError
 from cotrain.core.notes import CORRECT
 from cotrain.core.signals import AGREEMENT, CLASS_LABEL, FORMAT, OUTCOME, STEP, Signal, gives
 from cotrain.metrics.heldout import measure_metadata, measure_selection, measure_solver, measure_verifier
@@ -25,10 +24,11 @@ from cotrain.rollout.stores import TaskPool
 from cotrain.runs.changes import rebuild_recipe
 from cotrain.runs.directory import RunDirectory, check_same_recipe, recipe_json, resolved_json
 from tests.helpers import EASY
+from tests.sentences import refuses
 
 
-def refuse(change, words):
-    with pytest.raises(ConfigError, match=words):
+def refuse(change, code):
+    with refuses(code):
         change()
 
 
@@ -40,12 +40,14 @@ def test_an_on_policy_algorithm_needs_its_policy_to_play_the_role():
             policy="generator", role="verifier", algorithm=PolicyGradient(reward_weights={OUTCOME: 1.0})
         ),
     }
-    refuse(lambda: replace(recipe, objectives=wrong), "played by 'verifier'; use SFT, or let 'generator' play the role")
+    refuse(lambda: replace(recipe, objectives=wrong), "E_OFF_POLICY_ROLE: 'verifier' | 'generator'")
 
 
 def test_a_frozen_policy_cannot_be_trained():
     recipe = grpo()
-    refuse(lambda: replace(recipe, policies={**recipe.policies, "generator": frozen("shipped")}), "make it trainable")
+    refuse(
+        lambda: replace(recipe, policies={**recipe.policies, "generator": frozen("shipped")}), "E_POLICY_NOT_TRAINABLE"
+    )
 
 
 def test_a_reference_must_exist_and_have_the_right_head():
@@ -57,15 +59,15 @@ def test_a_reference_must_exist_and_have_the_right_head():
             algorithm=PolicyGradient(reward_weights={OUTCOME: 1.0}, kl=KLPenalty("strat", 0.1)),
         )
     }
-    refuse(lambda: replace(recipe, objectives=wrong), "unknown policy 'strat'")
+    refuse(lambda: replace(recipe, objectives=wrong), "E_NO_SUCH_PART: unknown policy 'strat'")
     mute = {**recipe.policies, "strat": critic("shipped")}
-    refuse(lambda: replace(recipe, objectives=wrong, policies=mute), "must have head 'lm'")
+    refuse(lambda: replace(recipe, objectives=wrong, policies=mute), "E_HEAD_MISMATCH: 'lm'")
 
 
 def test_a_role_is_played_by_a_policy_that_there_is():
     recipe = grpo()
     roles = {"solver": replace(recipe.roles["solver"], policy="genrator")}
-    with pytest.raises(ConfigError, match="role 'solver': unknown policy 'genrator'; did you mean 'generator'"):
+    with refuses("E_NO_SUCH_PART", names=("role 'solver'", "'genrator'", "'generator'")):
         replace(recipe, roles=roles)
 
 
@@ -73,7 +75,7 @@ def test_a_policy_nobody_uses_is_refused():
     recipe = grpo()
     refuse(
         lambda: replace(recipe, policies={**recipe.policies, "spare": trainable("shipped")}),
-        "'spare' is used by no role",
+        "E_POLICY_UNUSED: 'spare'",
     )
 
 
@@ -86,15 +88,13 @@ def test_a_program_speaks_in_the_tokens_of_a_model():
         return replace(recipe, policies=policies, roles=roles)
 
     assert told_by("generator").policies["teacher"].tokens_of == "generator"
-    refuse(
-        lambda: told_by("teacher"), "policy 'teacher' speaks in tokens of 'teacher', of kind 'program'; name a model"
-    )
-    refuse(lambda: told_by("genrator"), "did you mean 'generator'")
+    refuse(lambda: told_by("teacher"), "E_TOKENS_OF_NO_MODEL: 'teacher' | 'program'")
+    refuse(lambda: told_by("genrator"), "E_NO_SUCH_PART: 'generator'")
 
 
 def test_an_objective_whose_phase_is_never_played_is_told_by_the_name_of_its_phase():
     made = tango(ratio=(1, 0), warmup=0)
-    refuse(lambda: check_due(made), "objective 'verifier' is due at none of .* phase 'verifier' is never played")
+    refuse(lambda: check_due(made), "E_OBJECTIVE_NEVER_DUE: 'verifier'")
     check_due(tango(ratio=(1, 1), warmup=0))
 
 
@@ -103,8 +103,8 @@ def say_nothing(fields, draws):
 
 
 def test_numbers_below_one_are_refused():
-    refuse(lambda: grpo(steps=0), "steps is 0, expected at least 1")
-    refuse(lambda: tango(group_size=0), "group_size is 0")
+    refuse(lambda: grpo(steps=0), "E_RECIPE_SETTING_RANGE: steps")
+    refuse(lambda: tango(group_size=0), "E_RECIPE_SETTING_RANGE: group_size")
     assert replace(find_recipe("spin")(), group_size=1)  # answers need no others to be compared with there
 
 
@@ -116,10 +116,10 @@ def test_only_reviews_may_be_none_and_only_in_training():
         return replace(recipe, schedule=replace(recipe.schedule, phases=phases))
 
     assert counted(tango(), reviews=0)
-    refuse(lambda: counted(tango(), reviews=-1), "option reviews is -1, expected at least 0")
-    refuse(lambda: counted(find_recipe("ttrl")(), votes=0), "option votes is 0, expected at least 1")
+    refuse(lambda: counted(tango(), reviews=-1), "E_OPTION_RANGE: reviews | -1")
+    refuse(lambda: counted(find_recipe("ttrl")(), votes=0), "E_OPTION_RANGE: votes")
     evaluation = replace(tango().evaluation, protocol=partial(solve_then_verify, reviews=0))
-    refuse(lambda: replace(tango(), evaluation=evaluation), "evaluation, option reviews is 0, expected at least 1")
+    refuse(lambda: replace(tango(), evaluation=evaluation), "E_OPTION_RANGE: evaluation | reviews")
 
 
 def test_a_policy_follows_one_that_is_trained_whole():
@@ -127,17 +127,17 @@ def test_a_policy_follows_one_that_is_trained_whole():
     follower = {"reference": ema("shipped", of="generator")}
     assert replace(recipe, policies={**recipe.policies, **follower})
     lent = {"generator": adapter("shipped")}
-    refuse(lambda: replace(recipe, policies={**recipe.policies, **follower, **lent}), "which is an adapter; make")
+    refuse(lambda: replace(recipe, policies={**recipe.policies, **follower, **lent}), "E_FOLLOWS_ADAPTER")
 
 
 def test_set_changes_any_setting_and_suggests_the_nearest_name():
     recipe = override(tango(), ["objectives.generator.algorithm.kl.weight=0.5", "roles.solver.sampling.temperature=1"])
     assert recipe.objectives["generator"].algorithm.kl.weight == 0.5
     assert recipe.roles["solver"].sampling.temperature == 1.0
-    refuse(lambda: override(tango(), ["policies.genrator.lr=1"]), "did you mean 'generator'")
-    refuse(lambda: override(tango(), ["policies.generator.rl=1"]), "did you mean 'lr'")
-    refuse(lambda: override(tango(), ["steps=many"]), "expected a value like")
-    refuse(lambda: override(tango(), ["steps"]), "expected dotted.path=value")
+    refuse(lambda: override(tango(), ["policies.genrator.lr=1"]), "E_NO_SUCH_KEY: 'generator'")
+    refuse(lambda: override(tango(), ["policies.generator.rl=1"]), "E_NO_SUCH_FIELD: 'lr'")
+    refuse(lambda: override(tango(), ["steps=many"]), "E_OVERRIDE_TYPE")
+    refuse(lambda: override(tango(), ["steps"]), "E_OVERRIDE_SHAPE")
 
 
 def test_a_recipe_is_rebuilt_from_its_saved_form(tmp_path):
@@ -150,7 +150,7 @@ def test_a_recipe_is_rebuilt_from_its_saved_form(tmp_path):
 
 
 def test_unknown_recipes_and_functions_suggest_the_nearest(tmp_path):
-    with pytest.raises(UnknownName, match="did you mean 'tango'"):
+    with refuses("E_UNKNOWN_RECIPE", names="'tango'"):
         find_recipe("tanog")
     mine = tmp_path / "mine.py"
     mine.write_text(
@@ -158,15 +158,15 @@ def test_unknown_recipes_and_functions_suggest_the_nearest(tmp_path):
         "grpo(steps=3)\n"
     )
     assert find_recipe(f"{mine}:mine")().steps == 3
-    refuse(lambda: find_recipe(f"{mine}:mien"), "did you mean 'mine'")
+    refuse(lambda: find_recipe(f"{mine}:mien"), "E_NO_SUCH_RECIPE_FUNCTION: 'mine'")
     for unnamed in (f"{mine}", f"{mine}:"):
-        refuse(lambda unnamed=unnamed: find_recipe(unnamed), f"name the function too, as in {mine}:mine")
-    refuse(lambda: find_recipe(f"{tmp_path}/no.py:mine"), "there is no file")
+        refuse(lambda unnamed=unnamed: find_recipe(unnamed), f"E_RECIPE_FUNCTION_UNNAMED: {mine}:mine")
+    refuse(lambda: find_recipe(f"{tmp_path}/no.py:mine"), "E_CODE_FILE_MISSING")
     mine.write_text("from cotrain import RunConfig\n\ndef mine(run: RunConfig): ...\n")
-    refuse(lambda: find_recipe(f"{mine}:mine"), f"{mine}, line 3: put @recipe above it")
-    refuse(lambda: find_recipe(f"{mine}:RunConfig"), "unknown function 'RunConfig'")
+    refuse(lambda: find_recipe(f"{mine}:mine"), f"E_RECIPE_UNDECORATED: {mine}, line 3")
+    refuse(lambda: find_recipe(f"{mine}:RunConfig"), "E_NO_SUCH_RECIPE_FUNCTION: 'RunConfig'")
     mine.write_text("def mine(:\n")
-    refuse(lambda: find_recipe(f"{mine}:mine"), "line 1, column")
+    refuse(lambda: find_recipe(f"{mine}:mine"), "E_SYNTAX: line 1")
 
 
 # ---- signals
@@ -183,17 +183,16 @@ def learning(**settings):
 def test_what_nobody_gives_is_refused_and_the_nearest_name_suggested():
     refuse(
         lambda: learning(reward_weights={Signal("outcom"): 1.0}),
-        "objective 'generator' reads signal 'outcom' per answer, which no protocol gives to role 'solver'.*"
-        "did you mean 'outcome'",
+        "E_SIGNAL_NOT_GIVEN: 'generator' | 'outcom' | 'solver' | 'outcome'",
     )
     refuse(
         lambda: learning(reward_weights={AGREEMENT: 1.0}),
-        "signal 'agreement' per answer, which no protocol gives to role 'solver'",
+        "E_SIGNAL_NOT_GIVEN: 'agreement' | 'solver'",
     )
-    refuse(lambda: learning(reward_weights={Signal("step"): 1.0}), "gives it to role 'solver' of the other kind")
+    refuse(lambda: learning(reward_weights={Signal("step"): 1.0}), "E_SIGNAL_OF_OTHER_KIND: 'solver'")
     refuse(
         lambda: learning(reward_weights={OUTCOME: 1.0}, balance=ClassBalance()),
-        "signal 'class_label' per answer, which no protocol",
+        "E_SIGNAL_NOT_GIVEN: 'class_label'",
     )
     made = tango(steps=1, balance=False)
     judged = replace(
@@ -212,7 +211,7 @@ def test_a_signal_counts_where_its_role_gets_it():
     replace(made, schedule=constant_schedule(elsewhere, "generator"))
     refuse(
         lambda: replace(learning(reward_weights={FORMAT: 1.0}), schedule=constant_schedule(elsewhere, "generator")),
-        "gives to role 'solver'",
+        "E_SIGNAL_NOT_GIVEN: 'solver'",
     )
 
 
@@ -222,7 +221,7 @@ def test_a_protocol_without_a_declaration_is_told_what_to_add():
 
     refuse(
         lambda: replace(learning(reward_weights={OUTCOME: 1.0}), schedule=constant_schedule(silent, "generator")),
-        r"protocol 'silent' does not say what it rewards.*put @gives\(OUTCOME.to\('solver'\)\) above it",
+        "E_PROTOCOL_WITHOUT_GIVES: 'silent' | OUTCOME | 'solver'",
     )
 
 
@@ -238,16 +237,16 @@ def test_set_changes_the_weight_of_a_reward_and_checks_it():
         == 0.3
     )
     refuse(
-        lambda: override(tango(), ["objectives.verifier.algorithm.reward_weights.formt=0.5"]), "did you mean 'format'"
+        lambda: override(tango(), ["objectives.verifier.algorithm.reward_weights.formt=0.5"]), "E_NO_SUCH_KEY: 'format'"
     )
     refuse(
         lambda: override(tango(), ["objectives.verifier.algorithm.reward_weights.format=-1"]),
-        "expected a number of at least 0",
+        "E_REWARD_WEIGHT",
     )
-    refuse(lambda: override(grpo(), ["objectives.generator.algorithm.advantage=rloo"]), "not a plain value")
+    refuse(lambda: override(grpo(), ["objectives.generator.algorithm.advantage=rloo"]), "E_OVERRIDE_NOT_PLAIN")
     refuse(
         lambda: override(tango(estimator="reinforce++"), ["objectives.generator.algorithm.advantage=rloo"]),
-        "such as z_score",
+        "E_ADVANTAGE_NOT_FUNCTION",
     )
 
 
@@ -255,9 +254,9 @@ def test_the_estimator_of_a_recipe_is_a_function_by_name():
     assert grpo(estimator="maxrl").objectives["generator"].algorithm.advantage.__name__ == "over_success"
     saved = recipe_json(grpo(estimator="rloo"), checkpoint_every=1)["settings"]["objectives"]["generator"]["algorithm"]
     assert (saved["advantage"], saved["reward_weights"]) == ("leave_one_out", {"outcome": 1.0})
-    with pytest.raises(UnknownName, match="did you mean 'maxrl'"):
+    with refuses("E_UNKNOWN_CHOICE", names="'maxrl'"):
         grpo(estimator="max_rl")
-    refuse(lambda: grpo(estimator="maxrl", steps_judged_by="oracle"), "a rate of success")
+    refuse(lambda: grpo(estimator="maxrl", steps_judged_by="oracle"), "E_MAXRL_WITH_ORACLE")
     assert STEP in grpo(steps_judged_by="oracle").objectives["generator"].algorithm.reward_weights
 
 
@@ -280,7 +279,7 @@ def test_a_critic_of_another_tokenizer_is_refused_before_the_first_step(tmp_path
     save_model(AutoModelForCausalLM.from_config(config), other, tmp_path / "other")
     made = prime(steps=1)
     foreign = replace(made.policies["prm"], model=str(tmp_path / "other"))
-    with pytest.raises(ConfigError, match="another tokenizer"):
+    with refuses("E_TOKENIZERS_DIFFER"):
         CoTrainer(replace(made, policies={**made.policies, "prm": foreign}))
 
 
@@ -289,9 +288,9 @@ def test_a_program_has_no_probabilities_and_a_reward_model_scores_only():
     from cotrain.recipes.prime.recipe import prime
 
     made = prime(steps=1)
-    with pytest.raises(ConfigError, match="is of kind 'program', which has no probabilities"):
+    with refuses("E_POLICY_WITHOUT_PROBABILITIES", names="'program'"):
         replace(made, policies={**made.policies, "reference": program(lambda fields, rng: "")})
-    with pytest.raises(ConfigError, match="head"):
+    with refuses("E_HEAD_MISMATCH"):
         replace(made, policies={**made.policies, "generator": reward_model("shipped")})
 
 
@@ -299,14 +298,14 @@ def test_objectives_in_turn_are_those_of_the_phase():
     from cotrain.config.schedule import Phase, alternate
     from cotrain.rollout.protocols import solve
 
-    with pytest.raises(ConfigError, match="in_turn"):
+    with refuses("E_IN_TURN_NAMES"):
         alternate(Phase(name="a", protocol=solve, objectives=("x", "y"), in_turn=("x",)), ratio=(1,))
 
 
 def test_a_weight_is_positive():
     made = grpo(steps=1)
     (objective,) = made.objectives.values()
-    with pytest.raises(ConfigError, match="weight is 0"):
+    with refuses("E_OBJECTIVE_WEIGHT"):
         replace(made, objectives={"generator": replace(objective, weight=0.0)})
 
 
@@ -315,21 +314,23 @@ async def voting(task, roles, *, limit: Positive = 3, vote: bool, by: Literal["m
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "code"),
     [
-        ({"vote": True, "limt": 4}, "unknown option of voting .phase 'train'.* 'limt'; did you mean 'limit'"),
-        ({}, "phase 'train': voting needs the option 'vote'"),
-        ({"vote": True, "limit": "4"}, "option limit of voting is '4'; expected a whole number of at least 1"),
-        ({"vote": True, "limit": 0}, "option limit is 0, expected at least 1"),
-        ({"vote": True, "by": "msot"}, "option by of voting 'msot'; did you mean 'most'"),
+        ({"vote": True, "limt": 4}, "E_UNKNOWN_OPTION: voting | 'limt' | 'limit'"),
+        ({}, "E_OPTION_MISSING: voting | 'vote'"),
+        ({"vote": True, "limit": "4"}, "E_ARGUMENT_TYPE: limit of voting | '4'"),
+        ({"vote": True, "limit": 0}, "E_OPTION_RANGE: option limit is 0"),
+        ({"vote": True, "by": "msot"}, "E_UNKNOWN_CHOICE: by of voting | 'msot' | 'most'"),
     ],
 )
-def test_options_of_a_protocol_are_held_against_its_signature(options, told):
+def test_options_of_a_protocol_are_held_against_its_signature(options, code):
     made = grpo(tasks=EASY, kl=0.0)
-    with pytest.raises(UserError, match=told):
+    with refuses(code) as raised:
         replace(made, schedule=constant_schedule(partial(voting, **options), "generator"))
-    with pytest.raises(UserError, match=told.replace("phase 'train'", "evaluation")):
+    assert "phase 'train'" in str(raised.value)
+    with refuses(code) as raised:
         replace(made, evaluation=replace(made.evaluation, protocol=partial(voting, **options)))
+    assert "evaluation" in str(raised.value)
 
 
 def test_a_store_that_no_phase_names_is_not_called_an_option_to_bind():
@@ -338,13 +339,13 @@ def test_a_store_that_no_phase_names_is_not_called_an_option_to_bind():
         """A protocol of a user's own."""
 
     made = replace(grpo(tasks=EASY, kl=0.0), stores={"pool": TaskPool()})
-    with pytest.raises(ConfigError, match=r"draws needs the store 'pool'; name it in the phase, as in Phase.*'pool',"):
+    with refuses("E_STORE_MISSING", names=("draws", "'pool'")):
         replace(made, schedule=constant_schedule(draws, "generator"))
-    with pytest.raises(ConfigError, match="needs the option 'pool'; bind it"):
+    with refuses("E_OPTION_MISSING", names="'pool'"):
         replace(made, schedule=constant_schedule(draws, "generator"), stores={})
     whole = replace(made, schedule=constant_schedule(draws, "generator", stores=("pool",)))
     assert whole.schedule.phases[0].stores == ("pool",)
-    with pytest.raises(ConfigError, match=r"store 'pool' is a list; expected one with the methods of .*TaskPool\(\)"):
+    with refuses("E_STORE_KIND", names=("'pool'", "list")):
         replace(whole, stores={"pool": []})
 
 
@@ -356,13 +357,13 @@ def test_a_measure_of_a_role_that_there_is_not_is_refused():
         measure_metadata("solvr", CORRECT),
         measure_selection("solver", "solvr", 2),
     ):
-        with pytest.raises(ConfigError, match="measures: unknown role 'solvr'; did you mean 'solver'"):
+        with refuses("E_NO_SUCH_PART", names=("measures", "'solvr'", "'solver'")):
             replace(made, evaluation=replace(made.evaluation, measures=(measure,)))
 
 
 def test_what_is_bound_to_a_protocol_has_a_name():
     made = grpo(tasks=EASY, kl=0.0)
-    with pytest.raises(ConfigError, match=r"phase 'train': True is bound to voting without a name; expected keywords"):
+    with refuses("E_OPTION_NOT_BOUND", names=("phase 'train'", "True", "voting")):
         replace(made, schedule=constant_schedule(partial(voting, True, limit=3), "generator"))
 
 
@@ -374,7 +375,7 @@ def test_options_that_are_bound_are_settings_by_name():
     changed = override(recipe, ["schedule.phases.1.options.reviews=3", "evaluation.options.reviews=2"])
     assert changed.schedule.phases[1].options == {"reviews": 3, "step_rewards": "none"}
     assert changed.evaluation.options == {"reviews": 2} and changed.evaluation.protocol.func is solve_then_verify
-    with pytest.raises(UserError, match="option combine of solve_then_verify 'meen'; did you mean 'mean'"):
+    with refuses("E_UNKNOWN_CHOICE", names=("solve_then_verify", "'meen'", "'mean'")):
         override(recipe, ["schedule.phases.0.options.combine=meen"])
 
 
@@ -391,9 +392,7 @@ def test_a_protocol_takes_a_task_and_roles():
         pass
 
     made = grpo(tasks=EASY, kl=0.0)
-    with pytest.raises(
-        ConfigError, match=r"phase 'train': alone takes 1 argument.s.; expected .async def alone.task, roles"
-    ):
+    with refuses("E_PROTOCOL_SIGNATURE", names=("phase 'train'", "alone", "takes 1")):
         replace(made, schedule=constant_schedule(alone, "generator"))
-    with pytest.raises(ConfigError, match="evaluation is 'solve'; expected a function"):
+    with refuses("E_NOT_FUNCTION", names=("evaluation", "'solve'")):
         replace(made, evaluation=replace(made.evaluation, protocol="solve"))

@@ -4,8 +4,9 @@ help."""
 import pytest
 
 from cotrain.cli.main import main
-from cotrain.core.errors import DataError, UnknownName, nearest_file, nearest_name
+from cotrain.core.errors import UnknownName, nearest_file, nearest_name
 from cotrain.data.columns import lines_of
+from tests.sentences import refuses
 
 FLAGS = ("group-size", "lr", "max-tokens", "no-offload", "no-balance", "out", "seed", "steps", "temperature")
 
@@ -38,9 +39,9 @@ def test_ending_that_all_files_share_makes_none_near():
 
 def test_missing_file_names_no_other_one(tmp_path):
     (tmp_path / "sums.jsonl").write_text("{}\n")
-    with pytest.raises(DataError, match=r"no such file or directory$"):
+    with refuses("E_DATA_FILE_MISSING"):
         next(lines_of(tmp_path / "nosuch.jsonl"))
-    with pytest.raises(DataError, match=r"did you mean 'sums\.jsonl'"):
+    with refuses("E_DATA_FILE_MISSING", names="'sums.jsonl'"):
         next(lines_of(tmp_path / "sum.jsonl"))
 
 

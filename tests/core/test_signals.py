@@ -2,8 +2,8 @@
 
 import pytest
 
-from cotrain.core.errors import ConfigError
 from cotrain.core.signals import OUTCOME, STEP, DeclaredSignals, Signal, declared_by, gives
+from tests.sentences import refuses
 
 
 def test_a_signal_is_the_same_for_every_role_and_in_any_words():
@@ -24,15 +24,15 @@ def test_a_protocol_says_what_it_gives_to_whom():
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "code"),
     [
-        (lambda: Signal(""), "is no name"),
-        (lambda: Signal("two words"), "'two words' is no name"),
-        (lambda: Signal("x", per="token"), "expected 'answer' or 'span'"),
-        (lambda: gives("outcome"), "@gives names 'outcome'; expected signals"),
-        (lambda: gives(lambda task, roles: None), "expected signals, as in @gives"),  # without parentheses
+        (lambda: Signal(""), "E_SIGNAL_NAME"),
+        (lambda: Signal("two words"), "E_SIGNAL_NAME: 'two words'"),
+        (lambda: Signal("x", per="token"), "E_SIGNAL_PER"),
+        (lambda: gives("outcome"), "E_NOT_SIGNAL: 'outcome'"),
+        (lambda: gives(lambda task, roles: None), "E_NOT_SIGNAL"),  # without parentheses
     ],
 )
-def test_nonsense_is_refused(make, words):
-    with pytest.raises(ConfigError, match=words):
+def test_nonsense_is_refused(make, code):
+    with refuses(code):
         make()

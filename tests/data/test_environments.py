@@ -13,13 +13,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from cotrain.core.errors import ConfigError, DataError, UserError
+from cotrain.core.errors import ConfigError
 from cotrain.core.types import Grade
 from cotrain.data.files import split_of
 from cotrain.data.sources import from_description, task_source
 from cotrain.envs.openenv import OpenEnvTasks
 from cotrain.envs.verifiers.taskset import VerifiersTasks
 from tests.fakes import on_the_path
+from tests.sentences import refuses
 
 RIGHT, WRONG = Grade(value=True), Grade(value=False)
 
@@ -118,12 +119,12 @@ def test_an_openenv_server_is_a_task_source(fake_openenv, monkeypatch):
 
 
 def test_openenv_servers_that_do_not_fit(fake_openenv, monkeypatch):
-    with pytest.raises(ConfigError, match="is no address"):
+    with refuses("E_ENVIRONMENT_ADDRESS"):
         OpenEnvTasks("here:80")
-    with pytest.raises(ConfigError, match="no text in field 'hint'"):
+    with refuses("E_ENVIRONMENT_FIELD", names="'hint'"):
         OpenEnvTasks("http://here?prompt=hint&action=answer")
     monkeypatch.setattr(FakeClient, "mode", "unseeded")
-    with pytest.raises(ConfigError, match="two resets with seed 0 give two prompts"):
+    with refuses("E_SOURCE_NOT_REPEATABLE"):
         OpenEnvTasks("http://here?action=answer")
 
 
@@ -249,10 +250,10 @@ def test_a_reward_that_never_ends_is_no_grade_and_the_next_one_is_right(sums):
 
 
 def test_tasksets_that_cannot_be_played(sums, monkeypatch):
-    with pytest.raises(ConfigError, match="cannot be loaded"):
+    with refuses("E_ENVIRONMENT_NOT_LOADED"):
         VerifiersTasks("cotrain_no_such_taskset")
-    with pytest.raises(DataError, match="have changed"):
+    with refuses("E_DATA_CHANGED"):
         VerifiersTasks("cotrain_sums", {"count": 30}, digest=sums.describe()["settings"]["digest"])
     monkeypatch.setattr(sys.modules["cotrain_sums"].Sum, "NEEDS_CONTAINER", True)
-    with pytest.raises(ConfigError, match="task 0 needs a container"):
+    with refuses("E_TASKSET_NOT_PLAIN", names="task 0"):
         VerifiersTasks("cotrain_sums")

@@ -7,11 +7,12 @@ import pytest
 
 from cotrain.analysis.comparison.study_file import read_study
 from cotrain.core import input_files
-from cotrain.core.errors import ConfigError, DataError
+from cotrain.core.errors import DataError
 from cotrain.data.files import JsonlTasks
 from cotrain.data.malformed_rows import Quarantine, read_rows, row_reader
 from cotrain.data.suite_files import load_suite
 from cotrain.pretraining.corpora import corpus_file, text_file
+from tests.sentences import refuses
 
 ROW = '{"question": "a?", "answer": "1"}\n'
 
@@ -69,7 +70,7 @@ def test_a_row_has_a_greatest_length(tmp_path, ending, monkeypatch):
         "txt": long,
     }.get(ending, f'{{"text": "{long}"}}\n').encode()
     path.write_bytes(gzip.compress(content) if ending.endswith("gz") else content)
-    with pytest.raises(DataError, match="more than 1000 bytes"):
+    with refuses("E_ROW_TOO_LARGE", names="1000 bytes"):
         corpus_file(path)
 
 
@@ -81,7 +82,7 @@ def test_of_a_line_that_is_too_long_the_rest_is_passed_over(tmp_path, monkeypatc
     assert len(read_rows(tmp_path / "a.jsonl", row_reader("question", "answer"), aside)) == 2
     assert [one.where.rpartition(" ")[2] for one in aside.refused] == ["2"]
     monkeypatch.setattr(input_files, "MOST_LINE", 500)
-    with pytest.raises(DataError, match="a line of more than 500 bytes"):
+    with refuses("E_LINE_TOO_LONG", names="500 bytes"):
         read_rows(tmp_path / "a.jsonl", row_reader("question", "answer"), aside)
 
 
@@ -94,10 +95,10 @@ def test_names_in_capitals_and_packed_files_are_read_as_what_they_are(tmp_path):
         (tmp_path / name).write_bytes(content)
         assert [row.answer for row in read_rows(tmp_path / name, row_reader("question", "answer"))] == ["1"], name
     (tmp_path / "twice.csv").write_text("question,answer,answer\na?,1,2\n")
-    with pytest.raises(DataError, match="two columns are called 'answer'"):
+    with refuses("E_TWO_COLUMNS_ALIKE", names="'answer'"):
         read_rows(tmp_path / "twice.csv", row_reader("question", "answer"))
     (tmp_path / "bad.csv").write_bytes(b"question,answer\na\xff?,1\n")
-    with pytest.raises(DataError, match="not UTF-8 at byte 17"):
+    with refuses("E_TEXT_ENCODING", names="byte 17"):
         read_rows(tmp_path / "bad.csv", row_reader("question", "answer"))
 
 
@@ -108,22 +109,22 @@ def test_a_text_begins_behind_its_byte_order_mark(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "why"),
+    ("line", "code"),
     [
-        ("batches = " + "9" * 5000, "not TOML"),
-        ("batches = 1" + "0" * 30, "more than 64 bits"),
-        ("batches = 1" + "0" * 17, "batches is"),
-        ("seeds = 1" + "0" * 12, "seeds is"),
-        ("x = " + "[" * 100_000, "nested too deeply"),
-        ("x" + ".x" * 50_000 + " = 1", "nested too deeply"),
-        ("x = [[" + "1" + "0" * 30 + "]]", "more than 64 bits"),
+        ("batches = " + "9" * 5000, "E_NOT_TOML"),
+        ("batches = 1" + "0" * 30, "E_NUMBER_TOO_LARGE"),
+        ("batches = 1" + "0" * 17, "E_COMPARISON_RANGE: batches"),
+        ("seeds = 1" + "0" * 12, "E_COMPARISON_RANGE: seeds"),
+        ("x = " + "[" * 100_000, "E_FILE_TOO_DEEP"),
+        ("x" + ".x" * 50_000 + " = 1", "E_FILE_TOO_DEEP"),
+        ("x = [[" + "1" + "0" * 30 + "]]", "E_NUMBER_TOO_LARGE"),
     ],
 )
-def test_a_study_of_odd_sizes_is_one_line(tmp_path, line, why):
+def test_a_study_of_odd_sizes_is_one_line(tmp_path, line, code):
     given = 'hypothesis = "h"\nmeasure = "solver/greedy"\nout = "o"\n' + (
         "" if line.startswith("seeds") else "seeds = 1\n"
     )
     (tmp_path / "s.toml").write_text(f'{given}{line}\n[arms.a]\nrecipe = "grpo"\n')
-    with pytest.raises(ConfigError, match=why) as error:
+    with refuses(code) as error:
         read_study(tmp_path / "s.toml")
     assert "\n" not in str(error.value) and len(str(error.value)) < 500

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cotrain.config.recipe import check_problems
-from cotrain.core.errors import DataError, UnknownName
+from cotrain.core.errors import DataError
 from cotrain.core.types import Grade
 from cotrain.data.columns import Row, without_calculator
 from cotrain.data.files import SPLITS, JsonlTasks, benchmark_tasks, few_tested_note, split_of
@@ -16,6 +16,7 @@ from cotrain.data.malformed_rows import read_rows, row_reader
 from cotrain.data.word_problems.source import WordProblems
 from cotrain.formats.solutions import tagged_solution
 from cotrain.recipes.grpo import grpo
+from tests.sentences import refuses
 
 WORKED = "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nIn all 48+24 = <<48+24=72>>1,072.\n#### 1,072"
 
@@ -64,7 +65,7 @@ def test_paraphrases(tmp_path):
     source = JsonlTasks(write(tmp_path / "b.jsonl", rows))
     assert all(task.paraphrases == (f"{task.prompt[1:]}?",) for task in (source.get("train", i) for i in range(20)))
     rows[0]["paraphrase"] = "0!"
-    with pytest.raises(DataError, match="have changed"):
+    with refuses("E_DATA_CHANGED"):
         JsonlTasks(write(tmp_path / "b.jsonl", rows), digest=source.describe()["settings"]["digest"])
 
 
@@ -96,68 +97,68 @@ GOOD = b'{"question": "Q", "answer": "1"}\n'
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "code"),
     [
-        (b"", "no rows"),
-        (b"\n \n", "no rows"),
-        (GOOD + b'{"question": "Q", "answer"}', r"row 2, column 27: broken JSON"),
-        (GOOD + b'\n{"question": "Q",', r"row 3, column 18: broken JSON"),
-        (GOOD + b'{"question": "\xff", "answer": "1"}', r"row 2, column 15: not UTF-8"),
-        ('{"question": "Q"}'.encode("utf-16"), r"row 1, column 4: a NUL byte"),
-        (b'{"question": "\x00"}', r"row 1, column 15: a NUL byte"),
-        (b"[1]", "row 1: expected an object .* found a list"),
-        (b"3", "row 1: expected an object .* found a number"),
-        (b"null", "found null"),
+        (b"", "E_DATA_EMPTY"),
+        (b"\n \n", "E_DATA_EMPTY"),
+        (GOOD + b'{"question": "Q", "answer"}', "E_ROW_NOT_JSON: row 2 | column 27"),
+        (GOOD + b'\n{"question": "Q",', "E_ROW_NOT_JSON: row 3 | column 18"),
+        (GOOD + b'{"question": "\xff", "answer": "1"}', "E_TEXT_ENCODING: row 2 | column 15"),
+        ('{"question": "Q"}'.encode("utf-16"), "E_NUL_BYTE: row 1 | column 4"),
+        (b'{"question": "\x00"}', "E_NUL_BYTE: row 1 | column 15"),
+        (b"[1]", "E_ROW_NOT_OBJECT: row 1 | a list"),
+        (b"3", "E_ROW_NOT_OBJECT: row 1 | a number"),
+        (b"null", "E_ROW_NOT_OBJECT: null"),
         (
             b'{"qestion": "Q", "answer": "1"}',
-            r"row 1: no field 'question'; did you mean 'qestion'\? .*'qestion', 'answer'",
+            "E_FIELD_MISSING: row 1 | 'question' | 'qestion' | 'qestion', 'answer'",
         ),
-        (b"{}", r"no field 'question' \(there are: none\)"),
-        (b'{"question": "Q"}', "row 1: no field 'answer'"),
-        (b'{"question": 3, "answer": "1"}', "row 1, field 'question': expected text, found a number"),
-        (b'{"question": "Q", "answer": null}', "row 1, field 'answer': expected text or a number, found null"),
-        (b'{"question": "Q", "answer": true}', "expected text or a number, found true or false"),
-        (b'{"question": "Q", "answer": ["1"]}', "expected text or a number, found a list"),
-        (b'{"question": " ", "answer": "1"}', "row 1, field 'question': expected text, found a blank string"),
-        (b'{"question": "Q", "answer": "work ####"}', "nothing after the last '####'"),
+        (b"{}", "E_FIELD_MISSING: 'question' | none"),
+        (b'{"question": "Q"}', "E_FIELD_MISSING: row 1 | 'answer'"),
+        (b'{"question": 3, "answer": "1"}', "E_FIELD_NOT_TEXT: row 1 | 'question' | a number"),
+        (b'{"question": "Q", "answer": null}', "E_FIELD_NOT_TEXT: row 1 | 'answer' | null"),
+        (b'{"question": "Q", "answer": true}', "E_FIELD_NOT_TEXT: true or false"),
+        (b'{"question": "Q", "answer": ["1"]}', "E_FIELD_NOT_TEXT: a list"),
+        (b'{"question": " ", "answer": "1"}', "E_FIELD_BLANK: row 1 | 'question'"),
+        (b'{"question": "Q", "answer": "work ####"}', "E_MARK_WITHOUT_ANSWER: '####'"),
         (
             b'{"question": "Q", "answer": "1", "paraphrase": 3}',
-            "field 'paraphrase': expected text or a list .* a number",
+            "E_FIELD_NOT_TEXTS: field 'paraphrase' | a number",
         ),
-        (b'{"question": "Q", "answer": "1", "paraphrase": null}', "a list of texts, found null; leave it out"),
+        (b'{"question": "Q", "answer": "1", "paraphrase": null}', "E_FIELD_NOT_TEXTS: null"),
         (
             b'{"question": "Q", "answer": "1", "paraphrase": ["R", 3]}',
-            "field 'paraphrase': expected text, found a number",
+            "E_FIELD_NOT_TEXT: field 'paraphrase' | a number",
         ),
         (
             b'{"question": "Q", "answer": "1", "paraphrase": " "}',
-            "field 'paraphrase': expected text, found a blank string",
+            "E_FIELD_BLANK: field 'paraphrase'",
         ),
-        (b'{"question": "Q", "answer": NaN}', "row 1: NaN is not JSON"),
-        (b'{"question": "Q", "answer": 1e999}', "found infinity"),
-        (b'{"question": "Q", "question": "R", "answer": "1"}', "row 1: field 'question' twice"),
-        (b'{"question": "Q\\ud800", "answer": "1"}', "character 2: half of a surrogate pair"),
-        (b'{"question": ' + b"[" * 100_000, "row 1: JSON nested too deeply"),
-        (b'{"question": "Q", "answer": ' + b"1" * 5000 + b"}", "row 1: "),
+        (b'{"question": "Q", "answer": NaN}', "E_ROW_NOT_JSON: row 1"),
+        (b'{"question": "Q", "answer": 1e999}', "E_FIELD_NOT_TEXT: infinity"),
+        (b'{"question": "Q", "question": "R", "answer": "1"}', "E_ROW_NOT_JSON: row 1 | field 'question' twice"),
+        (b'{"question": "Q\\ud800", "answer": "1"}', "E_HALF_SURROGATE: character 2"),
+        (b'{"question": ' + b"[" * 100_000, "E_ROW_TOO_DEEP: row 1"),
+        (b'{"question": "Q", "answer": ' + b"1" * 5000 + b"}", "E_ROW_NOT_JSON: row 1"),
     ],
 )
-def test_malformed_files_say_where(tmp_path, content, message):
+def test_malformed_files_say_where(tmp_path, content, code):
     path = tmp_path / "bad.jsonl"
     path.write_bytes(content)
-    with pytest.raises(DataError, match=message) as error:
+    with refuses(code) as error:
         JsonlTasks(path)
     assert str(path) in str(error.value) and "\n" not in str(error.value)
 
 
 def test_missing_files_and_folders(tmp_path):
     write(tmp_path / "train.jsonl", [{"question": "Q", "answer": "1"}])
-    with pytest.raises(DataError, match=r"no such file or directory; did you mean 'train.jsonl'\?"):
+    with refuses("E_DATA_FILE_MISSING", names="'train.jsonl'"):
         JsonlTasks(tmp_path / "trian.jsonl")
-    with pytest.raises(DataError, match=r"needs train.jsonl and test.jsonl; it has \['train.jsonl'\]"):
+    with refuses("E_SPLITS_MISSING", names="['train.jsonl']"):
         JsonlTasks(tmp_path)
-    with pytest.raises(DataError, match="not a regular file"):
+    with refuses("E_DATA_FILE_KIND"):
         JsonlTasks("/dev/null")
-    with pytest.raises(DataError, match="no such file"):
+    with refuses("E_DATA_FILE_MISSING"):
         JsonlTasks(tmp_path / "nowhere" / "a.jsonl")
 
 
@@ -217,7 +218,7 @@ def test_tasks(tmp_path):
     for index in (-1, source.size("train")):
         with pytest.raises(IndexError):
             source.get("train", index)
-    with pytest.raises(UnknownName, match="did you mean 'train'"):
+    with refuses("E_UNKNOWN_SPLIT", names="'train'"):
         source.get("trian", 0)
     source.close()
 
@@ -264,7 +265,7 @@ def test_a_description_builds_the_same_source_and_notices_changes(tmp_path):
     assert again.describe() == description
     assert [again.get("train", i) for i in range(5)] == [source.get("train", i) for i in range(5)]
     write(path, [*rows[:-1], {"q": "Q29", "a": 30}])
-    with pytest.raises(DataError, match="have changed"):
+    with refuses("E_DATA_CHANGED"):
         JsonlTasks(**description["settings"])
 
 
@@ -279,6 +280,6 @@ def test_a_step_that_would_draw_a_problem_twice_is_refused(tmp_path):
     file.write_text("".join(json.dumps({"question": f"Q{n}", "answer": str(n)}) + "\n" for n in range(16)))
     count = JsonlTasks(file).size("train")
     assert 1 < count < 16
-    with pytest.raises(DataError, match=f"{count} problems are there for training, and a step draws 16; .*{count}$"):
+    with refuses("E_TOO_FEW_TASKS", names=(f"{count} problems", "draws 16", f"--tasks-per-step {count}")):
         check_problems(grpo(tasks=JsonlTasks(file)))
     check_problems(grpo(tasks=JsonlTasks(file), tasks_per_step=count))

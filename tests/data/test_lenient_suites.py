@@ -11,6 +11,7 @@ from cotrain.data.malformed_rows import Quarantine
 from cotrain.data.suite_files import load_suite
 from cotrain.grading.pool import AnswerGrader
 from tests.data.test_prmbench import ROW
+from tests.sentences import refuses
 from tests.test_suites_programs import HUMANEVAL, MBPP
 
 GIVEN = {"id": "a", "split": "gsm8k", "problem": "1 + 1?", "steps": ["1 + 1 = 2"], "label": -1}
@@ -43,5 +44,5 @@ def test_broken_json_in_a_suite_is_set_aside_and_a_wrong_file_is_not(tmp_path):
     assert len(load_suite("processbench", [str(path)], AnswerGrader(), aside)) == 1
     assert aside.refused[0].row == BROKEN.decode()
     path.write_text('{"question": "?"}\n' * 3)
-    with pytest.raises(DataError, match="3 of 3 rows cannot be read"):
+    with refuses("E_TOO_MANY_BAD_ROWS", names="3 rows"):
         load_suite("processbench", [str(path)], AnswerGrader(), Quarantine())

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from cotrain.core.errors import DataError
 from cotrain.data.preferences import read_chat, read_pair
 from cotrain.pretraining.corpora import jsonl_file
 from cotrain.pretraining.solutions import gold_solutions, solver_of
+from tests.sentences import refuses
 
 ASKED = {"role": "user", "content": "2+2?"}
 MARKS = [
@@ -58,7 +58,7 @@ def names_of(marks):
 @pytest.mark.parametrize("mark", MARKS, ids=names_of(MARKS))
 @pytest.mark.parametrize("reader", READERS)
 def test_a_marked_reply_is_refused_by_name(reader, mark, tmp_path):
-    with pytest.raises(DataError, match=f"row 1.*{next(iter(mark))!r}.* would be lost"):
+    with refuses("E_REPLY_FIELD_LOST", names=("row 1", repr(next(iter(mark))))):
         READERS[reader]({"messages": [ASKED, answered(**mark)]}, tmp_path)
 
 
@@ -77,10 +77,10 @@ def test_marks_that_say_nothing_change_nothing(reader, plain, tmp_path):
 def test_a_marked_row_is_refused_by_name(mark, tmp_path):
     row = {"prompt": "2+2?", "completion": "The answer is 5", **mark}
     for read in (lambda: read_chat(row, "row 1"), lambda: learn_solution(row, tmp_path)):
-        with pytest.raises(DataError, match=f"row 1, field {next(iter(mark))!r}: .* is not to be learned"):
+        with refuses("E_REPLY_MARK", names=f"row 1, field {next(iter(mark))!r}"):
             read()
     talk = {"messages": [ASKED, answered()], **mark}
-    with pytest.raises(DataError, match=f"row 1, field {next(iter(mark))!r}: .* is not to be learned"):
+    with refuses("E_REPLY_MARK", names=f"row 1, field {next(iter(mark))!r}"):
         learn_messages(talk, tmp_path)
 
 
@@ -90,7 +90,7 @@ def test_what_is_no_mark_of_a_reply_is_none(tmp_path):
     read_pair({"prompt": "2+2?", "chosen": "4", "rejected": "5", "label": 0}, "row 1")  # the first is the better one
     earlier = [ASKED, answered(weight=0), ASKED, answered()]
     assert read_chat({"messages": earlier}, "row 1").solution == "The answer is 4"  # which is read, and never learned
-    with pytest.raises(DataError, match="'tool_calls'"):
+    with refuses("E_REPLY_FIELD_LOST", names="'tool_calls'"):
         read_chat({"messages": [ASKED, answered(tool_calls=[{}]), ASKED, answered()]}, "row 1")
 
 
@@ -98,5 +98,5 @@ def test_what_is_no_mark_of_a_reply_is_none(tmp_path):
 def test_a_marked_text_is_refused_by_name(mark, tmp_path):
     file = tmp_path / "texts.jsonl"
     file.write_text(json.dumps({"text": "not this one", **mark}) + "\n")
-    with pytest.raises(DataError, match=f"field '{next(iter(mark))}'.*not to be learned"):
+    with refuses("E_REPLY_MARK", names=f"field '{next(iter(mark))}'"):
         jsonl_file(file)

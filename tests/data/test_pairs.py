@@ -12,6 +12,7 @@ from cotrain.core.errors import ConfigError, DataError, RowError
 from cotrain.data.preferences import Chats, ChatTask, Pairs, messages_of, read_chat, read_pair
 from cotrain.data.sources import from_description, problem_source, task_source
 from cotrain.prompts.chat_template import Message
+from tests.sentences import refuses
 
 
 def user(text):
@@ -140,7 +141,7 @@ def test_equal_replies_are_left_out_and_counted(tmp_path):
     [note] = source.notes
     assert note == (f"note: 2 pairs are left out, as chosen and rejected are equal; the first: {path}, row 5")
     assert Pairs(write(tmp_path / "b.jsonl", rows[:4] + rows[5:])).notes == []
-    with pytest.raises(DataError, match=r"c\.jsonl: in all 3 rows chosen and rejected are equal"):
+    with refuses("E_PREFERENCES_ALL_EQUAL", names=("c.jsonl", "3 rows")):
         Pairs(write(tmp_path / "c.jsonl", [{**row, "chosen": row["rejected"]} for row in plain(3)]))
 
 
@@ -149,7 +150,7 @@ def test_changed_replies_are_other_data(tmp_path):
     described = Pairs(path).describe()
     assert from_description(described).describe() == described
     write(path, [{**row, "rejected": "other"} for row in plain(30)])
-    with pytest.raises(DataError, match="its rows have changed"):
+    with refuses("E_DATA_CHANGED"):
         from_description(described)
 
 
@@ -160,11 +161,9 @@ def test_how_the_command_line_names_them(tmp_path):
     write(tmp_path / "a.jsonl", plain(30))
     assert problem_source(f"pairs:{path}", None).describe() == problem_source("pairs", path).describe()
     for spec, data in (("pairs", None), (f"pairs:{path}", path)):
-        with pytest.raises(
-            ConfigError, match="expected one file, as --tasks pairs:FILE or as --tasks pairs --data FIL"
-        ):
+        with refuses("E_TASKS_TWO_FILES", names="pairs"):
             task_source(spec, data)
-    with pytest.raises(DataError, match=r"the layout is chosen and rejected; .*to learn preferences: `cotrain run dpo"):
+    with refuses("E_DATA_LAYOUT_NOT_PLAIN", names="chosen and rejected"):
         problem_source(None, path)
 
 
@@ -183,7 +182,7 @@ def test_a_directory_and_the_splits_of_preferences_on_the_hub(tmp_path, monkeypa
 
 def test_nothing_can_be_graded_by_them(tmp_path):
     source = Pairs(write(tmp_path / "a.jsonl", plain(30)))
-    with pytest.raises(ConfigError, match="no answers by which others could be graded; learn from it by dpo or reward"):
+    with refuses("E_PREFERENCES_AS_TASKS", names="dpo or reward"):
         source.get("train", 0).grade("Q")
 
 
@@ -208,17 +207,18 @@ def test_a_conversation_is_what_is_said_and_its_last_reply(layout):
 
 
 @pytest.mark.parametrize(
-    "row, said",
+    "row, code",
     [
-        ({"question": "Q", "answer": "A"}, "fields 'question', 'answer'; expected 'messages' or 'conversations'"),
-        ({"messages": FIRST}, "field 'messages': behind the prompt stands user; expected one message of the assistant"),
-        ({"messages": [assistant("Yes")]}, "no prompt"),
-        ({"messages": "Sky?"}, "field 'messages': found a text; expected a list of messages"),
+        ({"question": "Q", "answer": "A"}, "E_PREFERENCE_FIELDS: 'question', 'answer'"),
+        ({"messages": FIRST}, "E_REPLY_NOT_ONE_MESSAGE: 'messages' | user"),
+        ({"messages": [assistant("Yes")]}, "E_PREFERENCE_WITHOUT_PROMPT"),
+        ({"messages": "Sky?"}, "E_FIELD_NOT_MESSAGES: 'messages' | a text"),
     ],
 )
-def test_what_is_no_conversation_says_so(row, said):
-    with pytest.raises(DataError, match=f"here.*{said}"):
+def test_what_is_no_conversation_says_so(row, code):
+    with refuses(code) as raised:
         read_chat(row, "here")
+    assert str(raised.value).startswith("here")
 
 
 def test_a_file_of_conversations_is_a_task_source(tmp_path):
@@ -228,5 +228,5 @@ def test_a_file_of_conversations_is_a_task_source(tmp_path):
     again = from_description(source.describe())
     task = again.get("train", 0)
     assert isinstance(task, ChatTask) and task.prompt[1:] == task.solution.removeprefix("A ")
-    with pytest.raises(ConfigError, match="no answers by which others could be graded; learn from it by spin"):
+    with refuses("E_PREFERENCES_AS_TASKS", names="spin"):
         source.grade(task, "A")

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from cotrain.core.errors import DataError
 from cotrain.data.prmbench import read_samples
 from cotrain.metrics.suites import prmbench_scores
+from tests.sentences import refuses
 
 ROW = {
     "original_question": "Two pens cost 4. One pen?",
@@ -39,16 +39,16 @@ def test_numbers_behind_the_last_step_are_passed_over(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "code"),
     [
-        ({"error_steps": [0]}, "row 1, field 'error_steps': expected numbers from 1, found 0"),
-        ({"error_steps": "1"}, "field 'error_steps': expected a list of numbers, found text"),
-        ({"modified_process": []}, "field 'modified_process': expected a list of at least one text"),
-        ({"classification": " "}, "field 'classification': expected text"),
+        ({"error_steps": [0]}, "E_STEP_LABELS: row 1"),
+        ({"error_steps": "1"}, "E_STEP_LABELS: text"),
+        ({"modified_process": []}, "E_STEPS_NOT_TEXTS: 'modified_process'"),
+        ({"classification": " "}, "E_FIELD_BLANK: field 'classification'"),
     ],
 )
-def test_faults_in_prmbench_say_where(tmp_path, change, message):
-    with pytest.raises(DataError, match=message):
+def test_faults_in_prmbench_say_where(tmp_path, change, code):
+    with refuses(code):
         read_samples(write(tmp_path / "a.jsonl", change))
 
 

@@ -7,11 +7,11 @@ import pytest
 
 from cotrain.cli.main import main
 from cotrain.config.registry import find_recipe
-from cotrain.core.errors import ConfigError, DataError
 from cotrain.data.curriculum import share_at, with_ramp
 from cotrain.data.files import JsonlTasks
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
+from tests.sentences import refuses
 
 
 def question(n):
@@ -65,17 +65,17 @@ def test_a_run_goes_from_easy_to_hard(files):
 
 def test_what_is_refused(files):
     source, samples = JsonlTasks(files / "rows.jsonl"), files / "suite.jsonl"
-    with pytest.raises(ConfigError, match="there is no end of words"):
+    with refuses("E_RAMP_ENDLESS", names="words"):
         with_ramp(EASY, str(samples))
-    with pytest.raises(ConfigError, match="leave out ramp, or labelled"):
+    with refuses("E_RAMP_WITH_LABELLED"):
         find_recipe("grpo")(model=TINY, tasks=source, ramp=str(samples), labelled=4)
     hardest = question(max(number(source.get("train", i)) for i in range(source.size("train"))))
     lines = [line for line in samples.read_text().splitlines() if f"{hardest.upper()}" not in line]
     samples.write_text("\n".join(lines))
-    with pytest.raises(ConfigError, match=r"no graded sample of 1 of \d+ training problems, such as 'what is"):
+    with refuses("E_RAMP_UNGRADED", names="'what is"):
         with_ramp(source, str(samples))
     samples.write_text('{"question": "What?", "answer": "1"}\n')
-    with pytest.raises(DataError, match=r"row 1: expected a sample of `cotrain eval --suite`"):
+    with refuses("E_NOT_EVAL_SAMPLE", names="row 1"):
         with_ramp(source, str(samples))
 
 

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from cotrain.core.errors import ConfigError, StateError, UnknownName
+from cotrain.core.errors import ConfigError
 from cotrain.data.sources import from_description, task_source
+from tests.sentences import refuses
 
 
 def test_sources_by_name(tmp_path):
@@ -17,13 +18,13 @@ def test_sources_by_name(tmp_path):
 
 
 def test_wrong_names_and_data():
-    with pytest.raises(ConfigError, match="add --data FILE"):
+    with refuses("E_TASKS_NEED_DATA"):
         task_source("gsm8k")
-    with pytest.raises(ConfigError, match="leave out --data x"):
+    with refuses("E_GENERATED_TASKS_WITH_DATA"):
         task_source("words", "x")
-    with pytest.raises(UnknownName, match="did you mean 'gsm8k'"):
+    with refuses("E_UNKNOWN_TASK_SOURCE", names="'gsm8k'"):
         task_source("gsm8", "x")
-    with pytest.raises(UnknownName, match="gym:NAME"):
+    with refuses("E_UNKNOWN_TASK_SOURCE"):
         task_source("gym")
 
 
@@ -39,9 +40,9 @@ def test_settings_of_reasoning_gym_in_the_name():
 
 @pytest.mark.parametrize("spec", ["max_terms", "max_terms=", "=2", "max_terms=2,", "max_terms=2,min_terms"])
 def test_settings_that_are_none(spec):
-    with pytest.raises(ConfigError, match="expected SETTING=VALUE"):
+    with refuses("E_TASKS_SETTING_SHAPE"):
         task_source(f"gym:chain_sum:{spec}")
-    with pytest.raises(ConfigError, match="max_terms is given twice"):
+    with refuses("E_TASKS_SETTING_TWICE", names="max_terms"):
         task_source("gym:chain_sum:max_terms=2,max_terms=3")
 
 
@@ -57,9 +58,9 @@ def test_descriptions_build_the_same_source(tmp_path, spec):
 
 
 def test_descriptions_that_do_not_fit():
-    with pytest.raises(StateError, match="missing \\['settings'\\]"):
+    with refuses("E_STATE_MISFIT", names="['settings']"):
         from_description({"kind": "words"})
-    with pytest.raises(StateError, match="do not fit"):
+    with refuses("E_SOURCE_SETTINGS_MISFIT"):
         from_description({"kind": "words", "settings": {"colour": 3}})
-    with pytest.raises(UnknownName, match="did you mean 'words'"):
+    with refuses("E_UNKNOWN_KIND", names="'words'"):
         from_description({"kind": "wodrs", "settings": {}})

@@ -6,7 +6,6 @@ from collections import Counter
 
 import pytest
 
-from cotrain.core.errors import ConfigError
 from cotrain.core.seeding import rng_of
 from cotrain.data.word_problems import WordProblems
 from cotrain.data.word_problems.corrupt import (
@@ -20,6 +19,7 @@ from cotrain.data.word_problems.corrupt import (
 from cotrain.data.word_problems.oracle import grade_steps, parse_step
 from cotrain.data.word_problems.problem import Fact, Problem, assemble_problem
 from cotrain.formats.solutions import Solution, tagged_solution
+from tests.sentences import refuses
 
 SOURCE = WordProblems()
 PROBLEMS = [SOURCE.problem("train", i) for i in range(400)]
@@ -147,7 +147,7 @@ def test_a_slip_is_near_and_never_nothing(value: int):
 
 
 def test_habits_are_checked():
-    with pytest.raises(ConfigError, match="at most 1"):
+    with refuses("E_CORRUPTION_SHARES"):
         Habits(premise=0.7, relation=0.7)
-    with pytest.raises(ConfigError, match="probabilities"):
+    with refuses("E_CORRUPTION_SHARES"):
         Habits(random=1.5)

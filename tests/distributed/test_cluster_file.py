@@ -7,11 +7,11 @@ import torch
 
 from cotrain.cli.main import main
 from cotrain.config.policies import trainable
-from cotrain.core.errors import ConfigError
 from cotrain.distributed.cluster_file import Cluster, check_world, read_cluster_file, with_gpu_check
 from cotrain.distributed.placement import VllmPlacement
 from cotrain.inference.vllm import VllmSettings
 from tests.helpers import TINY
+from tests.sentences import refuses
 
 WHOLE = """
 address = "10.0.0.1:6379"
@@ -53,26 +53,26 @@ def test_a_whole_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "code"),
     [
-        ("adress = 'auto'", "unknown key 'adress'; did you mean 'address'?"),
-        ("[engine]\ngpu = 1", "unknown key 'gpu'; did you mean 'gpus'?"),
-        ("cpus = 0", "cpus is 0, expected a whole number of at least 1"),
-        ("cpus = true", "cpus is True, expected a whole number"),
-        ("deadline_seconds = 'long'", "deadline_seconds is 'long', expected a number of at least 1"),
-        ("object_store_mb = 10", "object_store_mb is 10, expected a whole number of at least 80"),
-        ("address = 4", "address is 4, expected a text"),
-        ("[engine]\npython = 3", "engine.python is 3, expected a text"),
-        ("[engine]\nreplicas = 0", "engine.replicas is 0, expected a whole number of at least 1"),
-        ("[engine]\nreplicas = 1.5", "engine.replicas is 1.5, expected a whole number of at least 1"),
-        ("[engine]\nrows = 0.5", "engine.rows is 0.5, expected a whole number of at least 1"),
-        ("[engine]\ncontext = 0", "engine.context is 0, expected a whole number of at least 1"),
-        ("engine = 1", r"engine is 1, expected a table \[engine\]"),
-        ("[learner", "not TOML "),
+        ("adress = 'auto'", "E_CLUSTER_FILE_KEY: 'adress' | 'address'"),
+        ("[engine]\ngpu = 1", "E_CLUSTER_FILE_KEY: 'gpu' | 'gpus'"),
+        ("cpus = 0", "E_CLUSTER_FILE_VALUE: cpus | a whole number"),
+        ("cpus = true", "E_CLUSTER_FILE_VALUE: cpus | True | a whole number"),
+        ("deadline_seconds = 'long'", "E_CLUSTER_FILE_VALUE: deadline_seconds | 'long' | a number"),
+        ("object_store_mb = 10", "E_CLUSTER_FILE_VALUE: object_store_mb | 10 | a whole number | 80"),
+        ("address = 4", "E_CLUSTER_FILE_VALUE: address"),
+        ("[engine]\npython = 3", "E_CLUSTER_FILE_VALUE: engine.python"),
+        ("[engine]\nreplicas = 0", "E_CLUSTER_FILE_VALUE: engine.replicas | a whole number"),
+        ("[engine]\nreplicas = 1.5", "E_CLUSTER_FILE_VALUE: engine.replicas | 1.5 | a whole number"),
+        ("[engine]\nrows = 0.5", "E_CLUSTER_FILE_VALUE: engine.rows | 0.5 | a whole number"),
+        ("[engine]\ncontext = 0", "E_CLUSTER_FILE_VALUE: engine.context | a whole number"),
+        ("engine = 1", "E_CLUSTER_FILE_VALUE: engine"),
+        ("[learner", "E_NOT_TOML: not TOML"),
     ],
 )
-def test_a_wrong_file_is_refused_in_one_line(text, said, tmp_path):
-    with pytest.raises(ConfigError, match=said) as told:
+def test_a_wrong_file_is_refused_in_one_line(text, code, tmp_path):
+    with refuses(code) as told:
         read_cluster_file(written(tmp_path, text))
     assert "\n" not in str(told.value)
 
@@ -90,33 +90,33 @@ def test_a_wrong_cluster_file_ends_the_command_before_anything_is_written(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("cluster", "device", "world", "said"),
+    ("cluster", "device", "world", "code"),
     [
-        (Cluster(cpus=2), "cpu", 3, "--world 3: there are 2 CPUs here for as many ranks; give --world 2 or fewer"),
-        (Cluster(cpus=8), "cuda", 2, "each rank needs a GPU of its own, and the --cluster file gives it 0"),
+        (Cluster(cpus=2), "cpu", 3, "E_TOO_FEW_CPUS: --world 3 | --world 2"),
+        (Cluster(cpus=8), "cuda", 2, "E_RANK_WITHOUT_GPU: it 0"),
         (
             Cluster(cpus=8, gpus={"RankHost": 1.0, "EngineHost": 1.0}),
             "cuda",
             2,
-            "learners and engine want 3 GPUs, and there are 2 here",
+            "E_TOO_FEW_GPUS: want 3 | 2 here | here",
         ),
         (
             Cluster(cpus=2, replicas=3),
             "cpu",
             1,
-            "engine.replicas is 3 in the --cluster file, and there are 2 CPUs here",
+            "E_TOO_FEW_CPUS",
         ),
         (
             Cluster(cpus=8, gpus={"LearnerHost": 1.0, "EngineHost": 0.5}, replicas=3),
             "cuda",
             1,
-            "learners and engine want 2.5 GPUs, and there are 2 here; give fewer ranks or engines",
+            "E_TOO_FEW_GPUS: want 2.5 | 2 here | here",
         ),
     ],
 )
-def test_more_ranks_or_replicas_than_there_is_room_for_are_refused(cluster, device, world, said, monkeypatch):
+def test_more_ranks_or_replicas_than_there_is_room_for_are_refused(cluster, device, world, code, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(ConfigError, match=said) as told:
+    with refuses(code) as told:
         check_world(cluster, device, world)
     assert "\n" not in str(told.value)
 
@@ -137,7 +137,7 @@ def test_replicas_of_every_engine_of_vllm_are_counted(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     policies = {n: trainable(TINY).with_device_defaults(autocast=False) for n in ("generator", "verifier")}
     cluster = Cluster(cpus=8, gpus={"LearnerHost": 1.0, "VllmHost": 1.0}, replicas=2)
-    with pytest.raises(ConfigError, match="learners and engine want 5 GPUs, and there are 4 here"):
+    with refuses("E_TOO_FEW_GPUS", names=("want 5", "4 here", "here")):
         with_gpu_check(cluster, 1, VllmPlacement())(policies, 0, "cuda", 1)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 5)
     assert len(with_gpu_check(cluster, 1, VllmPlacement())(policies, 0, "cuda", 1)) == 2

@@ -3,12 +3,12 @@
 import pytest
 
 from cotrain.config.policies import adapter, critic, ema, frozen, reward_model, trainable
-from cotrain.core.errors import ConfigError
 from cotrain.distributed.multi_process import LEARNERS, MultiProcessBackend
 from cotrain.distributed.placement import VllmPlacement, one_local_engine
 from cotrain.runs import run as loop
 from tests.distributed.processes import Here
 from tests.distributed.test_several import RECIPES, digest
+from tests.sentences import refuses
 
 BASE = "shipped"
 
@@ -82,5 +82,5 @@ def test_lost_engines_of_several_change_nothing(tmp_path):
 
 
 def test_an_engine_that_reads_whole_weights_is_not_asked_for_four_bits():
-    with pytest.raises(ConfigError, match="policy 'reference': vLLM samples from whole weights"):
+    with refuses("E_VLLM_FOUR_BIT", names="'reference'"):
         places({"reference": frozen(BASE, load_in_4bit=True)})

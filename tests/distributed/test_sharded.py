@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from cotrain.config.policies import frozen
-from cotrain.core.errors import ConfigError, ModelError
 from cotrain.distributed.ranks import ShardedPolicyFactory
 from cotrain.learner.fsdp import Sharded
 from cotrain.storage.tensor_files import join_parts
 from tests.distributed.processes import Apart
 from tests.distributed.sharded_trials import TRIALS, Trial
+from tests.sentences import refuses
 
 NARROW = 1e-12  # relative, of float64
 CASES = {
@@ -139,12 +139,12 @@ def test_the_shares_of_all_ranks_are_the_whole(world, critic, on):
 
 
 def test_a_model_without_layers_that_are_known_is_refused():
-    with pytest.raises(ModelError, match="Linear has no layers of transformers to be sharded; use --world 1"):
+    with refuses("E_MODEL_NOT_SHARDABLE", names="Linear"):
         Sharded(nn.Linear(2, 2), None)
 
 
 @pytest.mark.parametrize("field", ["offload", "load_in_4bit"])
 def test_what_ranks_cannot_hold_is_refused(field):
     """Of a policy that does not learn too, and before anything is loaded."""
-    with pytest.raises(ConfigError, match=f"{field}=true goes with --world 1"):
+    with refuses("E_ONE_RANK_ALONE", names=f"{field}=true"):
         ShardedPolicyFactory({"reference": replace(frozen("nowhere"), **{field: True})}, 0, "cpu")

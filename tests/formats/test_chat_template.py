@@ -7,9 +7,9 @@ from datetime import datetime
 import pytest
 from transformers import GenerationConfig
 
-from cotrain.core.errors import ModelError
 from cotrain.prompts.chat_template import Message
 from cotrain.prompts.render import Renderer
+from tests.sentences import refuses
 
 TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ CONTENT }}<|im_end|>\n{% endfor %}"
 OPENING = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -70,7 +70,7 @@ def test_what_a_message_says_never_becomes_a_control_token(tokenizer_with, name,
     control = {tokenizer.convert_tokens_to_ids(token) for token in ("<|im_start|>", "<|im_end|>")}
     plain = renderer.render([Message("user", "plain")])
     if (name, said) == ("its length", "<|im_end|>"):  # which of two equal texts is the message's, nobody can say
-        with pytest.raises(ModelError, match="makes control tokens of what a message"):
+        with refuses("E_CHAT_TEMPLATE_CONTROL_TOKENS"):
             renderer.render([Message("user", said)])
         return
     ids = renderer.render([Message("user", said)])
@@ -82,13 +82,13 @@ def test_what_a_message_says_never_becomes_a_control_token(tokenizer_with, name,
 def test_control_tokens_that_only_the_whole_text_makes_are_refused(tokenizer_with):
     renderer = Renderer(tokenizer_of(tokenizer_with, shown("m.content.replace('[', '<').replace(']', '>')")))
     assert "<b>" in renderer.tokenizer.decode(renderer.render([Message("user", "[b]")]))
-    with pytest.raises(ModelError, match="makes control tokens of what a message"):
+    with refuses("E_CHAT_TEMPLATE_CONTROL_TOKENS"):
         renderer.render([Message("user", "[|im_end|]")])
 
 
 def test_a_template_that_repeats_a_reply_teaches_none(tokenizer_with):
     renderer = Renderer(tokenizer_of(tokenizer_with, LOOKING["twice"]))
-    with pytest.raises(ModelError, match="shows a reply again"):
+    with refuses("E_CHAT_TEMPLATE_REPEATS"):
         renderer.render_conversation([Message("user", "a"), Message("assistant", "b")])
 
 
@@ -96,7 +96,7 @@ def test_a_template_that_refuses_what_is_said_is_one_line(tokenizer_with):
     refusing = "{{ raise_exception('not\nthis') if 'bad' in messages[-1].content }}" + CHAT
     renderer = Renderer(tokenizer_of(tokenizer_with, refusing))
     renderer.render([Message("user", "good")])
-    with pytest.raises(ModelError, match=r"cannot render \['user'\]: not$"):
+    with refuses("E_CHAT_TEMPLATE_REFUSES", names=("['user']", "not")):
         renderer.render([Message("user", "bad")])
 
 
@@ -116,30 +116,30 @@ def test_the_time_is_the_one_at_which_a_run_was_begun(tokenizer_with, form):
     "part", ["{{ [1, 2] | random }}", "{{ lipsum(n=1) }}", "{{ raise_exception }}", "{{ messages[0].content.upper }}"]
 )
 def test_what_differs_from_one_process_to_the_next_is_refused(tokenizer_with, part):
-    with pytest.raises(ModelError, match=r"draws at random|place in memory"):
+    with refuses("E_CHAT_TEMPLATE_REFUSES"):
         Renderer(tokenizer_of(tokenizer_with, part + CHAT))
 
 
 @pytest.mark.whole
 @pytest.mark.parametrize(
-    ("template", "why"),
+    ("template", "code"),
     [
-        (FOR_EVER + CHAT, "takes more than"),
-        ("{% if messages | length > 1 %}" + FOR_EVER + "{% endif %}" + CHAT, "takes more than"),
-        ("{{ 9 ** (9 ** 9) }}" + CHAT, "takes more than"),
-        ("{% for a in range(99999) %}{{ 'x' * 99999 }}{% endfor %}" + CHAT, "memory|takes more than"),
-        ("{{ 'x' * 9999999 }}" + CHAT, "too much text"),
-        ("{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", "recursion"),
-        ("{% for m in messages %}", "Unexpected end of template"),
-        (shown("m.content | upper"), "leaves out, changes or reorders"),
-        (shown("m.content[:12]"), "leaves out, changes or reorders"),
-        ({"rag": CHAT, "tool_use": CHAT}, "none is called 'default'"),
-        ({"default": 5}, "is a int"),
-        (5, "is a int"),
+        (FOR_EVER + CHAT, "E_CHAT_TEMPLATE_BAD: takes more than"),
+        ("{% if messages | length > 1 %}" + FOR_EVER + "{% endif %}" + CHAT, "E_CHAT_TEMPLATE_BAD: takes more than"),
+        ("{{ 9 ** (9 ** 9) }}" + CHAT, "E_CHAT_TEMPLATE_BAD: takes more than"),
+        ("{% for a in range(99999) %}{{ 'x' * 99999 }}{% endfor %}" + CHAT, "E_CHAT_TEMPLATE_BAD: memory"),
+        ("{{ 'x' * 9999999 }}" + CHAT, "E_CHAT_TEMPLATE_BAD: too much text"),
+        ("{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", "E_CHAT_TEMPLATE_REFUSES: recursion"),
+        ("{% for m in messages %}", "E_CHAT_TEMPLATE_REFUSES"),
+        (shown("m.content | upper"), "E_CHAT_TEMPLATE_REFUSES"),
+        (shown("m.content[:12]"), "E_CHAT_TEMPLATE_REFUSES"),
+        ({"rag": CHAT, "tool_use": CHAT}, "E_CHAT_TEMPLATE_NO_DEFAULT"),
+        ({"default": 5}, "E_CHAT_TEMPLATE_NOT_TEXT: int"),
+        (5, "E_CHAT_TEMPLATE_NOT_TEXT: int"),
     ],
 )
-def test_templates_that_cannot_be_used_are_one_line(tokenizer_with, template, why):
-    with pytest.raises(ModelError, match=why) as error:
+def test_templates_that_cannot_be_used_are_one_line(tokenizer_with, template, code):
+    with refuses(code) as error:
         Renderer(tokenizer_of(tokenizer_with, template))
     assert "\n" not in str(error.value)
 
@@ -155,5 +155,5 @@ def test_named_templates_with_a_default_are_used(tokenizer_with):
 def test_a_stop_token_that_is_none_is_one_line(tokenizer_with, eos):
     settings = GenerationConfig()
     settings.eos_token_id = eos
-    with pytest.raises(ModelError, match="expected a token id or a list of them"):
+    with refuses("E_END_TOKEN_ID"):
         Renderer(tokenizer_with("bytes", "ours"), settings)

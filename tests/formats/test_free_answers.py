@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import ParseFailure
 from cotrain.formats.answers import READERS, answer_reader, final_answer, free_solution
 from cotrain.formats.solutions import Solution, tagged_solution
+from tests.sentences import refuses
 
 
 @pytest.mark.parametrize(
@@ -51,11 +51,11 @@ def test_other_formats():
 
 
 def test_a_format_that_does_not_exist_and_a_pattern_that_cannot_be_used_are_told():
-    with pytest.raises(UnknownName, match="did you mean 'phrase'"):
+    with refuses("E_UNKNOWN_FORMAT", names="'phrase'"):
         answer_reader("phrases")
-    with pytest.raises(ConfigError, match="2 groups, expected one"):
+    with refuses("E_PATTERN_GROUPS", names="2 groups"):
         answer_reader("(a)(b)")
-    with pytest.raises(ConfigError, match="not a regular expression"):
+    with refuses("E_PATTERN_SYNTAX"):
         answer_reader("(a")
 
 

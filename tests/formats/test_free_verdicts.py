@@ -7,7 +7,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import ParseFailure, Sampling
 from cotrain.formats.free_verdicts import FORMS, check_verdict, free_review, verdict_of, write_free_review
 from cotrain.formats.injections import injection_corpus
@@ -18,6 +17,7 @@ from cotrain.formats.sanitize import without_verdicts
 from cotrain.formats.solutions import VERDICT_WORDS
 from cotrain.rollout.common_roles import parse_review
 from cotrain.rollout.role import Role
+from tests.sentences import refuses
 
 MIXED, ALL = ((True, False), False), ((True, True), True)
 BRACKETS, LABEL = r"Judgement=\[\[(\w+)\]\]", r"Verdict: (.*)"
@@ -221,15 +221,15 @@ def test_the_first_wrong_step_says_that_all_before_it_are_right_and_the_answer_i
 
 
 def test_forms_that_do_not_exist_or_cannot_be_used_are_told():
-    with pytest.raises(UnknownName, match="did you mean 'words'"):
+    with refuses("E_UNKNOWN_FORM", names="'words'"):
         check_verdict("word")
-    with pytest.raises(ConfigError, match="2 groups, expected one"):
+    with refuses("E_PATTERN_GROUPS", names="2 groups"):
         check_verdict("(a)(b)")
-    with pytest.raises(ConfigError, match="0 groups, expected one"):
+    with refuses("E_PATTERN_GROUPS", names="0 groups"):
         check_verdict("(?P<step>a)")
-    with pytest.raises(ConfigError, match="not how it is written"):
+    with refuses("E_VERDICT_FORM_UNNAMED"):
         write_free_review(LABEL, [True], True)
-    with pytest.raises(ConfigError, match="is for roles that judge solutions"):
+    with refuses("E_ROLE_SETTING_UNSUITED"):
         Role(policy="p", prompt="{problem}", sampling=Sampling(max_tokens=4), verdict_format="words")
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from transformers import GenerationConfig
 
-from cotrain.core.errors import ModelError
 from cotrain.prompts.chat_template import Message
 from cotrain.prompts.render import Renderer
 from cotrain.prompts.thoughts import begins_with_thought, empty_thought_at_end, open_thought_of
 from tests.formats.chat_templates import QWEN_3, QWEN_3_THINKING, renderer_of
+from tests.sentences import refuses
 
 TURN = "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{%- endfor %}"
 PLAIN_OPEN = TURN + "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n<think>\n' }}{%- endif %}"
@@ -74,10 +74,10 @@ def test_a_reply_without_a_thought_closes_it_as_its_template_does():
 @pytest.mark.parametrize("template", [R1, PLAIN_OPEN], ids=["r1", "plain"])
 @pytest.mark.parametrize("reply", ["yes", "<think>\nhm"])
 def test_a_reply_that_leaves_a_thought_open_is_refused(template, reply):
-    with pytest.raises(ModelError, match=r"never closes that thought; expected '</think>'"):
+    with refuses("E_THOUGHT_NOT_CLOSED", names="'</think>'"):
         rendered(template, "A", reply)
     renderer = renderer_of("none", template)
-    with pytest.raises(ModelError, match="never closes that thought"):
+    with refuses("E_THOUGHT_NOT_CLOSED"):
         renderer.encode_reply(reply, renderer.render([Message("user", "A")]))
 
 
@@ -89,7 +89,7 @@ def test_a_thought_takes_the_place_of_the_empty_one_that_switches_thoughts_off(t
     text, learned = rendered(template, "A", "yes")
     assert text.endswith("<think>\n\n</think>\n\nyes<|im_end|>") and learned == "yes<|im_end|>"
     renderer = renderer_of("none", template)
-    with pytest.raises(ModelError, match="switches thoughts off"):
+    with refuses("E_THOUGHT_IN_REPLY"):
         renderer.encode_reply(THOUGHT, renderer.render([Message("user", "A")]))
 
 
@@ -170,27 +170,27 @@ def test_a_thought_takes_the_place_of_the_end_of_one_alone():
 
 @pytest.mark.parametrize("template", [QWEN_3, PLAIN_SWITCH, DEEPSEEK_3_1], ids=["qwen", "plain", "end-alone"])
 @pytest.mark.parametrize(
-    ("reply", "why"),
+    ("reply", "names"),
     [("<think>\nhm", "never closes it"), ("hm\n</think>\n\nyes", "that it has not opened")],
     ids=["endless", "closed-twice"],
 )
-def test_a_broken_thought_behind_a_prompt_without_one_is_refused(template, reply, why):
+def test_a_broken_thought_behind_a_prompt_without_one_is_refused(template, reply, names):
     renderer = renderer_of("none", template)
-    with pytest.raises(ModelError, match=why):
+    with refuses("E_THOUGHT_IN_REPLY", names=names):
         rendered(template, "A", reply)
-    with pytest.raises(ModelError, match=why):
+    with refuses("E_THOUGHT_IN_REPLY", names=names):
         renderer.encode_reply(reply, renderer.render([Message("user", "A")]))
 
 
 @pytest.mark.parametrize("reply", ["<think>\n<think>\nhm\n</think>yes", "So <think>hm</think> yes"], ids=["at", "late"])
 def test_a_thought_that_is_opened_again_inside_of_the_prompts_is_refused(reply):
-    with pytest.raises(ModelError, match="opens a thought again"):
+    with refuses("E_THOUGHT_TWICE"):
         rendered(PLAIN_OPEN, "A", reply)
 
 
 def test_a_thought_in_other_tags_is_opened_once():
     assert rendered(OTHER_TAGS, "A", "◁think▷hm◁/think▷yes")[1] == "hm◁/think▷yes<|im_end|>"
-    with pytest.raises(ModelError, match="never closes that thought"):
+    with refuses("E_THOUGHT_NOT_CLOSED"):
         rendered(OTHER_TAGS, "A", "yes")
 
 
@@ -199,5 +199,5 @@ def test_a_thought_that_ends_with_a_control_token_is_refused():
     reply = "[THINK]hm[/THINK]yes"
     assert rendered(template, "A", reply)[1] == "hm[/THINK]yes<|im_end|>"
     renderer = renderer_of("none", template, ["[THINK]", "[/THINK]"])
-    with pytest.raises(ModelError, match="is a control token of the model"):
+    with refuses("E_THOUGHT_TOKEN"):
         rendered(template, "A", reply, renderer=renderer)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotrain.core.errors import UnknownName
 from cotrain.core.types import ParseFailure
 from cotrain.formats.answers import free_solution
 from cotrain.formats.solutions import Solution, tagged_solution
 from cotrain.formats.steps import STEPS_AS, steps_in, steps_kind_of
+from tests.sentences import refuses
 
 NUMBERED = """Sure! Here is how:
 
@@ -85,7 +85,7 @@ def test_the_way_is_the_one_that_most_texts_are_written_in():
 
 
 def test_a_way_that_does_not_exist_is_told():
-    with pytest.raises(UnknownName, match="did you mean 'sentences'"):
+    with refuses("E_UNKNOWN_WAY_TO_CUT_STEPS", names="'sentences'"):
         steps_in("a", "sentence")
 
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotrain.core.errors import ConfigError
 from cotrain.core.types import Grade
 from cotrain.grading.pool import SAVED, TRIES, GradingPool, quick_grade, read_answer
+from tests.sentences import refuses
 
 RIGHT, WRONG = Grade(value=True), Grade(value=False)
 SLOW = [  # for sympy, and no number in them is large
@@ -226,5 +226,5 @@ def _ends(pid: int) -> bool:
 @pytest.mark.whole
 def test_settings_are_checked():
     for workers, deadline_s in ((0, 5.0), (1, 0.0)):
-        with pytest.raises(ConfigError, match="workers >= 1"):
+        with refuses("E_GRADING_POOL_RANGE"):
             GradingPool(workers=workers, deadline_s=deadline_s)

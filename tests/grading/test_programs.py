@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.types import Grade
 from cotrain.data.files import split_of
 from cotrain.data.program_tests import paper_of
@@ -16,6 +15,7 @@ from cotrain.data.sources import from_description, task_source
 from cotrain.grading.fences import program_of
 from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, working_cell
 from cotrain.grading.pool import GradingPool
+from tests.sentences import refuses
 
 RIGHT = Grade(value=True)
 TESTS = "assert twice(2) == 4\nassert twice(-1) == -2"
@@ -225,7 +225,7 @@ def test_mbpp_is_a_task_source_with_the_published_splits(tmp_path):
     description = json.loads(json.dumps(source.describe()))
     assert from_description(description).describe() == description
     source.close()
-    with pytest.raises(DataError, match="have changed"):
+    with refuses("E_DATA_CHANGED"):
         mbpp(tmp_path / "mbpp.jsonl", range(700, 730))
         from_description(description)
 
@@ -256,7 +256,7 @@ def test_columns_of_programs_are_read_refused_or_told(tmp_path):
     assert source.get("train", 0).prompt.startswith("Be short.\n\nWrite a function")
     source.close()
     path.write_text("".join(json.dumps(row | {"context": "The helper h is given."}) + "\n" for row in rows))
-    with pytest.raises(DataError, match="row 1, field 'context': the question may need it"):
+    with refuses("E_COLUMN_NOT_ASKED", names=("row 1", "'context'")):
         task_source("mbpp", str(path))
 
 
@@ -271,23 +271,23 @@ def test_a_sandbox_takes_the_place_of_our_process(tmp_path, monkeypatch):
     assert task.grade("<answer>anything</answer>") == RIGHT
     assert task.grade("<answer>boom</answer>") == Grade(value=None, reason="sandbox failed")
     assert source.describe()["settings"]["sandbox"] == "box:run"
-    with pytest.raises(ConfigError, match="cannot be imported"):
+    with refuses("E_SANDBOX_NOT_IMPORTABLE"):
         ProgramTasks("mbpp", source.path, sandbox="box:nothing")
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "code"),
     [
-        ({"test_list": []}, "row 1, field 'test_list': expected at least one test"),
-        ({"test_list": "assert"}, "expected a list of texts, found text"),
-        ({"code": 3}, "field 'code': expected text"),
-        ({"text": None}, "field 'text': expected text"),
+        ({"test_list": []}, "E_TESTS_EMPTY: row 1"),
+        ({"test_list": "assert"}, "E_FIELD_NOT_TEXTS: text"),
+        ({"code": 3}, "E_FIELD_NOT_TEXT: field 'code'"),
+        ({"text": None}, "E_FIELD_NOT_TEXT: field 'text'"),
     ],
 )
-def test_faults_say_where(tmp_path, change, message):
+def test_faults_say_where(tmp_path, change, code):
     path = mbpp(tmp_path / "mbpp.jsonl", [700])
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(DataError, match=message):
+    with refuses(code):
         ProgramTasks("mbpp", path)
 
 
@@ -298,5 +298,5 @@ def test_humaneval_is_cut_by_a_hash(tmp_path):
     source = task_source("humaneval", str(path))
     assert source.size("train") == sum(split_of(row["prompt"]) == "train" for row in rows)
     path.write_text(json.dumps({**HUMAN, "entry_point": "third"}))
-    with pytest.raises(DataError, match="head of the function 'third'"):
+    with refuses("E_FUNCTION_HEAD_MISSING", names="'third'"):
         ProgramTasks("humaneval", path)

@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from cotrain.core.errors import ConfigError
-from cotrain.grading import AnswerReward, NotGraded, grade_response, grade_responses, score_response
+from cotrain.grading import AnswerReward, grade_response, grade_responses, score_response
+from tests.sentences import refuses
 
 ALONE = """
 import sys
@@ -43,7 +44,7 @@ def test_what_cannot_be_graded_is_not_wrong():
     endless = "\\boxed{9^{9^{9^{9}}}+x}"
     assert grade_response("7y", endless).value is None
     assert AnswerReward()(completions=[endless, "\\boxed{7y}"], answer=["7y", "7y"]) == [None, 1.0]
-    with pytest.raises(NotGraded, match="could not be graded: too large"):
+    with refuses("E_NOT_GRADED", names="too large"):
         asyncio.run(score_response("7y", endless))
 
 
@@ -52,14 +53,14 @@ def test_a_reward_of_conversations_and_of_a_missing_column():
     assert reward.__name__ == "mine"
     said = [[{"role": "assistant", "content": "\\boxed{4}"}], [{"role": "assistant", "content": None}], []]
     assert reward(prompts=["?"] * 3, completions=said, gold=["4"] * 3) == [1.0, 0.0, 0.0]
-    with pytest.raises(ConfigError, match=r"no column 'gold' \(there are: answer\)"):
+    with refuses("E_GOLD_COLUMN_MISSING", names=("'gold'", "answer")):
         reward(completions=["4"], answer=["4"])
     with pytest.raises(ConfigError):
         AnswerReward(answer="(")
 
 
 def test_as_many_references_as_responses():
-    with pytest.raises(ConfigError, match="1 reference answers for 2 responses"):
+    with refuses("E_REFERENCE_COUNT", names=("1 reference", "2 responses")):
         grade_responses(["1"], ["1", "2"])
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.core.trust import trusted_code_only
 from cotrain.grading import step_checker
 from cotrain.grading.step_checker import CheckedSteps, CheckerFailed, StepChecker, read_reply
+from tests.sentences import refuses
 
 ASSERTIONS = Path(__file__).resolve().parents[2] / "examples" / "own" / "assertion_checker.py"
 ECHO = """import json, os, subprocess, sys, time
@@ -106,10 +106,14 @@ def test_what_is_no_answer_to_the_question_is_not_readable(reply):
 
 
 def test_a_command_that_cannot_be_started_is_refused():
-    for command, told in (("", "no such program"), ("nothing-like-it", "no such program"), ('"a', "quotation")):
-        with pytest.raises(ConfigError, match=told):
+    for command, code in (
+        ("", "E_NO_SUCH_PROGRAM"),
+        ("nothing-like-it", "E_NO_SUCH_PROGRAM"),
+        ('"a', "E_COMMAND_SHAPE: quotation"),
+    ):
+        with refuses(code):
             StepChecker(command)
-    with pytest.raises(ConfigError, match=r"there is no file nowhere\.py"):
+    with refuses("E_COMMAND_FILE_MISSING", names="nowhere.py"):
         StepChecker(f"{sys.executable} nowhere.py")
 
 
@@ -117,7 +121,7 @@ def test_a_command_that_a_foreign_run_names_is_not_started(tmp_path):
     (tmp_path / "foreign.py").write_text("", encoding="utf-8")
     with (
         trusted_code_only(tmp_path),
-        pytest.raises(RunDirectoryError, match=r"run the command .*foreign\.py, which may"),
+        refuses("E_CODE_NOT_TRUSTED"),
     ):
         StepChecker(f"{sys.executable} {tmp_path / 'foreign.py'}")
 

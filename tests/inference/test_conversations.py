@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling, Trace, TurnRange
 from cotrain.inference import prefix_cache
 from cotrain.inference.local import LocalEngine
@@ -18,6 +17,7 @@ from cotrain.inference.replay import ReplayEngine
 from cotrain.prompts.decoding import StopMatcher, stop_in
 from cotrain.rollout.event_loop import EngineEventLoop, engine_paused, gather
 from tests.helpers import VOCABULARY, CharRenderer, RandomLatency, answers, request, tiny_model
+from tests.sentences import refuses
 
 DECODE = CharRenderer().decode
 
@@ -73,9 +73,9 @@ def test_a_stop_string_is_found_in_any_long_text_where_it_ends():
 
 def test_stop_strings_that_cannot_be_looked_for_are_refused():
     engine = LocalEngine({"a": tiny_model()})
-    with pytest.raises(ConfigError, match="no decode"):
+    with refuses("E_STOP_WITHOUT_DECODE"):
         engine.check(replace(asked(0), decode=None))
-    with pytest.raises(ConfigError, match="empty"):
+    with refuses("E_STOP_STRINGS_EMPTY"):
         engine.check(asked(0, stop=("",)))
 
 

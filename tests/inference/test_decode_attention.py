@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from cotrain.core.errors import ModelError
 from cotrain.inference.kv_cache import DecodeReads, PromptTiles, attend, with_reads
+from tests.sentences import refuses
 
 HEADS, KEY_HEADS, WIDTH = 4, 2, 8
 TILES = [0, 0, 1, 0]  # of four rows
@@ -78,5 +78,5 @@ def test_what_it_cannot_compute_is_refused():
         ((query.expand(-1, -1, 2, -1), key, bare, None), {}, "2 queries a row"),
         ((query, key, bare, None), {"position_bias": 3.0}, "position_bias"),
     ):
-        with pytest.raises(ModelError, match=f"cannot decode Identity: it uses {problem}"):
+        with refuses("E_MODEL_NOT_DECODABLE", names=("Identity", problem)):
             attend(nn.Identity(), *arguments, **options)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
-from cotrain.core.errors import DataError, UnknownName
 from cotrain.core.signals import Signal, gives
 from cotrain.core.types import Sampling
 from cotrain.inference.reference import ReferenceEngine
@@ -14,6 +11,7 @@ from cotrain.inference.replay import ReplayEngine
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import Roles, RolloutRunner
 from tests.helpers import CharRenderer, answers, letter_tasks, request, tiny_model
+from tests.sentences import refuses
 
 LENGTH = Signal("length")
 
@@ -52,18 +50,18 @@ def test_a_replay_is_the_recorded_play():
 def test_another_prompt_is_refused():
     engine = ReplayEngine(trace for episode in recorded() for trace in episode.traces)
     changed = {"solver": replace(ROLES["solver"], prompt="{problem}!")}
-    with pytest.raises(DataError, match=r"prompt at 4:0:0:solver:0 differs from token 1 on \(2 tokens, recorded 2\)"):
+    with refuses("E_REPLAY_PROMPT", names=("4:0:0:solver:0", "token 1", "2 tokens", "recorded 2")):
         play(engine, changed)
 
 
 def test_what_was_not_recorded_is_refused():
     traces = [trace for episode in recorded() for trace in episode.traces]
-    with pytest.raises(DataError, match="nothing is recorded at 4:3:0:solver:0"):
+    with refuses("E_REPLAY_MISSING", names="4:3:0:solver:0"):
         play(ReplayEngine(traces), tasks=4)
-    with pytest.raises(UnknownName, match="unknown recorded policy 'b'"):
+    with refuses("E_UNKNOWN_RECORDED_POLICY", names="'b'"):
         answers(ReplayEngine(traces), [request(policy="b")])
-    with pytest.raises(DataError, match="two recorded traces have the address"):
+    with refuses("E_REPLAY_TWICE"):
         ReplayEngine([*traces, traces[0]])
     other = replace(traces[0], policy="b", address=replace(traces[0].address, step=9))
-    with pytest.raises(DataError, match="'b' answered at 9:0:0:solver:0, not 'a'"):
+    with refuses("E_REPLAY_POLICY", names=("'b'", "9:0:0:solver:0", "'a'")):
         answers(ReplayEngine([*traces, other]), [replace(request(), address=other.address)])

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.inference import scoring
 from cotrain.inference.local import LocalEngine
 from cotrain.models.heads import ValueModel
 from tests.helpers import CharRenderer, answers, mixed_requests, request, tiny_model
+from tests.sentences import refuses
 
 
 def short(model, n, times=1):
@@ -67,9 +67,7 @@ def test_one_answer_that_does_not_fit_is_said():
     model = tiny_model()
     engine = LocalEngine({"a": model})
     short(model, n=0, times=10**9)
-    with pytest.raises(
-        ConfigError, match=r"policy 'a': the memory of cpu does not hold one answer \(3 tokens of prompt, max"
-    ):
+    with refuses("E_MEMORY_FOR_ANSWER", names=("'a'", "cpu", "3 tokens")):
         answers(engine, [request(task=i) for i in range(3)])
 
 
@@ -110,5 +108,5 @@ def test_scores_are_the_same_where_memory_runs_out(monkeypatch):
     assert [c.score for c in answers(divided, asked)] == pytest.approx(expected, abs=1e-5)
     assert divided.counts()["rm/out_of_memory"] == 2
     left[0] = 10**9
-    with pytest.raises(ConfigError, match="does not hold one prompt of 5 tokens"):
+    with refuses("E_MEMORY_FOR_PROMPT", names="5 tokens"):
         answers(divided, asked)

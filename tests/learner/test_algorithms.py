@@ -13,8 +13,8 @@ from cotrain.algorithms.grpo import ALGORITHMS, GRPO, RLOO, AlgorithmName, MaxRL
 from cotrain.algorithms.policy_gradient import mean_baseline
 from cotrain.algorithms.policy_loss import ScoreFunction
 from cotrain.algorithms.running_mean import RunningMean
-from cotrain.core.errors import ConfigError
 from cotrain.core.signals import OUTCOME, STEP
+from tests.sentences import refuses
 
 
 def steps(*values_and_ends, length=4, call=0, outcome=None):
@@ -80,7 +80,7 @@ def test_running_baseline_of_each_role_by_hand():
     assert state == {"baselines": {"black/outcome": 0.25, "white/outcome": 0.5}}
     third = credit(algorithm, play(0.0, 1.0), state=state)
     assert [a[0] for a in advantages(third)] == pytest.approx([-0.25, 0.5])
-    with pytest.raises(ConfigError, match="decay"):
+    with refuses("E_RUNNING_MEAN_DECAY"):
         RunningMean(1.0)
 
 
@@ -107,7 +107,7 @@ def test_maxrl_learns_nothing_from_a_group_without_success_or_without_failure():
     traces = outcomes(0.0, 0.0, group="none") + outcomes(1.0, 1.0, group="all") + outcomes(1.0, group="alone")
     result = credit(MaxRL(reward_weights={OUTCOME: 1.0}), traces)
     assert result.samples == () and result.dropped == {"zero_spread": 5}
-    with pytest.raises(ConfigError, match="a reward is -1"):
+    with refuses("E_MAXRL_REWARD", names="-1"):
         credit(MaxRL(reward_weights={OUTCOME: 1.0}), outcomes(1.0, -1.0))
 
 

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from learn_makers import random_samples
 
-from cotrain.core.errors import ConfigError
 from cotrain.learner.batching import collate, forward_input_of, input_length, plan_padded, plan_shared
 from cotrain.models.shared_prefix import RECTANGLE
+from tests.sentences import refuses
 
 IDS = st.lists(st.integers(1, 20), min_size=1, max_size=6).map(tuple)
 SEQUENCES = st.lists(st.tuples(IDS, IDS), min_size=1, max_size=8)
@@ -18,7 +18,7 @@ def test_plan_by_hand():
     assert plan_padded([3, 9, 4, 4, 1], 9) == [(1,), (2, 3), (0, 4)]
     assert plan_padded([5, 50], 10) == [(1,), (0,)]  # a row over the budget goes alone
     assert plan_padded([], 10) == []
-    with pytest.raises(ConfigError, match="micro_tokens"):
+    with refuses("E_MICRO_TOKENS"):
         plan_padded([1], 0)
 
 
@@ -96,13 +96,13 @@ def test_fields_stand_beside_their_tokens():
 
 def test_refusals():
     samples = random_samples(2, reference=True)
-    with pytest.raises(ConfigError, match="0 prompt"):
+    with refuses("E_SEQUENCE_EMPTY", names="0 prompt"):
         forward_input_of([((), (1,))], [1.0])
-    with pytest.raises(ConfigError, match="0 sampled"):
+    with refuses("E_SEQUENCE_EMPTY", names="0 sampled"):
         forward_input_of([((1,), ())], [1.0])
-    with pytest.raises(ConfigError, match="temperature 0"):
+    with refuses("E_TEMPERATURE_NOT_LEARNABLE", names="temperature 0"):
         forward_input_of([((1,), (1,))], [0.0])
-    with pytest.raises(ConfigError, match="1 of 2 samples have reference"):
+    with refuses("E_SAMPLES_UNLIKE", names=("2 samples", "reference")):
         collate([samples[0], random_samples(1)[0]])
-    with pytest.raises(ConfigError, match="sample 0: advantages has shape"):
+    with refuses("E_SAMPLE_SHAPE", names=("sample 0", "advantages")):
         collate([replace(samples[0], advantages=torch.zeros(99))])

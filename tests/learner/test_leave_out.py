@@ -10,9 +10,9 @@ from cotrain.algorithms.advantage_edits import LeaveOut
 from cotrain.algorithms.contract import LossTerm
 from cotrain.algorithms.grpo import GRPO
 from cotrain.algorithms.policy_gradient import drop_flat_groups
-from cotrain.core.errors import ConfigError
 from cotrain.core.signals import OUTCOME, Signal
 from cotrain.learner.learner import TorchLearner
+from tests.sentences import refuses
 
 OWN = Signal("own", per="span")
 LEARN = GRPO(reward_weights={OUTCOME: 1.0}, edit_after=(drop_flat_groups, LeaveOut(OWN)))
@@ -55,7 +55,7 @@ def test_an_answer_of_nothing_else_is_dropped_and_counted():
 
 
 def test_a_signal_of_whole_answers_cannot_say_which_tokens():
-    with pytest.raises(ConfigError, match="'outcome' is per answer"):
+    with refuses("E_SIGNAL_NOT_PER_SPAN", names="'outcome'"):
         LeaveOut(OUTCOME)
 
 

@@ -13,13 +13,13 @@ from cotrain.algorithms.policy_gradient import PolicyGradient
 from cotrain.algorithms.samples import token_limit
 from cotrain.algorithms.sft import SFT
 from cotrain.config.schedule import constant_schedule
-from cotrain.core.errors import ConfigError
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import TurnRange
 from cotrain.recipes.grpo import grpo as grpo_recipe
 from cotrain.recipes.tango import tango
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
+from tests.sentences import refuses
 
 PLAIN = PolicyGradient(reward_weights={OUTCOME: 1.0}, advantage=mean_baseline)
 
@@ -109,14 +109,14 @@ def test_recipes_take_them_for_their_first_objective_alone():
         grpo_recipe().objectives["generator"].algorithm
         == grpo_recipe(length_penalty=0.0).objectives["generator"].algorithm
     )
-    with pytest.raises(ConfigError, match="overlong_tokens is -1"):
+    with refuses("E_REWARD_EDITS_RANGE", names="-1"):
         grpo_recipe(overlong_tokens=-1)
     for lengths in ({"overlong_tokens": 8}, {"length_penalty": 0.1}):  # which give rewards below 0
-        with pytest.raises(ConfigError, match=r"maxrl.*take another estimator"):
+        with refuses("E_MAXRL_WITH_REWARD_EDITS"):
             grpo_recipe(estimator="maxrl", **lengths)
     assert (
         grpo_recipe(estimator="maxrl", mask_truncated=True).objectives["generator"].algorithm.edit_after[-1]
         is mask_truncated
     )
-    with pytest.raises(ConfigError, match="learns from none; leave them out"):
+    with refuses("E_REWARD_EDITS_UNUSED"):
         with_length_options(SFT(), True, 0, 0.0)

@@ -3,7 +3,8 @@ import math
 import pytest
 
 from cotrain.algorithms.samples import Anneal, constant, cosine, decay, linear, weight_at
-from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.errors import ConfigError
+from tests.sentences import refuses
 
 
 def test_tangos_alpha_at_the_ends_and_in_the_middle():
@@ -36,7 +37,7 @@ def test_refusals():
     for start, end in ((0.1, 0.0), (0.1, 0.2), (float("nan"), 0.1)):
         with pytest.raises(ConfigError):
             decay(start, end)
-    with pytest.raises(UnknownName, match="did you mean 'cosine'"):
+    with refuses("E_UNKNOWN_SHAPE", names="'cosine'"):
         Anneal(shape="cosin", start=1.0, end=0.0)
-    with pytest.raises(ConfigError, match="0 of 0 updates"):
+    with refuses("E_MIXING_WEIGHT", names="0 updates"):
         linear(1.0, 0.0)(0, 0)

@@ -10,10 +10,10 @@ from torch.nn import functional as F
 
 from cotrain.algorithms.contract import LossTerm, Normaliser
 from cotrain.algorithms.reward_model import Pairwise, Pointwise
-from cotrain.core.errors import ConfigError
 from cotrain.learner.batching import collate
 from cotrain.learner.learner import TorchLearner
 from cotrain.models.heads import ValueModel
+from tests.sentences import refuses
 
 
 def rated(score, label=None, group="g", call=0, prompt=(1, 2)):
@@ -117,5 +117,5 @@ def test_pointwise_accuracy_by_hand():
 
 
 def test_a_role_that_speaks_has_no_score():
-    with pytest.raises(ConfigError, match="speaks"):
+    with refuses("E_ROLE_SPEAKS"):
         credit(Pointwise(), [sampled(length=1, signals=[("label", 1.0)])])

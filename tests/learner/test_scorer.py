@@ -6,9 +6,9 @@ from learn_makers import VOCABULARY, plain_logprobs, random_samples, tiny_model
 from peft import LoraConfig, get_peft_model
 from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaModel
 
-from cotrain.core.errors import ConfigError, ModelError
 from cotrain.learner.batching import collate
 from cotrain.learner.logprobs import Scorer
+from tests.sentences import refuses
 
 
 @pytest.mark.parametrize("tie", [True, False])
@@ -71,7 +71,7 @@ def test_only_several_slices_are_computed_again(fewer, calls):
 def test_one_sequence_that_is_too_long_is_told_with_its_length():
     """Prompt and answer together: 2 + 3 tokens are more than 3 + 1."""
     batches = [[((1, 2), (3, 4, 5))], [((1, 2, 3), (4,))]]
-    with pytest.raises(ConfigError, match="does not hold one sequence of 5 tokens"):
+    with refuses("E_MEMORY_FOR_SEQUENCE", names="5 tokens"):
         Scorer(tiny_model()).halve_batches(batches, MemoryError())
 
 
@@ -115,9 +115,9 @@ def test_soft_caps_are_repeated_and_other_models_are_refused():
     table = model(input_ids=torch.tensor([pair[0] + pair[1]])).logits[0, 1:-1].log_softmax(-1)
     expected = table.gather(-1, torch.tensor(pair[1])[:, None])[:, 0]
     torch.testing.assert_close(Scorer(model).logprobs([pair])[0], expected.detach(), rtol=1e-6, atol=1e-6)
-    with pytest.raises(ModelError, match="use a causal LM"):
+    with refuses("E_MODEL_NOT_CAUSAL"):
         Scorer(LlamaModel(tiny_model().config))
-    with pytest.raises(ConfigError, match="head is 'scalar'"):
+    with refuses("E_HEAD_NAME", names="'scalar'"):
         Scorer(tiny_model(), head="scalar")
 
 

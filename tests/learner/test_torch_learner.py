@@ -13,10 +13,11 @@ from cotrain.algorithms.grpo import GRPO
 from cotrain.algorithms.policy_gradient import KLPenalty, PPOClip
 from cotrain.algorithms.ppo import ValueRegression
 from cotrain.algorithms.sft import SFT
-from cotrain.core.errors import ConfigError, StateError
+from cotrain.core.errors import StateError
 from cotrain.core.signals import OUTCOME
 from cotrain.learner.learner import TorchLearner, _gradient_metrics
 from cotrain.models.heads import ValueModel
+from tests.sentences import refuses
 
 ALGORITHM = GRPO(reward_weights={OUTCOME: 1.0}, kl=KLPenalty("reference", 0.05), entropy=0.01, loss=PPOClip(0.2, 0.28))
 
@@ -206,7 +207,7 @@ def test_a_forward_that_fails_leaves_no_gradient_behind():
     model = tiny_model()
     learner = TorchLearner(model, lr=1e-2)
     bad = replace(batch(0)[0], reference=None)
-    with pytest.raises(ConfigError, match="'reference'"):
+    with refuses("E_REFERENCE_LOGPROBS_MISSING", names="'reference'"):
         learner.update([term(batch(1), SFT(), "gold"), term((bad,))])
     assert all(p.grad is None for p in model.parameters())
     assert learner.version == 0
@@ -243,14 +244,14 @@ def test_load_takes_all_or_nothing():
     some = next(k for k in tensors if k.startswith("model."))
     moment = next(k for k in tensors if k.startswith("optimizer.") and k.endswith("exp_avg"))
     wrong = {
-        "missing": {k: v for k, v in tensors.items() if k != some},
-        "1 missing": {k: v for k, v in tensors.items() if k != moment},
-        "unknown": tensors | {"model.nothing": torch.zeros(1)},
-        "expected": tensors | {some: torch.zeros(1)},
-        "shape": tensors | {moment: torch.zeros(1)},
+        "E_LEARNER_TENSORS_MISFIT: missing": {k: v for k, v in tensors.items() if k != some},
+        "E_LEARNER_TENSORS_MISFIT: 1 missing": {k: v for k, v in tensors.items() if k != moment},
+        "E_LEARNER_TENSORS_MISFIT: unknown": tensors | {"model.nothing": torch.zeros(1)},
+        "E_LEARNER_TENSORS_MISFIT": tensors | {some: torch.zeros(1)},
+        "E_OPTIMIZER_MISFIT": tensors | {moment: torch.zeros(1)},
     }
-    for match, broken in wrong.items():
-        with pytest.raises(StateError, match=match):
+    for code, broken in wrong.items():
+        with refuses(code):
             fresh.load(state, broken)
     with pytest.raises(StateError):
         fresh.load({"updates": 1}, tensors)
@@ -340,9 +341,9 @@ def test_reinforces_what_was_good():
 
 
 def test_refusals():
-    with pytest.raises(ConfigError, match="lr 0"):
+    with refuses("E_LEARNER_RANGE", names="lr 0"):
         TorchLearner(tiny_model(), lr=0)
-    with pytest.raises(ConfigError, match="load the model as float32"):
+    with refuses("E_DTYPE_TRAINED"):
         TorchLearner(tiny_model(torch.bfloat16), lr=1e-3)
-    with pytest.raises(ConfigError, match="trains a 'value' head"):
+    with refuses("E_HEAD_MISMATCH", names="'value'"):
         TorchLearner(tiny_model(), lr=1e-3).update([term(batch(0), ValueRegression(reward_weights={OUTCOME: 1.0}))])

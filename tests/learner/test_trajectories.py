@@ -12,10 +12,10 @@ from cotrain.algorithms.policy_gradient import PolicyGradient
 from cotrain.algorithms.ppo import PPO
 from cotrain.algorithms.running_mean import RunningMean
 from cotrain.algorithms.samples import place_rewards
-from cotrain.core.errors import ConfigError
 from cotrain.core.signals import CLASS_LABEL, FORMAT, OUTCOME, STEP, Signal
 from cotrain.recipes.prime.implicit_prm import Prime
 from tests.learner.learn_makers import advantages, credit, credit_and_state, sampled
+from tests.sentences import refuses
 
 TURN = Signal("turn")
 
@@ -96,7 +96,7 @@ def test_steps_are_counted_over_the_whole_rollout():
 def test_two_values_of_one_rollout_are_refused():
     first, second = rollout(*"ab", value=1.0)
     second = replace(second, rewards=(replace(second.rewards[0], value=0.0),))
-    with pytest.raises(ConfigError, match=r"of trajectory 0:0:0:solver:0 is 1\.0 and 0\.0; give the whole of each"):
+    with refuses("E_SIGNAL_DIFFERS_IN_CONVERSATION", names=("0:0:0:solver:0", "1.0", "0.0")):
         credit(GRPO(reward_weights={OUTCOME: 1.0}), [first, second])
 
 

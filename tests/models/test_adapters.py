@@ -8,11 +8,12 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from cotrain.core.errors import ModelError, UnknownName
+from cotrain.core.errors import UnknownName
 from cotrain.models.adapters import AdapterBase, merge_into_base
 from cotrain.models.from_scratch import new_model, small_config
 from cotrain.models.load import load_model, load_tokenizer, save_model
 from cotrain.models.shared_prefix import can_branch
+from tests.sentences import refuses
 
 IDS = torch.tensor([[1, 9, 8, 7, 40, 3], [1, 5, 6, 7, 8, 2]])
 PLAIN = {"rank": 4, "alpha": 8, "targets": "all-linear", "seed": 0}
@@ -128,16 +129,16 @@ def test_policies_may_have_any_name_and_other_targets(directory):
 def test_a_missing_adapter_is_an_error(directory, tmp_path):
     base = base_of(directory, "generator")
     before = logits(base, "generator")
-    with pytest.raises(UnknownName, match="did you mean 'generator'"):
+    with refuses("E_UNKNOWN_ADAPTER", names="'generator'"):
         base.activate("genrator")
     assert torch.equal(base.module(input_ids=IDS, use_cache=False).logits, before)
     with pytest.raises(UnknownName):
         base.save("genrator", tmp_path / "saved")
-    with pytest.raises(ModelError, match="already"):
+    with refuses("E_ADAPTER_TWICE"):
         base.add("generator", **PLAIN)
-    with pytest.raises(ModelError, match="not found in the base model"):
+    with refuses("E_ADAPTER_NOT_MADE"):
         base_of(directory, "one", targets=("query",))
-    with pytest.raises(ModelError, match="linear layers only"):
+    with refuses("E_ADAPTER_LAYERS"):
         base_of(directory, "one", targets=("embed_tokens",))
 
 
@@ -189,7 +190,7 @@ def test_what_is_no_adapter_of_this_base_is_refused(directory, model, tokenizer,
     weights = load_file(tmp_path / "good" / "adapter_model.safetensors")
     config = json.loads((tmp_path / "good" / "adapter_config.json").read_text())
 
-    def refused(words, *, on=directory, **changes):
+    def refused(code, *, on=directory, **changes):
         """``changes``: of the configuration; or ``raw``: what its file or that of the weights holds instead."""
         folder = tmp_path / "bad"
         folder.mkdir(exist_ok=True)
@@ -199,35 +200,35 @@ def test_what_is_no_adapter_of_this_base_is_refused(directory, model, tokenizer,
         save_file(raw.get("weights", weights), folder / "adapter_model.safetensors")
         if "bytes" in raw:
             (folder / "adapter_model.safetensors").write_bytes(raw["bytes"])
-        with pytest.raises(ModelError, match=words) as error:
+        with refuses(code) as error:
             AdapterBase(on).load("one", folder)
         assert "\n" not in str(error.value) and "policy 'one'" in str(error.value)
 
-    with pytest.raises(ModelError, match=r"no adapter_config\.json"):
+    with refuses("E_ADAPTER_FILE_MISSING", names="adapter_config.json"):
         AdapterBase(directory).load("one", tmp_path / "nowhere")
-    refused("adapter_config.json is no JSON", raw={"config": "{"})
-    refused("cut short or damaged", raw={"bytes": b"x"})
-    refused("expected LORA", peft_type="LOHA", raw={"config": json.dumps({"peft_type": "LOHA"})})
+    refused("E_MODEL_FILE_NOT_JSON: adapter_config.json", raw={"config": "{"})
+    refused("E_WEIGHTS_DAMAGED", raw={"bytes": b"x"})
+    refused("E_ADAPTER_KIND", peft_type="LOHA", raw={"config": json.dumps({"peft_type": "LOHA"})})
     for change in (
         {"use_dora": True},
         {"bias": "all"},
         {"modules_to_save": ["lm_head"]},
         {"init_lora_weights": "pissa"},
     ):
-        refused(next(iter(change)), **change)
+        refused(f"E_ADAPTER_SETTINGS: {next(iter(change))}", **change)
     first = next(iter(weights))
-    refused("does not fit the base", raw={"weights": {k: v for k, v in weights.items() if k != first}})
-    refused("does not fit the base", raw={"weights": {**weights, first: weights[first][:, :3].contiguous()}})
+    refused("E_ADAPTER_WEIGHTS_MISFIT", raw={"weights": {k: v for k, v in weights.items() if k != first}})
+    refused("E_ADAPTER_WEIGHTS_MISFIT", raw={"weights": {**weights, first: weights[first][:, :3].contiguous()}})
     refused(
-        "does not fit the base",
+        "E_ADAPTER_WEIGHTS_MISFIT",
         raw={"weights": {**weights, first.replace("layers.0", "layers.1"): weights[first].clone()}},
     )
-    refused("not found", target_modules=["query"])
+    refused("E_ADAPTER_NOT_MADE: not found", target_modules=["query"])
     sizes = {"depth": 1, "width": 16, "heads": 2, "kv_heads": 1, "feed_forward": 24}
     other = new_model(small_config(len(tokenizer), **sizes), seed=4)  # of the same shapes
     save_model(other, tokenizer, tmp_path / "other")
-    refused("was made for the base", on=tmp_path / "other")
-    refused("was made for the base", base_model_name_or_path="shipped")
+    refused("E_ADAPTER_BASE", on=tmp_path / "other")
+    refused("E_ADAPTER_BASE", base_model_name_or_path="shipped")
     save_model(model, tokenizer, tmp_path / "copy")
     AdapterBase(tmp_path / "copy").load("one", tmp_path / "good")
 
@@ -249,13 +250,13 @@ def test_models_with_adapters_can_branch(directory):
 @pytest.mark.whole
 @pytest.mark.parametrize("targets", [["lm_head"], ["q_proj", "lm_head"]])
 def test_an_adapter_of_a_layer_that_is_another_ones_too_is_refused(directory, tmp_path, targets):
-    with pytest.raises(ModelError, match=r"layer 'lm_head' shares its weights with 'model.embed_tokens'"):
+    with refuses("E_ADAPTER_LAYER_SHARED", names=("'lm_head'", "'model.embed_tokens'")):
         AdapterBase(directory).add("one", rank=2, alpha=4, targets=targets, seed=0)
     elsewhere = get_peft_model(
         AutoModelForCausalLM.from_pretrained(directory), LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=targets)
     )
     elsewhere.save_pretrained(tmp_path / "theirs")
-    with pytest.raises(ModelError, match="shares its weights with"):
+    with refuses("E_ADAPTER_LAYER_SHARED"):
         AdapterBase(directory).load("one", tmp_path / "theirs")
 
 
@@ -284,5 +285,5 @@ def test_a_merged_model_that_is_another_one_is_not_exported(directory, monkeypat
     assert torch.allclose(whole(input_ids=IDS).logits, logits(base, "one"), atol=1e-5)
     unmerged = load_model(directory)[0]
     monkeypatch.setattr(PeftModel, "merge_and_unload", lambda self: unmerged, raising=False)
-    with pytest.raises(ModelError, match="it is another model"):
+    with refuses("E_ADAPTER_MERGE_INEXACT"):
         merge_into_base(base, "one")

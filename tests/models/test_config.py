@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.models.from_scratch import new_model, small_config
+from tests.sentences import refuses
 
 
 def tiny(**sizes):
@@ -33,18 +33,18 @@ def test_number_of_parameters_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "words"),
+    ("sizes", "code"),
     [
-        ({"width": 18, "heads": 4}, "width 18 does not split into 4 heads"),
-        ({"heads": 4, "width": 32, "kv_heads": 3}, "heads 4 must be a multiple of kv_heads 3"),
-        ({"vocab_size": 5}, "must be below vocab_size 5"),
+        ({"width": 18, "heads": 4}, "E_MODEL_SIZES: width 18 | into 4"),
+        ({"heads": 4, "width": 32, "kv_heads": 3}, "E_MODEL_SIZES: heads 4 | kv_heads 3"),
+        ({"vocab_size": 5}, "E_MODEL_SIZES: vocab_size 5"),
     ],
 )
-def test_sizes_that_do_not_fit(sizes, words):
-    with pytest.raises(ConfigError, match=words):
+def test_sizes_that_do_not_fit(sizes, code):
+    with refuses(code):
         tiny(**sizes)
 
 
 def test_unknown_kind_names_the_nearest():
-    with pytest.raises(UnknownName, match="did you mean 'llama'"):
+    with refuses("E_UNKNOWN_KIND", names="'llama'"):
         tiny(kind="lama")

@@ -8,6 +8,7 @@ from cotrain.core.errors import DataError
 from cotrain.pretraining.batches import batches_ahead, next_batch, pack_all
 from cotrain.pretraining.documents import document_reader
 from cotrain.pretraining.packing import Document
+from tests.sentences import refuses
 
 CPU = torch.device("cpu")
 
@@ -59,7 +60,7 @@ def test_errors_and_early_exits(sentences, tokenizer):
 
 
 def test_documents_without_tokens_are_refused():
-    with pytest.raises(DataError, match="documents 7 and following are empty"):
+    with refuses("E_DOCUMENTS_EMPTY", names="documents 7"):
         next_batch(lambda start, count: [Document(ids=(), learn=())] * count, 2, 8, 0, 7)
 
 

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from cotrain.cli.main import main
-from cotrain.core.errors import ConfigError, DataError, TooLong
 from cotrain.models.load import save_model
 from cotrain.pretraining import core_tasks
 from cotrain.pretraining.core_tasks import continuation_losses, measure_core, read_items
+from tests.sentences import refuses
 
 
 class Alphabet:
@@ -49,7 +49,7 @@ def test_losses_are_those_of_the_continuation_alone_whatever_stands_beside_it():
     losses, exact = continuation_losses(Successor(), Alphabet(), [("ab", "cd"), ("aa", "bb"), ("ad", "a")])
     assert losses == pytest.approx([LIKELY, (LIKELY + UNLIKELY) / 2, UNLIKELY])
     assert exact == [True, False, False]
-    with pytest.raises(TooLong, match="row 3: 7 tokens, and the model's context holds 6"):
+    with refuses("E_PROMPT_TOO_LONG", names=("row 3", "7 tokens", "holds 6")):
         continuation_losses(Successor(), Alphabet(), [("abcd", "ab")], "row 3")
 
 
@@ -101,22 +101,22 @@ def test_examples_are_other_rows_of_the_file_with_their_right_answers(tmp_path, 
         [("b? no\n\na?", " yes"), ("b? no\n\na?", " no")],
         [("a? yes\n\nb?", " yes"), ("a? yes\n\nb?", " no")],
     ]
-    with pytest.raises(ConfigError, match="'asked' has 2 rows; lower --shots 2"):
+    with refuses("E_TOO_FEW_ROWS_FOR_SHOTS", names=("'asked'", "2 rows", "--shots 2")):
         measure_core("any", [file], shots=2)
 
 
 @pytest.mark.parametrize(
-    "row, expected",
+    "row, code",
     [
-        ({"question": "a"}, "row 1: columns question; expected query, choices and gold"),
-        ({"query": "a", "choices": ["b", "c"], "gold": 2}, "gold is 2; expected the place of the right one, 0 to 1"),
-        ({"query": "a", "choices": ["b", "c"]}, "gold is None; expected"),
-        ({"query": "a", "choices": ["b", " "], "gold": 0}, "choices is .*; expected texts that are not empty"),
-        ({"context": "a", "continuation": 3}, "continuation is 3; expected texts"),
+        ({"question": "a"}, "E_CORE_COLUMNS: row 1 | question"),
+        ({"query": "a", "choices": ["b", "c"], "gold": 2}, "E_GOLD_PLACE"),
+        ({"query": "a", "choices": ["b", "c"]}, "E_GOLD_PLACE: None"),
+        ({"query": "a", "choices": ["b", " "], "gold": 0}, "E_FIELD_BLANK: choices"),
+        ({"context": "a", "continuation": 3}, "E_FIELD_BLANK: continuation"),
     ],
 )
-def test_a_row_of_another_layout_is_refused_in_one_line(tmp_path, row, expected):
-    with pytest.raises(DataError, match=expected):
+def test_a_row_of_another_layout_is_refused_in_one_line(tmp_path, row, code):
+    with refuses(code):
         read_items(written(tmp_path / "rows.jsonl", [row]))
 
 

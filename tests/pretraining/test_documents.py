@@ -2,10 +2,10 @@ import copy
 
 import pytest
 
-from cotrain.core.errors import DataError
 from cotrain.pretraining.corpora import from_items, procedural_corpus
 from cotrain.pretraining.documents import all_documents, document_reader, examine, in_parts
 from cotrain.prompts.render import Renderer
+from tests.sentences import refuses
 
 TURNS = [
     {"role": "user", "content": "ab 7"},
@@ -59,7 +59,7 @@ def test_conversations_that_are_too_long_are_left_out_and_counted(tokenizer):
         "note: some: 1 of 3 conversations are left out, as they are longer than 20 tokens; the longest"
     )
     assert looked_at(some, tokenizer, 200).notes(200, 200) == []
-    with pytest.raises(DataError, match=r"most: 2 of 3 conversations are longer than 20 tokens .*; raise --length"):
+    with refuses("E_CONVERSATIONS_LEFT_OUT", names=("most", "3 conversations", "20 tokens", "--length")):
         looked_at(from_items("most", [LONG, TURNS, LONG]), tokenizer, 20)
 
 
@@ -81,14 +81,14 @@ def test_long_texts_of_an_endless_corpus_are_left_out(tokenizer):
     seen = looked_at(corpus, tokenizer, 0, 200, replies_only=False)
     assert (seen.texts, seen.texts_left_out) == (200, 50) and "50 of the first 200 texts" in seen.notes(0, 200)[0]
     assert [len(d.ids) == 0 for d in document_reader(corpus, tokenizer, batch=200)(0, 5)] == [True, *[False] * 3, True]
-    with pytest.raises(DataError, match="200 of the first 200 texts are longer than a batch of 200"):
+    with refuses("E_TEXTS_LEFT_OUT", names=("200", "first 200")):
         looked_at(procedural_corpus("text", lambda index: "ab " * 300), tokenizer)
 
 
 @pytest.mark.parametrize("begins", ["<|user|>ab<|end|>", "\n<|bos|><|user|>", "<|im_start|>user", "<s> [INST] ab"])
 def test_conversations_that_are_rendered_already_are_refused_as_text_of_sft(tokenizer, begins):
     corpus = from_items("rows", ["ab", begins + "ab"])
-    with pytest.raises(DataError, match=r"rows, item 2: the text begins with '.*'messages'"):
+    with refuses("E_TEXT_IS_CONVERSATION", names="rows, item 2"):
         looked_at(corpus, tokenizer)
     assert looked_at(corpus, tokenizer, replies_only=False).texts == 2  # which is right for pretraining
 
@@ -97,12 +97,12 @@ def test_a_conversation_that_cannot_be_learned_is_named(tokenizer):
     changed = copy.deepcopy(tokenizer)
     changed.chat_template = tokenizer.chat_template.replace("{{- '<|assistant|>' -}}", "{{- '<|assistant|><think>' -}}")
     assert changed.chat_template != tokenizer.chat_template
-    with pytest.raises(DataError, match="talk, item 2: prompts of this model end with '<think>'"):
+    with refuses("E_THOUGHT_NOT_CLOSED", names=("talk, item 2", "'<think>'")):
         looked_at(from_items("talk", [[TURNS[0], {"role": "assistant", "content": "7</think>12"}], TURNS]), changed)
 
 
 def test_an_endless_corpus_has_no_all(tokenizer):
-    with pytest.raises(DataError, match="endless"):
+    with refuses("E_CORPUS_ENDLESS"):
         all_documents(procedural_corpus("a", str), tokenizer)
 
 

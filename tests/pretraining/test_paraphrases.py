@@ -7,7 +7,6 @@ import pytest
 
 from cotrain.cli.main import main
 from cotrain.config.registry import find_recipe
-from cotrain.core.errors import DataError
 from cotrain.core.types import Sampling
 from cotrain.data.columns import ANY
 from cotrain.data.files import cut_into_splits
@@ -26,6 +25,7 @@ from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import TINY, spoken
+from tests.sentences import refuses
 
 QUESTION = "Tom has 1,200 apples and sells two of them for 2.50 each. How many are left?"
 
@@ -125,7 +125,7 @@ def test_all_rows_of_a_training_file_are_asked_for_and_none_kept_is_an_error(tmp
     asked = written(problems, lambda problem, attempt: "<problem></problem>", tries=1)
     assert asked == [question(n) for n in range(11, 50)]
     out, aside = tmp_path / "out.jsonl", tmp_path / "out.quarantine.jsonl"
-    with pytest.raises(DataError, match=r"none of 39 paraphrases can be used \(most often: nothing written"):
+    with refuses("E_NO_PARAPHRASE", names=("39 paraphrases", "nothing written")):
         save_paraphrases(problems, out, aside)
     assert not out.exists() and len(aside.read_text().splitlines()) == 39
 

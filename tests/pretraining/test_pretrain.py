@@ -15,6 +15,7 @@ from cotrain.pretraining.packing import Document
 from cotrain.pretraining.pretrain import bits_per_byte, config_for, make_plan, pretrain, step_count
 from cotrain.pretraining.sft import sft
 from cotrain.pretraining.trainer import read_result
+from tests.sentences import refuses
 
 SMALL = {"tokens": 64 * 4 * 6, "batch_tokens": 64 * 4, "length": 64, "validation": 3}
 
@@ -54,7 +55,7 @@ def test_what_a_training_came_to_stands_beside_its_model(base, conversations, to
 
 
 def test_rows_fit_into_the_context_of_their_model(base, sentences, conversations, tokenizer, tmp_path):
-    with pytest.raises(ConfigError, match="length 1025: longer than the context of the model, 1024 tokens"):
+    with refuses("E_LENGTH_ABOVE_CONTEXT", names=("length 1025", "1024 tokens")):
         sft(base, tmp_path / "tuned", conversations=conversations, tokens=2000, batch_tokens=1025, length=1025)
     sizes = {"tokens": 1100, "batch_tokens": 1100, "length": 1100, "validation": 3, "tokenizer": tokenizer}
     pretrain(tmp_path / "new", corpus=sentences, **sizes)
@@ -73,10 +74,10 @@ def test_a_finished_run_is_not_done_again(base, sentences, tokenizer):
     outcome = pretrain(base, corpus=sentences, tokenizer=tokenizer, config=config, resume=True, **SMALL)
     assert outcome.finished and describe_model(base) == before
     assert outcome.sample == json.loads((base / "result.json").read_text())["sample"] != ""
-    with pytest.raises(RunDirectoryError, match="holds a training run"):
+    with refuses("E_OUT_HOLDS_TRAINING"):
         pretrain(base, corpus=sentences, tokenizer=tokenizer, config=config, **SMALL)
     changed = replace(sentences, get=lambda index: "Other words." if index == 3 else sentences.get(index))
-    with pytest.raises(RunDirectoryError, match=r"was begun with about texts = .*; resume with the same"):
+    with refuses("E_TRAINING_DIFFERS", names=("about", "texts")):
         pretrain(base, corpus=changed, tokenizer=tokenizer, config=config, resume=True, **SMALL)
 
 
@@ -100,9 +101,9 @@ def test_plans_in_tokens():
     assert step_count(32768, 2048, 160) == 18 and step_count(4096, 2048, 512) == 2  # 12 and 4 rows of whole length
     plan = make_plan(1000, 128, {"save_every": 3}, length=60, lr=1.0, warmup=100)
     assert (plan.rows, plan.steps, plan.warmup, plan.save_every) == (2, 9, 1, 3)
-    with pytest.raises(ConfigError, match="length 60, batch_tokens 50, tokens 1000: expected none above the next"):
+    with refuses("E_LENGTHS_ORDER", names=("length 60", "batch_tokens 50", "tokens 1000")):
         make_plan(1000, 50, None, length=60, lr=1.0, warmup=0)
-    with pytest.raises(ConfigError, match="no field 'stpes'"):
+    with refuses("E_PLAN_FIELD", names="'stpes'"):
         make_plan(1000, 128, {"stpes": 3}, length=60, lr=1.0, warmup=0)
 
 

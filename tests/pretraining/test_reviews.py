@@ -14,6 +14,7 @@ from cotrain.pretraining.solutions import choose_step_format, solver_of
 from cotrain.recipes.grpo import grpo
 from cotrain.runs.choose_formats import AnswerFormat, choose_answer_format
 from tests.helpers import EASY, TINY
+from tests.sentences import refuses
 
 ROW = {"id": "1", "problem": "Q?", "steps": ["3 + 4 = 7", "7 * 2 = 15", "so \\boxed{15}"], "label": 1}
 
@@ -63,7 +64,7 @@ def test_labels_that_a_form_cannot_say_are_left_out_and_told(tmp_path):
     assert said == ["note: 2 of 3 labelled solutions are left out: the verdict 'first-wrong' cannot say that steps and "
                     "answer differ"]  # fmt: skip
     path.write_text(json.dumps(rows[2]))
-    with pytest.raises(DataError, match=r"1 of 1 labelled .* differ; --verdict words says it"):
+    with refuses("E_VERDICT_LOST"):
         gold_reviews(str(path), role, "steps", say=said.append)
 
 
@@ -92,16 +93,16 @@ def test_what_imitates_a_verdict_is_guarded_as_in_a_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("row", "words"),
+    ("row", "code"),
     [
-        ({"problem": "Q?", "solution": "7", "answer": "7"}, "no field 'steps'"),
-        (ROW | {"label": 3}, "expected −1 … 2, found 3"),
+        ({"problem": "Q?", "solution": "7", "answer": "7"}, "E_FIELD_MISSING: row 1 | 'steps'"),
+        (ROW | {"label": 3}, "E_STEP_LABELS: row 1 | −1 … 2 | 3"),
     ],
 )
-def test_other_rows_are_refused_with_what_was_expected(row, words, tmp_path):
-    with pytest.raises(DataError, match="row 1") as refused:
+def test_other_rows_are_refused_with_what_was_expected(row, code, tmp_path):
+    with refuses(code) as refused:
         written(tmp_path, row)
-    assert words in str(refused.value) and "the first wrong step or -1" in str(refused.value)
+    assert "the first wrong step or -1" in str(refused.value)
 
 
 def problems(tmp_path):

@@ -5,12 +5,12 @@ import json
 import pytest
 
 from cotrain.cli.main import main
-from cotrain.core.errors import DataError
 from cotrain.formats.role_prompts import SOLVE_OWN, solve_own
 from cotrain.formats.steps import STEPS_AS
 from cotrain.pretraining.solutions import ENDS, gold_solutions, solver_of
 from cotrain.prompts.templates import SOLVE_FULL, fill_template
 from tests.helpers import EASY, TINY
+from tests.sentences import refuses
 
 WORK = "3 + 4 = <<3+4=7>>7\n7 * 2 = 14"
 TAGGED = "<step>3 + 4 = 7</step><step>7 * 2 = 14</step><answer>14</answer>"
@@ -93,18 +93,17 @@ def test_an_answer_that_is_worked_text_is_looked_for_in_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("row", "words"),
+    ("row", "code"),
     [
-        ({"ask": "Q?"}, "expected question and answer, prompt and completion, messages, or conversations"),
-        ({"prompt": "Q?", "completion": "who knows"}, "no answer in 'who knows'"),
-        ({"messages": [{"role": "user", "content": "Q?"}]}, "1 questions and 0 replies"),
-        ({"conversations": [{"from": "robot", "value": "Q?"}]}, "expected {role, content} or {from, value}"),
+        ({"ask": "Q?"}, "E_FIELD_MISSING: row 1"),
+        ({"prompt": "Q?", "completion": "who knows"}, "E_NO_FINAL_ANSWER: row 1 | 'who knows'"),
+        ({"messages": [{"role": "user", "content": "Q?"}]}, "E_NOT_ONE_EXCHANGE: row 1 | 1 questions | 0 replies"),
+        ({"conversations": [{"from": "robot", "value": "Q?"}]}, "E_MESSAGES_SHAPE: row 1 | robot"),
     ],
 )
-def test_other_rows_are_refused_with_what_was_expected(row, words, tmp_path):
-    with pytest.raises(DataError, match="row 1") as refused:
+def test_other_rows_are_refused_with_what_was_expected(row, code, tmp_path):
+    with refuses(code):
         corpus(tmp_path, row)
-    assert words in str(refused.value)
 
 
 @pytest.mark.whole

@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 from jinja2.exceptions import TemplateError
 from transformers import AutoTokenizer
 
-from cotrain.core.errors import ConfigError
 from cotrain.pretraining.tokenizer import SPECIAL, TAGS, train_tokenizer
+from tests.sentences import refuses
 
 TEXT = "There are 12 apples. <step> pears= apples+4=12+4=16|16 CORRECT</step><final>INCORRECT</final>"
 TRAINED = train_tokenizer([TEXT, "How many pears? Solve: CORRECT INCORRECT"] * 5, vocab_size=300)
@@ -63,5 +63,5 @@ def test_same_text_same_tokenizer():
 
 
 def test_too_small_a_vocabulary():
-    with pytest.raises(ConfigError, match="need 268"):
+    with refuses("E_VOCABULARY_TOO_SMALL", names="need 268"):
         train_tokenizer([TEXT], vocab_size=267)

@@ -15,7 +15,6 @@ import torch
 from cotrain.algorithms.contract import Batch, split_context
 from cotrain.algorithms.grpo import GRPO
 from cotrain.algorithms.samples import sample_of
-from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.user_code import load_file
 from cotrain.metrics.alarms import check_rows
 from cotrain.metrics.heldout import measure_metadata
@@ -24,6 +23,7 @@ from cotrain.recipes.agent import EARNED, EARNINGS, SEQUENCES, agent, make_agent
 from cotrain.trainer.evaluation import failed_shares
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, RandomLatency
+from tests.sentences import refuses
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -463,18 +463,18 @@ def test_what_cannot_be_run_is_refused_when_the_recipe_is_built(functions):
     made = agent(**SMALL, agent=functions.once, models="one, two,three", learns="one,three", shared=True)
     assert [role.policy for role in made.roles.values()] == ["generator", "others", "generator"]
     assert made.objectives["generator"].roles == ("one", "three")
-    for given, words in (
-        ({}, "expected --agent my_agent.py:function, or --command"),
-        ({"agent": functions.once, "command": "true"}, "expected --agent"),
-        ({"agent": functions.value}, r"expected def value\(problem, base_url, api_key\)"),
-        ({"command": "no-such-program"}, "agent 'no-such-program': no such program"),
-        ({"agent": functions.once, "seconds": 0.0}, "seconds is 0"),
-        ({"agent": functions.once, "models": "a,a"}, "each name once"),
-        ({"agent": functions.once, "models": "a,others"}, "neither reference nor others"),
+    for given, code in (
+        ({}, "E_AGENT_NOT_NAMED"),
+        ({"agent": functions.once, "command": "true"}, "E_AGENT_NOT_NAMED"),
+        ({"agent": functions.value}, "E_AGENT_SIGNATURE: value"),
+        ({"command": "no-such-program"}, "E_NO_SUCH_PROGRAM: agent | 'no-such-program'"),
+        ({"agent": functions.once, "seconds": 0.0}, "E_SETTING_RANGE"),
+        ({"agent": functions.once, "models": "a,a"}, "E_AGENT_MODELS"),
+        ({"agent": functions.once, "models": "a,others"}, "E_AGENT_MODELS"),
     ):
-        with pytest.raises(ConfigError, match=words):
+        with refuses(code):
             agent(**SMALL, **given)
-    with pytest.raises(UnknownName, match="model of agent"):
+    with refuses("E_UNKNOWN_MODEL"):
         agent(**SMALL, agent=functions.once, learns="solve")
 
 

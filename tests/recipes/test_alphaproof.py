@@ -17,7 +17,7 @@ from cotrain import api
 from cotrain.algorithms.contract import Batch
 from cotrain.algorithms.samples import sample_of
 from cotrain.config.override import override
-from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.data.sources import from_description, task_source
 from cotrain.data.word_problems.problem import Fact
@@ -33,6 +33,7 @@ from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, CharRenderer
 from tests.rollout.scripted import Scripted
+from tests.sentences import refuses
 
 TEXT = (
     "There are 5 apples. There are 3 eggs. There are 4 more pears than apples. There are 2 times as many nuts as "
@@ -124,7 +125,7 @@ def test_a_chain_without_verdicts_is_judged_at_its_end_with_all_its_steps():
     traces = proved(*wrong_end, budget=sum(map(len, wrong_end)), verdicts="answer")
     assert passed(traces)[:4] == [True, True, True, True] and chain(traces) == []  # 18 is right, the way is not
     assert passed(traces)[4:] == [False, False]
-    with pytest.raises(UnknownName, match="verdicts"):
+    with refuses("E_UNKNOWN_CHOICE"):
         alphaproof(verdicts="all", **SMALL)
 
 
@@ -157,7 +158,7 @@ def test_variants_are_never_the_target():
     assert again == source and again.get("train", 7) == asked[7]
     alone = Variants(of=OF, split="test", index=3, practice=False)
     assert {alone.get("train", i).prompt for i in range(9)} == {source.target.text}
-    with pytest.raises(ConfigError, match="without a modulus"):
+    with refuses("E_SETTING_RANGE"):
         Variants(of=WordProblems(modulus=7).describe()["settings"], split="test", index=0)
 
 
@@ -184,13 +185,13 @@ def test_one_target_is_all_that_is_measured_and_never_practised():
 
 
 def test_what_it_refuses():
-    with pytest.raises(ConfigError, match="no program checks the steps of halves"):
+    with refuses("E_NO_STEP_CHECKER", names="halves"):
         alphaproof(**{**SMALL, "tasks": Halves()})
-    with pytest.raises(ConfigError, match="add target=0"):
+    with refuses("E_PRACTICE_WITHOUT_TARGET"):
         alphaproof(practice=False, **SMALL)
-    with pytest.raises(ConfigError, match="budget is 0"):
+    with refuses("E_SETTING_RANGE"):
         alphaproof(budget=0, **SMALL)
-    with pytest.raises(ConfigError, match="target is -1"):
+    with refuses("E_SETTING_RANGE", names="-1"):
         alphaproof(target=-1, **SMALL)
 
 

@@ -5,7 +5,6 @@ from functools import partial
 import pytest
 
 from cotrain.algorithms.contract import Batch
-from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Sampling
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.recipes.at_grpo.recipe import at_grpo
@@ -16,6 +15,7 @@ from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
 from tests.learner.learn_makers import sampled
+from tests.sentences import refuses
 
 TASK = EASY.get("train", 0)
 RIGHT = f"<step>x</step><answer>{TASK.gold}</answer>"
@@ -129,11 +129,11 @@ def test_two_policies_share_one_mean_and_learn_from_their_own_turns_alone():
 
 
 def test_what_it_refuses():
-    with pytest.raises(ConfigError, match="rounds is 0"):
+    with refuses("E_SETTING_RANGE"):
         at_grpo(rounds=0)
-    with pytest.raises(ConfigError, match="one policy speaks for all"):
+    with refuses("E_SHARED_WEIGHTS_OTHER_MODEL"):
         at_grpo(weights="shared", checker_model=TINY)
-    with pytest.raises(UnknownName, match="did you mean 'turn'"):
+    with refuses("E_UNKNOWN_GROUPING", names="'turn'"):
         played([RIGHT], group="turns")
-    with pytest.raises(ConfigError, match="a branch that is left has no end"):
+    with refuses("E_PAY_END_WITH_SAMPLES"):
         played([RIGHT] * 2, samples=2, pay="end")

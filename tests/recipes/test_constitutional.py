@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from bases.gaming import mend_solution
-from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.data.word_problems.source import study_problems
 from cotrain.formats.solutions import write_solution
@@ -27,6 +26,7 @@ from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
+from tests.sentences import refuses
 
 TASK = study_problems((2, 2)).get("train", 0)
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 3, "group_size": 3, "evaluation_tasks": 2}
@@ -162,7 +162,7 @@ def test_a_step_of_each_stage_learns():
 
 
 def test_what_is_refused():
-    with pytest.raises(ConfigError, match="constitutional: the model 'shipped' was not taught"):
+    with refuses("E_MODEL_NOT_TAUGHT_FORMAT", names=("constitutional", "'shipped'")):
         constitutional(model="shipped")
-    with pytest.raises(ConfigError, match="votes 0"):
+    with refuses("E_SETTING_RANGE", names="votes 0"):
         constitutional(votes=0)

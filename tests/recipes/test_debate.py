@@ -5,7 +5,6 @@ from functools import partial
 import numpy as np
 import pytest
 
-from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.data.word_problems.source import study_problems
 from cotrain.formats.preferences import write_gram
@@ -17,6 +16,7 @@ from cotrain.rollout.common_roles import parse_solution
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
 from tests.helpers import TINY, spoken
+from tests.sentences import refuses
 
 TASKS = [study_problems((2, 2)).get("train", i) for i in range(40)]
 
@@ -139,15 +139,15 @@ def test_an_accusation_names_a_step():
         *(0, 2),
         *("no such step", "no such step", "no step", "no step"),
     ]
-    with pytest.raises(ConfigError, match="debate: the model 'shipped' was not taught"):
+    with refuses("E_MODEL_NOT_TAUGHT_FORMAT", names=("debate", "'shipped'")):
         debate(model="shipped")
-    with pytest.raises(ConfigError, match="drafts is 1"):
+    with refuses("E_OPTION_RANGE", names="drafts"):
         debate(drafts=1)
-    with pytest.raises(ConfigError, match="words is -1"):
+    with refuses("E_SETTING_RANGE", names="-1"):
         debate(words=-1)
-    with pytest.raises(ConfigError, match="compares speeches"):
+    with refuses("E_SETTING_RANGE"):
         debate(by="dpo", group_size=1)
-    with pytest.raises(ConfigError, match=r"kl is 0\.1"):
+    with refuses("E_KL_WITH_DPO", names="0.1"):
         debate(by="dpo", kl=0.1)
 
 

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from cotrain.core.errors import ConfigError
 from cotrain.recipes.distill import distill
 from cotrain.recipes.grpo import grpo
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
+from tests.sentences import refuses
 
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 3, "evaluation_tasks": 1, "lr": 1e-2}
 
@@ -38,7 +38,9 @@ def test_without_the_pull_it_is_grpo():
     assert alone.keys() == usual.keys() and all(torch.equal(alone[name], usual[name]) for name in alone)
 
 
-@pytest.mark.parametrize(("pull", "outcome"), [(0.0, 0.0), (-1.0, 1.0)])
-def test_weights_that_teach_nothing_are_refused(pull, outcome):
-    with pytest.raises(ConfigError, match=r"both 0|of at least 0"):
+@pytest.mark.parametrize(
+    ("pull", "outcome", "code"), [(0.0, 0.0, "E_WEIGHTS_ALL_ZERO"), (-1.0, 1.0, "E_ARGUMENT_TYPE: pull of distill")]
+)
+def test_weights_that_teach_nothing_are_refused(pull, outcome, code):
+    with refuses(code):
         distill(teacher=TINY, pull=pull, outcome=outcome, **SMALL)

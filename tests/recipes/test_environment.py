@@ -8,13 +8,13 @@ import sys
 import pytest
 import torch
 
-from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError
 from cotrain.data.sources import from_description, task_source
 from cotrain.envs.verifiers.multi_agent import Environments, load_environment
 from cotrain.recipes.environment import environment
 from cotrain.trainer.trainer import CoTrainer
 from tests.fakes import HERE, on_the_path
 from tests.helpers import TINY
+from tests.sentences import refuses
 
 LONGER = '''
 import asyncio
@@ -226,7 +226,7 @@ def test_an_environment_goes_with_another_taskset(longer):
         assert len({trace.trajectory_id for trace in episode.traces}) == 2
     again = from_description(json.loads(json.dumps(source.describe())))
     assert again.get("test", 0).id == source.get("test", 0).id
-    with pytest.raises(DataError, match="its tasks have changed"):
+    with refuses("E_DATA_CHANGED"):
         Environments("cotrain_longer", digest="0")
 
 
@@ -266,11 +266,11 @@ def test_few_tasks_are_in_every_split(longer):
 
 
 def test_what_cannot_be_played_is_refused_in_one_line(longer, monkeypatch):
-    with pytest.raises(ConfigError, match="no environment is named; expected --tasks environment:NAME"):
+    with refuses("E_ENVIRONMENT_NOT_NAMED"):
         environment(**SMALL)
-    with pytest.raises(UnknownName, match="seat of environment:cotrain_longer"):
+    with refuses("E_UNKNOWN_SEAT", names="cotrain_longer"):
         environment(**SMALL, tasks=longer, learns="thre")
-    with pytest.raises(ConfigError, match=r"'cotrain_nothing' cannot be loaded \(ModuleNotFoundError"):
+    with refuses("E_ENVIRONMENT_NOT_LOADED", names=("'cotrain_nothing'", "ModuleNotFoundError")):
         task_source("environment:cotrain_nothing")
     task = sys.modules["cotrain_longer"].Say
     for name, value, reason in (
@@ -281,7 +281,7 @@ def test_what_cannot_be_played_is_refused_in_one_line(longer, monkeypatch):
     ):
         with monkeypatch.context() as patch:
             patch.setattr(task, name, value)
-            with pytest.raises(ConfigError, match=f"seat 'one': its task {reason}"):
+            with refuses("E_SEAT_NOT_TEXT", names=("'one'", reason)):
                 solo_steps(CoTrainer(environment(**SMALL, tasks=longer, steps=1)))
 
 

@@ -19,6 +19,7 @@ from cotrain.recipes.preferences import dpo, reward
 from cotrain.rollout.pairs import TOO_LONG, measure_pair_order, replies_of
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
+from tests.sentences import refuses
 
 SMALL = {"model": TINY, "tasks_per_step": 4, "evaluation_tasks": 4, "lr": 1e-3}
 
@@ -190,5 +191,5 @@ def test_from_a_file_to_a_policy_and_a_judge_that_rl_begins_with(tmp_path, monke
 def test_conversations_without_an_unwanted_reply_are_no_preferences(tmp_path):
     chats = Chats(write(tmp_path / "c.jsonl", [{"prompt": f"{n}?", "completion": f"{n}."} for n in range(30)]))
     for method in (dpo, reward, pair_judge):
-        with pytest.raises(ConfigError, match="the tasks 'chats' are no preferences; expected --data FILE with prompt"):
+        with refuses("E_TASKS_NOT_PREFERENCES", names="'chats'"):
             method(tasks=chats, model=TINY)

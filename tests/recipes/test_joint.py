@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from cotrain.algorithms.policy_gradient import mean_baseline
-from cotrain.core.errors import UnknownName
 from cotrain.recipes.magrpo.joint import answer_returns, backed_up_return, joint_actions
+from tests.sentences import refuses
 
 GAME = [[3.0, 0.0], [1.0, 2.0]]  # what both get when one plays the row and the other the column
 
@@ -46,5 +46,5 @@ def test_an_answer_returns_the_sum_of_its_joint_actions():
 def test_returns_go_up_the_tree_by_the_mean_of_the_children():
     assert backed_up_return(0.5, [1.0, 0.0, 2.0], 0.9) == pytest.approx(0.5 + 0.9)
     assert backed_up_return(0.5, [], 0.9) == 0.5
-    with pytest.raises(UnknownName, match="did you mean 'crossed'"):
+    with refuses("E_UNKNOWN_PAIRING", names="'crossed'"):
         joint_actions("cross", 2, 2)

@@ -6,12 +6,12 @@ import pytest
 
 from cotrain.cli.main import main
 from cotrain.config.recipe import check_problems
-from cotrain.core.errors import DataError
 from cotrain.core.types import UNLABELLED
 from cotrain.data.sources import problem_source
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.judged import judged
 from tests.helpers import TINY
+from tests.sentences import refuses
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_without_any_answer_some_questions_are_held_out(files):
 
 @pytest.mark.parametrize("make", [grpo, judged], ids=["grpo", "judge-learns"])
 def test_method_that_is_paid_by_answers_is_refused_without_any(make, files):
-    with pytest.raises(DataError, match=r"this method is paid by answers; .* --labelled FILE"):
+    with refuses("E_SPLIT_EMPTY", names="--labelled"):
         check_problems(unanswered(make, files))
 
 

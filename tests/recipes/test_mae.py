@@ -5,7 +5,6 @@ from functools import partial
 
 import pytest
 
-from cotrain.core.errors import ConfigError
 from cotrain.core.types import Grade, ParseFailure, Sampling
 from cotrain.data.word_problems.reader import problem_signature, read_problem
 from cotrain.data.word_problems.source import study_problems
@@ -19,6 +18,7 @@ from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
 from cotrain.rollout.stores import PoolProblem, TaskPool
 from tests.helpers import EASY, TINY, Talks, spoken
+from tests.sentences import refuses
 
 GOOD = "There are 12 apples. There are 4 more pears than apples. How many pears are there?"  # 16
 OLD = "There are 5 apples. There are 4 more pears than apples. How many pears are there?"  # 9
@@ -171,11 +171,11 @@ def test_controls_and_refusals():
     assert made.roles["judge"].policy == made.roles["rater"].policy == "judge" and "judge" not in made.objectives
     assert mae(judge="oracle", **SMALL).schedule.phases[0].options["oracle"] is True
     assert [o.policy for o in mae(**SMALL).objectives.values()] == ["generator"] * 3
-    with pytest.raises(ConfigError, match=r"no program works out problems of talks.*--gate my_file\.py:function"):
+    with refuses("E_NO_GATE"):
         mae(tasks=Talks(), judge="oracle")
-    with pytest.raises(ConfigError, match=r"mae: the model 'shipped' was not taught .*; expected 'shipped-proposer'"):
+    with refuses("E_MODEL_NOT_TAUGHT_FORMAT", names=("mae", "'shipped'", "'shipped-proposer'")):
         mae(model="shipped")
-    with pytest.raises(ConfigError, match=r"quality is 1\.5"):
+    with refuses("E_SETTING_RANGE", names=("quality", "1.5")):
         mae(quality=1.5)
 
 

@@ -8,7 +8,6 @@ import pytest
 from cotrain.algorithms.contract import Batch
 from cotrain.algorithms.policy_gradient import drop_flat_groups
 from cotrain.algorithms.samples import sample_of
-from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Sampling
 from cotrain.data.word_problems import search_corpus
 from cotrain.data.word_problems.source import study_problems
@@ -18,6 +17,7 @@ from cotrain.rollout.common_roles import parse_search, parse_solution
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
 from tests.helpers import spoken
+from tests.sentences import refuses
 
 SOURCE = study_problems((3, 4))
 TASKS = [SOURCE.get("train", i) for i in range(3)]
@@ -119,12 +119,12 @@ def test_one_loss_or_two():
     assert mars(model="shipped", balance=False).objectives["system1"].algorithm.edit_after == (drop_flat_groups,)
     alone = mars(model="shipped", system1="none", plan=False)
     assert list(alone.roles) == ["solver"]
-    for wrong, error in (
-        ({"system1": "x"}, UnknownName),
-        ({"sampling": "x"}, UnknownName),
-        ({"bin_size": 0}, ConfigError),
+    for wrong, code in (
+        ({"system1": "x"}, "E_UNKNOWN_CHOICE: mars"),
+        ({"sampling": "x"}, "E_UNKNOWN_CHOICE: mars"),
+        ({"bin_size": 0}, "E_SETTING_RANGE: mars"),
     ):
-        with pytest.raises(error, match="mars"):
+        with refuses(code):
             mars(**wrong)
 
 

@@ -8,7 +8,6 @@ import torch
 from cotrain.algorithms.contract import Batch
 from cotrain.algorithms.dpo import Preference
 from cotrain.algorithms.sft import SFT
-from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.recipes.generator_verifier_critic import generator_verifier_critic
@@ -19,6 +18,7 @@ from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
 from tests.learner.learn_makers import sampled
+from tests.sentences import refuses
 
 TASK = EASY.get("train", 0)
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 2}
@@ -142,11 +142,11 @@ def test_who_learns_and_how():
 
 
 def test_what_they_refuse():
-    with pytest.raises(ConfigError, match="2 where they are compared"):
+    with refuses("E_SETTING_RANGE"):
         generator_verifier_critic(reviews=1, verifier_by="grpo")
-    with pytest.raises(ConfigError, match="critic_model with critic='none'"):
+    with refuses("E_CRITIC_MODEL_WITHOUT_CRITIC"):
         generator_verifier_critic(critic="none", critic_model=TINY)
-    with pytest.raises(ConfigError, match="2 finishes where they are compared"):
+    with refuses("E_SETTING_RANGE"):
         two_agents_split(finishes=1, solver_by="dpo")
-    with pytest.raises(ConfigError, match="one policy in both roles"):
+    with refuses("E_SHARED_WEIGHTS_OTHER_MODEL"):
         two_agents_split(weights="shared", train="solver")

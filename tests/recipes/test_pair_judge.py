@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cotrain.core.errors import ConfigError
 from cotrain.core.notes import CORRECT, FAILURE, FINAL, SCORE
 from cotrain.data.files import JsonlTasks
 from cotrain.data.preferences import Pairs
@@ -21,6 +20,7 @@ from cotrain.rollout.pairs import TOO_LONG, replies_of, say_reply
 from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
+from tests.sentences import refuses
 from tests.verdict_writers import write_genrm, write_grm, write_rmr1, write_thinkrm
 
 SMALL = {"model": TINY, "tasks": EASY, "steps": 2, "tasks_per_step": 4, "group_size": 4, "evaluation_tasks": 4}
@@ -196,25 +196,25 @@ def test_a_scalar_judge_begins_with_every_pair_even():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "problem"),
+    ("arguments", "code"),
     [
-        ({"form": "rmr1", "model": "shipped"}, "needs a chat model"),
-        ({"keep": 9}, "keep=9 of votes=8"),
-        ({"solutions": -1.0}, "solutions of pair_judge is -1.0; expected a finite number of at least 0"),
-        ({"votes": 0}, "votes is 0, expected at least 1"),
-        ({"learn": "sft", "kl": 0.1}, "has no KL term"),
-        ({"learn": "none", "solutions": 1.0}, "leave out solutions"),
-        ({"form": "scalar", "keep": 2}, "says one number by a head"),
+        ({"form": "rmr1", "model": "shipped"}, "E_JUDGE_NEEDS_CHAT_MODEL"),
+        ({"keep": 9}, "E_SETTING_RANGE"),
+        ({"solutions": -1.0}, "E_ARGUMENT_TYPE: solutions of pair_judge | -1.0"),
+        ({"votes": 0}, "E_OPTION_RANGE: votes"),
+        ({"learn": "sft", "kl": 0.1}, "E_LEARN_WITHOUT_KL"),
+        ({"learn": "none", "solutions": 1.0}, "E_SOLUTIONS_WITHOUT_LEARNER"),
+        ({"form": "scalar", "keep": 2}, "E_SCALAR_JUDGE_SETTINGS"),
     ],
 )
-def test_what_it_refuses(arguments, problem):
-    with pytest.raises(ConfigError, match=problem):
+def test_what_it_refuses(arguments, code):
+    with refuses(code):
         pair_judge(**SMALL | arguments)
 
 
 def test_tasks_without_preferences_are_refused(tmp_path):
     rows = [{"question": f"{n}+1?", "answer": str(n + 1)} for n in range(30)]
-    with pytest.raises(ConfigError, match=r"pair_judge: the tasks .* are no preferences"):
+    with refuses("E_TASKS_NOT_PREFERENCES", names="pair_judge"):
         pair_judge(tasks=JsonlTasks(write(tmp_path / "q.jsonl", rows)))
 
 

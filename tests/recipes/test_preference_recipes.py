@@ -9,7 +9,6 @@ import torch
 
 from cotrain.algorithms.contract import Batch
 from cotrain.algorithms.samples import sample_of
-from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.data.preferences import Chats
 from cotrain.data.word_problems.source import study_problems
@@ -22,6 +21,7 @@ from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, Talks, spoken
+from tests.sentences import refuses
 
 TASK = study_problems((2, 2)).get("train", 0)
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 2}
@@ -145,9 +145,9 @@ def test_the_oracle_pays_for_the_truth():
 
 
 def test_what_they_refuse():
-    with pytest.raises(ConfigError, match="no worked solutions"):
+    with refuses("E_TASKS_WITHOUT_SOLUTIONS"):
         spin(tasks=Talks())
-    with pytest.raises(ConfigError, match="group_size 1"):
+    with refuses("E_SETTING_RANGE", names="group_size 1"):
         self_rewarding(group_size=1)
     assert self_rewarding(judge="frozen", **SMALL).roles["verifier"].policy == "judge"
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from cotrain.core.errors import ConfigError, StateError
+from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.data.word_problems.reader import problem_signature, read_problem
 from cotrain.data.word_problems.source import study_problems
@@ -18,6 +18,7 @@ from cotrain.rollout.runner import RolloutRunner
 from cotrain.rollout.stores import PoolProblem, TaskPool
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, Talks, spoken
+from tests.sentences import refuses
 
 GOOD = "There are 12 apples. There are 4 more pears than apples. How many pears are there?"
 OTHER = "There are 5 apples. There are 4 more pears than apples. How many pears are there?"
@@ -122,7 +123,7 @@ def test_the_oldest_problems_leave_a_full_pool():
 def test_a_pool_is_restored_from_its_state():
     pool = held(GOOD, OTHER)
     assert TaskPool().restore_state(pool.state()) == pool
-    with pytest.raises(StateError, match="a pool of problems"):
+    with refuses("E_STATE_MISFIT"):
         TaskPool().restore_state({})
 
 
@@ -171,10 +172,10 @@ def test_variants_and_controls():
     made = proposer_solver(proposer="uniform", **SMALL)
     assert made.roles["proposer"].policy == "author" and set(made.objectives) == {"generator"}
     assert proposer_solver(gate=False, **SMALL).schedule.phases[0].options["labels"] == "vote"
-    with pytest.raises(ConfigError, match="proposer_solver: the model 'shipped' was not taught"):
+    with refuses("E_MODEL_NOT_TAUGHT_FORMAT", names=("proposer_solver", "'shipped'")):
         proposer_solver(model="shipped")
     assert proposer_solver().policies["generator"].model == "shipped-proposer"
-    with pytest.raises(ConfigError, match="no program works out problems of talks"):
+    with refuses("E_NO_GATE", names="talks"):
         proposer_solver(tasks=Talks())
 
 

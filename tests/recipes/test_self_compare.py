@@ -10,7 +10,6 @@ from collections import defaultdict
 import pytest
 
 from benchmarks.self_compare import lessons_of
-from cotrain.core.errors import ConfigError
 from cotrain.core.notes import CORRECT, FINAL, JUDGED
 from cotrain.formats.preferences import Preference, Ratings
 from cotrain.formats.solutions import parse_solution
@@ -21,6 +20,7 @@ from cotrain.rollout.judges import parse_thinkrm
 from cotrain.rollout.tournament import RATING
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
+from tests.sentences import refuses
 
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 8, "group_size": 4, "steps": 1}
 
@@ -92,16 +92,16 @@ def test_models_that_know_no_short_formats_give_points():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "problem"),
+    ("arguments", "code"),
     [
-        ({"pairs": 0}, "pairs 0"),
-        ({"group_size": 1}, "of group_size 2"),
-        ({"weight": 0.0}, "a weight above 0"),
-        ({"form": "rmr1", "model": "shipped"}, "needs a chat model"),
+        ({"pairs": 0}, "E_SETTING_RANGE: pairs 0"),
+        ({"group_size": 1}, "E_SETTING_RANGE"),
+        ({"weight": 0.0}, "E_SETTING_RANGE"),
+        ({"form": "rmr1", "model": "shipped"}, "E_JUDGE_NEEDS_CHAT_MODEL"),
     ],
 )
-def test_what_it_refuses(arguments, problem):
-    with pytest.raises(ConfigError, match=problem):
+def test_what_it_refuses(arguments, code):
+    with refuses(code):
         self_compare(**SMALL | arguments)
 
 

@@ -7,7 +7,6 @@ from functools import partial
 import pytest
 import torch
 
-from cotrain.core.errors import ConfigError
 from cotrain.core.notes import CORRECT
 from cotrain.core.types import Grade
 from cotrain.data.sources import problem_source
@@ -20,6 +19,7 @@ from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, CharRenderer
 from tests.recipes.test_label_free import RIGHT, ROLES, WRONG, Dictated, Exact, solved
+from tests.sentences import refuses
 
 SMALL = {"model": TINY, "tasks_per_step": 4, "group_size": 4, "evaluation_tasks": 1, "lr": 1e-3}
 
@@ -134,7 +134,7 @@ def test_a_truth_that_nobody_knows_cannot_be_paid(tmp_path):
     path.write_text("".join(json.dumps({"question": f"How much is {i}?"}) + "\n" for i in range(30)))
     tasks = problem_source(None, str(path), labelled="answers")
     for recipe in (partial(ttrl, labels="truth"), partial(semi_supervised, rest="truth")):
-        with pytest.raises(ConfigError, match="the truth cannot be paid"):
+        with refuses("E_TRUTH_PAID_UNLABELLED"):
             recipe(tasks=tasks, labelled="answers", **SMALL)
 
 
@@ -149,9 +149,9 @@ def test_half_of_a_batch_has_no_label_and_the_control_has_none_such():
 
 
 def test_it_wants_labels_and_two_reviews():
-    with pytest.raises(ConfigError, match="--labelled"):
+    with refuses("E_NO_UNLABELLED_PROBLEMS"):
         semi_supervised(rest="vote", labelled=None, **SMALL)
-    with pytest.raises(ConfigError, match="reviews is 1"):
+    with refuses("E_SETTING_RANGE"):
         semi_supervised(labelled="3", reviews=1, **SMALL)
 
 
@@ -177,9 +177,9 @@ def graded_places(done):
 
 
 def test_a_limit_of_audits_wants_problems_without_labels_and_pays_no_truth():
-    with pytest.raises(ConfigError, match="audits is 2, and no phase draws problems without labels"):
+    with refuses("E_AUDITS_WITHOUT_UNLABELLED"):
         ttrl(audits=2, **SMALL)
-    with pytest.raises(ConfigError, match="audits is -1, expected at least 0"):
+    with refuses("E_RECIPE_SETTING_RANGE", names=("audits", "-1")):
         semi_supervised(audits=-1, rest="vote", labelled="3", **SMALL)
-    with pytest.raises(ConfigError, match="the truth cannot be paid: audits is 2"):
+    with refuses("E_TRUTH_PAID_WITH_AUDITS"):
         semi_supervised(audits=2, rest="truth", labelled="3", **SMALL)

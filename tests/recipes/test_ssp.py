@@ -10,7 +10,6 @@ from functools import partial
 import pytest
 
 from bases.gaming import missing_noun, next_search, write_question
-from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.data.sources import problem_source
 from cotrain.data.word_problems.reader import read_problem, task_of
@@ -33,6 +32,7 @@ from cotrain.rollout.runner import RolloutRunner
 from cotrain.rollout.stores import TaskPool
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, Talks, spoken
+from tests.sentences import refuses
 
 TEXT = (
     "There are 5 apples. There are 4 more pears than apples. There are 2 times as many nuts as pears. "
@@ -277,19 +277,19 @@ def test_controls_and_refusals():
     made = ssp(proposer="frozen", **SMALL)
     assert "proposer" not in made.objectives and made.roles["seeker"].policy == "proposer"
     assert not made.policies["proposer"].trained
-    with pytest.raises(ConfigError, match="talks is no library; give --search"):
+    with refuses("E_NO_SEARCH", names="talks"):
         ssp(tasks=Talks())
 
     async def search(query):
         return []
 
-    with pytest.raises(ConfigError, match="has no answer that a question could be written for"):
+    with refuses("E_TASK_WITHOUT_ANSWER"):
         ssp(tasks=Talks(), search=search)
-    with pytest.raises(ConfigError, match="is no async function"):
+    with refuses("E_SEARCH_NOT_FUNCTION"):
         ssp(**SMALL, search=len)
     full = ssp(**SMALL | {"model": "a/chat-model"}, search=search)
     assert "<search>nothing</search>" in full.roles["seeker"].prompt and full.roles["proposer"].parse is not None
-    with pytest.raises(ConfigError, match="'shipped-proposer' was not taught the formats of this game"):
+    with refuses("E_MODEL_NOT_TAUGHT_FORMAT", names="'shipped-proposer'"):
         ssp(model="shipped-proposer")
-    with pytest.raises(ConfigError, match="expected at least 1, 1 and 0"):
+    with refuses("E_SETTING_RANGE"):
         ssp(turns=0)

@@ -6,7 +6,6 @@ from functools import partial
 import pytest
 import torch
 
-from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.data.word_problems.source import study_problems
 from cotrain.formats.role_replies import write_review
@@ -17,6 +16,7 @@ from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
+from tests.sentences import refuses
 
 TASKS = [study_problems((2, 2)).get("train", i) for i in range(3)]
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 2, "group_size": 4, "lr": 1e-3}
@@ -116,10 +116,10 @@ def test_controls_differ_in_the_lessons_alone():
     assert none.policies["verifier"].kind == "frozen" and "pupil" not in none.roles
     on = stv(verifier="trained", lessons=1)
     assert on.schedule.phase_at(1).objectives == ("generator", "verifier")
-    for wrong, words in (({"lessons": 0}, "lessons is 0"), ({"reviews": 0}, "reviews is 0")):
-        with pytest.raises(ConfigError, match=words):
+    for wrong, code in (({"lessons": 0}, "E_LESSONS_WITHOUT_TAUGHT"), ({"reviews": 0}, "E_SETTING_RANGE")):
+        with refuses(code):
             stv(**wrong)
-    with pytest.raises(ConfigError, match="2 where the verifier learns on"):
+    with refuses("E_SETTING_RANGE"):
         stv(reviews=1, verifier="trained")
 
 

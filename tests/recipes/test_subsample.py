@@ -6,10 +6,10 @@ import pytest
 
 from cotrain.algorithms.grpo import GRPO
 from cotrain.algorithms.policy_gradient import drop_flat_groups
-from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.signals import OUTCOME
 from cotrain.recipes.mars.subsample import Subsample, draw_indices
 from tests.learner.learn_makers import advantages, credit, outcomes, sampled
+from tests.sentences import refuses
 
 KEYS = [f"0:0:{i}:digester:0" for i in range(6)]
 
@@ -55,7 +55,7 @@ def test_statistics_are_those_of_all_traces():
 
 
 def test_nonsense_is_refused():
-    with pytest.raises(ConfigError, match="size"):
+    with refuses("E_SETTING_RANGE"):
         Subsample(size=0)
-    with pytest.raises(UnknownName, match="Subsample"):
+    with refuses("E_UNKNOWN_BY"):
         Subsample(size=1, by="luck")

@@ -2,13 +2,13 @@
 
 import pytest
 
-from cotrain.core.errors import ConfigError
 from cotrain.recipes.tango import tango
+from tests.sentences import refuses
 
 
 @pytest.mark.parametrize("asked", [{"verifier": "frozen"}, {"votes": 3}])
 def test_both_at_once_refuses_what_it_would_pass_over(asked):
-    with pytest.raises(ConfigError, match="simultaneous with verifier="):
+    with refuses("E_SIMULTANEOUS_REVIEWS"):
         tango(simultaneous=True, **asked)
     assert tango(simultaneous=True).schedule.phases[0].name == "both"
 

@@ -5,7 +5,6 @@ from functools import partial
 
 import pytest
 
-from cotrain.core.errors import ConfigError
 from cotrain.core.types import Grade, Sampling
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.recipes.grpo import grpo, solve_and_be_told
@@ -14,6 +13,7 @@ from cotrain.rollout.common_roles import parse_solution
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
 from tests.helpers import EASY, spoken
+from tests.sentences import refuses
 
 
 def judge_solutions(noise: float | tuple[float, float], count: int = 100) -> list[tuple[bool, float]]:
@@ -90,9 +90,9 @@ def test_it_is_what_the_generator_learns_from():
     assert phase.protocol.func is solve_and_be_told and phase.options["noise"] == 0.2
     [phase] = grpo(tasks=EASY, false_positives=0.1, false_negatives=0.3).schedule.phases
     assert phase.options["noise"] == (0.1, 0.3)
-    with pytest.raises(ConfigError, match=r"outcome_noise is 1.2; expected a chance in \[0, 1\]"):
+    with refuses("E_SETTING_RANGE", names=("outcome_noise", "1.2")):
         grpo(outcome_noise=1.2)
-    with pytest.raises(ConfigError, match=r"false_positives is -0\.1; expected a chance"):
+    with refuses("E_SETTING_RANGE", names=("false_positives", "-0.1")):
         grpo(false_positives=-0.1)
-    with pytest.raises(ConfigError, match=r"outcome_noise is 0\.2, which is both chances at once"):
+    with refuses("E_NOISE_TWICE", names="0.2"):
         grpo(outcome_noise=0.2, false_negatives=0.1)

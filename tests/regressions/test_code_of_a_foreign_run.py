@@ -12,10 +12,10 @@ import pytest
 import cotrain
 from cotrain.cli.main import main
 from cotrain.core import trust
-from cotrain.core.errors import RunDirectoryError
 from cotrain.runs.directory import RunDirectory
 from cotrain.storage.file_ops import digest_of
 from tests.helpers import TINY
+from tests.sentences import refuses
 
 METHOD = """
 import os
@@ -138,7 +138,7 @@ def test_one_consent_is_for_one_command(run):
 
 @pytest.mark.whole
 def test_from_python_too(run):
-    with pytest.raises(RunDirectoryError, match="was not begun here with this code"):
+    with refuses("E_CODE_NOT_TRUSTED"):
         cotrain.evaluate(run, tasks=1)
     assert not ran(run)
     cotrain.trust_code(run)

@@ -8,9 +8,9 @@ import pytest
 
 import cotrain
 from cotrain.cli.main import main
-from cotrain.core.errors import RunDirectoryError
 from cotrain.runs.directory import CODE, RunDirectory
 from tests.helpers import TINY
+from tests.sentences import refuses
 
 REWARD = """
 import weights
@@ -73,7 +73,7 @@ def test_a_module_beside_the_reward_is_noticed_shown_and_recorded(begun, capsys)
 def test_from_python_too(begun):
     RunDirectory(begun).extend({"steps": 2})
     (begun.parent / "reward.py").write_text(REWARD + "\n# another\n")
-    with pytest.raises(RunDirectoryError, match=r"reward.py has changed.*changed_code=True"):
+    with refuses("E_CODE_CHANGED", names="reward.py has changed"):
         cotrain.resume(begun)
     assert cotrain.resume(begun, changed_code=True).summary["steps"] == 2
 

@@ -11,7 +11,6 @@ import zlib
 import pytest
 
 from cotrain.cli.main import main
-from cotrain.core.errors import DataError, StateError
 from cotrain.core.input_files import MOST_ROW, open_regular, read_regular
 from cotrain.reports.follow import JsonlReader, read_json_object
 from cotrain.reports.places import find_places
@@ -20,6 +19,7 @@ from cotrain.storage import ledger
 from cotrain.storage.file_ops import REAL_FILES
 from cotrain.storage.jsonl import read_jsonl
 from tests.helpers import TINY
+from tests.sentences import refuses
 
 FLAGS = ["--model", TINY, "--steps", "1", "--tasks-per-step", "2", "--group-size", "2", "--evaluation-tasks", "1"]
 SMALL = [*FLAGS, "--threads", "1", "--kl", "0", "--set", "evaluation.splits=[]"]
@@ -98,7 +98,7 @@ def test_a_step_that_unpacks_to_far_more_than_a_ledger_does_is_damaged(tmp_path)
     (tmp_path / ledger.NAME).write_bytes(packed)
     with ledger.Ledger(tmp_path) as found:
         assert list(found.steps()) == [0]
-        with pytest.raises(StateError, match="unpacks to more than"):
+        with refuses("E_LEDGER_DAMAGED"):
             found.read(0)
 
 
@@ -124,7 +124,7 @@ def test_a_file_that_has_a_size_and_no_bytes_is_not_read(tmp_path):
         (tmp_path / name).write_bytes(b"{")
         os.truncate(tmp_path / name, 1 << 40)
     assert JsonlReader(tmp_path / "metrics.jsonl").read_new() == ([], False)
-    with pytest.raises(DataError, match="cannot be read"):
+    with refuses("E_FILE_UNREADABLE"):
         read_jsonl(tmp_path / "metrics.jsonl")
     assert read_json_object(tmp_path / "summary.json")[0] == {}
 
@@ -132,7 +132,7 @@ def test_a_file_that_has_a_size_and_no_bytes_is_not_read(tmp_path):
 def test_a_step_that_has_a_size_and_no_bytes_is_damaged(tmp_path, monkeypatch):
     monkeypatch.setattr(ledger, "MOST_PACKED", 1 << 20)
     sparse_step(tmp_path / ledger.NAME)
-    with ledger.Ledger(tmp_path) as found, pytest.raises(StateError, match="damaged"):
+    with ledger.Ledger(tmp_path) as found, refuses("E_LEDGER_DAMAGED"):
         found.read(0)
 
 

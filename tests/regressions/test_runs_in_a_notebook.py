@@ -14,13 +14,14 @@ import torch
 
 import cotrain
 from cotrain.config.schedule import constant_schedule
-from cotrain.core.errors import ConfigError, CotrainError
+from cotrain.core.errors import CotrainError
 from cotrain.recipes.grpo import grpo
 from cotrain.rollout.event_loop import EngineEventLoop
 from cotrain.rollout.protocols import solve
 from cotrain.runs.log import SilentObserver
 from tests.helpers import EASY, TINY
 from tests.runs.test_run import digest
+from tests.sentences import refuses
 
 ROOM = {"model": TINY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 1, "lr": 1e-3, "kl": 0.0, "steps": 2}
 
@@ -94,18 +95,18 @@ def test_what_interrupts_a_cell_ends_its_play():
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "code"),
     [
-        ("grpo", r"'grpo' is none: from cotrain.recipes.grpo import grpo, and pass grpo\(steps=100\)"),
-        (grpo, "from cotrain.recipes.grpo import grpo, and pass grpo"),
-        (sys.modules[grpo.__module__], "from cotrain.recipes.grpo import grpo, and pass grpo"),
-        (cotrain.GRPO, "the recipe is cotrain.recipes.grpo"),
-        (cotrain.RLOO(reward_weights={cotrain.OUTCOME: 1.0}), "the recipe is cotrain.recipes.grpo"),
-        (brief, r"call the function, as in brief\(steps=100\)"),
-        (3, "pass what a recipe function returns"),
+        ("grpo", "E_NOT_RECIPE: 'grpo' | 100"),
+        (grpo, "E_NOT_RECIPE"),
+        (sys.modules[grpo.__module__], "E_NOT_RECIPE"),
+        (cotrain.GRPO, "E_NOT_RECIPE"),
+        (cotrain.RLOO(reward_weights={cotrain.OUTCOME: 1.0}), "E_NOT_RECIPE"),
+        (brief, "E_NOT_RECIPE: 100"),
+        (3, "E_NOT_RECIPE"),
     ],
 )
-def test_what_is_no_recipe_is_told_how_to_make_one(given, told, tmp_path):
-    with pytest.raises(ConfigError, match=told):
+def test_what_is_no_recipe_is_told_how_to_make_one(given, code, tmp_path):
+    with refuses(code):
         cotrain.run(given, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()

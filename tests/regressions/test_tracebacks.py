@@ -48,8 +48,9 @@ NULLS = ["roles.solver.sampling", "roles.solver", "roles", "tasks", "policies.ge
 
 @pytest.mark.parametrize("path", NULLS)
 def test_null_is_refused_where_it_means_nothing(path):
-    with pytest.raises(ConfigError, match=rf"^--set '{path}=null': "):
+    with pytest.raises(ConfigError) as raised:
         override(tango(), [f"{path}=null"])
+    assert str(raised.value).startswith(f"--set '{path}=null': ")
 
 
 def test_null_is_taken_where_it_is_a_value():

@@ -7,12 +7,13 @@ import sys
 
 import pytest
 
-from cotrain.core.errors import RunDirectoryError, UserError
+from cotrain.core.errors import UserError
 from cotrain.recipes.grpo import grpo
 from cotrain.runs import opening
 from cotrain.runs import run as loop
 from cotrain.storage.lock import RunLock
 from tests.helpers import EASY, TINY
+from tests.sentences import refuses
 
 SMALL = {"model": TINY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 1, "steps": 1}
 
@@ -21,7 +22,7 @@ def test_the_second_run_is_refused_before_it_does_anything(tmp_path):
     out = tmp_path / "run"
     with RunLock(out):
         held = (out / ".lock").read_bytes()
-        with pytest.raises(RunDirectoryError, match=rf"in use by process {os.getpid()} since \S+ \S+; wait for it"):
+        with refuses("E_RUN_DIRECTORY_IN_USE", names=f"process {os.getpid()} since "):
             loop.start_run(grpo(tasks=EASY, **SMALL), out, wrap_engine=pytest.fail)  # the lock is asked for before a
             # model is
         assert [file.name for file in out.iterdir()] == [".lock"] and (out / ".lock").read_bytes() == held

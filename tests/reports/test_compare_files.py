@@ -11,12 +11,12 @@ import pytest
 
 from cotrain.analysis.comparison.arms import parse_arm
 from cotrain.analysis.comparison.compare import ComparisonPlan, claim_directory, compare
-from cotrain.core.errors import ConfigError
 from cotrain.core.verbosity import is_hidden
 from cotrain.reports.compare_markdown import comparison_markdown
 from cotrain.reports.compare_svg import curves_svg, differences_svg
 from cotrain.reports.compare_table import comparison_table, runs_of, strip_folders
 from cotrain.runs.directory import RunDirectory
+from tests.sentences import refuses
 
 POISON = "<script>alert(1)</script>'\">]]><b>|`*\x1b[2J\u202e\u200b\ud800"
 START = {"solver/pass@1": 0.3, "verifier/balanced_accuracy": 0.5, "verifier/step_balanced_accuracy": 0.6}
@@ -92,13 +92,13 @@ def test_a_directory_takes_further_arms_and_no_other_settings(tmp_path):
     for arm in ("grpo", "tango"):
         for seed in range(SEEDS):
             fake_run(tmp_path / arm / f"seed-{seed}", arm, seed, UPDATES)
-    with pytest.raises(ConfigError, match="something else than a comparison"):
+    with refuses("E_OUT_NOT_COMPARISON"):
         compare(plan(["grpo"], tmp_path))
     begun_before(tmp_path)
     assert list(compare(plan(["grpo"], tmp_path))["recipes"]) == ["grpo"]
     assert list(compare(plan(["tango", "grpo"], tmp_path, workers=3))["recipes"]) == ["tango", "grpo"]
     for other in ({"batches": UPDATES + 1}, {"equal": "flops"}, {"operations": (4, 4)}):
-        with pytest.raises(ConfigError, match="holds a comparison with other settings"):
+        with refuses("E_COMPARISON_DIFFERS"):
             compare(plan(["grpo"], tmp_path, **other))
 
 
@@ -109,7 +109,7 @@ def test_the_order_of_settings_is_free(tmp_path):
     begun_before(tmp_path, settings=(one, other))
     compare(plan(["grpo"], tmp_path, seeds=1, overrides=(other, one)))
     for settings in ((one,), (other, one, "group_size=6")):
-        with pytest.raises(ConfigError, match="holds a comparison with other settings"):
+        with refuses("E_COMPARISON_DIFFERS"):
             compare(plan(["grpo"], tmp_path, seeds=1, overrides=settings))
 
 

@@ -10,11 +10,11 @@ from fake_run import write_fake_run
 from test_view_page import poisoned_run
 
 from cotrain.cli.diff import diff
-from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.core.verbosity import is_hidden
 from cotrain.reports.diff import compare_runs, lines_of, unequal_settings
 from cotrain.reports.runs import open_run
 from cotrain.reports.settings import value_text
+from tests.sentences import refuses
 
 
 def changed(directory: Path, name: str, change) -> Path:
@@ -77,9 +77,9 @@ def test_it_fits_80_columns_and_json_holds_the_same(runs, capsys):
 def test_one_rollout_may_be_named(runs):
     found = compare_runs(*map(open_run, runs), "0:1:0")
     assert (found["rollout"]["step"], found["rollout"]["task"]) == (0, 1)
-    with pytest.raises(ConfigError, match="one has no rollout 99:0:0"):
+    with refuses("E_NO_SUCH_ROLLOUT", names=("one", "99:0:0")):
         compare_runs(*map(open_run, runs), "99:0:0")
-    with pytest.raises(ConfigError, match="expected STEP:TASK:MEMBER"):
+    with refuses("E_ROLLOUT_ADDRESS"):
         compare_runs(*map(open_run, runs), "nonsense")
 
 
@@ -87,7 +87,7 @@ def test_a_run_that_goes_on_is_compared_too(runs, tmp_path):
     young = write_fake_run(tmp_path / "young", steps=4, episodes=2, summary=False)
     text = "\n".join(lines_of(compare_runs(open_run(young), open_run(young))))
     assert "none" in text and "nothing: neither run is finished" in text and "rollout 0:0:0" in text
-    with pytest.raises(RunDirectoryError, match="not a run directory"):
+    with refuses("E_NOT_RUN_DIRECTORY"):
         diff([str(young), str(tmp_path / "nowhere")])
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from fake_run import episode, training_row, write, write_fake_run
 
-from cotrain.core.errors import RunDirectoryError
 from cotrain.core.types import Episode
 from cotrain.reports.curves import POINTS
 from cotrain.reports.detail import dump_json
@@ -18,6 +17,7 @@ from cotrain.reports.places import find_places
 from cotrain.reports.rollouts import FIELDS, LEFT_OUT, REVIEW_UNREAD, TRUNCATED, UNREAD
 from cotrain.reports.runs import RunView, open_run
 from cotrain.storage.ledger import Ledger
+from tests.sentences import refuses
 
 AT = {name: place for place, name in enumerate(FIELDS)}
 
@@ -256,8 +256,8 @@ def test_runs_of_a_folder_are_found(tmp_path: Path) -> None:
     assert [place.path for place in find_places(tmp_path)] == [tmp_path / "a", tmp_path / "b" / "c"]
     assert [place.path for place in find_places(tmp_path / "a")] == [tmp_path / "a"]
     (tmp_path / "empty").mkdir()
-    for wrong in ("empty", "nothing"):
-        with pytest.raises(RunDirectoryError, match="run"):
+    for wrong, code in (("empty", "E_NO_RUN_BELOW"), ("nothing", "E_NO_RUN_DIRECTORY")):
+        with refuses(code):
             find_places(tmp_path / wrong)
 
 

@@ -16,10 +16,10 @@ import pytest
 from fake_run import write_fake_run
 
 from cotrain.cli.view import split_address
-from cotrain.core.errors import ConfigError
 from cotrain.reports import view_server as server_module
 from cotrain.reports.places import find_places
 from cotrain.reports.view_server import HOST, Viewer, listen
+from tests.sentences import refuses
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def test_it_listens_on_this_machine_alone(server: Server) -> None:
     with listen(Viewer([], Path()), 0) as other:
         assert other.server_address[0] == "127.0.0.1"
-    with pytest.raises(ConfigError, match="--port"):
+    with refuses("E_CANNOT_LISTEN"):
         listen(Viewer([], Path()), server.port)
 
 

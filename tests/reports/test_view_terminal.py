@@ -13,10 +13,10 @@ from test_view_page import poisoned_run
 
 from cotrain.cli.top import top
 from cotrain.cli.why import why
-from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.core.verbosity import is_hidden
 from cotrain.reports.runs import RunView
 from cotrain.reports.top import draw_screen, snapshot
+from tests.sentences import refuses
 
 POISON = ["\x1b]52;c;aGk=\x07\x1b[2J\u202etxet"] * 300
 
@@ -60,11 +60,11 @@ def test_why_tells_rewards_output_and_truth(tmp_path: Path, capsys: pytest.Captu
 
 def test_what_cannot_be_found_is_told_in_one_line(tmp_path: Path) -> None:
     write_fake_run(tmp_path, steps=4, episodes=2)
-    with pytest.raises(ConfigError, match="has no rollout 9:0:0; the addresses of its ledger begin with 0 to 0"):
+    with refuses("E_NO_SUCH_ROLLOUT", names="rollout 9"):
         why([str(tmp_path), "9:0:0"])
-    with pytest.raises(ConfigError, match="expected STEP:TASK:MEMBER"):
+    with refuses("E_ROLLOUT_ADDRESS"):
         why([str(tmp_path), "nonsense"])
-    with pytest.raises(RunDirectoryError, match="not a run directory"):
+    with refuses("E_NOT_RUN_DIRECTORY"):
         top([str(tmp_path / "nothing")])
 
 

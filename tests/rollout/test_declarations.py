@@ -2,13 +2,13 @@
 
 import pytest
 
-from cotrain.core.errors import ConfigError
 from cotrain.core.signals import AGREEMENT, OUTCOME, gives
 from cotrain.core.types import Sampling
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
 from tests.helpers import letter_tasks, spoken
+from tests.sentences import refuses
 
 
 async def inner(task, roles):
@@ -35,10 +35,8 @@ def play(protocol):
 
 @pytest.mark.parametrize(("protocol", "declared"), [(inner, "nothing"), (to_another_role, "agreement")])
 def test_a_reward_that_is_not_declared_ends_the_play(protocol, declared):
-    words = (
-        f"protocol '{protocol.__name__}' rewards role 'solver' with 'outcome', but it declares {declared} for this role"
-    )
-    with pytest.raises(ConfigError, match=words):
+    names = (f"'{protocol.__name__}'", "'solver'", "'outcome'", f"declares {declared}")
+    with refuses("E_SIGNAL_NOT_DECLARED", names=names):
         play(protocol)
 
 

@@ -14,17 +14,16 @@ from functools import partial
 
 import pytest
 
-from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.notes import CORRECT, GOLD
 from cotrain.core.signals import AGREEMENT, OUTCOME, gives
 from cotrain.core.types import Grade, Sampling
 from cotrain.inference.local import LocalEngine
 from cotrain.inference.reference import ReferenceEngine
-from cotrain.rollout.event_loop import Deadlock, engine_paused, gather
-from cotrain.rollout.play_context import EngineError
+from cotrain.rollout.event_loop import engine_paused, gather
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
 from tests.helpers import CharRenderer, RandomLatency, letter_tasks, tiny_model
+from tests.sentences import refuses
 
 RENDERERS = {"a": CharRenderer(), "b": CharRenderer()}
 
@@ -245,31 +244,27 @@ def test_one_failing_call_of_many_ends_the_others(models):
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "message"),
+    ("call", "code"),
     [
-        (lambda roles: roles.judge(problem="x"), UnknownName, "unknown role 'judge'"),
-        (
-            lambda roles: roles.solver(question="x"),
-            ConfigError,
-            r"role 'solver' is asked without problem, which its prompt has \(given: question\)",
-        ),
+        (lambda roles: roles.judge(problem="x"), "E_UNKNOWN_ROLE: 'judge'"),
+        (lambda roles: roles.solver(question="x"), "E_ROLE_FIELDS_MISSING: 'solver' | problem | question"),
     ],
 )
-def test_errors_of_the_recipe_end_the_play(models, call, error, message):
+def test_errors_of_the_recipe_end_the_play(models, call, code):
     async def protocol(task, roles):
         await roles.solver(problem="y")
         await call(roles)
 
-    with pytest.raises(error, match=message):
+    with refuses(code):
         executor(models).collect(protocol, letter_tasks(3), step=0, group_size=2)
 
 
 def test_names_are_checked_before_playing(models):
     engine = LocalEngine(models)
-    with pytest.raises(UnknownName, match=r"policy \(of role 'solver'\)"):
+    with refuses("E_UNKNOWN_POLICY", names="'solver'"):
         RolloutRunner(engine, {"b": CharRenderer()}, ROLES, seed=0)
     for name in ("grade", "_x", "a:b"):
-        with pytest.raises(ConfigError, match="choose an identifier"):
+        with refuses("E_ROLE_NAME"):
             RolloutRunner(engine, RENDERERS, {name: ROLES["solver"]}, seed=0)
 
 
@@ -278,7 +273,7 @@ def test_an_engine_that_raises_ends_the_play(models):
         async def sample(self, request):
             raise OSError("gone")
 
-    with pytest.raises(EngineError, match="Broken failed at 0:0:0:solver:0: gone"):
+    with refuses("E_ENGINE_FAILED", names=("Broken", "0:0:0:solver:0", "gone")):
         RolloutRunner(Broken(models), RENDERERS, ROLES, seed=0).collect(
             solve_and_review, letter_tasks(2), step=0, group_size=1
         )
@@ -298,7 +293,7 @@ def test_waiting_for_nothing_is_a_deadlock(models):
         await roles.solver(problem=task.prompt)
         await asyncio.get_running_loop().create_future()
 
-    with pytest.raises(Deadlock, match=r"3 coroutines wait.*task 0, member 0.*roles\.busy"):
+    with refuses("E_DEADLOCK", names=("3 coroutines", "task 0", "member 0")):
         executor(models).collect(waits, letter_tasks(2), step=0, group_size=1)
 
 

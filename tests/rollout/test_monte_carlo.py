@@ -7,7 +7,6 @@ from random import Random
 
 import pytest
 
-from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Completion, Grade, Sampling, StepVerdicts, Task
 from cotrain.rollout.common_roles import parse_solution
 from cotrain.rollout.monte_carlo import (
@@ -23,6 +22,7 @@ from cotrain.rollout.protocols import examine
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
 from tests.helpers import CharRenderer
+from tests.sentences import refuses
 
 
 def test_absolute_labels_ask_whether_anything_ended_right():
@@ -53,7 +53,7 @@ def test_relative_labels_weigh_the_value_against_the_change_under_best_of_four()
 
 
 def test_an_unknown_rule_is_named():
-    with pytest.raises(UnknownName, match="ratio"):
+    with refuses("E_UNKNOWN_MONTE_CARLO_LABEL"):
         labels_of("ratios", [1.0, 1.0])
 
 
@@ -171,5 +171,5 @@ def test_the_oracle_must_exist():
         await examine(task, roles, solution)
         await step_labels(task, roles, [solution], kind="oracle", rollouts=2)
 
-    with pytest.raises(ConfigError, match="nobody knows the steps"):
+    with refuses("E_STEPS_UNKNOWN"):
         played(protocol, oracle=False)

@@ -11,7 +11,6 @@ import pytest
 from cotrain.algorithms.contract import Batch, split_context
 from cotrain.algorithms.samples import sample_of
 from cotrain.algorithms.sft import SFT
-from cotrain.core.errors import UnknownName
 from cotrain.core.signals import gives
 from cotrain.core.types import Sampling
 from cotrain.grading import script_worker
@@ -30,6 +29,7 @@ from cotrain.rollout.tools import python
 from cotrain.rollout.tools.calls import CUT, MAX_OUTPUT, ToolError
 from tests.helpers import CharRenderer, RandomLatency, letter_tasks
 from tests.rollout.scripted import Always, Scripted
+from tests.sentences import refuses
 
 YES, NO = r"<output>\boxed{Yes}</output>", r"<output>\boxed{No}</output>"
 ROLES = {
@@ -289,7 +289,7 @@ def test_another_process_prints_the_same():
 def test_the_protocol_of_evaluation_takes_the_tool_too():
     traces, prompts, _ = play(judged(*PLAIN), solve_then_verify, reviews=2, tool="python")
     assert len(prompts) == 4 and sum("final" in t.findings for t in traces) == 2
-    with pytest.raises(UnknownName, match="python"):
+    with refuses("E_UNKNOWN_TOOL"):
         play(judged(*PLAIN), solve_then_verify, tool="perl")
 
 

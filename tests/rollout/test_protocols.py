@@ -5,7 +5,6 @@ from functools import partial
 
 import pytest
 
-from cotrain.core.errors import UnknownName
 from cotrain.core.types import Grade, Sampling, StepVerdicts, Task
 from cotrain.rollout import judges
 from cotrain.rollout.common_roles import parse_review, parse_solution
@@ -14,6 +13,7 @@ from cotrain.rollout.reviews import review, review_all, solve_then_verify
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
 from tests.helpers import CharRenderer, Saying
+from tests.sentences import refuses
 
 RIGHT = "<step>a</step><step>b</step><answer>1</answer>"
 WRONG = "<step>a</step><step>c</step><answer>2</answer>"
@@ -86,7 +86,7 @@ def test_the_oracle_pays_a_right_step_one_and_a_wrong_one_minus_one():
     [wrong], _ = played(solve, WRONG, step_rewards="oracle")
     assert paid(wrong, "step") == [1.0, -1.0] and covered(wrong, "step") == ["a</step>", "c</step>"]
     assert paid(played(solve, WRONG)[0][0], "step") == []
-    with pytest.raises(UnknownName, match="oracle"):
+    with refuses("E_UNKNOWN_STEP_REWARDS"):
         played(solve, WRONG, step_rewards="oracel")
 
 

@@ -13,10 +13,11 @@ import pytest
 from cotrain.core.errors import CotrainError, error_text
 from cotrain.core.types import Sampling
 from cotrain.rollout import event_loop
-from cotrain.rollout.event_loop import EngineEventLoop, Stopped, gather
+from cotrain.rollout.event_loop import EngineEventLoop, gather
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
 from tests.helpers import CharRenderer
+from tests.sentences import refuses
 from tests.trainer.test_evaluation import Exact, Warm
 
 
@@ -109,14 +110,14 @@ async def cancels_everybody():
 
 
 @pytest.mark.parametrize(
-    ("act", "told"),
+    ("act", "code"),
     [
-        (exits_in_a_part, r"test_protocols_that_end_oddly.py, line \d+: SystemExit: 0; a run does not end that way"),
-        (cancels_everybody, "a protocol cancelled the play it is part of"),
+        (exits_in_a_part, "E_PROTOCOL_ENDS_RUN: test_protocols_that_end_oddly.py"),
+        (cancels_everybody, "E_PROTOCOL_CANCELS_PLAY"),
     ],
 )
-def test_what_ends_the_play_says_so_in_one_line(act, told):
-    with pytest.raises(Stopped, match=told) as ended:
+def test_what_ends_the_play_says_so_in_one_line(act, code):
+    with refuses(code) as ended:
         played(act)
     assert isinstance(ended.value, CotrainError) and "\n" not in error_text(ended.value)
 

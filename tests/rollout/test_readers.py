@@ -9,7 +9,6 @@ import pytest
 
 from cotrain import api
 from cotrain.config.override import override
-from cotrain.core.errors import ConfigError
 from cotrain.core.types import ParseFailure, Sampling
 from cotrain.data.sources import task_source
 from cotrain.prompts.byte_tokenizer import ByteRenderer
@@ -24,6 +23,7 @@ from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
 from cotrain.rollout.stores import TaskPool
 from tests.helpers import EASY, TINY, spoken
+from tests.sentences import refuses
 
 CHECKS = """import re
 import time
@@ -193,18 +193,18 @@ def test_mae_is_silent_about_what_nobody_knows(sums, checks):
 
 
 def test_what_is_missing_or_wrong_is_said_in_one_line(sums, checks, capsys):
-    for settings, told in (
-        ({}, r"no program works out problems of jsonl; give --gate my_file\.py:function, --variant rzero"),
-        ({"gate": True, "variant": "rzero"}, "no program works out problems"),
-        ({"gate": f"{checks}:chek"}, "did you mean 'check'"),
-        ({"gate": lambda problem: "1"}, "stands in no file"),
-        ({"gate": f"{checks}:check", "tasks": EASY}, "word problems are read by the package's own program"),
-        ({"gate": False, "proposer": "uniform", "fixed": 2}, "fixed is for --tasks words"),
+    for settings, code in (
+        ({}, "E_NO_GATE: jsonl"),
+        ({"gate": True, "variant": "rzero"}, "E_NO_GATE"),
+        ({"gate": f"{checks}:chek"}, "E_NO_SUCH_FUNCTION: 'check'"),
+        ({"gate": lambda problem: "1"}, "E_GATE_PLACE"),
+        ({"gate": f"{checks}:check", "tasks": EASY}, "E_GATE_NOT_NEEDED"),
+        ({"gate": False, "proposer": "uniform", "fixed": 2}, "E_FIXED_NEEDS_WORDS"),
     ):
-        with pytest.raises(ConfigError, match=told):
+        with refuses(code):
             proposer_solver(**{"tasks": sums, **SMALL, **settings})
     for settings in ({"judge": "oracle"}, {"truth": 0.5}):
-        with pytest.raises(ConfigError, match=r"which judge=oracle and truth need; give --gate my_file\.py:function"):
+        with refuses("E_NO_GATE"):
             mae(tasks=sums, **SMALL, **settings)
     capsys.readouterr()
     mae(tasks=sums, **SMALL)

@@ -6,7 +6,6 @@ import math
 
 import pytest
 
-from cotrain.core.errors import ConfigError
 from cotrain.core.notes import CORRECT, FINAL, FIRST_WRONG, SCORE, STEP_OK, STEPS
 from cotrain.core.seeding import Address
 from cotrain.core.signals import OUTCOME, STEP, DeclaredSignals, Signal
@@ -15,6 +14,7 @@ from cotrain.formats.solutions import tagged_solution
 from cotrain.pretraining.tokenizer import train_tokenizer
 from cotrain.prompts.render import Renderer
 from cotrain.rollout.role import Turn
+from tests.sentences import refuses
 
 TEXT = "<step> a= b+4=12</step><step> c=é</step><answer>12</answer>"
 
@@ -109,17 +109,17 @@ def test_a_sealed_turn_takes_nothing():
 
 
 @pytest.mark.parametrize(
-    ("signal", "span", "words"),
+    ("signal", "span", "code"),
     [
-        ("outcome", None, "rewards role 'solver' with 'outcome'; expected a signal"),
-        (Signal("outcom"), None, "declares outcome, step for this role; did you mean 'outcome'"),
-        (Signal("praise"), None, "with 'praise', but it declares outcome, step for this role"),
-        (OUTCOME, Span(start=0, end=6, text="<step>"), "per answer: expected no span, found one"),
-        (STEP, None, "per span: expected a span, found none"),
+        ("outcome", None, "E_NOT_SIGNAL: rewards role 'solver' | 'outcome'"),
+        (Signal("outcom"), None, "E_SIGNAL_NOT_DECLARED: outcome, step | 'outcome'"),
+        (Signal("praise"), None, "E_SIGNAL_NOT_DECLARED: 'praise' | outcome, step"),
+        (OUTCOME, Span(start=0, end=6, text="<step>"), "E_SIGNAL_PER: answer | no span | one"),
+        (STEP, None, "E_SIGNAL_PER: span | a span | none"),
     ],
 )
-def test_a_turn_takes_only_what_the_protocol_declares(signal, span, words):
-    with pytest.raises(ConfigError, match=words):
+def test_a_turn_takes_only_what_the_protocol_declares(signal, span, code):
+    with refuses(code):
         turn_of().reward(signal, 1.0, span=span)
 
 
@@ -128,6 +128,6 @@ def test_an_answer_has_one_value_of_a_signal_and_a_span_may_have_several():
     for value in (1.0, -1.0):
         turn.reward(STEP, value, span=span)
     turn.reward(OUTCOME, 1.0)
-    with pytest.raises(ConfigError, match="'outcome' is given to turn 2:1:0:solver:3 twice"):
+    with refuses("E_SIGNAL_GIVEN_TWICE", names=("'outcome'", "2:1:0:solver:3")):
         turn.reward(OUTCOME, 0.0)
     assert len(turn.trace().rewards) == 3

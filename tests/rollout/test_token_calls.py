@@ -10,7 +10,6 @@ import torch
 
 from cotrain.algorithms.contract import split_context
 from cotrain.cli.main import main
-from cotrain.core.errors import ConfigError
 from cotrain.core.notes import CALLS
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Completion, Sampling, Task
@@ -26,6 +25,7 @@ from cotrain.rollout.common_roles import solver
 from cotrain.rollout.runner import RolloutRunner
 from cotrain.rollout.token_calls import MAX_OUTPUT, calculate
 from tests.helpers import TINY
+from tests.sentences import refuses
 
 ASSETS = Path(__file__).parents[1] / "assets" / "nanochat"
 EXPECTED = json.loads((ASSETS / "calculator.json").read_text())
@@ -201,7 +201,7 @@ def test_every_recipe_gives_the_tool_to_whoever_writes_solutions(make, directory
     made = make(model=str(directory), tool="calculator")
     assert made.roles["solver"].tool == "calculator" and made.origin.arguments["tool"] == "calculator"
     assert {role.tool for name, role in made.roles.items() if name != "solver"} <= {None}
-    with pytest.raises(ConfigError, match="tool is 'abacus'; expected calculator, or a function"):
+    with refuses("E_TOOL_NAME", names=("'abacus'", "calculator")):
         make(model=str(directory), tool="abacus")
 
 

@@ -12,7 +12,7 @@ from cotrain_zoo.dsm import dsm
 from cotrain.cli.main import main
 from cotrain.config.edits import overrides_since
 from cotrain.config.override import override
-from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.errors import ConfigError
 from cotrain.formats.role_prompts import SOLVE_OWN
 from cotrain.prompts.templates import SOLVE, SOLVE_FULL
 from cotrain.recipes.genprm import genprm
@@ -31,6 +31,7 @@ from cotrain.runs.choose_formats import (
     read_texts,
 )
 from tests.helpers import EASY, TINY
+from tests.sentences import refuses
 
 TASK = EASY.get("train", 0)
 
@@ -110,21 +111,21 @@ def test_steps_are_cut_as_the_model_writes_them_and_a_named_format_is_shown(othe
 
 def test_what_cannot_be_is_refused(other):
     recipe = grpo(model=other, tasks=EASY, steps=1)
-    with pytest.raises(UnknownName, match="did you mean 'boxed'"):
+    with refuses("E_UNKNOWN_FORMAT", names="'boxed'"):
         chosen(recipe, "boxes")
-    with pytest.raises(ConfigError, match="found the marks none"):
+    with refuses("E_PROMPT_MARKS", names="none"):
         chosen(recipe, "phrase", "Solve it.")
-    with pytest.raises(ConfigError, match="in tags alone"):
+    with refuses("E_ANSWERS_IN_TAGS_ALONE"):
         chosen(genprm(tasks=EASY, steps=1), "phrase")
-    with pytest.raises(ConfigError, match="leave out --steps-as lines, or teach"):
+    with refuses("E_ANSWERS_IN_TAGS_ALONE", names="--steps-as lines"):
         chosen(genprm(tasks=EASY, steps=1), steps="lines")
-    with pytest.raises(UnknownName, match="did you mean 'numbered'"):
+    with refuses("E_UNKNOWN_WAY_TO_CUT_STEPS", names="'numbered'"):
         chosen(recipe, "phrase", steps="number")
-    with pytest.raises(ConfigError, match="steps 'lines' is for roles that write solutions"):
+    with refuses("E_ROLE_SETTING_UNSUITED", names="steps 'lines'"):
         override(opening.recipe_of(TINY, judging=True), ['roles.verifier.step_format="lines"'])
-    with pytest.raises(ConfigError, match="no role 'solver' of plain solutions"):
+    with refuses("E_NO_PLAIN_SOLVER"):
         chosen(dsm(model=TINY, tasks=EASY, steps=1), "phrase")
-    with pytest.raises(ConfigError, match="is for roles that write solutions"):
+    with refuses("E_ROLE_SETTING_UNSUITED"):
         override(opening.recipe_of(TINY, judging=True), ['roles.verifier.answer_format="phrase"'])
 
 

@@ -11,6 +11,7 @@ from cotrain.recipes.tango import tango
 from cotrain.runs import opening
 from cotrain.runs import run as loop
 from tests.helpers import EASY, TINY
+from tests.sentences import refuses
 
 SMALL = {"model": TINY, "tasks_per_step": 2, "group_size": 4, "evaluation_tasks": 8, "tasks": EASY}
 
@@ -49,7 +50,7 @@ def test_a_figure_that_is_not_measured_is_named(tmp_path):
 
 
 def test_it_wants_points_to_choose_from():
-    with pytest.raises(ConfigError, match="evaluate_every is 0"):
+    with refuses("E_BEST_WITHOUT_EVALUATION"):
         replace(stopped_early(2, 1e-3), evaluate_every=0)
 
 

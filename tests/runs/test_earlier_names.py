@@ -5,9 +5,9 @@ import json
 import pytest
 
 from cotrain.cli.main import main
-from cotrain.core.errors import RunDirectoryError
 from cotrain.recipes.grpo import grpo
 from cotrain.runs.directory import RunDirectory, recipe_json
+from tests.sentences import refuses
 
 
 def earlier_origin(saved):
@@ -25,7 +25,7 @@ def test_a_run_of_an_earlier_version_is_refused_in_one_line(tmp_path, change, ca
     saved = recipe_json(grpo(), checkpoint_every=1)
     change(saved)
     (tmp_path / "recipe.json").write_text(json.dumps(saved))
-    with pytest.raises(RunDirectoryError, match=r"written by an earlier cotrain, whose files have other names; .*anew"):
+    with refuses("E_RUN_OF_EARLIER_VERSION"):
         RunDirectory.open(tmp_path)
     assert main(["resume", str(tmp_path)]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1

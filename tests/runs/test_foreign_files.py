@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cotrain.core.errors import ConfigError, DataError
+from cotrain.core.errors import DataError
 from cotrain.formats.answers import answer_in
 from cotrain.runs.foreign_files import read_foreign_run, truth_of
+from tests.sentences import refuses
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets" / "foreign"
 
@@ -147,7 +148,7 @@ def test_from_which_score_on_a_judge_accepts(scores, right_at, verdicts, tmp_pat
 
 def test_scores_of_any_size_need_a_threshold(tmp_path):
     rows = [{"prompt": "q", "response": f"r{i}", "reward": score} for i, score in enumerate((-3.0, 2.0, 7.0))]
-    with pytest.raises(ConfigError, match=r"3 different scores, from -3 to 7; .* --right-at 2"):
+    with refuses("E_JUDGE_THRESHOLD", names=("3 different", "-3", "--right-at 2")):
         rollouts(tmp_path, rows)
 
 
@@ -176,18 +177,18 @@ def test_a_file_that_cannot_be_read_is_refused_in_one_line(content, expected, tm
 
 
 def test_a_column_that_is_not_there_names_the_nearest(tmp_path):
-    with pytest.raises(ConfigError, match=r"--judge: .* no column 'rewrad'; did you mean 'reward'"):
+    with refuses("E_NO_SUCH_COLUMN", names=("--judge", "'rewrad'", "'reward'")):
         rollouts(tmp_path, [{"response": "r", "reward": 1}], named={"judge": "rewrad"})
 
 
 def test_a_pickle_is_not_read(tmp_path):
     (tmp_path / "data_0.pt").write_bytes(b"x")
-    with pytest.raises(DataError, match="a pickle runs code"):
+    with refuses("E_PICKLE"):
         read_foreign_run([tmp_path / "data_0.pt"])
 
 
 def test_a_folder_without_rollouts(tmp_path):
-    with pytest.raises(DataError, match="no file of rollouts in this folder"):
+    with refuses("E_NO_ROLLOUT_FILE"):
         read_foreign_run([tmp_path])
 
 
@@ -201,7 +202,7 @@ def test_a_last_line_that_is_half_written_is_left_out_and_said(tmp_path):
 def test_a_run_of_our_own_is_no_file_of_others(tmp_path):
     (tmp_path / "recipe.json").write_text("{}", encoding="utf-8")
     (tmp_path / "metrics.jsonl").write_text("{}\n", encoding="utf-8")
-    with pytest.raises(DataError, match="cotrain view"):
+    with refuses("E_RUN_OF_COTRAIN"):
         read_foreign_run([tmp_path])
 
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from cotrain.config.policies import trainable
-from cotrain.core.errors import ConfigError
 from cotrain.recipes.gram import gram
 from cotrain.recipes.self_rewarding import self_rewarding
 from cotrain.recipes.spin import spin
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
+from tests.sentences import refuses
 
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 2, "evaluation_tasks": 1, "lr": 1e-3, "lr_warmup": 3}
 
@@ -140,9 +140,9 @@ def test_without_it_nothing_is_saved_that_was_not():
 
 def test_what_does_not_fit_is_refused():
     policy = trainable(TINY)
-    with pytest.raises(ConfigError, match="reset_to_start without reset_every"):
+    with refuses("E_RESET_WITHOUT_EVERY"):
         replace(policy, reset_to_start=True)
-    with pytest.raises(ConfigError, match="reset_every is -1, expected at least 0"):
+    with refuses("E_POLICY_SETTING_RANGE", names=("reset_every", "-1")):
         replace(policy, reset_every=-1)
-    with pytest.raises(ConfigError, match="is reset to its initial weights between two steps"):
+    with refuses("E_ASYNC_STEPS_WITH_RESET"):
         CoTrainer(made(reset="weights"), async_steps=1)

@@ -19,6 +19,7 @@ from cotrain.trainer.failures import Interrupted
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, is_documented
 from tests.runs.test_run import digest
+from tests.sentences import refuses
 
 
 class Heard(SilentObserver):
@@ -76,7 +77,7 @@ def test_a_signal_ends_the_wait():
 def test_a_disk_that_stays_full_ends_the_run(monkeypatch):
     monkeypatch.setattr(out_of_room, "PATIENCE_S", -1.0)
     heard = Heard()
-    with pytest.raises(DiskError, match="disk full"):
+    with refuses("E_DISK"):
         DiskRetry(lambda: 0, heard)(full(10**9), "written")
     assert len(heard.lines) == 1
 

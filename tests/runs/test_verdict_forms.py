@@ -10,7 +10,7 @@ import pytest
 from cotrain.cli.main import main
 from cotrain.config.edits import overrides_since
 from cotrain.config.override import override
-from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.errors import ConfigError
 from cotrain.core.types import Span
 from cotrain.formats.free_verdicts import free_review
 from cotrain.formats.role_prompts import REVIEW, REVIEW_FULL, REVIEW_OWN
@@ -34,6 +34,7 @@ from cotrain.runs.choose_formats import (
     reviews_refusal,
 )
 from tests.helpers import EASY, TINY
+from tests.sentences import refuses
 
 TASK = EASY.get("train", 0)
 FINAL = "<final>(CORRECT|INCORRECT)</final>"  # what the tiny model writes, read by a pattern
@@ -89,17 +90,17 @@ def test_a_prompt_of_ones_own_says_whether_steps_are_judged(other):
 
 def test_what_cannot_be_is_refused(other):
     recipe = tango(model=other, tasks=EASY, steps=1)
-    with pytest.raises(UnknownName, match="did you mean 'words'"):
+    with refuses("E_UNKNOWN_FORM", names="'words'"):
         chosen(recipe, "word")
-    with pytest.raises(ConfigError, match=r"expected the marks \{problem\} and \{solution\}.*found problem"):
+    with refuses("E_PROMPT_MARKS", names="problem"):
         chosen(recipe, "words", "Is {problem} right?")
-    with pytest.raises(ConfigError, match="nothing asks for it; add --verifier-prompt FILE"):
+    with refuses("E_VERDICT_NOT_ASKED"):
         chosen(recipe, FINAL)
-    with pytest.raises(ConfigError, match="no role 'verifier' that reviews steps"):
+    with refuses("E_NO_STEP_VERIFIER"):
         chosen(grpo(model=other, tasks=EASY, steps=1), "words")
-    with pytest.raises(ConfigError, match="no role 'verifier' that reviews steps"):
+    with refuses("E_NO_STEP_VERIFIER"):
         chosen(tango(model=other, tasks=EASY, steps=1, judge="genrm"), "words")
-    with pytest.raises(ConfigError, match="which reads them in tags"):
+    with refuses("E_REVIEWS_IN_TAGS_ALONE"):
         chosen(critique(model="shipped-roles", tasks=EASY, steps=1), "words")
 
 

@@ -11,9 +11,9 @@ from served_asks import HERE, ask, body
 from starlette.testclient import TestClient
 
 from cotrain.cli.main import main
-from cotrain.core.errors import ConfigError
 from cotrain.serving.app import host_of, make_application, open_listener
 from cotrain.serving.models import StreamedReply
+from tests.sentences import refuses
 
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
@@ -26,45 +26,72 @@ def called(**said):
 
 @pytest.mark.whole
 @pytest.mark.parametrize(
-    "path, change, param, message",
+    "path, change, param, refusal",
     [
-        ("chat/completions", {"model": "slover"}, "model", "did you mean 'solver'"),
-        ("chat/completions", {"model": "verifier"}, "model", "fields problem, solution"),
-        ("chat/completions", {"model": None}, "model", "model is missing"),
-        ("chat/completions", {"messages": []}, "messages", "at least one"),
-        ("chat/completions", {"messages": [{"role": "tool", "content": ""}]}, "messages", "role is 'tool'"),
-        ("chat/completions", {"messages": [{"role": "user", "content": 3}]}, "messages", "content is 3"),
-        ("chat/completions", called(tool_calls=[CALL]), "messages", "messages[1]: tool_calls is"),
-        ("chat/completions", called(content=None, tool_calls=[CALL]), "messages", "messages[1]: tool_calls is"),
-        ("chat/completions", called(function_call=CALL["function"]), "messages", "messages[1]: function_call is"),
-        ("chat/completions", {"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "not implemented"),
-        ("chat/completions", {"messages": [{"role": "assistant", "content": ""}]}, "messages", "last message"),
-        ("chat/completions", {"temprature": 1}, "temprature", "did you mean 'temperature'"),
-        ("chat/completions", {"temperature": -1}, "temperature", "from 0 to 100"),
-        ("chat/completions", {"temperature": True}, "temperature", "from 0 to 100"),
-        ("chat/completions", {"top_p": 0}, "top_p", "above 0"),
-        ("chat/completions", {"max_tokens": 5000}, "max_tokens", "more than the context of 1024"),
-        ("chat/completions", {"n": 0}, "n", "from 1 to 128"),
-        ("chat/completions", {"stop": [""]}, "stop", "none empty"),
-        ("chat/completions", {"frequency_penalty": 0.5}, "frequency_penalty", "not implemented"),
-        ("chat/completions", {"top_logprobs": 2}, "top_logprobs", "without logprobs"),
-        ("chat/completions", {"stream": True, "logprobs": True}, "stream", "do not go with stream"),
-        ("completions", {"prompt": ""}, "prompt", "none empty"),
-        ("completions", {"prompt": [1, "a"]}, "prompt", "none empty"),
-        ("completions", {"prompt": [1, 10**9]}, "prompt", "token 1000000000 is outside of the vocabulary"),
-        ("completions", {"prompt": [-1, 4]}, "prompt", "token -1 is outside of the vocabulary"),
-        ("completions", {"prompt": "a", "max_tokens": 0}, "max_tokens", "from 1"),
-        ("verify", {"solution": "x"}, "problem", "problem is missing"),
-        ("verify", {"problem": "x", "solution": "x", "steps": []}, "solution", "either solution"),
-        ("verify", {"problem": "x", "solution": "x", "model": "solver"}, "model", "roles that do: verifier"),
+        ("chat/completions", {"model": "slover"}, "model", "E_MODEL_NOT_SERVED: 'solver'"),
+        ("chat/completions", {"model": "verifier"}, "model", "E_MODEL_CANNOT_CHAT: fields problem, solution"),
+        ("chat/completions", {"model": None}, "model", "E_MODEL_NOT_GIVEN"),
+        ("chat/completions", {"messages": []}, "messages", "E_MESSAGES_EMPTY"),
+        (
+            "chat/completions",
+            {"messages": [{"role": "tool", "content": ""}]},
+            "messages",
+            "E_MESSAGE_ROLE_UNKNOWN: 'tool'",
+        ),
+        ("chat/completions", {"messages": [{"role": "user", "content": 3}]}, "messages", "E_MESSAGE_CONTENT: 3"),
+        ("chat/completions", called(tool_calls=[CALL]), "messages", "E_NOT_IMPLEMENTED: messages[1] | tool_calls"),
+        (
+            "chat/completions",
+            called(content=None, tool_calls=[CALL]),
+            "messages",
+            "E_NOT_IMPLEMENTED: messages[1] | tool_calls",
+        ),
+        (
+            "chat/completions",
+            called(function_call=CALL["function"]),
+            "messages",
+            "E_NOT_IMPLEMENTED: messages[1] | function_call",
+        ),
+        (
+            "chat/completions",
+            {"tools": [{"type": "function", "function": {"name": "f"}}]},
+            "tools",
+            "E_NOT_IMPLEMENTED",
+        ),
+        (
+            "chat/completions",
+            {"messages": [{"role": "assistant", "content": ""}]},
+            "messages",
+            "E_LAST_MESSAGE_ASSISTANT",
+        ),
+        ("chat/completions", {"temprature": 1}, "temprature", "E_PARAMETER_UNKNOWN: 'temperature'"),
+        ("chat/completions", {"temperature": -1}, "temperature", "E_PARAMETER_RANGE: from 0 to 100"),
+        ("chat/completions", {"temperature": True}, "temperature", "E_PARAMETER_RANGE: from 0 to 100"),
+        ("chat/completions", {"top_p": 0}, "top_p", "E_PARAMETER_RANGE: above 0"),
+        ("chat/completions", {"max_tokens": 5000}, "max_tokens", "E_REQUEST_TOO_LONG: 1024"),
+        ("chat/completions", {"n": 0}, "n", "E_PARAMETER_RANGE: from 1 to 128"),
+        ("chat/completions", {"stop": [""]}, "stop", "E_STOP_STRINGS"),
+        ("chat/completions", {"frequency_penalty": 0.5}, "frequency_penalty", "E_NOT_IMPLEMENTED"),
+        ("chat/completions", {"top_logprobs": 2}, "top_logprobs", "E_LOGPROBS_NOT_ASKED"),
+        ("chat/completions", {"stream": True, "logprobs": True}, "stream", "E_STREAM_WITH_OPTION"),
+        ("completions", {"prompt": ""}, "prompt", "E_BODY_PROMPT"),
+        ("completions", {"prompt": [1, "a"]}, "prompt", "E_BODY_PROMPT"),
+        ("completions", {"prompt": [1, 10**9]}, "prompt", "E_TOKEN_OUTSIDE_VOCABULARY: token 1000000000"),
+        ("completions", {"prompt": [-1, 4]}, "prompt", "E_TOKEN_OUTSIDE_VOCABULARY: token -1"),
+        ("completions", {"prompt": "a", "max_tokens": 0}, "max_tokens", "E_PARAMETER_RANGE: from 1"),
+        ("verify", {"solution": "x"}, "problem", "E_PROBLEM_MISSING"),
+        ("verify", {"problem": "x", "solution": "x", "steps": []}, "solution", "E_SOLUTION_OR_STEPS"),
+        ("verify", {"problem": "x", "solution": "x", "model": "solver"}, "model", "E_MODEL_DOES_NOT_JUDGE: verifier"),
     ],
 )
-def test_bad_requests_name_the_parameter(client, task, path, change, param, message):
+def test_bad_requests_name_the_parameter(client, task, path, change, param, refusal):
     start = {"chat/completions": body(task), "completions": {"model": "policy/reference"}, "verify": {}}[path]
     answer = client.post(f"/v1/{path}", json={**start, **change})
     error = answer.json()["error"]
-    assert answer.status_code == (404 if "did you mean 'solver'" in message else 400)
-    assert message in error["message"] and error["param"] == param and error["type"] == "invalid_request_error"
+    code, _, names = refusal.partition(": ")
+    assert answer.status_code == (404 if code == "E_MODEL_NOT_SERVED" else 400)
+    assert error["cotrain_code"] == code and all(name in error["message"] for name in names.split(" | "))
+    assert error["param"] == param and error["type"] == "invalid_request_error"
 
 
 def test_too_long_and_too_many(client, task, monkeypatch):
@@ -181,7 +208,7 @@ def test_the_command_says_in_one_line_what_is_wrong(capsys, monkeypatch, tmp_pat
         assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
     assert main(["serve", str(tmp_path), "--port", "0"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
-    with pytest.raises(ConfigError, match="expected 0"):
+    with refuses("E_PORT"):
         open_listener("127.0.0.1", 10**6)
     monkeypatch.delitem(sys.modules, "cotrain.serving.app")
     monkeypatch.delitem(sys.modules, "cotrain.rollout.http_server")

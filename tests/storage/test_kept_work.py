@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from cotrain.core.errors import ConfigError
 from cotrain.storage.file_ops import DiskError
 from cotrain.storage.kept_work import KeptWork, claim_place, kept_work, stamp_of
+from tests.sentences import refuses
 
 SETTINGS = {"model": "m", "tries": 4}
 
@@ -50,7 +50,7 @@ def test_work_of_other_settings_is_left_as_it_is(tmp_path):
 
 def test_the_same_work_at_once_is_refused(tmp_path):
     first = KeptWork(tmp_path / "out.json", SETTINGS)
-    with pytest.raises(ConfigError, match="already"):
+    with refuses("E_TARGET_BEING_WRITTEN"):
         KeptWork(tmp_path / "out.json", SETTINGS)
     first.finish()
 
@@ -84,7 +84,7 @@ def test_a_place_that_takes_nothing_is_said_at_once(tmp_path):
     assert list((tmp_path / "new" / "folder").iterdir()) == []
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(DiskError, match=r"nothing was begun|untouched"):
+        with refuses("E_DISK_REFUSED", names="nothing was begun"):
             claim_place(place)
     with pytest.raises(DiskError):
         claim_place(type(tmp_path)("/proc/none"))

@@ -13,6 +13,7 @@ from fault_files import in_child
 
 from cotrain.core.errors import RunDirectoryError
 from cotrain.storage.lock import NAME, RunLock
+from tests.sentences import refuses
 
 
 def held_by_a_child(directory: Path) -> int:
@@ -37,10 +38,7 @@ def test_a_second_holder_is_refused_and_told_who_holds_it(tmp_path: Path) -> Non
     directory = tmp_path / "runs" / "a"
     with (
         RunLock(directory),
-        pytest.raises(
-            RunDirectoryError,
-            match=rf"run directory {directory} is in use by process {os.getpid()} since \S+ \S+; wait",
-        ),
+        refuses("E_RUN_DIRECTORY_IN_USE", names=(str(directory), f"process {os.getpid()} since ")),
     ):
         RunLock(directory)
     lock = RunLock(directory)
@@ -51,7 +49,7 @@ def test_a_second_holder_is_refused_and_told_who_holds_it(tmp_path: Path) -> Non
 def test_a_killed_holder_leaves_no_lock(tmp_path: Path) -> None:
     child = held_by_a_child(tmp_path)
     try:
-        with pytest.raises(RunDirectoryError, match=f"in use by process {child} since "):
+        with refuses("E_RUN_DIRECTORY_IN_USE", names=f"process {child} since "):
             RunLock(tmp_path)
     finally:
         os.kill(child, signal.SIGKILL)
@@ -93,7 +91,7 @@ def test_only_one_of_many_gets_it(tmp_path: Path) -> None:
 
 def test_a_directory_that_cannot_be_one(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(RunDirectoryError, match="cannot use run directory"):
+    with refuses("E_RUN_DIRECTORY_UNUSABLE"):
         RunLock(tmp_path / "file")
 
 
@@ -110,17 +108,17 @@ def test_a_lock_that_is_removed_leaves_nothing_and_is_one_again(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
-    [(BlockingIOError(), "is in use by process"), (OSError(37, "No locks available"), "cannot lock run directory")],
+    ("error", "code"),
+    [(BlockingIOError(), "E_RUN_DIRECTORY_IN_USE"), (OSError(37, "No locks available"), "E_RUN_DIRECTORY_UNUSABLE")],
 )
 def test_a_lock_that_is_not_got_leaves_no_open_file(
-    error: OSError, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: OSError, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: int) -> None:
         raise error
 
     monkeypatch.setattr("fcntl.flock", refuse)
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(RunDirectoryError, match=said):
+    with refuses(code):
         RunLock(tmp_path)
     assert len(os.listdir("/proc/self/fd")) == before

@@ -10,10 +10,9 @@ from fault_files import FaultyFiles, InParts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotrain.core.errors import StateError
 from cotrain.storage.checkpoints import latest_checkpoint, save_checkpoint
-from cotrain.storage.file_ops import DiskError
 from cotrain.storage.tensor_files import join_parts, part_name, split_part_name
+from tests.sentences import refuses
 
 GROUP = {
     "even": torch.arange(12.0).reshape(6, 2),
@@ -80,14 +79,14 @@ def test_a_damaged_or_missing_part_is_named_and_passed_over(tmp_path: Path) -> N
         "p.4-of-4.safetensors does not belong to it",
     ]
     (paths[0] / "p.1-of-3.safetensors").write_bytes(b"changed since")
-    with pytest.raises(StateError, match=r"p\.1-of-3\.safetensors has changed since the checkpoint was verified"):
+    with refuses("E_CHECKPOINT_CHANGED", names="p.1-of-3.safetensors"):
         found.load()
 
 
 def test_a_part_that_no_process_wrote_is_no_checkpoint(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, 1, {"p": InParts(GROUP, 2, FaultyFiles())}, {})
     for part, reason in ((1, "no p.1-of-2.safetensors"), (2, "no p.2-of-2.safetensors")):
-        with pytest.raises(DiskError, match=f"does not read back: manifest.json: {reason}; .*step-000001 is intact"):
+        with refuses("E_CHECKPOINT_NOT_READ_BACK", names=(reason, "step-000001 is intact")):
             save_checkpoint(tmp_path, 2, {"p": InParts(GROUP, 2, FaultyFiles(), but=part)}, {})
     assert latest_checkpoint(tmp_path).step == 1
 
@@ -100,7 +99,7 @@ class Mixed(InParts):
 
 
 def test_parts_of_two_numbers_of_processes_are_no_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(DiskError, match=r"does not read back: manifest.json: no p\.3-of-3\.safetensors"):
+    with refuses("E_CHECKPOINT_NOT_READ_BACK"):
         save_checkpoint(tmp_path, 1, {"p": Mixed(GROUP, 2, FaultyFiles())}, {})
     assert latest_checkpoint(tmp_path) is None
 
@@ -115,10 +114,10 @@ def test_a_part_that_is_elsewhere_is_missing(tmp_path: Path) -> None:
             other = InParts(GROUP, 2, FaultyFiles(), but=1)
             return other.write(tmp_path / "elsewhere", stem)
 
-    with pytest.raises(DiskError, match=r"does not read back: p\.2-of-2\.safetensors is missing"):
+    with refuses("E_CHECKPOINT_NOT_READ_BACK"):
         save_checkpoint(tmp_path / "run", 1, {"p": Elsewhere(GROUP, 2, FaultyFiles(), but=2)}, {})
 
 
 def test_no_group_is_named_as_a_part(tmp_path: Path) -> None:
-    with pytest.raises(StateError, match=r"'p\.1-of-2' cannot name a file of a checkpoint"):
+    with refuses("E_CHECKPOINT_NAME", names="'p.1-of-2'"):
         save_checkpoint(tmp_path, 1, {"p.1-of-2": GROUP}, {})

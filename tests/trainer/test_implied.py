@@ -8,12 +8,12 @@ import torch
 
 from cotrain.config.evaluation import Implied
 from cotrain.config.recipe import check_recipe
-from cotrain.core.errors import ConfigError
 from cotrain.core.seeding import Address
 from cotrain.core.types import Episode, Sampling, Trace
 from cotrain.recipes.prime.recipe import prime
 from cotrain.rollout.role import Role
 from cotrain.trainer.implicit_reward_evaluation import implied_figures
+from tests.sentences import refuses
 
 TEXT = "ab cd"  # two steps, of the tokens 0-1 and 2-4
 STEPS = [(0, 2, "ab"), (3, 5, "cd")]
@@ -96,5 +96,5 @@ def test_a_recipe_names_policies_that_there_are():
     assert recipe.evaluation.implied == (Implied(policy="prm", reference="reference"),)
     assert prime(prm="none").evaluation.implied == ()
     other = replace(recipe.evaluation, implied=(Implied(policy="nobody", reference="reference"),))
-    with pytest.raises(ConfigError, match="nobody"):
+    with refuses("E_NO_SUCH_PART", names="nobody"):
         check_recipe(replace(recipe, evaluation=other))

@@ -194,11 +194,16 @@ def coverrl(
     short = common_roles.is_terse(run.model)
     regenerate = regenerate or ("prefix" if short else "review")
     if regenerate == "review" and run.model in SHIPPED_LANGUAGE_MODELS:
-        raise ConfigError(f"coverrl: model {run.model!r} knows no prompt that shows a review; use regenerate='prefix'")
+        raise ConfigError(
+            f"coverrl: model {run.model!r} knows no prompt that shows a review; use regenerate='prefix'",
+            code="E_MODEL_WITHOUT_REVIEW_PROMPT",
+        )
     if votes < run.group_size or min(reviews, revisions) < 2:
         raise ConfigError(
             f"coverrl: votes {votes}, group_size {run.group_size}, reviews {reviews}, revisions {revisions}; expected "
-            "no more in group_size than votes, and at least 2 reviews and revisions, which are compared with each other"
+            "no more in group_size than votes, and at least 2 reviews and revisions, which are compared with each "
+            "other",
+            code="E_SETTING_RANGE",
         )
     by = GRPO(
         reward_weights={AGREEMENT: 1.0, FORMAT: 1.0},

@@ -96,7 +96,10 @@ async def contest(
         return
     reference = await roles.reference(solution=worked_solution(task))
     if not await examine(task, roles, reference) or not reference.parsed.ok:
-        raise ConfigError(f"gar: the worked solution of task {task.id} is not a right one in tagged steps")
+        raise ConfigError(
+            f"gar: the worked solution of task {task.id} is not a right one in tagged steps",
+            code="E_TASK_SOLUTION_NOT_TAGGED",
+        )
     reference_steps = {step.text.strip() for step in reference.parsed.steps}
     differing = 0
     for solution, turns in zip(readable, review_turns, strict=True):
@@ -129,7 +132,8 @@ def worked_solution(task: Task) -> str:
     if task.solution is None:
         raise ConfigError(
             f"gar: task {task.id} has no worked solution to tell generated ones from; choose a task source that has "
-            "them, or critic='frozen'"
+            "them, or critic='frozen'",
+            code="E_TASK_WITHOUT_SOLUTION",
         )
     return task.solution
 

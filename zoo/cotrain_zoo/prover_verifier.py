@@ -149,7 +149,8 @@ def prover_verifier(
     if reviews < 2 or run.group_size < 2 or min(warmup, strings) < 0 or (strings and sneaky != "trained"):
         raise ConfigError(
             f"prover_verifier: reviews {reviews}, group_size {run.group_size}, warmup {warmup}, strings {strings}, "
-            f"sneaky {sneaky!r}; expected at least 2 and 2, from 0, and strings for a sneaky prover that is trained"
+            f"sneaky {sneaky!r}; expected at least 2 and 2, from 0, and strings for a sneaky prover that is trained",
+            code="E_SETTING_RANGE",
         )
     attacks = sneaky != "none"
     critic = verifier_model or run.model

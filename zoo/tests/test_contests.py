@@ -7,7 +7,6 @@ from cotrain_zoo.debate_solve.contests import check_step, contest, parse_review_
 from cotrain_zoo.debate_solve.prompts import CHECK_STEP, CRITICISE
 from cotrain_zoo.debate_solve.recipe import debate_solve
 
-from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.data.word_problems.source import study_problems
 from cotrain.formats.role_replies import write_review
@@ -21,6 +20,7 @@ from cotrain.rollout.runner import RolloutRunner
 from cotrain.runs.memory_plan import estimate_run
 from tests.helpers import EASY, TINY, spoken
 from tests.recipes import test_debate
+from tests.sentences import refuses
 
 TASKS = [study_problems((3, 3)).get("train", i) for i in range(40)]
 
@@ -185,10 +185,10 @@ def test_a_review_accuses_the_first_step_that_it_calls_wrong():
 
 
 def test_controls_and_refusals():
-    with pytest.raises(ConfigError, match="debate_solve: the model 'shipped' was not taught"):
+    with refuses("E_MODEL_NOT_TAUGHT_FORMAT", names=("debate_solve", "'shipped'")):
         debate_solve(model="shipped")
     assert debate_solve(model="shipped", critic="none").name == "debate-solve-rlaif"
-    with pytest.raises(ConfigError, match="words is -1"):
+    with refuses("E_SETTING_RANGE", names="-1"):
         debate_solve(words=-1)
 
 

@@ -5,7 +5,6 @@ from functools import partial
 import pytest
 from cotrain_zoo.dsm import analysis_score, dsm, proof_reward, prove
 
-from cotrain.core.errors import UnknownName
 from cotrain.core.types import Sampling
 from cotrain.data.word_problems.source import study_problems
 from cotrain.formats.role_replies import write_review
@@ -14,6 +13,7 @@ from cotrain.rollout.common_roles import parse_meta, parse_review, parse_self_ch
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
 from tests.helpers import spoken
+from tests.sentences import refuses
 
 TASK = study_problems((2, 2)).get("train", 0)  # two steps
 GOOD, BAD = write_review(["", ""], [True, True], True), write_review(["", ""], [True, False], False)
@@ -112,5 +112,5 @@ def test_a_recipe_and_its_controls():
     }  # fmt: skip
     assert list(dsm(model="shipped", verifier="frozen").objectives) == ["generator"]
     assert dsm(model="shipped", analysis="asked").objectives["generator"].roles == ("solver", "analyst")
-    with pytest.raises(UnknownName, match="labels of dsm"):
+    with refuses("E_UNKNOWN_CHOICE"):
         dsm(labels="x")

@@ -7,9 +7,10 @@ from cotrain_zoo.spiral.nim import NIM, Nim
 from cotrain_zoo.spiral.source import GAMES, Games, game_grader_of
 from cotrain_zoo.spiral.tictactoe import TicTacToe
 
-from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.errors import ConfigError
 from cotrain.data.sources import from_description, task_source
 from tests.helpers import letter_tasks
+from tests.sentences import refuses
 
 
 def kuhn_player(first, second):
@@ -101,7 +102,7 @@ def test_a_source_of_games_has_every_start_and_nothing_to_grade():
         assert tasks[0].grade("1").value is None and source.get("test", 0).prompt == tasks[0].prompt
     with pytest.raises(IndexError, match="6 starts"):
         Games("kuhn").get("train", 6)
-    with pytest.raises(UnknownName, match="did you mean 'kuhn'"):
+    with refuses("E_UNKNOWN_GAME", names="'kuhn'"):
         Games("khun")
     with pytest.raises(ConfigError, match="is no game"):
         game_grader_of(letter_tasks(1)[0])

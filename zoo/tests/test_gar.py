@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 import pytest
 from cotrain_zoo.gar import gan_reward, gar
 
-from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.errors import ConfigError
 from cotrain.data.word_problems.source import WordProblems
 from cotrain.trainer.trainer import CoTrainer
 from tests.recipes.test_step_judges import SMALL, signals
+from tests.sentences import refuses
 
 
 def test_the_gan_part_asks_only_of_steps_that_differ():
@@ -72,5 +73,5 @@ def test_sizes_are_checked(arguments):
 
 
 def test_names_are_checked():
-    with pytest.raises(UnknownName, match="trained"):
+    with refuses("E_UNKNOWN_CHOICE"):
         gar(critic="online")

@@ -153,13 +153,15 @@ def judging_role(recipe: Recipe, name: str) -> tuple[str, Role]:
     and for a role that judges no solution."""
     if not any(map(_judges_solutions, recipe.roles.values())):
         raise ConfigError(
-            f"no role of {recipe.name!r} judges a solution; give a run with a verifier, such as one of tango"
+            f"no role of {recipe.name!r} judges a solution; give a run with a verifier, such as one of tango",
+            code="E_NO_JUDGE_ROLE",
         )
     name = role_named(recipe, name, fits=_judges_solutions)
     judge = recipe.roles[name]
     if not _judges_solutions(judge):
         raise ConfigError(
-            f"attack: role {name!r} says no verdict on a solution; name a role that judges one with --role"
+            f"attack: role {name!r} says no verdict on a solution; name a role that judges one with --role",
+            code="E_ROLE_WITHOUT_VERDICT",
         )
     return name, judge
 
@@ -178,7 +180,9 @@ def _choose_solver(trainer: CoTrainer, fixed: bool) -> Role:
         return solver
     start = recipe.evaluation.frozen_roles.get("solver")
     if start is None:
-        raise ConfigError(f"attack: recipe {recipe.name!r} keeps no solver as it began; leave out --fixed")
+        raise ConfigError(
+            f"attack: recipe {recipe.name!r} keeps no solver as it began; leave out --fixed", code="E_NO_FIXED_SOLVER"
+        )
     return replace(solver, policy=start)
 
 

@@ -86,7 +86,8 @@ def review_rollouts(
     if len(points) == 1:
         raise ConfigError(
             f"xplay: {directory} has no checkpoint, so no verifier but that of the start; make some with "
-            "`cotrain run --checkpoint-every N --keep-every N`"
+            "`cotrain run --checkpoint-every N --keep-every N`",
+            code="E_NO_CHECKPOINT_TO_CROSS",
         )
     if len(points) == 2:
         say(f"{directory} has the checkpoint of step {points[1].step} alone; `cotrain run --keep-every N` keeps more")
@@ -102,7 +103,10 @@ def review_rollouts(
 
     if not samples:
         known = "" if references else " whose truth is known"
-        raise ConfigError(f"xplay: the ledger of {directory} has no readable solution of a solver{known}")
+        raise ConfigError(
+            f"xplay: the ledger of {directory} has no readable solution of a solver{known}",
+            code="E_NO_SOLUTION_IN_LEDGER",
+        )
     for step, solutions in samples:
         drawn = count_of(len(solutions.right), "solution")
         n_unknown = solutions.right.count(None)

@@ -82,7 +82,10 @@ def play_seats(
             if role not in recipe.roles:
                 raise UnknownName(f"role of {run} (--seats)", role, recipe.roles)
             if not recipe.policies[recipe.roles[role].policy].trained:
-                raise ConfigError(f"xplay: role {role!r} of {run} is not trained; name two seats that are with --seats")
+                raise ConfigError(
+                    f"xplay: role {role!r} of {run} is not trained; name two seats that are with --seats",
+                    code="E_SEAT_NOT_TRAINED",
+                )
     check_same_problems(recipes)
     check_same_games(recipes, roles)
     declared = declared_by(first.evaluation.protocol)
@@ -137,7 +140,8 @@ def check_same_games(recipes: Mapping[str, Recipe], seats: tuple[str, str]) -> N
             if mine != theirs:
                 raise ConfigError(
                     f"xplay: {name} is {_short_repr(theirs)} in {run} and {_short_repr(mine)} in {first}; "
-                    f"expected one game"
+                    f"expected one game",
+                    code="E_RUNS_DIFFER",
                 )
 
 

@@ -102,7 +102,10 @@ def xplay(
     first = next(iter(recipes.values()))
     named = {judging_role(recipe, role)[0] for recipe in recipes.values()}
     if len(named) > 1:
-        raise ConfigError(f"xplay: {role!r} is {' and '.join(sorted(named))} in these runs; name a role of all")
+        raise ConfigError(
+            f"xplay: {role!r} is {' and '.join(sorted(named))} in these runs; name a role of all",
+            code="E_ROLE_NOT_IN_ALL_RUNS",
+        )
     (role,) = named
     for recipe in recipes.values():
         if "solver" not in recipe.roles:
@@ -214,7 +217,9 @@ def check_same_problems(recipes: Mapping[str, Recipe]) -> None:
     first, *others = recipes
     for run in others:
         if recipes[run].tasks.describe() != recipes[first].tasks.describe():
-            raise ConfigError(f"xplay: {run} has other problems than {first}; compare runs on the same ones")
+            raise ConfigError(
+                f"xplay: {run} has other problems than {first}; compare runs on the same ones", code="E_RUNS_DIFFER"
+            )
 
 
 def points_of(run: str, recipe: Recipe, every: int) -> list[RunPoint]:

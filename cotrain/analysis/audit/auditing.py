@@ -93,7 +93,8 @@ def _with_truth(
         if without == len(found):
             raise ConfigError(
                 f"--references {options.references}: none of its questions stands in a prompt; name its columns with "
-                "--question-column and --answer-column"
+                "--question-column and --answer-column",
+                code="E_REFERENCES_UNMATCHED",
             )
         if without:
             notes.append(f"{options.references.name} has no answer to {without} of {len(found)} prompts")
@@ -126,7 +127,9 @@ def _with_labels(
     wants_plan = options.width is not None or options.label is not None
     if options.labels is None and not wants_plan:
         if options.to_label is not None:
-            raise ConfigError("--to-label: how many? give --width W, as in --width 0.1, or --label N")
+            raise ConfigError(
+                "--to-label: how many? give --width W, as in --width 0.1, or --label N", code="E_LABEL_COUNT"
+            )
         return None, None
     strata = strata_of(run)
     labels: dict[str, bool] = {}

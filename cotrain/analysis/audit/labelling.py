@@ -127,7 +127,10 @@ def strata_of(run: ForeignRun, seed: int = 0) -> list[Stratum]:
     """The strata of all answers with a verdict; each in the order in which its answers are drawn."""
     judged = [rollout for rollout in run.rollouts if rollout.verdict is not None]
     if not judged:
-        raise DataError(f"{run.paths[0]}: no answer has a verdict, so there is nothing to label; name --judge")
+        raise DataError(
+            f"{run.paths[0]}: no answer has a verdict, so there is nothing to label; name --judge",
+            code="E_NO_VERDICT_TO_LABEL",
+        )
     doubts = _doubted_addresses(run, judged)
     strata = []
     for part, steps in enumerate(cut_steps(sorted({rollout.step for rollout in judged}), PARTS)):
@@ -256,11 +259,13 @@ def write_label_file(path: Path, plan: LabelPlan, labels: Labels) -> None:
         for rollout, probability in drawn
     ]
     if path.exists():
-        raise UserError(f"{path} is there already, and may hold labels; name another file")
+        raise UserError(f"{path} is there already, and may hold labels; name another file", code="E_LABEL_FILE_EXISTS")
     try:
         path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror}); name another file") from error
+        raise UserError(
+            f"{path}: cannot be written ({error.strerror}); name another file", code="E_LABEL_FILE_UNWRITABLE"
+        ) from error
 
 
 def _digest(rollout: ForeignRollout) -> str:
@@ -280,21 +285,30 @@ def read_labels(path: Path, run: ForeignRun) -> tuple[dict[str, bool], int]:
         address = str(row.get("id"))
         right = row.get("right")
         if address not in by_address:
-            raise DataError(f"{where}: id is {address!r:.40}, which these rollouts do not have; give the same files")
+            raise DataError(
+                f"{where}: id is {address!r:.40}, which these rollouts do not have; give the same files",
+                code="E_LABEL_OF_OTHER_ROLLOUT",
+            )
         if row.get("text", _digest(by_address[address])) != _digest(by_address[address]):
-            raise DataError(f"{where}: {address} is another text in these rollouts; give the files that it is from")
+            raise DataError(
+                f"{where}: {address} is another text in these rollouts; give the files that it is from",
+                code="E_LABEL_OF_OTHER_ROLLOUT",
+            )
         if right is None or right == "":
             empty += 1
             continue
         truth = truth_of(right)
         if truth is None:
-            raise DataError(f"{where}: right is {right!r:.40}, expected true or false, or null for no label")
+            raise DataError(
+                f"{where}: right is {right!r:.40}, expected true or false, or null for no label",
+                code="E_FIELD_NOT_BOOLEAN",
+            )
         if labels.get(address, truth) is not truth:
-            raise DataError(f"{where}: {address} has two labels that differ; keep one")
+            raise DataError(f"{where}: {address} has two labels that differ; keep one", code="E_LABELS_CONTRADICT")
         labels[address] = truth
 
     if not labels:
-        raise DataError(f'{path}: no row has a label; set "right" to true or false')
+        raise DataError(f'{path}: no row has a label; set "right" to true or false', code="E_NO_LABEL")
     return labels, empty
 
 

@@ -61,7 +61,7 @@ def parse_arm(text: str) -> Arm:
         head = f"{head}:{rest[0]}"
         rest = rest[1:]
     if text.count("[") != text.count("]"):
-        raise ConfigError(f"arm {text!r}: a bracket is not closed; write lists as in ratio=[2,1]")
+        raise ConfigError(f"arm {text!r}: a bracket is not closed; write lists as in ratio=[2,1]", code="E_ARM_BRACKET")
     arguments: dict[str, Any] = {}
     pairs = []
     if rest:
@@ -69,9 +69,9 @@ def parse_arm(text: str) -> Arm:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise ConfigError(f"arm {text!r}: {pair!r} is not parameter=value")
+            raise ConfigError(f"arm {text!r}: {pair!r} is not parameter=value", code="E_ARM_PARAMETER")
         if name in arguments:
-            raise ConfigError(f"arm {text!r}: {name} is given twice")
+            raise ConfigError(f"arm {text!r}: {name} is given twice", code="E_ARM_PARAMETER")
         arguments[name] = _parse_value(value)
     return make_arm(text, head, arguments)
 
@@ -82,7 +82,8 @@ def make_arm(label: str, target: str, arguments: Mapping[str, Any], overrides: S
     for name in [*arguments, *set_names]:
         if name in SET_BY_COMPARISON:
             raise ConfigError(
-                f"arm {label!r}: {name} is the same for every arm; leave it out and give {SET_BY_COMPARISON[name]}"
+                f"arm {label!r}: {name} is the same for every arm; leave it out and give {SET_BY_COMPARISON[name]}",
+                code="E_ARM_SETS_COMPARISON",
             )
     return Arm(label=label, target=target, arguments=arguments, overrides=tuple(overrides))
 
@@ -99,12 +100,14 @@ def distinct_arms(arms: Sequence[Arm]) -> list[Arm]:
     """The arms, when no two of them are the same runs or would share a directory."""
     for i, arm in enumerate(arms):
         if not arm.slug.strip("."):
-            raise ConfigError(f"compare: arm {arm.label!r} is no name of a directory; rename it")
+            raise ConfigError(f"compare: arm {arm.label!r} is no name of a directory; rename it", code="E_ARM_LABEL")
         for other in arms[:i]:
             same = (arm.target, arm.arguments, arm.overrides) == (other.target, other.arguments, other.overrides)
             if same or arm.slug == other.slug:
                 what = "an arm is named twice" if same else "two arms would share a directory"
-                raise ConfigError(f"compare: {what}: {other.label!r} and {arm.label!r}; leave out or rename one")
+                raise ConfigError(
+                    f"compare: {what}: {other.label!r} and {arm.label!r}; leave out or rename one", code="E_ARMS_ALIKE"
+                )
     return list(arms)
 
 
@@ -120,7 +123,7 @@ def recipe_of_arm(arm: Arm, source: Mapping[str, Any], overrides: Sequence[str],
             check_due(recipe, steps_flag="--batches", warmup_flag=warmup_flag)
         return recipe
     except UserError as error:
-        raise ConfigError(f"arm {arm.label!r}: {error}") from error
+        raise ConfigError(f"arm {arm.label!r}: {error}", code=error.code) from error
 
 
 def shown_settings(recipe: Recipe) -> dict[str, Any]:

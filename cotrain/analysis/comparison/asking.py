@@ -47,7 +47,7 @@ def answer_settings(
                 chosen = overrides_since(recipe, asked_so)
                 settings_by_key[key] = chosen + _fixed_settings(asked_so, chosen)
         except UserError as error:
-            raise ConfigError(f"arm {label!r}: {error}") from error
+            raise ConfigError(f"arm {label!r}: {error}", code=error.code) from error
         settings_by_arm[label] = list(settings_by_key[key])
     return settings_by_arm
 
@@ -88,7 +88,9 @@ def load_answers(out: Path) -> dict[str, list[str]]:
             answers[str(label)] = [str(setting) for setting in settings]
         return answers
     except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise ConfigError(f"{path} is damaged ({error}); restore it, or choose another --out") from error
+        raise ConfigError(
+            f"{path} is damaged ({error}); restore it, or choose another --out", code="E_COMPARISON_DAMAGED"
+        ) from error
 
 
 def save_answers(out: Path, settings_by_arm: Mapping[str, list[str]]) -> None:

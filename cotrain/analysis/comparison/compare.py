@@ -183,13 +183,17 @@ def claim_directory(plan: ComparisonPlan, arms: Sequence[Arm]) -> None:
     path = plan.out / "settings.json"
     entries = [one for one in out.iterdir() if not one.name.startswith(".")] if out.is_dir() else []
     if out.is_file() or (entries and not path.exists()):
-        raise ConfigError(f"{out} holds something else than a comparison; choose another --out")
+        raise ConfigError(
+            f"{out} holds something else than a comparison; choose another --out", code="E_OUT_NOT_COMPARISON"
+        )
     try:
         saved = json.loads(read_regular(path)) if path.exists() else None
         if saved is not None and not isinstance(saved, dict):
             raise ValueError("not an object")
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} is damaged ({error}); restore it, or choose another --out") from error
+        raise ConfigError(
+            f"{path} is damaged ({error}); restore it, or choose another --out", code="E_COMPARISON_DAMAGED"
+        ) from error
     if saved is not None:
         # a setting that is newer than it
         saved = {f.name: f.default for f in fields(ComparisonPlan) if f.name in names} | saved
@@ -197,12 +201,15 @@ def claim_directory(plan: ComparisonPlan, arms: Sequence[Arm]) -> None:
         changed = sorted(name for name in {*saved, *settings} - {"arms"} if saved.get(name) != settings.get(name))
         old_values = ", ".join(f"{name} {json.dumps(saved.get(name))}" for name in changed)
         raise ConfigError(
-            f"{out} holds a comparison with other settings ({old_values}); give those, or choose another --out"
+            f"{out} holds a comparison with other settings ({old_values}); give those, or choose another --out",
+            code="E_COMPARISON_DIFFERS",
         )
     try:
         replace_file(path, json.dumps(settings, indent=1).encode())
     except DiskError as error:
-        raise ConfigError(f"{out} cannot hold a comparison: {error}; choose another --out") from error
+        raise ConfigError(
+            f"{out} cannot hold a comparison: {error}; choose another --out", code="E_OUT_NOT_COMPARISON"
+        ) from error
 
 
 def _settings_by_name(settings: dict[str, Any]) -> dict[str, Any]:

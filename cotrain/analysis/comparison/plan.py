@@ -62,26 +62,34 @@ class ComparisonPlan:
         for name, most in MOST_COUNTS.items():
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ConfigError(f"compare: {name} is {value}, expected at least 1")
+                raise ConfigError(f"compare: {name} is {value}, expected at least 1", code="E_COMPARISON_RANGE")
             if value is not None and value > most:
-                raise ConfigError(f"compare: {name} is {value}, expected at most {most}")
+                raise ConfigError(f"compare: {name} is {value}, expected at most {most}", code="E_COMPARISON_RANGE")
         fixed = [arm.label for arm in self.arms if "lr" in arm.arguments] if self.rates else []
         if fixed:
-            raise ConfigError(f"arm {fixed[0]!r}: lr is chosen from rates; leave it out of the arm, or leave out rates")
+            raise ConfigError(
+                f"arm {fixed[0]!r}: lr is chosen from rates; leave it out of the arm, or leave out rates",
+                code="E_LR_AND_RATES",
+            )
         if self.first_seed < 0:
-            raise ConfigError(f"compare: first_seed is {self.first_seed}, expected at least 0")
+            raise ConfigError(
+                f"compare: first_seed is {self.first_seed}, expected at least 0", code="E_COMPARISON_RANGE"
+            )
         for name, numbers in (("budget", (self.budget,)), ("rates", self.rates)):
             if any(x is not None and not 0.0 < x < math.inf for x in numbers):
-                raise ConfigError(f"compare: {name} is {numbers}, expected numbers above 0")
+                raise ConfigError(f"compare: {name} is {numbers}, expected numbers above 0", code="E_COMPARISON_RANGE")
         if self.equal not in EQUAL:
             raise UnknownName("cost to be made equal", self.equal, EQUAL)
         if self.equal in ("batches", "updates") and self.budget not in (None, self.batches):
             raise ConfigError(
                 f"compare: budget {self.budget} and batches {self.batches} are two lengths; with equal={self.equal} "
-                "give one of them"
+                "give one of them",
+                code="E_TWO_LENGTHS",
             )
         if self.lenient and self.data is None:
-            raise ConfigError("compare: --lenient is about the rows of --data FILE; leave it out")
+            raise ConfigError(
+                "compare: --lenient is about the rows of --data FILE; leave it out", code="E_LENIENT_WITHOUT_DATA"
+            )
 
     @property
     def each_seed(self) -> range:
@@ -140,5 +148,6 @@ def _check_alike(recipes: Mapping[str, Recipe]) -> None:
             raise ConfigError(
                 f"compare: {first!r} is tested on {first_size[0]} problems with {first_size[1]} answers each, "
                 f"{label!r} on {size[0]} with {size[1]}; expected the same; add --set evaluation.tasks=N and --set "
-                "evaluation.group_size=N"
+                "evaluation.group_size=N",
+                code="E_ARMS_TESTED_UNLIKE",
             )

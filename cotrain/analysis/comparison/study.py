@@ -51,7 +51,9 @@ def _begin_study(study: Study) -> dict[str, Any]:
     path = study.out / "study.json"
     if not path.exists():
         if study.out.is_dir() and any(study.out.iterdir()):
-            raise ConfigError(f"{study.out} holds something else than this study; change out in {study.path}")
+            raise ConfigError(
+                f"{study.out} holds something else than this study; change out in {study.path}", code="E_OUT_NOT_STUDY"
+            )
         document = {
             "study": study.path.name,
             "sha256": study.sha256,
@@ -69,11 +71,14 @@ def _begin_study(study: Study) -> dict[str, Any]:
         document = json.loads(read_regular(path))
         old_hash = document["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} is damaged ({error}); restore it, or change out in {study.path}") from error
+        raise ConfigError(
+            f"{path} is damaged ({error}); restore it, or change out in {study.path}", code="E_STUDY_DAMAGED"
+        ) from error
     if old_hash != study.sha256:
         raise ConfigError(
             f"{study.path} has changed since the study in {study.out} began (sha256 {old_hash[:12]}, now "
-            f"{study.sha256[:12]}); bring the file as it was, or change its out"
+            f"{study.sha256[:12]}); bring the file as it was, or change its out",
+            code="E_STUDY_CHANGED",
         )
     return document
 

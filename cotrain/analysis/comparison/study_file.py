@@ -105,14 +105,15 @@ def read_study(path: Path, *, workers: int | None = None, device: str = "cpu", c
         table = read_toml(path)
         content = content_of_file(path, MOST_BY_HAND)
     except DataError as error:
-        raise ConfigError(f"{error}; expected TOML: the file of a study") from error
+        raise ConfigError(f"{error}; expected TOML: the file of a study", code=error.code) from error
     for key in table:
         if key not in (*STUDY_KEYS, *PART_KEYS):
             raise UnknownName(f"key of study {path.name}", key, (*STUDY_KEYS, *PART_KEYS))
     missing = [key for key in ("hypothesis", "measure", "seeds", "out", "arms") if not table.get(key)]
     if missing:
         raise ConfigError(
-            f"{path}: {missing[0]} is missing; a study says what is expected, of what, and how it is measured"
+            f"{path}: {missing[0]} is missing; a study says what is expected, of what, and how it is measured",
+            code="E_STUDY_KEY_MISSING",
         )
     out = Path(_require_type(path, "out", table["out"], str))
     arms = tuple(
@@ -130,7 +131,10 @@ def read_study(path: Path, *, workers: int | None = None, device: str = "cpu", c
     for name in part_tables:
         alike = [other for other in part_tables if slug_of(other) == slug_of(name)]
         if len(alike) > 1 or not slug_of(name).strip("."):
-            raise ConfigError(f"{path}: {' and '.join(map(repr, alike))} cannot be directories of parts; rename one")
+            raise ConfigError(
+                f"{path}: {' and '.join(map(repr, alike))} cannot be directories of parts; rename one",
+                code="E_STUDY_PARTS_ALIKE",
+            )
     parts = {name: _read_plan(path, common, part, fixed, out / slug_of(name)) for name, part in part_tables.items()}
     return Study(
         path=path,
@@ -145,11 +149,14 @@ def read_study(path: Path, *, workers: int | None = None, device: str = "cpu", c
 
 def _read_arm(path: Path, name: str, spec: Any, model: Any) -> Arm:
     if not isinstance(spec, Mapping) or not isinstance(spec.get("recipe"), str):
-        raise ConfigError(f'{path}: arm {name!r} has no recipe; write recipe = "grpo" below [arms.{name}]')
+        raise ConfigError(
+            f'{path}: arm {name!r} has no recipe; write recipe = "grpo" below [arms.{name}]', code="E_STUDY_ARM"
+        )
     overrides = spec.get("overrides", [])
     if not isinstance(overrides, list) or not all(isinstance(one, str) for one in overrides):
         raise ConfigError(
-            f'{path}: arm {name!r}: overrides is {overrides!r:.80}; expected a list of "dotted.path=value"'
+            f'{path}: arm {name!r}: overrides is {overrides!r:.80}; expected a list of "dotted.path=value"',
+            code="E_STUDY_ARM",
         )
     arguments = {}
     if model is not None:
@@ -167,7 +174,9 @@ def _as_tuple(value: Any) -> Any:
 
 def _read_plan(path: Path, common: Mapping[str, Any], part: Any, fixed: Mapping[str, Any], out: Path) -> ComparisonPlan:
     if not isinstance(part, Mapping):
-        raise ConfigError(f'{path}: a part is a table, as in [parts."4 steps"]; found {part!r:.80}')
+        raise ConfigError(
+            f'{path}: a part is a table, as in [parts."4 steps"]; found {part!r:.80}', code="E_STUDY_NOT_TABLE"
+        )
     for key in part:
         if key not in PART_KEYS:
             raise UnknownName(f"key of a part of study {path.name}", key, PART_KEYS)
@@ -181,7 +190,7 @@ def _read_plan(path: Path, common: Mapping[str, Any], part: Any, fixed: Mapping[
 def _read_gate(path: Path, spec: Any, parts: Mapping[str, ComparisonPlan], measure: str) -> Gate:
     names = [f.name for f in dataclasses.fields(Gate)]
     if not isinstance(spec, Mapping):
-        raise ConfigError(f"{path}: gate is {spec!r:.80}; expected a table [gate]")
+        raise ConfigError(f"{path}: gate is {spec!r:.80}; expected a table [gate]", code="E_STUDY_NOT_TABLE")
     for key in spec:
         if key not in names:
             raise UnknownName(f"key of the gate of {path.name}", key, names)
@@ -201,17 +210,22 @@ def _read_gate(path: Path, spec: Any, parts: Mapping[str, ComparisonPlan], measu
     if gate.at not in GATE_PLACES:
         raise UnknownName(f"at of the gate of {path.name}", gate.at, GATE_PLACES)
     if gate.at == "gain" and gate.minus is not None:
-        raise ConfigError(f'{path}: the gate has at = "gain" and minus; a gain is that of one arm, leave out minus')
+        raise ConfigError(
+            f'{path}: the gate has at = "gain" and minus; a gain is that of one arm, leave out minus',
+            code="E_STUDY_GATE",
+        )
     if gate.seeds is not None and not 1 <= gate.seeds <= parts[gate.part].seeds:
-        raise ConfigError(f"{path}: gate.seeds is {gate.seeds}; expected 1 to {parts[gate.part].seeds}")
+        raise ConfigError(
+            f"{path}: gate.seeds is {gate.seeds}; expected 1 to {parts[gate.part].seeds}", code="E_STUDY_GATE"
+        )
     if gate.at_least is None and gate.at_most is None:
-        raise ConfigError(f"{path}: the gate has no limit; write at_least = 0.05 or at_most = …")
+        raise ConfigError(f"{path}: the gate has no limit; write at_least = 0.05 or at_most = …", code="E_STUDY_GATE")
     return gate
 
 
 def _require_type(path: Path, key: str, value: Any, hint: Any) -> Any:
     if not fits_hint(value, hint):
-        raise ConfigError(f"{path}: {key} is {value!r:.80}; expected {kind_of(hint)}")
+        raise ConfigError(f"{path}: {key} is {value!r:.80}; expected {kind_of(hint)}", code="E_STUDY_VALUE")
     return value
 
 
@@ -291,4 +305,7 @@ def study_path(text: str) -> Path:
     if len(path.parts) == 1 and path.suffix != ".toml":
         raise UnknownName("study", text, studies)
     named = f"; a study of this name comes with cotrain: cotrain study {path.stem}" if path.stem in studies else ""
-    raise ConfigError(f"{text}: no such file{named or '; give the file of a study, or the name of one that ships'}")
+    raise ConfigError(
+        f"{text}: no such file{named or '; give the file of a study, or the name of one that ships'}",
+        code="E_STUDY_NOT_FOUND",
+    )

@@ -134,7 +134,9 @@ def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> N
                     how = f"ended with code {process.returncode}"
                     if process.returncode == -signal.SIGKILL:
                         how = "was killed, as runs are when memory runs out (--workers 1 leaves each more of it)"
-                    raise UserError(f"compare: {folder} {how}: {' '.join(tail)}; see {log.name}")
+                    raise UserError(
+                        f"compare: {folder} {how}: {' '.join(tail)}; see {log.name}", code="E_RUN_OF_COMPARISON_FAILED"
+                    )
                 report_job(folder, f"is done, {len(waiting) + len(running)} to go{alarms_suffix(folder)}")
 
 

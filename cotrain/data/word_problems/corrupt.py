@@ -46,7 +46,10 @@ class Habits:
     def __post_init__(self) -> None:
         shares = (self.premise, self.relation, self.structure, self.swap)
         if not all(0.0 <= p <= 1.0 for p in (self.random, self.systematic, *shares)) or sum(shares) > 1.0:
-            raise ConfigError(f"words: {self} needs probabilities in 0..1, the four shares adding up to at most 1")
+            raise ConfigError(
+                f"words: {self} needs probabilities in 0..1, the four shares adding up to at most 1",
+                code="E_CORRUPTION_SHARES",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,16 +84,25 @@ def assemble_problem(facts: tuple[Fact, ...], question: str, *, family: str, mod
     given = dict(values)
     relations = {f.target: f for f in facts if f.kind != "given"}
     if len(given) + len(relations) != len(facts) or not given.keys().isdisjoint(relations):
-        raise ConfigError("word problem: a noun is defined twice, or a given has no number; define each noun once")
+        raise ConfigError(
+            "word problem: a noun is defined twice, or a given has no number; define each noun once",
+            code="E_WORD_PROBLEM_NOUNS",
+        )
     if question not in relations:
-        raise ConfigError(f"word problem: the question {question!r} is not a derived quantity; ask for one that is")
+        raise ConfigError(
+            f"word problem: the question {question!r} is not a derived quantity; ask for one that is",
+            code="E_WORD_PROBLEM_QUESTION",
+        )
     order: list[str] = []
     waiting = [f for f in facts if f.kind != "given"]
     while waiting:
         ready = (f for f in waiting if f.left in values and (isinstance(f.right, int) or f.right in values))
         fact = next(ready, None)
         if fact is None:
-            raise ConfigError(f"word problem: {waiting[0].target!r} rests on an undefined quantity or on a circle")
+            raise ConfigError(
+                f"word problem: {waiting[0].target!r} rests on an undefined quantity or on a circle",
+                code="E_WORD_PROBLEM_CIRCLE",
+            )
         waiting.remove(fact)
         order.append(fact.target)
         operand = fact.right if isinstance(fact.right, int) else values[fact.right]

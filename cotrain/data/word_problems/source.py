@@ -95,7 +95,10 @@ class WordProblems:
             problem = self._draw_for_split(split, rng_of("words", split, index, attempt))
             if text_bucket(problem.text) in BUCKETS[split]:
                 return problem
-        raise ConfigError(f"words: no problem for {split}/{index} in {ATTEMPTS} draws; widen the settings {self}")
+        raise ConfigError(
+            f"words: no problem for {split}/{index} in {ATTEMPTS} draws; widen the settings {self}",
+            code="E_WORDS_TOO_NARROW",
+        )
 
     def get(self, split: str, index: int) -> Task:
         """The same task for the same (split, index), always. Raises UnknownName for a split, IndexError below 0."""
@@ -193,19 +196,27 @@ def word_problems(
 def _check_settings(source: WordProblems) -> None:
     low, high = source.operations
     if not 1 <= low <= high <= LONGEST - 1:
-        raise ConfigError(f"words: operations is {source.operations}, expected 1 <= low <= high <= {LONGEST - 1}")
+        raise ConfigError(
+            f"words: operations is {source.operations}, expected 1 <= low <= high <= {LONGEST - 1}",
+            code="E_WORDS_SETTING_RANGE",
+        )
     if source.modulus is not None and not 5 <= source.modulus <= 100:
-        raise ConfigError(f"words: modulus is {source.modulus}, expected None or 5..100")
+        raise ConfigError(f"words: modulus is {source.modulus}, expected None or 5..100", code="E_WORDS_SETTING_RANGE")
     if not 20 <= source.max_value <= 9999:
-        raise ConfigError(f"words: max_value is {source.max_value}, expected 20..9999")
+        raise ConfigError(f"words: max_value is {source.max_value}, expected 20..9999", code="E_WORDS_SETTING_RANGE")
     low, high = source.distractors
     if not 0 <= low <= high <= 6:
-        raise ConfigError(f"words: distractors is {source.distractors}, expected 0 <= low <= high <= 6")
+        raise ConfigError(
+            f"words: distractors is {source.distractors}, expected 0 <= low <= high <= 6", code="E_WORDS_SETTING_RANGE"
+        )
     for setting in ("shuffle", "cancel"):
         if not 0.0 <= getattr(source, setting) <= 1.0:
-            raise ConfigError(f"words: {setting} is {getattr(source, setting)}, expected a probability in 0..1")
+            raise ConfigError(
+                f"words: {setting} is {getattr(source, setting)}, expected a probability in 0..1",
+                code="E_WORDS_SETTING_RANGE",
+            )
     if source.families is not None and not source.families:
-        raise ConfigError("words: families is empty; leave it None for all wordings")
+        raise ConfigError("words: families is empty; leave it None for all wordings", code="E_WORDS_SETTING_RANGE")
 
 
 def study_problems(operations: tuple[int, int] = (3, 4)) -> WordProblems:

@@ -46,7 +46,9 @@ class AgentFailed(Exception):
 def find_program(agent: Agent | None, command: str | None) -> Agent | Sequence[str]:
     """The function, or the words of the command. Raises ConfigError for neither, both, or one that cannot be run."""
     if (agent is None) == (command is None):
-        raise ConfigError("agent: expected --agent my_agent.py:function, or --command 'python my_agent.py'")
+        raise ConfigError(
+            "agent: expected --agent my_agent.py:function, or --command 'python my_agent.py'", code="E_AGENT_NOT_NAMED"
+        )
     if not (find_spec("starlette") and find_spec("uvicorn")):
         raise ConfigError(f"agent needs starlette and uvicorn; install them: {install_extra('serve')}")
     if command is not None:
@@ -56,7 +58,8 @@ def find_program(agent: Agent | None, command: str | None) -> Agent | Sequence[s
         inspect.signature(agent).bind("", "", "")
     except TypeError as error:
         raise ConfigError(
-            f"agent: {agent.__name__}: {error}; expected def {agent.__name__}(problem, base_url, api_key)"
+            f"agent: {agent.__name__}: {error}; expected def {agent.__name__}(problem, base_url, api_key)",
+            code="E_AGENT_SIGNATURE",
         ) from None
     return agent
 

@@ -96,13 +96,15 @@ class Rollout:
 
     def _receive_request(self, params: RequestParams, reply: Future[Reply]) -> None:
         if self._over:
-            _check_reply(reply, BadRequest("the rollout is over", status=410))
+            _check_reply(reply, BadRequest("the rollout is over", status=410, code="E_ROLLOUT_OVER"))
         else:
             self._inbox.put_nowait((params, reply))
 
     def reject(self, error: UserError) -> None:
         """A request was refused: the reason, where the agent then fails."""
-        what = error.code or error.param or "body" if isinstance(error, BadRequest) else "context_length_exceeded"
+        what = (
+            error.openai_code or error.param or "body" if isinstance(error, BadRequest) else "context_length_exceeded"
+        )
         self._rejection = f"agent: request refused ({what})"
 
     async def play(
@@ -175,18 +177,20 @@ class Rollout:
         except (BadRequest, TooLong, ModelError) as error:
             _check_reply(reply, error)
         finally:
-            _check_reply(reply, BadRequest("the rollout is over", status=410))
+            _check_reply(reply, BadRequest("the rollout is over", status=410, code="E_ROLLOUT_OVER"))
 
     async def _say_reply(self, params: RequestParams) -> Reply:
         """Raises BadRequest and TooLong, and ModelError for messages that the chat template cannot render."""
         self._asked += 1
         if self._asked > self._most:
             message = f"a rollout may ask {self._most} times; raise requests"
-            raise BadRequest(message, status=403, code="too_many_requests")
+            raise BadRequest(message, status=403, openai_code="too_many_requests", code="E_TOO_MANY_REQUESTS")
         if params.model not in self.chats:
-            raise BadRequest(unknown_message("model", params.model, self.models), "model", status=404)
+            raise BadRequest(
+                unknown_message("model", params.model, self.models), "model", status=404, code="E_MODEL_NOT_SERVED"
+            )
         if params.n > 1 or params.top is not None:
-            raise BadRequest("expected n=1 without logprobs; ask once for each answer", "n")
+            raise BadRequest("expected n=1 without logprobs; ask once for each answer", "n", code="E_ONE_ANSWER_ALONE")
         self._check_size(params)
         params, renderer, syntax = self._tools.prepare_request(params, getattr(self._roles, params.model).renderer)
         chat = self._find_chat(params, renderer)
@@ -201,9 +205,14 @@ class Rollout:
         turn.add_finding(PROBLEM, params.messages[-1].content)
         if turn.completion.failure == TOO_LONG:
             message = f"messages does not fit the context of {params.model!r}; shorten it"
-            raise BadRequest(message, "messages", code="context_length_exceeded")
+            raise BadRequest(message, "messages", openai_code="context_length_exceeded", code="E_REQUEST_TOO_LONG")
         if turn.failed:
-            raise BadRequest(f"the model gave no answer: {turn.completion.failure}", status=500, code="no_answer")
+            raise BadRequest(
+                f"the model gave no answer: {turn.completion.failure}",
+                status=500,
+                openai_code="no_answer",
+                code="E_MODEL_WITHOUT_ANSWER",
+            )
         stopped = stop_in(turn.text, params.stop)
         text = turn.text if stopped is None else turn.text[: stopped[0]]
         reply = Reply(text=text, finish=turn.finish, prompt_tokens=len(turn.prompt_ids), completion_tokens=turn.tokens)

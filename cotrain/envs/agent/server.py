@@ -62,9 +62,15 @@ class AgentServer:
     async def _answer_chat(self, request: Request) -> Response:
         rollout = self._find_rollout(request)
         if rollout is None:
-            return _refusal(BadRequest("the key is of no rollout that is played; send api_key", status=401))
+            return _refusal(
+                BadRequest("the key is of no rollout that is played; send api_key", status=401, code="E_ROLLOUT_KEY")
+            )
         if await asyncio.to_thread(self._is_of_another, request, rollout):
-            return _refusal(BadRequest("the key is of another rollout than the program that sent it", status=401))
+            return _refusal(
+                BadRequest(
+                    "the key is of another rollout than the program that sent it", status=401, code="E_ROLLOUT_KEY"
+                )
+            )
         try:
             params = read_chat(await receive_body(request), tools=True)
             answer = asyncio.wrap_future(rollout.ask(params))
@@ -113,9 +119,15 @@ def _key_in(authorization: str) -> str:
 
 
 def _refusal(error: UserError) -> Response:
-    status = error.status if isinstance(error, BadRequest) else 400
-    param, code = (error.param, error.code) if isinstance(error, BadRequest) else (None, "context_length_exceeded")
-    return JSONResponse(error_json(str(error), status=status, param=param, code=code), status_code=status)
+    status = 400
+    param = None
+    openai_code: str | None = "context_length_exceeded"
+    if isinstance(error, BadRequest):
+        status = error.status
+        param = error.param
+        openai_code = error.openai_code
+    body = error_json(str(error), status=status, param=param, openai_code=openai_code, code=error.code)
+    return JSONResponse(body, status_code=status)
 
 
 def _usage(reply: Reply) -> dict[str, int]:

@@ -37,7 +37,7 @@ class ToolMessages:
             return params, renderer, None
         try:
             if not isinstance(renderer, Renderer):
-                raise ModelError("it has no chat template")
+                raise ModelError("it has no chat template", code="E_NO_CHAT_TEMPLATE")
             writer = ToolRenderer(renderer)
             params = replace(params, messages=tuple(self._write_calls(one, writer) for one in params.messages))
             if not params.tools:
@@ -48,7 +48,9 @@ class ToolMessages:
             describing, syntax = self._describing[key]
             return params, describing, syntax if params.calls else None
         except ModelError as error:
-            raise BadRequest(f"model {params.model!r} cannot take these tools: {error}", "tools") from error
+            raise BadRequest(
+                f"model {params.model!r} cannot take these tools: {error}", "tools", code="E_TOOLS_NOT_TAKEN"
+            ) from error
 
     def _write_calls(self, message: Message, writer: ToolRenderer) -> Message:
         if not isinstance(message, CallingMessage):

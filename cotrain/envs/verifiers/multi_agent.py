@@ -46,7 +46,9 @@ def load_environment(spec: str, config: Mapping[str, Any], limit: int) -> tuple[
         return environment, list(islice(environment.taskset, limit))
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
-        raise ConfigError(f"environment {spec!r} cannot be loaded ({type(error).__name__}: {first})") from error
+        raise ConfigError(
+            f"environment {spec!r} cannot be loaded ({type(error).__name__}: {first})", code="E_ENVIRONMENT_NOT_LOADED"
+        ) from error
 
 
 class Environments:
@@ -61,7 +63,7 @@ class Environments:
         self.environment, rows = load_environment(spec, self._settings["config"], limit)
         written = [row.data.model_dump_json() for row in rows]
         if not rows:
-            raise DataError(f"{self.name}: no tasks")
+            raise DataError(f"{self.name}: no tasks", code="E_ENVIRONMENT_EMPTY")
         few = len(rows) < FEW
         self._rows = {}
         for split in SPLITS:
@@ -69,7 +71,10 @@ class Environments:
         self.notes = [f"{self.name} has {len(rows)} tasks, so that none is held out"] if few else []
         self._digest = hashlib.blake2b(json.dumps(written).encode(), digest_size=16).hexdigest()
         if digest is not None and digest != self._digest:
-            raise DataError(f"{self.name}: its tasks have changed since they were recorded; install the same version")
+            raise DataError(
+                f"{self.name}: its tasks have changed since they were recorded; install the same version",
+                code="E_DATA_CHANGED",
+            )
 
     def get(self, split: str, index: int) -> Task:
         """Task ``index`` of a split. Raises UnknownName, and IndexError outside of 0 <= index < size."""

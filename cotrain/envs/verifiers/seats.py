@@ -93,7 +93,10 @@ class Interaction:
 
         asked = self._task.data.prompt_text if message is None else message_text(message)
         if len(asked) > MOST_SAID:
-            raise TooLong(f"the environment says {len(asked)} characters at once; at most {MOST_SAID} are read")
+            raise TooLong(
+                f"the environment says {len(asked)} characters at once; at most {MOST_SAID} are read",
+                code="E_ENVIRONMENT_SAYS_TOO_MUCH",
+            )
         if self._over or self.trace.num_turns >= self._seat.turns:
             self._over = True
             self.trace.stop("max_turns")
@@ -146,7 +149,9 @@ def message_text(message: Any) -> str:
     for part in message:
         contents.append(part["content"] if isinstance(part, dict) else part.content)
     if not all(isinstance(content, str) for content in contents):
-        raise ConfigError("the environment says something that is no text; only text is played")
+        raise ConfigError(
+            "the environment says something that is no text; only text is played", code="E_ENVIRONMENT_NOT_TEXT"
+        )
     return "\n\n".join(contents)
 
 
@@ -162,7 +167,10 @@ def check_task(seat: str, task: Any) -> None:
     }
     for reason, applies in unfit.items():
         if applies:
-            raise ConfigError(f"seat {seat!r}: its task {reason}; only seats that write and read text are played")
+            raise ConfigError(
+                f"seat {seat!r}: its task {reason}; only seats that write and read text are played",
+                code="E_SEAT_NOT_TEXT",
+            )
 
 
 def make_seats(environment: Any, roles: Roles | None, finished: list[Any], turns: int, compare: str) -> Any:
@@ -185,7 +193,10 @@ def trainable_seats(environment: Any) -> dict[str, bool]:
         return {name: bool(getattr(agents, name).trainable) for name in names}
     finally:
         setup.close()
-    raise ConfigError(f"environment {environment.config.env_id!r}: its setup waits for something; expected flags alone")
+    raise ConfigError(
+        f"environment {environment.config.env_id!r}: its setup waits for something; expected flags alone",
+        code="E_ENVIRONMENT_WAITS",
+    )
 
 
 def make_environment_protocol(environment: Any, seats: tuple[str, ...], turns: int, compare: Compare) -> RolloutFn:

@@ -40,7 +40,10 @@ def read_taskset(name: str, config: Mapping[str, Any], limit: int) -> list[Any]:
         return list(islice(taskset, limit))
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
-        raise ConfigError(f"verifiers taskset {name!r} cannot be loaded ({type(error).__name__}: {first})") from error
+        raise ConfigError(
+            f"verifiers taskset {name!r} cannot be loaded ({type(error).__name__}: {first})",
+            code="E_ENVIRONMENT_NOT_LOADED",
+        ) from error
 
 
 class VerifiersGrader(AnswerGrader):
@@ -96,14 +99,19 @@ class VerifiersTasks:
         except ImportError as error:
             raise UserError(f"verifiers is not installed; run: {install_extra('verifiers')}") from error
         if not tasks:
-            raise DataError(f"{self.name}: no tasks; check its config {self._settings['config']}")
+            raise DataError(
+                f"{self.name}: no tasks; check its config {self._settings['config']}", code="E_ENVIRONMENT_EMPTY"
+            )
         prompts = [self._prompt_text(task, i) for i, task in enumerate(tasks)]
         self._splits: dict[str, list[tuple[int, str]]] = {split: [] for split in SPLITS}
         for i, (prompt, split) in enumerate(zip(prompts, cut_into_splits(prompts), strict=True)):
             self._splits[split].append((i, prompt))
         self._digest = hashlib.blake2b(json.dumps(prompts).encode(), digest_size=16).hexdigest()
         if digest is not None and digest != self._digest:
-            raise DataError(f"{self.name}: its tasks have changed since they were recorded; install the same version")
+            raise DataError(
+                f"{self.name}: its tasks have changed since they were recorded; install the same version",
+                code="E_DATA_CHANGED",
+            )
         indices = {f"{self.name}/{s}/{n}": i for s, mine in self._splits.items() for n, (i, _) in enumerate(mine)}
         loaded = json.dumps({name: self._settings[name] for name in ("taskset", "config", "limit", "right_at")})
         pool = GradingPool(workers=workers, deadline_s=deadline_s, judging=(JUDGING, loaded))
@@ -145,7 +153,8 @@ class VerifiersTasks:
         for reason, applies in unfit.items():
             if applies:
                 raise ConfigError(
-                    f"{where} {reason}; only tasks of one prompt and one answer, graded by code, are played"
+                    f"{where} {reason}; only tasks of one prompt and one answer, graded by code, are played",
+                    code="E_TASKSET_NOT_PLAIN",
                 )
         return "\n\n".join(part for part in (data.system_prompt, data.prompt_text) if part)
 

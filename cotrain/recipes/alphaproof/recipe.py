@@ -63,14 +63,21 @@ def alphaproof(
     if not is_words and checker is None:
         raise ConfigError(
             f"alphaproof: no program checks the steps of {source.name}; give --checker 'python my_checker.py', or "
-            "--tasks words"
+            "--tasks words",
+            code="E_NO_STEP_CHECKER",
         )
     if target is not None and not is_words:
-        raise ConfigError(f"alphaproof: {source.name} has no variants of a target; expected --tasks words")
+        raise ConfigError(
+            f"alphaproof: {source.name} has no variants of a target; expected --tasks words", code="E_NO_VARIANTS"
+        )
     if budget < 1 or width < 1:
-        raise ConfigError(f"alphaproof: budget is {budget} and width {width}; expected at least 1")
+        raise ConfigError(
+            f"alphaproof: budget is {budget} and width {width}; expected at least 1", code="E_SETTING_RANGE"
+        )
     if target is None and not practice:
-        raise ConfigError("alphaproof: practice=False is about a target; add target=0")
+        raise ConfigError(
+            "alphaproof: practice=False is about a target; add target=0", code="E_PRACTICE_WITHOUT_TARGET"
+        )
     if target is not None and target < 0:
         raise ConfigError(f"alphaproof: target is {target}; expected the place of a problem, counted from 0")
 

@@ -43,7 +43,8 @@ class Variants:
         if self.source.modulus is not None or not 0.0 <= self.beginnings <= 1.0:
             raise ConfigError(
                 f"variants: modulus is {self.source.modulus} and beginnings {self.beginnings}; expected problems "
-                "without a modulus, and a share in [0, 1]"
+                "without a modulus, and a share in [0, 1]",
+                code="E_SETTING_RANGE",
             )
         self.source.size(self.split)
 
@@ -70,7 +71,10 @@ class Variants:
             )
             if candidate is not None and problem_signature(candidate) != problem_signature(self.target):
                 return task_of(candidate, f"variants/train/{index}")
-        raise ConfigError(f"variants: none of {self.split}/{self.index} in {ATTEMPTS} draws; choose another target")
+        raise ConfigError(
+            f"variants: none of {self.split}/{self.index} in {ATTEMPTS} draws; choose another target",
+            code="E_NO_VARIANT_DRAWN",
+        )
 
     def size(self, split: str) -> int | None:
         if split not in SPLITS:

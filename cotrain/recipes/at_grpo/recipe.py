@@ -64,11 +64,15 @@ def at_grpo(
     if rounds < 1 or min(alpha, how.local) < 0.0 or alpha + how.local == 0.0:
         raise ConfigError(
             f"at_grpo: rounds is {rounds}, alpha {alpha} and local {how.local}; expected at least 1 review, and "
-            "weights of 0 or more that are not both 0"
+            "weights of 0 or more that are not both 0",
+            code="E_SETTING_RANGE",
         )
     shared = weights == "shared"
     if shared and checker_model is not None:
-        raise ConfigError("at_grpo: checker_model with weights='shared', where one policy speaks for all; leave it out")
+        raise ConfigError(
+            "at_grpo: checker_model with weights='shared', where one policy speaks for all; leave it out",
+            code="E_SHARED_WEIGHTS_OTHER_MODEL",
+        )
     checker = "reasoner" if shared else "checker"
     model = checker_model or run.model
     samples = run.group_size if how.tree else 1

@@ -42,10 +42,14 @@ TURNS = Metadata[float]("turns", float, "turns until the team's game ended")
 def check_turns(samples: int, rounds: int, pay: str) -> None:
     """Raise ConfigError for what ``take_turns`` does not take."""
     if rounds < 0 or samples < 1:
-        raise ConfigError(f"turns: rounds is {rounds} and samples {samples}; expected 0 or more, and at least 1")
+        raise ConfigError(
+            f"turns: rounds is {rounds} and samples {samples}; expected 0 or more, and at least 1",
+            code="E_SETTING_RANGE",
+        )
     if pay == "end" and samples > 1:
         raise ConfigError(
-            f"turns: pay='end' with {samples} samples a turn; expected 1, since a branch that is left has no end"
+            f"turns: pay='end' with {samples} samples a turn; expected 1, since a branch that is left has no end",
+            code="E_PAY_END_WITH_SAMPLES",
         )
 
 

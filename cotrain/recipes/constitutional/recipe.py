@@ -99,7 +99,7 @@ def constitutional(
 ) -> Recipe:
     if run.group_size < 2 or min(votes, iteration, revising) < 1:
         settings_text = f"group_size {run.group_size}, votes {votes}, iteration {iteration}, revising {revising}"
-        raise ConfigError(f"constitutional: {settings_text}; expected at least 2, 1, 1 and 1")
+        raise ConfigError(f"constitutional: {settings_text}; expected at least 2, 1, 1 and 1", code="E_SETTING_RANGE")
     common_roles.check_taught("constitutional", run.model)
     solver = common_roles.solver("generator", run.model)
     roles = {

@@ -148,11 +148,17 @@ class Branches:
 def check_speeches(name: str, run: RunConfig, branches: Branches, limit: int, over: float) -> None:
     """Raise ConfigError for rules under which no speech can be paid, or no two can be compared."""
     if min(limit, over) < 0:
-        raise ConfigError(f"{name}: words is {limit} and over {over}; expected 0 or more")
+        raise ConfigError(f"{name}: words is {limit} and over {over}; expected 0 or more", code="E_SETTING_RANGE")
     if branches.by == "dpo" and run.kl:
-        raise ConfigError(f"{name}: kl is {run.kl}, and DPO+ is held by its own reference; leave kl at 0, or by at rl")
+        raise ConfigError(
+            f"{name}: kl is {run.kl}, and DPO+ is held by its own reference; leave kl at 0, or by at rl",
+            code="E_KL_WITH_DPO",
+        )
     if branches.by == "dpo" and run.group_size < 2:
-        raise ConfigError(f"{name}: by=dpo compares speeches, and group_size is {run.group_size}; expected at least 2")
+        raise ConfigError(
+            f"{name}: by=dpo compares speeches, and group_size is {run.group_size}; expected at least 2",
+            code="E_SETTING_RANGE",
+        )
 
 
 def default_limit(model: str) -> int:

@@ -52,13 +52,15 @@ def mae(
     if not reader.works_out:
         what = f"no program works out problems of {run.problems.name}"
         if judge == "oracle" or truth:
-            raise ConfigError(f"mae: {what}, which judge=oracle and truth need; give --gate my_file.py:function")
+            raise ConfigError(
+                f"mae: {what}, which judge=oracle and truth need; give --gate my_file.py:function", code="E_NO_GATE"
+            )
         print_note(f"mae: {what}: whether questions are valid, and answers to them right, is not measured")
     common_roles.check_taught("mae", run.model)
     shares = {"truth": truth, "quality": quality, "shown": shown}
     for name, share in shares.items():
         if not 0.0 <= share <= 1.0:
-            raise ConfigError(f"mae: {name} is {share}, expected a share from 0 to 1")
+            raise ConfigError(f"mae: {name} is {share}, expected a share from 0 to 1", code="E_SETTING_RANGE")
     scorer = "judge" if judge == "frozen" else "generator"
     solver = common_roles.solver("generator", run.model)
     roles = {"solver": solver, "trial": solver, "proposer": proposer_role("generator", run.model, reader)}

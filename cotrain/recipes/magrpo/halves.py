@@ -98,5 +98,5 @@ class Halves:
 def halves_grader_of(task: Task) -> HalvesGrader:
     """Who sees what. Raises ConfigError for a task that is not of this source."""
     if not isinstance(task.grader, HalvesGrader):
-        raise ConfigError(f"task {task.id} is not seen by halves; expected --tasks halves")
+        raise ConfigError(f"task {task.id} is not seen by halves; expected --tasks halves", code="E_TASKS_UNSUITED")
     return task.grader

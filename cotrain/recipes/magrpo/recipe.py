@@ -62,7 +62,7 @@ def magrpo(
     turns: Positive = 2,  # and how often each of them answers
 ) -> Recipe:
     if not 0.0 <= gamma <= 1.0:
-        raise ConfigError(f"magrpo: gamma is {gamma}, expected a number in [0, 1]")
+        raise ConfigError(f"magrpo: gamma is {gamma}, expected a number in [0, 1]", code="E_SETTING_RANGE")
     shape: dict[str, Any] = {"samples": run.group_size, "pairing": pairing, "gamma": gamma, "threshold": threshold}
     measures: tuple[Measure, ...] = MEASURES
     if joint_reward is not None:
@@ -70,7 +70,8 @@ def magrpo(
         if silent or sees != "half" or not 2 <= agents <= MOST:
             raise ConfigError(
                 f"magrpo: joint_reward with {agents} agents, silent={silent} and sees={sees!r}; expected 2 to {MOST} "
-                "agents, and neither silent nor sees, which are about halves"
+                "agents, and neither silent nor sees, which are about halves",
+                code="E_SETTING_RANGE",
             )
         check_joint_reward(joint_reward)
         names = tuple(f"agent{i + 1}" for i in range(agents))
@@ -113,11 +114,13 @@ def _halves_of(run: RunConfig, agents: int, turns: int) -> Halves:
     if not isinstance(source, Halves):
         raise ConfigError(
             f"magrpo: nothing rewards a team on {source.name}; give --joint-reward my_file.py:function, or --tasks "
-            "halves"
+            "halves",
+            code="E_NO_JOINT_REWARD",
         )
     if (agents, turns) != (2, 2):
         raise ConfigError(
-            f"magrpo: {agents} agents and {turns} turns need --joint-reward my_file.py:function; halves have 2 of each"
+            f"magrpo: {agents} agents and {turns} turns need --joint-reward my_file.py:function; halves have 2 of each",
+            code="E_NO_JOINT_REWARD",
         )
     common_roles.check_taught("magrpo", run.model)
     return source

@@ -72,7 +72,10 @@ def check_joint_reward(reward: object) -> None:
         except (TypeError, ValueError):
             pass
     if not takes_two:
-        raise ConfigError(f"magrpo: joint_reward is {name!r}; expected a function, `def {name}(task, texts)`")
+        raise ConfigError(
+            f"magrpo: joint_reward is {name!r}; expected a function, `def {name}(task, texts)`",
+            code="E_JOINT_REWARD_NOT_FUNCTION",
+        )
 
 
 @gives(*(JOINT.to(f"agent{i + 1}{later}") for i in range(MOST) for later in ("", "_answer")))

@@ -159,10 +159,15 @@ def mars(
     check_search(search, "mars")
     if search is None and not isinstance(run.tasks, WordProblems | None):
         raise ConfigError(
-            f"mars: no documents are known for {run.problems.name}; give --search my_file.py:function, or --tasks words"
+            f"mars: no documents are known for {run.problems.name}; give --search my_file.py:function, or "
+            "--tasks words",
+            code="E_NO_SEARCH",
         )
     if search is not None and not plan:
-        raise ConfigError("mars: without a plan (plan=false) nobody searches; leave out search, or plan=false")
+        raise ConfigError(
+            "mars: without a plan (plan=false) nobody searches; leave out search, or plan=false",
+            code="E_SEARCH_WITHOUT_PLAN",
+        )
     if bin_size < 1 or noise < 0.0:
         raise ConfigError(f"mars: bin_size {bin_size} and noise {noise}; expected characters above 0, and 0 or more")
     trained = system1 == "trained"

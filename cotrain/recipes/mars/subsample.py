@@ -36,7 +36,9 @@ class Subsample:
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise ConfigError(f"Subsample: size is {self.size}, expected 1 or more samples of each group")
+            raise ConfigError(
+                f"Subsample: size is {self.size}, expected 1 or more samples of each group", code="E_SETTING_RANGE"
+            )
         if self.by not in WAYS:
             raise UnknownName("by of Subsample", self.by, WAYS)
 

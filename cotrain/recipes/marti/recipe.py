@@ -52,7 +52,8 @@ def marti(
     if len(agent_models) != count or not learns or not 0 <= (still or 0) < count:
         raise ConfigError(
             f"marti: {len(agent_models)} models and still={still} for {count} agents; expected a model each, one of "
-            "the agents from 0, and somebody who learns"
+            "the agents from 0, and somebody who learns",
+            code="E_AGENT_MODELS",
         )
     hearers = {"debate": tuple(range(count)) if rounds > 1 else (), "mixture": (count - 1,)}.get(workflow, ())
     policies: dict[str, Policy] = {

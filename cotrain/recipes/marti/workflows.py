@@ -242,5 +242,6 @@ def check_workflow(workflow: str, agents: int, rounds: int) -> None:
     if not least <= agents <= most or rounds < 1:
         raise ConfigError(
             f"workflow {workflow!r}: agents is {agents} and rounds {rounds}; expected {least} to {most} agents, and at "
-            "least 1 round"
+            "least 1 round",
+            code="E_SETTING_RANGE",
         )

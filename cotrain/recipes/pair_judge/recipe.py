@@ -139,13 +139,20 @@ def check_choices(run: RunConfig, form: Form, learn: str, votes: int, keep: int,
     """Raise ConfigError for what does not go together."""
     at_least(1, "pair_judge", votes=votes)
     if not 0 <= keep <= votes:
-        raise ConfigError(f"pair_judge: keep={keep} of votes={votes}; expected from 0 to as many as there are")
+        raise ConfigError(
+            f"pair_judge: keep={keep} of votes={votes}; expected from 0 to as many as there are", code="E_SETTING_RANGE"
+        )
     if learn != "rl" and run.kl:
-        raise ConfigError(f"pair_judge: learn={learn!r} has no KL term; leave out kl={run.kl}")
+        raise ConfigError(
+            f"pair_judge: learn={learn!r} has no KL term; leave out kl={run.kl}", code="E_LEARN_WITHOUT_KL"
+        )
     if learn == "none" and solutions:
-        raise ConfigError("pair_judge: learn='none' keeps the judge as it is; leave out solutions")
+        raise ConfigError(
+            "pair_judge: learn='none' keeps the judge as it is; leave out solutions", code="E_SOLUTIONS_WITHOUT_LEARNER"
+        )
     if form == "scalar" and (learn == "sft" or keep or solutions or run.lora or run.kl):
         raise ConfigError(
             "pair_judge: form='scalar' says one number by a head and learns by its own loss; leave out learn='sft', "
-            "keep, solutions, lora and kl"
+            "keep, solutions, lora and kl",
+            code="E_SCALAR_JUDGE_SETTINGS",
         )

@@ -111,15 +111,19 @@ class Prime:
     def __post_init__(self) -> None:
         low, high = self.keep
         if not 0.0 <= low <= high <= 1.0:
-            raise ConfigError(f"Prime: keep {self.keep} must be (low, high) shares of right answers within [0, 1]")
+            raise ConfigError(
+                f"Prime: keep {self.keep} must be (low, high) shares of right answers within [0, 1]",
+                code="E_SETTING_RANGE",
+            )
         if not self.outcome_weight and not self.process_weight:
             raise ConfigError(
-                "Prime: the weights of outcome and process are both 0, so that nothing is learned; raise one"
+                "Prime: the weights of outcome and process are both 0, so that nothing is learned; raise one",
+                code="E_WEIGHTS_ALL_ZERO",
             )
         if self.estimator not in get_args(PrimeEstimator):
             raise UnknownName("estimator of Prime", self.estimator, get_args(PrimeEstimator))
         if not 0.0 <= self.lam <= 1.0:
-            raise ConfigError(f"Prime: lam is {self.lam}; expected a number in [0, 1]")
+            raise ConfigError(f"Prime: lam is {self.lam}; expected a number in [0, 1]", code="E_SETTING_RANGE")
         check_loss(self.loss)
 
     def needs(self) -> Needs:

@@ -50,7 +50,8 @@ def prime(
     if prm == "frozen" and warmup < 1:
         raise ConfigError(
             "prime: prm=frozen with a warm-up of 0 steps never trains the reward model, whose rewards would all be 0; "
-            "give it some, as in warmup=20, or set prm=none"
+            "give it some, as in warmup=20, or set prm=none",
+            code="E_PRM_NEVER_TRAINED",
         )
     has_prm = prm != "none"
     learns_online = prm == "online"

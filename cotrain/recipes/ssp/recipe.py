@@ -94,10 +94,14 @@ def ssp(
     elif not isinstance(source, WordProblems) or source.modulus is not None or source.max_value > 99:
         raise ConfigError(
             f"ssp: {source.name} is no library; give --search my_file.py:function, or --tasks words, without a "
-            "modulus, up to 99"
+            "modulus, up to 99",
+            code="E_NO_SEARCH",
         )
     if min(turns, reads) < 1 or noise < 0:
-        raise ConfigError(f"ssp: turns is {turns}, reads {reads} and noise {noise}; expected at least 1, 1 and 0")
+        raise ConfigError(
+            f"ssp: turns is {turns}, reads {reads} and noise {noise}; expected at least 1, 1 and 0",
+            code="E_SETTING_RANGE",
+        )
     common_roles.check_taught("ssp", run.model)
     run, short, learns = replace(run, tasks=source), common_roles.is_terse(run.model), proposer == "trained"
     writer = "generator" if learns else "proposer"

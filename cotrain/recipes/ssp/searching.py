@@ -198,7 +198,10 @@ def problem_of(task: Task) -> Problem:
     """Raises ConfigError for a task that the program does not read."""
     read = read_problem(task.prompt)
     if isinstance(read, ParseFailure):
-        raise ConfigError(f"task {task.id} is no library ({read.reason}); expected --tasks words, without a modulus")
+        raise ConfigError(
+            f"task {task.id} is no library ({read.reason}); expected --tasks words, without a modulus",
+            code="E_TASKS_UNSUITED",
+        )
     return read
 
 
@@ -210,7 +213,10 @@ def seeker_start(task: Task) -> str:
 def answer_to_ask_for(task: Task) -> str:
     """The answer of a task. Raises ConfigError where it has none."""
     if task.gold is None:
-        raise ConfigError(f"ssp: task {task.id} has no answer that a question could be written for; give tasks that do")
+        raise ConfigError(
+            f"ssp: task {task.id} has no answer that a question could be written for; give tasks that do",
+            code="E_TASK_WITHOUT_ANSWER",
+        )
     return task.gold
 
 

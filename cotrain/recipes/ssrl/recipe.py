@@ -75,13 +75,20 @@ def ssrl(
     engine = search is not None or isinstance(source, World)
     if searches == "real" and not engine:
         raise ConfigError(
-            f"ssrl: {source.name} has no search engine; give --search my_file.py:function, or tasks=world"
+            f"ssrl: {source.name} has no search engine; give --search my_file.py:function, or tasks=world",
+            code="E_NO_SEARCH",
         )
     if turns < 1 or not 0.0 <= format_reward < 1.0:
-        raise ConfigError(f"ssrl: turns is {turns} and format_reward {format_reward}; expected at least 1, and [0, 1)")
+        raise ConfigError(
+            f"ssrl: turns is {turns} and format_reward {format_reward}; expected at least 1, and [0, 1)",
+            code="E_SETTING_RANGE",
+        )
     common_roles.check_taught("ssrl", run.model)
     if run.model in SHIPPED_LANGUAGE_MODELS and isinstance(source, World) and source != World():
-        raise ConfigError(f"ssrl: the model {run.model!r} knows the facts of World() alone, and tasks is {source}")
+        raise ConfigError(
+            f"ssrl: the model {run.model!r} knows the facts of World() alone, and tasks is {source}",
+            code="E_MODEL_KNOWS_OTHER_TASKS",
+        )
     run, short = replace(run, tasks=source), common_roles.is_terse(run.model)
     solver = Role(
         policy="generator",

@@ -53,7 +53,8 @@ class World:
         if not 2 <= self.nouns <= len(NOUNS) // 2 or not 0 <= self.derived < self.nouns:
             raise ConfigError(
                 f"world: nouns is {self.nouns} and derived {self.derived}, expected 2..{len(NOUNS) // 2} nouns, of "
-                "which fewer are derived"
+                "which fewer are derived",
+                code="E_SETTING_RANGE",
             )
 
     @property
@@ -86,7 +87,10 @@ class World:
                     difficulty=float(len(problem.needed)),
                     grader=WorldGrader(problem=problem, library=self.library),
                 )
-        raise ConfigError(f"world: no question for {split}/{index} in {ATTEMPTS} draws; give it more nouns than {self}")
+        raise ConfigError(
+            f"world: no question for {split}/{index} in {ATTEMPTS} draws; give it more nouns than {self}",
+            code="E_WORLD_TOO_NARROW",
+        )
 
     def size(self, split: str) -> int | None:
         """Endless; raises UnknownName for a split that there is not."""
@@ -132,5 +136,5 @@ def _draw_facts(nouns: int, derived: int, seed: int) -> tuple[Fact, ...]:
 def world_grader_of(task: Task) -> WorldGrader:
     """The world of a task. Raises ConfigError for a task that is not of this source."""
     if not isinstance(task.grader, WorldGrader):
-        raise ConfigError(f"task {task.id} asks about no world; expected --tasks world")
+        raise ConfigError(f"task {task.id} asks about no world; expected --tasks world", code="E_TASKS_UNSUITED")
     return task.grader

@@ -150,11 +150,14 @@ class ToolRenderer(Renderer):
         self._template.tools = list(tools)
         question = [("user", "")]
         if tools and self._template.render(question, opening=True) == renderer._template.render(question, opening=True):
-            raise ModelError("its chat template describes no tools")
+            raise ModelError("its chat template describes no tools", code="E_CHAT_TEMPLATE_CALLS")
         written = json.dumps(tools, ensure_ascii=False)
         for control in filter(None, map(self.token_text, sorted(self._forbidden))):
             if control in written:
-                raise ModelError(f"a tool's description holds {control!r}, a control token of the model; take it out")
+                raise ModelError(
+                    f"a tool's description holds {control!r}, a control token of the model; take it out",
+                    code="E_TOOL_CONTROL_TOKEN",
+                )
 
     def write_calls(self, content: str, calls: Sequence[Any]) -> str:
         """An assistant's turn with calls of tools, as the content that makes the chat template write the same. Raises
@@ -165,9 +168,12 @@ class ToolRenderer(Renderer):
         before, _, after = self._template.render([*turns, ("assistant", mark)], opening=False).partition(mark)
         text = self._template.render([*turns, ("assistant", content)], opening=False, calls=calls)
         if text == self._template.render([*turns, ("assistant", content)], opening=False):
-            raise ModelError("its chat template writes no calls of tools")
+            raise ModelError("its chat template writes no calls of tools", code="E_CHAT_TEMPLATE_CALLS")
         if not (text.startswith(before) and text.endswith(after) and len(text) >= len(before + after)):
-            raise ModelError(f"its chat template writes calls of tools as {text.removeprefix(before)[:80]!r}")
+            raise ModelError(
+                f"its chat template writes calls of tools as {text.removeprefix(before)[:80]!r}",
+                code="E_CHAT_TEMPLATE_CALLS",
+            )
         return text[len(before) : len(text) - len(after)]
 
 
@@ -178,7 +184,10 @@ def find_syntax(renderer: ToolRenderer) -> Syntax:
         if read_calls(written, syntax, {"f"})[1] == [ToolCall(tool="f", named={"x": 1})]:
             return syntax
     known = ", ".join(SYNTAXES)
-    raise ModelError(f"its chat template writes calls of tools as {written[:80]!r}; expected the way of {known}")
+    raise ModelError(
+        f"its chat template writes calls of tools as {written[:80]!r}; expected the way of {known}",
+        code="E_CHAT_TEMPLATE_CALLS",
+    )
 
 
 def read_calls(text: str, syntax: Syntax, tools: Collection[str]) -> tuple[str, list[ToolCall], list[str]]:

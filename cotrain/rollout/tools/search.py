@@ -56,12 +56,14 @@ def _read_documents(path: Path) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"library {path}: {error}; expected a file of documents in UTF-8") from error
+        raise DataError(
+            f"library {path}: {error}; expected a file of documents in UTF-8", code="E_LIBRARY_UNREADABLE"
+        ) from error
     documents = [line.strip() for line in lines]
     if path.suffix == ".jsonl":
         documents = [_document_of(line, f"{path}, line {n}") for n, line in enumerate(lines, 1) if line.strip()]
     if not any(documents):
-        raise DataError(f"library {path}: no documents; expected one a line")
+        raise DataError(f"library {path}: no documents; expected one a line", code="E_DATA_EMPTY")
     return [document for document in documents if document]
 
 
@@ -69,10 +71,10 @@ def _document_of(line: str, where: str) -> str:
     try:
         row = json.loads(line)
     except ValueError as error:
-        raise DataError(f"{where}: {error}; expected a JSON object") from error
+        raise DataError(f"{where}: {error}; expected a JSON object", code="E_LIBRARY_ROW") from error
     text = next((row[key] for key in ("text", "contents") if isinstance(row, dict) and row.get(key)), None)
     if not isinstance(text, str):
-        raise DataError(f'{where}: no text; expected {{"text": …}} or {{"contents": …}}')
+        raise DataError(f'{where}: no text; expected {{"text": …}} or {{"contents": …}}', code="E_LIBRARY_ROW")
     return " ".join([str(row["title"]), text] if row.get("title") else [text])
 
 
@@ -80,7 +82,10 @@ def check_search(search: object, where: str) -> None:
     """Raise ConfigError for a search that cannot be awaited."""
     if search is not None and not inspect.iscoroutinefunction(search):
         name = getattr(search, "__name__", search)
-        raise ConfigError(f"search of {where}: {name!r} is no async function; expected `async def {name}(query)`")
+        raise ConfigError(
+            f"search of {where}: {name!r} is no async function; expected `async def {name}(query)`",
+            code="E_SEARCH_NOT_FUNCTION",
+        )
 
 
 class AskFailed(Exception):

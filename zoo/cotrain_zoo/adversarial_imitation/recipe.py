@@ -170,13 +170,23 @@ def check_choices(
     """Raise ConfigError for what does not go together."""
     where = "adversarial_imitation"
     if variant == "gad" and (given or weights == "shared"):
-        raise ConfigError(f"{where}: form and weights are of variant='raro'; a scalar discriminator reads one reply")
+        raise ConfigError(
+            f"{where}: form and weights are of variant='raro'; a scalar discriminator reads one reply",
+            code="E_FORM_OF_RARO",
+        )
     if form == "steps" and chats:
-        raise ConfigError(f"{where}: form='steps' reads solutions in steps, and replies to conversations have none")
+        raise ConfigError(
+            f"{where}: form='steps' reads solutions in steps, and replies to conversations have none",
+            code="E_FORM_OF_CONVERSATIONS",
+        )
     if not learns and weights == "shared":
-        raise ConfigError(f"{where}: weights='shared' learns with the generator; leave out discriminator='frozen'")
+        raise ConfigError(
+            f"{where}: weights='shared' learns with the generator; leave out discriminator='frozen'",
+            code="E_SHARED_WEIGHTS_FROZEN",
+        )
     if not learns and not warmup and variant == "gad":
         raise ConfigError(
             f"{where}: discriminator='frozen' and warmup=0 leave a head of zeros, which pays all replies the same; "
-            "expected a warm-up"
+            "expected a warm-up",
+            code="E_DISCRIMINATOR_NEVER_TRAINED",
         )

@@ -146,10 +146,13 @@ def program_payments(
 def grader_and_problem(task: Task) -> tuple[ProgramGrader, ProgramProblem]:
     """What runs the programs of a task, and its problem."""
     if not isinstance(task.grader, ProgramGrader):
-        raise ConfigError(f"coder_tester: task {task.id} asks for no program; {EXPECTED}")
+        raise ConfigError(f"coder_tester: task {task.id} asks for no program; {EXPECTED}", code="E_TASKS_NOT_PROGRAMS")
     problem = task.grader.problem_of(task)
     if not problem.entry:
-        raise ConfigError(f"coder_tester: the tests of task {task.id} call no function of its reference program")
+        raise ConfigError(
+            f"coder_tester: the tests of task {task.id} call no function of its reference program",
+            code="E_TESTS_WITHOUT_FUNCTION",
+        )
     return task.grader, problem
 
 

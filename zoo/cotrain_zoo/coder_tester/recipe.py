@@ -106,7 +106,7 @@ def coder_tester(
 ) -> Recipe:
     source = ShortPrograms() if run.tasks is None else run.tasks
     if not isinstance(source, ShortPrograms | ProgramTasks):
-        raise ConfigError(f"coder_tester: {source.name} asks for no programs; {EXPECTED}")
+        raise ConfigError(f"coder_tester: {source.name} asks for no programs; {EXPECTED}", code="E_TASKS_NOT_PROGRAMS")
     run = replace(run, tasks=source)
     adversarial = variant == "code_a1"
     sees = sees or ("program" if adversarial else "problem")
@@ -114,9 +114,12 @@ def coder_tester(
     most = most or (4 if adversarial else 1)
     at_least(2, "coder_tester", group_size=run.group_size, tests=tests if tester == "trained" else 2)
     if not 0.0 <= alpha <= 1.0:
-        raise ConfigError(f"coder_tester: alpha is {alpha}, expected a number in [0, 1]")
+        raise ConfigError(f"coder_tester: alpha is {alpha}, expected a number in [0, 1]", code="E_SETTING_RANGE")
     if coder == "frozen" and tester != "trained":
-        raise ConfigError(f"coder_tester: coder=frozen and tester={tester}, so that nobody learns; train one of them")
+        raise ConfigError(
+            f"coder_tester: coder=frozen and tester={tester}, so that nobody learns; train one of them",
+            code="E_NOBODY_LEARNS",
+        )
     judge = tester_model or run.model
     objectives = {}
     policies = {"coder": frozen(run.model)}

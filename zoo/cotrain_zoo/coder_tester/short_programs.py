@@ -109,7 +109,10 @@ class ShortPrograms:
     def __init__(self, problems: int | str = SPLITS["train"].stop) -> None:
         most = SPLITS["train"].stop
         if not (str(problems).isdecimal() and 1 <= int(problems) <= most):
-            raise ConfigError(f"{self.name}: {problems} problems to train on, expected a number from 1 to {most}")
+            raise ConfigError(
+                f"{self.name}: {problems} problems to train on, expected a number from 1 to {most}",
+                code="E_SETTING_RANGE",
+            )
         self.splits = SPLITS | {"train": range(int(problems))}
         self.programs = all_programs()
         self._problems = {

@@ -124,7 +124,9 @@ def check_game(game: object) -> Game:
     """Raise ConfigError for what cannot be played: no Game, a start that is no position, a tree that is to be searched
     and is too large."""
     if not isinstance(game, Game):
-        raise ConfigError(f"spiral: game is {game!r}; expected a cotrain_zoo.spiral.Game, as my_file.py:NAME")
+        raise ConfigError(
+            f"spiral: game is {game!r}; expected a cotrain_zoo.spiral.Game, as my_file.py:NAME", code="E_NOT_GAME"
+        )
     where = f"spiral: game {game.name!r}"
     for name, right, expected in (
         ("name", isinstance(game.name, str) and game.name.isidentifier(), "a word"),
@@ -135,7 +137,7 @@ def check_game(game: object) -> Game:
         ("most_moves", isinstance(game.most_moves, int) and game.most_moves > 0, "a whole number above 0"),
     ):
         if not right:
-            raise ConfigError(f"{where}: {name} is {getattr(game, name)!r}; expected {expected}")
+            raise ConfigError(f"{where}: {name} is {getattr(game, name)!r}; expected {expected}", code="E_GAME_FIELD")
     try:
         starts = tuple(game.starts())
         again = tuple(game.starts())
@@ -163,7 +165,9 @@ def check_game(game: object) -> Game:
             exploitability(game, {p.view: dict.fromkeys(p.moves, 1.0 / len(p.moves)) for _, p in probed})
     except Exception as error:  # a user's code
         why = str(error) if isinstance(error, GameFault) and error.__cause__ is None else ""
-        raise ConfigError(f"{where}: {why.removeprefix('game: ') or failure_of(error.__cause__ or error)}") from error
+        raise ConfigError(
+            f"{where}: {why.removeprefix('game: ') or failure_of(error.__cause__ or error)}", code="E_GAME_BROKEN"
+        ) from error
     return game
 
 
@@ -224,7 +228,10 @@ def _best_from(game: Game, behaviour: Behaviour, seat: int, reached: Sequence[tu
 
 def _move_probabilities(behaviour: Behaviour, state: State) -> dict[str, float]:
     if state.view not in behaviour:
-        raise ConfigError(f"nothing is known of a player's move at {state.view!r}; let a probed state have this view")
+        raise ConfigError(
+            f"nothing is known of a player's move at {state.view!r}; let a probed state have this view",
+            code="E_VIEW_NOT_PROBED",
+        )
     said = behaviour[state.view]
     return {move: said.get(move, 0.0) for move in state.moves}
 

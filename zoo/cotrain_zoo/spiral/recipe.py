@@ -66,7 +66,8 @@ def spiral(
     if not isinstance(source, Games):
         raise ConfigError(
             f"spiral: {source.name} is no game; expected --tasks games:kuhn, games:nim or games:tictactoe, or --game "
-            "my_file.py:GAME"
+            "my_file.py:GAME",
+            code="E_TASKS_NOT_GAME",
         )
     if not own:
         common_roles.check_taught("spiral", run.model)

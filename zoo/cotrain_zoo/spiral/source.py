@@ -95,5 +95,7 @@ class OwnGame(Games):
 def game_grader_of(task: Task) -> GameGrader:
     """The game that a task starts. Raises ConfigError for any other task."""
     if not isinstance(task.grader, GameGrader):
-        raise ConfigError(f"task {task.id} is no game; expected --tasks games:NAME, with {', '.join(GAMES)}")
+        raise ConfigError(
+            f"task {task.id} is no game; expected --tasks games:NAME, with {', '.join(GAMES)}", code="E_TASKS_NOT_GAME"
+        )
     return task.grader
