@@ -56,7 +56,8 @@ class ClassBalance:
         if labels and all(label is None for label in labels):
             raise ConfigError(
                 f"the class balance reads signal {self.class_label.name!r}, but no turn of role {seen[0].role!r} "
-                "has it; let the protocol reward it with 1 or 0"
+                "has it; let the protocol reward it with 1 or 0",
+                code="E_CLASS_LABEL_MISSING",
             )
         counts = update_counts(counts, labels, self.ema)
         kept_labels = [self._class_label(sample) for sample in first_samples(kept)]
@@ -83,7 +84,10 @@ class ClassBalance:
             return None
         value = labels[0].value
         if value not in (0.0, 1.0):
-            raise ConfigError(f"class label {self.class_label.name!r} of {sample.key} is {value}, expected 0 or 1")
+            raise ConfigError(
+                f"class label {self.class_label.name!r} of {sample.key} is {value}, expected 0 or 1",
+                code="E_CLASS_LABEL_VALUE",
+            )
         return bool(value)
 
 

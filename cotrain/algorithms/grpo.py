@@ -62,7 +62,9 @@ def over_success(values: torch.Tensor, group_ids: torch.Tensor) -> torch.Tensor:
     """``values`` ``[N]`` of at least 0 and ``group_ids`` ``[N]`` → advantages ``[N]``. Raises ConfigError for a
     negative reward."""
     if bool((values < 0.0).any()):
-        raise ConfigError(f"maxrl: a reward is {float(values.min())}; expected 0 for failure and 1 for success")
+        raise ConfigError(
+            f"maxrl: a reward is {float(values.min())}; expected 0 for failure and 1 for success", code="E_MAXRL_REWARD"
+        )
 
     _, mean, flat = group_moments(values, group_ids)
     relative = (values - mean[group_ids]) / mean[group_ids]

@@ -263,7 +263,10 @@ def policy_loss(
         observed["entropy"] = entropy
         value = value - entropy_coef * reduce_term(entropy)
     elif entropy_coef:
-        raise ConfigError(f"an entropy bonus of {entropy_coef} needs the entropy of each token; none was given")
+        raise ConfigError(
+            f"an entropy bonus of {entropy_coef} needs the entropy of each token; none was given",
+            code="E_ENTROPY_MISSING",
+        )
 
     return Loss(value=value, sums={name: masked_sum(x.detach(), mask) for name, x in observed.items()})
 
@@ -379,7 +382,10 @@ class PolicyGradient(PolicyLossOptions):
                 code="E_REWARD_IS_CLASS_LABEL",
             )
         if self.sum_rewards_first and not self._signals_of_kind("answer"):
-            raise ConfigError(f"{name}: sum_rewards_first=True, but rewards has no per-answer signal to add up")
+            raise ConfigError(
+                f"{name}: sum_rewards_first=True, but rewards has no per-answer signal to add up",
+                code="E_NO_SIGNAL_TO_SUM",
+            )
         for updates in (0, 1):  # weights that decay are checked at the start and at the end
             self._outcome_share(self._weights_at(updates, planned=1))
 

@@ -273,7 +273,10 @@ def place_rewards(samples: Sequence[Sample], signal: Signal, scale: StepScale = 
         length = len(sample.token_ids)
         spans = [reward.tokens or (0, length) for reward in rewards]
         if any(not 0 <= start < end <= length for start, end in spans):
-            raise ConfigError(f"signal {signal.name!r} of {sample.key}: tokens {spans} in an answer of {length} tokens")
+            raise ConfigError(
+                f"signal {signal.name!r} of {sample.key}: tokens {spans} in an answer of {length} tokens",
+                code="E_SPAN_OUTSIDE_ANSWER",
+            )
 
         values_on_span = Counter(spans)
         divisor = span_counts.get(sample.trajectory_key, 1)
@@ -289,7 +292,8 @@ def place_rewards(samples: Sequence[Sample], signal: Signal, scale: StepScale = 
                 raise ConfigError(
                     f"signal {signal.name!r} of trajectory {sample.trajectory} is "
                     f"{values[first_index[reward_number]]} and {value}; "
-                    "give the whole of each conversation that joins it the same"
+                    "give the whole of each conversation that joins it the same",
+                    code="E_SIGNAL_DIFFERS_IN_CONVERSATION",
                 )
 
             values.append(value)

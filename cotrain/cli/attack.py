@@ -78,7 +78,10 @@ def xplay(argv: Sequence[str]) -> int:
             "xplay: --seats and --on-rollouts are two matrices; ask for one of them", code="E_TWO_MATRICES"
         )
     if arguments.on_rollouts and len(arguments.directories) > 1:
-        raise ConfigError("xplay --on-rollouts: takes one run, as it reads that run's own ledger; give one directory")
+        raise ConfigError(
+            "xplay --on-rollouts: takes one run, as it reads that run's own ledger; give one directory",
+            code="E_ONE_RUN_ALONE",
+        )
     kind = ""
     if arguments.seats:
         kind = SEATS

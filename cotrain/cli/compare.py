@@ -131,7 +131,7 @@ def _check_set(parser: Parser, overrides: Sequence[str]) -> None:
     for one in overrides:
         path, _, value = one.partition("=")
         if path in RUN_CONFIG_NAMES and path not in settings:
-            raise ConfigError(f"--set {one!r}: {_setting_meant(path, value)}")
+            raise ConfigError(f"--set {one!r}: {_setting_meant(path, value)}", code="E_NO_SUCH_SETTING")
     check_set_paths(parser, overrides, settings)
 
 

@@ -320,7 +320,9 @@ def check_set_paths(parser: argparse.ArgumentParser, overrides: Sequence[str], s
         meant = nearest_name(re.sub(r"[._]", "-", path), flags)
         if path.partition(".")[0] not in settings and meant is not None:
             typed = {"true": f"--{meant}", "false": f"--no-{meant}"}.get(value, f"--{meant} {value}")
-            raise ConfigError(f"--set {one!r}: there is no such setting; did you mean the flag `{typed}`?")
+            raise ConfigError(
+                f"--set {one!r}: there is no such setting; did you mean the flag `{typed}`?", code="E_NO_SUCH_SETTING"
+            )
 
 
 def typed_words(value: Any) -> str:

@@ -157,9 +157,15 @@ def _check_new_model(arguments: Any, typed: Collection[str]) -> None:
         needless = [name for name in (*OF_NEW_MODEL, *OF_NEW_TOKENIZER) if name in typed]
         if needless:
             flag = f"--{needless[0].replace('_', '-')}"
-            raise ConfigError(f"cotrain pretrain: --model brings its own tokenizer and sizes; leave out {flag}")
+            raise ConfigError(
+                f"cotrain pretrain: --model brings its own tokenizer and sizes; leave out {flag}",
+                code="E_MODEL_WITH_TOKENIZER",
+            )
     if arguments.tokenizer and "vocab_size" in typed:
-        raise ConfigError("cotrain pretrain: --tokenizer brings its own vocabulary; leave out --vocab-size")
+        raise ConfigError(
+            "cotrain pretrain: --tokenizer brings its own vocabulary; leave out --vocab-size",
+            code="E_MODEL_WITH_TOKENIZER",
+        )
 
 
 def _new_model(arguments: Any) -> tuple[Any, Any]:

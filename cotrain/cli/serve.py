@@ -50,4 +50,6 @@ def _check_installed() -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] not in ("starlette", "uvicorn"):
             raise
-        raise ConfigError(f"cotrain serve needs {error.name}; install it with: {install_extra('serve')}") from None
+        raise ConfigError(
+            f"cotrain serve needs {error.name}; install it with: {install_extra('serve')}", code="E_SERVE_NOT_INSTALLED"
+        ) from None

@@ -104,12 +104,16 @@ def _refuse_role(argv: Sequence[str]) -> None:
         end += 1
     if not role or role.startswith("-"):
         raise ConfigError(
-            "cotrain sft: --role is gone; roles are taught by `cotrain teach solver` and `cotrain teach verifier`"
+            "cotrain sft: --role is gone; roles are taught by `cotrain teach solver` and `cotrain teach verifier`",
+            code="E_ROLE_IS_COMMAND",
         )
     if role not in TAUGHT_ROLES:
-        raise ConfigError(f"cotrain teach: {unknown_message('role', role, TAUGHT_ROLES)}")
+        raise ConfigError(f"cotrain teach: {unknown_message('role', role, TAUGHT_ROLES)}", code="E_TEACH_WITHOUT_ROLE")
     command = shlex.join(["cotrain", "teach", role, *words[:place], *words[end:]])
-    raise ConfigError(f"cotrain sft: --role {role} is a command of its own now, with the same flags: {command}")
+    raise ConfigError(
+        f"cotrain sft: --role {role} is a command of its own now, with the same flags: {command}",
+        code="E_ROLE_IS_COMMAND",
+    )
 
 
 # -- What is learned.

@@ -111,7 +111,9 @@ def check_unused(out: str, *, resumable: bool = False) -> None:
     is_empty = path.is_dir() and not any(path.iterdir())
     if not is_empty:
         resume_hint = ", or go on with --resume" if resumable and path.is_dir() else ""
-        raise RunDirectoryError(f"{out} is not an empty directory; choose another --out{resume_hint}")
+        raise RunDirectoryError(
+            f"{out} is not an empty directory; choose another --out{resume_hint}", code="E_OUT_NOT_EMPTY"
+        )
 
 
 def set_up_machine(arguments: Any, ranks: Ranks | None = None) -> None:
@@ -141,7 +143,7 @@ def quarantine_of(arguments: Any) -> Quarantine | None:
     if not arguments.lenient:
         return None
     if arguments.data is None:
-        raise ConfigError("--lenient is about the rows of --data FILE; leave it out")
+        raise ConfigError("--lenient is about the rows of --data FILE; leave it out", code="E_LENIENT_WITHOUT_DATA")
     return Quarantine()
 
 

@@ -56,10 +56,11 @@ def teach(argv: Sequence[str]) -> int:
     if not role or role.startswith("-"):
         raise ConfigError(
             "cotrain teach: the role stands first, as in `cotrain teach solver --model …` or `cotrain teach verifier "
-            "--model …`"
+            "--model …`",
+            code="E_TEACH_WITHOUT_ROLE",
         )
     if role not in commands:
-        raise ConfigError(f"cotrain teach: {unknown_message('role', role, TAUGHT_ROLES)}")
+        raise ConfigError(f"cotrain teach: {unknown_message('role', role, TAUGHT_ROLES)}", code="E_TEACH_WITHOUT_ROLE")
     return commands[role](argv[1:])
 
 

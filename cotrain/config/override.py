@@ -113,7 +113,7 @@ def _fit_value(old: Any, value: Any, hint: Any, where: str) -> Any:
 
     _require_plain_place(old, where)
     if not _is_like(old, value, hint):
-        raise ConfigError(f"{where}: expected a value like {old!r}, found {value!r}")
+        raise ConfigError(f"{where}: expected a value like {old!r}, found {value!r}", code="E_OVERRIDE_TYPE")
     if isinstance(old, float):
         return float(value)
     return value
@@ -121,7 +121,7 @@ def _fit_value(old: Any, value: Any, hint: Any, where: str) -> Any:
 
 def _require_finite(value: Any, where: str) -> None:
     if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"{where}: expected a finite number, found {value!r}")
+        raise ConfigError(f"{where}: expected a finite number, found {value!r}", code="E_OVERRIDE_NOT_FINITE")
 
 
 def _require_plain(old: Any, value: Any, hint: Any, where: str) -> None:
@@ -149,7 +149,7 @@ def _require_plain_place(old: Any, where: str) -> None:
     more = "go on with one of its parts"
     if names:
         more += f", {', '.join(names)}"
-    raise ConfigError(f"{where}: this is a {kind}, not a plain value; {more}")
+    raise ConfigError(f"{where}: this is a {kind}, not a plain value; {more}", code="E_OVERRIDE_NOT_PLAIN")
 
 
 def _is_like(old: Any, value: Any, hint: Any) -> bool:

@@ -155,12 +155,16 @@ def check_recipe(recipe: Recipe) -> None:
 
     for name in recipe.objectives:
         if not any(name in phase.objectives for phase in recipe.schedule.phases):
-            raise ConfigError(f"objective {name!r} is due in no phase; name it in one or leave it out")
+            raise ConfigError(
+                f"objective {name!r} is due in no phase; name it in one or leave it out", code="E_OBJECTIVE_NEVER_DUE"
+            )
     for name, objective in recipe.objectives.items():
         _check_signals(recipe, name, objective)
     idle = [p for p in recipe.policies if p not in used]
     if idle:
-        raise ConfigError(f"policy {idle[0]!r} is used by no role and no objective; leave it out")
+        raise ConfigError(
+            f"policy {idle[0]!r} is used by no role and no objective; leave it out", code="E_POLICY_UNUSED"
+        )
 
 
 def _check_numbers(recipe: Recipe) -> None:
@@ -190,7 +194,9 @@ def _check_numbers(recipe: Recipe) -> None:
         ("evaluation.group_size", evaluation.group_size, 1),
     ):
         if value < least:
-            raise ConfigError(f"recipe {recipe.name!r}: {label} is {value}, expected at least {least}")
+            raise ConfigError(
+                f"recipe {recipe.name!r}: {label} is {value}, expected at least {least}", code="E_RECIPE_SETTING_RANGE"
+            )
 
     if recipe.audits is not None and not any(phase.unlabelled for phase in recipe.schedule.phases):
         raise ConfigError(
@@ -207,7 +213,9 @@ def _check_numbers(recipe: Recipe) -> None:
     for label in ("flops", "seconds"):
         most = getattr(recipe, label)
         if most is not None and not 0.0 < most < math.inf:
-            raise ConfigError(f"recipe {recipe.name!r}: {label} is {most}, expected a number above 0")
+            raise ConfigError(
+                f"recipe {recipe.name!r}: {label} is {most}, expected a number above 0", code="E_RECIPE_SETTING_RANGE"
+            )
 
 
 def _check_names(recipe: Recipe) -> None:
@@ -219,7 +227,9 @@ def _check_names(recipe: Recipe) -> None:
         )
     for name in (*recipe.policies, *recipe.roles, *recipe.objectives):
         if not name or not name.isascii() or not name.replace("_", "").replace("-", "").isalnum():
-            raise ConfigError(f"recipe {recipe.name!r}: {name!r} is no name; use letters, digits, '-' and '_'")
+            raise ConfigError(
+                f"recipe {recipe.name!r}: {name!r} is no name; use letters, digits, '-' and '_'", code="E_NAME_SPELLING"
+            )
 
 
 def _check_roles(recipe: Recipe) -> None:
@@ -237,7 +247,10 @@ def _check_roles(recipe: Recipe) -> None:
             )
         if not recipe.policies[spec.policy].plays:
             kind = recipe.policies[spec.policy].kind
-            raise ConfigError(f"role {role!r} is played by {spec.policy!r}, which is of kind {kind!r} and cannot speak")
+            raise ConfigError(
+                f"role {role!r} is played by {spec.policy!r}, which is of kind {kind!r} and cannot speak",
+                code="E_ROLE_CANNOT_SPEAK",
+            )
 
 
 def _check_policies(recipe: Recipe) -> None:
@@ -262,7 +275,10 @@ def _check_frozen_roles(recipe: Recipe) -> None:
         _check_known("policy", policy, recipe.policies, "evaluation, fixed")
         kind = recipe.policies[policy].kind
         if not recipe.policies[policy].is_constant:
-            raise ConfigError(f"evaluation, fixed: policy {policy!r} is {kind} and changes; expected a frozen one")
+            raise ConfigError(
+                f"evaluation, fixed: policy {policy!r} is {kind} and changes; expected a frozen one",
+                code="E_FIXED_POLICY_CHANGES",
+            )
 
 
 def _check_phases(recipe: Recipe) -> None:
@@ -288,7 +304,9 @@ def _check_stores(recipe: Recipe) -> None:
         if not callable(getattr(store, "with_episodes", None)):
             found = type(store).__name__
             wanted = "one with the methods of cotrain.rollout.stores, such as TaskPool()"
-            raise ConfigError(f"recipe {recipe.name!r}: store {name!r} is a {found}; expected {wanted}")
+            raise ConfigError(
+                f"recipe {recipe.name!r}: store {name!r} is a {found}; expected {wanted}", code="E_STORE_KIND"
+            )
 
 
 def _check_sampling(role: str, how: Sampling) -> None:
@@ -564,7 +582,10 @@ def check_due(recipe: Recipe, *, steps_flag: str = "--steps", warmup_flag: str =
         else:
             what = f"it is due first at step {first + 1}; give {steps_flag} {first + 1} or more"
             what += _shorter_warmup(recipe, first, warmup_flag)
-        raise ConfigError(f"objective {name!r} is due at none of the {count_of(recipe.steps, 'step')}: {what}")
+        raise ConfigError(
+            f"objective {name!r} is due at none of the {count_of(recipe.steps, 'step')}: {what}",
+            code="E_OBJECTIVE_NEVER_DUE",
+        )
 
 
 def _shorter_warmup(recipe: Recipe, first: int, flag: str) -> str:

@@ -69,7 +69,7 @@ def find_recipe(target: str) -> RecipeFunction:
     if unnamed:
         own = [name for name in recipes if vars(module)[name].__module__ == module.__name__]
         named = " or ".join(f"{path}:{name}" for name in own) or f"{path}:my_method"
-        raise ConfigError(f"recipe {target!r}: name the function too, as in {named}")
+        raise ConfigError(f"recipe {target!r}: name the function too, as in {named}", code="E_RECIPE_FUNCTION_UNNAMED")
     undecorated = vars(module).get(function)
     if isfunction(undecorated) and function not in recipes:
         line = undecorated.__code__.co_firstlineno

@@ -270,7 +270,9 @@ class RecipeFunction:
         own = {name: value for name, value in values.items() if name not in RUN_CONFIG_NAMES}
         recipe = self.build(RunConfig(**settings), **own)
         if not isinstance(recipe, Recipe):
-            raise ConfigError(f"recipe function {self.name!r} returned {recipe!r}, expected a Recipe")
+            raise ConfigError(
+                f"recipe function {self.name!r} returned {recipe!r}, expected a Recipe", code="E_NOT_RECIPE"
+            )
 
         arguments = {name: describe_argument(name, value) for name, value in values.items()}
         origin = Origin(target=target_of(self.build), arguments=arguments)

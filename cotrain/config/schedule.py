@@ -194,7 +194,10 @@ def alternate(*phases: Phase, ratio: tuple[int, ...], warmup: Mapping[str, int] 
         )
     early = [(name, length) for name, length in (warmup or {}).items() if length < 0]
     if early:
-        raise ConfigError(f"schedule: warmup of phase {early[0][0]!r} is {early[0][1]}, expected at least 0 steps")
+        raise ConfigError(
+            f"schedule: warmup of phase {early[0][0]!r} is {early[0][1]}, expected at least 0 steps",
+            code="E_WARMUP_RANGE",
+        )
     cycle: list[str] = []
     for phase, steps in zip(phases, ratio, strict=True):
         cycle += [phase.name] * steps

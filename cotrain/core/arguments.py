@@ -97,7 +97,7 @@ def check_protocol(
     UnknownName for an option that it does not have. ``unnamed``: stores that it is not passed, as its phase does not
     name them. ``held_out``: it is played on held-out problems."""
     if not callable(protocol):
-        raise ConfigError(f"{where} is {protocol!r}; expected a function")
+        raise ConfigError(f"{where} is {protocol!r}; expected a function", code="E_NOT_FUNCTION")
     function = bound_function(protocol)
     options = {**bound_options(protocol), **(stores or {})}
     name = getattr(function, "__name__", type(function).__name__)

@@ -18,11 +18,6 @@ import re
 from collections.abc import Iterable
 
 
-def install_extra(extra: str) -> str:
-    """How an optional part of the package is installed: from its source, since no package index has it."""
-    return f"pip install -e '.[{extra}]' in the source of cotrain"
-
-
 class CotrainError(Exception):
     """Base of every error that cotrain raises on purpose."""
 
@@ -56,11 +51,11 @@ class UnknownName(UserError, LookupError):
     """A name that is not in a list; says which names there are and which is nearest. Its code is made of the kind:
     ``E_UNKNOWN_ROLE`` for a "role", and for a "role of suite 'gsm8k'" too."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, code: str | None = None) -> None:
         self.kind = kind
         self.name = name
         self.known = sorted(known)
-        super().__init__(unknown_message(kind, name, self.known))
+        super().__init__(unknown_message(kind, name, self.known), code=code or unknown_code(kind))
 
     def __reduce__(self) -> tuple[type[UnknownName], tuple[str, str, list[str]], dict[str, str]]:
         return (UnknownName, (self.kind, self.name, self.known), {"code": self.code})

@@ -101,7 +101,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except DataError:
         raise
     except ValueError as error:  # of TOML, and of Python for a number of thousands of digits
-        raise DataError(f"{path}: not TOML ({str(error).partition(';')[0]:.200})") from error
+        raise DataError(f"{path}: not TOML ({str(error).partition(';')[0]:.200})", code="E_NOT_TOML") from error
     level: list[tuple[str, Any]] = [("", table)]
     for _ in range(DEEPEST):
         deeper = []

@@ -227,7 +227,8 @@ def _check_begins_as_rows(path: Path, ending: str, line: bytes) -> None:
     if begin and not begin.startswith(b"{") and not has_own_advice:
         raise DataError(
             f"{path}: not a data file ({ending}); expected JSON lines (.jsonl), a JSON array (.json), CSV with a "
-            "header (.csv), or parquet"
+            "header (.csv), or parquet",
+            code="E_DATA_FILE_KIND",
         )
 
 
@@ -258,11 +259,13 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         names = table.fieldnames or ()
         for name, count in Counter(names).items():
             if name and count > 1:
-                raise DataError(f"{path}: two columns are called {name!r}; rename one")
+                raise DataError(f"{path}: two columns are called {name!r}; rename one", code="E_TWO_COLUMNS_ALIKE")
         if len(names) == 1:
             for sign in ";\t|":
                 if sign in names[0]:
-                    raise DataError(f"{path}: its columns are parted by {sign!r}; save it with commas")
+                    raise DataError(
+                        f"{path}: its columns are parted by {sign!r}; save it with commas", code="E_CSV_DELIMITER"
+                    )
         size = 0
         for number, row in enumerate(table, start=1):
             if None in row:

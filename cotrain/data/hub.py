@@ -32,7 +32,8 @@ def hub_rows(name: str) -> dict[str, list[dict[str, Any]]]:
         from datasets import load_dataset
     except ImportError as error:
         raise UserError(
-            f"{name}: no such file here, and data of the Hub needs datasets; run: {install_extra('hub')}"
+            f"{name}: no such file here, and data of the Hub needs datasets; run: {install_extra('hub')}",
+            code="E_DATASETS_NOT_INSTALLED",
         ) from error
     repository, _, config = name.partition(":")
     try:

@@ -125,7 +125,7 @@ def parse_rows(
             results.append(read(object_of(line, where), where))
         except DataError as error:
             if aside is None and (results or _can_read_any(remaining, read)):
-                raise RowError(str(error)) from error
+                raise RowError(str(error), code=error.code) from error
             if aside is None:
                 raise
             aside.refused.append(RefusedRow(where=where, reason=str(error), row=_row_text(line)))

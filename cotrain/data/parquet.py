@@ -27,7 +27,9 @@ def parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
-        raise UserError(f"{path}: parquet needs pyarrow; run: {install_extra('hub')}") from error
+        raise UserError(
+            f"{path}: parquet needs pyarrow; run: {install_extra('hub')}", code="E_PYARROW_NOT_INSTALLED"
+        ) from error
     number = 0
     try:
         with ParquetFile(path) as file:

@@ -212,7 +212,9 @@ def read_chat(row: dict[str, Any], where: str) -> ChatRow:
     prompt = _prompt_of(row, where) if stands_apart else Prompt()
     if isinstance(said, str):
         if not stands_apart:
-            raise DataError(f"{where}, field {name!r}: found a text; expected a list of messages")
+            raise DataError(
+                f"{where}, field {name!r}: found a text; expected a list of messages", code="E_FIELD_NOT_MESSAGES"
+            )
         return _chat_row(row, prompt, (), (said, None), [name], where)
     reply = _one_reply(said[-1:], f"{where}, field {name!r}")
     return _chat_row(row, prompt, said[:-1], (reply, None), [name], where)
@@ -239,7 +241,9 @@ def read_pair(row: dict[str, Any], where: str) -> ChatRow:
         return _chat_row(row, prompt, (), (chosen, rejected), [*replies], where)
     if isinstance(chosen, str) or isinstance(rejected, str):
         kinds = "a text and messages" if isinstance(chosen, str) else "messages and a text"
-        raise DataError(f"{where}: chosen and rejected are {kinds}; expected two of one kind")
+        raise DataError(
+            f"{where}: chosen and rejected are {kinds}; expected two of one kind", code="E_PREFERENCE_KINDS_DIFFER"
+        )
     repeated = prompt.said if isinstance(prompt.said, tuple) else ()
     if repeated and chosen[: len(repeated)] == repeated == rejected[: len(repeated)]:
         common = len(repeated)

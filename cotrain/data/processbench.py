@@ -106,7 +106,10 @@ def solution_of_row(row: dict[str, Any], where: str, split: str) -> FixedSolutio
     """One row, checked. ``split``: where the row does not say. Raises DataError that begins with ``where``."""
     for column in ("problem", "steps", "label"):
         if column not in row:
-            raise DataError(f"{where}: no field {column!r} (there are: {', '.join(map(repr, row)) or 'none'})")
+            raise DataError(
+                f"{where}: no field {column!r} (there are: {', '.join(map(repr, row)) or 'none'})",
+                code="E_FIELD_MISSING",
+            )
     texts = steps_of(row, "steps", where)
     label = row["label"]
     final = row.get("final_answer_correct")

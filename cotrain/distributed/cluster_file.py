@@ -90,7 +90,7 @@ def read_cluster_file(target: str) -> Cluster:
     try:
         document = read_toml(Path(target))
     except DataError as error:
-        raise ConfigError(f"--cluster {error}; expected {LOCAL!r} or a TOML file") from None
+        raise ConfigError(f"--cluster {error}; expected {LOCAL!r} or a TOML file", code=error.code) from None
     whole = _Table(target, "", document)
     learner = _Table(target, "learner", document.get("learner", {}))
     engine = _Table(target, "engine", document.get("engine", {}))

@@ -118,7 +118,9 @@ class RayLauncher:
         try:
             import ray  # noqa: F401  this is what it is here for
         except ImportError:
-            raise ConfigError(f"--backend ray: Ray is not installed here; {install_extra('ray')}") from None
+            raise ConfigError(
+                f"--backend ray: Ray is not installed here; {install_extra('ray')}", code="E_RAY_NOT_INSTALLED"
+            ) from None
         self.cluster = cluster
         self._ours = False  # did it begin or join Ray?
         self._looked = False  # at the machines of a Ray that was joined

@@ -70,7 +70,9 @@ class OpenEnvTasks:
         try:
             from openenv.core import GenericEnvClient
         except ImportError as error:
-            raise UserError(f"openenv is not installed; run: {install_extra('openenv')}") from error
+            raise UserError(
+                f"openenv is not installed; run: {install_extra('openenv')}", code="E_OPENENV_NOT_INSTALLED"
+            ) from error
         if size < 1:
             raise ConfigError(f"size must be at least 1, not {size}", code="E_TASKS_SIZE")
         self._client = GenericEnvClient

@@ -41,7 +41,9 @@ class GymTasks:
             from reasoning_gym.dataset import ProceduralDataset
             from reasoning_gym.factory import DATASETS
         except ImportError as error:
-            raise UserError(f"reasoning-gym is not installed; run: {install_extra('gym')}") from error
+            raise UserError(
+                f"reasoning-gym is not installed; run: {install_extra('gym')}", code="E_GYM_NOT_INSTALLED"
+            ) from error
         if dataset not in DATASETS:
             raise UnknownName("reasoning-gym data set", dataset, DATASETS)
         if DATASETS[dataset][0].score_answer is not ProceduralDataset.score_answer and dataset not in _ONE_ANSWER:

@@ -48,20 +48,41 @@ class CallingMessage(Message):
 class BadRequest(UserError, ValueError):
     """What is wrong with a request, and with which parameter."""
 
-    def __init__(self, message: str, param: str | None = None, *, status: int = 400, code: str | None = None) -> None:
-        super().__init__(message)
+    code = "E_REQUEST"
+
+    def __init__(
+        self,
+        message: str,
+        param: str | None = None,
+        *,
+        status: int = 400,
+        openai_code: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        """``openai_code``: what OpenAI's own clients look for, such as "model_not_found"."""
+        super().__init__(message, code=code)
         self.param = param
         self.status = status
-        self.code = code
+        self.openai_code = openai_code
 
 
-def error_json(message: str, *, status: int, param: str | None = None, code: str | None = None) -> dict[str, Any]:
-    kind = "invalid_request_error"
-    if status == 429:
-        kind = "rate_limit_error"
-    elif status >= 500:
+def error_json(
+    message: str,
+    *,
+    status: int,
+    param: str | None = None,
+    openai_code: str | None = None,
+    code: str | None = None,
+) -> dict[str, Any]:
+    """The body of an error. ``code`` in it is OpenAI's, and cotrain's own stands beside it, in ``cotrain_code``."""
+    if status >= 500:
         kind = "server_error"
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+    elif status == 429:
+        kind = "rate_limit_error"
+    else:
+        kind = "invalid_request_error"
+    told = {"message": message, "type": kind, "param": param, "code": openai_code, "cotrain_code": code}
+    return {"error": told}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +178,11 @@ def read_chat(body: bytes, *, tools: bool = False) -> RequestParams:
         )
     chat_messages = [_read_message(message, f"messages[{i}]", tools) for i, message in enumerate(messages)]
     if chat_messages[-1].role == "assistant":
-        raise BadRequest("the last message is the assistant's; expected one that it can answer", "messages")
+        raise BadRequest(
+            "the last message is the assistant's; expected one that it can answer",
+            "messages",
+            code="E_LAST_MESSAGE_ASSISTANT",
+        )
     functions = _read_tools(fields.get("tools", []))
     calls = fields.get("tool_choice") != "none"
     if functions and fields.get("parallel_tool_calls") is False:
@@ -252,7 +277,11 @@ def _read_params(
         raise BadRequest("model is missing; GET /v1/models lists those there are", "model", code="E_MODEL_NOT_GIVEN")
     stops = [stop] if isinstance(stop, str) else stop
     if not isinstance(stops, list) or len(stops) > MAX_STOPS or not all(isinstance(s, str) and s for s in stops):
-        raise BadRequest(f"stop is {_short_value(stop)}; expected at most {MAX_STOPS} strings, none empty", "stop")
+        raise BadRequest(
+            f"stop is {_short_value(stop)}; expected at most {MAX_STOPS} strings, none empty",
+            "stop",
+            code="E_STOP_STRINGS",
+        )
     top_p = number_field(fields, "top_p", 0.0, 1.0)
     stream = boolean_field(fields, "stream")
     if top_p == 0.0:

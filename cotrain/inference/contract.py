@@ -145,11 +145,19 @@ def check_request(request: Request, context: int, vocabulary: int) -> None:
     """
     sampling = request.sampling
     prompt = request.prompt_ids
-    for wrong, problem in (
-        (not prompt, "the prompt is empty; render at least one token"),
-        (sampling.max_tokens < 1, f"max_tokens is {sampling.max_tokens}; it must be at least 1"),
-        (not sampling.temperature >= 0, f"temperature is {sampling.temperature}; it must be 0 (greedy) or more"),
-        (not 0 < sampling.top_p <= 1, f"top_p is {sampling.top_p}; it must be in (0, 1]"),
+    for wrong, code, problem in (
+        (not prompt, "E_PROMPT_EMPTY", "the prompt is empty; render at least one token"),
+        (
+            sampling.max_tokens < 1,
+            "E_SAMPLING_RANGE",
+            f"max_tokens is {sampling.max_tokens}; it must be at least 1",
+        ),
+        (
+            not sampling.temperature >= 0,
+            "E_SAMPLING_RANGE",
+            f"temperature is {sampling.temperature}; it must be 0 (greedy) or more",
+        ),
+        (not 0 < sampling.top_p <= 1, "E_SAMPLING_RANGE", f"top_p is {sampling.top_p}; it must be in (0, 1]"),
         (
             len(prompt) + sampling.max_tokens > context,
             TooLong.code,

@@ -59,7 +59,7 @@ def plan_padded(widths: Sequence[int], budget: int) -> list[tuple[int, ...]]:
     allows, but at least one: a row longer than the budget goes alone.
     """
     if budget < 1:
-        raise ConfigError(f"micro_tokens is {budget}, expected at least 1")
+        raise ConfigError(f"micro_tokens is {budget}, expected at least 1", code="E_MICRO_TOKENS")
     longest_first = sorted(range(len(widths)), key=lambda i: -widths[i])
     batches: list[list[int]] = []
     for index in longest_first:
@@ -239,7 +239,9 @@ def _pad_field(samples: Sequence[Sample], name: str, mask: torch.Tensor) -> torc
 def _pad_optional_field(samples: Sequence[Sample], name: str, mask: torch.Tensor) -> torch.Tensor | None:
     n_given = sum(getattr(sample, name) is not None for sample in samples)
     if n_given not in (0, len(samples)):
-        raise ConfigError(f"{n_given} of {len(samples)} samples have {name}; expected all or none")
+        raise ConfigError(
+            f"{n_given} of {len(samples)} samples have {name}; expected all or none", code="E_SAMPLES_UNLIKE"
+        )
     if not n_given:
         return None
     return _pad_field(samples, name, mask)

@@ -143,7 +143,10 @@ class TorchLearner(PolicyClient):
         for term in terms:
             wanted = term.algorithm.needs().head
             if wanted != self.head:
-                raise ConfigError(f"objective {term.name!r} trains a {wanted!r} head, this policy has {self.head!r}")
+                raise ConfigError(
+                    f"objective {term.name!r} trains a {wanted!r} head, this policy has {self.head!r}",
+                    code="E_HEAD_MISMATCH",
+                )
         while True:
             report = self._try_update(terms)
             if report is not None:

@@ -244,7 +244,10 @@ class Scorer:
         model: Any = self.model
         name = type(model).__name__
         if not isinstance(model.get_input_embeddings(), nn.Embedding) or model.get_output_embeddings() is None:
-            raise ModelError(f"{name} has no embedding and output layer that can be called; use a causal LM")
+            raise ModelError(
+                f"{name} has no embedding and output layer that can be called; use a causal LM",
+                code="E_MODEL_NOT_CAUSAL",
+            )
         self._body = model.get_decoder()
         self._output = model.get_output_embeddings()
         self._vocabulary: int = model.get_input_embeddings().num_embeddings

@@ -184,7 +184,10 @@ def load_optimizer_tensors(optimizer: Optimizer, model: nn.Module, tensors: Mapp
     for key, tensor in tensors.items():
         name, _, field = key.rpartition(":")
         if name not in owners or field not in state_fields(owners[name][0]):
-            raise StateError(f"state of optimizer does not fit: {key!r} belongs to no parameter of this model")
+            raise StateError(
+                f"state of optimizer does not fit: {key!r} belongs to no parameter of this model",
+                code="E_OPTIMIZER_MISFIT",
+            )
         _, parameter = owners[name]
         if field != "step" and tensor.shape != parameter.shape:
             raise StateError(

@@ -133,7 +133,10 @@ class AdapterBase:
             )
         other = config.base_model_name_or_path
         if other and not _may_be_one(other, self.name):
-            raise ModelError(f"{where}: was made for the base {other!r}, this policy has {self.name!r}; change one")
+            raise ModelError(
+                f"{where}: was made for the base {other!r}, this policy has {self.name!r}; change one",
+                code="E_ADAPTER_BASE",
+            )
         config.lora_dropout = 0.0
         config.init_lora_weights = True
         config.inference_mode = False

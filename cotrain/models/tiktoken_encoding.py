@@ -130,7 +130,7 @@ def encoding_state(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     byte_of = {letter: byte for byte, letter in enumerate(_byte_letters())}
     ordinary = {token: i for token, i in model["vocab"].items() if token not in special}
     if model["type"] != "BPE" or any(letter not in byte_of for token in ordinary for letter in token):
-        raise ModelError("the tokenizer is no byte-level BPE")
+        raise ModelError("the tokenizer is no byte-level BPE", code="E_NOT_TIKTOKEN")
     ranks = {}
     for token, rank in sorted(ordinary.items(), key=lambda pair: pair[1]):
         ranks[bytes(byte_of[letter] for letter in token)] = rank

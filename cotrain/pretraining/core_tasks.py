@@ -73,10 +73,16 @@ def measure_core(
     question. Raises ConfigError, DataError, ModelError, and TooLong for a question that the context cannot hold."""
     tasks = {Path(file).stem: read_items(file, aside) for file in files}
     if len(tasks) < len(files):
-        raise ConfigError(f"suite {SUITE!r}: two of {', '.join(files)} have one name; expected a name for each task")
+        raise ConfigError(
+            f"suite {SUITE!r}: two of {', '.join(files)} have one name; expected a name for each task",
+            code="E_CORE_FILES_ALIKE",
+        )
     for name, items in tasks.items():
         if len(items) <= shots:
-            raise ConfigError(f"suite {SUITE!r}: {name!r} has {count_of(len(items), 'row')}; lower --shots {shots}")
+            raise ConfigError(
+                f"suite {SUITE!r}: {name!r} has {count_of(len(items), 'row')}; lower --shots {shots}",
+                code="E_TOO_FEW_ROWS_FOR_SHOTS",
+            )
     network, tokenizer = load_model(model)
     nn.Module.to(network, device)
     figures: dict[str, Estimate] = {}
@@ -116,13 +122,16 @@ def _item_of_row(row: dict[str, Any], where: str) -> CoreItem:
     def texts_of(name: str) -> list[str]:
         texts = row[name] if isinstance(row[name], list) else [row[name]]
         if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
-            raise DataError(f"{where}: {name} is {json.dumps(row[name])[:80]}; expected texts that are not empty")
+            raise DataError(
+                f"{where}: {name} is {json.dumps(row[name])[:80]}; expected texts that are not empty",
+                code="E_FIELD_BLANK",
+            )
         return texts
 
     layouts = (("query", "choices"), ("context_options", "continuation"), ("context", "continuation"))
     columns = next((pair for pair in layouts if row.keys() >= set(pair)), None)
     if columns is None:
-        raise DataError(f"{where}: columns {', '.join(row)}; expected {LAYOUTS}")
+        raise DataError(f"{where}: columns {', '.join(row)}; expected {LAYOUTS}", code="E_CORE_COLUMNS")
     heads, tails = map(texts_of, columns)
     pairs = tuple(_join(head, tail, row.get("delimiter")) for head in heads for tail in tails)
 

@@ -262,7 +262,10 @@ def parse_text_row(fields: dict[str, Any], place: str) -> TextRow:
     """A row in any of the layouts above. Raises DataError that begins with ``place``."""
     given = [name for name in ("text", *DIALOGUES) if fields.get(name) is not None]
     if len(given) > 1:
-        raise DataError(f"{place}: both {given[0]!r} and {given[1]!r}; leave out the column that is not to be learned")
+        raise DataError(
+            f"{place}: both {given[0]!r} and {given[1]!r}; leave out the column that is not to be learned",
+            code="E_TEXT_AND_MESSAGES",
+        )
     replies = [name for name in REPLIES if fields.get(name) is not None]
     empty = [name for name in ("text", *DIALOGUES) if name in fields]  # whose reader says what it expected
     column = next(iter([*given, *replies, *empty]), None)
@@ -275,7 +278,8 @@ def parse_text_row(fields: dict[str, Any], place: str) -> TextRow:
     there = ", ".join(sorted(fields)) or "none"
     raise DataError(
         f"{place}: no column of a text or a conversation; there are: {there}; expected {EXPECTED}; questions with "
-        "answers are learned by `cotrain teach solver`"
+        "answers are learned by `cotrain teach solver`",
+        code="E_FIELD_MISSING",
     )
 
 
@@ -285,7 +289,7 @@ def _running_text(fields: dict[str, Any], place: str) -> TextRow:
     check_row_marks(fields, place)
     text = fields["text"]
     if not isinstance(text, str) or not text:
-        raise DataError(f"{where}: expected a non-empty string, found {text!r:.40}")
+        raise DataError(f"{where}: expected a non-empty string, found {text!r:.40}", code="E_FIELD_BLANK")
     return TextRow(item=whole_text(text, where), unread=unread_columns(fields, ["text"]))
 
 
@@ -296,13 +300,17 @@ def _dialogue(fields: dict[str, Any], column: str, place: str) -> TextRow:
     check_row_marks(fields, place)
     turns = fields[column]
     if not isinstance(turns, list) or not turns:
-        raise DataError(f"{where}: expected a non-empty list, found {turns!r:.40}")
+        raise DataError(f"{where}: expected a non-empty list, found {turns!r:.40}", code="E_MESSAGES_SHAPE")
 
     messages = [_message_of(turn, f"{place}, column '{column}[{number}]") for number, turn in enumerate(turns)]
     if messages[0]["role"] == "assistant":
-        raise DataError(f"{where}: the first message is the assistant's; expected what it answers")
+        raise DataError(
+            f"{where}: the first message is the assistant's; expected what it answers", code="E_MESSAGES_BEGIN"
+        )
     if messages[-1]["role"] != "assistant":
-        raise DataError(f"{where}: the last message must be the assistant's, it is what is learned")
+        raise DataError(
+            f"{where}: the last message must be the assistant's, it is what is learned", code="E_MESSAGES_END"
+        )
     item = _behind_system_text(messages, system_text(fields, place), place)
     unread = tuple(name for name in unread_columns(fields, [column]) if not is_system(name))
     return TextRow(item=item, unread=unread)
@@ -311,17 +319,19 @@ def _dialogue(fields: dict[str, Any], column: str, place: str) -> TextRow:
 def _message_of(turn: Any, where: str) -> dict[str, str]:
     """A message as ``{"role", "content"}``, or as ``{"from", "value"}``. ``where`` lacks its closing quote."""
     if not isinstance(turn, dict):
-        raise DataError(f"{where}': expected an object with 'role' and 'content', found {turn!r:.40}")
+        raise DataError(
+            f"{where}': expected an object with 'role' and 'content', found {turn!r:.40}", code="E_MESSAGES_SHAPE"
+        )
     is_shared = "role" not in turn and "from" in turn
     name_column, text_column = ("from", "value") if is_shared else ("role", "content")
     name = turn.get(name_column)
     role = SPEAKERS.get(name) if isinstance(name, str) else None
     if role is None:
         names = ", ".join(SPEAKERS if is_shared else ROLES)
-        raise DataError(f"{where}.{name_column}': expected one of {names}, found {name!r:.40}")
+        raise DataError(f"{where}.{name_column}': expected one of {names}, found {name!r:.40}", code="E_MESSAGES_SHAPE")
     text = turn.get(text_column)
     if not isinstance(text, str):
-        raise DataError(f"{where}.{text_column}': expected a string, found {text!r:.40}")
+        raise DataError(f"{where}.{text_column}': expected a string, found {text!r:.40}", code="E_MESSAGES_SHAPE")
     if role == "assistant":
         check_message_marks(turn, f"{where}'")
     whole_text(text, f"{where}.{text_column}'")
@@ -335,7 +345,8 @@ def _prompt_and_reply(fields: dict[str, Any], place: str) -> TextRow:
     if any(message["role"] == "assistant" for message in asked):
         raise DataError(
             f"{place}: the prompt has replies of the assistant, which would be learned too; give the whole "
-            "conversation in 'messages'"
+            "conversation in 'messages'",
+            code="E_REPLIES_IN_PROMPT",
         )
     if not asked:
         asked = [{"role": "user", "content": row.question}]
@@ -348,7 +359,9 @@ def _behind_system_text(messages: list[dict[str, str]], system: str, place: str)
     if not system or messages[0] == first:
         return messages
     if messages[0]["role"] == "system":
-        raise DataError(f"{place}: two system texts, in a column and in the messages; keep one of them")
+        raise DataError(
+            f"{place}: two system texts, in a column and in the messages; keep one of them", code="E_TWO_SYSTEM_TEXTS"
+        )
     return [first, *messages]
 
 

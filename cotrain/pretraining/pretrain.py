@@ -147,7 +147,7 @@ def make_plan(
     known_fields = TrainingPlan.__dataclass_fields__
     unknown = sorted(changes.keys() - known_fields.keys())
     if unknown:
-        raise ConfigError(f"plan: no field {unknown[0]!r} (there are: {', '.join(known_fields)})")
+        raise ConfigError(f"plan: no field {unknown[0]!r} (there are: {', '.join(known_fields)})", code="E_PLAN_FIELD")
     return replace(plan, **changes)
 
 
@@ -268,7 +268,10 @@ def _check_context(network: PreTrainedModel, length: int) -> None:
     """Raise ConfigError for rows that are longer than the model's context."""
     context = getattr(network.config.get_text_config(), "max_position_embeddings", None)
     if context is not None and length > context:
-        raise ConfigError(f"length {length}: longer than the context of the model, {context} tokens; lower --length")
+        raise ConfigError(
+            f"length {length}: longer than the context of the model, {context} tokens; lower --length",
+            code="E_LENGTH_ABOVE_CONTEXT",
+        )
 
 
 def _begin_time(out: str | Path, device: torch.device, ranks: Ranks) -> datetime:

@@ -80,7 +80,8 @@ def gold_reviews(
             )
         except DataError as error:
             raise DataError(
-                f"{error}; expected problem, steps and label, the first wrong step or -1{_sampling_hint(row)}"
+                f"{error}; expected problem, steps and label, the first wrong step or -1{_sampling_hint(row)}",
+                code=error.code,
             ) from error
 
     rows = read_rows(path, read_conversation, aside)
@@ -91,7 +92,7 @@ def gold_reviews(
             f"{role.verdict_format!r} cannot say that steps and answer differ"
         )
         if not items:
-            raise DataError(f"{path}: {left_out}; --verdict words says it")
+            raise DataError(f"{path}: {left_out}; --verdict words says it", code="E_VERDICT_LOST")
         say(f"note: {left_out}")
     # A run shows the answer behind the steps, and a verifier that never saw one is at a loss there.
     if not any(row.says_answer for row in rows):
@@ -160,7 +161,10 @@ def own_reviews(
     review_counts = {truth: len(conversations) for truth, conversations in reviews_of.items()}
     count = min(review_counts.values())  # as many of right as of wrong solutions
     if not count:
-        raise DataError(f"{path}: {_why_none(solution_counts, review_counts, reviews)}{lost_suffix(lost_reasons)}")
+        raise DataError(
+            f"{path}: {_why_none(solution_counts, review_counts, reviews)}{lost_suffix(lost_reasons)}",
+            code="E_NO_REVIEWS",
+        )
     of_right = [conversation for _, conversation in sorted(reviews_of[True].items())][:count]
     of_wrong = [conversation for _, conversation in sorted(reviews_of[False].items())][:count]
     items = [item for pair in zip(of_right, of_wrong, strict=True) for item in pair]

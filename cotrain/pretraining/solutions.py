@@ -128,7 +128,8 @@ def own_solutions(
     if len(conversations) < 2:
         raise DataError(
             f"{path}: of {count} solutions of {model} {len(conversations)} are right and can be read"
-            f"{lost_suffix(lost_reasons)}; bring easier problems, raise --samples, or leave out --from-samples"
+            f"{lost_suffix(lost_reasons)}; bring easier problems, raise --samples, or leave out --from-samples",
+            code="E_NO_SOLUTIONS",
         )
     items = list(conversations.values())
     return from_items(f"right solutions of {path}", items), [{"messages": item} for item in items]
@@ -399,12 +400,13 @@ def _one_dialogue(row: Mapping[str, Any], name: str, where: str) -> tuple[str, s
     if len(questions) != 1 or len(replies) != 1:
         raise DataError(
             f"{where}, field {name!r}: {len(questions)} questions and {len(replies)} replies; a solver's conversation "
-            "has one of each"
+            "has one of each",
+            code="E_NOT_ONE_EXCHANGE",
         )
     column_text = system_text(row, where)
     system_texts = set(turns["system"])
     if column_text:
         system_texts.add(column_text)
     if len(turns["system"]) > 1 or len(system_texts) > 1:
-        raise DataError(f"{where}, field {name!r}: two system texts; keep one of them")
+        raise DataError(f"{where}, field {name!r}: two system texts; keep one of them", code="E_TWO_SYSTEM_TEXTS")
     return questions[0], replies[0], next(iter(system_texts), "")

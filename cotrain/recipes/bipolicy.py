@@ -148,12 +148,14 @@ def bipolicy(
     if run.group_size < 2 or reviews < 2:
         raise ConfigError(
             f"bipolicy: group_size {run.group_size} and reviews {reviews}; expected at least 2 of both, as attacks on "
-            "one problem are compared with each other, and so are reviews of one solution"
+            "one problem are compared with each other, and so are reviews of one solution",
+            code="E_SETTING_RANGE",
         )
     if weights == "two_adapters" and not run.lora:
         raise ConfigError(
             "bipolicy: weights='two_adapters' with lora 0; give the adapters a rank, such as lora=16, or let one "
-            "policy play both roles with all of its weights: weights='shared'"
+            "policy play both roles with all of its weights: weights='shared'",
+            code="E_ADAPTERS_WITHOUT_RANK",
         )
     players = players_of(run, weights)
     attacker, defender = ("player", "player") if weights == "shared" else ("attacker", "defender")

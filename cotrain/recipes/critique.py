@@ -164,7 +164,10 @@ def critique(
             code="E_LEAK_WITHOUT_CRITIC",
         )
     if paid_by == "gain" and critic != "trained":
-        raise ConfigError(f"critique: paid_by=gain with critic={critic!r}, who learns nothing; add critic=trained")
+        raise ConfigError(
+            f"critique: paid_by=gain with critic={critic!r}, who learns nothing; add critic=trained",
+            code="E_GAIN_WITHOUT_LEARNER",
+        )
     judge = critic_model or run.model
     revises = critic != "none"
     solver = common_roles.solver("generator", run.model)

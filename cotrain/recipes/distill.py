@@ -41,7 +41,9 @@ def distill(
     outcome: Weight = 0.0,  # weight of the graded answer beside it
 ) -> Recipe:
     if max(pull, outcome) == 0:
-        raise ConfigError("distill: pull and outcome are both 0, so that nothing is learned; raise one")
+        raise ConfigError(
+            "distill: pull and outcome are both 0, so that nothing is learned; raise one", code="E_WEIGHTS_ALL_ZERO"
+        )
     reward_weights = {OUTCOME: outcome} if outcome else {}
     policies = {"generator": run.learner()}
     if pull:

@@ -152,12 +152,19 @@ def gram(
     trains_judge = judge == "trained"
     trains_generator = generator == "trained"
     if not trains_judge and not trains_generator:
-        raise ConfigError("gram: judge='frozen' and generator='frozen': nobody learns; train one of them")
+        raise ConfigError(
+            "gram: judge='frozen' and generator='frozen': nobody learns; train one of them", code="E_NOBODY_LEARNS"
+        )
     if trains_judge and form != "gram":
-        raise ConfigError(f"gram: form={form!r} is longer than a letter to learn; expected 'gram', or judge='frozen'")
+        raise ConfigError(
+            f"gram: form={form!r} is longer than a letter to learn; expected 'gram', or judge='frozen'",
+            code="E_FORM_NOT_LEARNABLE",
+        )
     if run.group_size < 2 or pairs < 1 or not 0.0 <= smoothing < 0.5:
         settings_text = f"group_size {run.group_size}, pairs {pairs}, smoothing {smoothing}"
-        raise ConfigError(f"gram: {settings_text}; expected at least 2, at least 1, and from 0 to below 0.5")
+        raise ConfigError(
+            f"gram: {settings_text}; expected at least 2, at least 1, and from 0 to below 0.5", code="E_SETTING_RANGE"
+        )
     initial_judge = judge_model or run.model
     judge_role = comparer("judge", initial_judge, form)
     roles = {"solver": common_roles.solver("generator", run.model), "judge": judge_role}

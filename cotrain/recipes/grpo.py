@@ -116,7 +116,9 @@ def grpo(
     _check_chances(chances)
     has_noise = max(chances.values()) > 0.0
     if callable(reward) and has_noise:
-        raise ConfigError("grpo: noise is about the truth, and reward pays in its place; leave out one")
+        raise ConfigError(
+            "grpo: noise is about the truth, and reward pays in its place; leave out one", code="E_NOISE_WITH_REWARD"
+        )
 
     has_oracle = steps_judged_by == "oracle"
     if has_oracle and estimator == "maxrl":

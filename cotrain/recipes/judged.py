@@ -105,13 +105,19 @@ def judged(
     audit_share: Share = 0.25,  # share of the solutions that it reads
 ) -> Recipe:
     if reviews < 2:
-        raise ConfigError(f"judged: reviews is {reviews}; expected at least 2, which are compared with each other")
+        raise ConfigError(
+            f"judged: reviews is {reviews}; expected at least 2, which are compared with each other",
+            code="E_SETTING_RANGE",
+        )
 
     initial_verifier = verifier_model or run.model
     learns_beside = verifier == "trained"
     is_ever_trained = learns_beside or warmup > 0
     if ratio and not learns_beside:
-        raise ConfigError(f"judged: ratio is {ratio} and verifier=frozen; leave ratio out, or train the verifier")
+        raise ConfigError(
+            f"judged: ratio is {ratio} and verifier=frozen; leave ratio out, or train the verifier",
+            code="E_RATIO_WITHOUT_LEARNER",
+        )
     auditor = initial_verifier if audit == "reference" else audit
     check_audit(auditor, audit_share, payer=initial_verifier, payer_learns=is_ever_trained)
 

@@ -110,7 +110,10 @@ def proposer_solver(
             code="E_FIXED_NEEDS_WORDS",
         )
     if fixed is not None and (proposer != "uniform" or fixed < 1):
-        raise ConfigError(f"proposer_solver: fixed is {fixed}; expected at least 1 operation, with proposer=uniform")
+        raise ConfigError(
+            f"proposer_solver: fixed is {fixed}; expected at least 1 operation, with proposer=uniform",
+            code="E_SETTING_RANGE",
+        )
 
     # Whose weights write problems: a program's, a second model's, or the generator's own.
     trains_proposer = proposer == "trained"

@@ -149,7 +149,9 @@ def semi_supervised(
     has_verifier = rest in JUDGED
     trains_verifier = has_verifier and (rest != "frozen" or warmup > 0)
     if has_verifier and reviews < 2:
-        raise ConfigError(f"semi_supervised: reviews is {reviews}; expected at least 2, which are compared")
+        raise ConfigError(
+            f"semi_supervised: reviews is {reviews}; expected at least 2, which are compared", code="E_SETTING_RANGE"
+        )
     if rest == "truth":
         check_truth_is_known(run.problems, run.audits)
 

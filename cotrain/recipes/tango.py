@@ -95,7 +95,10 @@ def tango(
     simultaneous: bool = False,  # both from the same episodes: reviews // 4 of a solution, no warm-up
 ) -> Recipe:
     if min(reviews, votes) < 1:
-        raise ConfigError(f"tango: reviews is {reviews} and votes {votes}; expected at least 1 review of each solution")
+        raise ConfigError(
+            f"tango: reviews is {reviews} and votes {votes}; expected at least 1 review of each solution",
+            code="E_SETTING_RANGE",
+        )
 
     initial_verifier = verifier_model or run.model
     trains_verifier = verifier == "trained"

@@ -34,7 +34,7 @@ def as_run_directory(path: Path) -> Iterator[Path]:
     try:
         run = read_foreign_run([path])
     except (ConfigError, DataError) as error:
-        raise DataError(_with_flags_of_audit(str(error), path)) from error
+        raise DataError(_with_flags_of_audit(str(error), path), code=error.code) from error
     if not run.columns.truth and any(rollout.gold is not None for rollout in run.rollouts):
         run = replace(run, rollouts=grade_by_reference(run.rollouts).rollouts)
     with TemporaryDirectory(prefix="cotrain-rollouts-") as folder:

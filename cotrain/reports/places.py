@@ -32,7 +32,9 @@ def find_places(root: Path) -> list[ViewPlace]:
     """Studies and comparisons first, then recipes with several seeds, then runs. Raises RunDirectoryError when the
     folder holds none of them."""
     if not root.is_dir():
-        raise RunDirectoryError(f"no run directory at {root}; give the directory that `cotrain run` printed")
+        raise RunDirectoryError(
+            f"no run directory at {root}; give the directory that `cotrain run` printed", code="E_NO_RUN_DIRECTORY"
+        )
     studies = []
     comparisons = []
     runs = []
@@ -48,7 +50,9 @@ def find_places(root: Path) -> list[ViewPlace]:
             runs.append(ViewPlace(kind="run", path=path, name=name))
 
     if not studies and not comparisons and not runs:
-        raise RunDirectoryError(f"{root} holds no run (no {RECIPE} in it or {MAX_DEPTH} folders below it)")
+        raise RunDirectoryError(
+            f"{root} holds no run (no {RECIPE} in it or {MAX_DEPTH} folders below it)", code="E_NO_RUN_BELOW"
+        )
     compared: set[Path] = set()
     for place in comparisons:
         for seeds in place.arms.values():

@@ -208,7 +208,7 @@ def check_trackers(names: Sequence[str]) -> tuple[str, ...]:
         if name not in TRACKERS:
             raise UnknownName("tracker", name, TRACKERS)
         if importlib.util.find_spec(name) is None:
-            raise ConfigError(f"--tracker {name}: not installed; {install_extra(name)}")
+            raise ConfigError(f"--tracker {name}: not installed; {install_extra(name)}", code="E_TRACKER_NOT_INSTALLED")
     return tuple(dict.fromkeys(names))
 
 

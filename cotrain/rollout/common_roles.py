@@ -105,7 +105,10 @@ def check_taught(method: str, model: str) -> None:
         hint = f"expected {able[0]!r}"
     else:
         hint = f"the one that was is not here: {how_to_get(SHIPPED_GAMES)}"
-    raise ConfigError(f"{method}: the model {model!r} was not taught the formats of this game; {hint}")
+    raise ConfigError(
+        f"{method}: the model {model!r} was not taught the formats of this game; {hint}",
+        code="E_MODEL_NOT_TAUGHT_FORMAT",
+    )
 
 
 @cache

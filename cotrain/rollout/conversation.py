@@ -284,7 +284,8 @@ class Conversation:
     def _reward_whole(self, signal: Signal, value: float) -> None:
         if any(reward.name == signal.name for reward in self._whole_rewards):
             raise ConfigError(
-                f"signal {signal.name!r} is given to {self.address} twice; give it once, such as the mean"
+                f"signal {signal.name!r} is given to {self.address} twice; give it once, such as the mean",
+                code="E_SIGNAL_GIVEN_TWICE",
             )
         if not self.turns:
             raise RuntimeError(f"conversation {self.address} has no turn of its own that could be rewarded")

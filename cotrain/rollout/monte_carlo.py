@@ -182,7 +182,8 @@ async def step_labels(
         if kind == "oracle":
             if truth is None:
                 raise ConfigError(
-                    f"labels 'oracle': nobody knows the steps of task {task.id}; expected one of {LABELS[:-1]}"
+                    f"labels 'oracle': nobody knows the steps of task {task.id}; expected one of {LABELS[:-1]}",
+                    code="E_STEPS_UNKNOWN",
                 )
             labels = truth
         else:

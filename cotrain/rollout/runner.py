@@ -366,7 +366,7 @@ class RolloutRunner:
             except EngineLost as lost:
                 # The engine keeps no state of its own, so the same batch is collected again by a new one.
                 if attempt == TRIES:
-                    raise EngineLost(f"{lost}; so it was {TRIES} times in one play") from lost
+                    raise EngineLost(f"{lost}; so it was {TRIES} times in one play", code=lost.code) from lost
 
         is_training = step >= 0
         if is_training:

@@ -151,7 +151,10 @@ def _old_and_new(model: str, lost: list[str], where: Path) -> tuple[str, str]:
         )
     if not equals:
         if len(lost) > 1:
-            raise ConfigError(f"--model {model}: {', '.join(lost)} are gone; say which with --model OLD=NEW")
+            raise ConfigError(
+                f"--model {model}: {', '.join(lost)} are gone; say which with --model OLD=NEW",
+                code="E_MODEL_FLAG_AMBIGUOUS",
+            )
         return lost[0], model
     if old not in lost:
         raise ConfigError(

@@ -324,7 +324,8 @@ def _check_nothing_is_said(recipe: Recipe, answer_format: AnswerFormat) -> None:
     says_answer = answer_format.answer not in (None, AUTO, TAGS)
     if says_answer or answer_format.prompt is not None or answer_format.steps_as is not None:
         raise ConfigError(
-            f"recipe {recipe.name!r} has no role 'solver' of plain solutions; leave out --answer, --steps-as, --prompt"
+            f"recipe {recipe.name!r} has no role 'solver' of plain solutions; leave out --answer, --steps-as, --prompt",
+            code="E_NO_PLAIN_SOLVER",
         )
 
 
@@ -395,7 +396,8 @@ def _check_answer_flags(recipe: Recipe, answer: str | None, prompt: str | None, 
     if others and _tied_to_tags(recipe):
         raise ConfigError(
             f"recipe {recipe.name!r} reads its solver's answers in tags alone; leave out {' and '.join(others)}, or "
-            "teach the model the tags first: `cotrain teach solver`"
+            "teach the model the tags first: `cotrain teach solver`",
+            code="E_ANSWERS_IN_TAGS_ALONE",
         )
 
 
@@ -609,7 +611,8 @@ def _check_no_verdict_is_said(recipe: Recipe, answer_format: AnswerFormat) -> No
     """Raise ConfigError where a format is given for a verifier that the recipe has not."""
     if answer_format.verdict not in (None, AUTO, TAGS) or answer_format.verifier_prompt is not None:
         raise ConfigError(
-            f"recipe {recipe.name!r} has no role 'verifier' that reviews steps; leave out --verdict, --verifier-prompt"
+            f"recipe {recipe.name!r} has no role 'verifier' that reviews steps; leave out --verdict, --verifier-prompt",
+            code="E_NO_STEP_VERIFIER",
         )
 
 

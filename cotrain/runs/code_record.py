@@ -93,7 +93,8 @@ def check_code_unchanged(directory: Path | str) -> None:
         raise RunDirectoryError(
             f"{folder.path} was made with other code than there is now: {_in_words(changes)}; put it back (its text is "
             f"in {CODE}, and `cotrain diff {folder.path}` shows the lines that differ), or go on with the new "
-            "code: --changed-code, changed_code=True from Python"
+            "code: --changed-code, changed_code=True from Python",
+            code="E_CODE_CHANGED",
         )
 
 

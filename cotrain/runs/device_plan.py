@@ -50,7 +50,9 @@ def memory_size(text: str) -> float:
     """Bytes of "24GiB", "80 GB" or "512MiB". Raises ConfigError."""
     found = _SIZE.fullmatch(text.strip())
     if found is None or float(found[1]) <= 0:
-        raise ConfigError(f"--memory {text!r}: expected the memory of one device, such as 24GiB or 80GB")
+        raise ConfigError(
+            f"--memory {text!r}: expected the memory of one device, such as 24GiB or 80GB", code="E_MEMORY_SIZE"
+        )
     number, letter, binary = found.groups()
     base = 1024 if binary else 1000
     return float(number) * base ** _POWERS[letter.upper()]

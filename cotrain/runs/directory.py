@@ -215,7 +215,8 @@ class RunDirectory:
         if (self.path / RECIPE_FILE).exists():
             raise RunDirectoryError(
                 f"{self.path / MANIFEST} is missing, which says what the run's files should hold; restore it, or "
-                "start anew"
+                "start anew",
+                code="E_MANIFEST_MISSING",
             )
         return {}
 
@@ -242,10 +243,14 @@ class RunDirectory:
             ) from error
         except OSError as error:
             why = (error.strerror or str(error)).lower()
-            raise RunDirectoryError(f"{target} cannot be read: {why}; restore it, or start the run anew") from error
+            raise RunDirectoryError(
+                f"{target} cannot be read: {why}; restore it, or start the run anew", code="E_RUN_UNREADABLE"
+            ) from error
         fault = fault_in(name, value)
         if fault is not None:
-            raise RunDirectoryError(f"{target} is damaged ({fault}); restore it, or start the run anew")
+            raise RunDirectoryError(
+                f"{target} is damaged ({fault}); restore it, or start the run anew", code="E_RUN_DAMAGED"
+            )
         return value
 
 
@@ -281,7 +286,9 @@ def recipe_json(recipe: Recipe, *, checkpoint_every: int, keep_every: int = 0, a
         )
     settings = resolved_json(recipe)
     for path, value in _not_finite("", settings):
-        raise ConfigError(f"recipe {recipe.name!r}: {path} is {value}, expected a finite number")
+        raise ConfigError(
+            f"recipe {recipe.name!r}: {path} is {value}, expected a finite number", code="E_SETTING_NOT_FINITE"
+        )
     saved = {
         "name": recipe.name,
         "description": recipe.description,

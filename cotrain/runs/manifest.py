@@ -78,7 +78,10 @@ def verify_files(directory: RunDirectory) -> None:
             continue
         wrong = _file_difference(path, expected)
         if wrong is not None:
-            raise RunDirectoryError(f"{path} is not as this run wrote it ({wrong}); {_repair_advice(name, finished)}")
+            raise RunDirectoryError(
+                f"{path} is not as this run wrote it ({wrong}); {_repair_advice(name, finished)}",
+                code="E_RUN_FILE_CHANGED",
+            )
 
 
 @dataclass(frozen=True, slots=True)

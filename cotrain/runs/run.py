@@ -542,4 +542,7 @@ def _note_stop(run: ActiveRun, error: Exception) -> None:
     """Write down what ended a run by itself, where it has come to something that can be looked at."""
     if run.is_measured or isinstance(error, ServerSilent):
         with suppress(OSError, CotrainError):
-            run.directory.write(STOPPED, {"steps": run.trainer.finished_steps, "error": error_text(error)})
+            written = {"steps": run.trainer.finished_steps, "error": error_text(error)}
+            if isinstance(error, CotrainError):
+                written["code"] = error.code
+            run.directory.write(STOPPED, written)

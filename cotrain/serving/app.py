@@ -294,12 +294,12 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T | No
 
 
 async def _refusal_response(request: Request, error: Exception) -> Response:
-    param = None
-    code = None
+    assert isinstance(error, UserError)
+    param = openai_code = None
     status = 400
     if isinstance(error, BadRequest):
         param = error.param
-        code = error.code
+        openai_code = error.openai_code
         status = error.status
     elif isinstance(error, TooLong):
         openai_code = "context_length_exceeded"

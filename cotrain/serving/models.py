@@ -174,7 +174,11 @@ class ServedRun:
             self._check_token_count(model, len(prompt))
             for token in (max(prompt), min(prompt)):
                 if not 0 <= token < renderer.vocabulary:
-                    raise BadRequest(f"token {token} is outside of the vocabulary of {renderer.vocabulary}", "prompt")
+                    raise BadRequest(
+                        f"token {token} is outside of the vocabulary of {renderer.vocabulary}",
+                        "prompt",
+                        code="E_TOKEN_OUTSIDE_VOCABULARY",
+                    )
             return prompt
         self.check_length(model, [prompt], "prompt")
         bos = renderer.tokenizer.bos_token_id

@@ -172,7 +172,8 @@ def save_checkpoint(
             _discard_folder(directory, name, files)
         raise DiskError(
             f"checkpoint {name} was written to {directory} but does not read back: {reason}; "
-            f"{_resume_text(directory, files)}; check the disk and try again"
+            f"{_resume_text(directory, files)}; check the disk and try again",
+            code="E_CHECKPOINT_NOT_READ_BACK",
         )
     discard_after(directory, step, files=files)
     with suppress(OSError):  # the save has succeeded; what resists is tried again by the next one

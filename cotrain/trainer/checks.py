@@ -119,7 +119,8 @@ def _check_same_fields(name: str, role: str, first: Mapping[str, str], other: Ma
                 f"objective {name!r} compares the answers of role {role!r} to one task with each other, but they "
                 f"were asked different things: {field} was {first_text!r} and {other_text!r}; name what is to be "
                 f"compared, as in roles.{role}(group=…) with one name for one prompt, or "
-                f"group=roles.{role}.whole_group where all of them are meant"
+                f"group=roles.{role}.whole_group where all of them are meant",
+                code="E_ANSWERS_NOT_COMPARABLE",
             )
 
 

@@ -110,7 +110,9 @@ def _check_same_values(found: Mapping[str, Estimate], figures: Mapping[str, Esti
         second = figures[key].value
         if not math.isclose(first, second, abs_tol=1e-9):
             hint = "leave one out, or give it another name, as in measure_judge('second', gap='second/gap')"
-            raise ConfigError(f"evaluation: two measures give {key!r}, {first:.3f} and {second:.3f}; {hint}")
+            raise ConfigError(
+                f"evaluation: two measures give {key!r}, {first:.3f} and {second:.3f}; {hint}", code="E_MEASURES_ALIKE"
+            )
 
 
 def _broken_by_reason(episodes: Sequence[Episode]) -> dict[str, list[Episode]]:

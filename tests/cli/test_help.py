@@ -11,7 +11,13 @@ from cotrain.config.large_model_defaults import defaults_by_size
 from cotrain.recipes import NAMES as SHIPPED
 from cotrain.recipes import QUESTIONS, RECIPES
 
-FURTHER = {"check": ["data"], "convert": [], "run": ["grpo"], "train": ["grpo"], "teach": ["solver"]}  # words that stand before the flags
+FURTHER = {
+    "check": ["data"],
+    "convert": [],
+    "run": ["grpo"],
+    "train": ["grpo"],
+    "teach": ["solver"],
+}  # words that stand before the flags
 
 
 class Made(Exception):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from cotrain.core.errors import ConfigError
+from cotrain.core.errors import ConfigError, UserError
 from cotrain.core.types import Grade
 from cotrain.data.files import split_of
 from cotrain.data.sources import from_description, task_source

@@ -5,11 +5,10 @@ import sys
 
 import pytest
 
-from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.errors import ConfigError, UnknownName, UserError
 from cotrain.core.types import Grade
 from cotrain.data.files import split_of
 from cotrain.envs.reasoning_gym import BLOCK, GymTasks
-from tests.sentences import refuses
 
 
 def test_without_reasoning_gym_the_error_says_what_to_install(monkeypatch):

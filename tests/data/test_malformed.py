@@ -19,6 +19,7 @@ from cotrain.data.columns import row_of
 from cotrain.data.malformed_rows import Quarantine, numbered_lines, parse_rows, read_rows, row_reader
 from cotrain.data.programs import humaneval_problem, mbpp_problem
 from cotrain.pretraining.corpora import ROWS, parse_text_row
+from tests.sentences import refuses
 
 GOOD = b'{"question": "Q?", "answer": "1"}'
 WHOLE = '{"question": "Q?", "answer": "1", "other": [1, {"a": null}]}'

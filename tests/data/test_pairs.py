@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from cotrain.core.errors import ConfigError, DataError, RowError
+from cotrain.core.errors import RowError
 from cotrain.data.preferences import Chats, ChatTask, Pairs, messages_of, read_chat, read_pair
 from cotrain.data.sources import from_description, problem_source, task_source
 from cotrain.prompts.chat_template import Message

@@ -9,6 +9,7 @@ from decimal import Decimal
 import pytest
 
 from cotrain.cli.main import main
+from cotrain.core.errors import UserError
 from cotrain.data.files import JsonlTasks
 from cotrain.data.malformed_rows import read_rows, row_reader
 from cotrain.data.processbench import read_samples

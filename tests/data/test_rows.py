@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from cotrain.core.errors import DataError
+from cotrain.core.errors import DataError, UserError
 from cotrain.data.columns import ANY, SCHEMAS, row_of
 from cotrain.data.files import JsonlTasks, benchmark_tasks, read_splits
 from cotrain.data.hub import is_hub_name

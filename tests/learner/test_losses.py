@@ -6,6 +6,7 @@ import torch
 from cotrain.algorithms.contract import MicroBatch, Normaliser
 from cotrain.algorithms.policy_gradient import KLPenalty, PPOClip, kl_penalty, policy_loss
 from cotrain.algorithms.policy_loss import GSPOClip, ScoreFunction, Shaped
+from cotrain.core.errors import ConfigError
 from tests.sentences import refuses
 
 TOTALS = Normaliser(tokens=3.0, sequences=2.0)

@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 
+from cotrain.core.errors import UserError
 from cotrain.data.sources import from_description, task_source
 from cotrain.envs.verifiers.multi_agent import Environments, load_environment
 from cotrain.recipes.environment import environment

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from cotrain.cli.main import main
+from cotrain.core.errors import DataError
 from cotrain.reports.foreign import as_run_directory, is_foreign
 from cotrain.reports.places import find_places
 from cotrain.reports.runs import open_run
 from tests.reports.fake_run import write_fake_run
-from tests.sentences import refuses
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets" / "foreign"
 TRL, VERIFIERS = ASSETS / "trl", ASSETS / "verifiers"

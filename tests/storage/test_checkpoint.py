@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from cotrain.core.errors import UserError
 from cotrain.storage.checkpoints import (
     Checkpoint,
     Damage,

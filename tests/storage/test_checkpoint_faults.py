@@ -14,7 +14,6 @@ from fault_files import CHANGES, KILLED, FaultyFiles, InParts, in_child
 from cotrain.core.errors import StateError
 from cotrain.storage.checkpoints import latest_checkpoint, save_checkpoint
 from cotrain.storage.file_ops import DiskError
-from tests.sentences import refuses
 
 RAISED = ["ENOSPC", "EIO", "EACCES", "EROFS", "disk full"]
 WRITES = ["short write", "lying write"]

@@ -186,13 +186,17 @@ def rubric_judge(
     at_least(1, "rubric_judge", asked=asked, votes=votes)
     at_least(2, "rubric_judge", group_size=run.group_size)
     if judge == "frozen" and writer != "trained":
-        raise ConfigError(f"rubric_judge: judge=frozen and writer={writer}, so that nobody learns; train one of them")
+        raise ConfigError(
+            f"rubric_judge: judge=frozen and writer={writer}, so that nobody learns; train one of them",
+            code="E_NOBODY_LEARNS",
+        )
     initial_writer = writer_model or run.model
     short = common_roles.is_terse(run.model)
     if common_roles.is_terse(initial_writer) != short:
         raise ConfigError(
             f"rubric_judge: of {run.model!r} and {initial_writer!r} one knows the short formats and one does not; "
-            "expected two of a kind"
+            "expected two of a kind",
+            code="E_MODELS_OF_TWO_KINDS",
         )
 
     form: Form = "steps" if short else "rmr1"

@@ -107,7 +107,8 @@ def attack(
         if not wrong:
             work.finish()
             raise ConfigError(
-                f"attack: none of {SOLUTIONS_EACH * len(tasks)} solutions of {directory} is wrong; raise --problems"
+                f"attack: none of {SOLUTIONS_EACH * len(tasks)} solutions of {directory} is wrong; raise --problems",
+                code="E_NO_WRONG_SOLUTION",
             )
         solutions = f"{count_of(len(wrong), 'wrong solution')} of {problems_text(len(tasks), problems)}"
         say(f"{solutions}, {count_of(len(strings), 'string')}")

@@ -50,7 +50,9 @@ def find_program(agent: Agent | None, command: str | None) -> Agent | Sequence[s
             "agent: expected --agent my_agent.py:function, or --command 'python my_agent.py'", code="E_AGENT_NOT_NAMED"
         )
     if not (find_spec("starlette") and find_spec("uvicorn")):
-        raise ConfigError(f"agent needs starlette and uvicorn; install them: {install_extra('serve')}")
+        raise ConfigError(
+            f"agent needs starlette and uvicorn; install them: {install_extra('serve')}", code="E_SERVE_NOT_INSTALLED"
+        )
     if command is not None:
         return command_words(command, "agent")
     assert agent is not None

@@ -38,7 +38,9 @@ def load_environment(spec: str, config: Mapping[str, Any], limit: int) -> tuple[
     try:
         from verifiers.v1.utils import loaders
     except ImportError as error:
-        raise UserError(f"verifiers is not installed; run: {install_extra('verifiers')}") from error
+        raise UserError(
+            f"verifiers is not installed; run: {install_extra('verifiers')}", code="E_VERIFIERS_NOT_INSTALLED"
+        ) from error
     env, _, taskset = spec.rpartition("+")
     try:
         settings = {"id": env, **config, "taskset": {"id": taskset, **config.get("taskset", {})}}

@@ -97,7 +97,9 @@ class VerifiersTasks:
         try:
             tasks = read_taskset(taskset, self._settings["config"], limit)
         except ImportError as error:
-            raise UserError(f"verifiers is not installed; run: {install_extra('verifiers')}") from error
+            raise UserError(
+                f"verifiers is not installed; run: {install_extra('verifiers')}", code="E_VERIFIERS_NOT_INSTALLED"
+            ) from error
         if not tasks:
             raise DataError(
                 f"{self.name}: no tasks; check its config {self._settings['config']}", code="E_ENVIRONMENT_EMPTY"

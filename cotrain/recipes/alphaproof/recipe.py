@@ -79,7 +79,9 @@ def alphaproof(
             "alphaproof: practice=False is about a target; add target=0", code="E_PRACTICE_WITHOUT_TARGET"
         )
     if target is not None and target < 0:
-        raise ConfigError(f"alphaproof: target is {target}; expected the place of a problem, counted from 0")
+        raise ConfigError(
+            f"alphaproof: target is {target}; expected the place of a problem, counted from 0", code="E_SETTING_RANGE"
+        )
 
     tasks: TaskSource = source
     if target is not None:

@@ -52,7 +52,9 @@ class Halves:
 
     def __init__(self, count: int = 1, largest: int = 4) -> None:
         if not 1 <= count <= 4 or not 3 <= largest <= 99:
-            raise ConfigError(f"halves: count is {count} and largest {largest}, expected 1..4 and 3..99")
+            raise ConfigError(
+                f"halves: count is {count} and largest {largest}, expected 1..4 and 3..99", code="E_SETTING_RANGE"
+            )
         self.count = count
         self.largest = largest
 

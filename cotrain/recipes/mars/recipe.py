@@ -169,7 +169,10 @@ def mars(
             code="E_SEARCH_WITHOUT_PLAN",
         )
     if bin_size < 1 or noise < 0.0:
-        raise ConfigError(f"mars: bin_size {bin_size} and noise {noise}; expected characters above 0, and 0 or more")
+        raise ConfigError(
+            f"mars: bin_size {bin_size} and noise {noise}; expected characters above 0, and 0 or more",
+            code="E_SETTING_RANGE",
+        )
     trained = system1 == "trained"
     digest = system1 != "none"
     plain: tuple[SampleEdit, ...] = (drop_flat_groups,)

@@ -144,7 +144,7 @@ class ToolRenderer(Renderer):
     def __init__(self, renderer: Renderer, tools: Sequence[Any] = ()) -> None:
         vars(self).update(vars(renderer))
         if renderer._template is None:
-            raise ModelError("it has no chat template")
+            raise ModelError("it has no chat template", code="E_NO_CHAT_TEMPLATE")
         self._template = copy(renderer._template)
         self._layouts = {}
         self._template.tools = list(tools)

@@ -41,7 +41,10 @@ class Library:
         try:
             import bm25s
         except ImportError as error:
-            raise ConfigError(f"a library is searched with bm25s; install it: {install_extra('search')}") from error
+            raise ConfigError(
+                f"a library is searched with bm25s; install it: {install_extra('search')}",
+                code="E_SEARCH_NOT_INSTALLED",
+            ) from error
         if self._index is None:
             self._index = bm25s.BM25()
             self._index.index(bm25s.tokenize(self.documents, stopwords=None, show_progress=False), show_progress=False)

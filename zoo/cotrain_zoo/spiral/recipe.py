@@ -55,7 +55,9 @@ def spiral(
 ) -> Recipe:
     own = game is not None
     if own and run.tasks is not None:
-        raise ConfigError(f"spiral: game and tasks {run.tasks.name} are both to be played; leave out one")
+        raise ConfigError(
+            f"spiral: game and tasks {run.tasks.name} are both to be played; leave out one", code="E_GAME_AND_TASKS"
+        )
     source: TaskSource
     if own:
         source = OwnGame(game)
