@@ -18,6 +18,11 @@ import re
 from collections.abc import Iterable
 
 
+def install_extra(extra: str) -> str:
+    """How an optional part of the package is installed: from its source, since no package index has it."""
+    return f"pip install -e '.[{extra}]' in the source of cotrain"
+
+
 class CotrainError(Exception):
     """Base of every error that cotrain raises on purpose."""
 
