@@ -62,9 +62,9 @@ async def vote(
 async def exchange_votes(task: Task, roles: Roles, *, samples: Positive) -> None:
     """Variant I: role ``solver`` is asked the problem, role ``rephrased`` a paraphrase; each is paid by the other's
     vote."""
-    asked = paraphrase_of(task)
+    paraphrase = paraphrase_of(task)
     original, rephrased = await gather(
-        [attempts(task, roles, samples), attempts(task, roles, samples, role="rephrased", problem=asked)]
+        [attempts(task, roles, samples), attempts(task, roles, samples, role="rephrased", problem=paraphrase)]
     )
     reward_vote(original, elected_turn(rephrased))
     reward_vote(rephrased, elected_turn(original))
@@ -73,9 +73,9 @@ async def exchange_votes(task: Task, roles: Roles, *, samples: Positive) -> None
 @gives(VOTE.to("solver"))
 async def learn_from_teacher(task: Task, roles: Roles, *, samples: Positive, rephrase: bool) -> None:
     """Variants II and III: the vote of role ``teacher``, which may be asked a paraphrase, pays role ``solver``."""
-    asked = paraphrase_of(task) if rephrase else task.prompt
+    question = paraphrase_of(task) if rephrase else task.prompt
     students, teachers = await gather(
-        [attempts(task, roles, samples), attempts(task, roles, samples, role="teacher", problem=asked)]
+        [attempts(task, roles, samples), attempts(task, roles, samples, role="teacher", problem=question)]
     )
     reward_vote(students, elected_turn(teachers))
 
@@ -113,9 +113,10 @@ def ttrl(
             f"ttrl: {votes} votes, of which {run.group_size} are to be trained on; raise votes or lower group_size",
             code="E_VOTES_BELOW_GROUP",
         )
-    learn = GRPO(reward_weights={VOTE if labels == "vote" else OUTCOME: 1.0}, kl=run.kl_penalty())
     if labels == "truth":
         check_truth_is_known(run.problems, run.audits)
+    payment = VOTE if labels == "vote" else OUTCOME
+    learn = GRPO(reward_weights={payment: 1.0}, kl=run.kl_penalty())
     election = partial(vote, votes=votes, trained=run.group_size, labels=labels)
     return run.recipe(
         "ttrl" if labels == "vote" else "ttrl-truth",
@@ -167,35 +168,41 @@ def co_rewarding(
         )
     if variant != "II":
         paraphrase_of(run.problems.get(UNLABELLED if run.unlabelled_share() else "train", 0))
-    taught_by = teacher != "none"
-    by = GRPO(reward_weights={VOTE: 1.0}, kl=kl_penalty("teacher" if taught_by else "reference", run.kl))
+
+    has_teacher = teacher != "none"
+    penalty = kl_penalty("teacher" if has_teacher else "reference", run.kl)
+    algorithm = GRPO(reward_weights={VOTE: 1.0}, kl=penalty)
     solver = common_roles.solver("generator", run.model)
     policies = {"generator": run.learner()}
     roles = {"solver": solver}
-    objectives = {"generator": Objective(policy="generator", role="solver", algorithm=by)}
+    objectives = {"generator": Objective(policy="generator", role="solver", algorithm=algorithm)}
     if variant == "I":
         roles["rephrased"] = solver
-        objectives["rephrased"] = Objective(policy="generator", role="rephrased", algorithm=by)
-    if taught_by:
-        roles["teacher"] = replace(solver, policy="teacher")
-        average = ema(run.model, of="generator", rate=rate, rate_end=rate_end)
-        policies["teacher"] = average if teacher == "ema" else frozen(run.model)
+        objectives["rephrased"] = Objective(policy="generator", role="rephrased", algorithm=algorithm)
+
+    if teacher == "ema":
+        policies["teacher"] = ema(run.model, of="generator", rate=rate, rate_end=rate_end)
+    elif teacher == "frozen":
+        policies["teacher"] = frozen(run.model)
     else:
         policies |= run.reference_policies()
-    play: RolloutFn
+    if has_teacher:
+        roles["teacher"] = replace(solver, policy="teacher")
+
+    protocol: RolloutFn
     if variant == "I":
-        play = partial(exchange_votes, samples=run.group_size)
-    elif taught_by:
-        play = partial(learn_from_teacher, samples=run.group_size, rephrase=variant == "III")
+        protocol = partial(exchange_votes, samples=run.group_size)
+    elif has_teacher:
+        protocol = partial(learn_from_teacher, samples=run.group_size, rephrase=variant == "III")
     else:
-        play = partial(vote, votes=run.group_size, trained=run.group_size)
+        protocol = partial(vote, votes=run.group_size, trained=run.group_size)
     return run.recipe(
         f"co-rewarding-{variant}" + ("" if teacher == usual else f"-{teacher}"),
         policies=policies,
         roles=roles,
         objectives=objectives,
         schedule=constant_schedule(
-            play, *objectives, name="generator", group_size=1, unlabelled=run.unlabelled_share()
+            protocol, *objectives, name="generator", group_size=1, unlabelled=run.unlabelled_share()
         ),
         evaluate=solve,
     )

@@ -6,7 +6,7 @@ batch follows from the work and not from the clock. There the selector calls ``a
 
 There are two kinds of waiting for something outside.
 
-    pausing_engine()    short work whose result does not depend on when it comes (a grader's process, a timer). The
+    engine_paused()     short work whose result does not depend on when it comes (a grader's process, a timer). The
                         engine rests: no batch forms while a coroutine may yet run on, so batches follow from the work,
                         bit for bit.
     awaiting_server()   a server that answers when it likes. The engine goes on and the sockets are looked at between
@@ -85,7 +85,10 @@ class StallDetector:
         """Nothing has come for so long."""
         before = self._waits
         self._waits = self._waits + seconds
-        if _crosses_mark(before, self._waits) and (where := _who_waits(asyncio.all_tasks(loop), "waits")):
+        if not _crosses_mark(before, self._waits):
+            return
+        where = _who_waits(asyncio.all_tasks(loop), "waits")
+        if where:
             print_note(f"nothing has moved for {self._waits:.0f} s; {where}; Ctrl-C ends the run")
 
     def note_poll(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -158,8 +161,8 @@ def _start_thread() -> None:
 def _watch_forever() -> None:
     while True:
         time.sleep(min(1.0, STALL_SECONDS / 4))
-        for watch in list(_WATCHED):
-            watch.report_long_compute()
+        for stall_detector in list(_WATCHED):
+            stall_detector.report_long_compute()
 
 
 def _frames_below(thread: int) -> Iterator[FrameType]:
@@ -339,21 +342,24 @@ class _EngineSelector(selectors.DefaultSelector):
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        watch = self._loop.stall_detector
         if self._loop.given_up:
             self._loop.given_up = False
             raise KeyboardInterrupt
-        watch.note_resting()
+        stall_detector = self._loop.stall_detector
+        stall_detector.note_resting()
         try:
             return self._select_or_advance(timeout)
         finally:
-            watch.note_computing()
+            stall_detector.note_computing()
 
     def _select_or_advance(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
         loop = self._loop
         if timeout == 0 and not loop.elsewhere and not loop.outside:  # somebody goes on, and the engine is not asked
             events = super().select(0)
-            loop.stall_detector.note_progress() if events else loop.stall_detector.note_poll(loop)
+            if events:
+                loop.stall_detector.note_progress()
+            else:
+                loop.stall_detector.note_poll(loop)
             return events
         if (timeout is None or timeout > 0) and not loop.outside:
             if loop.advance():
@@ -389,7 +395,7 @@ async def engine_paused() -> AsyncIterator[None]:
     """While the block runs, the engine forms no batch. For waiting for anything but the engine."""
     loop = asyncio.get_running_loop()
     if not isinstance(loop, EngineEventLoop):
-        raise RuntimeError("busy() belongs into a protocol that an Executor plays")
+        raise RuntimeError("busy() belongs into a protocol that a RolloutRunner plays")
     loop.outside += 1
     try:
         yield
@@ -416,7 +422,7 @@ async def in_one_call(call: Callable[[list[Any]], Awaitable[Sequence[Any]]], key
     """
     loop = asyncio.get_running_loop()
     if not isinstance(loop, EngineEventLoop):
-        raise RuntimeError("in_one_call() belongs into a protocol that an Executor plays")
+        raise RuntimeError("in_one_call() belongs into a protocol that a RolloutRunner plays")
     collected = loop.collected.setdefault(key, Collected(call=call))
     future: asyncio.Future[Any] = loop.create_future()
     collected.items.append(item)
