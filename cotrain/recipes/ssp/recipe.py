@@ -99,7 +99,9 @@ def ssp(
     if min(turns, reads) < 1 or noise < 0:
         raise ConfigError(f"ssp: turns is {turns}, reads {reads} and noise {noise}; expected at least 1, 1 and 0")
     common_roles.check_taught("ssp", run.model)
-    run, short, learns = replace(run, tasks=source), common_roles.is_terse(run.model), proposer == "trained"
+    run = replace(run, tasks=source)
+    short = common_roles.is_terse(run.model)
+    learns = proposer == "trained"
     writer = "generator" if learns else "proposer"
     writes = Role(
         policy=writer,

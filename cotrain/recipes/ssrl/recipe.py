@@ -82,7 +82,8 @@ def ssrl(
     common_roles.check_taught("ssrl", run.model)
     if run.model in SHIPPED_LANGUAGE_MODELS and isinstance(source, World) and source != World():
         raise ConfigError(f"ssrl: the model {run.model!r} knows the facts of World() alone, and tasks is {source}")
-    run, short = replace(run, tasks=source), common_roles.is_terse(run.model)
+    run = replace(run, tasks=source)
+    short = common_roles.is_terse(run.model)
     solver = Role(
         policy="generator",
         prompt=SEARCH if short else SEARCH_FULL,
