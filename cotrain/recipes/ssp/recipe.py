@@ -103,7 +103,9 @@ def ssp(
             code="E_SETTING_RANGE",
         )
     common_roles.check_taught("ssp", run.model)
-    run, short, learns = replace(run, tasks=source), common_roles.is_terse(run.model), proposer == "trained"
+    run = replace(run, tasks=source)
+    short = common_roles.is_terse(run.model)
+    learns = proposer == "trained"
     writer = "generator" if learns else "proposer"
     writes = Role(
         policy=writer,

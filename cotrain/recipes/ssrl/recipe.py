@@ -89,7 +89,8 @@ def ssrl(
             f"ssrl: the model {run.model!r} knows the facts of World() alone, and tasks is {source}",
             code="E_MODEL_KNOWS_OTHER_TASKS",
         )
-    run, short = replace(run, tasks=source), common_roles.is_terse(run.model)
+    run = replace(run, tasks=source)
+    short = common_roles.is_terse(run.model)
     solver = Role(
         policy="generator",
         prompt=SEARCH if short else SEARCH_FULL,

@@ -150,7 +150,11 @@ def coder_tester(
 
 
 def tester_role(model: str, sees: Sees, most: int) -> Role:
-    short = common_roles.is_terse(model)
-    prompts = (TEST, TEST_FULL) if sees == "problem" else (TEST_PROGRAM, TEST_PROGRAM_FULL)
-    sampling = Sampling(max_tokens=(48 if short else 128) * most if short or most > 1 else 256)
-    return Role(policy="tester", prompt=prompts[not short], sampling=sampling, parse=parse_tests)
+    """Writes at most ``most`` tests, of a problem or of a program."""
+    if common_roles.is_terse(model):
+        prompt = TEST if sees == "problem" else TEST_PROGRAM
+        max_tokens = 48 * most
+    else:
+        prompt = TEST_FULL if sees == "problem" else TEST_PROGRAM_FULL
+        max_tokens = 128 * most if most > 1 else 256
+    return Role(policy="tester", prompt=prompt, sampling=Sampling(max_tokens=max_tokens), parse=parse_tests)
