@@ -203,8 +203,8 @@ def test_weights_that_are_all_zero_are_refused():
 
 
 def test_an_objective_that_never_comes_due_is_refused_in_the_words_of_each_command(tmp_path, capsys):
-    refuse(lambda: check_due(tango(steps=20)), "'generator' is due at none of the 20 steps: it is due first at step 41")
-    refuse(lambda: prime(prm="frozen"), "never trains the reward model")
+    refuse(lambda: check_due(tango(steps=20)), "E_OBJECTIVE_NEVER_DUE: 'generator' | none of the 20 steps | step 41")
+    refuse(lambda: prime(prm="frozen"), "E_PRM_NEVER_TRAINED: never trains the reward model")
     check_due(prime(prm="frozen", warmup=5))
     check_due(cooper())
     assert main(["run", "tango", "--steps", "20", "--model", TINY, "--out", str(tmp_path / "run")]) == 2
