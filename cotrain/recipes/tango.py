@@ -116,6 +116,7 @@ def tango(
             code="E_SIMULTANEOUS_REVIEWS",
         )
 
+    # The protocol's word for "nobody" is "none".
     step_rewards: StepRewards = "none" if steps_judged_by == "nobody" else steps_judged_by
     check_step_rewards(step_rewards, oracle_noise)
 
