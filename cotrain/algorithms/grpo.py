@@ -1,15 +1,16 @@
 """GRPO and its relatives by name: ``PolicyGradient`` with other functions; each takes every setting of it.
 
-name           class         advantage
+name           function      advantage
 grpo           GRPO          (r − mean) / std of the group               GRPO, arXiv 2402.03300
-dr_grpo        DrGRPO        r − mean of the group                       Dr. GRPO, arXiv 2503.20783; its constant
-                                                                         length is ``normalise``
+dr_grpo        DrGRPO        r − mean of the group                       Dr. GRPO, arXiv 2503.20783
 rloo           RLOO          r − mean of the others of the group         RLOO, arXiv 2402.14740
 maxrl          MaxRL         (r − mean) / mean of the group              MaxRL, arXiv 2602.02710
-reinforce++    ReinforcePP   r, whitened over all tokens of the batch    REINFORCE++, arXiv 2501.03262; its KL
-                                                                         penalty is ``kl``
-(class only)   Reinforce     r − a running mean of the role, −A log π    for self-play, where groups have one
-                                                                         member (SPIRAL, arXiv 2506.24119)
+reinforce++    ReinforcePP   r, whitened over all tokens of the batch    REINFORCE++, arXiv 2501.03262
+(no name)      Reinforce     r − a running mean of the role, −A log π    SPIRAL, arXiv 2506.24119
+
+- Dr. GRPO's division of the loss by a constant length is a setting: ``normalise="constant", constant=…``.
+- REINFORCE++'s KL penalty is the setting ``kl``.
+- ``Reinforce`` is for self-play, where groups have one member.
 """
 
 from __future__ import annotations
@@ -53,14 +54,19 @@ __all__ = [
 #
 #     A_i = (r_i − mean) / mean      within each group; 0 where the group has no success
 #
-# The gradient of log p is that of p divided by p, which the mean of the group estimates: a problem that is rarely
-# solved weighs as much more. With N samples the expectation is that of Σ_{k ≤ N} 1/k · ∇pass@k, whose first term is
-# REINFORCE and whose limit is maximum likelihood. Left out: rewards below 0, which have no rate of success.
+# - Why: ∇ log p = ∇p / p, and the mean of the group estimates p. So a problem that is rarely solved weighs more.
+# - With N samples, the gradient estimates Σ_{k ≤ N} ∇pass@k / k.
+# - The first term of this sum is REINFORCE, and for N → ∞ the sum is ∇ log p: maximum likelihood.
+#
+# Left out: rewards below 0, which have no rate of success.
 
 
 def over_success(values: torch.Tensor, group_ids: torch.Tensor) -> torch.Tensor:
-    """``values`` ``[N]`` of at least 0 and ``group_ids`` ``[N]`` → advantages ``[N]``. Raises ConfigError for a
-    negative reward."""
+    """Minus the mean of the group, divided by that mean: the rate of success.
+
+    ``values`` ``[N]`` of at least 0 and ``group_ids`` ``[N]`` → advantages ``[N]``. Raises ConfigError for a negative
+    reward.
+    """
     if bool((values < 0.0).any()):
         raise ConfigError(
             f"maxrl: a reward is {float(values.min())}; expected 0 for failure and 1 for success", code="E_MAXRL_REWARD"
@@ -68,10 +74,11 @@ def over_success(values: torch.Tensor, group_ids: torch.Tensor) -> torch.Tensor:
 
     _, mean, flat = group_moments(values, group_ids)
     relative = (values - mean[group_ids]) / mean[group_ids]
+    # A group without success has mean 0, so ``relative`` is 0/0 there. It is flat as well, and gets 0 for that.
     return torch.where(flat[group_ids], torch.zeros_like(values), relative)
 
 
-# -- The algorithms by name. Each takes every setting of ``PolicyGradient``, with other defaults.
+# -- The algorithms by name: functions, each of which returns a PolicyGradient with other defaults.
 
 
 def GRPO(*, advantage: AdvantageFn | None = z_score, **settings: Any) -> PolicyGradient:
@@ -94,14 +101,14 @@ def MaxRL(*, advantage: AdvantageFn | None = over_success, **settings: Any) -> P
     return PolicyGradient(advantage=advantage, **settings)
 
 
-EARLIER_GAMES = RunningMean()
+MEAN_OF_EARLIER_EPISODES = RunningMean()
 SCORE_FUNCTION = ScoreFunction()
 
 
 def Reinforce(
     *,
     advantage: AdvantageFn | None = None,
-    baseline: RunningMean | None = EARLIER_GAMES,
+    baseline: RunningMean | None = MEAN_OF_EARLIER_EPISODES,
     loss: TokenLoss = SCORE_FUNCTION,
     **settings: Any,
 ) -> PolicyGradient:

@@ -8,14 +8,26 @@
     KL_it   = π_ref / π − 1 − log(π_ref / π)                                           ``KLPenalty``, estimator k3
     L       = reduce(w_i l_it) + β reduce(KL_it) − η reduce(H_it)                      ``policy_loss``
 
+    reduce  the sum over tokens, divided as ``normalise`` says
+    w_i     class weight of the sample (``balance``), else 1
+    β       ``kl.weight``
+    H_it    entropy of the distribution that the token was drawn from; η is the setting ``entropy``
+
 1. ``PolicyGradient.credit``: rewards → advantages. 2. ``policy_loss``: advantages → loss. The pure functions that they
 call are in ``algorithms/functional/``, each with its equation; ``grpo.py`` has the usual combinations by name.
 
-**Several rewards.** Every signal in ``reward_weights`` is a channel. Its rewards are turned into advantages z
-(``baseline``, ``advantage``). Each z is placed on the last token of its answer or span, and A(t) is the sum of all z at
-t or later: A(t) = Σ_{k: end_k ≥ t} z_k. So an outcome reaches every token, and a token has the advantages of every step
-that ends at it or later. ``over_batch`` may rescale A over all tokens. Then the *advantages* of the channels are mixed.
-With per-answer channels o, per-span channels p, and their weights at this update:
+**Several rewards.** Every signal in ``reward_weights`` is a channel.
+
+1. ``baseline`` and ``advantage`` turn each of its rewards into an advantage z.
+2. Each z is placed on the last token of its answer or span.
+3. A(t) is the sum of all z at t or later: A(t) = Σ_{k: end_k ≥ t} z_k.
+4. ``over_batch`` may rescale A over all tokens.
+
+So an outcome reaches every token of its answer. E.g. an answer of two steps that end at tokens 4 and 9: tokens 0–4 get
+z₁ + z₂, and tokens 5–9 get z₂.
+
+Then the *advantages* of the channels are mixed. With per-answer channels o, per-span channels p, and their weights at
+this update:
 
     A(i,t) = (1 − Σ_p α_p) · Σ_o w_o A_o(i) + Σ_p α_p A_p(i,t)       advantage_mix="convex" (RL Tango, arXiv 2505.15034)
     A(i,t) =                 Σ_o w_o A_o(i) + Σ_p α_p A_p(i,t)       advantage_mix="add"
@@ -24,16 +36,23 @@ Or *rewards* are added before anything is compared, and every token of an answer
 
     r(i) = Σ_o w_o r_o(i) + Σ_p α_p r_p(i)                                advantage_mix="reward"
 
-with r_p(i) the mean of an answer's values per span (``step_scale="1/K"``) or their sum ("one"), and 0 for an answer
-without any.
+with r_p(i) the mean of the rewards of the answer's spans (``step_scale="1/K"``) or their sum ("one"), 0 without spans.
 
-``reward_weights={OUTCOME: 1.0, STEP: decay(0.1, 1e-3)}`` is Tango's generator. Its verifier's one reward is
-agreement + 0.8 · format: ``reward_weights={AGREEMENT: 1.0, FORMAT: 0.8}, sum_rewards_first=True``, which adds them up
-before anything is compared. A sample without steps (its review could not be read) has process advantage 0, and its
-outcome advantage keeps the factor 1 − α. All steps of a group share one mean and deviation, so answers with many steps
-weigh more. A sample that lacks a per-answer reward is dropped and counted. Samples of one trajectory share a reward of
-the whole: it is one value of its group, and its advantage goes to all of them. Roles in ``baseline_roles`` count in the
-groups and metrics and are not trained here: so two policies can share one mean and deviation.
+E.g. RL Tango:
+
+- The generator has ``reward_weights={OUTCOME: 1.0, STEP: decay(0.1, 1e-3)}``.
+- The verifier's one reward is agreement + 0.8 · format: ``reward_weights={AGREEMENT: 1.0, FORMAT: 0.8},
+  sum_rewards_first=True``, which adds them up before anything is compared.
+
+Rules:
+
+- No steps (the review could not be read): A_p is 0, and the outcome advantage keeps the factor 1 − α.
+- Many steps: all steps of a group share one mean and deviation, so answers with many steps weigh more.
+- A per-answer reward is missing: the sample is dropped and counted.
+- A trajectory of several samples (a conversation that is cut into pieces) has one reward for the whole: it counts once
+  in its group, and all its samples get its advantage.
+- Roles in ``baseline_roles`` count in the groups and metrics and are not trained here. So two policies can share one
+  mean and deviation.
 """
 
 from __future__ import annotations
@@ -46,7 +65,7 @@ from typing import NamedTuple
 from cotrain.algorithms.class_balance import ClassBalance, Counts
 from cotrain.algorithms.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
 from cotrain.algorithms.functional.credit import group_is_flat, group_mean_std, leave_one_out, reward_to_go
-from cotrain.algorithms.functional.late_torch import torch
+from cotrain.algorithms.functional.late_torch import torch  # imported at first use, so that recipes load fast
 from cotrain.algorithms.functional.policy_losses import (
     KL_ESTIMATORS,
     KLEstimator,
@@ -116,6 +135,7 @@ __all__ = [
 # result is ``[N]``, 0 in a group without spread. Another estimator is another such function (docs/new-estimator.md).
 
 
+# Types in quotes: torch is not imported yet when these lines run.
 AdvantageFn = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]  # values [N], group ids [N] → advantages [N]
 
 
@@ -132,9 +152,8 @@ def mean_baseline(values: torch.Tensor, group_ids: torch.Tensor) -> torch.Tensor
 # -- Edits of samples, before their rewards are compared or once their advantages are known. ``advantage_edits.py`` has
 # more of them.
 
-SampleEdit = Callable[
-    [Sequence[Sample]], tuple[list[Sample], dict[str, int]]
-]  # → samples kept, reason → number left out
+# Samples → those that are kept; and reason → number of samples that are left out for it.
+SampleEdit = Callable[[Sequence[Sample]], tuple[list[Sample], dict[str, int]]]
 
 
 def drop_flat_groups(samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, int]]:
@@ -148,11 +167,13 @@ def drop_flat_groups(samples: Sequence[Sample]) -> tuple[list[Sample], dict[str,
 
 # -- The loss: the clipped ratio at each token, the KL term, and the sum over tokens.
 #
-# Old log-probabilities are those of the sampler. On the first update of a batch ρ = 1 up to rounding. With several
-# updates a batch (``updates_per_batch``) or asynchronous rollouts (``trainer/async_rollouts.py``), ρ corrects for the
-# updates since sampling, and a loss without ρ is refused. ``sampler_trainer_diff`` is |log ρ|. Where an engine has its
-# own weights, samples whose ρ is out of their bounds are masked (``policy_loss.py``). Left out: recomputing old
-# log-probabilities.
+# - Old log-probabilities are those of the sampler, and are never recomputed.
+# - On the first update of a batch, ρ = 1 up to rounding.
+# - With several updates a batch (``updates_per_batch``) or asynchronous rollouts (``trainer/async_rollouts.py``), ρ
+#   corrects for the updates since sampling. A recipe whose loss has no ρ is then refused (``uses_ratio``).
+# - An engine may have weights of its own, as vLLM has. Then a sample whose ρ, averaged over its tokens, is out of
+#   bounds adds nothing to the loss (``policy_loss.py``).
+# - The metric ``sampler_trainer_diff`` is |log ρ|.
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,14 +261,16 @@ def policy_loss(
             weights=weights,
         )
 
-    losses, observed = loss(logprobs, batch)
-    left_out = outside_bounds(logprobs, batch)
-    if left_out is not None:
-        # The ratio of a sample out of bounds may overflow: take it as 1 and mask the loss. Metrics keep the ratio.
-        losses, _ = loss(logprobs, with_unit_ratio(batch, left_out, logprobs))
-        losses = losses.masked_fill(left_out[:, None], 0.0)
-        observed["mismatch_masked"] = left_out[:, None].expand_as(mask).to(mask)
-    value = reduce_term(losses, batch.weights)
+    token_losses, observed = loss(logprobs, batch)
+    is_masked = outside_bounds(logprobs, batch)  # [B] bool
+    if is_masked is not None:
+        # The ratio of a sample out of bounds may overflow, and its gradient would not be finite even where the loss is
+        # masked. So the loss is computed again with ratio 1 in these samples. Metrics keep the ratio.
+        token_losses, _ = loss(logprobs, with_unit_ratio(batch, is_masked, logprobs))
+        token_mask = is_masked[:, None].expand_as(mask)  # [B, T]
+        token_losses = token_losses.masked_fill(token_mask, 0.0)
+        observed["mismatch_masked"] = token_mask.to(mask)
+    value = reduce_term(token_losses, batch.weights)
     observed["surprisal"] = -logprobs
 
     if kl is not None:
@@ -292,18 +315,23 @@ def check_loss(loss: TokenLoss, normalise: Normalise = "token", constant: float 
 
 def uses_ratio(loss: TokenLoss) -> bool:
     """Whether the loss weighs a token by π_learner / π_sampler. A user's own loss is assumed to."""
-    base_loss = loss.otherwise if isinstance(loss, Shaped) else loss
+    base_loss = _loss_of_own_prompts(loss)
     if isinstance(base_loss, ScoreFunction):
-        return base_loss.cap is not None
+        return base_loss.cap is not None  # without a cap it is −A log π
     return True
+
+
+def _loss_of_own_prompts(loss: TokenLoss) -> TokenLoss:
+    """``Shaped`` has a loss for samples that answered another prompt, and any other one for the rest: this one."""
+    return loss.otherwise if isinstance(loss, Shaped) else loss
 
 
 def has_other_terms(loss: TokenLoss, kl: KLPenalty | None, entropy_coef: float) -> bool:
     """Whether a sample without any advantage may have a gradient: from KL or entropy, or from a user's own loss."""
-    base_loss = loss.otherwise if isinstance(loss, Shaped) else loss
-    is_ours = isinstance(base_loss, PPOClip | GSPOClip | ScoreFunction)
+    base_loss = _loss_of_own_prompts(loss)
+    is_user_loss = not isinstance(base_loss, PPOClip | GSPOClip | ScoreFunction)
     has_kl = kl is not None and kl.weight != 0.0
-    return has_kl or entropy_coef != 0.0 or not is_ours
+    return has_kl or entropy_coef != 0.0 or is_user_loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,7 +342,7 @@ class PolicyLossOptions:
     normalise: Normalise = "token"
     constant: float | None = None  # tokens per sequence, with normalise="constant"
     kl: KLPenalty | None = None
-    entropy: float = 0.0  # coefficient of the entropy
+    entropy: float = 0.0  # η, the coefficient of the entropy
 
     def loss_of(
         self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
@@ -341,7 +369,15 @@ NO_COUNTS: Counts = (0.0, 0.0)  # counts of the two classes before the first bat
 
 
 class Channel(NamedTuple):
-    """One kind of reward whose advantages are computed by themselves."""
+    """One kind of reward whose advantages are computed by themselves.
+
+    Its ``rewards`` are indexed in two ways, since a reward of a whole trajectory stands in each of its samples:
+
+        [U]   the rewards, each once       ``unique_values``, ``unique_samples``
+        [M]   the places that have one     ``values``, ``sample_index``, ``token_index``
+
+    and ``reward_index`` ``[M]`` is the index in [U] of the reward at each place.
+    """
 
     rewards: TokenRewards
     factor: float  # the factor of its advantages in the mixture
@@ -352,8 +388,9 @@ class PolicyGradient(PolicyLossOptions):
     """GRPO and its relatives. Baselines and class counts are the state that ``credit`` returns."""
 
     reward_weights: RewardWeights  # signal → weight of its advantages
+    # sum_rewards_first adds up per-answer rewards only; advantage_mix="reward" adds per-answer and per-span rewards.
     sum_rewards_first: bool = False  # add up the weighted per-answer rewards before advantages are computed
-    advantage_mix: AdvantageMix = "convex"
+    advantage_mix: AdvantageMix = "convex"  # equations at the top
     step_scale: StepScale = "1/K"  # reward of one step among K: ±1/K (Tango), or ±1 ("one")
     baseline: RunningMean | None = None  # baseline that is subtracted first
     advantage: AdvantageFn | None = z_score  # the comparison within a group; None: there is none
@@ -387,7 +424,7 @@ class PolicyGradient(PolicyLossOptions):
                 code="E_NO_SIGNAL_TO_SUM",
             )
         for updates in (0, 1):  # weights that decay are checked at the start and at the end
-            self._outcome_share(self._weights_at(updates, planned=1))
+            self._check_span_weights(self._weights_at(updates, planned=1))
 
     def _weights_at(self, updates: int, planned: int) -> dict[Signal, float]:
         """The weight of each reward after ``updates`` of ``planned`` updates."""
@@ -400,6 +437,13 @@ class PolicyGradient(PolicyLossOptions):
         """Weight of the per-answer channels: 1 − Σ_p α_p, or 1. Raises ConfigError for weights that are no shares."""
         if self.advantage_mix != "convex":
             return 1.0
+        self._check_span_weights(weights)
+        return 1.0 - sum(weights[signal] for signal in self._signals_of_kind("span"))
+
+    def _check_span_weights(self, weights: Mapping[Signal, float]) -> None:
+        """Raise ConfigError where weights of per-span channels should be shares of 1 and are not."""
+        if self.advantage_mix != "convex":
+            return
         alphas = {signal.name: weights[signal] for signal in self._signals_of_kind("span")}
         outcome_share = 1.0 - sum(alphas.values())
         if any(not 0.0 <= alpha <= 1.0 for alpha in alphas.values()) or outcome_share < -1e-9:
@@ -408,7 +452,6 @@ class PolicyGradient(PolicyLossOptions):
                 "1, the outcome has the rest; use advantage_mix='add' for free weights",
                 code="E_SPAN_WEIGHTS",
             )
-        return outcome_share
 
     def needs(self) -> Needs:
         signals = [*self.reward_weights]
@@ -437,7 +480,8 @@ class PolicyGradient(PolicyLossOptions):
         weights = self._weights_at(batch.updates, batch.planned)
         metrics = {"traces": float(len(samples)), "groups": float(n_groups)}
         metrics |= _reward_metrics(samples, rewards)
-        if self.advantage_mix == "reward":  # the summed reward is one channel; the weights of its parts are known here
+        if self.advantage_mix == "reward":
+            # There is one merged channel, so the loop below does not see the weight of each signal: log them here.
             metrics |= {f"advantage_mix/{signal.name}": weight for signal, weight in weights.items()}
 
         # 3. The advantages of each channel, mixed: A = Σ_c factor_c A_c.
@@ -464,7 +508,8 @@ class PolicyGradient(PolicyLossOptions):
             learned, left_out = edit(learned)
             dropped |= left_out
 
-        # 5. What is remembered: baselines, and the counts of class balance, which weighs samples.
+        # 5. What is remembered: baselines, and the counts of class balance. It counts the classes of all samples, and
+        # weighs those that are learned from.
         memory: State = {}
         if self.baseline is not None:
             memory["baselines"] = dict(sorted(baselines.items()))
@@ -480,11 +525,10 @@ class PolicyGradient(PolicyLossOptions):
         self, samples: Sequence[Sample], rewards: Mapping[Signal, TokenRewards], weights: Mapping[Signal, float]
     ) -> dict[str, Channel]:
         """All channels by name, per-answer ones first."""
-        outcome_share = self._outcome_share(weights)
-        if self.advantage_mix == "reward":
-            # The parts of the sum are weighted already, so only the share of the outcome remains, which is 1.
-            return {MERGED: Channel(_summed_rewards(samples, rewards, weights), outcome_share)}
+        if self.advantage_mix == "reward":  # the weights are in the sum
+            return {MERGED: Channel(_summed_rewards(samples, rewards, weights), factor=1.0)}
 
+        outcome_share = self._outcome_share(weights)
         answer_weights = {signal: weights[signal] for signal in self._signals_of_kind("answer")}
         span_weights = {signal: weights[signal] for signal in self._signals_of_kind("span")}
         channels: dict[str, Channel] = {}
@@ -506,33 +550,34 @@ class PolicyGradient(PolicyLossOptions):
         is_flat = torch.ones(n_groups, dtype=torch.bool)
         for channel in channels:
             if channel.factor:
-                given = channel.rewards
-                is_flat &= group_is_flat(given.unique_values, group_ids[given.unique_samples], n_groups)
+                rewards = channel.rewards
+                reward_groups = group_ids[rewards.unique_samples]  # [U]
+                is_flat &= group_is_flat(rewards.unique_values, reward_groups, n_groups)
         return float(is_flat.double().mean())
 
     def _channel_advantages(
         self, name: str, rewards: TokenRewards, samples: Sequence[Sample], group_ids: torch.Tensor, baselines: Baselines
     ) -> tuple[list[torch.Tensor], Baselines]:
         """The advantages of one channel, float64 ``[T]`` of each sample, and the baselines after it."""
-        values = rewards.unique_values
-        owners = rewards.unique_samples
-        if self.baseline is not None:
+        values = rewards.unique_values  # [U]
+        owners = rewards.unique_samples  # [U] index of the sample that has each reward
+        if self.baseline is not None:  # the running mean over the games (episodes) that a role has played
             keys = [f"{samples[owner].role}/{name}" for owner in owners.tolist()]
-            episode_keys = [samples[owner].episode_key for owner in owners.tolist()]
-            values, baselines = self.baseline(values, keys, episode_keys, baselines)
+            games = [samples[owner].episode_key for owner in owners.tolist()]
+            values, baselines = self.baseline(values, keys, games, baselines)
         if self.advantage is not None:
             values = self.advantage(values, group_ids[owners])
 
-        # The advantage of a reward goes to every place that has it: [U] → [M]. From the last token of its answer or
-        # span it reaches every token before that.
-        placed = on_tokens(samples, rewards, values[rewards.reward_index])
-        advantages = [reward_to_go(row) for row in placed]
+        per_place = values[rewards.reward_index]  # [U] → [M]: the advantage of a reward at every place that has it
+        placed = on_tokens(samples, rewards, per_place)  # one [T] per sample, 0 at all other tokens
+        advantages = [reward_to_go(row) for row in placed]  # A(t): the sum of those at t or later
 
         # Samples without a value in this channel keep advantage 0.
         with_value = sorted(set(rewards.sample_index.tolist()))
         if self.over_batch is not None and with_value:
             lengths = [len(advantages[i]) for i in with_value]
-            rescaled = self.over_batch(torch.cat([advantages[i] for i in with_value])).split(lengths)
+            joined = torch.cat([advantages[i] for i in with_value])  # [N], all tokens of the batch
+            rescaled = self.over_batch(joined).split(lengths)
             for i, row in zip(with_value, rescaled, strict=True):
                 advantages[i] = row
         return advantages, baselines
@@ -541,19 +586,21 @@ class PolicyGradient(PolicyLossOptions):
 def _summed_rewards(
     samples: Sequence[Sample], rewards: Mapping[Signal, TokenRewards], weights: Mapping[Signal, float]
 ) -> TokenRewards:
-    """One value for each trajectory, on the last token of its samples: the weighted sum of all its values. Several
+    """One reward for each trajectory, the weighted sum over signals, on the last token of each of its samples. Several
     values of one span count as their mean."""
     trajectories, count = trajectories_of(samples)
     totals = torch.zeros(count, dtype=torch.float64)
     for signal, weight in weights.items():
-        given = rewards[signal]
-        values = given.unique_values * given.span_weights[given.first_index]
-        totals.index_add_(0, trajectories[given.unique_samples], weight * values)
+        signal_rewards = rewards[signal]
+        values = signal_rewards.unique_values * signal_rewards.unique_span_weights  # [U]
+        owners = trajectories[signal_rewards.unique_samples]  # [U] trajectory of each reward
+        totals.index_add_(0, owners, weight * values)
 
     firsts: dict[int, int] = {}  # trajectory → its first sample
     for index, trajectory in enumerate(trajectories.tolist()):
         firsts.setdefault(trajectory, index)
 
+    # [U] runs over trajectories and [M] over samples: each sample is a place of its trajectory's reward.
     return TokenRewards(
         values=totals[trajectories],
         span_weights=torch.ones(len(samples), dtype=torch.float64),
@@ -592,7 +639,8 @@ def _reward_metrics(samples: Sequence[Sample], rewards: Mapping[Signal, TokenRew
 
         n_spans = [0] * n_trajectories
         for trajectory, sample in zip(trajectories.tolist(), samples, strict=True):
-            n_spans[trajectory] += len({reward.tokens for reward in sample.rewards_for(signal)})
+            spans = {reward.tokens for reward in sample.rewards_for(signal)}  # several rewards may be on one span
+            n_spans[trajectory] += len(spans)
         with_spans = [count for count in n_spans if count]
         metrics[f"coverage/{signal.name}"] = len(with_spans) / n_trajectories
         if with_spans:

@@ -251,6 +251,11 @@ class TokenRewards(NamedTuple):
         """[U] int64, the index of the (first) sample that has each reward."""
         return self.sample_index[self.first_index]
 
+    @property
+    def unique_span_weights(self) -> torch.Tensor:
+        """[U] float64, the span weight of each reward."""
+        return self.span_weights[self.first_index]
+
 
 def place_rewards(samples: Sequence[Sample], signal: Signal, scale: StepScale = "1/K") -> TokenRewards:
     """All values of a signal, and the tokens that they are placed on. With the scale "1/K" a per-span value of a

@@ -20,12 +20,15 @@ What differs from the authors' code:
 
     setting                                     | theirs                       | here
     KL term of the verifier                     | verifier_kl=0.001            | none
-    agreement of a review with too few or many  | paid if its final verdict    | not paid
-      step verdicts                             |   can be read                |
-    bonus for several answers in a format       | in the code, with weight 0   | left out
+    agreement of a review with a wrong number   | paid where the final         | not paid
+    of step verdicts                            | verdict can be read          |
+    bonus for giving more than one answer       | in the code, with weight 0   | left out
 
-Here an unreadable review keeps a part of its format reward. A solution that cannot be read is never reviewed, and
-counts as one wrong step. ``format_reward`` pays the generator for a solution that can be read.
+What cannot be read, here:
+
+- An unreadable review earns a part of the format reward, for what it has of the format (``ParseFailure.format_score``).
+- An unreadable solution is never reviewed, and counts as one wrong step.
+- ``format_reward`` pays the generator for a readable solution.
 """
 
 from __future__ import annotations
@@ -70,29 +73,33 @@ def tango(
     run: RunConfig,
     *,
     verifier_model: str | None = None,  # initial weights of the verifier; by default the generator's model
-    reviews: int = 8,  # reviews of each solution in the verifier's steps (in the generator's steps: votes)
-    warmup: int = 40,  # first steps, in which only the verifier is trained
-    ratio: tuple[int, int] = (3, 1),  # steps of the generator and of the verifier, in turn
+    reviews: int = 8,  # reviews of each solution while the verifier trains; while the generator trains: votes
+    warmup: int = 40,  # training steps at the start, in which only the verifier is trained
+    ratio: tuple[int, int] = (3, 1),  # training steps of the generator and of the verifier, in turn
     verifier_lr: float = 2e-4,  # learning rate of the verifier
     verifier_kl: float = 0.0,  # weight of the KL term between the verifier and its initial weights
     format_reward: Weight = 0.0,  # weight of the reward for a readable solution
     verifier_format: float = 0.8,  # weight of the reward for a readable review
     alpha: float = 0.1,  # weight α of the step rewards, at the start
     alpha_end: float = 0.001,  # the same weight, at the end
-    advantage_mix: AdvantageMix = "convex",  # (1 − α) · outcome + α · steps; "add": outcome + α · steps; "reward": the
-    # same sum of the rewards, before advantages are taken
-    step_scale: StepScale = "1/K",  # each of a solution's K steps is worth ±1/K, or "one": ±1; with
-    # advantage_mix=reward the mean of the steps, or their sum
+    # With the advantages A of the outcome and of the steps:
+    #
+    #     "convex"   A = (1 − α) A_outcome + α A_steps
+    #     "add"      A = A_outcome + α A_steps
+    #     "reward"   A of the one reward r = r_outcome + α r_steps
+    advantage_mix: AdvantageMix = "convex",  # how outcome and steps are mixed: shares, a sum, or one summed reward
+    # "one": each step is worth ±1. With advantage_mix="reward", r_steps is the mean of the steps ("1/K") or their sum.
+    step_scale: StepScale = "1/K",  # what each of a solution's K steps is worth: ±1/K, or ±1
     estimator: Literal["grpo", "dr_grpo", "rloo", "reinforce++"] = "grpo",  # advantage estimator of both policies
     clip_high: float = 0.2,  # upper clip of the ratio
     verifier: Literal["trained", "frozen"] = "trained",  # frozen: the verifier is never trained
     judge: judges.Format = "steps",  # format of the verifier's reviews
-    votes: int = 1,  # reviews of each solution in the generator's steps, whose step verdicts reward it
+    votes: int = 1,  # reviews of each solution while the generator trains, whose step verdicts reward it
     combine: Combine = "mean",  # function that combines several reviews into one
     steps_judged_by: Literal["verifier", "oracle", "nobody"] = "verifier",  # source of step rewards
     oracle_noise: float = 0.0,  # probability with which the oracle's step verdict is flipped
     balance: bool = True,  # class weights: reviews of the rarer kind of solution count more
-    simultaneous: bool = False,  # both from the same episodes: reviews // 4 of a solution, no warm-up
+    simultaneous: bool = False,  # both learn at every step, with max(2, reviews // 4) reviews and no warm-up
 ) -> Recipe:
     if min(reviews, votes) < 1:
         raise ConfigError(
@@ -109,23 +116,25 @@ def tango(
             code="E_SIMULTANEOUS_REVIEWS",
         )
 
+    # The protocol's word for "nobody" is "none".
     step_rewards: StepRewards = "none" if steps_judged_by == "nobody" else steps_judged_by
     check_step_rewards(step_rewards, oracle_noise)
 
-    algorithm = ALGORITHMS[estimator]
+    make_algorithm = ALGORITHMS[estimator]  # a function that returns a PolicyGradient
     loss = PPOClip(0.2, clip_high)
 
     # The generator learns from its outcome, and from a verdict on each of its steps.
     generator_rewards: dict[Signal, float | Anneal] = {OUTCOME: 1.0, STEP: decay(alpha, alpha_end)}
     if format_reward:
         generator_rewards[FORMAT] = format_reward
-    learn_to_solve = algorithm(
+    learn_to_solve = make_algorithm(
         reward_weights=generator_rewards,
         advantage_mix=advantage_mix,
         step_scale=step_scale,
         loss=loss,
-        kl=run.kl_penalty(),
+        kl=run.kl_penalty(),  # to "reference", with the weight run.kl
     )
+    # The policy "generator" plays the role "solver"; the policy "verifier" plays the role "verifier".
     objectives = {"generator": Objective(policy="generator", role="solver", algorithm=learn_to_solve)}
 
     # The verifier's rewards are added up before the reviews of one solution are compared with each other.
@@ -133,11 +142,10 @@ def tango(
         verifier_rewards: dict[Signal, float | Anneal] = {AGREEMENT: 1.0}
         if verifier_format:
             verifier_rewards[FORMAT] = verifier_format
-        learn_to_judge = algorithm(
+        learn_to_judge = make_algorithm(
             reward_weights=verifier_rewards,
             sum_rewards_first=True,
             balance=ClassBalance() if balance else None,
-            step_scale=step_scale,
             loss=loss,
             kl=kl_penalty("verifier_reference", verifier_kl),
         )
@@ -148,24 +156,24 @@ def tango(
         policies["verifier"] = run.learner(initial_verifier, lr=verifier_lr)
     else:
         policies["verifier"] = frozen(initial_verifier)
-    policies |= run.reference_policies()  # the generator's initial weights, where ``kl`` is not 0
+    policies |= run.reference_policies()  # "reference": the generator's initial weights, where run.kl is not 0
     if trains_verifier and verifier_kl:
         policies["verifier_reference"] = frozen(initial_verifier)
 
-    def rewarding_steps(reviews: int) -> RolloutFn:
-        """Solving with ``reviews`` reviews of each solution, and with rewards for its steps from whoever judges."""
+    def solve_with_step_rewards(n_reviews: int) -> RolloutFn:
+        """The protocol of one episode: a solution, ``n_reviews`` reviews of it, and rewards for its steps."""
         return partial(
             solve_then_verify,
-            reviews=reviews,
+            reviews=n_reviews,
             step_rewards=step_rewards,
             oracle_noise=oracle_noise,
             combine=combine,
         )
 
-    n_reviews = votes if steps_judged_by == "verifier" else 0  # the oracle needs no review
+    votes_needed = votes if steps_judged_by == "verifier" else 0  # else no reward depends on a review
     generator_phase = Phase(
         name="generator",
-        protocol=rewarding_steps(n_reviews),
+        protocol=solve_with_step_rewards(votes_needed),
         objectives=("generator",),
     )
     verifier_phase = Phase(
@@ -177,7 +185,7 @@ def tango(
 
     if simultaneous:
         # Every solution of a group is reviewed, not one of each problem, so each gets fewer reviews.
-        protocol = rewarding_steps(max(2, reviews // 4))
+        protocol = solve_with_step_rewards(max(2, reviews // 4))  # at least 2: they are compared with each other
         schedule = constant_schedule(protocol, "generator", "verifier", name="both")
     elif trains_verifier:
         schedule = alternate(generator_phase, verifier_phase, ratio=ratio, warmup={"verifier": warmup})
@@ -193,16 +201,17 @@ def tango(
         },
         objectives=objectives,
         schedule=schedule,
-        evaluate=partial(solve_then_verify, reviews=votes),
+        evaluate=partial(solve_then_verify, reviews=votes),  # the protocol on held-out problems
         measures=measure_solver_and_verifier("verifier"),
-        frozen_roles=run.frozen_roles(),  # the verifier is also measured on solutions of the initial generator
+        # Where run.kl is not 0, the verifier is also measured on solutions of the initial generator ("reference").
+        frozen_roles=run.frozen_roles(),
     )
 
 
 VERIFIER_TEMPERATURE = 1.5  # of the demo: its reviews of one solution have to differ to be compared
 
 
-@recipe(steps=36, lr=3e-4, evaluation_tasks=48, without=("tasks",))
+@recipe(steps=36, lr=3e-4, evaluation_tasks=48, without=("tasks",))  # ``demo`` has no setting ``tasks``: see below
 def demo(
     run: RunConfig,
     *,
@@ -217,7 +226,7 @@ def demo(
     """
     settings = run.values()
     settings["tasks"] = study_problems((2, 3))
-    # Called by name, as a user calls it: ``@recipe`` makes another RunConfig of these settings.
+    # ``tango`` as ``@recipe`` leaves it takes no RunConfig but its settings as keywords, as any caller gives them.
     on_words = tango(**settings, verifier_model=verifier_model, warmup=warmup, ratio=(1, 1), verifier_lr=5e-4)
 
     verifier = on_words.roles["verifier"]
@@ -227,7 +236,7 @@ def demo(
     return replace(
         on_words,
         name="demo",
-        description="",  # so that it is this function's docstring
+        description="",  # else it were tango's; where it is empty, ``@recipe`` fills in this function's docstring
         roles={**on_words.roles, "verifier": verifier},
         evaluation=replace(on_words.evaluation, splits=()),  # no further splits, to stay within three minutes
     )

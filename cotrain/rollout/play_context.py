@@ -34,7 +34,7 @@ class RolloutContext:
     seed: int
     split: str
     step: int
-    fields_by_group: PromptFields = field(default_factory=dict)  # of conversations to which no group was given
+    fields_by_address: PromptFields = field(default_factory=dict)  # of conversations to which no group was given
 
     async def sample_answer(
         self,

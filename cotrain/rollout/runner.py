@@ -19,8 +19,8 @@ What happens to errors:
 
 Nothing outlives a batch: what is still running when it ends is cancelled.
 
-In a notebook an event loop already runs, so protocols run in a thread with our own: the engine advances only when that
-loop has nothing else to do.
+The engine advances only when the event loop has nothing else to do, so protocols run in a loop of our own. In a
+notebook, where a loop already runs, ours runs in another thread.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from cotrain.rollout.event_loop import EngineEventLoop, Stopped, engine_paused, 
 from cotrain.rollout.play_context import Grader, PromptFields, RolloutContext
 from cotrain.rollout.role import Role, Turn
 
-RolloutFn = Callable[..., Coroutine[Any, Any, Any]]  # async (task, roles) → ignored
+RolloutFn = Callable[..., Coroutine[Any, Any, Any]]  # a protocol: async (task, roles, **stores) → ignored
 OnEpisodeEnd = Callable[[], None]
 TRIES = 3  # attempts of one batch if the engine's process is lost
-_RESERVED = ("grade", "busy", "nonce")
+_RESERVED = ("grade", "busy", "nonce")  # methods of ``Roles``, so no role can have these names
 
 
 async def grade_outside(task: Task, text: str) -> Grade:
-    """Grade in the processes of the task's grader, many answers at once, if it has some; else in this process.
+    """Grade many answers at once in processes of the task's grader, where it has any; else here, one by one.
 
     The engine waits meanwhile, so that its batches do not depend on how long grading takes.
     """
@@ -64,12 +64,20 @@ class Roles:
     """The roles of one episode, as attributes: ``roles.solver(...)``. Raises UnknownName for a role there is not."""
 
     def __init__(
-        self, context: RolloutContext, task: int, member: int, declared: DeclaredSignals, task_prompt: str
+        self,
+        context: RolloutContext,
+        task: int,  # position of the task in its step
+        member: int,  # position of the episode among those of its task
+        declared: DeclaredSignals,  # signals that the protocol may reward
+        *,
+        task_id: str,
+        task_prompt: str,
     ) -> None:
         self._context = context
         self._task = task
         self._member = member
         self._declared = declared
+        self._task_id = task_id
         self._task_prompt = task_prompt
         self._calls = dict.fromkeys(context.roles, 0)  # role → how often it was called
         self._conversations: list[Conversation] = []
@@ -97,16 +105,16 @@ class Roles:
             )
         if isinstance(said, Turn):
             needs_whole_text = task.whole or task.gold is None  # there is no single answer to compare
-            answer_text = said.text_to_grade(text, whole=needs_whole_text)
-            if answer_text is None:
+            found = said.text_to_grade(text, whole=needs_whole_text)
+            if found is None:
                 return Grade(value=False, reason=said.parsed.reason)
-            text = answer_text
+            to_grade = found
         else:
-            text = said
+            to_grade = said
         if self._context.grader is None:
-            return task.grade(text)
+            return task.grade(to_grade)
         async with engine_paused():
-            return await self._context.grader(task, text)
+            return await self._context.grader(task, to_grade)
 
     def nonce(self, about: Turn) -> str:
         """A random marker, to be put around a turn's text when other roles see it, so that the text cannot end its
@@ -114,7 +122,10 @@ class Roles:
         return make_nonce(self._context.seed, f"{self._context.split}:{about.id}")
 
     def busy(self) -> AbstractAsyncContextManager[None]:
-        """``async with roles.busy():`` around any waiting that is not for a role. The engine waits with it."""
+        """``async with roles.busy():`` around awaiting anything but a role, such as a web request.
+
+        The engine does not advance meanwhile, so that its batches do not depend on how long that takes.
+        """
         return engine_paused()
 
     def _next_address(self, name: str) -> Address:
@@ -139,21 +150,21 @@ class Roles:
             renderer=self._context.renderers[role.policy],
             mark=make_nonce(self._context.seed, f"{self._context.split}:{address}"),
             context=self._context,
-            siblings=self._conversations,
+            siblings=self._conversations,  # the list itself: later ones are seen too
             keep_cache=keep_cache,
             declared=self._declared,
             task_prompt=self._task_prompt,
         )
         self._conversations.append(conversation)
         if group is None:
-            # All calls without a group are compared with each other, so they must have had the same prompt. That is
-            # checked when the batch is over, with these fields to name the one that differs.
+            # All calls without a group are compared with each other, so they must have had the same prompt. When the
+            # batch is over, these fields are checked, and an error names the one that differs (``trainer/checks.py``).
             prompt_fields = sorted(fields_of(role.prompt))
-            self._context.fields_by_group[str(address)] = {field: str(fields[field]) for field in prompt_fields}
+            self._context.fields_by_address[str(address)] = {field: str(fields[field]) for field in prompt_fields}
         return conversation
 
     def _finish_episode(self, failure: str | None) -> Episode:
-        """End the episode; the runner fills in ``task_id``."""
+        """End the episode. Nothing can be asked after it."""
         self._finished = True
         for conversation in self._conversations:
             conversation.close()
@@ -171,7 +182,7 @@ class Roles:
             step=self._context.step,
             task=self._task,
             member=self._member,
-            task_id="",
+            task_id=self._task_id,
             traces=tuple(finish_conversations(self._conversations)),
             failure=failure,
         )
@@ -200,20 +211,23 @@ class RoleHandle:
 
     @property
     def context(self) -> int | None:
-        """Tokens that its model takes, prompt and answer together; None where the engine does not say."""
+        """Length of its model's context: the most tokens of prompt and answer together. None where the engine does not
+        say."""
         engine = self._roles._context.engine
         if isinstance(engine, ContextLimitedEngine):
             return engine.context(self._role.policy)
         return None
 
     def format_solution(self, solution: str) -> str:
-        """A solution in the tags that this role's parser expects, for a program that speaks in its place."""
+        """``solution`` in the tags that this role's parser expects, for a policy that is a program and plays it."""
         return self._role.format_solution(solution)
 
     @property
     def whole_group(self) -> str:
-        """The group of all traces of this role on this task, as ``group=roles.solver.whole_group``: for a protocol that
-        means to compare answers to different prompts."""
+        """The default group by its name, as ``group=roles.solver.whole_group``: all traces of this role on this task.
+
+        Where it is given, prompts in it may differ. Where it is the default, that is an error if they are compared.
+        """
         return whole_group(self._roles._task, self._name)
 
     def begin(self, *, group: str | None = None, parent: Turn | None = None, **fields: Any) -> Conversation:
@@ -226,8 +240,8 @@ class RoleHandle:
         """Ask once: a conversation of one turn.
 
         Args:
-            group: which traces are compared with each other: those of one group. By default all of this role on this
-                task, which must then be asked the same; else name one, as in ``group=proposal.id``.
+            group: traces of one group are compared with each other. By default these are all of this role on this task;
+                then their prompts must be equal. To compare fewer, name a group, as in ``group=proposal.id``.
             parent: the turn that this one judges or answers.
             fields: what to put into the template. The parser sees them all; the template takes those it has.
 
@@ -271,8 +285,7 @@ class RolloutRunner:
             roles: name → role.
             seed: seed of the run; every request's seed is a hash of it and of the request's address.
             grader: grades answers outside of this process; None calls ``task.grade`` in it.
-            loop: event loop in which protocols run, for runners that share connections; None: one of its own, as long
-                as it lives.
+            loop: event loop in which protocols run, to share connections with other runners; None: a new one.
             progress: called with the number of episodes of each batch; it returns a function that is called as each of
                 them ends.
 
@@ -294,7 +307,7 @@ class RolloutRunner:
         self.loop = loop or EngineEventLoop()
         self.progress = progress
         self.set_aside: dict[str, str] = {}  # task id → why its prompt did not fit the context
-        self.fields_by_group: dict[int, PromptFields] = {}  # training step → ``RolloutContext.fields_by_group``
+        self.fields_by_address: dict[int, PromptFields] = {}  # training step → ``RolloutContext.fields_by_address``
 
     def greedy_copy(self) -> RolloutRunner:
         """A copy with every role at temperature 0."""
@@ -343,7 +356,7 @@ class RolloutRunner:
             split=split,
             step=step,
         )
-        # What the protocol says by ``@gives`` that it rewards; one that says nothing may reward nothing.
+        # The signals that the protocol declares with ``@gives``: it may reward no others. Without ``@gives``: none.
         declared = declared_by(protocol) or DeclaredSignals(protocol_name(protocol), ())
 
         def run_all() -> Coroutine[Any, Any, list[tuple[Episode, str | None]]]:
@@ -353,7 +366,7 @@ class RolloutRunner:
             names = []
             for position, task in enumerate(tasks, start=first):
                 for member in range(group_size):
-                    roles = Roles(context, position, member, declared, task.prompt)
+                    roles = Roles(context, position, member, declared, task_id=task.id, task_prompt=task.prompt)
                     coroutines.append(_run_episode(protocol, task, roles, stores or {}, on_end))
                     names.append(f"task {position}, member {member}")
             return gather(coroutines, names)
@@ -370,8 +383,8 @@ class RolloutRunner:
 
         is_training = step >= 0
         if is_training:
-            earlier = self.fields_by_group.get(step, {})  # a step may collect several batches
-            self.fields_by_group[step] = earlier | context.fields_by_group
+            earlier = self.fields_by_address.get(step, {})  # a step may collect several batches
+            self.fields_by_address[step] = earlier | context.fields_by_address
 
         episodes = []
         for episode, why_too_long in results:
@@ -398,9 +411,11 @@ async def _run_episode(
     except TooLong as error:
         why_too_long = str(error)
         episode = roles._finish_episode(TOO_LONG)
-    except Stopped as error:  # it tried to end the loop, or tasks of others: a fault of this protocol
+    except Stopped as error:  # this protocol tried to stop the event loop, or tasks of others: its own fault
         episode = roles._finish_episode(_failure_text(error))
-    except (CotrainError, KeyboardInterrupt):  # every other episode would meet it too
+    except KeyboardInterrupt:
+        raise
+    except CotrainError:  # any but TooLong and Stopped, which are caught above: every other episode would meet it too
         raise
     except BaseException as error:
         if is_cancelled_by_loop():  # the whole batch ends
@@ -409,10 +424,10 @@ async def _run_episode(
 
     loop = asyncio.get_running_loop()
     if isinstance(loop, EngineEventLoop):
-        loop.stall_detector.note_progress()
+        loop.stall_detector.note_progress()  # an episode is over, so the loop is not stuck
     if on_end is not None:
         on_end()
-    return replace(episode, task_id=task.id), why_too_long
+    return episode, why_too_long
 
 
 def _failure_text(error: BaseException) -> str:

@@ -126,7 +126,7 @@ def _make_roles(served: ServedRun, model: ServedModel, seed: int, temperature: f
         split="serve",
         step=SERVED_STEP,
     )
-    return Roles(stage, 0, 0, DeclaredSignals("verify", ()), task_prompt="")
+    return Roles(stage, 0, 0, DeclaredSignals("verify", ()), task_id="", task_prompt="")
 
 
 async def _ask_judge(roles: Roles, role: str, n: int, fields: Mapping[str, Any]) -> list[Turn]:

@@ -28,7 +28,7 @@ def check_rollouts(
     """Check the episodes of one step, which ``executor`` has played."""
     check_mass_failure(f"step {step + 1}", episodes, executor.set_aside)
     check_roles_asked(f"phase {phase.name!r}", phase.protocol, episodes)
-    asked = executor.fields_by_group.pop(step, {})
+    asked = executor.fields_by_address.pop(step, {})
     for name in phase.objectives:
         check_one_prompt_per_group(name, objectives[name], episodes, asked)
 
@@ -93,7 +93,7 @@ def check_one_prompt_per_group(
     name: str, objective: Objective, episodes: Sequence[Episode], asked_fields: Mapping[str, Mapping[str, str]]
 ) -> None:
     """Raise ConfigError where an algorithm would compare answers to different prompts, unless the protocol says what a
-    group is. ``asked_fields``: ``RolloutContext.fields_by_group``."""
+    group is. ``asked_fields``: ``RolloutContext.fields_by_address``."""
     needs = objective.algorithm.needs()
     if needs.min_group_size <= 1:
         return  # it compares nothing
