@@ -37,11 +37,12 @@ def run(
         recipe: what a recipe function returns, such as ``tango(steps=160)``.
         out: the directory, which must not hold another run.
         checkpoint_every: steps between two checkpoints. The two newest ones stay.
-        keep_every: checkpoints of steps that this number divides stay too; 0: none.
+        keep_every: also keep the checkpoints of every so many steps, such as 100, 200, … for 100; 0: none of them.
         device: "cpu", "cuda", …; "auto": cuda where there is one, else cpu.
         backend: runs the policies; None: this process, on ``device``.
         observer: is told of steps and alarms; None: a table on standard output, as of the command.
-        async_steps: K collects the rollouts of step t + K beside the update of step t (docs/cluster.md).
+        async_steps: K > 0: the rollouts of step t + K are collected while step t is updated (docs/cluster.md);
+            0: each step is collected with the weights of the update before.
 
     On SIGINT, SIGTERM or SIGHUP the state is saved, and ``Stopped`` is raised: a SystemExit with the signal's code.
     """
@@ -60,7 +61,7 @@ def run(
                 async_steps=async_steps,
             )
     except Interrupted as interrupted:
-        _report_interrupted(out)
+        _write_report_if_possible(out)
         raise Stopped(interrupted.signal) from None
     except Exception:
         _report_failed(out)
@@ -83,7 +84,7 @@ def resume(
 
     Args:
         directory: the run's directory.
-        recipe: needed only where the run was started from a Recipe that no recipe function had made.
+        recipe: only for a run of a Recipe that you built by hand; any other is built again from the directory.
         device, backend, observer: as of ``run``.
         changed_code: whether it may go on with other code of yours than it was begun with, which it then records.
     """
@@ -92,23 +93,21 @@ def resume(
 
     directory = Path(directory).expanduser().absolute()
     try:
-        if not changed_code:
-            # Before any code of the user's is imported. A run that is over trains no more, whatever the code says.
-            is_over = RunDirectory.open(directory).summary.exists()
-            if not is_over:
-                check_code_unchanged(directory)
+        is_over = RunDirectory.open(directory).summary.exists()
+        if not changed_code and not is_over:
+            # Before ``rebuild_recipe`` imports any code of the user's. ``resume_run`` checks again, for callers of it.
+            check_code_unchanged(directory)
 
         run_recipe = recipe or rebuild_recipe(directory)
-        is_over = RunDirectory(directory).summary.exists()
         if not is_over:
             check_models_exist(run_recipe.policies, directory)
 
-        with _observer_for(run_recipe, observer, latest_costs(directory)) as run_observer:
+        with _observer_for(run_recipe, observer, spent=latest_costs(directory)) as run_observer:
             result = resume_run(
                 run_recipe, directory, device=device, backend=backend, observer=run_observer, changed_code=changed_code
             )
     except Interrupted as interrupted:
-        _report_interrupted(directory)
+        _write_report_if_possible(directory)
         raise Stopped(interrupted.signal) from None
     except Exception:
         _report_failed(directory)
@@ -135,7 +134,7 @@ def _advice_for(value: object) -> str:
         return "an algorithm is given to an objective; the recipe is cotrain.recipes.grpo.grpo, as in grpo(steps=100)"
     name = _name_of(value)
     if name in RECIPES:
-        module, _, _ = RECIPES[name].partition(":")
+        module, _, _ = RECIPES[name].partition(":")  # "module:function"
         return f"from {module} import {name}, and pass {name}(steps=100)"
     if callable(value) and name:
         return f"call the function, as in {name}(steps=100)"
@@ -168,7 +167,7 @@ def _print_outcome(result: RunResult, observer: Observer | None) -> None:
         print_lines(outcome_lines(result))
 
 
-def _report_interrupted(directory: Path) -> None:
+def _write_report_if_possible(directory: Path) -> None:
     """Write the report of a run that did not come to its end."""
     with suppress(CotrainError):  # the first error is the one to report, as on a full disk
         write_report(directory)
@@ -178,7 +177,7 @@ def _report_failed(directory: Path) -> None:
     """Write the report of a run that failed, if it had begun: nothing is written into a directory of somebody else."""
     has_begun = (directory / STOPPED).is_file()
     if has_begun:
-        _report_interrupted(directory)
+        _write_report_if_possible(directory)
 
 
 def trust_code(directory: Path | str) -> None:

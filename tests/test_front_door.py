@@ -70,7 +70,7 @@ def test_measuring_says_how_many_episodes_it_plays(tmp_path, capsys):
 @pytest.mark.whole
 def test_the_count_is_what_is_played(tmp_path):
     """Judges are played once more on the start's solutions, where there is a start."""
-    from cotrain.runs.figures import count_episodes, final_figures
+    from cotrain.runs.figures import count_episodes, figures_on_test_split
     from cotrain.trainer.trainer import CoTrainer
 
     run = {"model": TINY, "steps": 2, "warmup": 1, "reviews": 1, "evaluation_tasks": 4}
@@ -82,7 +82,7 @@ def test_the_count_is_what_is_played(tmp_path):
         return lambda: None
 
     trainer.eval_progress = count
-    final_figures(trainer)
+    figures_on_test_split(trainer)
     trainer.close()
     assert len(played) == 8 and sum(played) == count_episodes(trainer)
 

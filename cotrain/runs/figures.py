@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 STALENESS = ("balanced_accuracy", "true_positive_rate", "true_negative_rate")
 
 
-def final_figures(trainer: CoTrainer) -> dict[str, Estimate]:
+def figures_on_test_split(trainer: CoTrainer) -> dict[str, Estimate]:
     """Figures on the test split, and with fewer episodes on the evaluation's further splits."""
     evaluation = trainer.recipe.evaluation
     figures, _ = trainer.evaluate("test", evaluation.tasks)
@@ -48,7 +48,7 @@ def _further_splits(trainer: CoTrainer) -> list[str]:
 
 
 def count_episodes(trainer: CoTrainer) -> int:
-    """How many episodes ``final_figures`` plays, greedy ones included."""
+    """How many episodes ``figures_on_test_split`` plays, greedy ones included."""
     evaluation = trainer.recipe.evaluation
     tasks = trainer.recipe.tasks
 
@@ -88,12 +88,12 @@ def progress_shown(trainer: CoTrainer, what: str, say: Callable[[str], None]) ->
 
 
 def end_figures(trainer: CoTrainer, say: Callable[[str], None]) -> dict[str, Estimate]:
-    """``final_figures`` at the end of a run, and how much of each policy it has changed. ``say`` hears for which ones
-    that is not known."""
-    return final_figures(trainer) | update_sparsity(trainer.policies, seed=trainer.recipe.seed, say=say)
+    """``figures_on_test_split`` at the end of a run, and how much of each policy it has changed. ``say`` hears for
+    which ones that is not known."""
+    return figures_on_test_split(trainer) | update_sparsity(trainer.policies, seed=trainer.recipe.seed, say=say)
 
 
-def curve_row(trainer: CoTrainer, *, step: int) -> dict[str, Any]:
+def evaluate_on_validation(trainer: CoTrainer, *, step: int) -> dict[str, Any]:
     """Figures on validation problems, and how the judges do on solutions that do not change while the run goes on:
     those of the frozen start, where the evaluation has one. The latter falls when a judge forgets what it need not see
     now."""

@@ -101,7 +101,7 @@ def load_trainer(
         recipe, _ = with_packing(recipe, backend.describe())
     trainer = CoTrainer(recipe, backend=backend)
     if not is_model(directory):
-        trainer.policies.begin_at(RunDirectory.open(directory).begin_time)
+        trainer.policies.set_template_time(RunDirectory.open(directory).begin_time)
     if saved is not None:
         tensors, documents = saved.load()
         trainer.load(documents["state"], tensors)

@@ -92,7 +92,7 @@ def memory_limits(policies: PolicyStore, engine: Engine) -> dict[str, State]:
     return {LIMITS: {"scoring": scoring, "sampling": sampling}}
 
 
-def restore_limits(policies: PolicyStore, engine: Engine, documents: Mapping[str, Any]) -> None:
+def restore_memory_limits(policies: PolicyStore, engine: Engine, documents: Mapping[str, Any]) -> None:
     """Go back to what a checkpoint's documents say. Raises StateError."""
     scoring, sampling = take_fields(
         "limits", documents.get(LIMITS, {"scoring": {}, "sampling": {}}), "scoring", "sampling"

@@ -2,14 +2,19 @@
 
 ::
 
-    start_run ─┐                       ┌─ _measure_start, _restore_checkpoint   what a run begins or goes on with
-               ├─ _train_to_end ─ … ─ _train ─ evaluate, save, step             until the steps are done
-    resume_run ┘                       └─ _finish                               the end is measured, the summary written
+    start_run, resume_run
+      └─ _train_to_end
+           └─ _train_through_failures
+                ├─ _begin     measure the start, restore the checkpoint
+                └─ _train     evaluate, save, step, until the steps are done
+                     └─ _finish     measure the end, write the summary
 
 A checkpoint is one transaction over all policies; metrics and ledger are cut back to it on resume and written again,
 byte for byte. On SIGINT or SIGTERM the step in progress is given up, the last finished state saved, and ``Interrupted``
-raised; a second signal leaves at once. After numbers that are not finite the run goes back to its newest checkpoint and
-on with other draws, after the loss of a process with the same ones.
+raised; a second signal leaves at once.
+
+After numbers that are not finite the run goes back to its newest checkpoint and continues with another seed. After the
+loss of a process it goes back in the same way and continues with the same seed.
 """
 
 from __future__ import annotations
@@ -46,9 +51,9 @@ from cotrain.runs.directory import (
 )
 from cotrain.runs.figures import (
     best_step,
-    curve_row,
     end_figures,
-    final_figures,
+    evaluate_on_validation,
+    figures_on_test_split,
     problems_json,
     progress_shown,
     seconds_of,
@@ -56,7 +61,7 @@ from cotrain.runs.figures import (
 from cotrain.runs.fitting import crowded_notes, too_long_notes, with_packing
 from cotrain.runs.log import LoggingObserver, Observer, SilentObserver
 from cotrain.runs.model_paths import pin_model_names, prepare_recipe, weights_of
-from cotrain.runs.out_of_room import DiskRetry, memory_limits, restore_limits
+from cotrain.runs.out_of_room import DiskRetry, memory_limits, restore_memory_limits
 from cotrain.runs.step_recorder import StepRecorder, recording_steps
 from cotrain.storage import checkpoints
 from cotrain.storage.file_ops import FileDigest, GrowingFileHash
@@ -85,14 +90,15 @@ class ActiveRun:
     trainer: CoTrainer
     checkpoint_every: int
     observer: LoggingObserver
-    disk: DiskRetry  # how files are written: again, when the disk was full
-    begun_from: manifest.VerifiedCheckpoint | None  # where this process took it up; None: at its start
-    record: manifest.CheckpointRecord  # what the next checkpoint says of the run's files
+    retry_when_full: DiskRetry  # calls a function that writes files, again and again while the disk is full
+    resumed_from: manifest.VerifiedCheckpoint | None  # where this process took the run up; None: at its start
+    # Running hashes of metrics and ledger for the next checkpoint; begun anew when these files are cut back.
+    file_hashes: manifest.CheckpointRecord
     before: Mapping[str, Any] | None = None  # figures before training, once they are measured
 
     @property
     def is_measured(self) -> bool:
-        """True once there are figures of the start: from then on the run has something to go back to, or to save."""
+        """True once the metrics before training are known. Until then the run saves nothing and cannot roll back."""
         return self.before is not None
 
     @property
@@ -126,17 +132,17 @@ def start_run(
     ``backend``: who runs the policies; None: this process, on ``device``. ``async_steps``: see ``async_rollouts.py``.
     """
     backend = backend or LocalBackend(device)
-    recipe, notes = with_packing(recipe, backend.describe())
-    recipe, saved = prepare_recipe(
+    recipe, notes = with_packing(recipe, backend.describe())  # whether weights of large models are packed
+    recipe, recipe_json = prepare_recipe(
         recipe, checkpoint_every=checkpoint_every, keep_every=keep_every, async_steps=async_steps
     )
     with RunDirectory.begin(out) as directory:
         trainer = CoTrainer(recipe, backend=backend, wrap_engine=wrap_engine, async_steps=async_steps)
-        _set_unsayable_aside(trainer)
+        _check_given_replies(trainer)
         log = LoggingObserver(observer or SilentObserver(), directory.path)
         for note in notes:
             log.message(note)
-        _write_first_files(directory, trainer, saved, log)
+        _write_first_files(directory, trainer, recipe_json, log)
         return _train_to_end(directory, trainer, checkpoint_every, log)
 
 
@@ -159,9 +165,10 @@ def resume_run(
     with RunLock(directory.path):
         manifest.verify_files(directory)
         checkpoints.sweep_leftovers(directory.checkpoints)
-        saved: Any = directory.read("recipe.json")  # ``open`` has seen it
-        recipe = with_recorded_packing(pin_model_names(recipe, saved), saved)
-        check_same_recipe(directory.path, saved, recipe)
+        recipe_json: Any = directory.read("recipe.json")  # it exists: ``RunDirectory.open`` has checked
+        recipe = pin_model_names(recipe, recipe_json)  # the names of models that the run was begun with
+        recipe = with_recorded_packing(recipe, recipe_json)
+        check_same_recipe(directory.path, recipe_json, recipe)
         summary: Any = directory.read("summary.json")
         if summary is not None:
             log.message(f"{directory.path} is finished: {count_of(summary['steps'], 'step')}; see {directory.report}")
@@ -173,15 +180,15 @@ def resume_run(
             recipe,
             backend=backend or LocalBackend(device),
             wrap_engine=wrap_engine,
-            async_steps=int(saved.get("async_steps", 0)),
+            async_steps=int(recipe_json.get("async_steps", 0)),
         )
-        _set_unsayable_aside(trainer)
-        return _train_to_end(directory, trainer, int(saved["checkpoint_every"]), log)
+        _check_given_replies(trainer)
+        return _train_to_end(directory, trainer, int(recipe_json["checkpoint_every"]), log)
 
 
-def _set_unsayable_aside(trainer: CoTrainer) -> None:
-    """Refuse replies of a file that cannot follow their prompts, or set them aside; a run of other tasks loads nothing
-    for it."""
+def _check_given_replies(trainer: CoTrainer) -> None:
+    """Refuse replies of a data set that cannot follow their prompts in the model's chat template, or set them aside."""
+    # Only such data sets can set rows aside; for all others nothing is imported.
     if hasattr(trainer.recipe.tasks, "set_aside"):
         from cotrain.runs.check_replies import set_unsayable_aside
 
@@ -189,9 +196,9 @@ def _set_unsayable_aside(trainer: CoTrainer) -> None:
 
 
 def _write_first_files(
-    directory: RunDirectory, trainer: CoTrainer, saved: Mapping[str, Any], observer: Observer
+    directory: RunDirectory, trainer: CoTrainer, recipe_json: Mapping[str, Any], observer: Observer
 ) -> None:
-    """Write what a run was begun with, before anything is measured. ``saved``: its recipe.json."""
+    """Write what a run was begun with, before anything is measured."""
     recipe = trainer.recipe
     provenance = provenance_json(
         recipe, weights_of(recipe.policies), torch.get_num_threads(), trainer.backend.describe()
@@ -201,7 +208,7 @@ def _write_first_files(
     code = first_record(recipe)
     if code is not None:
         files[CODE] = code
-    files["recipe.json"] = saved  # the last one: it makes the directory one of a run
+    files["recipe.json"] = recipe_json  # the last one: it makes the directory one of a run
     directory.write_with_hashes(files, quarantine)
     remember_code(directory.path, recipe)
 
@@ -221,7 +228,7 @@ def _write_quarantine(recipe: Recipe, path: Path, observer: Observer) -> dict[st
 
 
 def _note_what_changed(directory: RunDirectory, recipe: Recipe, observer: Observer) -> None:
-    """Record other code that a run goes on with, and say so; and of another number of threads."""
+    """Record changed user code. Print a note if the code or the number of threads has changed."""
     line = record_changed_code(directory, recipe, from_step=max(_saved_step(directory), 0))
     if line is not None:
         observer.message(line)
@@ -241,7 +248,7 @@ def _train_to_end(
 ) -> RunResult:
     """Train until the run is finished, and leave it so that it can be resumed where something ends it before."""
     with stop_on_signal() as stopping, notes_logged(observer.log_line):
-        run = _take_up(directory, trainer, checkpoint_every, observer, stopping)
+        run = _make_active_run(directory, trainer, checkpoint_every, observer, stopping)
         try:
             return _train_through_failures(run)
         except Interrupted:
@@ -254,7 +261,7 @@ def _train_to_end(
             trainer.close()
 
 
-def _take_up(
+def _make_active_run(
     directory: RunDirectory,
     trainer: CoTrainer,
     checkpoint_every: int,
@@ -264,26 +271,28 @@ def _take_up(
     """Connect a run's trainer with its directory and with who watches it."""
     trainer.stop_on(stopping)
     (directory.path / STOPPED).unlink(missing_ok=True)
-    trainer.policies.begin_at(directory.begin_time)
-    trainer.policies.report_to(observer.message)
+    trainer.policies.set_template_time(directory.begin_time)
+    trainer.policies.report_to(observer.message)  # what servers of policies say
     trainer.eval_progress = _episodes_counted("  measured {} episodes", observer)
-    begun_from = manifest.newest_checkpoint(directory)
-    for damage in begun_from.checkpoint.damaged if begun_from else ():
+    resumed_from = manifest.newest_checkpoint(directory)
+    for damage in resumed_from.checkpoint.damaged if resumed_from else ():
         observer.message(f"checkpoint {damage.path.name} is damaged ({damage.reason}) and was passed over")
     return ActiveRun(
         directory=directory,
         trainer=trainer,
         checkpoint_every=checkpoint_every,
         observer=observer,
-        disk=DiskRetry(stopping, observer),
-        begun_from=begun_from,
-        record=manifest.CheckpointRecord(directory),
+        retry_when_full=DiskRetry(stopping, observer),
+        resumed_from=resumed_from,
+        file_hashes=manifest.CheckpointRecord(directory),
     )
 
 
 def _train_through_failures(run: ActiveRun) -> RunResult:
     """Train; after numbers that are not finite, or the loss of a process, go back and on from there."""
     losses = LostProcesses()
+    # ``prepare`` is what the next iteration does first, and it may fail itself. It is ``_begin`` at first, and after a
+    # failure the return to the newest checkpoint.
     prepare: Callable[[], None] = partial(_begin, run)
     while True:
         try:
@@ -296,7 +305,7 @@ def _train_through_failures(run: ActiveRun) -> RunResult:
         except ProcessLost as lost:
             losses.count_loss(run.trainer.finished_steps, lost)
             prepare = partial(_recover, run, lost)
-        run.record = manifest.CheckpointRecord(run.directory)
+        run.file_hashes = manifest.CheckpointRecord(run.directory)
 
 
 def _begin(run: ActiveRun) -> None:
@@ -304,14 +313,14 @@ def _begin(run: ActiveRun) -> None:
     run.trainer.policies.check_folder(run.directory.path)
     run.before = _measure_start(run)
     _remember_answers(run)
-    _restore_checkpoint(run, run.begun_from)
+    _restore_checkpoint(run, run.resumed_from)
 
 
 def _train(run: ActiveRun) -> RunResult:
     """Do the steps that are left, evaluating and saving between them; then measure the end."""
     trainer = run.trainer
     first = trainer.finished_steps
-    with recording_steps(run.directory, trainer, run.observer, run.disk) as recorder:
+    with recording_steps(run.directory, trainer, run.observer, run.retry_when_full) as recorder:
         _evaluate_if_due(run, recorder)
         while not trainer.is_done:
             if trainer.finished_steps > 0 and trainer.finished_steps % run.checkpoint_every == 0:
@@ -330,7 +339,8 @@ def _evaluate_if_due(run: ActiveRun, recorder: StepRecorder) -> None:
     trainer = run.trainer
     if not trainer.is_evaluation_due() or recorder.evaluated_step >= trainer.finished_steps:
         return
-    recorder.add_evaluation(curve_row(trainer, step=trainer.finished_steps - 1))
+    row = evaluate_on_validation(trainer, step=trainer.finished_steps - 1)
+    recorder.add_evaluation(row)
     if run.best_step == trainer.finished_steps:
         _save_if_new(run, recorder)
 
@@ -339,13 +349,12 @@ def _save_if_new(run: ActiveRun, recorder: StepRecorder) -> None:
     """Save a checkpoint, unless the newest one is of this step."""
     if run.trainer.finished_steps > run.saved_step:
         recorder.sync()
-        run.disk(_save_checkpoint, run.directory, run.trainer, run.record)
+        run.retry_when_full(_save_checkpoint, run.directory, run.trainer, run.file_hashes)
 
 
 @contextmanager
 def _first_rollouts_shown(trainer: CoTrainer, first: int, observer: Observer) -> Iterator[None]:
-    """Say how far the rollouts of this command's ``first`` step are, which may take minutes while nobody knows how
-    long a step lasts."""
+    """Print progress within the first step of this command: it may take minutes, and no duration is known yet."""
     if trainer.finished_steps == first:
         trainer.runner.progress = _episodes_counted(f"  step {first + 1}: played {{}} episodes", observer)
     try:
@@ -356,11 +365,16 @@ def _first_rollouts_shown(trainer: CoTrainer, first: int, observer: Observer) ->
 
 def _episodes_counted(text: str, observer: Observer) -> Callable[[int], Callable[[], None]]:
     """Counts the episodes of a batch as they end, and says so. ``text``: with "{}" where the counts go."""
-    return lambda total: ProgressPrinter(total, text, observer.message, at_once=True).add
+
+    def start_batch(n_episodes: int) -> Callable[[], None]:
+        printer = ProgressPrinter(n_episodes, text, observer.message, at_once=True)
+        return printer.add  # called as each episode ends
+
+    return start_batch
 
 
 def _finish(run: ActiveRun, recorder: StepRecorder) -> RunResult:
-    """Measure the end, at the best evaluation where the recipe asks for that, and write the summary."""
+    """Measure the final policies, or with ``evaluation.best`` those of the best evaluation, and write the summary."""
     trainer = run.trainer
     summary: dict[str, Any] = {
         "recipe": trainer.recipe.name,
@@ -376,14 +390,14 @@ def _finish(run: ActiveRun, recorder: StepRecorder) -> RunResult:
         _load_best(run, chosen)
     with progress_shown(trainer, "the end", run.observer.message):
         after = end_figures(trainer, run.observer.message)
-    recorder.name_set_aside()
-    counts = run.directory.read("before_counts.json")
+    recorder.report_set_aside_tasks()
+    before_counts = run.directory.read("before_counts.json")  # by problem, so that changes are paired
     summary["before"] = run.before
     summary["after"] = estimates_json(after)
-    summary["change"] = estimates_json(paired_changes(after, counts)) if counts else {}
+    summary["change"] = estimates_json(paired_changes(after, before_counts)) if before_counts else {}
     summary["alarms"] = recorder.alarms_json()
     files = {AFTER_PROBLEMS: problems_json(after), "summary.json": summary}
-    run.disk(run.directory.write_with_hashes, files, run.record.growing_files())
+    run.retry_when_full(run.directory.write_with_hashes, files, run.file_hashes.growing_files())
     return RunResult(directory=run.directory.path, summary=summary)
 
 
@@ -404,23 +418,28 @@ def _measure_start(run: ActiveRun) -> dict[str, Any]:
     """Metrics before training; measured now if their files are not there."""
     directory = run.directory
     saved_figures = directory.read("before.json")
-    if saved_figures is not None and (directory.path / "before_counts.json").exists():
+    has_counts = (directory.path / "before_counts.json").exists()
+    if saved_figures is not None and has_counts:
         return dict(saved_figures)
-    if run.begun_from is None:
+    if run.resumed_from is None:
         for line in (*too_long_notes(run.trainer), *crowded_notes(run.trainer)):
             run.observer.message(line)
     with progress_shown(run.trainer, "the start", run.observer.message):
-        figures = final_figures(run.trainer)
+        figures = figures_on_test_split(run.trainer)
     files = {"before_counts.json": counts_json(figures), "before.json": estimates_json(figures)}
-    if run.begun_from is not None and run.begun_from.checkpoint.step > 0:
+    if run.resumed_from is not None and run.resumed_from.checkpoint.step > 0:
+        # The run has been measured before, and lost a file of it: the figures must be the same this time.
         _check_same_start(directory, files)
-    run.disk(directory.write_with_hashes, files)
+    run.retry_when_full(directory.write_with_hashes, files)
     return files["before.json"]
 
 
 def _check_same_start(directory: RunDirectory, files: Mapping[str, Any]) -> None:
-    """Raise RunDirectoryError where figures of the start that were lost come out otherwise than they were."""
-    if not hash_entries(files).items() <= directory.recorded_hashes().items():
+    """Raise RunDirectoryError where figures of the start, measured again, differ from the recorded hash of the lost
+    ones."""
+    recorded = directory.recorded_hashes()
+    differs = any(recorded.get(name) != digest for name, digest in hash_entries(files).items())
+    if differs:
         raise RunDirectoryError(
             f"{directory.path / 'before.json'} was lost, and the start's figures come out otherwise on this machine; "
             "restore it, or start anew",
@@ -432,27 +451,27 @@ def _remember_answers(run: ActiveRun) -> None:
     """Remember the answers of other servers in steps that will be collected again, so that they are not asked again."""
     if not any(policy.outside for policy in run.trainer.recipe.policies.values()):
         return
-    first = 0 if run.begun_from is None else run.begun_from.checkpoint.step
+    first = 0 if run.resumed_from is None else run.resumed_from.checkpoint.step
     with Ledger(run.directory.episodes) as ledger:
         steps = [step for step in ledger.steps() if step >= first]
         episodes = (episode for step in steps for episode in ledger.read(step))
         run.trainer.backend.cache_remote_answers(trace for episode in episodes for trace in episode.traces)
 
 
-def _restore_checkpoint(run: ActiveRun, saved: manifest.VerifiedCheckpoint | None) -> None:
-    """Load the checkpoint, and cut the files back to what they were when it was saved; None: to the start."""
+def _restore_checkpoint(run: ActiveRun, checkpoint: manifest.VerifiedCheckpoint | None) -> None:
+    """Load ``checkpoint``, and cut metrics, timings and ledger back to its step. None: cut them back to the start."""
     trainer = run.trainer
     directory = run.directory
     documents: dict[str, Any] = {}
     metrics_size = 0
-    if saved is not None:
-        tensors, documents = saved.load()
+    if checkpoint is not None:
+        tensors, documents = checkpoint.load()
         trainer.load(documents["state"], tensors, documents.get(AHEAD))
-        metrics_size = saved.files[manifest.METRICS].bytes
+        metrics_size = checkpoint.files[manifest.METRICS].bytes
         run.observer.message(
             f"resuming after step {trainer.finished_steps} of {trainer.recipe.steps}: {', '.join(tensors)} verified"
         )
-    restore_limits(trainer.policies, trainer.engine, documents)
+    restore_memory_limits(trainer.policies, trainer.engine, documents)
     cut_to_size(directory.metrics, metrics_size)
     for path in (directory.timings, directory.path / SKIPPED):
         truncate_after(path, trainer.finished_steps - 1)
@@ -465,35 +484,36 @@ def _restore_checkpoint(run: ActiveRun, saved: manifest.VerifiedCheckpoint | Non
 def _roll_back(run: ActiveRun, error: NotFinite) -> None:
     """Roll back to the newest checkpoint and go on with another seed. Raises Diverged if that was done before."""
     trainer = run.trainer
-    saved = manifest.newest_checkpoint(run.directory)
+    checkpoint = manifest.newest_checkpoint(run.directory)
     advice = "lower the learning rate, or look at the rewards"
     stopped = f"stopped after step {trainer.finished_steps}: {error}"
-    if saved is None:
+    if checkpoint is None:
         raise Diverged(f"{stopped}, there is no checkpoint to go back to; {advice}") from error
-    place = saved.checkpoint.path
+    place = checkpoint.checkpoint.path
     if trainer.rollback_count > 0:
         raise Diverged(
             f"{stopped}, and so it was after going back to a checkpoint; {advice}; {place} is kept"
         ) from error
     run.observer.message(f"going back to {place.name}, and on from there with other draws: {error}; {advice}")
-    trainer.backend.cache_remote_answers(())  # with another seed, requests are others
-    _restore_checkpoint(run, saved)
-    trainer.reseed(1)
+    trainer.backend.cache_remote_answers(())  # forget the remembered ones: with another seed the requests differ
+    _restore_checkpoint(run, checkpoint)
+    trainer.reseed(rollback_count=1)
+    # Saved at once, so that a run resumed from here has the new seed, too.
     _save_checkpoint(run.directory, trainer, manifest.CheckpointRecord(run.directory))
 
 
 def _recover(run: ActiveRun, lost: ProcessLost) -> None:
     """Start processes again that were lost, and go on from the newest checkpoint, or the start, with the same draws."""
-    saved = manifest.newest_checkpoint(run.directory) if run.is_measured else None
-    where = "the start" if saved is None else saved.checkpoint.path.name
+    checkpoint = manifest.newest_checkpoint(run.directory) if run.is_measured else None
+    where = "the start" if checkpoint is None else checkpoint.checkpoint.path.name
     run.observer.message(f"{lost}; going back to {where}")
     run.trainer.backend.restart_lost_processes()
-    if saved is None:
+    if checkpoint is None:
         run.trainer.reset_run()
-    if run.is_measured:
-        _restore_checkpoint(run, saved)
-    else:
-        _begin(run)
+    if not run.is_measured:
+        _begin(run)  # the process was lost while the start was measured
+        return
+    _restore_checkpoint(run, checkpoint)
 
 
 # -- Leaving a run so that it can be resumed
@@ -505,22 +525,22 @@ def _saved_step(directory: RunDirectory) -> int:
     return -1 if checkpoint is None else checkpoint.step
 
 
-def _save_checkpoint(directory: RunDirectory, trainer: CoTrainer, record: manifest.CheckpointRecord) -> None:
+def _save_checkpoint(directory: RunDirectory, trainer: CoTrainer, file_hashes: manifest.CheckpointRecord) -> None:
     """Raises NotFinite for weights that no run can go on with."""
     tensors = trainer.policies.checkpoint_parts()
-    documents = {"state": trainer.state(), manifest.RECORD: record.to_json()}
+    documents = {"state": trainer.state(), manifest.RECORD: file_hashes.to_json()}
     ahead = trainer.rollouts.state()
     if ahead is not None:
         documents[AHEAD] = ahead
     documents |= memory_limits(trainer.policies, trainer.engine)
-    saved: Any = directory.read("recipe.json")
+    recipe_json: Any = directory.read("recipe.json")
     best = best_step(directory, trainer.recipe.evaluation.best)
     checkpoints.save_checkpoint(
         directory.checkpoints,
         trainer.finished_steps,
         tensors,
         documents,
-        keep_every=int(saved.get("keep_every", 0)),
+        keep_every=int(recipe_json.get("keep_every", 0)),
         kept=[] if best is None else [best],
     )
 
@@ -529,9 +549,10 @@ def _save_interrupted(run: ActiveRun) -> None:
     """Save the last finished step, where there is one to be saved, and say how the run goes on."""
     trainer = run.trainer
     if run.is_measured and trainer.finished_steps > run.saved_step:
-        # From a state that cannot be saved the run could not go on either: it will, from the checkpoint before.
+        # A state that cannot be saved (it is not finite, or its process is lost) is dropped. The run is then resumed
+        # from the checkpoint before.
         with suppress(NotFinite, ProcessLost):
-            _save_checkpoint(run.directory, trainer, run.record)
+            _save_checkpoint(run.directory, trainer, run.file_hashes)
     run.observer.message(
         f"stopped after step {max(trainer.finished_steps, run.saved_step)} of {trainer.recipe.steps}; "
         f"nothing is lost. Go on with: cotrain resume {run.directory.path}"
@@ -539,7 +560,7 @@ def _save_interrupted(run: ActiveRun) -> None:
 
 
 def _note_stop(run: ActiveRun, error: Exception) -> None:
-    """Write down what ended a run by itself, where it has come to something that can be looked at."""
+    """Record the error that ended the run, if the run has figures of its start or a server fell silent."""
     if run.is_measured or isinstance(error, ServerSilent):
         with suppress(OSError, CotrainError):
             written = {"steps": run.trainer.finished_steps, "error": error_text(error)}

@@ -50,7 +50,7 @@ class StepRecorder:
 
     def add_step(self, result: StepResult) -> None:
         """A step is finished. Raises NotFinite where a policy has skipped too many updates."""
-        self.name_set_aside()
+        self.report_set_aside_tasks()
         self._write(result)
         self._say(result)
         self._guard.add_row(result.row)
@@ -71,7 +71,7 @@ class StepRecorder:
         for alarm in self._monitor.add_row(result.row):
             self._observer.message(with_examples(alarm, self.ledger.read).line())
 
-    def name_set_aside(self) -> None:
+    def report_set_aside_tasks(self) -> None:
         """Say of each problem that did not fit a context, once."""
         for task, why in self._trainer.set_aside().items():
             if task not in self._reported_tasks:

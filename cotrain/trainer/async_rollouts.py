@@ -133,15 +133,15 @@ class StoppableEngine:
 class RolloutPipeline:
     """Collects the rollouts of each step: before its update, or some steps ahead of it."""
 
-    def __init__(self, engine: StoppableEngine, async_steps: int, *, apart: bool) -> None:
-        """``engine``: through which steps are played; ``apart``: may that go on while policies are updated?"""
+    def __init__(self, engine: StoppableEngine, async_steps: int, *, overlaps_update: bool) -> None:
+        """``engine``: through which steps are played; ``overlaps_update``: they may be while policies are updated."""
         self.async_steps = async_steps
         self._engine = engine
 
         # With async_steps > 0: the batches of the step that is due and of those after it, and the thread of rollouts
         # that run beside an update.
         self.ready: tuple[RolloutBatch, ...] = ()
-        self._apart = ThreadPoolExecutor(1, thread_name_prefix="play") if async_steps and apart else None
+        self._apart = ThreadPoolExecutor(1, thread_name_prefix="play") if async_steps and overlaps_update else None
 
         # With async_steps = 0: a step whose rollouts began during the update before them, with its batch, and the
         # thread of such rollouts.

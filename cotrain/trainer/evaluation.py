@@ -69,7 +69,7 @@ def measure_protocol(
     if greedy and evaluation.greedy and is_graded:
         single = play_held_out(executor.greedy_copy(), 1)
         for measure in evaluation.measures:
-            found |= greedy_names(measure(single))
+            found |= renamed_as_greedy(measure(single))
     return found, played
 
 
@@ -130,7 +130,7 @@ def _break_of(episode: Episode) -> str:
     return "" if episode.failure in (None, TOO_LONG) else str(episode.failure)
 
 
-def greedy_names(figures: Mapping[str, Estimate]) -> dict[str, Estimate]:
+def renamed_as_greedy(figures: Mapping[str, Estimate]) -> dict[str, Estimate]:
     """The figures of a greedy play that are kept, by their names there."""
     greedy: dict[str, Estimate] = {}
     for key, value in figures.items():

@@ -44,7 +44,7 @@ class PolicyStore:
         """Optimiser steps so far of each policy that is trained."""
         return {h.name: h.version for h in self if h.spec.trained}
 
-    def begin_at(self, moment: datetime | None) -> None:
+    def set_template_time(self, moment: datetime | None) -> None:
         """Chat templates that ask for the time are told this one, the beginning of the run."""
         if moment is None:
             return

@@ -1,7 +1,8 @@
 """The co-training loop: one step from schedule to saved state, the same for every method.
 
-Read ``CoTrainer.step`` first; it is the picture of the architecture in code. Nothing changes before the update: a step
-that is interrupted while it plays leaves the state of its beginning, and resuming plays it again, token for token.
+Read ``CoTrainer.step`` first; it is the picture of the architecture in code. Nothing is trained before the
+update: a step that is interrupted during its rollouts is repeated from its beginning by the resumed run, token for
+token.
 """
 
 from __future__ import annotations
@@ -49,17 +50,18 @@ from cotrain.trainer.async_rollouts import (
     run_beside,
 )
 from cotrain.trainer.checks import check_group_sizes, check_rollouts, check_servers_answer
-from cotrain.trainer.evaluation import evaluation_seed, greedy_names, measure_protocol
+from cotrain.trainer.evaluation import evaluation_seed, measure_protocol, renamed_as_greedy
 from cotrain.trainer.flops import FlopsMeter, Sequences
 from cotrain.trainer.policy_store import PolicyStore
 from cotrain.trainer.step_meter import LearnedPolicy, StepMeter, StepResult, count_sampled_tokens
 
-# Called with the number of episodes of a batch; returns what is called as each of them ends.
+# Called with the number of episodes when a batch begins. Returns a function that is called at the end of each episode.
 Progress = Callable[[int], Callable[[], None]]
 Wrap = Callable[[Engine], Engine]  # an engine around another one
 # The keys of CoTrainer.state(), which a checkpoint holds.
 STATE_FIELDS = ("finished", "tokens", "rollback_count", "policies", "algorithms")
-FROZEN_GROUP_DIVISOR = 4  # verifiers see so many times fewer solutions of a frozen solver than a solver is measured on
+# An evaluation of verifiers on a frozen solver's solutions has a group size of ``evaluation.group_size`` // this.
+FROZEN_GROUP_DIVISOR = 4
 
 
 class CoTrainer:
@@ -72,17 +74,19 @@ class CoTrainer:
         Args:
             backend: who runs the policies; None: this process, on its CPU.
             wrap_engine: puts something around the engine (a test's random latency, a recorder).
-            async_steps: K plays step t + K beside the update of step t (``async_rollouts.py``).
+            async_steps: K > 0: the rollouts of step t + K are collected while step t is updated
+                (``async_rollouts.py``); 0: each step is collected with the weights of the update before.
         """
         check_async_steps(recipe, async_steps)
         self.recipe = recipe
         self.backend: Backend = backend or LocalBackend()
         self.policies = PolicyStore(self.backend.open(recipe.policies, seed=recipe.seed))
         check_same_tokenizers(recipe, self.policies)
-        self.meter = FlopsMeter(self.policies)
-        # Each policy decays its learning rate by its own number of updates.
+        self.flops_meter = FlopsMeter(self.policies)
+        # For each policy that is trained: the number of updates over which its learning rate decays.
         horizon = recipe.horizon or recipe.steps
-        self.planned_updates = {name: recipe.planned_updates(name, horizon) for name in self.policies.update_counts}
+        trained = self.policies.update_counts
+        self.planned_updates = {policy: recipe.planned_updates(policy, steps=horizon) for policy in trained}
 
         # What training has come to so far. A resumed run reads FLOPs and seconds back from its files.
         self.finished_steps = 0
@@ -94,13 +98,14 @@ class CoTrainer:
         self.stores: dict[str, Store] = dict(recipe.stores)
 
         self.engine = self.backend.engine
-        self._engine = StoppableEngine(self.engine, lambda: 0)
-        self._training_engine: Engine = wrap_engine(self._engine) if wrap_engine else self._engine
+        # All rollouts go through the stoppable engine, those of training also through what is wrapped around it.
+        self._stoppable_engine = StoppableEngine(self.engine, lambda: 0)
+        self._wrapped_engine: Engine = wrap_engine(self._stoppable_engine) if wrap_engine else self._stoppable_engine
         # One event loop for all rollouts, as connections to remote policies belong to a loop.
         self._loop = EngineEventLoop()
-        self.runner = self.make_runner(self.seed, engine=self._training_engine)
-        overlaps = async_steps > 0 and self.backend.enable_overlap()
-        self.rollouts = RolloutPipeline(self._engine, async_steps, apart=overlaps)
+        self.runner = self.make_runner(self.seed, engine=self._wrapped_engine)
+        can_overlap = async_steps > 0 and self.backend.enable_overlap()
+        self.rollouts = RolloutPipeline(self._stoppable_engine, async_steps, overlaps_update=can_overlap)
         self.evaluator = self.make_runner(evaluation_seed(recipe.seed))
         self.eval_progress: Progress | None = None  # shows how far an evaluation is
 
@@ -109,7 +114,7 @@ class CoTrainer:
     ) -> RolloutRunner:
         """A rollout runner over these policies, by default with the recipe's roles. All share one event loop."""
         return RolloutRunner(
-            engine or self._engine,
+            engine or self._stoppable_engine,
             self.policies.renderers,
             self.recipe.roles if roles is None else roles,
             seed,
@@ -117,9 +122,9 @@ class CoTrainer:
             loop=self._loop,
         )
 
-    def stop_on(self, stopping: Callable[[], int]) -> None:
-        """``stopping``: from now on the number of the signal that asks the run to stop, 0 while none does."""
-        self._engine.stopping = stopping
+    def stop_on(self, get_signal: Callable[[], int]) -> None:
+        """Before each advance of the engine, ask ``get_signal`` for the signal that asks the run to stop; 0: none."""
+        self._stoppable_engine.stopping = get_signal
 
     def close(self) -> None:
         """Close the processes and connections that the backend and the options of protocols hold."""
@@ -139,8 +144,8 @@ class CoTrainer:
     def reseed(self, rollback_count: int) -> None:
         """Set the seed of all later draws and samples to that of this rollback count."""
         self.rollback_count = rollback_count
-        self.runner = self.make_runner(self.seed, engine=self._training_engine)
-        self.rollouts.load(None)
+        self.runner = self.make_runner(self.seed, engine=self._wrapped_engine)
+        self.rollouts.load(None)  # discard what was collected ahead
 
     def reset_run(self) -> None:
         """Reset the run to its first step, once the backend has put the policies back to their initial weights."""
@@ -148,9 +153,9 @@ class CoTrainer:
         self.stores = dict(self.recipe.stores)
         self.finished_steps = 0
         self.tokens = 0
-        self.meter = FlopsMeter(self.policies)
+        self.flops_meter = FlopsMeter(self.policies)
         self.reseed(0)
-        self._publish_versions(self.policies.served_versions())
+        self._publish_versions(list(self.policies.served_versions()))  # of all policies
 
     @property
     def is_done(self) -> bool:
@@ -162,12 +167,12 @@ class CoTrainer:
             is_spent(self.tokens, recipe.tokens)
             or is_spent(self.flops, recipe.flops)
             or is_spent(self.seconds, recipe.seconds)
-            or is_spent(self.leading_steps, recipe.updates)
+            or is_spent(self.leading_steps, recipe.updates)  # ``updates`` is a number of leading steps
         )
 
     @property
     def leading_steps(self) -> int:
-        """Steps so far at which the leading objective was due."""
+        """Finished steps in which the leading objective, the recipe's first one, was due."""
         return self.recipe.schedule.planned_batches([self.recipe.leading_objective], self.finished_steps)
 
     def is_evaluation_due(self) -> bool:
@@ -179,10 +184,10 @@ class CoTrainer:
             return True
         if self.recipe.updates is None:
             return self.finished_steps % every == 0
-        # The run lasts until its leading objective was due so often: that is what its evaluations count, too.
+        # A run with a budget of leading steps is evaluated every ``every`` leading steps, not every ``every`` steps.
         leading = self.leading_steps
-        before = self.recipe.schedule.planned_batches([self.recipe.leading_objective], self.finished_steps - 1)
-        return leading > before and leading % every == 0
+        one_step_ago = self.recipe.schedule.planned_batches([self.recipe.leading_objective], self.finished_steps - 1)
+        return leading > one_step_ago and leading % every == 0
 
     def step(self) -> StepResult:
         """Collect a batch, compute advantages, update every policy that is due, publish the weights.
@@ -192,7 +197,9 @@ class CoTrainer:
         phase = self.recipe.schedule.phase_at(step)
         meter = self._begin_measuring(step, phase)
         with meter.stage("play"):
-            self._publish_versions(self.policies.reset_policies(self.recipe.policies_to_reset(step)))
+            need_new_optimizer = self.recipe.policies_to_reset(step)
+            back_at_start = self.policies.reset_policies(need_new_optimizer)  # these have their initial weights again
+            self._publish_versions(back_at_start)
             rollouts = self._rollouts_of(step)
         check_rollouts(step, phase, self.recipe.objectives, rollouts.episodes, self.runner)
         check_servers_answer(f"step {step + 1}", self.policies, rollouts.outside)
@@ -214,7 +221,7 @@ class CoTrainer:
             phase,
             recipe=self.recipe,
             policies=self.policies,
-            flops=self.meter,
+            flops=self.flops_meter,
             process_stats=self.backend.process_stats,
         )
 
@@ -224,16 +231,21 @@ class CoTrainer:
         step = self.finished_steps
         changed: list[str] = []
         held = self._policies_to_hold(step)
-        with meter.stage("play"), self.rollouts.collect_early(step + 1, self._collect_step, held) as hand_over:
+        # There are two ways to overlap, and at most one is active:
+        # - ``collect_early`` (async_steps = 0, ``held`` is not None): the rollouts of step + 1 begin now, with policies
+        #   that are not ``held``; what needs the others waits for ``publish_with``.
+        # - ``collect_while_learning`` (async_steps > 0): a later step is collected with the old weights.
+        with meter.stage("play"), self.rollouts.collect_early(step + 1, self._collect_step, held) as publish_with:
             with self.rollouts.collect_while_learning(step, self._collect_step, until=self.recipe.steps):
                 for due in objectives_by_turn(phase):
                     changed += self._update_policies(due, episodes, meter)
             with meter.stage("update"):
-                hand_over(partial(self._publish_versions, dict.fromkeys(changed)))
+                unique = list(dict.fromkeys(changed))
+                publish_with(lambda: self._publish_versions(unique))
 
     def _policies_to_hold(self, step: int) -> Collection[str] | None:
-        """The policies that rollouts of the next step must wait for while this step learns; None: they cannot begin
-        yet."""
+        """The policies that cannot be sampled from during this step's update, so that early rollouts of the next step
+        wait for them. None: no early rollouts at all."""
         if self.rollouts.async_steps or step + 1 >= self.recipe.steps:
             return None
         if self.recipe.schedule.phase_at(step + 1).stores:
@@ -241,13 +253,14 @@ class CoTrainer:
         if any(isinstance(handle.spec, Learning) and handle.spec.reset_to_start for handle in self.policies):
             return None  # a policy may be reset to its initial weights between the two steps
         due = [self.recipe.objectives[name] for name in self.recipe.schedule.phase_at(step).objectives]
-        learning = dict.fromkeys(objective.policy for objective in due)
-        following = [follower.name for policy in learning for follower in self.policies.followers_of(policy)]
-        changed = [*learning, *following]
-        touched = set(changed)
+        updated = dict.fromkeys(objective.policy for objective in due)
+        followers = [follower.name for policy in updated for follower in self.policies.followers_of(policy)]
+        # ``changed`` get new weights. ``used`` are these, and those that compute log-probabilities or values meanwhile.
+        changed = [*updated, *followers]
+        used = set(changed)
         for objective in due:
-            touched |= policies_read(objective.algorithm.needs())
-        return self.backend.held_while_learning(touched, changed)
+            used |= policies_read(objective.algorithm.needs())
+        return self.backend.held_while_learning(used, changed)
 
     def _rollouts_of(self, step: int) -> RolloutBatch:
         """The rollouts of the step that is due, which may have been collected before its time. With ``async_steps``,
@@ -255,15 +268,16 @@ class CoTrainer:
         if self.rollouts.async_steps:
             for later in self.rollouts.missing_steps(step, until=self.recipe.steps):
                 self.rollouts.add(self._collect_step(later))
-            return self.rollouts.ready[0]
+            return self.rollouts.ready[0]  # ``collect_while_learning`` removes it once it is learned from
         return self.rollouts.take_early(step) or self._collect_step(step)
 
     def _collect_step(self, step: int) -> RolloutBatch:
         """Draw the problems of a step and collect its rollouts with the published weights."""
-        # Rollouts of programs alone never advance the engine, which looks for a stop signal.
-        self._engine.raise_if_stopped()
+        # The engine looks for a stop signal at each advance. It never advances where Python programs play all roles,
+        # so the signal is looked for here, too.
+        self._stoppable_engine.raise_if_stopped()
         phase = self.recipe.schedule.phase_at(step)
-        counter = RolloutCounter(self.engine, self.policies)
+        counter = RolloutCounter(self.engine, self.policies)  # counts from here to ``result_of``
         tasks = self.draw_tasks(phase, step)
 
         def collect(tasks: Sequence[Task], first: int = 0) -> tuple[Episode, ...]:
@@ -277,6 +291,7 @@ class CoTrainer:
             )
 
         with counter.clock.stage("rollout"):
+            # ``refill``: rounds in which problems whose answers all earn the same are replaced.
             if self.recipe.refill and self.recipe.leading_objective in phase.objectives:
                 from cotrain.trainer.resample import with_replacements
 
@@ -290,9 +305,9 @@ class CoTrainer:
         changed: list[str] = []
         with meter.stage("update"):
             terms = self._loss_terms(due, episodes, meter)
-            for learned in self._learn_in_lanes(terms):
-                meter.add_update(learned, terms[learned.policy])
-                changed += learned.changed_policies
+            for updated in self._update_concurrently(terms):
+                meter.add_update(updated, terms[updated.policy])
+                changed += updated.changed_policies
         return changed
 
     def _loss_terms(
@@ -310,7 +325,7 @@ class CoTrainer:
         reference's log-probabilities."""
         objective = self.recipe.objectives[name]
         algorithm = objective.algorithm
-        version = self.policies[objective.policy].version
+        version = self.policies[objective.policy].version  # the number of its updates so far
         planned = self.planned_updates[objective.policy]
         traces = traces_of(objective, episodes)
         check_group_sizes(name, objective, traces, len(episodes))
@@ -318,28 +333,30 @@ class CoTrainer:
             meter.add_lag(traces, objective.policy, version)
         with meter.stage("annotate"):
             annotated = self._make_samples(name, traces)
-        with meter.stage("credit"):
+        with meter.stage("credit"):  # gives the samples their advantages
             batch = Batch(samples=annotated, updates=version, planned=planned)
             credit, self.algorithm_states[name] = algorithm.credit(batch, self.algorithm_states[name])
         with meter.stage("reference"):
             samples = self._with_reference(name, credit.samples)
+            # An engine with weights of its own may give other log-probabilities than the learner: a sample whose ratio
+            # of the two is out of these bounds has no policy gradient.
             samples = with_ratio_bounds(samples, self.backend.bounds)
         meter.add_credit(name, credit, annotated, samples)
         return LossTerm(name=name, algorithm=algorithm, samples=samples, weight=objective.weight, planned=planned)
 
-    def _learn_in_lanes(self, terms: Mapping[str, Sequence[LossTerm]]) -> list[LearnedPolicy]:
+    def _update_concurrently(self, terms: Mapping[str, Sequence[LossTerm]]) -> list[LearnedPolicy]:
         """Update each policy, in the order of ``terms``; policies in different lanes of the backend learn
         concurrently."""
         lanes: dict[str, list[str]] = {}
         for policy in terms:
             lanes.setdefault(self.backend.lane_of(policy), []).append(policy)
 
-        def learn_lane(policies: Sequence[str]) -> list[LearnedPolicy]:
+        def update_lane(policies: Sequence[str]) -> list[LearnedPolicy]:
             return [self._learn_policy(policy, terms[policy]) for policy in policies]
 
-        results = run_beside([partial(learn_lane, policies) for policies in lanes.values()])
-        learned = {one.policy: one for lane in results for one in lane}
-        return [learned[policy] for policy in terms]
+        results = run_beside([partial(update_lane, policies) for policies in lanes.values()])
+        updates = {update.policy: update for updates_of_lane in results for update in updates_of_lane}
+        return [updates[policy] for policy in terms]
 
     def _learn_policy(self, policy: str, terms: Sequence[LossTerm]) -> LearnedPolicy:
         """Update one policy on this batch, and after each update the copies that follow it."""
@@ -354,7 +371,8 @@ class CoTrainer:
                 break
             changed.append(policy)
             for follower in followers:
-                if follower.follow(learner, self.planned_updates[policy]):
+                has_new_weights = follower.follow(learner, planned=self.planned_updates[policy])
+                if has_new_weights:
                     changed.append(follower.name)
         return LearnedPolicy(policy=policy, reports=tuple(reports), changed_policies=tuple(changed))
 
@@ -365,21 +383,23 @@ class CoTrainer:
         labelled = self._draw_from("train", n_tasks - n_unlabelled, step)
         unlabelled = self._draw_from(UNLABELLED, n_unlabelled, step)
         if self.recipe.audits is not None:
+            # The truth of unlabelled problems is looked up for metrics only, and for no more than ``audits`` of them a
+            # step. The rest cannot be graded.
             rng = rng_of("audits", self.seed, step)
             audited = rng.sample(range(n_unlabelled), min(self.recipe.audits, n_unlabelled))
             unlabelled = [
-                replace(task, gradable=task.gradable and place in audited) for place, task in enumerate(unlabelled)
+                replace(task, gradable=task.gradable and index in audited) for index, task in enumerate(unlabelled)
             ]
         return [*labelled, *unlabelled]
 
     def _draw_from(self, split: str, count: int, step: int) -> list[Task]:
-        """So many problems of a split: those behind what earlier steps of the same stream have drawn."""
+        """The next ``count`` problems of a split, after those that earlier steps of the same stream drew."""
         stream, earlier_steps = self.recipe.schedule.task_stream(step, self.recipe.leading_objective)
-        share = self.recipe.share_at(step)
+        share = self.recipe.share_at(step)  # only the first ones of the problems are drawn from; 1.0: all of them
         first = earlier_steps * count
         return [
-            train_task(self.recipe.tasks, self.seed, stream, place, split, share)
-            for place in range(first, first + count)
+            train_task(self.recipe.tasks, self.seed, stream, position, split=split, share=share)
+            for position in range(first, first + count)
         ]
 
     def _make_samples(self, name: str, traces: Sequence[Trace]) -> tuple[Sample, ...]:
@@ -387,12 +407,13 @@ class CoTrainer:
         objective = self.recipe.objectives[name]
         needs = objective.algorithm.needs()
         temperature = needs.temperature or training_temperature(self.recipe.roles[objective.role])
+        # ``context``: tokens between the sampled ones that the policy did not sample, such as a tool's output.
         split_traces = [split_context(trace) for trace in traces]
         pairs = [(trace.prompt_ids, trace.token_ids) for trace, _ in split_traces]
         context_tokens = [context for _, context in split_traces]
         values: Sequence[torch.Tensor | None] = [None] * len(pairs)
         scores: dict[str, Sequence[torch.Tensor]] = {}  # policy → its log-probabilities of each trace
-        if pairs and needs.values:
+        if pairs and needs.values:  # the name of a critic
             values = self._score_tokens(needs.values, pairs, context_tokens)
         if pairs:
             scores = {policy: self._score_tokens(policy, pairs, context_tokens, temperature) for policy in needs.scores}
@@ -402,14 +423,14 @@ class CoTrainer:
                 context_tokens=context,
                 temperature=temperature,
                 values=values[i],
-                scores={policy: of_traces[i] for policy, of_traces in scores.items()},
+                scores={policy: trace_scores[i] for policy, trace_scores in scores.items()},
                 limit=self._token_limit(traces[i]),
             )
             for i, (sampled, context) in enumerate(split_traces)
         )
 
     def _token_limit(self, trace: Trace) -> int:
-        """See ``token_limit``, for a trace of this run."""
+        """The most tokens that this trace could have had."""
         max_tokens = self.recipe.roles[trace.role].sampling.max_tokens
         return token_limit(trace, max_tokens, self.runner.renderers[trace.policy].stop_ids)
 
@@ -431,12 +452,16 @@ class CoTrainer:
         self, policy: str, pairs: Sequences, context_tokens: Sequence[ContextTokens], temperature: float = 1.0
     ) -> list[torch.Tensor]:
         """Compute a policy's log-probabilities, or a critic's values, and count their FLOPs."""
+        self._count_scoring_flops(policy, pairs, context_tokens)
+        return self.policies[policy].logprobs(pairs, temperature=temperature, context_tokens=context_tokens)
+
+    def _count_scoring_flops(self, policy: str, pairs: Sequences, context_tokens: Sequence[ContextTokens]) -> None:
+        """Count the FLOPs of scoring these sequences, context tokens included."""
         sequences = []
         for (prompt_ids, token_ids), context in zip(pairs, context_tokens, strict=True):
             whole_ids, _ = with_context(token_ids, context)
             sequences.append((prompt_ids, whole_ids))
-        self.meter.count_scoring(policy, sequences)
-        return self.policies[policy].logprobs(pairs, temperature=temperature, context_tokens=context_tokens)
+        self.flops_meter.count_scoring(policy, sequences)
 
     def evaluate(
         self, split: str, count: int, *, group_size: int | None = None
@@ -448,7 +473,7 @@ class CoTrainer:
         size = group_size or evaluation.group_size
         with self._checking_servers(f"held-out problems of {split}"):
             figures, played = measure_protocol(evaluation, self.evaluator, tasks, split=split, group_size=size)
-        if evaluation.implied:
+        if evaluation.implied:  # reward models that never speak
             from cotrain.trainer.implicit_reward_evaluation import implied_figures
 
             figures |= implied_figures(evaluation.implied, played, self.policies, self.recipe.roles)
@@ -462,23 +487,23 @@ class CoTrainer:
         ``greedy``: also with verifiers at temperature 0, on the same solutions."""
         tasks = held_out(self.recipe.tasks, split, count, self.recipe.seed)
         with self._checking_servers(f"fixed solutions of {split}"):
-            figures, played = self._measure_frozen(split, tasks, cold_verifiers=False)
+            figures, played = self._measure_frozen(split, tasks, greedy_verifiers=False)
             if greedy:
-                cold_figures, _ = self._measure_frozen(split, tasks, cold_verifiers=True)
-                figures |= greedy_names(cold_figures)
+                greedy_figures, _ = self._measure_frozen(split, tasks, greedy_verifiers=True)
+                figures |= renamed_as_greedy(greedy_figures)
         return figures, played
 
     def _measure_frozen(
-        self, split: str, tasks: Sequence[Task], *, cold_verifiers: bool
+        self, split: str, tasks: Sequence[Task], *, greedy_verifiers: bool
     ) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
-        """Figures of the roles that frozen policies do not play. ``cold_verifiers``: these are at temperature 0."""
+        """Figures of the verifiers on solutions of frozen policies. ``greedy_verifiers``: with temperature 0."""
         evaluation = self.recipe.evaluation
         frozen_roles = evaluation.frozen_roles
         roles: dict[str, Role] = {}
         for name, role in self.recipe.roles.items():
             if name in frozen_roles:
                 roles[name] = replace(role, policy=frozen_roles[name])
-            elif cold_verifiers:
+            elif greedy_verifiers:
                 roles[name] = replace(role, sampling=replace(role.sampling, temperature=0.0))
             else:
                 roles[name] = role
@@ -486,6 +511,7 @@ class CoTrainer:
         runner.progress = self.eval_progress
         group_size = max(1, evaluation.group_size // FROZEN_GROUP_DIVISOR)
         figures, played = measure_protocol(evaluation, runner, tasks, split=split, group_size=group_size, greedy=False)
+        # Keys are "role/figure".
         of_verifiers = {key: figure for key, figure in figures.items() if key.split("/")[0] not in frozen_roles}
         return of_verifiers, played
 
@@ -514,27 +540,31 @@ class CoTrainer:
         return state
 
     def load(
-        self, state: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Any]], ahead: Mapping[str, Any] | None = None
+        self,
+        state: Mapping[str, Any],
+        tensors: Mapping[str, Mapping[str, Any]],
+        rollouts_ahead: Mapping[str, Any] | None = None,
     ) -> None:
-        """Restore what ``state`` gave, and the policies' tensors. ``ahead``: what ``rollouts.state`` gave."""
+        """Restore what ``state`` gave, and the policies' tensors. ``rollouts_ahead``: what ``rollouts.state`` gave, the
+        rollouts that were collected and not learned from yet."""
         fields = (*STATE_FIELDS, "stores") if self.stores else STATE_FIELDS
-        finished, tokens, rollback_count, policies, algorithms, *stores = take_fields("run", state, *fields)
-        self.policies.load(policies, tensors)
-        self.algorithm_states = _by_name("run's algorithms", algorithms, self.algorithm_states)
+        saved = dict(zip(fields, take_fields("run", state, *fields), strict=True))
+        self.policies.load(saved["policies"], tensors)
+        self.algorithm_states = _by_name("run's algorithms", saved["algorithms"], self.algorithm_states)
         if self.stores:
             self.stores = {
-                name: self.recipe.stores[name].restore_state(saved)
-                for name, saved in _by_name("run's stores", stores[0], self.stores).items()
+                name: self.recipe.stores[name].restore_state(store_state)
+                for name, store_state in _by_name("run's stores", saved["stores"], self.stores).items()
             }
-        self.finished_steps = int(finished)
-        self.tokens = int(tokens)
-        self.meter = FlopsMeter(self.policies)  # a step that was given up may have counted
-        self.reseed(int(rollback_count))
-        self.rollouts.load(ahead)
-        self._publish_versions(self.policies.served_versions())
+        self.finished_steps = int(saved["finished"])
+        self.tokens = int(saved["tokens"])
+        self.flops_meter = FlopsMeter(self.policies)  # a step that was given up may have counted
+        self.reseed(int(saved["rollback_count"]))
+        self.rollouts.load(rollouts_ahead)
+        self._publish_versions(list(self.policies.served_versions()))  # of all policies
 
     def _publish_versions(self, policies: Iterable[str]) -> None:
-        """Tell the backend the versions of these policies, if they are asked."""
+        """Tell the backend the new version of each of these policies that the engine samples from."""
         versions = self.policies.served_versions()
         for policy in policies:
             if policy in versions:
@@ -542,11 +572,11 @@ class CoTrainer:
 
 
 def check_same_tokenizers(recipe: Recipe, policies: PolicyStore) -> None:
-    """Raise ConfigError where an objective has tokens of one policy scored by another that has another tokenizer."""
+    """Raise ConfigError where an objective scores tokens with a policy whose tokenizer differs from the sampler's."""
     for name, objective in recipe.objectives.items():
-        reading = {objective.policy, *policies_read(objective.algorithm.needs())}
-        for sampling in {recipe.roles[role].policy for role in objective.roles}:
-            policies.check_same_tokenizer(name, sampling, sorted(reading - {sampling}))
+        scorers = {objective.policy, *policies_read(objective.algorithm.needs())}
+        for sampler in {recipe.roles[role].policy for role in objective.roles}:
+            policies.check_same_tokenizer(name, sampler, sorted(scorers - {sampler}))
 
 
 def policies_read(needs: Needs) -> set[str]:
@@ -570,7 +600,7 @@ def is_spent(now: float, budget: float | None) -> bool:
 
 
 def objectives_by_turn(phase: Phase) -> list[tuple[str, ...]]:
-    """The objectives of a phase that learn at once; several groups where one is to learn before the next looks."""
+    """Groups of objectives: those of one group are updated together, the groups one after the other."""
     if phase.in_turn:
         return [(name,) for name in phase.in_turn]
     return [phase.objectives]
@@ -595,7 +625,6 @@ def _close_options(phase: Phase) -> None:
 
 
 def _by_name(what: str, saved: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """The saved states, which must have these names. Raises StateError where one is missing, or there is another
-    one."""
+    """``saved`` as a dict with exactly these names. Raises StateError for a missing or unknown name."""
     names = list(names)
     return dict(zip(names, take_fields(what, saved, *names), strict=True))

@@ -224,7 +224,7 @@ def test_a_play_that_fails_or_is_given_up_leaves_no_thread_and_no_play():
         while True:
             engine.raise_if_stopped()
 
-    plays = RolloutPipeline(engine, 1, apart=True)
+    plays = RolloutPipeline(engine, 1, overlaps_update=True)
     with pytest.raises(OSError, match="of the update"), plays.collect_while_learning(0, play, until=2):
         begun.wait()
         raise OSError("of the update")
@@ -271,7 +271,7 @@ def test_a_play_has_seen_all_updates_but_the_last_ones(apart):
     def play(step):
         return RolloutBatch(episodes=(), outside={"step": step, "seen": len(published)}, oom_counts={}, seconds={})
 
-    learned = recorded_plays(RolloutPipeline(engine, 3, apart=apart), play, published)
+    learned = recorded_plays(RolloutPipeline(engine, 3, overlaps_update=apart), play, published)
     assert learned == [{"step": step, "seen": max(0, step - 3)} for step in range(7)]
 
 

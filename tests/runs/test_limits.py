@@ -15,7 +15,7 @@ from cotrain.inference.local import LocalEngine
 from cotrain.recipes.grpo import grpo
 from cotrain.runs import run as loop
 from cotrain.runs.log import SilentObserver
-from cotrain.runs.out_of_room import LIMITS, memory_limits, restore_limits
+from cotrain.runs.out_of_room import LIMITS, memory_limits, restore_memory_limits
 from cotrain.storage import checkpoints
 from cotrain.trainer.failures import Interrupted
 from cotrain.trainer.policy_store import PolicyStore
@@ -94,19 +94,19 @@ def test_limits_are_given_back_and_taken_away(make):
     store, engine = opened(make())
     assert memory_limits(store, engine) == {}
     made = {LIMITS: {"scoring": {"judge": 300}, "sampling": {"judge": 5}}}
-    restore_limits(store, engine, made)
+    restore_memory_limits(store, engine, made)
     assert memory_limits(store, engine) == made
-    restore_limits(store, engine, {})
+    restore_memory_limits(store, engine, {})
     assert memory_limits(store, engine) == {}
     with pytest.raises(StateError, match="limits does not fit"):
-        restore_limits(store, engine, {LIMITS: {"scoring": {}}})
+        restore_memory_limits(store, engine, {LIMITS: {"scoring": {}}})
 
 
 @pytest.mark.whole
 def test_an_engine_in_the_place_of_a_lost_one_has_its_limits():
     backend = MultiProcessBackend(Here())
     store, engine = opened(backend)
-    restore_limits(store, engine, {LIMITS: {"scoring": {}, "sampling": {"judge": 5}}})
+    restore_memory_limits(store, engine, {LIMITS: {"scoring": {}, "sampling": {"judge": 5}}})
     hosted = engine.engine._engines[0]
     hosted.drop_process()
     assert hosted.ask("counts")["judge/requests"] == 0.0

@@ -102,7 +102,7 @@ def test_a_step_is_the_sum_of_its_traces() -> None:
     trainer = CoTrainer(grpo(**SMALL))
     shape = compute_shape("generator", trainer.policies["generator"].spec, trainer.policies["generator"].model)
     learned: list[Sample] = []
-    meter, keep = trainer.meter, trainer.meter.count_learning
+    meter, keep = trainer.flops_meter, trainer.flops_meter.count_learning
 
     def note_and_count(policy: str, term: LossTerm) -> None:
         learned.extend(term.samples)
