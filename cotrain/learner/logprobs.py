@@ -263,11 +263,11 @@ class Scorer:
 
         narrow = model_logits.dtype in (torch.bfloat16, torch.float16)
         tolerance = (1e-2 if narrow else 1e-5) * model_logits.abs().max()
-        is_broken = not bool(model_logits.isfinite().all())  # nothing can be compared then
         for finish in _possible_finishes(model.config.get_text_config()):
             own_logits = raw if finish is None else finish(raw)
             same_shape = own_logits.shape == model_logits.shape
-            if is_broken or (same_shape and (own_logits - model_logits).abs().max() <= tolerance):
+            is_near = same_shape and (own_logits - model_logits).abs().max() <= tolerance
+            if is_near or not bool(model_logits.isfinite().all()):  # of logits that are not finite nothing can be said
                 self._finish = finish
                 return
         raise ModelError(

@@ -241,9 +241,12 @@ def test_the_dry_run_says_so_and_its_file_is_the_same_run(models, tmp_path, monk
     words = ["run", "grpo", f"--model={models.middle}", "--out=run", "--dry-run"]
     assert main(words) == 0
     told = capsys.readouterr().out
-    line = next(one for one in told.splitlines() if "defaults for a model of 200 million parameters" in one)
-    assert "lr 1e-05, tasks_per_step 8, micro_tokens 1024; --lr, --tasks-per-step choose otherwise" in line
-    packing = re.findall(r"packed weights .*|weights of .* laid out for decoding: products are [0-9.]+ times .*", told)
+    comments = " ".join(line.removeprefix("#").strip() for line in told.splitlines())
+    assert (
+        "defaults for a model of 200 million parameters: lr 1e-05, tasks_per_step 8, micro_tokens 1024; --lr"
+        in comments
+    )
+    packing = re.findall(r"packed weights|weights of [^:]* laid out for decoding: products are [0-9.]+ times", comments)
     chosen = "policies.generator.pack_weights=true" in told
     assert len(packing) == 1 + chosen and "policies.reference.pack_weights=null" in told
     assert "\nlr = 1e-05\n" in told
