@@ -202,6 +202,7 @@ class CoTrainer:
             self._publish_versions(back_at_start)
             rollouts = self._rollouts_of(step)
         check_rollouts(step, phase, self.recipe.objectives, rollouts.episodes, self.runner)
+        # ``outside``: counts of the policies on other servers.
         check_servers_answer(f"step {step + 1}", self.policies, rollouts.outside)
         meter.add_rollouts(rollouts)
         self._learn(phase, rollouts.episodes, meter)
@@ -209,7 +210,7 @@ class CoTrainer:
         meter.add_stores(self.stores)
         self.tokens += count_sampled_tokens(rollouts.episodes, self.policies)
         result = meter.finish(self.tokens)
-        self.flops += flops_of(result.row)
+        self.flops += flops_of(result.row)  # read off the row, as a resumed run does
         self.seconds += sum(result.seconds.values())
         self.finished_steps += 1
         return result
