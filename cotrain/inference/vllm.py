@@ -50,6 +50,12 @@ ENVIRONMENT = {  # what vLLM reads when it is imported
 COLDEST = 0.01  # vLLM raises temperatures below this, but for 0
 
 
+def card_arguments(device: str) -> dict[str, Any]:
+    """Arguments of an engine on a GPU alone: vLLM does not start unless this share of the card is free, also where its
+    cache has a size of its own. Its default of 0.92 would leave no room for learners on the same card."""
+    return {} if device == "cpu" else {"gpu_memory_utilization": 0.05}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmSettings:
     """Settings of one engine; ``[engine]`` of the cluster file."""
@@ -113,6 +119,8 @@ class VllmEngine:
             os.environ.setdefault(name, value)
         try:
             import vllm
+
+            make_arguments = vllm.EngineArgs  # loads what it needs only now
         except ImportError as error:
             raise ConfigError(
                 f"vLLM does not load in this Python: {first_line(error)}", code="E_VLLM_NOT_LOADED"
@@ -122,7 +130,7 @@ class VllmEngine:
         adapters: dict[str, Any] = {"max_loras": slots, "max_cpu_loras": slots, "max_lora_rank": _padded_rank(ranks)}
         settings = settings or DEFAULT_SETTINGS
         context = settings.context or _own_context(model, trust_remote_code)
-        arguments = vllm.EngineArgs(
+        arguments = make_arguments(
             model=os.fspath(model),
             dtype=dtype,
             seed=0,  # requests have seeds of their own
@@ -142,6 +150,7 @@ class VllmEngine:
             worker_extension_cls="cotrain.inference.vllm_worker.Extension",
             enable_lora=bool(ranks),
             **(adapters if ranks else {}),
+            **card_arguments(device),
         )
         try:
             self._llm: Any = vllm.LLMEngine.from_engine_args(arguments)

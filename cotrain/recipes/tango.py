@@ -18,11 +18,10 @@ Controls are parameters:
 
 What differs from the authors' code:
 
-    setting                                     | theirs                       | here
-    KL term of the verifier                     | verifier_kl=0.001            | none
-    agreement of a review with a wrong number   | paid where the final         | not paid
-    of step verdicts                            | verdict can be read          |
-    bonus for giving more than one answer       | in the code, with weight 0   | left out
+- KL term of the verifier: theirs has ``verifier_kl=0.001``, here there is none.
+- A review with the wrong number of step verdicts: theirs is paid for agreement if its final verdict can be read, here
+  it is not.
+- A bonus for giving more than one answer: in their code, with weight 0; left out here.
 
 What cannot be read, here:
 
@@ -226,7 +225,7 @@ def demo(
     """
     settings = run.values()
     settings["tasks"] = study_problems((2, 3))
-    # ``tango`` as ``@recipe`` leaves it takes no RunConfig but its settings as keywords, as any caller gives them.
+    # ``@recipe`` builds the RunConfig from keywords, so ``tango`` is called with settings and not with ``run``.
     on_words = tango(**settings, verifier_model=verifier_model, warmup=warmup, ratio=(1, 1), verifier_lr=5e-4)
 
     verifier = on_words.roles["verifier"]

@@ -187,7 +187,7 @@ def resume_run(
 
 
 def _check_given_replies(trainer: CoTrainer) -> None:
-    """Refuse replies of a data set that cannot follow their prompts in the model's chat template, or set them aside."""
+    """Check that the chat template can write each given reply after its prompt: refuse or set aside the rest."""
     # Only such data sets can set rows aside; for all others nothing is imported.
     if hasattr(trainer.recipe.tasks, "set_aside"):
         from cotrain.runs.check_replies import set_unsayable_aside

@@ -467,7 +467,7 @@ class CoTrainer:
     def evaluate(
         self, split: str, count: int, *, group_size: int | None = None
     ) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
-        """Evaluate on ``count`` problems of a held-out split, the same ones for each seed."""
+        """Evaluate on ``count`` problems of a held-out split: those of this seed, the same throughout the run."""
         evaluation = self.recipe.evaluation
         tasks = held_out(self.recipe.tasks, split, count, self.recipe.seed)
         self.evaluator.progress = self.eval_progress

@@ -9,7 +9,7 @@ from cotrain.cli.main import main
 from cotrain.config.policies import trainable
 from cotrain.distributed.cluster_file import Cluster, check_world, read_cluster_file, with_gpu_check
 from cotrain.distributed.placement import VllmPlacement
-from cotrain.inference.vllm import VllmSettings
+from cotrain.inference.vllm import VllmSettings, card_arguments
 from tests.helpers import TINY
 from tests.sentences import refuses
 
@@ -165,3 +165,8 @@ def test_a_wrong_number_ends_the_command_before_anything_is_written(flags, said,
     told = capsys.readouterr().err
     assert said in told and told.count("\n") == 1
     assert not out.exists()
+
+
+def test_an_engine_on_a_card_asks_for_little_of_it_to_be_free():
+    assert card_arguments("cpu") == {}
+    assert card_arguments("cuda") == card_arguments("cuda:1") == {"gpu_memory_utilization": 0.05}
