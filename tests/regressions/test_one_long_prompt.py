@@ -52,7 +52,7 @@ def recipe(folder, long):
 @pytest.mark.whole
 def test_a_problem_that_does_not_fit_is_set_aside_counted_and_named(tmp_path):
     heard = Heard()
-    outcome = api.run(recipe(tmp_path / "data", {2}), tmp_path / "run", observer=heard)
+    outcome = api.run(recipe(tmp_path / "data", {3}), tmp_path / "run", observer=heard)
     assert outcome.summary["steps"] == 2
     found = [line for line in heard.lines if "do not fit role 'solver'" in line]
     assert len(found) == 2 and all("note: 1 of" in line and "exceed the context of 1024" in line for line in found)
@@ -93,7 +93,7 @@ def test_an_engine_that_does_not_say_what_fits_trains_on_files(tmp_path):
 
 @pytest.mark.whole
 def test_where_nothing_fits_the_run_is_refused_in_one_line(tmp_path, capsys):
-    with pytest.raises(TooLong, match=r"4 of 4 problems of train do not fit role 'solver'.*; lower it with --max"):
+    with pytest.raises(TooLong, match=r"3 of 3 problems of train do not fit role 'solver'.*; lower it with --max"):
         api.run(recipe(tmp_path / "data", {0, 1, 2, 3}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     words = ["run", "grpo", "--model", TINY, "--steps", "1", "--set", "roles.solver.sampling.max_tokens=1020"]
