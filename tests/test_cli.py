@@ -42,7 +42,7 @@ def test_import_is_cheap():
         (["compare", "grpo", "--out", "x", "--group-size", "4"], "as in RECIPE:group_size=4"),
         (["run", "tango", "--out", "x", "--steps", "many"], "argument --steps: expected a whole number, found 'many'"),
         (["run", "tango", "--out", "x", "--set", "steps=0"], "steps is 0, expected at least 1"),
-        (["run", "tango", "--out", "x", "--set", "stpes=1"], "did you mean 'steps'"),
+        (["run", "tango", "--out", "x", "--set", "stpes=1"], "did you mean the flag `--steps 1`"),
         (["run", "tango", "--out", "x", "--verifier", "frozne"], "did you mean 'frozen'? (there are: frozen, trained)"),
         (["run", "tango", "--out", "x", "--tasks", "gsm8k"], "--data"),
         (["run", "tango", "--out", "x", "--device", "quantum"], "expected auto, cpu, cuda, cuda:N or mps"),

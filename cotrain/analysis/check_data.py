@@ -36,7 +36,8 @@ from cotrain.core.statistics import FEW_TESTED
 from cotrain.core.types import UNLABELLED, ParseFailure, has_split
 from cotrain.core.verbosity import ProgressPrinter
 from cotrain.data.columns import ANY, DATA_ENDINGS, Schema, format_of, normal_question, part_of, row_of, words_in
-from cotrain.data.files import SPLITS, JsonlTasks, cut_into_splits, few_tested_text
+from cotrain.data.few_problems import few_tested_text
+from cotrain.data.files import SPLITS, JsonlTasks, cut_into_splits
 from cotrain.data.labels import allows_unanswered, with_labels
 from cotrain.data.malformed_rows import Quarantine, numbered_lines, parse_rows
 from cotrain.data.processbench import solution_of_row

@@ -87,7 +87,7 @@ def run(argv: Sequence[str]) -> int:
     from cotrain.config.large_model_defaults import are_small, size_notes
     from cotrain.config.override import override
     from cotrain.config.recipe import check_due
-    from cotrain.data.files import few_tested_note
+    from cotrain.data.few_problems import few_tested_note
     from cotrain.runs.directory import RunDirectory
     from cotrain.trainer.failures import Diverged, Stopped
 

@@ -28,8 +28,7 @@ from typing import Any, TypeVar
 from cotrain.core.errors import DataError, UnknownName
 from cotrain.core.input_files import absolute_path
 from cotrain.core.seeding import seed_of
-from cotrain.core.statistics import FEW_TESTED
-from cotrain.core.types import UNLABELLED, Task, TaskSource, has_split
+from cotrain.core.types import UNLABELLED, Task
 from cotrain.core.verbosity import count_of
 from cotrain.data.columns import (
     SCHEMAS,
@@ -42,13 +41,13 @@ from cotrain.data.columns import (
     part_of,
     schema_of,
 )
+from cotrain.data.few_problems import FEW_QUESTIONS
 from cotrain.data.hub import hub_rows, is_hub_name
 from cotrain.data.malformed_rows import Quarantine, RowReader, parse_rows, read_rows, row_reader
 from cotrain.data.unread_columns import columns_note, count_columns
 from cotrain.grading.pool import DEADLINE_S, WORKERS, AnswerGrader
 
 SPLITS = ("train", "validation", "test")
-FEW_QUESTIONS = 200  # fewer of them are cut into splits by exact counts
 T = TypeVar("T")
 
 
@@ -371,22 +370,6 @@ def _place_in_hash(question: str) -> tuple[int, int, str]:
     """The test bucket first, then the one for validation, then those for training."""
     number = seed_of("split", question)
     return -(number % 10), number, question
-
-
-def few_tested_note(source: TaskSource) -> list[str]:
-    """What is said before a run or a comparison whose problems leave next to nothing to test on."""
-    tested = source.size("test") if has_split(source, "test") else None
-    if tested is None or tested >= FEW_TESTED:
-        return []
-    return [f"note: {few_tested_text(tested)}"]
-
-
-def few_tested_text(tested: int) -> str:
-    """What so few test problems mean, and what to do."""
-    return (
-        f"{count_of(tested, 'test problem')}: the figures before and after say next to nothing; give a directory with "
-        f"train.jsonl and test.jsonl, or more rows ({FEW_QUESTIONS} make {FEW_TESTED} test problems)"
-    )
 
 
 def _digest_of(rows: dict[str, tuple[Row, ...]]) -> str:

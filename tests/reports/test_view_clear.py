@@ -194,7 +194,7 @@ def test_the_first_screen_tells_the_result_above_the_curves(tmp_path: Path) -> N
         titles = browser.run("[...document.querySelectorAll('.chart')].map((one) => Math.round(one.offsetTop))")
         assert len(set(tops)) == len(set(titles)) < len(tops)  # plots of a row begin at one height
         text = browser.text()
-        assert "after step 10 to" in text and "shaded: more" in text
+        assert "steps 10–" in text and "shaded: more" in text
         assert browser.run("document.querySelector('.u-legend .u-series').textContent") == "step60"
         assert browser.errors == []
 

@@ -41,7 +41,7 @@ from cotrain.analysis.comparison.waves import RunKey, run_at_equal_cost
 from cotrain.core.errors import ConfigError
 from cotrain.core.input_files import read_regular
 from cotrain.core.threads import usable_cores
-from cotrain.data.files import few_tested_note
+from cotrain.data.few_problems import few_tested_note
 from cotrain.reports.compare_markdown import comparison_markdown
 from cotrain.reports.compare_overview import few_tested_words
 from cotrain.reports.compare_reach import find_levels, levels_json
