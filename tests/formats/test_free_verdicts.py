@@ -374,3 +374,9 @@ def test_a_verdict_that_is_taken_back_is_none(text, form, final):
 def test_a_step_that_is_doubted_has_no_verdict(said):
     assert free_review(f"Step 1: {said}\nVerdict: correct", "words", 1).reason == "bad step verdict"
     assert free_review("Step 1: 8 is not 7, so it is correct.\nVerdict: correct", "words", 1).steps == (True,)
+
+
+def test_a_review_written_in_tags_has_a_block_for_each_step():
+    text = write_free_review("tags", [True, False], final=False)
+    assert (text.count("<step>"), text.count("CORRECT</step>")) == (2, 2)
+    assert step_verdicts(text, 2).steps == (True, False) and step_verdicts(text, 2).final is False
