@@ -21,7 +21,6 @@ from typing import Any
 from cotrain import (
     GRPO,
     ConfigError,
-    Objective,
     Phase,
     Recipe,
     Role,
@@ -32,12 +31,11 @@ from cotrain import (
     Task,
     Turn,
     alternate,
-    frozen,
     gives,
     recipe,
 )
-from cotrain.config.policies import Policy
 from cotrain.config.schedule import RolloutFn
+from cotrain.config.team import cast_roles, team_objectives
 from cotrain.core.arguments import Positive
 from cotrain.core.errors import UnknownName
 from cotrain.core.notes import Metadata
@@ -205,25 +203,9 @@ def agent(
         learners=learners,
     )
 
-    # Which policy plays each role: one of its own, the shared one, or the frozen one of all that do not learn.
-    policies: dict[str, Policy] = dict(run.reference_policies())
-    policy_of_role: dict[str, str] = {}
-    for name in names:
-        if name not in learners:
-            policy_of_role[name] = "others"
-            policies["others"] = frozen(run.model)
-        else:
-            policy = "generator" if shared else name
-            policy_of_role[name] = policy
-            policies[policy] = run.learner()
-
+    policies, policy_of_role = cast_roles(run, names, learners, shared=shared)
     algorithm = GRPO(reward_weights={EARNED: 1.0}, kl=run.kl_penalty())
-    if shared:
-        first, *others = learners
-        objective = Objective(policy="generator", role=first, extra_roles=tuple(others), algorithm=algorithm)
-        objectives = {"generator": objective}
-    else:
-        objectives = {name: Objective(policy=name, role=name, algorithm=algorithm) for name in learners}
+    objectives = team_objectives(learners, algorithm, shared=shared)
     low, high = (0.0, 1.0) if reward is None else (-float("inf"), float("inf"))
     return run.recipe(
         "agent-shared" if shared else "agent",

@@ -15,8 +15,8 @@ Control: ``learns`` names the seats that learn, and the others stay frozen. Left
 
 from __future__ import annotations
 
-from cotrain import GRPO, ConfigError, Objective, Phase, Recipe, Role, RunConfig, Sampling, alternate, frozen, recipe
-from cotrain.config.policies import Policy
+from cotrain import GRPO, ConfigError, Phase, Recipe, Role, RunConfig, Sampling, alternate, recipe
+from cotrain.config.team import cast_roles, team_objectives
 from cotrain.core.arguments import Positive
 from cotrain.core.errors import UnknownName
 from cotrain.envs.verifiers.multi_agent import Environments
@@ -55,25 +55,9 @@ def environment(
             code="E_NO_SEAT_LEARNS",
         )
 
-    # Which policy plays each seat: one of its own, the shared one, or the frozen one of all that do not learn.
-    policies: dict[str, Policy] = dict(run.reference_policies())
-    policy_of_seat: dict[str, str] = {}
-    for seat in may_learn:
-        if seat not in learners:
-            policy_of_seat[seat] = "others"
-            policies["others"] = frozen(run.model)
-        else:
-            policy = "generator" if shared else seat
-            policy_of_seat[seat] = policy
-            policies[policy] = run.learner()
-
+    policies, policy_of_seat = cast_roles(run, may_learn, learners, shared=shared)
     algorithm = GRPO(reward_weights={EARNED: 1.0}, kl=run.kl_penalty())
-    if shared:
-        first, *others = learners
-        objective = Objective(policy="generator", role=first, extra_roles=tuple(others), algorithm=algorithm)
-        objectives = {"generator": objective}
-    else:
-        objectives = {seat: Objective(policy=seat, role=seat, algorithm=algorithm) for seat in learners}
+    objectives = team_objectives(learners, algorithm, shared=shared)
 
     sampling = Sampling(max_tokens=max_tokens)
     play = make_environment_protocol(source.environment, tuple(may_learn), turns, compare)

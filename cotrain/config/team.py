@@ -1,0 +1,41 @@
+"""Roles that somebody else's program or environment has speak: which policy plays which, and what each learns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from cotrain.algorithms.contract import Algorithm
+from cotrain.config.policies import frozen
+from cotrain.config.policy_base import Policy
+from cotrain.config.recipe import Objective
+from cotrain.config.run_config import RunConfig
+
+SHARED = "generator"  # the one policy of all roles that learn, where they share it
+OTHERS = "others"  # the frozen policy of all roles that do not learn
+
+
+def cast_roles(
+    run: RunConfig, roles: Iterable[str], learners: Sequence[str], *, shared: bool
+) -> tuple[dict[str, Policy], dict[str, str]]:
+    """The policies by name, and each role's policy: one of its own, the shared one, or the frozen one of all roles that
+    do not learn."""
+    policies: dict[str, Policy] = dict(run.reference_policies())
+    policy_of_role: dict[str, str] = {}
+    for role in roles:
+        if role not in learners:
+            policy_of_role[role] = OTHERS
+            policies[OTHERS] = frozen(run.model)
+        else:
+            policy = SHARED if shared else role
+            policy_of_role[role] = policy
+            policies[policy] = run.learner()
+    return policies, policy_of_role
+
+
+def team_objectives(learners: Sequence[str], algorithm: Algorithm, *, shared: bool) -> dict[str, Objective]:
+    """An objective for each role that learns, or one for all of them where they share a policy."""
+    if not shared:
+        return {role: Objective(policy=role, role=role, algorithm=algorithm) for role in learners}
+    first, *others = learners
+    objective = Objective(policy=SHARED, role=first, extra_roles=tuple(others), algorithm=algorithm)
+    return {SHARED: objective}
