@@ -47,8 +47,10 @@ def schedule_lines(recipe: Recipe) -> list[str]:
     else:
         parts = [f"{' and '.join(who)} for {count_of(steps, 'step')}" for who, steps in runs]
         cycle = f"in turn: {', '.join(parts)}"
-    begin = "" if not lines else "then, " if len(runs) > 1 else "then "
-    return [*lines, f"{begin}{cycle}"]
+    if not lines:
+        return [cycle]
+    comma = "," if len(runs) > 1 else ""
+    return [*lines, f"then{comma} {cycle}"]
 
 
 def _warmup_text(who: list[str], steps: int) -> str:

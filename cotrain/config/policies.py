@@ -107,7 +107,7 @@ class Weights(Policy):
 class Learning(Weights):
     """A model with an optimiser of its own."""
 
-    trained: ClassVar[bool] = True
+    is_trained: ClassVar[bool] = True
 
     lr: float = 1e-4  # learning rate of AdamW after warm-up
     lr_warmup: int = 5  # updates over which the learning rate rises linearly

@@ -18,7 +18,7 @@ class Policy:
 
     kind: ClassVar[str]  # name of the kind in messages
     head: ClassVar[str] = "lm"  # what it predicts: "lm", "value" or "reward"; "" where it predicts nothing here
-    trained: ClassVar[bool] = False  # True if gradients train it
+    is_trained: ClassVar[bool] = False  # True if gradients train it
     speaks: ClassVar[bool] = True  # True if its tokens are sampled from a language model of this run
     scores: ClassVar[bool] = False  # True if it answers with one number
     plays: ClassVar[bool] = True  # True if a role may be played by it
@@ -36,7 +36,7 @@ class Policy:
     @property
     def is_constant(self) -> bool:
         """Whether it is the same at the end of a run as at its start."""
-        return not self.trained and self.source_policy is None and not self.outside
+        return not self.is_trained and self.source_policy is None and not self.outside
 
     def with_device_defaults(self, *, autocast: bool) -> Self:
         """A copy with the device's defaults; ``autocast``: bfloat16 arithmetic if the recipe does not say."""

@@ -330,7 +330,7 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
     policy = recipe.policies[objective.policy]
     by = type(objective.algorithm).__name__
     needs = objective.algorithm.needs()
-    if not policy.trained:
+    if not policy.is_trained:
         raise ConfigError(
             f"{where} trains policy {objective.policy!r}, which is of kind {policy.kind!r}; make it trainable",
             code="E_POLICY_NOT_TRAINABLE",
@@ -432,7 +432,7 @@ def _check_follower(recipe: Recipe, name: str, of: str) -> None:
     follower = recipe.policies[name]
     _check_known("policy", of, recipe.policies, f"policy {name!r}")
     source = recipe.policies[of]
-    if not source.trained or source.head != follower.head:
+    if not source.is_trained or source.head != follower.head:
         raise ConfigError(
             f"policy {name!r} follows {of!r}, which must be trainable, with the same head", code="E_FOLLOWS_UNTRAINABLE"
         )

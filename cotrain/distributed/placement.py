@@ -90,7 +90,7 @@ class VllmPlacement:
         names_by_weights: dict[tuple[Any, ...], list[str]] = {}
         for name, spec in policies.items():
             if spec.speaks:
-                alone = spec.lora is None and (spec.trained or spec.source_policy is not None)
+                alone = spec.lora is None and (spec.is_trained or spec.source_policy is not None)
                 weights = (name,) if alone else (None, spec.model, *spec.load_options.values(), spec.autocast)
                 names_by_weights.setdefault(weights, []).append(name)
         return [tuple(names) for names in names_by_weights.values()]

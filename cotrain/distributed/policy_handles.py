@@ -55,7 +55,7 @@ class PolicySpec(Protocol):
     def head(self) -> str: ...  # what it predicts: "lm", "value" or "reward"; "" where it predicts nothing here
 
     @property
-    def trained(self) -> bool: ...  # True if gradients train it
+    def is_trained(self) -> bool: ...  # True if gradients train it
 
     @property
     def speaks(self) -> bool: ...  # True if its tokens are sampled from a language model of this run
@@ -378,7 +378,7 @@ def compute_shape(name: str, spec: PolicySpec, model: nn.Module) -> ComputeShape
     trained = 0
     if spec.lora:
         trained = adapter
-    elif spec.trained:
+    elif spec.is_trained:
         trained = body + head.numel()
     return ComputeShape(
         body=body,

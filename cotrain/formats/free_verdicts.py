@@ -175,11 +175,11 @@ def verdict_of(word: str) -> bool | None:
     plain = word.strip("*_#`\"'[](){}$ \t\n.,;:!").removeprefix("\\text{").casefold()
     meaning = _SAYS.get(plain.removeprefix("not ").strip())
     if plain.startswith("not "):
-        return _negated(meaning)
+        return _negate(meaning)
     return meaning
 
 
-def _negated(meaning: bool | None) -> bool | None:
+def _negate(meaning: bool | None) -> bool | None:
     """ "not right" is wrong; "not wrong" may be anything."""
     return False if meaning else None
 
@@ -404,7 +404,7 @@ def _word_meaning(match: re.Match[str]) -> bool | None:
         return None
     meaning = _SAYS.get(word)
     if match["neg"]:
-        meaning = _negated(meaning)
+        meaning = _negate(meaning)
     opposite = _NO_MARKS if meaning else _YES_MARKS
     if any(mark in match.string[behind : behind + 8].partition("\n")[0] for mark in opposite):
         return None  # Correct ✗

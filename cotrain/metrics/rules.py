@@ -297,7 +297,8 @@ class RisesAlone:
     than_what: str
 
     def __call__(self, series: MetricSeries) -> float | None:
-        first, second = series.window_means(0, 1), series.window_means(1, 1)
+        first = series.window_means(0, 1)
+        second = series.window_means(1, 1)
         if not first or not second or series.past is None:
             return None
         first_rise = first[0] - series.past.first[0]

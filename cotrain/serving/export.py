@@ -156,7 +156,7 @@ def load_policy(directory: Path | str, recipe: Recipe, policy: str, *, say: Say 
     finished, tokens, _, states, _ = take_fields("run", documents["state"], *STATE_FIELDS)
     if handle.changes:
         handle.load(states[policy], tensors[policy])
-    updates = {name: state["updates"] for name, state in states.items() if recipe.policies[name].trained}
+    updates = {name: state["updates"] for name, state in states.items() if recipe.policies[name].is_trained}
     return ExportedPolicy(recipe=recipe, handle=handle, finished=int(finished), tokens=int(tokens), updates=updates)
 
 

@@ -50,7 +50,7 @@ class ScoredSolution:
         return CORRECT.require(self.trace)
 
     @property
-    def scored(self) -> ScoredTruth:
+    def score_and_truth(self) -> ScoredTruth:
         return float(self.rewards.sum()), self.is_right
 
 
@@ -117,7 +117,7 @@ def _score_solutions(
 
 def _count_task(solutions: Sequence[ScoredSolution], renderer: Rendering) -> dict[str, float]:
     """What is counted of the solutions to one problem."""
-    scored_solutions = [solution.scored for solution in solutions]
+    scored_solutions = [solution.score_and_truth for solution in solutions]
     scored_steps: list[ScoredTruth] = []
     for solution in solutions:
         scored_steps += _score_steps(solution.trace, solution.rewards, renderer)

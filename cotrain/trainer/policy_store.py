@@ -42,7 +42,7 @@ class PolicyStore:
     @property
     def update_counts(self) -> dict[str, int]:
         """Optimiser steps so far of each policy that is trained."""
-        return {h.name: h.version for h in self if h.spec.trained}
+        return {h.name: h.version for h in self if h.spec.is_trained}
 
     def set_template_time(self, moment: datetime | None) -> None:
         """Chat templates that ask for the time are told this one, the beginning of the run."""

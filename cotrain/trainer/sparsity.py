@@ -85,7 +85,7 @@ def update_sparsity(
     fresh adapters were drawn."""
     starts: dict[tuple[object, ...], dict[str, torch.Tensor]] = {}  # one start at a time
     shares: dict[str, Estimate] = {}
-    trained = [policy for policy in policies if policy.spec.trained]
+    trained = [policy for policy in policies if policy.spec.is_trained]
     for policy in sorted(trained, key=lambda policy: (policy.spec.model, policy.spec.kind, policy.name)):
         try:
             counted = None if policy.sharded else _count_unchanged(policy, seed, starts)

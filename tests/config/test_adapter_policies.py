@@ -109,7 +109,7 @@ def test_a_policy_may_begin_with_a_saved_adapter(cast, tmp_path):
 
 def test_the_recipes_share_a_base_when_the_models_are_one():
     for made in (tango(lora=4), grpo(lora=4), tango(lora=4, verifier_model="shipped-format")):
-        trained = [spec for spec in made.policies.values() if spec.trained]
+        trained = [spec for spec in made.policies.values() if spec.is_trained]
         assert all(spec.lora == Lora(rank=4, alpha=8) and spec.kind == "adapter" for spec in trained)
         assert made.policies["reference"] == frozen("shipped")
     assert made.policies["verifier"].model == "shipped-format"

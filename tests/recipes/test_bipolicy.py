@@ -93,11 +93,11 @@ def test_where_nobody_knows_the_answer_nobody_is_paid():
 
 def test_whose_weights_learn_in_each_arm():
     two, shared = bipolicy(**SMALL), bipolicy(**SMALL, weights="shared")
-    assert {name for name, policy in two.policies.items() if policy.trained} == {"attacker", "defender"}
-    assert {name for name, policy in shared.policies.items() if policy.trained} == {"player"}
+    assert {name for name, policy in two.policies.items() if policy.is_trained} == {"attacker", "defender"}
+    assert {name for name, policy in shared.policies.items() if policy.is_trained} == {"player"}
     for made in (two, shared):
         assert set(made.schedule.phase_at(0).objectives) == {"attacker", "defender"}
-        assert {policy.kind for policy in made.policies.values() if policy.trained} == {"adapter"}
+        assert {policy.kind for policy in made.policies.values() if policy.is_trained} == {"adapter"}
         assert made.roles["solver"].policy == "reference"
     assert {role.policy for name, role in shared.roles.items() if name != "solver"} == {"player"}
 
@@ -146,7 +146,7 @@ def test_a_model_that_knows_no_short_formats_is_asked_for_an_attack():
 def test_what_it_refuses(arguments, problem):
     with pytest.raises(ConfigError, match=problem):
         bipolicy(**SMALL | arguments)
-    assert bipolicy(model=TINY, tasks=study_problems((2, 2)), weights="shared", lora=0).policies["player"].trained
+    assert bipolicy(model=TINY, tasks=study_problems((2, 2)), weights="shared", lora=0).policies["player"].is_trained
 
 
 @pytest.mark.whole

@@ -167,7 +167,7 @@ def test_an_empty_pool_gives_the_solvers_nothing_to_do():
 def test_controls_and_refusals():
     assert [phase.name for phase in mae(judge="frozen", **SMALL).schedule.phases] == ["play"]
     made = mae(judge="frozen", **SMALL)
-    assert not made.policies["judge"].trained
+    assert not made.policies["judge"].is_trained
     assert made.roles["judge"].policy == made.roles["rater"].policy == "judge" and "judge" not in made.objectives
     assert mae(judge="oracle", **SMALL).schedule.phases[0].options["oracle"] is True
     assert [o.policy for o in mae(**SMALL).objectives.values()] == ["generator"] * 3

@@ -126,7 +126,7 @@ def test_nobody_hears_anybody_in_a_vote():
 @pytest.mark.whole
 def test_who_learns():
     made = marti(still=1, **SMALL)
-    assert set(made.objectives) == {"agent0"} and not made.policies["agent1"].trained
+    assert set(made.objectives) == {"agent0"} and not made.policies["agent1"].is_trained
     made = marti(workflow="chain", models=(TINY, "shipped-roles", "shipped"), **SMALL)
     assert [made.policies[f"agent{i}"].model for i in range(3)] == [TINY, "shipped-roles", "shipped"]
     row = CoTrainer(marti(workflow="chain", **SMALL | {"tasks_per_step": 4})).step().row

@@ -77,7 +77,7 @@ def test_without_a_critic_there_are_two_roles():
     made = generator_verifier_critic(critic="none", **SMALL)
     assert set(made.policies) == {"generator", "verifier"} and set(made.objectives) == {"generator", "verifier"}
     made = generator_verifier_critic(verifier="frozen", alpha=0.0, **SMALL)
-    assert set(made.objectives) == {"generator", "critic"} and not made.policies["verifier"].trained
+    assert set(made.objectives) == {"generator", "critic"} and not made.policies["verifier"].is_trained
     sizes = generator_verifier_critic(verifier_model="shipped", critic_model="shipped-checker", **SMALL)
     assert {n: p.model for n, p in sizes.policies.items()} == {
         "generator": TINY,
@@ -134,7 +134,7 @@ def test_who_learns_and_how():
     assert {n: p.model for n, p in made.policies.items()} == {"generator": TINY, "starter": "shipped"}
     assert isinstance(made.objectives["generator"].algorithm, SFT) and set(made.objectives) == {"generator", "starter"}
     made = two_agents_split(train="starter", **SMALL)
-    assert set(made.objectives) == {"starter"} and not made.policies["generator"].trained
+    assert set(made.objectives) == {"starter"} and not made.policies["generator"].is_trained
     made = two_agents_split(weights="shared", solver_by="grpo", **SMALL)
     assert set(made.policies) == {"generator"} and {o.policy for o in made.objectives.values()} == {"generator"}
     row = CoTrainer(two_agents_split(**SMALL | {"tasks_per_step": 4})).step().row

@@ -276,7 +276,7 @@ def test_controls_and_refusals():
     assert made.schedule.phases[0].in_turn == ("proposer", "generator") and made.roles["reader"].policy == "reference"
     made = ssp(proposer="frozen", **SMALL)
     assert "proposer" not in made.objectives and made.roles["seeker"].policy == "proposer"
-    assert not made.policies["proposer"].trained
+    assert not made.policies["proposer"].is_trained
     with refuses("E_NO_SEARCH", names="talks"):
         ssp(tasks=Talks())
 

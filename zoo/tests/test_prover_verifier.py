@@ -33,7 +33,8 @@ def test_a_prover_earns_belief_where_its_solution_is_what_it_is_to_write():
             reviews.setdefault(trace.parent, []).append(trace)
         for role, wanted in (("solver", True), ("sneaky", False)):
             for solution in by_role(episode, role):
-                verdicts, readable = reviews.get(str(solution.address), []), "answer" in solution.findings
+                verdicts = reviews.get(str(solution.address), [])
+                readable = "answer" in solution.findings
                 assert len(verdicts) == 3 * readable
                 believed = sum(FINAL.is_in(v) and bool(FINAL.of(v)) for v in verdicts) / 3
                 right = CORRECT.of(solution)

@@ -81,7 +81,7 @@ def play_seats(
         for role in roles:
             if role not in recipe.roles:
                 raise UnknownName(f"role of {run} (--seats)", role, recipe.roles)
-            if not recipe.policies[recipe.roles[role].policy].trained:
+            if not recipe.policies[recipe.roles[role].policy].is_trained:
                 raise ConfigError(
                     f"xplay: role {role!r} of {run} is not trained; name two seats that are with --seats",
                     code="E_SEAT_NOT_TRAINED",
