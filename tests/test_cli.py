@@ -49,6 +49,7 @@ def test_import_is_cheap():
         (["run", "demo", "--out", "x", "--operations", "2", "2"], "has no parameter 'tasks'"),
         (["run", "tango", "--out", "x", "--checkpoint-every", "0"], "expected at least 1"),
         (["run", "tango", "--out", "x", "--seed", "-1"], "seed is -1, expected at least 0"),
+        (["list", "--jsno"], "unknown argument '--jsno'; did you mean --json?"),
         (["list", "grpo"], "`cotrain run grpo --help` lists what a recipe takes"),
         (["resume", "nowhere"], "no such directory"),
         (["compare", "grpo", "--seeds", "0", "--out", "x"], "--seeds: '0' is too small, expected at least 1"),

@@ -30,10 +30,17 @@ from cotrain.reports.summary import figure_text
 from cotrain.storage.schemas import refuse_missing
 
 
+def _hint_to_recipe(word: str, _: str) -> str:
+    """What to say of an argument that ``list`` does not take, which may be a recipe's name."""
+    if word.startswith("-"):
+        return ""
+    return f"`cotrain run {word} --help` lists what a recipe takes"
+
+
 def list_recipes(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain list", description="The recipes that ship with cotrain, by what they are for.")
     add_json_flag(parser)
-    parser.parse_strictly(argv, lambda word, _: f"`cotrain run {word} --help` lists what a recipe takes")
+    parser.parse_strictly(argv, _hint_to_recipe)
     from cotrain.config.registry import find_recipe, recipe_names
     from cotrain.config.run_config import RunConfig
     from cotrain.recipes import QUESTIONS
