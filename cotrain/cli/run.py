@@ -206,7 +206,7 @@ def cluster_notes_of(backend: MultiProcessBackend | None, recipe: Recipe) -> Abs
 def _checked_trackers(names: Sequence[str]) -> tuple[str, ...]:
     if not names:
         return ()
-    from cotrain.reports.trackers import check_trackers
+    from cotrain.trackers.observer import check_trackers
 
     return check_trackers(names)
 
@@ -373,7 +373,7 @@ def watched_run(
         live = stack.enter_context(LiveTable(ends_of(recipe), spent=latest_costs(Path(out)), directory=Path(out)))
         observer: Observer = live
         if trackers:
-            from cotrain.reports.trackers import TrackingObserver, rollouts_note
+            from cotrain.trackers.observer import TrackingObserver, rollouts_note
 
             observer = stack.enter_context(
                 TrackingObserver(live, out, trackers, about=about, rollouts=tracker_rollouts)
