@@ -12,7 +12,7 @@ greater, and a minus in front of a number, a variable or a formula. Two answers 
 grader says otherwise. The 13-grams are those of GPT-3 (arXiv 2005.14165, appendix C), over words without case and
 punctuation; questions of fewer words have none.
 
-With ``--answer FORMAT`` the worked texts of the file (completions, solutions, or answers that hold more than
+With ``--answer-format FORMAT`` the worked texts of the file (completions, solutions, or answers that hold more than
 themselves) are read as a solver's texts would be (``formats/answers.py``), and those in which nothing is found, or
 another answer than the gold one, are warnings.
 
@@ -104,7 +104,9 @@ class LintReport:
     findings: tuple[DataFault, ...]
     lengths: dict[str, int] = field(default_factory=dict)  # words of a question: min, median, p95, max
     histogram: dict[str, int] = field(default_factory=dict)  # "8-15" words → questions
-    read: dict[str, Any] = field(default_factory=dict)  # with --answer: texts, how many were read, how many are right
+    read: dict[str, Any] = field(
+        default_factory=dict
+    )  # with --answer-format: texts, how many were read, how many are right
     seen: dict[str, Any] = field(default_factory=dict)  # what a run would see: columns, splits, the first problem
     code: dict[str, Any] = field(default_factory=dict)  # for tasks of code: the --tasks of a run, and their splits
     unread: dict[str, int] = field(default_factory=dict)  # column that is not read → rows that have it
@@ -147,7 +149,7 @@ class LintReport:
             out.append(note)
         if self.read:
             counts = "{texts} worked texts: {read} are read, {right} of them as the gold answer".format(**self.read)
-            out.append(f"--answer {self.read['answer']}: {counts}")
+            out.append(f"--answer-format {self.read['answer']}: {counts}")
         if self.lengths:
             out.append("words of a question: " + ", ".join(f"{name} {n}" for name, n in self.lengths.items()))
             widest = max(self.histogram.values())
@@ -163,7 +165,7 @@ class _Question:
     row: str  # the same for the same row: of ProcessBench, where one problem has many solutions, with the solution
     answer: str | None
     words: tuple[str, ...]
-    worked: str = ""  # the text in which an answer is looked for, with ``--answer``
+    worked: str = ""  # the text in which an answer is looked for, with ``--answer-format``
     columns: tuple[str, str] = ("", "")  # that question and answer were read from
     kind: str = "problem"  # with an answer; or a solution for "review", or code with tests: "mbpp", "humaneval"
     shown: str = ""  # as it is asked: behind its system text
@@ -415,10 +417,12 @@ def _check_worked_texts(
             wrong.append(f"row {question.number}: {solution.answer!r}, gold {question.answer!r}"[:200])
 
     faults.append(
-        DataFault(level="warning", kind="unread", meaning=f"--answer {answer} finds no answer", where=tuple(unread))
+        DataFault(
+            level="warning", kind="unread", meaning=f"--answer-format {answer} finds no answer", where=tuple(unread)
+        )
     )
     faults.append(
-        DataFault(level="warning", kind="other", meaning=f"--answer {answer} finds another", where=tuple(wrong))
+        DataFault(level="warning", kind="other", meaning=f"--answer-format {answer} finds another", where=tuple(wrong))
     )
     read_count = len(texts) - len(unread)
     return {"answer": answer, "texts": len(texts), "read": read_count, "right": read_count - len(wrong)}

@@ -12,7 +12,7 @@ from cotrain.core.errors import ConfigError, install_extra
 from cotrain.core.shipped import SHIPPED, how_to_get, shipped_folder
 from cotrain.core.threads import usable_cores, usual_threads
 from cotrain.core.verbosity import count_of, tell_result
-from cotrain.grading.isolation import ABOUT, ways_out, working_cell
+from cotrain.grading.isolation import ABOUT, ways_out, working_sandbox
 from cotrain.models.load import describe_model, resolve_model
 
 NEEDED = (
@@ -85,7 +85,7 @@ def examine_installation(models: Sequence[str] = ()) -> int:
 def isolation_text() -> str:
     """What programs that models wrote would run in."""
     try:
-        kind = working_cell()
+        kind = working_sandbox()
     except ConfigError as error:
         return str(error)
     left = ways_out(kind)

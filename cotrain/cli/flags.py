@@ -125,7 +125,12 @@ def _as_flag(name: str, value: str) -> str:
     return f"--{flag} {plain}"
 
 
-RENAMED = {"lag": "async-steps", "blend": "advantage-mix", "restart": "reset"}  # flag of before → its name now
+RENAMED = {  # flag of before → its name now
+    "answer": "answer-format",
+    "blend": "advantage-mix",
+    "lag": "async-steps",
+    "restart": "reset",
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -194,7 +199,8 @@ class Parser(argparse.ArgumentParser):
             word = unknown[0].split("=")[0]
             near = nearest_name(word.lstrip("-"), flags) if word.startswith("-") else None
             value = unknown[0].partition("=")[2] or "".join(unknown[1:2])
-            near = RENAMED.get(word.lstrip("-"), near)
+            now = RENAMED.get(word.lstrip("-"))
+            near = now if now in flags else near
             hint = elsewhere(word, value) or (f"did you mean --{near}?" if near else "")
             self.error(f"unknown argument {unknown[0]!r}" + (f"; {hint}" if hint else ""))
         self._check_usable(values)

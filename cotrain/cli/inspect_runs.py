@@ -88,7 +88,7 @@ def _wrap_entry(text: str, width: int) -> str:
 
 OF_SUITES = (
     *("data", "reviews", "verifier", "comparer", "out", "lenient", "max_tokens", "temperature", "tool"),
-    *("answer", "prompt", "steps_as", "verdict", "verifier_prompt", "shots"),
+    *("answer_format", "prompt", "steps_as", "verdict", "verifier_prompt", "shots"),
 )
 OF_CORE = (
     "directory",

@@ -42,7 +42,7 @@ of each. Conversations of any other kind are learned by `cotrain sft`."""
 ROW_FILES = ".jsonl, .json, .csv or .parquet"
 SAMPLES, REVIEWS = 4, 4  # tries of a problem, and reviews of a solution, where no number is given
 OF_SAMPLING = ("samples", "max_tokens")  # flags that --from-samples alone looks at
-OF_SAMPLED_REVIEWS = (*OF_SAMPLING, "reviews", "answer", "steps_as", "prompt")  # the same, of a verifier
+OF_SAMPLED_REVIEWS = (*OF_SAMPLING, "reviews", "answer_format", "steps_as", "prompt")  # the same, of a verifier
 OF_VERIFIER = ("--judge", "--verdict", "--verifier-prompt", "--reviews")  # flags that a solver has not
 
 
@@ -110,7 +110,7 @@ def _worked_solutions(arguments: Any, quarantine: Quarantine | None) -> Lessons:
     from cotrain.pretraining.solutions import gold_solutions, solver_of
 
     prompt = prompt_of(arguments.prompt)
-    role = solver_of(arguments.model, arguments.answer, prompt, steps=arguments.steps_as)
+    role = solver_of(arguments.model, arguments.answer_format, prompt, steps=arguments.steps_as)
     corpus = gold_solutions(arguments.data, role, quarantine)
     return Lessons(parts=[(corpus, 1)], taught=_taught_solver(role))
 
@@ -260,7 +260,7 @@ def _add_lesson_flags(parser: Parser, data_help: str) -> None:
 
 def _add_solver_flags(parser: Any, steps_default: str = "lines") -> None:
     """How a solver is asked and read."""
-    parser.add_argument("--answer", metavar="FORMAT", help="tags, boxed, hash, phrase … (default: tags)")
+    parser.add_argument("--answer-format", metavar="FORMAT", help="tags, boxed, hash, phrase … (default: tags)")
     steps_help = f"tags, lines, numbered, sentences, paragraphs (default: {steps_default})"
     parser.add_argument("--steps-as", metavar="WAY", help=steps_help)
     prompt_help = "how the solver is asked: a text with the mark {problem}"
@@ -290,7 +290,7 @@ def _sampled_solver(arguments: Any) -> Role:
     from cotrain.pretraining.solutions import solver_of
     from cotrain.rollout.common_roles import taught_roles
 
-    answer = arguments.answer
+    answer = arguments.answer_format
     steps = arguments.steps_as
     prompt = prompt_of(arguments.prompt)
     known = taught_roles(arguments.model).get("solver")

@@ -5,8 +5,8 @@
     mbpp       task_id, text or prompt, code, test_list, and where there are: test_setup_code, test_imports
     humaneval  task_id, prompt, entry_point, canonical_solution, test
 
-The program is taken out of the model's answer (``fences.py``), run in a cell (``isolation.py``) and graded by the
-problem's tests beside it (``program_worker.py``). A ``Sandbox`` takes the place of both: any function that gets the
+The program is taken out of the model's answer (``fences.py``), run in a sandbox (``isolation.py``) and graded by the
+problem's tests beside it (``program_worker.py``). A ``RunProgram`` takes the place of both: any function that gets the
 whole program with its tests as one text and returns whether it ran to its end, named as ``module:function`` so that a
 resumed run has it too. ``--tasks mbpp:my_sandbox:run`` names it on the command line.
 
@@ -57,7 +57,7 @@ from cotrain.data.unread_columns import (
 from cotrain.grading.fences import MAX_PROGRAM, defines_name, program_of
 from cotrain.grading.grade_process import GRACE_S
 from cotrain.grading.grade_worker import PATIENCE
-from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, working_cell
+from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, working_sandbox
 from cotrain.grading.pool import WORKERS, AnswerGrader, GradingPool
 
 KINDS = {
@@ -83,7 +83,8 @@ MAX_PAPERS = 4096  # that a grader keeps
 SHOWN = "\n\nThese tests must pass:\n"  # what parts a question from its tests
 ASK = "Write the whole program, in one block that begins with ```python and ends with ```, inside of the final answer."
 
-Sandbox = Callable[[str], Grade]  # program and tests as one text → right when it runs to its end
+# A sandbox of the user's: gets the program and its tests as one text; right means that it runs to its end.
+RunProgram = Callable[[str], Grade]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,18 +103,18 @@ class ProgramProblem:
 
 
 class ProgramGrader(AnswerGrader):
-    """Grades by the tests of each problem. ``sandbox``: what runs a program, where that is not our own process."""
+    """Grades by the tests of each problem. ``run_program``: a sandbox of the user's, in place of ours."""
 
     def __init__(
-        self, problems: dict[str, ProgramProblem], workers: int, deadline_s: float, sandbox: Sandbox | None
+        self, problems: dict[str, ProgramProblem], workers: int, deadline_s: float, run_program: RunProgram | None
     ) -> None:
         self._problems = problems
-        self._sandbox = sandbox
+        self._run_program = run_program
         self._patience = PATIENCE * deadline_s + GRACE_S
-        cell = None if sandbox else working_cell()
-        self._pool = GradingPool(workers, deadline_s, judging=(JUDGING,), memory=MEMORY_BYTES, cell=cell)
+        kind = None if run_program else working_sandbox()
+        self._pool = GradingPool(workers, deadline_s, judging=(JUDGING,), memory=MEMORY_BYTES, sandbox=kind)
         self._paper = lru_cache(MAX_PAPERS)(_problem_paper)
-        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="sandbox") if sandbox else None
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="sandbox") if run_program else None
 
     def problem_of(self, task: Task) -> ProgramProblem:
         """The problem of a task."""
@@ -130,10 +131,10 @@ class ProgramGrader(AnswerGrader):
     def grade_program(self, problem: ProgramProblem, program: str) -> Grade:
         """Run a program with the tests of a problem, which need not be one of a task."""
         program = whole_program(problem, program)
-        if self._sandbox is None or self._threads is None:
+        if self._run_program is None or self._threads is None:
             return self._pool.grade_in_process(self._paper(problem), program)
         try:
-            return self._threads.submit(self._sandbox, f"{program}\n\n{problem.tests}").result(self._patience)
+            return self._threads.submit(self._run_program, f"{program}\n\n{problem.tests}").result(self._patience)
         except Late:
             return Grade(value=None, reason="sandbox timeout")
         except Exception:  # noqa: BLE001  somebody else's code: whatever fails in it is no verdict on the answer
@@ -178,7 +179,7 @@ class ProgramTasks:
         aside = self.quarantine if lenient else None
         self._splits, self._is_published, self.left_out = read_problems(kind, self.path, aside)
         named = {f"{kind}/{split}/{i}": p for split, mine in self._splits.items() for i, p in enumerate(mine)}
-        self.grader = ProgramGrader(named, workers, deadline_s, None if sandbox is None else sandbox_of(sandbox))
+        self.grader = ProgramGrader(named, workers, deadline_s, None if sandbox is None else run_program_of(sandbox))
         texts = [[split, p.question, p.tests] for split, mine in self._splits.items() for p in mine]
         self._digest = hashlib.blake2b(json.dumps(texts).encode(), digest_size=16).hexdigest()
         if digest is not None and digest != self._digest:
@@ -458,7 +459,7 @@ def whole_program(problem: ProgramProblem, program: str) -> str:
     return f"{problem.before}\n\n{program}"
 
 
-def sandbox_of(name: str) -> Sandbox:
+def run_program_of(name: str) -> RunProgram:
     """The function that "module:function" names. Raises ConfigError."""
     module, colon, function = name.partition(":")
     admit_module(module)
@@ -472,5 +473,5 @@ def sandbox_of(name: str) -> Sandbox:
         raise ConfigError(
             f"sandbox {name!r}: expected module:function, a function of the program's text", code="E_SANDBOX_NAME"
         )
-    sandbox: Sandbox = found
-    return sandbox
+    run_program: RunProgram = found
+    return run_program

@@ -35,8 +35,8 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.user_code import command_words
-from cotrain.grading.cells.watch import descendants_of, process_list
 from cotrain.grading.grade_process import LineProcess, end_group
+from cotrain.grading.sandbox.watch import descendants_of, process_list
 
 START_S = 120.0  # for the first answer of a process
 LIMIT_S = 10.0  # for each further one

@@ -127,8 +127,8 @@ BANDS = (
     ),
     Band(
         name="unreadable answers", keys=("{role}/parse_failures", "{role}/accuracy"), window=1, rule=MeanAbove(0.5),
-        advice="Most answers cannot be read and earn nothing: stop, and choose another --answer or --prompt, or teach "
-            "the format first with `cotrain teach solver`.",
+        advice="Most answers cannot be read and earn nothing: stop, and choose another --answer-format or --prompt, "
+            "or teach the format first with `cotrain teach solver`.",
     ),
     Band(
         name="mostly unreadable reviews", keys=("{role}/parse_failures", "{role}/base_rate"), window=1,

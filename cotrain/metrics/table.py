@@ -103,8 +103,8 @@ SAID = (
     Metric(
         key="{role}/parse_failures", label="unreadable outputs", better=-1, healthy=(0, 0.05), tolerable=(0, 0.1),
         meaning="share of turns that could not be read",
-        advice="Many outputs cannot be read and earn nothing: choose another --answer or --verdict, teach the format "
-            "first (`cotrain teach`), or pay for it (--format-reward of grpo, tango, judged and others).",
+        advice="Many outputs cannot be read and earn nothing: choose another --answer-format or --verdict, teach the "
+            "format first (`cotrain teach`), or pay for it (--format-reward of grpo, tango, judged and others).",
     ),
     Metric(key="{role}/parse_failure/{reason}", unit=COUNT, meaning="how many, by reason"),
     Metric(
@@ -313,8 +313,8 @@ JUDGE = (
     Metric(
         key="{role}/parsed", label="readable outputs", better=1, at=HELD_OUT, healthy=(0.95, 1),
         meaning="readable outputs",
-        advice="Many outputs cannot be read and earn nothing: choose another --answer or --verdict, or teach the "
-            "format first (`cotrain teach`).",
+        advice="Many outputs cannot be read and earn nothing: choose another --answer-format or --verdict, or teach "
+            "the format first (`cotrain teach`).",
     ),
     Metric(
         key="{role}/base_rate", label="solutions that are right (base rate)", at=BOTH, healthy=(0.1, 0.9),

@@ -44,7 +44,7 @@ from cotrain import (
 from cotrain.core.arguments import Positive, Share, at_least
 from cotrain.core.notes import Metadata
 from cotrain.core.signals import MATCH
-from cotrain.grading.isolation import working_cell
+from cotrain.grading.isolation import working_sandbox
 from cotrain.metrics.heldout import measure_solver_and_verifier
 from cotrain.rollout import common_roles, judges
 from cotrain.rollout.monte_carlo import (
@@ -130,7 +130,7 @@ def genprm(
             code="E_TOOL_WITHOUT_CHAT_MODEL",
         )
     if tool == "python":
-        working_cell()  # where programs cannot be run it is said here, before anything is loaded
+        working_sandbox()  # where programs cannot be run it is said here, before anything is loaded
     if judge == "genprm":
         verifier = judges.genprm("verifier", critic, runs=tool == "python")
     else:

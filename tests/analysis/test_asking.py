@@ -1,4 +1,4 @@
-"""How answers are read is settled once for all runs of a comparison, by ``--answer`` and ``--prompt``."""
+"""How answers are read is settled once for all runs of a comparison, by ``--answer-format`` and ``--prompt``."""
 
 import json
 import shutil
@@ -128,7 +128,11 @@ def test_the_runs_of_a_comparison_read_so(model, tmp_path):
     (tmp_path / "prompt.txt").write_text(PROMPT)
     words = ["--seeds=1", "--batches=1", "--equal=batches", "--evaluate-every=0", "--operations", "2", "2"]
     words += ["--set=evaluation.tasks=2", "--set=evaluation.splits=[]", "--set=tasks_per_step=2", "--set=group_size=2"]
-    words += ["--set=roles.solver.sampling.max_tokens=8", "--answer=last-number", f"--prompt={tmp_path}/prompt.txt"]
+    words += [
+        "--set=roles.solver.sampling.max_tokens=8",
+        "--answer-format=last-number",
+        f"--prompt={tmp_path}/prompt.txt",
+    ]
     assert main(["compare", f"grpo:model={model}", f"--out={tmp_path}/out", *words]) == 0
     (run,) = (tmp_path / "out").glob("*/seed-0/recipe.json")
     solver = json.loads(run.read_text())["settings"]["roles"]["solver"]

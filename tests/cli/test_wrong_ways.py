@@ -138,7 +138,7 @@ def test_damaged_weights(place, capsys):
 
 
 def test_answers_in_a_format_that_there_is_not(place, capsys):
-    assert "did you mean 'last-number'" in run(capsys, "--model", TINY, "--answer", "last_number")
+    assert "did you mean 'last-number'" in run(capsys, "--model", TINY, "--answer-format", "last_number")
 
 
 def test_figures_of_a_split_with_the_flags_of_a_suite(place, capsys):

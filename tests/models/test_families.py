@@ -335,7 +335,7 @@ def test_a_base_model_without_a_template_runs_on_a_file(tokenizer, tmp_path):
     data = tmp_path / "data.jsonl"
     data.write_text("".join(json.dumps({"question": f"{i}+1?", "answer": str(i + 1)}) + "\n" for i in range(40)))
     rows = run(
-        tmp_path / "run", "--model", tmp_path / "model", "--tasks", "jsonl", "--data", data, "--answer", "tags",
+        tmp_path / "run", "--model", tmp_path / "model", "--tasks", "jsonl", "--data", data, "--answer-format", "tags",
         "--set", "roles.solver.sampling.max_tokens=8", "--set", "evaluation.group_size=1",
         "--set", "policies.generator.gradient_checkpointing=true",
     )  # fmt: skip

@@ -172,7 +172,7 @@ def test_the_command_teaches_a_verifier_and_tells_what_does_not_go_together(tmp_
     for wrong, told in (
         (["--judge", "genrm", "--verdict", "words"], "--verdict and --verifier-prompt go with --judge steps"),
         (["--reviews", "2"], "--reviews is about what the model samples; add --from-samples"),
-        (["--answer", "phrase"], "--answer is about what the model samples; add --from-samples"),
+        (["--answer-format", "phrase"], "--answer-format is about what the model samples; add --from-samples"),
         (["--from-samples", "--backend", "ray", "--world", "2"], "--from-samples draws in one process"),
     ):
         assert main([*words, str(tmp_path / "labelled.jsonl"), *wrong, *out]) == 2

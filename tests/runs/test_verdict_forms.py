@@ -190,7 +190,7 @@ def test_a_run_learns_from_reviews_in_words_of_their_own_and_is_resumed_alike(ot
     words = ["run", "tango", "--model", other, "--steps", "2", "--operations", "2", "2", "--tasks-per-step", "2"]
     words += ["--warmup", "1", "--ratio", "1", "1", "--reviews", "2", "--set", "evaluation.tasks=2", "--out", out]
     words += ["--set", "evaluation.group_size=1", "--set", "evaluation.greedy=false", "--set", "evaluation.splits=[]"]
-    words += ["--prompt", str(tmp_path / "ask.txt"), "--answer", "tags", "--device", "cpu", "--threads", "1"]
+    words += ["--prompt", str(tmp_path / "ask.txt"), "--answer-format", "tags", "--device", "cpu", "--threads", "1"]
     words += [
         "--set",
         "roles.verifier.sampling.max_tokens=160",

@@ -1,9 +1,9 @@
 """Answer and verdict formats of a comparison, chosen once for each arm before anything is run.
 
 Each run of its own would look at eight answers of a model, and seeds could come out read in different ways. So what
-``--answer``, ``--prompt`` and their like mean (``runs/choose_formats.py``) is found here, arms that ask one model alike
-sharing one look, and goes to every run as settings. It is kept in ``answers.json``, for runs that are added later.
-"""
+``--answer-format``, ``--prompt`` and their like mean (``runs/choose_formats.py``) is found here, arms that ask one
+model alike sharing one look, and goes to every run as settings. It is kept in ``answers.json``, for runs that are added
+later."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from cotrain.grading.cells.watch import process_list
+from cotrain.grading.sandbox.watch import process_list
 
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 

@@ -1,8 +1,7 @@
 """A tool that runs Python: ``use_tools(chat, {"python": run_python})``.
 
-A program runs in a cell (``grading/isolation.py``), by ``grading/script_worker.py``. The same program prints the same.
-Left out: names that one program leaves to the next.
-"""
+A program runs in a sandbox (``grading/isolation.py``), by ``grading/script_worker.py``. The same program prints the
+same. Left out: names that one program leaves to the next."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ import textwrap
 from functools import cache
 
 from cotrain.grading.fences import MAX_PROGRAM, program_of
-from cotrain.grading.isolation import MEMORY_BYTES, working_cell
+from cotrain.grading.isolation import MEMORY_BYTES, working_sandbox
 from cotrain.grading.pool import WORKERS, GradingPool
 from cotrain.rollout.tools.calls import ToolError
 
@@ -53,5 +52,5 @@ def _run_program(program: str) -> str:
 def _script_pool() -> GradingPool:
     """One pool for all episodes; its processes start when first needed and end with this one."""
     return GradingPool(
-        workers=WORKERS, deadline_s=DEADLINE_S, judging=(RUNNER,), memory=MEMORY_BYTES, cell=working_cell()
+        workers=WORKERS, deadline_s=DEADLINE_S, judging=(RUNNER,), memory=MEMORY_BYTES, sandbox=working_sandbox()
     )

@@ -7,7 +7,7 @@
               for those that the program fails; the coder is paid for reference tests and valid tests alike
 
 A test is valid when the reference program passes it. All programs of a task are run with all of its tests, each pair in
-a cell (``protocol.py``, ``unit_tests.py``). Every task needs a reference program: ``--tasks mbpp --data FILE``,
+a sandbox (``protocol.py``, ``unit_tests.py``). Every task needs a reference program: ``--tasks mbpp --data FILE``,
 ``humaneval``, or the ``short_programs`` that are played where there is no ``--tasks``.
 
 Controls: ``tester="frozen"``; "reference" recites reference tests, the ceiling; "random" gives one of their outputs to

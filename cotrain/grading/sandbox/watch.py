@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from cotrain.grading.cells.limits import FOLDER_BYTES, FOLDER_FILES
+from cotrain.grading.sandbox.limits import FOLDER_BYTES, FOLDER_FILES
 
 TICK_S = 0.05
 _CLOCK = os.sysconf("SC_CLK_TCK")

@@ -15,16 +15,16 @@ import sys
 import time
 from pathlib import Path
 
-from cotrain.grading.cells import filters, limits, system
-from cotrain.grading.cells.sweeper import Folders
-from cotrain.grading.cells.watch import descendants_of
+from cotrain.grading.sandbox import filters, limits, system
+from cotrain.grading.sandbox.sweeper import Folders
+from cotrain.grading.sandbox.watch import descendants_of
 
 BOX = "/box"
 PACKAGE = "/cotrain-package"
 
 
 class Bubblewrap:
-    """See ``cells.Cell``."""
+    """See ``sandbox.Sandbox``."""
 
     process_table: int | str = "/proc"
 
@@ -53,7 +53,7 @@ class Bubblewrap:
             "-P",
             "-S",
             "-m",
-            "cotrain.grading.cells.inside",
+            "cotrain.grading.sandbox.inside",
             str(channel),
             str(self._memory),
             self._inside,
@@ -83,7 +83,7 @@ class Bubblewrap:
 
 
 def _bwrap_arguments() -> list[str]:
-    """The cell, in bwrap's words."""
+    """The sandbox, in bwrap's words."""
     words = ["--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--clearenv"]
     for place in limits.python_paths():
         if Path(place).is_symlink() and not Path(os.readlink(place)).is_absolute():

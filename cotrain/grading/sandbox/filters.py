@@ -21,7 +21,7 @@ import socket
 import struct
 from collections.abc import Iterator
 
-from cotrain.grading.cells import system
+from cotrain.grading.sandbox import system
 
 # name: number on x86-64, on aarch64
 REFUSED = {

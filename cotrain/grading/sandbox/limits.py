@@ -1,4 +1,4 @@
-"""What every cell limits: resources, open files, the environment.
+"""What every sandbox limits: resources, open files, the environment.
 
 All limits are hard ones: a program can lower them and not raise them.
 """
