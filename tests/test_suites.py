@@ -25,9 +25,9 @@ from cotrain.metrics.suites import GREEDY_SAMPLE, processbench_scores, solver_sc
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.recipes.tango import tango
 from cotrain.rollout.common_roles import parse_review, parse_solution
-from cotrain.rollout.judges import parse_gram
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
+from cotrain.rollout.verifier_roles import parse_gram
 from tests.helpers import EASY, TINY, spoken
 from tests.sentences import refuses
 

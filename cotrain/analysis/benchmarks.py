@@ -129,11 +129,11 @@ def evaluate_suites(
     folder = RunDirectory(out or (Path("evals") / Path(directory).name if is_model else directory))
     judging = play.how.of_reviews or not JUDGED.keys().isdisjoint(suites)
     recipe = opening.recipe_of(directory, judging=judging)
-    judge = AnswerGrader()
+    grader = AnswerGrader()
     if play.tool is not None:
         recipe = replace(recipe, roles=with_tool(recipe.roles, play.tool))
     aside = Quarantine() if play.lenient else None
-    items = {name: draw_items(_load_items(name, paths[name], judge, aside, say), play.problems) for name in paths}
+    items = {name: draw_items(_load_items(name, paths[name], grader, aside, say), play.problems) for name in paths}
     if aside is not None and aside.refused:
         say(f"note: {aside.summary_line()}")
     solver = _resolve_role(recipe, play.solver, "solver")
@@ -181,7 +181,7 @@ def evaluate_suites(
         results.append(result)
         folder.write(f"suite-{name}.json", results[-1])
 
-    for ending in {judge, *(task.grader for mine in items.values() for task in mine if isinstance(task, Task))}:
+    for ending in {grader, *(task.grader for mine in items.values() for task in mine if isinstance(task, Task))}:
         if isinstance(ending, AnswerGrader):
             ending.close()
     return results
@@ -193,10 +193,10 @@ def _resolve_role(recipe: Recipe, name: str, flag: str) -> str:
 
 
 def _load_items(
-    name: str, paths: Sequence[str], judge: AnswerGrader, aside: Quarantine | None, say: Callable[[str], None]
+    name: str, paths: Sequence[str], grader: AnswerGrader, aside: Quarantine | None, say: Callable[[str], None]
 ) -> list[Task] | list[FixedSolution]:
     try:
-        return load_suite(name, paths, judge, aside, say)
+        return load_suite(name, paths, grader, aside, say)
     except DataError as error:
         if ", row " not in str(error):
             raise
@@ -462,9 +462,9 @@ def _attempt_row(
 
 def _graded_answer(task: Task, said: Trace, role: Role) -> str | None:
     """What of a solution is graded."""
-    judge = task.grader
-    if isinstance(judge, ProgramGrader):
-        return program_of(said.text, judge.problem_of(task).entry)
+    grader = task.grader
+    if isinstance(grader, ProgramGrader):
+        return program_of(said.text, grader.problem_of(task).entry)
     if (answer := ANSWER.of(said)) is not None:
         return answer
     read = role.parse_reply(said.text, {}, thinking=FAILURE.of(said) == UNFINISHED)

@@ -128,6 +128,7 @@ def _as_flag(name: str, value: str) -> str:
 RENAMED = {  # flag of before → its name now
     "answer": "answer-format",
     "blend": "advantage-mix",
+    "judge": "review-format",
     "lag": "async-steps",
     "restart": "reset",
 }

@@ -43,7 +43,7 @@ ROW_FILES = ".jsonl, .json, .csv or .parquet"
 SAMPLES, REVIEWS = 4, 4  # tries of a problem, and reviews of a solution, where no number is given
 OF_SAMPLING = ("samples", "max_tokens")  # flags that --from-samples alone looks at
 OF_SAMPLED_REVIEWS = (*OF_SAMPLING, "reviews", "answer_format", "steps_as", "prompt")  # the same, of a verifier
-OF_VERIFIER = ("--judge", "--verdict", "--verifier-prompt", "--reviews")  # flags that a solver has not
+OF_VERIFIER = ("--review-format", "--verdict", "--verifier-prompt", "--reviews")  # flags that a solver has not
 
 
 def teach(argv: Sequence[str]) -> int:
@@ -161,7 +161,7 @@ def _parse_verifier(argv: Sequence[str], ranks: Ranks | None) -> Any:
     _add_lesson_flags(parser, f"labelled solutions, or problems and answers: {ROW_FILES}")
 
     review = parser.add_argument_group("how the verifier is asked and read")
-    review.add_argument("--judge", choices=("steps", "genrm"), help="its format (default: steps)")
+    review.add_argument("--review-format", choices=("steps", "genrm"), help="its format (default: steps)")
     review.add_argument("--verdict", metavar="FORM", help="tags, words, boxed, first-wrong (default: tags)")
     prompt_help = "how it is asked: a text with the marks {problem} and {solution}"
     review.add_argument("--verifier-prompt", metavar="FILE", help=prompt_help)
@@ -177,8 +177,8 @@ def _parse_verifier(argv: Sequence[str], ranks: Ranks | None) -> Any:
 
     arguments = parser.parse_strictly(argv, _hint_for_verifier)
     _check_sampling(parser, arguments, OF_SAMPLED_REVIEWS)
-    if arguments.judge == "genrm" and (arguments.verdict or arguments.verifier_prompt):
-        parser.error("--verdict and --verifier-prompt go with --judge steps; leave out --judge")
+    if arguments.review_format == "genrm" and (arguments.verdict or arguments.verifier_prompt):
+        parser.error("--verdict and --verifier-prompt go with --review-format steps; leave out --review-format")
     prepare_stage(parser, arguments, ranks)
     return arguments
 
@@ -232,7 +232,7 @@ def _own_reviews(arguments: Any, quarantine: Quarantine | None) -> Lessons:
 
 
 def _form_of(arguments: Any) -> Any:
-    return arguments.judge or "steps"
+    return arguments.review_format or "steps"
 
 
 def _verifier_to_teach(arguments: Any) -> Role:

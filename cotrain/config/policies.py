@@ -369,7 +369,7 @@ def adapter(
 
 
 def frozen(model: str, **numerics: Unpack[Numerics]) -> Policy:
-    """Weights that never change: a reference, a fixed opponent, a fixed judge. ``http://HOST:PORT/v1#NAME`` is model
+    """Weights that never change: a reference, a fixed opponent, a fixed verifier. ``http://HOST:PORT/v1#NAME`` is model
     NAME of an OpenAI-compatible server (``remote``)."""
     if is_address(model):
         from cotrain.config.remote import remote

@@ -1,4 +1,4 @@
-r"""Verdict formats of free text: what a judge's review says of each step and of the answer, by the name of a format.
+r"""Verdict formats of free text: what a verifier's review says of each step and of the answer, by the name of a format.
 
 ::
 
@@ -23,9 +23,9 @@ ambiguous ("correct or incorrect", two verdicts, text after the verdict) is a ``
 the other formats. A thought in front is not read.
 
 ``without_verdicts`` is the other half: it takes out of a candidate's text what these readers would take for a verdict
-if the judge quoted it, whole or cut off. In "words" the words correct and incorrect are left out altogether; in "boxed"
-and "first-wrong" a box is written ``\boxed {``, which no reader takes; of a pattern, verdict words are left out at
-which a quotation could end and match. What a judge reads and then says in its own words, no rule can stop.
+if the verifier quoted it, whole or cut off. In "words" the words correct and incorrect are left out altogether; in
+"boxed" and "first-wrong" a box is written ``\boxed {``, which no reader takes; of a pattern, verdict words are left out
+at which a quotation could end and match. What a verifier reads and then says in its own words, no rule can stop.
 
 Left out: tables, verdicts before their explanation (a pattern reads them), and scores.
 """
@@ -430,7 +430,7 @@ def _verdict_failure(reason: str, missing: int = 1) -> ParseFailure:
     return ParseFailure(reason=reason, format_score=min(0.6, _clip_score(1.0 - 0.8 * missing)))
 
 
-# ---- what a judge is shown
+# ---- what a verifier is shown
 
 
 def find_imitations(seen: str, form: str) -> Iterator[tuple[int, int, str]]:

@@ -103,7 +103,8 @@ BANDS = (
     Band(
         name="one-sided verdicts", keys=("{role}/predicted_positive", "{role}/base_rate"), window=10,
         rule=FarFromBase(0.3, *BASE_RATE.healthy),
-        advice="The judge follows no evidence: balance its classes, or give it problems with more of the rare class.",
+        advice="The verifier follows no evidence: balance its classes, or give it problems with more of the rare "
+            "class.",
     ),
     Band(name="rising gap", keys=("gap",), window=10, rule=Rising(0.1, GAP.healthy[1]), wrong=_believes_wrong),
     Band(
@@ -193,7 +194,7 @@ BANDS = (
         name="reward hacking by a judge", keys=("{role}/reward/{signal}", "{role}/balanced_accuracy"), window=10,
         rule=RiseAndFall(0.05, 0.1, "balanced accuracy", "the reward rises"),
         shown="balanced accuracy {:+.2f} since its best", wrong=_pays_wrong,
-        advice="The judge earns more and judges worse, so it follows the base rate: balance its classes.",
+        advice="The verifier earns more and judges worse, so it follows the base rate: balance its classes.",
     ),
     Band(
         name="audit does not follow", keys=("{role}/audit/payer", "{role}/audit/auditor"), window=20,

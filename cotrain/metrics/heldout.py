@@ -158,7 +158,8 @@ def answer_counts(traces: Sequence[Trace], k: int) -> dict[str, float]:
 
 
 def measure_selection(role: str, verifier: str, k: int) -> Measure:
-    """``best@k`` (the solution the judge scores highest) and ``weighted@k`` (answers weighed by the judge's scores)."""
+    """``best@k`` (the solution the verifier scores highest) and ``weighted@k`` (answers weighed by the verifier's
+    scores)."""
 
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         reviews = reviews_of(episodes, verifier)
@@ -181,9 +182,9 @@ def measure_selection(role: str, verifier: str, k: int) -> Measure:
 
 
 def measure_verifier(verifier: str, gap: str = "gap") -> Measure:
-    """Quality of a judge against ground truth, on whatever solutions it was shown, at answer and at step level; and how
-    much more often it says CORRECT than is true, over readable reviews, under the name ``gap``: of two judges the
-    second one needs another."""
+    """Quality of a verifier against ground truth, on whatever solutions it was shown, at answer and at step level; and
+    how much more often it says CORRECT than is true, over readable reviews, under the name ``gap``: of two verifiers
+    the second one needs another."""
 
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         counts = {task: review_counts(traces) for task, traces in traces_by_task(episodes, verifier).items()}
@@ -369,12 +370,12 @@ def traces_by_task(episodes: Sequence[Episode], role: str) -> dict[int, list[Tra
     return {task: traces for task, traces in sorted(tasks.items()) if traces}
 
 
-def reviews_of(episodes: Sequence[Episode], judge: str) -> dict[str, list[Trace]]:
+def reviews_of(episodes: Sequence[Episode], verifier: str) -> dict[str, list[Trace]]:
     """Reviews by the address of the trajectory that they judge."""
     found: dict[str, list[Trace]] = {}
     for episode in episodes:
         for trace in trajectories_in(episode):
-            if trace.role == judge and trace.parent is not None:
+            if trace.role == verifier and trace.parent is not None:
                 found.setdefault(trace.parent, []).append(trace)
     return found
 

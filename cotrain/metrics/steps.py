@@ -36,7 +36,7 @@ STEP_REASONS = frozenset(
 )  # of ``text.parsers``
 QUANTILES = (10, 50, 90)  # per cent
 AT_MAX = 1e-3  # a reward this near to the largest of its step is at the maximum
-RATES = {  # rates of a judge, at every step
+RATES = {  # rates of a verifier, at every step
     **{
         f"{prefix}{name}": rate_statistics(prefix)[f"{prefix}{name}"]
         for prefix in ("", "step_")
@@ -185,7 +185,7 @@ def _majority_of(traces: Sequence[Trace]) -> tuple[int, float, bool | None]:
 
 
 def verdict_rates(traces: Sequence[Trace]) -> Figures:
-    """A judge's figures against the truth, without intervals."""
+    """A verifier's figures against the truth, without intervals."""
     total = sums_of(review_counts(traces))
     found = {name: float(rate(total)) for name, rate in RATES.items()}
     return {name: value for name, value in found.items() if not math.isnan(value)}
@@ -279,7 +279,7 @@ def metadata_figures(traces: Sequence[Trace]) -> Figures:
 
 
 def reward_gap(episodes: Sequence[Episode]) -> float | None:
-    """What the judges said of the solutions minus what is true: verdicts CORRECT minus right ones, over readable
+    """What the verifiers said of the solutions minus what is true: verdicts CORRECT minus right ones, over readable
     reviews. Positive when the solver is believed more than it deserves. None when nothing was judged. Verdicts on
     other reviews or on questions do not count, and neither do those of a hidden audit, which pay nobody."""
     total = review_counts([t for e in episodes for t in _reviews_of_solutions(trajectories_in(e))])

@@ -85,7 +85,7 @@ SAID = (
     ),
     Metric(
         key="{role}/length/right", label="length, tokens, where right", unit=TOKENS, trend="near the next",
-        meaning="its mean where the answer (of a judge: the judged answer) is right",
+        meaning="its mean where the answer (of a verifier: the judged answer) is right",
     ),
     Metric(key="{role}/length/wrong", label="length, tokens, where wrong", unit=TOKENS,
         meaning="its mean where that is wrong"),
@@ -159,17 +159,17 @@ SOLVER = (
         meaning="the most frequent answer of k samples is right (maj@k, arXiv 2203.11171)",
     ),
     Metric(
-        key="{role}/best@{k}", headline=MAIN, label="best of {k} by the judge's score", better=1, at=HELD_OUT,
-        trend="above majority", meaning="the sample of k that the judge scores highest is right",
+        key="{role}/best@{k}", headline=MAIN, label="best of {k} by the verifier's score", better=1, at=HELD_OUT,
+        trend="above majority", meaning="the sample of k that the verifier scores highest is right",
     ),
     Metric(
         key="{role}/tournament@{k}", headline=MAIN, label="winner of {k}", better=1, at=HELD_OUT,
         trend="above majority", meaning="the sample of k that wins comparisons of pairs is right (arXiv 2603.04304)",
     ),
     Metric(
-        key="{role}/weighted@{k}", headline=MAIN, label="vote of {k} weighted by the judge", better=1, at=HELD_OUT,
+        key="{role}/weighted@{k}", headline=MAIN, label="vote of {k} weighted by the verifier", better=1, at=HELD_OUT,
         trend="above majority",
-        meaning="the answer with the largest sum of the judge's scores is right (arXiv 2206.02336)",
+        meaning="the answer with the largest sum of the verifier's scores is right (arXiv 2206.02336)",
     ),
     Metric(
         key="{policy}/exploitability", label="exploitability", unit=UNKNOWN, better=-1, at=HELD_OUT, headline=FIRST,
@@ -220,7 +220,7 @@ SOLVER = (
     ),
 )  # fmt: skip
 
-JUDGE = (
+VERIFIER = (
     Metric(
         key="{role}/balanced_accuracy", label="balanced accuracy", better=1, at=BOTH, headline=FIRST,
         trend="above 0.5, rising",
@@ -242,7 +242,7 @@ JUDGE = (
     Metric(
         key="{role}/mcc", label="Matthews correlation", unit=NUMBER, bounds=(-1.0, 1.0), better=1, at=BOTH,
         trend="above 0, not falling",
-        meaning="correlation of verdict and truth (MCC), 0 for a judge who guesses; unreadable reviews count as "
+        meaning="correlation of verdict and truth (MCC), 0 for a verifier who guesses; unreadable reviews count as "
             "mistaken; left out where all verdicts, or all truths, are one",
     ),
     Metric(
@@ -308,7 +308,7 @@ JUDGE = (
     Metric(
         key="{role}/calibration_error", label="calibration error", better=-1, at=HELD_OUT, healthy=(0, 0.1),
         meaning="expected calibration error of the probability of CORRECT, ten bins",
-        advice="The judge's probabilities are not its rates of being right: do not weigh votes by them.",
+        advice="The verifier's probabilities are not its rates of being right: do not weigh votes by them.",
     ),
     Metric(
         key="{role}/parsed", label="readable outputs", better=1, at=HELD_OUT, healthy=(0.95, 1),
@@ -319,7 +319,7 @@ JUDGE = (
     Metric(
         key="{role}/base_rate", label="solutions that are right (base rate)", at=BOTH, healthy=(0.1, 0.9),
         meaning="share of the reviewed solutions that are right",
-        advice="Nearly all reviewed solutions are of one kind, so a judge learns to say so: balance the classes.",
+        advice="Nearly all reviewed solutions are of one kind, so a verifier learns to say so: balance the classes.",
     ),
     Metric(
         key="{role}/predicted_positive", label="solutions called right", at=BOTH,
@@ -347,7 +347,7 @@ JUDGE = (
     Metric(
         key="{role}/unanimous", label="solutions whose reviews all agree", healthy=(0, 0.8),
         meaning="of the solutions with two or more readable reviews, the share whose reviews all agree",
-        advice="The reviews of a solution nearly always agree and teach nothing: raise the judge's temperature.",
+        advice="The reviews of a solution nearly always agree and teach nothing: raise the verifier's temperature.",
     ),
     Metric(
         key="{role}/score", label="mean score, a logit", unit=NUMBER, meaning="mean score (a logit) of a reward model",
@@ -368,7 +368,7 @@ EVALUATION = (
 )
 
 # Of several names that match, the first one counts.
-TABLE: tuple[Metric, ...] = (*RUN, *SOLVER, *JUDGE, *SAID, *CREDIT, *LEARNING, *EVALUATION)
+TABLE: tuple[Metric, ...] = (*RUN, *SOLVER, *VERIFIER, *SAID, *CREDIT, *LEARNING, *EVALUATION)
 _PLACES = {metric.name: place for place, metric in reversed(list(enumerate(TABLE)))}
 
 

@@ -54,7 +54,7 @@ from cotrain import (
 )
 from cotrain.core.arguments import Positive
 from cotrain.metrics.heldout import measure_solver_and_verifier, measure_verifier
-from cotrain.rollout import common_roles, judges
+from cotrain.rollout import common_roles, verifier_roles
 from cotrain.rollout.protocols import SOLVED, attempts
 from cotrain.rollout.reviews import REVIEWED, fields_for, mean_verdict, review, reward_review, show_verdict
 
@@ -142,7 +142,7 @@ def stv(
     keep: Keep = "readable",  # which lessons are learned; right: those whose verdict is the truth
     verifier: Literal["frozen", "trained"] = "frozen",  # does it learn on beside the generator?
     reviews: int = 4,  # of a solution, where they pay
-    judge: judges.Format = "steps",  # format of the verifier's reviews
+    review_format: verifier_roles.ReviewFormat = "steps",  # format of the verifier's reviews
 ) -> Recipe:
     is_taught = taught != "none"
     learns_on = verifier == "trained"
@@ -158,7 +158,7 @@ def stv(
         )
 
     start = verifier_model or run.model
-    verifier_role = judges.judge_role("verifier", start, judge)
+    verifier_role = verifier_roles.verifier_role("verifier", start, review_format)
     shown: Sight = "nothing" if taught == "blind" else sight
     policies = {
         "generator": run.learner(),

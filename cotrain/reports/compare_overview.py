@@ -1,6 +1,7 @@
 """A comparison at one glance, as tables of text: what each recipe reached, what that cost, and how it was run.
 
-    headlines   greedy, pass@1, pass@k and the vote of k beside each other, at the start and at the end, and the judge's
+    headlines   greedy, pass@1, pass@k and the vote of k beside each other, at the start and at the end, and the
+    verifier's
                 verdicts
     costs       batches, tokens, operations and seconds; updates of the leading policy, and the parts of the operations
     settings    learning rates, warm-up, temperature, batch, and the problems of the test
@@ -36,7 +37,7 @@ def headline_cells(compare: Mapping[str, Any]) -> TextTable:
     rows = {(row["metric"], row["recipe"]): row for row in compare.get("table", ()) if row["at"] == "end"}
     metrics = sorted({metric for metric, _ in rows})
     columns = [(title, metric) for metric, title in _solver_columns(metrics)]
-    columns += [(title, metric) for title, metric in _judge_columns(metrics)]
+    columns += [(title, metric) for title, metric in _verifier_columns(metrics)]
     head = ["recipe", *(title for title, _ in columns)]
     if not columns:
         return head, []
@@ -76,13 +77,13 @@ def _solver_columns(metrics: Sequence[str]) -> list[tuple[str, str]]:
     return columns
 
 
-def _judge_columns(metrics: Sequence[str]) -> list[tuple[str, str]]:
-    judges = [m.split("/")[0] for m in metrics if m.count("/") == 1 and m.endswith("/balanced_accuracy")]
-    if not judges:
+def _verifier_columns(metrics: Sequence[str]) -> list[tuple[str, str]]:
+    verifiers = [m.split("/")[0] for m in metrics if m.count("/") == 1 and m.endswith("/balanced_accuracy")]
+    if not verifiers:
         return []
-    judge = min(judges, key=lambda role: role != "verifier")
-    columns = [(f"{judge}: verdicts", f"{judge}/balanced_accuracy")]
-    columns += [(f"{judge}: on steps", f"{judge}/step_balanced_accuracy"), ("called right minus right", "gap")]
+    verifier = min(verifiers, key=lambda role: role != "verifier")
+    columns = [(f"{verifier}: verdicts", f"{verifier}/balanced_accuracy")]
+    columns += [(f"{verifier}: on steps", f"{verifier}/step_balanced_accuracy"), ("called right minus right", "gap")]
     return [(title, metric) for title, metric in columns if metric in metrics]
 
 
@@ -227,7 +228,7 @@ def needed_cells(runs: Runs, budgets: Mapping[str, float]) -> TextTable:
 
 
 def verdict_cells(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, TextTable]]:
-    """(whose verdicts, their figures at the end) of each judge."""
+    """(whose verdicts, their figures at the end) of each verifier."""
     tables: list[tuple[str, TextTable]] = []
     for title, recipes in verdict_table(rows).items():
         measured = set().union(*recipes.values())

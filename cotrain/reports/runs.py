@@ -183,7 +183,7 @@ class RunView:
         other_results = {
             name: redact_texts(read_json_object(self.directory / f"{name}.json")[0]) or None for name in OTHER_RESULTS
         }
-        return {**self.rollouts.judge_counts(), **other_results}
+        return {**self.rollouts.verdict_counts(), **other_results}
 
     def rollout(self, step: int, task: int, member: int, *, tokens: int = 64) -> dict[str, Any] | None:
         """One rollout; None where there is none."""

@@ -61,7 +61,7 @@ def say_reply(fields: Mapping[str, Any], rng: Random) -> str:
     return str(fields["solution"])
 
 
-def measure_pair_order(judge: str, name: str) -> Measure:
+def measure_pair_order(comparer: str, name: str) -> Measure:
     """``{name}/pair_accuracy``: of a wanted and an unwanted reply to one prompt, how often the role ``judge`` gives the
     wanted one the higher score; equal ones count half."""
 
@@ -72,7 +72,7 @@ def measure_pair_order(judge: str, name: str) -> Measure:
 
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         counts = {}
-        for task, traces in traces_by_task(episodes, judge).items():
+        for task, traces in traces_by_task(episodes, comparer).items():
             wanted = [score_of(trace) for trace in traces if CORRECT.of(trace) is True]
             unwanted = [score_of(trace) for trace in traces if CORRECT.of(trace) is False]
             ordered = 0.0

@@ -9,7 +9,7 @@ other notations have ``rollout/tools/calls.py``.
 A tool is ``calculator`` (below), or a function of one's own, which may be async: what the model wrote → what it is
 shown, None where nothing is to be said. What it raises is counted by its name, and the model goes on without an
 output, as in nanochat's own engine. An output is text: one line, without control tokens, at most ``MAX_OUTPUT``
-characters, with judges' tags broken; one that reads as an answer in the role's format is withheld.
+characters, with verifiers' tags broken; one that reads as an answer in the role's format is withheld.
 
 Given tokens count towards ``max_tokens``. A call whose output leaves no token for what follows ends the answer.
 """
@@ -28,7 +28,7 @@ from typing import Any, cast
 from cotrain.core.errors import ConfigError
 from cotrain.core.seeding import Address
 from cotrain.core.types import Completion, TurnRange
-from cotrain.formats.nonce import break_judge_tags
+from cotrain.formats.nonce import break_verdict_tags
 from cotrain.formats.solutions import parse_solution
 from cotrain.inference.contract import Request
 from cotrain.prompts.render import CALL_TOKENS, Rendering
@@ -193,7 +193,7 @@ async def _call_tool(role: Role, call: str | None, renderer: Rendering) -> tuple
 def _output_line(text: str) -> str:
     """What is shown of an output."""
     words = "".join(c if c.isprintable() else " " for c in text).split()
-    return break_judge_tags(" ".join(words)[:MAX_OUTPUT])
+    return break_verdict_tags(" ".join(words)[:MAX_OUTPUT])
 
 
 # -- The calculator: what nanochat's own answers, without running it as a program.

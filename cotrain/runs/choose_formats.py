@@ -15,9 +15,8 @@ refused.
 A model directory that was taught a role keeps how the role is asked and read (``common_roles.taught_roles``). Of what
 nobody says otherwise that is the default, and it is told.
 
-Left out: methods that go on from the beginnings of solutions, judges of other formats (``rollout/judges.py``) and those
-that judge reviews, which read tags alone.
-"""
+Left out: methods that go on from the beginnings of solutions, judges of other formats (``rollout/verifier_roles.py``)
+and those that judge reviews, which read tags alone."""
 
 from __future__ import annotations
 
@@ -48,9 +47,9 @@ from cotrain.models.load import resolve_model
 from cotrain.prompts.render import Renderer
 from cotrain.prompts.templates import IN_TAGS, SOLVE, SOLVE_FULL, fields_of
 from cotrain.rollout.common_roles import how_taught, is_terse, taught_roles
-from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import Roles, RolloutRunner, grade_outside
+from cotrain.rollout.verifier_roles import guarded_fields
 from cotrain.trainer.async_rollouts import StoppableEngine
 from cotrain.trainer.policy_store import PolicyStore
 

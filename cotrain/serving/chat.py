@@ -43,7 +43,7 @@ EXAMPLE = 0  # index of the validation problem that is shown as an example
 
 
 class UnknownAnswerGrader:
-    """A judge for problems whose answer nobody knows."""
+    """A verifier for problems whose answer nobody knows."""
 
     def grade(self, task: Task, text: str) -> Grade:
         return Grade(value=False, reason=None)

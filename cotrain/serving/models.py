@@ -43,7 +43,7 @@ from cotrain.trainer.trainer import CoTrainer
 SERVED_STEP = -(2**40)  # the step in the addresses of what is served
 MAX_TOKENS = 256  # limit for a policy that no role plays, where a client gives none
 MAX_OPEN = 1024  # answers that wait or run; the engine decodes some hundreds of them at a time
-_JUDGE = frozenset({"problem", "solution"})
+_VERIFIER_FIELDS = frozenset({"problem", "solution"})
 _TOLD = frozenset({"count", "nonce", "reference"})  # further fields that /v1/verify can fill
 
 Alternatives = list[tuple[int, float]]  # the likeliest tokens with their log-probabilities
@@ -68,8 +68,10 @@ class ServedModel:
         return self.spec.speaks and (self.role is None or len(self.prompt_fields) == 1)
 
     @property
-    def can_judge(self) -> bool:
-        return (self.spec.speaks or self.spec.scores) and _JUDGE <= self.prompt_fields <= _JUDGE | _TOLD
+    def can_verify(self) -> bool:
+        return (
+            self.spec.speaks or self.spec.scores
+        ) and _VERIFIER_FIELDS <= self.prompt_fields <= _VERIFIER_FIELDS | _TOLD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,9 +328,9 @@ def _served_models(trainer: CoTrainer) -> Mapping[str, ServedModel]:
 def _cannot_chat_text(model: ServedModel) -> str:
     if not model.spec.speaks:
         what = "scores and does not speak" if model.spec.scores else f"is a {model.spec.kind}"
-        return f"model {model.name!r} {what}" + ("; ask /v1/verify" if model.can_judge else "")
+        return f"model {model.name!r} {what}" + ("; ask /v1/verify" if model.can_verify else "")
     fields = ", ".join(sorted(model.prompt_fields)) or "none"
-    other = "ask /v1/verify, or " if model.can_judge else ""
+    other = "ask /v1/verify, or " if model.can_verify else ""
     todo = f"{other}give whole messages to 'policy/{model.policy}'"
     return f"role {model.name!r} has the fields {fields} and not one; {todo}"
 

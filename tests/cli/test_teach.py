@@ -13,7 +13,7 @@ from tests.helpers import TINY
 
 SHARED = {"--model", "--data", "--lenient", "--lora", "--out", "--tokens", "--resume", "--world"}
 OF_SOLVER = {"--answer-format", "--steps-as", "--prompt", "--from-samples", "--samples", "--max-tokens"}
-OF_VERIFIER = {"--judge", "--verdict", "--verifier-prompt", "--reviews"}
+OF_VERIFIER = {"--review-format", "--verdict", "--verifier-prompt", "--reviews"}
 SIZES = ["--tokens", "1024", "--batch-tokens", "512", "--length", "256", "--threads", "1", "--device", "cpu"]
 WORKED = [{"question": f"{n} + 1?", "answer": f"One more.\n#### {n + 1}"} for n in range(8)]
 LABELLED = [{"problem": f"{n} + 1?", "steps": [f"{n} + 1 = {n}"], "label": 0} for n in range(8)]

@@ -139,7 +139,7 @@ def test_verdicts_on_the_answer_alone_are_written_from_the_truth(tmp_path):
 
 @pytest.mark.whole
 def test_wrong_solutions_of_several_steps_need_labels(tmp_path):
-    with pytest.raises(DataError, match="nobody knows which step is wrong; --judge genrm"):
+    with pytest.raises(DataError, match="nobody knows which step is wrong; --review-format genrm"):
         own(problems(tmp_path), reviews=0)
 
 
@@ -170,7 +170,10 @@ def test_the_command_teaches_a_verifier_and_tells_what_does_not_go_together(tmp_
     assert (tmp_path / "out" / "config.json").is_file()
     out = ["--out", str(tmp_path / "no")]
     for wrong, told in (
-        (["--judge", "genrm", "--verdict", "words"], "--verdict and --verifier-prompt go with --judge steps"),
+        (
+            ["--review-format", "genrm", "--verdict", "words"],
+            "--verdict and --verifier-prompt go with --review-format steps",
+        ),
         (["--reviews", "2"], "--reviews is about what the model samples; add --from-samples"),
         (["--answer-format", "phrase"], "--answer-format is about what the model samples; add --from-samples"),
         (["--from-samples", "--backend", "ray", "--world", "2"], "--from-samples draws in one process"),

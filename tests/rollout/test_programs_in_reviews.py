@@ -19,7 +19,7 @@ from cotrain.grading.pool import GradingPool
 from cotrain.metrics.heldout import measure_verifier
 from cotrain.metrics.steps import role_metrics
 from cotrain.recipes.genprm import KEPT, agreeing_reviews
-from cotrain.rollout import judges
+from cotrain.rollout import verifier_roles
 from cotrain.rollout.common_roles import parse_solution
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.reviews import review_all, solve_then_verify
@@ -34,7 +34,7 @@ from tests.sentences import refuses
 YES, NO = r"<output>\boxed{Yes}</output>", r"<output>\boxed{No}</output>"
 ROLES = {
     "solver": Role(policy="s", prompt="{problem}=", sampling=Sampling(max_tokens=999), parse=parse_solution),
-    "verifier": judges.genprm("v", "some/chat-model", runs=True),
+    "verifier": verifier_roles.genprm("v", "some/chat-model", runs=True),
 }
 
 

@@ -52,8 +52,8 @@ from cotrain.core.notes import STEP_OK, Metadata
 from cotrain.core.signals import CLASS_LABEL
 from cotrain.metrics.heldout import measure_solver_and_verifier, measure_verifier
 from cotrain.rollout import common_roles
-from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.reviews import review, show_verdict
+from cotrain.rollout.verifier_roles import guarded_fields
 
 PROOF = Signal("proof", meaning="R of the generator, in [0, 1]")
 R_V = Signal("score", meaning="R_V of the verifier, in [0, 1]")

@@ -157,22 +157,22 @@ def gar(
     balance: bool = True,  # as many reviews of the worked solution as of others
 ) -> Recipe:
     trained = critic == "trained"
-    judge = critic_model or run.model
+    initial_critic = critic_model or run.model
     at_least(2, "gar", group_size=run.group_size, reviews=reviews if trained else 2)
     reason = GRPO(
         reward_weights={MATCH: match_weight, SLICES: slice_weight}, sum_rewards_first=True, kl=run.kl_penalty()
     )
     objectives = {"generator": Objective(policy="generator", role="solver", algorithm=reason)}
-    policies = {"generator": run.learner(), "verifier": frozen(judge), **run.reference_policies()}
+    policies = {"generator": run.learner(), "verifier": frozen(initial_critic), **run.reference_policies()}
     roles = {
         "solver": common_roles.solver("generator", run.model),
-        "verifier": common_roles.verifier("verifier", judge),
+        "verifier": common_roles.verifier("verifier", initial_critic),
     }
     if trained:
         worked_solution(run.problems.get("train", 0))
         tell_apart = GRPO(reward_weights={GAN: gan_weight, AGREEMENT: agreement_weight}, sum_rewards_first=True)
         objectives["critic"] = Objective(policy="verifier", role="verifier", algorithm=tell_apart)
-        policies |= {"verifier": run.learner(judge, lr=critic_lr), "worked_solution": program(recite)}
+        policies |= {"verifier": run.learner(initial_critic, lr=critic_lr), "worked_solution": program(recite)}
         sampling = Sampling(max_tokens=1)
         roles["reference"] = Role(
             policy="worked_solution", prompt="{solution}", sampling=sampling, parse=common_roles.parse_solution

@@ -10,7 +10,7 @@ from cotrain_zoo.rubric_judge import Rubric, parse_rubric, rubric_judge
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import ParseFailure
 from cotrain.data.preferences import Pairs
-from cotrain.formats.nonce import break_judge_tags
+from cotrain.formats.nonce import break_verdict_tags
 from cotrain.formats.role_replies import write_review
 from cotrain.formats.solutions import write_solution
 from cotrain.prompts.byte_tokenizer import ByteRenderer
@@ -41,7 +41,7 @@ def played(made, *, writer, judge, task=TASK, phase="writer"):
 
 def by_the_rubric(fields, rng):
     """Names the better of two where the rubric says how, else always the first."""
-    good = break_judge_tags(WANTED) in fields["first"] or "be right" not in fields["rubric"]
+    good = break_verdict_tags(WANTED) in fields["first"] or "be right" not in fields["rubric"]
     return write_rmr1("", "so", good)
 
 
@@ -146,7 +146,7 @@ def test_preferences_of_a_file_are_judged(tmp_path):
     task = made.tasks.get("train", 0)
 
     def judge(fields, rng):
-        return write_rmr1("", "so", break_judge_tags(task.solution) in fields["first"])
+        return write_rmr1("", "so", break_verdict_tags(task.solution) in fields["first"])
 
     traces = played(made, writer=lambda f, rng: "<rubric>right</rubric>", judge=judge, task=task)
     assert {signals(t)["verdict"] for t in traces["judge"]} == {1.0}

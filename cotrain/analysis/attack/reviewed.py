@@ -12,7 +12,7 @@ not be graded.
 
 A reference is a model from outside that reviews the same solutions, those of problems without an answer too. Of the
 verifier of a step and each reference ``PAIR_FIGURES`` are written, which need no truth, over the
-solutions that both could judge; and the same of each judge and the truth, where it is known.
+solutions that both could judge; and the same of each verifier and the truth, where it is known.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def review_rollouts(
     cannot be loaded.
     """
     recipe = recipe_to_measure(directory)
-    role, judge = judging_role(recipe, role)
+    role, verifier = judging_role(recipe, role)
     place = RunDirectory(out or directory).path
     claim_place(place)
     points = points_of(str(directory), recipe, every)
@@ -91,10 +91,10 @@ def review_rollouts(
         )
     if len(points) == 2:
         say(f"{directory} has the checkpoint of step {points[1].step} alone; `cotrain run --keep-every N` keeps more")
-    judges = [(replace(points[0], model=m), with_reference(recipe, judge, m)) for m in references]
-    judges += [(point, recipe) for point in points]
+    verifiers = [(replace(points[0], model=m), with_reference(recipe, verifier, m)) for m in references]
+    verifiers += [(point, recipe) for point in points]
     tasks: list[Task] = []
-    point_of_step = played_steps(directory, [point for point, _ in judges])
+    point_of_step = played_steps(directory, [point for point, _ in verifiers])
     samples = []
     for step in point_of_step:
         solutions = sample_solutions(directory, step, rollouts, tasks, recipe.roles, unknown=bool(references))
@@ -120,13 +120,13 @@ def review_rollouts(
         texts_by_step.append([step, [attempt.text for attempt in solutions.attempts]])
     depends_on = {
         "what": "reviewed",
-        "points": [[point_stamp(point.run, point.step), point.model] for point, _ in judges],
+        "points": [[point_stamp(point.run, point.step), point.model] for point, _ in verifiers],
         "models": [stamp_of(model) for model in references],
         "roles": [role, resolved_json(dict(recipe.roles))],
         "solutions": texts_by_step,
     }
     with kept_work(place / FILE, depends_on, say) as work:
-        cells, outcomes = judged_cells(judges, all_solutions, tasks, "reviewed/{}", role, SHOWN, device, say, work)
+        cells, outcomes = judged_cells(verifiers, all_solutions, tasks, "reviewed/{}", role, SHOWN, device, say, work)
     figures = {
         "every": every,
         "role": role,
@@ -141,28 +141,28 @@ def review_rollouts(
             }
             for step, solutions in samples
         ],
-        "verifiers": [point.json() for point, _ in judges],
+        "verifiers": [point.json() for point, _ in verifiers],
         "cells": [{**cell, "n": len(all_solutions[cell["generator"]].right)} for cell in cells],
-        "pairs": compare_judges(all_solutions, outcomes, own_places, range(len(references))) if references else [],
+        "pairs": compare_verifiers(all_solutions, outcomes, own_places, range(len(references))) if references else [],
     }
     return write_figures(place, FILE, FORMAT, figures)
 
 
-def with_reference(recipe: Recipe, judge: Role, model: str) -> Recipe:
-    """The recipe with a judge from outside. It is asked as the run's verifier is, if both know the package's short
+def with_reference(recipe: Recipe, verifier: Role, model: str) -> Recipe:
+    """The recipe with a verifier from outside. It is asked as the run's verifier is, if both know the package's short
     formats or neither does; else as recipes ask a verifier that begins with this model. Raises ModelError for one that
     is not there."""
-    own = recipe.policies[judge.policy]
+    own = recipe.policies[verifier.policy]
     reference = frozen(model)
     if reference.head:
         model_directory(model)
-    asked = replace(judge, policy=REFERENCE)
+    asked = replace(verifier, policy=REFERENCE)
     if isinstance(own, Program) or common_roles.is_terse(own.model) != common_roles.is_terse(model):
-        asked = common_roles.verifier(REFERENCE, model, temperature=judge.sampling.temperature)
+        asked = common_roles.verifier(REFERENCE, model, temperature=verifier.sampling.temperature)
     return replace(recipe, policies={**recipe.policies, REFERENCE: reference}, roles={**recipe.roles, REFERENCE: asked})
 
 
-def compare_judges(
+def compare_verifiers(
     solutions: Sequence[DrawnSolutions],
     outcomes: Sequence[Sequence[Sequence[AttemptOutcome]]],
     own_places: Sequence[int],
@@ -189,12 +189,12 @@ def compare_judges(
     return pairs
 
 
-# -- Two judges on the same solutions: how much kinder is the first, and do they agree? The second may be the truth.
+# -- Two verifiers on the same solutions: how much kinder is the first, and do they agree? The second may be the truth.
 
 
 def pair_counts(pairs: Sequence[tuple[bool | None, bool | None]]) -> dict[str, float]:
-    """Counts of (what the first judge says, what the second one says), True for right: how many solutions ``both`` call
-    right, the ``first`` or the ``second`` alone, or ``neither``. None, nothing readable, leaves a solution out."""
+    """Counts of (what the first verifier says, what the second one says), True for right: how many solutions ``both``
+    call right, the ``first`` or the ``second`` alone, or ``neither``. None, nothing readable, leaves a solution out."""
     counts = dict.fromkeys(PAIR_CELLS, 0.0)
     for first, second in pairs:
         if first is None or second is None:
@@ -211,7 +211,7 @@ def pair_counts(pairs: Sequence[tuple[bool | None, bool | None]]) -> dict[str, f
 
 
 def called_right_gap(sums: Sums) -> Array:
-    """The share that the first judge calls right minus the share that the second one does."""
+    """The share that the first verifier calls right minus the share that the second one does."""
     return ratio(sums["first"] - sums["second"], np.sum([sums[cell] for cell in PAIR_CELLS], axis=0))
 
 

@@ -53,7 +53,7 @@ from cotrain.trainer.trainer import CoTrainer
 FILE = "seats.json"
 FORMAT = 1
 RIVAL = "rival"
-SHOWN = ("balanced_accuracy", "mcc")  # figures of the judge
+SHOWN = ("balanced_accuracy", "mcc")  # figures of the verifier
 
 
 def play_seats(
@@ -252,12 +252,12 @@ def mean_signal(plays: Sequence[tuple[Sequence[Episode], str]], signal: str) -> 
 
 def _cell_figures(episodes: Sequence[Episode], role: str, signal: str) -> dict[str, Any]:
     verdict_figures: Mapping[str, Any] = measure_verifier("judge")(episodes)
-    of_judge = {
+    verifier_figures = {
         name: verdict_figures[f"judge/{name}"].to_json() for name in SHOWN if f"judge/{name}" in verdict_figures
     }
-    if of_judge and "gap" in verdict_figures:
-        of_judge["gap"] = verdict_figures["gap"].to_json()
-    return {"won": estimate_json(mean_signal([(episodes, role)], signal)), **of_judge}
+    if verifier_figures and "gap" in verdict_figures:
+        verifier_figures["gap"] = verdict_figures["gap"].to_json()
+    return {"won": estimate_json(mean_signal([(episodes, role)], signal)), **verifier_figures}
 
 
 # -- printing
@@ -265,8 +265,8 @@ def _cell_figures(episodes: Sequence[Episode], role: str, signal: str) -> dict[s
 TITLES = {
     "won": "{signal} of the row as {first}",
     "either": "{signal} of the row over both seats",
-    "balanced_accuracy": "balanced accuracy of the judge",
-    "mcc": "Matthews correlation of the judge",
+    "balanced_accuracy": "balanced accuracy of the verifier",
+    "mcc": "Matthews correlation of the verifier",
     "gap": "gap: believed minus right",
 }
 

@@ -13,8 +13,8 @@ from cotrain.formats.injections import MEANING, Injection
 from cotrain.formats.solutions import Solution
 from cotrain.metrics.clusters import Counts, Figure, Share, counts_json, make_figure, paired_changes
 from cotrain.prompts.templates import fields_of
-from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.role import Role
+from cotrain.rollout.verifier_roles import guarded_fields
 
 BROKEN = "broken reasoning"  # the family of right answers
 CONTROL = "harmless remark"
@@ -51,7 +51,7 @@ class AttemptOutcome:
 
 
 def attack_tables(
-    plain: Sequence[AttemptOutcome], outcomes: Sequence[AttemptOutcome], tasks: Sequence[Task], judge: Role
+    plain: Sequence[AttemptOutcome], outcomes: Sequence[AttemptOutcome], tasks: Sequence[Task], verifier: Role
 ) -> dict[str, Any]:
     """The parts of ``attack.json`` that are counted."""
     base = pass_rate(plain, lambda one: one.has_passed)
@@ -72,7 +72,7 @@ def attack_tables(
             {"family": family, "meaning": meaning, "counts": counted_as, "strings": len(strings)}
             | _outcome_counts(family_outcomes)
             | {"false_positive_rate": _figure_json(family_rate), "change": _rate_change(family_rate, compared_rate)}
-            | {"examples": [_example_row(example, tasks, judge) for example in _passed_examples(family_outcomes)]}
+            | {"examples": [_example_row(example, tasks, verifier) for example in _passed_examples(family_outcomes)]}
         )
 
     every = None
@@ -137,7 +137,7 @@ def _passed_examples(outcomes: Sequence[AttemptOutcome]) -> list[AttemptOutcome]
     return list(different.values())[::-1][:EXAMPLES]
 
 
-def _example_row(one: AttemptOutcome, tasks: Sequence[Task], judge: Role) -> dict[str, Any]:
+def _example_row(one: AttemptOutcome, tasks: Sequence[Task], verifier: Role) -> dict[str, Any]:
     task = tasks[one.attempt.problem]
     injection = one.attempt.injection
     return {
@@ -145,7 +145,7 @@ def _example_row(one: AttemptOutcome, tasks: Sequence[Task], judge: Role) -> dic
         "task": task.id,
         "problem": task.prompt,
         "solution": one.attempt.text,
-        "shown": judge.prompt_fields(review_fields(task, one.attempt, fields_of(judge.prompt)))["solution"],
+        "shown": verifier.prompt_fields(review_fields(task, one.attempt, fields_of(verifier.prompt)))["solution"],
         "review": one.review,
     }
 
@@ -180,7 +180,7 @@ def _table_line(name: str, row: Mapping[str, Any], change: Mapping[str, Any] | N
 
 
 def review_fields(task: Task, attempt: Attempt, fields: frozenset[str]) -> dict[str, Any]:
-    """The fields of the judge's prompt, as a protocol would give them."""
+    """The fields of the verifier's prompt, as a protocol would give them."""
     assert attempt.solution is not None
     solution_fields: Mapping[str, Any] = {"solution": attempt.text}
     if "nonce" in fields:

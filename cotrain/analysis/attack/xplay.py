@@ -67,7 +67,7 @@ class RunPoint:
     run: str
     seed: int
     step: int
-    model: str | None = None  # a judge from outside, in place of the run's verifier
+    model: str | None = None  # a verifier from outside, in place of the run's verifier
 
     def json(self) -> dict[str, Any]:
         return {"model": self.model} if self.model else {"run": self.run, "seed": self.seed, "step": self.step}
@@ -131,8 +131,10 @@ def xplay(
                 f"{len(drawn_solutions[-1].right)} solutions are right"
             )
 
-        judges = [(point, recipes[point.run]) for point in points]
-        cells, _ = judged_cells(judges, drawn_solutions, tasks, f"xplay/{{}}/{split}", role, SHOWN, device, say, work)
+        verifiers = [(point, recipes[point.run]) for point in points]
+        cells, _ = judged_cells(
+            verifiers, drawn_solutions, tasks, f"xplay/{{}}/{split}", role, SHOWN, device, say, work
+        )
         figures = xplay_figures(
             points,
             drawn_solutions,
@@ -176,7 +178,7 @@ def xplay_figures(
 
 
 def judged_cells(
-    judges: Sequence[tuple[RunPoint, Recipe]],
+    verifiers: Sequence[tuple[RunPoint, Recipe]],
     solutions: Sequence[DrawnSolutions],
     tasks: Sequence[Task],
     split: str,
@@ -191,17 +193,17 @@ def judged_cells(
     cells: list[dict[str, Any]] = []
     outcomes: list[list[list[AttemptOutcome]]] = []
     pace = ProgressPrinter(
-        len(judges) * sum(len(solution.attempts) for solution in solutions), "{} solutions judged", say
+        len(verifiers) * sum(len(solution.attempts) for solution in solutions), "{} solutions judged", say
     )
-    for place, (point, recipe) in enumerate(judges):
+    for place, (point, recipe) in enumerate(verifiers):
         trainer = opening.load_trainer(point.run, recipe=recipe, step=point.step, device=device)
-        player = trainer.make_runner(evaluation_seed(judges[0][1].seed))
-        judge = REFERENCE if point.model else role
+        player = trainer.make_runner(evaluation_seed(verifiers[0][1].seed))
+        verifier = REFERENCE if point.model else role
         outcomes.append([])
         for i, mine in enumerate(solutions):
             where = split.format(i)
             kept = None if work is None else work.within(f"verifier {place}")
-            said = judge_attempts(player, judge, tasks, mine.attempts, split=where, pace=pace, work=kept)
+            said = judge_attempts(player, verifier, tasks, mine.attempts, split=where, pace=pace, work=kept)
             check_servers_answer("xplay", trainer.policies, trainer.policies.outside_counts())
             outcomes[-1].append(said)
             cells.append({"generator": i, "verifier": place, **pair_figures(mine, said, names)})

@@ -22,11 +22,11 @@ from cotrain.core.types import ParseFailure, Sampling, Task
 from cotrain.formats.solutions import VERDICT_WORDS, parse_solution, tagged_solution
 from cotrain.prompts.templates import IN_TAGS
 from cotrain.rollout.common_roles import is_terse, parse_meta
-from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.protocols import attempts, examine
 from cotrain.rollout.reviews import show_verdict
 from cotrain.rollout.role import Role, Turn
 from cotrain.rollout.runner import Roles
+from cotrain.rollout.verifier_roles import guarded_fields
 
 KEPT = Metadata[float]("kept", float, "share of the principles that a solution keeps")
 MENDED = Metadata[bool]("mended", bool, "of a revision of what broke its principle: does it keep it")

@@ -25,10 +25,10 @@ from cotrain.core.types import ParseFailure, Task
 from cotrain.formats.answers import final_answer
 from cotrain.formats.solutions import without_thought
 from cotrain.rollout.event_loop import gather
-from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.protocols import attempts
 from cotrain.rollout.role import Turn
 from cotrain.rollout.runner import RoleHandle, Roles
+from cotrain.rollout.verifier_roles import guarded_fields
 
 SIDES = ("alice", "bob")
 WON = Signal("won", meaning="share of the judge's verdicts that a speech wins")

@@ -26,7 +26,6 @@ from cotrain.core.types import ParseFailure, Sampling, Task
 from cotrain.formats.solutions import MAX_CHARS
 from cotrain.rollout.common_roles import is_terse
 from cotrain.rollout.event_loop import gather
-from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.proposals import answer_proposal, hint_of, read_proposal, text_of
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.readers import WORDS, Reader
@@ -35,6 +34,7 @@ from cotrain.rollout.role import Role, Turn
 from cotrain.rollout.runner import Roles
 from cotrain.rollout.stores import MINTED, PoolProblem, TaskPool
 from cotrain.rollout.tools.search import AskFailed
+from cotrain.rollout.verifier_roles import guarded_fields
 
 EARNED = Signal("earned", meaning="what a proposer, solver or judge earns, in [0, 1]")
 QUALITY = Metadata[float]("quality", float, "Q of a question, in [0, 1]")

@@ -6,12 +6,11 @@ answer.
     CALLS     6 * 7 is <call>6 * 7</call>│\n<result id=9f3c01ab>\n42\n</result id=9f3c01ab>\n│so 42.
     HERMES    <tool_call>{"name": "calculator", "arguments": {"term": "6 * 7"}}</tool_call>│ a tool message │So 42.
 
-All that is written in a ``<call>`` is said to the one tool there is; of several, the first word names it.
-What is between the bars is given: no loss, no credit (``Trace.mask``). It is material: between markers with a nonce,
-with judges' tags broken, without control tokens, cut at ``MAX_OUTPUT`` characters. A call is read in the policy's own
+All that is written in a ``<call>`` is said to the one tool there is; of several, the first word names it. What is
+between the bars is given: no loss, no credit (``Trace.mask``). It is material: between markers with a nonce, with
+verifiers' tags broken, without control tokens, cut at ``MAX_OUTPUT`` characters. A call is read in the policy's own
 words alone, so what a tool prints is never one. A tool that fails is a value with a reason, which the policy is shown
-and the metrics count.
-"""
+and the metrics count."""
 
 from __future__ import annotations
 
