@@ -91,9 +91,9 @@ class Needs:
     on_policy: bool = True  # samples must be drawn by the policy that is trained
     off_policy_corrected: bool = True  # the loss corrects for updates since the samples were drawn (importance ratio)
     min_group_size: int = 1  # least number of traces in a group; checked at the first step that has too few
-    reference: str | None = None  # policy whose log-probabilities of the learned tokens the loss reads
-    values: str | None = None  # policy whose values are predicted before credit
-    scores: tuple[str, ...] = ()  # policies whose log-probabilities of the sampled tokens are taken before credit
+    reference_policy: str | None = None  # policy whose log-probabilities of the learned tokens the loss reads
+    value_policy: str | None = None  # policy whose values are predicted before credit
+    scoring_policies: tuple[str, ...] = ()  # policies whose log-probabilities of sampled tokens ``credit`` reads
     temperature: float | None = None  # temperature of all log-probabilities; None: the role's
     head: str = "lm"  # "lm", "value" or "reward": what the trained policy must predict
     entropy: bool = False  # the loss wants the entropy of every token's distribution

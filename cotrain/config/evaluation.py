@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cotrain.config.schedule import RolloutFn
 from cotrain.core.arguments import bound_options
-from cotrain.core.types import Task, TaskSource
+from cotrain.core.types import RolloutFn, Task, TaskSource
 from cotrain.metrics.heldout import Measure
 
 

@@ -365,15 +365,15 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
             f"{policy.head!r}",
             code="E_HEAD_MISMATCH",
         )
-    if needs.reference == objective.policy:
+    if needs.reference_policy == objective.policy:
         raise ConfigError(
             f"{where} compares policy {objective.policy!r} with itself as its reference, which changes nothing; "
             "expected another policy, such as a frozen one on the same model",
             code="E_REFERENCE_IS_ITSELF",
         )
     used = {objective.policy}
-    others = [("reference", needs.reference, "lm"), ("values", needs.values, "value")]
-    for label, other, head in [*others, *(("scores", name, "lm") for name in needs.scores)]:
+    others = [("reference", needs.reference_policy, "lm"), ("values", needs.value_policy, "value")]
+    for label, other, head in [*others, *(("scores", name, "lm") for name in needs.scoring_policies)]:
         if other is not None:
             _check_known("policy", other, recipe.policies, f"{where}, {label}")
             other_policy = recipe.policies[other]

@@ -27,12 +27,12 @@ from cotrain.config.evaluation import Evaluation, Implied
 from cotrain.config.large_model_defaults import LARGE_MICRO_TOKENS, large_policies, size_defaults
 from cotrain.config.policies import Learning, LrDecay, Policy, Weights, adapter, frozen, trainable
 from cotrain.config.recipe import Objective, Origin, Recipe
-from cotrain.config.schedule import RolloutFn, Schedule
+from cotrain.config.schedule import Schedule
 from cotrain.core.arguments import Argument, Weight, bound_arguments, check_argument, hints_of, kind_in_file
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.input_files import absolute_path
 from cotrain.core.registry import RECIPES, joined_places
-from cotrain.core.types import Store, TaskSource
+from cotrain.core.types import RolloutFn, Store, TaskSource
 from cotrain.data.word_problems.source import study_problems
 from cotrain.metrics.heldout import Measure, measure_solver
 from cotrain.rollout.role import Role, SolverTool

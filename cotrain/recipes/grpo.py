@@ -41,8 +41,8 @@ from cotrain import (
 )
 from cotrain.algorithms.grpo import ALGORITHMS, AlgorithmName
 from cotrain.algorithms.samples import Anneal
-from cotrain.config.schedule import RolloutFn
 from cotrain.core.arguments import Weight
+from cotrain.core.types import RolloutFn
 from cotrain.rollout import common_roles
 from cotrain.rollout.protocols import SOLVED, StepRewards, check_step_rewards
 from cotrain.rollout.user_rewards import pay

@@ -59,8 +59,8 @@ from cotrain.algorithms.functional.aggregate import Combine
 from cotrain.algorithms.grpo import ALGORITHMS
 from cotrain.algorithms.policy_gradient import PPOClip, kl_penalty
 from cotrain.algorithms.samples import AdvantageMix, Anneal, StepScale
-from cotrain.config.schedule import RolloutFn
 from cotrain.core.arguments import Weight
+from cotrain.core.types import RolloutFn
 from cotrain.data.word_problems.source import study_problems
 from cotrain.metrics.heldout import measure_solver_and_verifier
 from cotrain.rollout import common_roles, judges

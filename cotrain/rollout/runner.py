@@ -35,16 +35,15 @@ from cotrain.core.arguments import bound_function
 from cotrain.core.errors import ConfigError, CotrainError, EngineLost, TooLong, UnknownName
 from cotrain.core.seeding import Address, make_nonce
 from cotrain.core.signals import DeclaredSignals, declared_by
-from cotrain.core.types import BROKEN_OFF, TOO_LONG, AsyncGrader, Episode, Grade, NoGrader, Store, Task
+from cotrain.core.types import BROKEN_OFF, TOO_LONG, AsyncGrader, Episode, Grade, NoGrader, RolloutFn, Store, Task
 from cotrain.inference.contract import ContextLimitedEngine, Engine
 from cotrain.prompts.render import Rendering
 from cotrain.prompts.templates import fields_of
 from cotrain.rollout.conversation import Conversation, finish_conversations
-from cotrain.rollout.event_loop import EngineEventLoop, Stopped, engine_paused, gather, is_cancelled_by_loop
+from cotrain.rollout.event_loop import EngineEventLoop, ProtocolStoppedLoop, engine_paused, gather, is_cancelled_by_loop
 from cotrain.rollout.play_context import Grader, PromptFields, RolloutContext
 from cotrain.rollout.role import Role, Turn
 
-RolloutFn = Callable[..., Coroutine[Any, Any, Any]]  # a protocol: async (task, roles, **stores) → ignored
 OnEpisodeEnd = Callable[[], None]
 TRIES = 3  # attempts of one batch if the engine's process is lost
 _RESERVED = ("grade", "busy", "nonce")  # methods of ``Roles``, so no role can have these names
@@ -411,11 +410,11 @@ async def _run_episode(
     except TooLong as error:
         why_too_long = str(error)
         episode = roles._finish_episode(TOO_LONG)
-    except Stopped as error:  # this protocol tried to stop the event loop, or tasks of others: its own fault
+    except ProtocolStoppedLoop as error:  # only the episode of this protocol fails
         episode = roles._finish_episode(_failure_text(error))
     except KeyboardInterrupt:
         raise
-    except CotrainError:  # any but TooLong and Stopped, which are caught above: every other episode would meet it too
+    except CotrainError:  # any but the two above: every other episode would meet it too
         raise
     except BaseException as error:
         if is_cancelled_by_loop():  # the whole batch ends

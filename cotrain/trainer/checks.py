@@ -9,10 +9,10 @@ from dataclasses import replace
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
-from cotrain.config.schedule import Phase, RolloutFn
+from cotrain.config.schedule import Phase
 from cotrain.core.errors import ConfigError, ServerSilent, TooLong, TooManyFailures
 from cotrain.core.notes import CORRECT
-from cotrain.core.types import TOO_LONG, Episode, Trace
+from cotrain.core.types import TOO_LONG, Episode, RolloutFn, Trace
 from cotrain.distributed.policy_handles import PolicyHandle
 from cotrain.rollout.runner import RolloutRunner, protocol_name
 

@@ -414,10 +414,11 @@ class CoTrainer:
         context_tokens = [context for _, context in split_traces]
         values: Sequence[torch.Tensor | None] = [None] * len(pairs)
         scores: dict[str, Sequence[torch.Tensor]] = {}  # policy → its log-probabilities of each trace
-        if pairs and needs.values:  # the name of a critic
-            values = self._score_tokens(needs.values, pairs, context_tokens)
+        if pairs and needs.value_policy:  # the name of a critic
+            values = self._score_tokens(needs.value_policy, pairs, context_tokens)
         if pairs:
-            scores = {policy: self._score_tokens(policy, pairs, context_tokens, temperature) for policy in needs.scores}
+            for policy in needs.scoring_policies:
+                scores[policy] = self._score_tokens(policy, pairs, context_tokens, temperature)
         return tuple(
             sample_of(
                 sampled,
@@ -437,7 +438,7 @@ class CoTrainer:
 
     def _with_reference(self, name: str, samples: Sequence[Sample]) -> tuple[Sample, ...]:
         """Add the reference policy's log-probabilities to the samples if the loss needs them."""
-        reference = self.recipe.objectives[name].algorithm.needs().reference
+        reference = self.recipe.objectives[name].algorithm.needs().reference_policy
         if reference is None or not samples:
             return tuple(samples)
         scores: dict[str, torch.Tensor] = {}
@@ -582,11 +583,11 @@ def check_same_tokenizers(recipe: Recipe, policies: PolicyStore) -> None:
 
 def policies_read(needs: Needs) -> set[str]:
     """The policies that an algorithm asks for log-probabilities or values."""
-    found = set(needs.scores)
-    if needs.reference is not None:
-        found.add(needs.reference)
-    if needs.values is not None:
-        found.add(needs.values)
+    found = set(needs.scoring_policies)
+    if needs.reference_policy is not None:
+        found.add(needs.reference_policy)
+    if needs.value_policy is not None:
+        found.add(needs.value_policy)
     return found
 
 
