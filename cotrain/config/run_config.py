@@ -178,7 +178,7 @@ class RunConfig:
     def _with_temperature(self, role: Role) -> Role:
         if self.temperature is None:
             return role
-        return replace(role, sampling=replace(role.sampling, temperature=self.temperature))
+        return role.with_temperature(self.temperature)
 
     def _with_tool(self, roles: Mapping[str, Role]) -> Mapping[str, Role]:
         if self.tool is None:

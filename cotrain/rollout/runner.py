@@ -28,7 +28,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from cotrain.core.arguments import bound_function
@@ -312,7 +312,7 @@ class RolloutRunner:
         """A copy with every role at temperature 0."""
         greedy_roles = {}
         for name, role in self.roles.items():
-            greedy_roles[name] = replace(role, sampling=replace(role.sampling, temperature=0.0))
+            greedy_roles[name] = role.with_temperature(0.0)
         return RolloutRunner(
             self.engine,
             self.renderers,

@@ -506,7 +506,7 @@ class CoTrainer:
             if name in frozen_roles:
                 roles[name] = replace(role, policy=frozen_roles[name])
             elif greedy_verifiers:
-                roles[name] = replace(role, sampling=replace(role.sampling, temperature=0.0))
+                roles[name] = role.with_temperature(0.0)
             else:
                 roles[name] = role
         runner = self.make_runner(evaluation_seed(self.recipe.seed), roles=roles)
