@@ -98,7 +98,7 @@ class Schedule:
         stream = streams[-1]
         return stream, streams[:-1].count(stream)
 
-    def policies_to_reset(self, step: int, policies: Mapping[str, str]) -> list[str]:
+    def due_for_new_optimizer(self, step: int, policies: Mapping[str, str]) -> list[str]:
         """Policies that go over to other objectives at this step, as after a warm-up by cross-entropy.
 
         None of the objectives that train such a policy in the stage that begins here (a phase of the warm-up, or the

@@ -75,7 +75,7 @@ async def _review_with_programs(judge: RoleHandle, n: int, solution: Turn, field
     program_format = tag_format("verify", "ran")  # how GenPRM writes programs
     tools = {"python": run_python}
     chats = [judge.begin(group=solution.id, parent=solution, **fields) for _ in range(n)]
-    return await gather([use_tools(chat, tools, form=program_format, mark=fields["nonce"]) for chat in chats])
+    return await gather([use_tools(chat, tools, form=program_format, nonce=fields["nonce"]) for chat in chats])
 
 
 def fields_for(task: Task, roles: Roles, judge: RoleHandle, solution: Turn, text: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def check_rollouts(
     """Check the episodes of one step, which ``executor`` has played."""
     check_mass_failure(f"step {step + 1}", episodes, executor.set_aside)
     check_roles_asked(f"phase {phase.name!r}", phase.protocol, episodes)
-    asked = executor.fields_by_address.pop(step, {})
+    asked = executor.prompt_fields.pop(step, {})
     for name in phase.objectives:
         check_one_prompt_per_group(name, objectives[name], episodes, asked)
 
