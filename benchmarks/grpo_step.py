@@ -138,7 +138,7 @@ def main() -> None:
             measured.append(
                 {
                     "seconds": ended - began,
-                    "generate_seconds": result.seconds["play"],
+                    "generate_seconds": result.seconds["rollout"],
                     "engine_seconds": engine,
                     "update_seconds": update,
                     "between_seconds": ended - began - engine - update,

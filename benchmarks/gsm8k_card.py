@@ -377,7 +377,7 @@ def read_lines(file: Path) -> list[str]:
 
 
 def seconds_in(row: dict[str, Any]) -> Iterator[float]:
-    return (float(value) for name, value in row.items() if name in ("play", "update"))
+    return (float(value) for name, value in row.items() if name in ("rollout", "update"))
 
 
 # -- here: the rehearsal

@@ -41,7 +41,7 @@ def main() -> None:
             began = time.perf_counter()
             result = trainer.step()
             seconds.append(time.perf_counter() - began)
-            plays.append(result.seconds["play"])
+            plays.append(result.seconds["rollout"])
         if 0 < step < steps - 1:
             ratios.append(seconds[1] / seconds[0])
             least.append(max(plays[0], seconds[0] - plays[0]) / seconds[0])

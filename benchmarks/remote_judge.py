@@ -101,7 +101,7 @@ class Arm:
         if counted:
             self.rates.append(engine.tokens / (engine.last - began))
             self.costs.append((engine.worked - worked) / engine.tokens)
-            self.plays.append(result.seconds["play"])
+            self.plays.append(result.seconds["rollout"])
 
 
 class Resting:

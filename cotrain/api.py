@@ -17,7 +17,7 @@ from cotrain.runs.directory import STOPPED, RunDirectory
 from cotrain.runs.figures import latest_costs
 from cotrain.runs.log import Observer
 from cotrain.runs.run import Interrupted, RunResult, resume_run, start_run
-from cotrain.trainer.failures import Stopped
+from cotrain.trainer.failures import StoppedBySignal
 
 
 def run(
@@ -44,7 +44,8 @@ def run(
         async_steps: K > 0: the rollouts of step t + K are collected while step t is updated (docs/cluster.md);
             0: each step is collected with the weights of the update before.
 
-    On SIGINT, SIGTERM or SIGHUP the state is saved, and ``Stopped`` is raised: a SystemExit with the signal's code.
+    On SIGINT, SIGTERM or SIGHUP the state is saved, and ``StoppedBySignal`` is raised: a SystemExit with the signal's
+    exit code.
     """
     _check_is_recipe(recipe)
     out = Path(out).expanduser().absolute()
@@ -62,7 +63,7 @@ def run(
             )
     except Interrupted as interrupted:
         _write_report_if_possible(out)
-        raise Stopped(interrupted.signal) from None
+        raise StoppedBySignal(interrupted.signal) from None
     except Exception:
         _report_failed(out)
         raise
@@ -108,7 +109,7 @@ def resume(
             )
     except Interrupted as interrupted:
         _write_report_if_possible(directory)
-        raise Stopped(interrupted.signal) from None
+        raise StoppedBySignal(interrupted.signal) from None
     except Exception:
         _report_failed(directory)
         raise

@@ -38,10 +38,10 @@ Shares and rates are in [0, 1], lengths in sampled tokens, log-probabilities and
 # The figures in ``timings.jsonl``. They are no part of ``table.py``: no alarm watches them.
 TIMINGS = (
     Metric(key="step", meaning="the step, from 0", unit=COUNT),
-    Metric(key="{stage}", meaning="seconds of `play`, `annotate`, `credit`, `reference` and `update`", unit=SECONDS),
+    Metric(key="{stage}", meaning="seconds of `rollout`, `annotate`, `credit`, `reference` and `update`", unit=SECONDS),
     Metric(
         key="{policy}/seconds", unit=SECONDS,
-        meaning="of `play`, what the engine (all replicas) spent on this policy; a role's share is its policy's",
+        meaning="of `rollout`, what the engine (all replicas) spent on this policy; a role's share is its policy's",
     ),
     Metric(
         key="process/{process}/policies", unit="",

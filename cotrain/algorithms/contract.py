@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cotrain.algorithms.functional.late_torch import torch
 from cotrain.core.errors import ConfigError
@@ -35,11 +35,17 @@ from cotrain.core.types import Reward, State, Trace, take_fields
 ContextTokens = tuple[tuple[int, tuple[int, ...]], ...]  # (k, ids): ids before the k-th sampled token, k ≥ 1, rising
 
 
-def split_context(trace: Trace) -> tuple[Trace, ContextTokens]:
-    """The trace with its sampled tokens alone, rewards moved with them, and the context between them. A trace of one
-    turn is returned as it is."""
+class SplitTrace(NamedTuple):
+    """A trace, split into what its policy sampled and what was given between."""
+
+    sampled: Trace  # with its sampled tokens alone, and rewards moved with them
+    context_tokens: ContextTokens  # between the sampled ones, such as a tool's output
+
+
+def split_context(trace: Trace) -> SplitTrace:
+    """Split a trace into sampled tokens and context. One of a single turn is all sampled."""
     if not trace.turns:
-        return trace, ()
+        return SplitTrace(trace, ())
     mask = trace.mask
     before = [0, *accumulate(mask)]  # sampled tokens in front of each place
     context_tokens: list[tuple[int, tuple[int, ...]]] = []
@@ -62,7 +68,7 @@ def split_context(trace: Trace) -> tuple[Trace, ContextTokens]:
         rewards=tuple(rewards),
         turns=(),
     )
-    return sampled_trace, tuple(context_tokens)
+    return SplitTrace(sampled_trace, tuple(context_tokens))
 
 
 def with_context(token_ids: tuple[int, ...], context_tokens: ContextTokens) -> tuple[tuple[int, ...], list[int]]:
@@ -91,9 +97,9 @@ class Needs:
     on_policy: bool = True  # samples must be drawn by the policy that is trained
     off_policy_corrected: bool = True  # the loss corrects for updates since the samples were drawn (importance ratio)
     min_group_size: int = 1  # least number of traces in a group; checked at the first step that has too few
-    reference: str | None = None  # policy whose log-probabilities of the learned tokens the loss reads
-    values: str | None = None  # policy whose values are predicted before credit
-    scores: tuple[str, ...] = ()  # policies whose log-probabilities of the sampled tokens are taken before credit
+    reference_policy: str | None = None  # policy whose log-probabilities of the learned tokens the loss reads
+    value_policy: str | None = None  # policy whose values are predicted before credit
+    scoring_policies: tuple[str, ...] = ()  # policies whose log-probabilities of sampled tokens ``credit`` reads
     temperature: float | None = None  # temperature of all log-probabilities; None: the role's
     head: str = "lm"  # "lm", "value" or "reward": what the trained policy must predict
     entropy: bool = False  # the loss wants the entropy of every token's distribution

@@ -80,7 +80,7 @@ class Preference:
             on_policy=False,
             off_policy_corrected=False,
             min_group_size=2,
-            scores=scored,
+            scoring_policies=scored,
             temperature=1.0,
         )
 

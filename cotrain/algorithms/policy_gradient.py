@@ -461,7 +461,7 @@ class PolicyGradient(PolicyLossOptions):
             reward_signals=tuple(signals),
             off_policy_corrected=uses_ratio(self.loss),
             min_group_size=2 if self.advantage and self.reward_weights else 1,
-            reference=self.kl.to if self.kl else None,
+            reference_policy=self.kl.to if self.kl else None,
             entropy=self.entropy != 0.0,
             zero_advantage_has_gradient=has_other_terms(self.loss, self.kl, self.entropy),
             baseline_roles=self.baseline_roles,

@@ -54,8 +54,8 @@ class PPO(PolicyLossOptions):
         return Needs(
             reward_signals=tuple(self.reward_weights),
             off_policy_corrected=uses_ratio(self.loss),
-            values=self.values,
-            reference=self.kl.to if self.kl else None,
+            value_policy=self.values,
+            reference_policy=self.kl.to if self.kl else None,
             entropy=self.entropy != 0.0,
             zero_advantage_has_gradient=has_other_terms(self.loss, self.kl, self.entropy),
         )
@@ -114,7 +114,7 @@ class ValueRegression:
             )
 
     def needs(self) -> Needs:
-        return Needs(reward_signals=tuple(self.reward_weights), on_policy=False, values=self.values, head="value")
+        return Needs(reward_signals=tuple(self.reward_weights), on_policy=False, value_policy=self.values, head="value")
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
         samples, dropped = usable_samples(batch.samples, self.reward_weights)

@@ -165,9 +165,10 @@ def evaluate_suites(
     }
     training: set[str] = set() if is_model else training_questions(recipe.tasks)
     results = []
+    runner = trainer.evaluation_runner
     for name, mine in items.items():
-        settings = base_settings | {"data": paths[name]} | suite_settings(name, mine, trainer.evaluator, play, policies)
-        rows = play_suite(folder.path / f"suite-{name}.jsonl", name, mine, trainer.evaluator, play, settings, say)
+        settings = base_settings | {"data": paths[name]} | suite_settings(name, mine, runner, play, policies)
+        rows = play_suite(folder.path / f"suite-{name}.jsonl", name, mine, runner, play, settings, say)
         if rows and all(row.get("failure") == TOO_LONG for row in rows):
             context = f"no problem of {name} fits the context of the model together with max_tokens"
             raise TooLong(f"{context}; lower it with --max-tokens N, or take a model with a longer context")

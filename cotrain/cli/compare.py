@@ -180,11 +180,11 @@ def study(argv: Sequence[str]) -> int:
 
 def _run_and_print(work: Callable[[], dict[str, Any]], out: Path) -> int:
     """Do the work, print its lines and where the page is; the code of an interruption where it was interrupted."""
-    from cotrain.trainer.failures import Stopped
+    from cotrain.trainer.failures import StoppedBySignal
 
     try:
         result = work()
-    except Stopped as stopped:
+    except StoppedBySignal as stopped:
         return stopped.exit_code
     tell_result(result)
     print_lines(result["lines"])

@@ -59,7 +59,7 @@ def resume(argv: Sequence[str]) -> int:
 
         lengthen_run(arguments.directory, arguments.steps)
     from cotrain.trackers.observer import rollouts_of_run, trackers_of_run
-    from cotrain.trainer.failures import Diverged, Stopped
+    from cotrain.trainer.failures import Diverged, StoppedBySignal
 
     notes: list[str] = []
     backend = backend_of(arguments)
@@ -98,7 +98,7 @@ def resume(argv: Sequence[str]) -> int:
                     observer=observer,
                     changed_code=arguments.changed_code,
                 )
-        except (Stopped, Diverged) as stopped:
+        except (StoppedBySignal, Diverged) as stopped:
             return exit_code_of(stopped)
     return print_outcome(outcome)
 
@@ -122,7 +122,7 @@ def demo(argv: Sequence[str]) -> int:
     from cotrain.recipes.tango import demo as build
     from cotrain.runs.changes import rebuild_recipe
     from cotrain.runs.directory import RunDirectory
-    from cotrain.trainer.failures import Diverged, Stopped
+    from cotrain.trainer.failures import Diverged, StoppedBySignal
 
     if (Path(arguments.out) / "recipe.json").is_file():
         directory = RunDirectory.open(arguments.out)
@@ -148,6 +148,6 @@ def demo(argv: Sequence[str]) -> int:
                 outcome = api.run(recipe, arguments.out, observer=observer)
             else:
                 outcome = api.resume(begun, recipe=recipe, observer=observer)
-    except (Stopped, Diverged) as stopped:
+    except (StoppedBySignal, Diverged) as stopped:
         return exit_code_of(stopped)
     return print_outcome(outcome)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from cotrain.distributed.multi_process import MultiProcessBackend
     from cotrain.runs.log import Observer
     from cotrain.runs.run import RunResult
-    from cotrain.trainer.failures import Diverged, Stopped
+    from cotrain.trainer.failures import Diverged, StoppedBySignal
 
 USAGE = """usage: cotrain run RECIPE --out DIR [flags]
        cotrain run --config FILE --out DIR [flags]
@@ -89,7 +89,7 @@ def run(argv: Sequence[str]) -> int:
     from cotrain.config.recipe import check_due
     from cotrain.data.few_problems import few_tested_note
     from cotrain.runs.directory import RunDirectory
-    from cotrain.trainer.failures import Diverged, Stopped
+    from cotrain.trainer.failures import Diverged, StoppedBySignal
 
     arguments = {name: value for name, value in parsed_values(parsed, names).items() if name in typed}
     base_recipe = _make_recipe(build, target, parsed, arguments)
@@ -165,7 +165,7 @@ def run(argv: Sequence[str]) -> int:
                     backend=backend,
                     observer=observer,
                 )
-        except (Stopped, Diverged) as stopped:
+        except (StoppedBySignal, Diverged) as stopped:
             return exit_code_of(stopped)
     return print_outcome(outcome)
 
@@ -389,11 +389,11 @@ def watched_run(
         yield SaysFirst(address, observer)
 
 
-def exit_code_of(stopped: Stopped | Diverged) -> int:
+def exit_code_of(stopped: StoppedBySignal | Diverged) -> int:
     """The exit code of a run that was stopped, or that stopped as it could not go on, which is said."""
-    from cotrain.trainer.failures import Stopped
+    from cotrain.trainer.failures import StoppedBySignal
 
-    if isinstance(stopped, Stopped):
+    if isinstance(stopped, StoppedBySignal):
         return stopped.exit_code
     print_error(stopped)
     return 1

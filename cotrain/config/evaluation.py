@@ -6,16 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cotrain.config.schedule import RolloutFn
 from cotrain.core.arguments import bound_options
-from cotrain.core.types import Task, TaskSource
+from cotrain.core.types import RolloutFn, Task, TaskSource
 from cotrain.metrics.heldout import Measure
 
 
 @dataclass(frozen=True, kw_only=True)
-class Implied:
-    """Log-ratios of ``policy`` to ``reference`` at the tokens of ``role``'s solutions; with ``replies``, also its
-    surprisal at those that are right."""
+class ImplicitReward:
+    """A reward model that samples no text: log-ratios of ``policy`` to ``reference`` at the tokens of ``role``'s
+    solutions; with ``replies``, also the policy's surprisal at those that are right."""
 
     policy: str
     reference: str | None = None  # None: no log-ratios, its surprisal alone
@@ -36,7 +35,7 @@ class Evaluation:
     splits: tuple[str, ...] = ()  # further ones, measured with four samples each at the end; keys get the split's name
     frozen_roles: Mapping[str, str] = field(default_factory=dict)  # role → frozen policy that plays it instead, for
     # figures on solutions that do not change while the run goes on; keys get ``fixed``, and only judging roles are kept
-    implied: tuple[Implied, ...] = ()  # reward models that never speak
+    implicit_rewards: tuple[ImplicitReward, ...] = ()  # reward models read off log-probabilities
     best: str = ""  # early stopping: the end is the state that was highest in this figure on the validation split, such
     # as solver/greedy; "": the last one
 

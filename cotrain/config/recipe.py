@@ -114,10 +114,10 @@ class Recipe:
         due = [name for name, objective in self.objectives.items() if objective.policy == policy]
         return self.schedule.planned_batches(due, steps) * self.updates_per_batch(policy)
 
-    def policies_to_reset(self, step: int) -> list[str]:
-        """Policies that begin this step with a new optimiser, see ``Schedule.policies_to_reset``."""
+    def due_for_new_optimizer(self, step: int) -> list[str]:
+        """Policies that begin this step with a new optimiser, see ``Schedule.due_for_new_optimizer``."""
         policy_of_objective = {name: objective.policy for name, objective in self.objectives.items()}
-        return self.schedule.policies_to_reset(step, policy_of_objective)
+        return self.schedule.due_for_new_optimizer(step, policy_of_objective)
 
 
 def check_recipe(recipe: Recipe) -> None:
@@ -137,10 +137,10 @@ def check_recipe(recipe: Recipe) -> None:
     _check_policies(recipe)
 
     used = {spec.policy for spec in recipe.roles.values()} | set(recipe.evaluation.frozen_roles.values())
-    for implied in recipe.evaluation.implied:
-        _check_known("role", implied.role, recipe.roles, "evaluation, implied")
-        for policy in filter(None, (implied.policy, implied.reference)):
-            _check_known("policy", policy, recipe.policies, "evaluation, implied")
+    for reward_model in recipe.evaluation.implicit_rewards:
+        _check_known("role", reward_model.role, recipe.roles, "evaluation, implicit_rewards")
+        for policy in filter(None, (reward_model.policy, reward_model.reference)):
+            _check_known("policy", policy, recipe.policies, "evaluation, implicit_rewards")
             used.add(policy)
     for name, objective in recipe.objectives.items():
         used |= _check_objective(recipe, name, objective)
@@ -365,15 +365,15 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
             f"{policy.head!r}",
             code="E_HEAD_MISMATCH",
         )
-    if needs.reference == objective.policy:
+    if needs.reference_policy == objective.policy:
         raise ConfigError(
             f"{where} compares policy {objective.policy!r} with itself as its reference, which changes nothing; "
             "expected another policy, such as a frozen one on the same model",
             code="E_REFERENCE_IS_ITSELF",
         )
     used = {objective.policy}
-    others = [("reference", needs.reference, "lm"), ("values", needs.values, "value")]
-    for label, other, head in [*others, *(("scores", name, "lm") for name in needs.scores)]:
+    others = [("reference", needs.reference_policy, "lm"), ("values", needs.value_policy, "value")]
+    for label, other, head in [*others, *(("scores", name, "lm") for name in needs.scoring_policies)]:
         if other is not None:
             _check_known("policy", other, recipe.policies, f"{where}, {label}")
             other_policy = recipe.policies[other]

@@ -23,16 +23,16 @@ from typing import Any, Literal, overload
 
 from cotrain.algorithms.policy_gradient import KLPenalty, kl_penalty
 from cotrain.config.edits import with_policies
-from cotrain.config.evaluation import Evaluation, Implied
+from cotrain.config.evaluation import Evaluation, ImplicitReward
 from cotrain.config.large_model_defaults import LARGE_MICRO_TOKENS, large_policies, size_defaults
 from cotrain.config.policies import Learning, LrDecay, Policy, Weights, adapter, frozen, trainable
 from cotrain.config.recipe import Objective, Origin, Recipe
-from cotrain.config.schedule import RolloutFn, Schedule
+from cotrain.config.schedule import Schedule
 from cotrain.core.arguments import Argument, Weight, bound_arguments, check_argument, hints_of, kind_in_file
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.input_files import absolute_path
 from cotrain.core.registry import RECIPES, joined_places
-from cotrain.core.types import Store, TaskSource
+from cotrain.core.types import RolloutFn, Store, TaskSource
 from cotrain.data.word_problems.source import study_problems
 from cotrain.metrics.heldout import Measure, measure_solver
 from cotrain.rollout.role import Role, SolverTool
@@ -143,11 +143,12 @@ class RunConfig:
         evaluate: RolloutFn,
         measures: tuple[Measure, ...] = (measure_solver("solver", 8),),
         frozen_roles: Mapping[str, str] | None = None,
-        implied: tuple[Implied, ...] = (),
+        implicit_rewards: tuple[ImplicitReward, ...] = (),
         stores: Mapping[str, Store] | None = None,
     ) -> Recipe:
         """The whole recipe. ``evaluate`` is the protocol on held-out problems and ``measures`` count its episodes;
-        ``frozen_roles`` and ``implied``: see ``Evaluation``; ``stores``: what the run collects (``rollout/stores.py``).
+        ``frozen_roles``, ``implicit_rewards``: see ``Evaluation``; ``stores``: what the run collects
+        (``rollout/stores.py``).
         """
         evaluation = Evaluation(
             protocol=evaluate,
@@ -155,7 +156,7 @@ class RunConfig:
             tasks=self.evaluation_tasks,
             splits=SPLITS,
             frozen_roles=frozen_roles or {},
-            implied=implied,
+            implicit_rewards=implicit_rewards,
         )
         return Recipe(
             name=name,
@@ -178,7 +179,7 @@ class RunConfig:
     def _with_temperature(self, role: Role) -> Role:
         if self.temperature is None:
             return role
-        return replace(role, sampling=replace(role.sampling, temperature=self.temperature))
+        return role.with_temperature(self.temperature)
 
     def _with_tool(self, roles: Mapping[str, Role]) -> Mapping[str, Role]:
         if self.tool is None:

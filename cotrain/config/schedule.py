@@ -7,7 +7,7 @@ the schedule can also foretell (``planned_batches``), because Tango's α is defi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
@@ -15,9 +15,8 @@ from typing import Any, NoReturn
 from cotrain.core.arguments import bound_function, bound_options, option_names
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.seeding import permuted_index, seed_of
-from cotrain.core.types import Task, TaskSource
+from cotrain.core.types import RolloutFn, Task, TaskSource
 
-RolloutFn = Callable[..., Coroutine[Any, Any, Any]]  # async (task, roles) → None; a partial where it takes options
 LEADING = "generator"  # the stream of tasks of the phases that train the leading objective
 
 
@@ -99,7 +98,7 @@ class Schedule:
         stream = streams[-1]
         return stream, streams[:-1].count(stream)
 
-    def policies_to_reset(self, step: int, policies: Mapping[str, str]) -> list[str]:
+    def due_for_new_optimizer(self, step: int, policies: Mapping[str, str]) -> list[str]:
         """Policies that go over to other objectives at this step, as after a warm-up by cross-entropy.
 
         None of the objectives that train such a policy in the stage that begins here (a phase of the warm-up, or the

@@ -7,7 +7,7 @@ is for telemetry and evaluation; an algorithm never reads it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -268,6 +268,11 @@ SAYING = ", saying: "  # in a failure: before it stands a short fixed phrase, be
 def kind_of_failure(failure: str) -> str:
     """The short fixed phrase of a failure, by which failures are counted."""
     return failure.partition(SAYING)[0]
+
+
+# A protocol: an async function of a task, of the roles of one episode, and of the stores that its phase names. Its
+# result is ignored. Options are bound to it by keyword, as in ``partial(solve_then_verify, reviews=8)``.
+RolloutFn = Callable[..., Coroutine[Any, Any, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,11 +34,11 @@ from cotrain import (
     gives,
     recipe,
 )
-from cotrain.config.schedule import RolloutFn
 from cotrain.config.team import cast_roles, team_objectives
 from cotrain.core.arguments import Positive
 from cotrain.core.errors import UnknownName
 from cotrain.core.notes import Metadata
+from cotrain.core.types import RolloutFn
 from cotrain.core.user_code import INTERRUPTS, failure_reason
 from cotrain.envs.agent.program import Agent, AgentFailed, find_program
 from cotrain.envs.agent.rollout import Rollout

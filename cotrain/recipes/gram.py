@@ -51,8 +51,8 @@ from cotrain import (
 )
 from cotrain.algorithms.functional.aggregate import pairwise_advantages, skew_matrix
 from cotrain.algorithms.grpo import DrGRPO
-from cotrain.config.schedule import RolloutFn
 from cotrain.core.arguments import Positive
+from cotrain.core.types import RolloutFn
 from cotrain.formats.preferences import write_gram
 from cotrain.metrics.heldout import measure_verifier
 from cotrain.rollout import common_roles

@@ -41,8 +41,8 @@ from cotrain import (
 )
 from cotrain.algorithms.grpo import ALGORITHMS, AlgorithmName
 from cotrain.algorithms.samples import Anneal
-from cotrain.config.schedule import RolloutFn
 from cotrain.core.arguments import Weight
+from cotrain.core.types import RolloutFn
 from cotrain.rollout import common_roles
 from cotrain.rollout.protocols import SOLVED, StepRewards, check_step_rewards
 from cotrain.rollout.user_rewards import pay
@@ -105,7 +105,7 @@ def grpo(
     estimator: AlgorithmName = "grpo",  # compares an answer with its group
     alpha: Weight = 0.1,  # weight of the oracle's steps, at the start
     alpha_end: Weight = 0.001,  # the same weight, at the end
-    steps_judged_by: Literal["nobody", "oracle"] = "nobody",  # source of step rewards
+    steps_judged_by: Literal["none", "oracle"] = "none",  # source of step rewards
     oracle_noise: float = 0.0,  # probability with which the oracle's step verdict is flipped
     reward: str | Reward | None = None,  # pays instead of the truth: my_file.py:function of task, answer, correct
     outcome_noise: float = 0.0,  # chance with which a readable answer is paid as if it were the other
@@ -126,8 +126,7 @@ def grpo(
             "grpo: estimator='maxrl' divides by a rate of success, which the oracle's ±1 has not",
             code="E_MAXRL_WITH_ORACLE",
         )
-    step_rewards: StepRewards = "oracle" if has_oracle else "none"
-    check_step_rewards(step_rewards, oracle_noise)
+    check_step_rewards(steps_judged_by, oracle_noise)
 
     # What pays for an answer: the truth, the truth with errors, or a function of the user's.
     protocol: RolloutFn
@@ -140,7 +139,7 @@ def grpo(
     else:
         outcome = OUTCOME
         protocol = solve
-    protocol = partial(protocol, step_rewards=step_rewards, oracle_noise=oracle_noise)
+    protocol = partial(protocol, step_rewards=steps_judged_by, oracle_noise=oracle_noise)
 
     reward_weights: dict[Signal, float | Anneal] = {outcome: 1.0}
     if format_reward:

@@ -38,7 +38,7 @@ from cotrain import (
 )
 from cotrain.algorithms.dpo import CHOSEN, PairLoss, Preference
 from cotrain.algorithms.reward_model import Pairwise
-from cotrain.config.evaluation import Implied
+from cotrain.config.evaluation import ImplicitReward
 from cotrain.core.arguments import Weight
 from cotrain.core.notes import PROBLEM
 from cotrain.core.signals import LABEL
@@ -101,7 +101,7 @@ def dpo(
         schedule=constant_schedule(say, "generator", name="generator", group_size=1),
         evaluate=say,
         measures=(),
-        implied=(Implied(policy="generator", reference="reference", role="teacher"),),
+        implicit_rewards=(ImplicitReward(policy="generator", reference="reference", role="teacher"),),
     )
     return once(made)
 

@@ -47,7 +47,7 @@ from cotrain import (
     solve,
 )
 from cotrain.algorithms.dpo import CHOSEN, PairLoss, Preference
-from cotrain.config.evaluation import Implied
+from cotrain.config.evaluation import ImplicitReward
 from cotrain.config.run_config import Reset
 from cotrain.core.notes import PROBLEM
 from cotrain.data.preferences import ChatTask
@@ -142,7 +142,7 @@ def spin(
         schedule=schedule,
         evaluate=partial(against_the_solution, rival=None) if chats else solve,
         measures=() if chats else (measure_solver("solver", 8),),
-        implied=(Implied(policy="generator", role="teacher", replies=True),) if chats else (),
+        implicit_rewards=(ImplicitReward(policy="generator", role="teacher", replies=True),) if chats else (),
     )
     if chats:  # measured in one play: nothing is drawn
         made = replace(made, evaluation=replace(made.evaluation, greedy=False, group_size=1))

@@ -11,7 +11,7 @@ Controls are parameters:
 - ``verifier="frozen"``: the verifier is never trained (ablation).
 - ``steps_judged_by="oracle"``: the truth takes the place of the step verdicts (ceiling). ``oracle_noise`` is the chance
   with which each of them is flipped.
-- ``steps_judged_by="nobody"``: no step rewards; the generator learns from its outcomes alone (baseline).
+- ``steps_judged_by="none"``: no step rewards; the generator learns from its outcomes alone (baseline).
 - ``balance=False``: no class weights (ablation).
 - ``simultaneous=True``: both learn from the same episodes instead of in turn.
 - ``review_format``: format of the verifier's reviews (``rollout/verifier_roles.py``).
@@ -23,10 +23,10 @@ What differs from the authors' code:
   it is not.
 - A bonus for giving more than one answer: in their code, with weight 0; left out here.
 
-What cannot be read, here:
+Replies that do not parse:
 
-- An unreadable review earns a part of the format reward, for what it has of the format (``ParseFailure.format_score``).
-- An unreadable solution is never reviewed, and counts as one wrong step.
+- A review that does not parse earns the part of the format reward that ``ParseFailure.format_score`` gives it.
+- A solution that does not parse is never reviewed, and counts as one wrong step.
 - ``format_reward`` pays the generator for a readable solution.
 """
 
@@ -59,8 +59,8 @@ from cotrain.algorithms.functional.aggregate import Combine
 from cotrain.algorithms.grpo import ALGORITHMS
 from cotrain.algorithms.policy_gradient import PPOClip, kl_penalty
 from cotrain.algorithms.samples import AdvantageMix, Anneal, StepScale
-from cotrain.config.schedule import RolloutFn
 from cotrain.core.arguments import Weight
+from cotrain.core.types import RolloutFn
 from cotrain.data.word_problems.source import study_problems
 from cotrain.metrics.heldout import measure_solver_and_verifier
 from cotrain.rollout import common_roles, verifier_roles
@@ -72,7 +72,7 @@ def tango(
     run: RunConfig,
     *,
     verifier_model: str | None = None,  # initial weights of the verifier; by default the generator's model
-    reviews: int = 8,  # reviews of each solution while the verifier trains; while the generator trains: votes
+    reviews: int = 8,  # reviews per solution in the verifier's steps; in the generator's steps it is ``votes``
     warmup: int = 40,  # training steps at the start, in which only the verifier is trained
     ratio: tuple[int, int] = (3, 1),  # training steps of the generator and of the verifier, in turn
     verifier_lr: float = 2e-4,  # learning rate of the verifier
@@ -87,15 +87,14 @@ def tango(
     #     "add"      A = A_outcome + α A_steps
     #     "reward"   A of the one reward r = r_outcome + α r_steps
     advantage_mix: AdvantageMix = "convex",  # how outcome and steps are mixed: shares, a sum, or one summed reward
-    # "one": each step is worth ±1. With advantage_mix="reward", r_steps is the mean of the steps ("1/K") or their sum.
-    step_scale: StepScale = "1/K",  # what each of a solution's K steps is worth: ±1/K, or ±1
+    step_scale: StepScale = "1/K",  # worth of each of a solution's K steps: "1/K" ±1/K, "one" ±1
     estimator: Literal["grpo", "dr_grpo", "rloo", "reinforce++"] = "grpo",  # advantage estimator of both policies
-    clip_high: float = 0.2,  # upper clip of the ratio
+    clip_high: float = 0.2,  # upper clip of the importance ratio π/π_sampler
     verifier: Literal["trained", "frozen"] = "trained",  # frozen: the verifier is never trained
     review_format: verifier_roles.ReviewFormat = "steps",  # format of the verifier's reviews
-    votes: int = 1,  # reviews of each solution while the generator trains, whose step verdicts reward it
+    votes: int = 1,  # reviews per solution in the generator's steps; their step verdicts reward the generator
     combine: Combine = "mean",  # function that combines several reviews into one
-    steps_judged_by: Literal["verifier", "oracle", "nobody"] = "verifier",  # source of step rewards
+    steps_judged_by: StepRewards = "verifier",  # source of step rewards
     oracle_noise: float = 0.0,  # probability with which the oracle's step verdict is flipped
     balance: bool = True,  # class weights: reviews of the rarer kind of solution count more
     simultaneous: bool = False,  # both learn at every step, with max(2, reviews // 4) reviews and no warm-up
@@ -115,9 +114,7 @@ def tango(
             code="E_SIMULTANEOUS_REVIEWS",
         )
 
-    # The protocol's word for "nobody" is "none".
-    step_rewards: StepRewards = "none" if steps_judged_by == "nobody" else steps_judged_by
-    check_step_rewards(step_rewards, oracle_noise)
+    check_step_rewards(steps_judged_by, oracle_noise)
 
     make_algorithm = ALGORITHMS[estimator]  # a function that returns a PolicyGradient
     loss = PPOClip(0.2, clip_high)
@@ -136,14 +133,13 @@ def tango(
     # The policy "generator" plays the role "solver"; the policy "verifier" plays the role "verifier".
     objectives = {"generator": Objective(policy="generator", role="solver", algorithm=learn_to_solve)}
 
-    # The verifier's rewards are added up before the reviews of one solution are compared with each other.
     if trains_verifier:
         verifier_rewards: dict[Signal, float | Anneal] = {AGREEMENT: 1.0}
         if verifier_format:
             verifier_rewards[FORMAT] = verifier_format
         learn_to_judge = make_algorithm(
             reward_weights=verifier_rewards,
-            sum_rewards_first=True,
+            sum_rewards_first=True,  # agreement + 0.8 · format is one reward, and advantages are those of the sum
             balance=ClassBalance() if balance else None,
             loss=loss,
             kl=kl_penalty("verifier_reference", verifier_kl),
@@ -164,12 +160,13 @@ def tango(
         return partial(
             solve_then_verify,
             reviews=n_reviews,
-            step_rewards=step_rewards,
+            step_rewards=steps_judged_by,
             oracle_noise=oracle_noise,
             combine=combine,
         )
 
-    votes_needed = votes if steps_judged_by == "verifier" else 0  # else no reward depends on a review
+    # Without a verifier that judges steps, no reward of the generator's steps depends on a review: none is sampled.
+    votes_needed = votes if steps_judged_by == "verifier" else 0
     generator_phase = Phase(
         name="generator",
         protocol=solve_with_step_rewards(votes_needed),
@@ -179,12 +176,13 @@ def tango(
         name="verifier",
         protocol=partial(solve_then_verify, reviews=reviews, step_rewards="none"),
         objectives=("verifier",),
-        group_size=1,  # one solution of each problem: what is compared is its reviews
+        group_size=1,  # one solution per problem; a group of the verifier is the reviews of one solution
     )
 
     if simultaneous:
-        # Every solution of a group is reviewed, not one of each problem, so each gets fewer reviews.
-        protocol = solve_with_step_rewards(max(2, reviews // 4))  # at least 2: they are compared with each other
+        # ``verifier_phase`` reviews one solution per problem. Here all solutions of a group are reviewed, so each gets
+        # a quarter of the reviews; at least 2, since a group of one review has no advantage.
+        protocol = solve_with_step_rewards(max(2, reviews // 4))
         schedule = constant_schedule(protocol, "generator", "verifier", name="both")
     elif trains_verifier:
         schedule = alternate(generator_phase, verifier_phase, ratio=ratio, warmup={"verifier": warmup})
@@ -202,15 +200,16 @@ def tango(
         schedule=schedule,
         evaluate=partial(solve_then_verify, reviews=votes),  # the protocol on held-out problems
         measures=measure_solver_and_verifier("verifier"),
-        # Where run.kl is not 0, the verifier is also measured on solutions of the initial generator ("reference").
+        # Role → frozen policy that plays it in an extra evaluation: {"solver": "reference"} where run.kl is not 0. It
+        # measures the verifier on solutions that stay the same through the run.
         frozen_roles=run.frozen_roles(),
     )
 
 
-VERIFIER_TEMPERATURE = 1.5  # of the demo: its reviews of one solution have to differ to be compared
+VERIFIER_TEMPERATURE = 1.5  # in the demo: equal reviews of one solution would have no advantage
 
 
-@recipe(steps=36, lr=3e-4, evaluation_tasks=48, without=("tasks",))  # ``demo`` has no setting ``tasks``: see below
+@recipe(steps=36, lr=3e-4, evaluation_tasks=48, without=("tasks",))  # it always has the same problems
 def demo(
     run: RunConfig,
     *,
@@ -225,17 +224,16 @@ def demo(
     """
     settings = run.values()
     settings["tasks"] = study_problems((2, 3))
-    # ``@recipe`` builds the RunConfig from keywords, so ``tango`` is called with settings and not with ``run``.
+    # ``@recipe`` builds ``run`` from keywords, so ``tango`` is called with settings and not with a RunConfig.
     on_words = tango(**settings, verifier_model=verifier_model, warmup=warmup, ratio=(1, 1), verifier_lr=5e-4)
 
-    verifier = on_words.roles["verifier"]
     temperature = VERIFIER_TEMPERATURE if run.temperature is None else run.temperature
-    verifier = replace(verifier, sampling=replace(verifier.sampling, temperature=temperature))
+    verifier = on_words.roles["verifier"].with_temperature(temperature)
 
     return replace(
         on_words,
         name="demo",
-        description="",  # else it were tango's; where it is empty, ``@recipe`` fills in this function's docstring
+        description="",  # empty: ``@recipe`` takes the docstring of ``demo`` instead of that of ``tango``
         roles={**on_words.roles, "verifier": verifier},
         evaluation=replace(on_words.evaluation, splits=()),  # no further splits, to stay within three minutes
     )

@@ -33,9 +33,8 @@ from cotrain import (
     solve,
 )
 from cotrain.algorithms.policy_gradient import kl_penalty
-from cotrain.config.schedule import RolloutFn
 from cotrain.core.arguments import Positive
-from cotrain.core.types import UNLABELLED
+from cotrain.core.types import UNLABELLED, RolloutFn
 from cotrain.data.labels import check_truth_is_known
 from cotrain.rollout import common_roles
 from cotrain.rollout.protocols import attempts

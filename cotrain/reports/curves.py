@@ -95,7 +95,7 @@ class ProcessMeans:
 
 POINTS = 800  # most points of a curve
 LARGEST = 1e300  # a larger number is none
-SPENT = ("play", "annotate", "credit", "reference", "update")  # seconds of a step's stages
+SPENT = ("rollout", "annotate", "credit", "reference", "update")  # seconds of a step's stages
 AXES = ("step", "tokens")  # keys that always rise
 
 Values = dict[str, float]

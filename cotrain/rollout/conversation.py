@@ -58,7 +58,7 @@ class Conversation:
         parent: Turn | None,
         fields: Mapping[str, Any],
         renderer: Rendering,
-        mark: str,
+        nonce: str,
         context: RolloutContext,
         siblings: list[Conversation],
         keep_cache: bool,
@@ -73,7 +73,7 @@ class Conversation:
             parent: the turn that it judges or answers.
             fields: what is put into the role's prompt.
             renderer: makes tokens of messages.
-            mark: the nonce between which tools show what they found (``formats/nonce.py``).
+            nonce: the marker between which tools show what they found (``formats/nonce.py``).
             context: asks the engine.
             siblings: all conversations of the episode, to which whoever makes this one adds it.
             keep_cache: it is likely to go on after its first turn.
@@ -96,7 +96,7 @@ class Conversation:
         self.group = group
         self.parent = parent
         self.fields = fields
-        self.mark = mark
+        self.nonce = nonce
         self.renderer = renderer
         self._context = context
         self._siblings = siblings
@@ -206,7 +206,7 @@ class Conversation:
             parent=self.parent,
             fields=self.fields,
             renderer=self.renderer,
-            mark=self.mark,
+            nonce=self.nonce,
             context=self._context,
             siblings=self._siblings,
             keep_cache=self._keep_cache,

@@ -196,7 +196,7 @@ class Deadlock(CotrainError, RuntimeError):
     code = "E_DEADLOCK"
 
 
-class Stopped(CotrainError, RuntimeError):
+class ProtocolStoppedLoop(CotrainError, RuntimeError):
     """A protocol ended what is not its own: the loop, or the tasks of others."""
 
     code = "E_LOOP_STOPPED"
@@ -228,7 +228,7 @@ class EngineEventLoop(asyncio.SelectorEventLoop):
         try:
             return self.run_until_complete(work)
         except asyncio.CancelledError as error:
-            raise Stopped(
+            raise ProtocolStoppedLoop(
                 "a protocol cancelled the play it is part of, as by `asyncio.all_tasks()`; cancel only tasks of "
                 "its own",
                 code="E_PROTOCOL_CANCELS_PLAY",
@@ -236,7 +236,7 @@ class EngineEventLoop(asyncio.SelectorEventLoop):
         except SystemExit as error:  # of a task that a protocol began, or of a parser
             from cotrain.core.user_code import failure_of
 
-            raise Stopped(
+            raise ProtocolStoppedLoop(
                 f"{failure_of(error)}; a run does not end that way: return, or raise an exception",
                 code="E_PROTOCOL_ENDS_RUN",
             ) from error
@@ -253,9 +253,9 @@ class EngineEventLoop(asyncio.SelectorEventLoop):
             self._until = before
 
     def stop(self) -> None:
-        """Called when what it runs for is over. Raises Stopped where a protocol calls it before."""
+        """Called when what it runs for is over. Raises ProtocolStoppedLoop where a protocol calls it before."""
         if self._until is not None and not self._until.done():
-            raise Stopped(
+            raise ProtocolStoppedLoop(
                 "a protocol cannot stop the loop it is played in; return, or raise an exception",
                 code="E_PROTOCOL_STOPS_LOOP",
             )
@@ -292,7 +292,7 @@ class EngineEventLoop(asyncio.SelectorEventLoop):
     def close(self) -> None:
         """What is left is cancelled and has ended by then. Nothing where it is closed."""
         if self.is_running():
-            raise Stopped(
+            raise ProtocolStoppedLoop(
                 "a protocol cannot close the loop it is played in; return, or raise an exception",
                 code="E_PROTOCOL_STOPS_LOOP",
             )

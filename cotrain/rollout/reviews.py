@@ -74,7 +74,7 @@ async def _review_with_programs(verifier: RoleHandle, n: int, solution: Turn, fi
     program_format = tag_format("verify", "ran")  # how GenPRM writes programs
     tools = {"python": run_python}
     chats = [verifier.begin(group=solution.id, parent=solution, **fields) for _ in range(n)]
-    return await gather([use_tools(chat, tools, form=program_format, mark=fields["nonce"]) for chat in chats])
+    return await gather([use_tools(chat, tools, form=program_format, nonce=fields["nonce"]) for chat in chats])
 
 
 def fields_for(task: Task, roles: Roles, verifier: RoleHandle, solution: Turn, text: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cotrain.core.errors import ConfigError
@@ -97,6 +97,10 @@ class Role:
     def is_free_form(self) -> bool:
         """True if it writes solutions in a format of its own, without tags."""
         return self.answer_format != TAGS or self.step_format not in (None, TAGS)
+
+    def with_temperature(self, temperature: float) -> Role:
+        """The same role, sampled at this temperature."""
+        return replace(self, sampling=replace(self.sampling, temperature=temperature))
 
     def parse_reply(self, text: str, fields: Mapping[str, Any], *, thinking: bool = False) -> Any:
         """Parse a reply; None for a role without a parser. ``thinking``: the prompt opened a thought, which the text

@@ -28,30 +28,36 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from cotrain.core.arguments import bound_function
 from cotrain.core.errors import ConfigError, CotrainError, EngineLost, TooLong, UnknownName
 from cotrain.core.seeding import Address, make_nonce
 from cotrain.core.signals import DeclaredSignals, declared_by
-from cotrain.core.types import BROKEN_OFF, TOO_LONG, AsyncGrader, Episode, Grade, NoGrader, Store, Task
+from cotrain.core.types import BROKEN_OFF, TOO_LONG, AsyncGrader, Episode, Grade, NoGrader, RolloutFn, Store, Task
 from cotrain.inference.contract import ContextLimitedEngine, Engine
 from cotrain.prompts.render import Rendering
 from cotrain.prompts.templates import fields_of
 from cotrain.rollout.conversation import Conversation, finish_conversations
-from cotrain.rollout.event_loop import EngineEventLoop, Stopped, engine_paused, gather, is_cancelled_by_loop
+from cotrain.rollout.event_loop import EngineEventLoop, ProtocolStoppedLoop, engine_paused, gather, is_cancelled_by_loop
 from cotrain.rollout.play_context import Grader, PromptFields, RolloutContext
 from cotrain.rollout.role import Role, Turn
 
-RolloutFn = Callable[..., Coroutine[Any, Any, Any]]  # a protocol: async (task, roles, **stores) → ignored
 OnEpisodeEnd = Callable[[], None]
 TRIES = 3  # attempts of one batch if the engine's process is lost
 _RESERVED = ("grade", "busy", "nonce")  # methods of ``Roles``, so no role can have these names
 
 
+class BatchProgress(Protocol):
+    """Shows how far a batch is. Called as a batch of ``n_episodes`` begins; returns what is called as each of them
+    ends."""
+
+    def __call__(self, n_episodes: int, /) -> OnEpisodeEnd: ...
+
+
 async def grade_outside(task: Task, text: str) -> Grade:
-    """Grade many answers at once in processes of the task's grader, where it has any; else here, one by one.
+    """Grade one answer: in a process of the task's grader, if it has any, so that many are graded at once; else here.
 
     The engine waits meanwhile, so that its batches do not depend on how long grading takes.
     """
@@ -66,7 +72,7 @@ class Roles:
     def __init__(
         self,
         context: RolloutContext,
-        task: int,  # position of the task in its step
+        position: int,  # position of the task in its step
         member: int,  # position of the episode among those of its task
         declared: DeclaredSignals,  # signals that the protocol may reward
         *,
@@ -74,7 +80,7 @@ class Roles:
         task_prompt: str,
     ) -> None:
         self._context = context
-        self._task = task
+        self._position = position
         self._member = member
         self._declared = declared
         self._task_id = task_id
@@ -104,11 +110,12 @@ class Roles:
                 code="E_TASK_NOT_GRADABLE",
             )
         if isinstance(said, Turn):
-            needs_whole_text = task.whole or task.gold is None  # there is no single answer to compare
-            found = said.text_to_grade(text, whole=needs_whole_text)
-            if found is None:
+            # A grader that reads whole solutions, or has no gold answer to compare with, gets all that was said. Any
+            # other one gets the answer that was parsed.
+            needs_whole_text = task.whole or task.gold is None
+            to_grade = said.text_to_grade(text, whole=needs_whole_text)
+            if to_grade is None:
                 return Grade(value=False, reason=said.parsed.reason)
-            to_grade = found
         else:
             to_grade = said
         if self._context.grader is None:
@@ -119,7 +126,11 @@ class Roles:
     def nonce(self, about: Turn) -> str:
         """A random marker, to be put around a turn's text when other roles see it, so that the text cannot end its
         own quotation (``formats/nonce.py``). It follows from the turn's address, and is another one at every step."""
-        return make_nonce(self._context.seed, f"{self._context.split}:{about.id}")
+        return self._nonce(about.id)
+
+    def _nonce(self, address: str) -> str:
+        """The random marker of what has this address."""
+        return make_nonce(self._context.seed, f"{self._context.split}:{address}")
 
     def busy(self) -> AbstractAsyncContextManager[None]:
         """``async with roles.busy():`` around awaiting anything but a role, such as a web request.
@@ -133,7 +144,7 @@ class Roles:
             raise RuntimeError(f"role {name!r} was called after its episode was over")
         call = self._calls[name]
         self._calls[name] += 1
-        return Address(step=self._context.step, task=self._task, member=self._member, role=name, call=call)
+        return Address(step=self._context.step, task=self._position, member=self._member, role=name, call=call)
 
     def _start_conversation(
         self, name: str, group: str | None, parent: Turn | None, fields: Mapping[str, Any], *, keep_cache: bool
@@ -148,19 +159,19 @@ class Roles:
             parent=parent,
             fields=fields,
             renderer=self._context.renderers[role.policy],
-            mark=make_nonce(self._context.seed, f"{self._context.split}:{address}"),
+            nonce=self._nonce(str(address)),
             context=self._context,
-            siblings=self._conversations,  # the list itself: later ones are seen too
+            siblings=self._conversations,  # the list itself: a fork of this conversation adds itself to the episode
             keep_cache=keep_cache,
             declared=self._declared,
             task_prompt=self._task_prompt,
         )
         self._conversations.append(conversation)
         if group is None:
-            # All calls without a group are compared with each other, so they must have had the same prompt. When the
-            # batch is over, these fields are checked, and an error names the one that differs (``trainer/checks.py``).
-            prompt_fields = sorted(fields_of(role.prompt))
-            self._context.fields_by_address[str(address)] = {field: str(fields[field]) for field in prompt_fields}
+            # Traces of the default group must have equal prompts. ``trainer/checks.py`` checks that when the batch is
+            # over, and names the field that differs.
+            field_names = sorted(fields_of(role.prompt))
+            self._context.fields_by_address[str(address)] = {name: str(fields[name]) for name in field_names}
         return conversation
 
     def _finish_episode(self, failure: str | None) -> Episode:
@@ -180,7 +191,7 @@ class Roles:
 
         return Episode(
             step=self._context.step,
-            task=self._task,
+            task=self._position,
             member=self._member,
             task_id=self._task_id,
             traces=tuple(finish_conversations(self._conversations)),
@@ -210,8 +221,8 @@ class RoleHandle:
         return self._roles._context.renderers[self._role.policy]
 
     @property
-    def context(self) -> int | None:
-        """Length of its model's context: the most tokens of prompt and answer together. None where the engine does not
+    def context_length(self) -> int | None:
+        """The most tokens that prompt and answer may have together, for its model. None where the engine does not
         say."""
         engine = self._roles._context.engine
         if isinstance(engine, ContextLimitedEngine):
@@ -219,16 +230,17 @@ class RoleHandle:
         return None
 
     def format_solution(self, solution: str) -> str:
-        """``solution`` in the tags that this role's parser expects, for a policy that is a program and plays it."""
+        """``solution`` in the tags that this role's parser expects, for a role that a Python program plays."""
         return self._role.format_solution(solution)
 
     @property
     def whole_group(self) -> str:
-        """The default group by its name, as ``group=roles.solver.whole_group``: all traces of this role on this task.
+        """The default group by its name: all traces of this role on this task.
 
-        Where it is given, prompts in it may differ. Where it is the default, that is an error if they are compared.
+        Pass it explicitly, as ``group=roles.solver.whole_group``, to allow different prompts in the group. In a call
+        without ``group`` they are an error.
         """
-        return whole_group(self._roles._task, self._name)
+        return whole_group(self._roles._position, self._name)
 
     def begin(self, *, group: str | None = None, parent: Turn | None = None, **fields: Any) -> Conversation:
         """A conversation that begins with the role's prompt. Arguments as of a call; ConfigError likewise."""
@@ -276,7 +288,7 @@ class RolloutRunner:
         *,
         grader: Grader | None = None,
         loop: EngineEventLoop | None = None,
-        progress: Callable[[int], OnEpisodeEnd] | None = None,
+        progress: BatchProgress | None = None,
     ) -> None:
         """
         Args:
@@ -286,8 +298,7 @@ class RolloutRunner:
             seed: seed of the run; every request's seed is a hash of it and of the request's address.
             grader: grades answers outside of this process; None calls ``task.grade`` in it.
             loop: event loop in which protocols run, to share connections with other runners; None: a new one.
-            progress: called with the number of episodes of each batch; it returns a function that is called as each of
-                them ends.
+            progress: shows how far each batch is.
 
         Raises UnknownName for a role whose policy has no renderer, ConfigError for a name that cannot be an attribute.
         """
@@ -307,13 +318,13 @@ class RolloutRunner:
         self.loop = loop or EngineEventLoop()
         self.progress = progress
         self.set_aside: dict[str, str] = {}  # task id → why its prompt did not fit the context
-        self.fields_by_address: dict[int, PromptFields] = {}  # training step → ``RolloutContext.fields_by_address``
+        self.prompt_fields: dict[int, PromptFields] = {}  # training step → ``RolloutContext.fields_by_address``
 
     def greedy_copy(self) -> RolloutRunner:
         """A copy with every role at temperature 0."""
         greedy_roles = {}
         for name, role in self.roles.items():
-            greedy_roles[name] = replace(role, sampling=replace(role.sampling, temperature=0.0))
+            greedy_roles[name] = role.with_temperature(0.0)
         return RolloutRunner(
             self.engine,
             self.renderers,
@@ -332,7 +343,7 @@ class RolloutRunner:
         step: int,
         group_size: int,
         split: str = "train",
-        first: int = 0,
+        first_position: int = 0,
         stores: Mapping[str, Store] | None = None,
     ) -> tuple[Episode, ...]:
         """Run the protocol ``group_size`` times on every task, all at once; the episodes sorted by (task, member).
@@ -341,7 +352,7 @@ class RolloutRunner:
             step: part of every address and seed; -1 outside of training.
             protocol: with its options bound, as in ``partial(solve, step_rewards="oracle")``.
             split: part of every seed.
-            first: position of the first task among those of the step.
+            first_position: position of the first of these tasks among those of the step.
             stores: stores of the run, which the protocol is given by name.
 
         Raises Deadlock when protocols wait for something that cannot come, whatever CotrainError a protocol meets, and
@@ -359,12 +370,12 @@ class RolloutRunner:
         # The signals that the protocol declares with ``@gives``: it may reward no others. Without ``@gives``: none.
         declared = declared_by(protocol) or DeclaredSignals(protocol_name(protocol), ())
 
-        def run_all() -> Coroutine[Any, Any, list[tuple[Episode, str | None]]]:
-            """One coroutine that runs all episodes, in the order of their addresses."""
+        def new_attempt() -> Coroutine[Any, Any, list[tuple[Episode, str | None]]]:
+            """A fresh coroutine that runs all episodes, in the order of their addresses."""
             on_end = self.progress(len(tasks) * group_size) if self.progress else None
             coroutines = []
             names = []
-            for position, task in enumerate(tasks, start=first):
+            for position, task in enumerate(tasks, start=first_position):
                 for member in range(group_size):
                     roles = Roles(context, position, member, declared, task_id=task.id, task_prompt=task.prompt)
                     coroutines.append(_run_episode(protocol, task, roles, stores or {}, on_end))
@@ -374,17 +385,18 @@ class RolloutRunner:
         for attempt in range(1, TRIES + 1):
             try:
                 # The loop runs all coroutines; whenever each of them waits, the engine advances by one batch.
-                results = self.loop.run_to_end(run_all(), self.engine.advance)
+                results = self.loop.run_to_end(new_attempt(), self.engine.advance)
                 break
             except EngineLost as lost:
                 # The engine keeps no state of its own, so the same batch is collected again by a new one.
                 if attempt == TRIES:
-                    raise EngineLost(f"{lost}; so it was {TRIES} times in one play", code=lost.code) from lost
+                    times = f"the engine was lost {TRIES} times in one batch"
+                    raise EngineLost(f"{lost}; {times}", code=lost.code) from lost
 
         is_training = step >= 0
         if is_training:
-            earlier = self.fields_by_address.get(step, {})  # a step may collect several batches
-            self.fields_by_address[step] = earlier | context.fields_by_address
+            earlier = self.prompt_fields.get(step, {})  # a step may collect several batches
+            self.prompt_fields[step] = earlier | context.fields_by_address
 
         episodes = []
         for episode, why_too_long in results:
@@ -411,14 +423,14 @@ async def _run_episode(
     except TooLong as error:
         why_too_long = str(error)
         episode = roles._finish_episode(TOO_LONG)
-    except Stopped as error:  # this protocol tried to stop the event loop, or tasks of others: its own fault
+    except ProtocolStoppedLoop as error:  # it stopped the loop, or cancelled tasks of others: only its episode fails
         episode = roles._finish_episode(_failure_text(error))
     except KeyboardInterrupt:
         raise
-    except CotrainError:  # any but TooLong and Stopped, which are caught above: every other episode would meet it too
+    except CotrainError:  # any but the two above: every other episode would meet it too
         raise
-    except BaseException as error:
-        if is_cancelled_by_loop():  # the whole batch ends
+    except BaseException as error:  # also a CancelledError
+        if is_cancelled_by_loop():  # cancelled from outside: the whole batch ends
             raise
         episode = roles._finish_episode(_failure_text(error))
 

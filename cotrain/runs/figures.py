@@ -17,9 +17,10 @@ from cotrain.metrics.clusters import Figure
 from cotrain.metrics.steps import flops_of
 from cotrain.runs.directory import RunDirectory, rows_of
 from cotrain.storage.jsonl import read_jsonl
+from cotrain.trainer.evaluation import fixed_solutions_group_size
 from cotrain.trainer.flops import StageClock
 from cotrain.trainer.sparsity import update_sparsity
-from cotrain.trainer.trainer import FROZEN_GROUP_DIVISOR, CoTrainer
+from cotrain.trainer.trainer import CoTrainer
 
 if TYPE_CHECKING:
     from cotrain.trainer.step_meter import StepResult
@@ -33,7 +34,7 @@ def figures_on_test_split(trainer: CoTrainer) -> dict[str, Estimate]:
     evaluation = trainer.recipe.evaluation
     figures, _ = trainer.evaluate("test", evaluation.tasks)
     if evaluation.frozen_roles:
-        frozen, _ = trainer.evaluate_frozen("test", evaluation.tasks, greedy=evaluation.greedy)
+        frozen, _ = trainer.evaluate_on_fixed_solutions("test", evaluation.tasks, greedy=evaluation.greedy)
         figures |= {_with_split("fixed", key): value for key, value in frozen.items() if "/" in key}
     for split in _further_splits(trainer):
         further, _ = trainer.evaluate(split, evaluation.tasks // 2, group_size=min(4, evaluation.group_size))
@@ -59,8 +60,7 @@ def count_episodes(trainer: CoTrainer) -> int:
     greedy = evaluation.greedy and tasks.get("test", 0).gradable
     total = count_problems("test", evaluation.tasks) * (evaluation.group_size + greedy)
     if evaluation.frozen_roles:
-        frozen_group_size = max(1, evaluation.group_size // FROZEN_GROUP_DIVISOR)
-        total += count_problems("test", evaluation.tasks) * frozen_group_size * (1 + greedy)
+        total += count_problems("test", evaluation.tasks) * fixed_solutions_group_size(evaluation) * (1 + greedy)
     members = min(4, evaluation.group_size) + evaluation.greedy
     for split in _further_splits(trainer):
         total += count_problems(split, evaluation.tasks // 2) * members
@@ -81,9 +81,11 @@ def progress_shown(trainer: CoTrainer, what: str, say: Callable[[str], None]) ->
     usual = trainer.eval_progress
     trainer.eval_progress = lambda _: pace.add
     clock = StageClock()
-    with clock.stage(what):
-        yield
-    trainer.eval_progress = usual
+    try:
+        with clock.stage(what):
+            yield
+    finally:
+        trainer.eval_progress = usual
     say(f"measured {what} in {clock_text(clock.total)}")
 
 
@@ -100,7 +102,7 @@ def evaluate_on_validation(trainer: CoTrainer, *, step: int) -> dict[str, Any]:
     evaluation = trainer.recipe.evaluation
     figures, _ = trainer.evaluate("validation", evaluation.curve_tasks)
     if evaluation.frozen_roles:
-        frozen, _ = trainer.evaluate_frozen("validation", evaluation.curve_tasks)
+        frozen, _ = trainer.evaluate_on_fixed_solutions("validation", evaluation.curve_tasks)
         followed = {key: value for key, value in frozen.items() if key.split("/")[-1] in STALENESS}
         figures |= {_with_split("fixed", key): value for key, value in followed.items()}
     row: dict[str, Any] = {"step": step, "kind": "evaluation", "tokens": trainer.tokens}
@@ -209,7 +211,7 @@ def timings_row(result: StepResult) -> dict[str, float | str]:
 
 def throughput_row(result: StepResult) -> dict[str, float | str]:
     """Tokens a second of each role while the protocol was played, and what each process did."""
-    seconds = result.rollout_seconds or result.seconds["play"]
+    seconds = result.rollout_seconds or result.seconds["rollout"]
     sampled_tokens: dict[str, int] = {}
     for episode in result.episodes:
         for trace in episode.traces:

@@ -83,10 +83,7 @@ def run_chat(
             f"{directory}: recipe {recipe.name!r} has no role 'solver' to talk to; it has {sorted(recipe.roles)}",
             code="E_NO_SOLVER",
         )
-    roles = {
-        name: replace(role, sampling=replace(role.sampling, temperature=temperature))
-        for name, role in recipe.roles.items()
-    }
+    roles = {name: role.with_temperature(temperature) for name, role in recipe.roles.items()}
     executor = trainer.make_runner(recipe.seed, roles=roles)
     heading = (
         f"{recipe.name} after step {trainer.finished_steps}. Type a problem; empty line for an "

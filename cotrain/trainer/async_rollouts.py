@@ -1,36 +1,37 @@
-"""The pipeline of plays and updates: one after the other, or with ``--async-steps K`` play t + K beside update t.
+"""Rollouts and updates: one after the other, or with ``--async-steps K`` the rollouts of step t + K beside update t.
 
 ::
 
-    K=0    play 0 │ update 0 │ play 1 │ update 1 │ play 2 …
-    K=1    play 0 │ play 1   │ play 2   │ …
-                    │ update 0 │ update 1 │ …
-    K=2    play 0 │ play 1   │ play 2   │ play 3   │ …
-                               │ update 0 │ update 1 │ …
+    K=0    rollouts 0 │ update 0   │ rollouts 1 │ update 1   │ rollouts 2 …
+    K=1    rollouts 0 │ rollouts 1 │ rollouts 2 │ …
+                      │ update 0   │ update 1   │ …
+    K=2    rollouts 0 │ rollouts 1 │ rollouts 2 │ rollouts 3 │ …
+                                   │ update 0   │ update 1   │ …
 
-With a lag, the new weights are published when both are over: play t + K has the weights of before update t from its
-first token to its last, whichever ends first. So a run is the same bits every time, and a policy that is updated at
-each step learns from what it said K updates ago; one that was not updated since is on policy. Log-probabilities of that
-time are in the ratio of its loss; a loss without one is refused.
+With K > 0 the new weights are published when both are over: the rollouts of step t + K have the weights of before
+update t from their first token to their last, whichever ends first. So a run is the same bits every time. A policy that
+is updated at each step learns from what it said K updates ago; one that was not updated since is on policy.
+Log-probabilities of that time are in the ratio of its loss; a loss without one is refused.
 
-A checkpoint holds the K plays that were not learned from yet. The first K plays, and those after going back with other
-draws, have nothing beside them. One play at most is beside an update, so more than 1 makes no step faster.
+A checkpoint holds the K batches that were not learned from yet. The first K batches, and those after a rollback, have
+no update beside them. At most one batch is collected beside an update, so K > 1 makes no step faster.
 
-A backend of one process has one set of weights: there the play is made first and the update after it, which saves no
-time and has the same bits.
+A backend of one process has one set of weights: there the rollouts are collected first and the update follows, which
+saves no time and has the same bits.
 
-Without a lag a play waits for the update before it, but for what needs none of its policies: where they are on other
-devices or processes than those that learn, it begins beside the update (``overlapped_rollout.py``), and the bits stay.
+With K = 0 the rollouts of a step wait for the update before it, except for what needs none of the policies that it
+changes. Where the others are on other devices or processes, rollouts begin beside the update
+(``overlapped_rollout.py``), and the bits stay.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 from cotrain.config.policies import Learning
 from cotrain.config.recipe import Recipe, cap_path
@@ -64,7 +65,7 @@ class RolloutBatch:
     wall: float = 0.0  # wall time; 0 if it is not known, as for a batch that a checkpoint restored
 
 
-Play = Callable[[int], RolloutBatch]  # plays a step
+Collect = Callable[[int], RolloutBatch]  # collects the rollouts of a step
 Result = TypeVar("Result")  # what a work returns
 
 
@@ -92,17 +93,22 @@ class RolloutCounter:
         )
 
 
+def no_signal() -> int:
+    """Nothing asks the run to stop."""
+    return 0
+
+
 class StoppableEngine:
-    """An engine with a question asked before each advance: which signal asks the run to stop, if any? Implements
-    ``Engine``."""
+    """An engine that looks for a stop signal before each advance. Implements ``Engine``."""
 
     beside_update = False  # True while rollouts run during an update: a stop signal then waits for both
     given_up = False  # True when the update that runs at the same time failed, so that the rollouts end too
     held_rollout: HeldRollout[RolloutBatch] | None = None  # rollouts that run during an update and wait for its weights
 
-    def __init__(self, engine: Engine, stopping: Callable[[], int]) -> None:
+    def __init__(self, engine: Engine, get_signal: Callable[[], int] = no_signal) -> None:
+        """``get_signal``: gives the signal that asks the run to stop, 0 for none."""
         self.engine = engine
-        self.stopping = stopping
+        self.get_signal = get_signal
         if isinstance(engine, ContextLimitedEngine):
             self.context = engine.context
 
@@ -121,27 +127,145 @@ class StoppableEngine:
 
     def advance(self) -> bool:
         self.raise_if_stopped()
-        return self.engine.advance() if self.held_rollout is None else self.held_rollout.advance()
+        if self.held_rollout is not None:
+            return self.held_rollout.advance()
+        return self.engine.advance()
 
     def raise_if_stopped(self) -> None:
         """Raises Interrupted where the run is asked to stop."""
-        signal = int(self.given_up) if self.beside_update else self.stopping()
+        signal = int(self.given_up) if self.beside_update else self.get_signal()
         if signal:
             raise Interrupted(signal)
 
 
+class Overlap:
+    """What is collected while a step is updated: here, nothing. The two below begin the rollouts of a later step.
+
+    ::
+
+        with overlap:               # its rollouts begin
+            …                       # the update
+            overlap.end_update()    # waits for rollouts that have the old weights to their last token
+            overlap.publish(…)      # publishes the new weights
+                                    # at the end of the block: waits for rollouts that go on with the new weights
+    """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        pass
+
+    def end_update(self) -> None:
+        """The update is over, and its weights are not published yet."""
+
+    def publish(self, publish: Callable[[], None]) -> None:
+        """Publish the new weights by calling ``publish``."""
+        publish()
+
+
+class RolloutsAhead(Overlap):
+    """Rollouts of step t + K during update t, with the weights of before the update (``async_steps`` = K)."""
+
+    def __init__(
+        self,
+        engine: StoppableEngine,
+        collect: Callable[[], RolloutBatch],
+        keep: Callable[[RolloutBatch], None],
+        thread: ThreadPoolExecutor | None,
+    ) -> None:
+        """``keep``: takes the batch. ``thread``: None where one process has one set of weights; the rollouts are then
+        collected before the update begins."""
+        self._engine = engine
+        self._collect = collect
+        self._keep = keep
+        self._thread = thread
+        self._rollouts: Future[RolloutBatch] = Future()
+
+    def __enter__(self) -> Self:
+        """Raises Interrupted before anything has begun."""
+        self._engine.raise_if_stopped()
+        if self._thread is None:
+            self._rollouts.set_result(self._collect())
+        else:
+            self._engine.beside_update = True
+            self._rollouts = self._thread.submit(self._collect)
+        return self
+
+    def end_update(self) -> None:
+        """Wait for the rollouts. Raises what collecting them raised."""
+        self._wait()
+        self._keep(self._rollouts.result())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._engine.given_up = True
+        self._wait()
+
+    def _wait(self) -> None:
+        wait([self._rollouts])
+        self._engine.beside_update = False
+        self._engine.given_up = False
+
+
+class EarlyRollouts(Overlap):
+    """Rollouts of the next step during an update, by policies that are not ``held`` (``overlapped_rollout.py``). What
+    needs a held policy waits until the new weights are published."""
+
+    def __init__(
+        self,
+        engine: StoppableEngine,
+        collect: Callable[[], RolloutBatch],
+        keep: Callable[[RolloutBatch | None], None],
+        thread: ThreadPoolExecutor,
+        held: Collection[str],
+    ) -> None:
+        """``keep``: takes the batch; None where collecting it failed, so that the step is collected when it is due."""
+        assert isinstance(engine.engine, HoldingEngine)
+        self._engine = engine
+        self._collect = collect
+        self._keep = keep
+        self._thread = thread
+        self._rollout: HeldRollout[RolloutBatch] = HeldRollout(engine.engine, held)
+
+    def __enter__(self) -> Self:
+        """Raises Interrupted before anything has begun."""
+        self._engine.raise_if_stopped()
+        self._engine.held_rollout = self._rollout
+        self._rollout.begin(self._thread, self._collect)
+        return self
+
+    def publish(self, publish: Callable[[], None]) -> None:
+        self._rollout.publish(publish)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._rollout.give_up()
+        batch = self._rollout.end()
+        self._engine.held_rollout = None
+        self._keep(batch)
+
+
 class RolloutPipeline:
-    """Collects the rollouts of each step: before its update, or some steps ahead of it."""
+    """Keeps the rollouts that are collected ahead of their step, and begins those that run during an update."""
 
     def __init__(self, engine: StoppableEngine, async_steps: int, *, overlaps_update: bool) -> None:
-        """``engine``: through which steps are played; ``overlaps_update``: they may be while policies are updated."""
+        """``engine``: through which steps are collected; ``overlaps_update``: they may be during an update."""
         self.async_steps = async_steps
         self._engine = engine
 
         # With async_steps > 0: the batches of the step that is due and of those after it, and the thread of rollouts
         # that run beside an update.
         self.ready: tuple[RolloutBatch, ...] = ()
-        self._apart = ThreadPoolExecutor(1, thread_name_prefix="play") if async_steps and overlaps_update else None
+        self._ahead_thread: ThreadPoolExecutor | None = None
+        if async_steps and overlaps_update:
+            self._ahead_thread = ThreadPoolExecutor(1, thread_name_prefix="rollouts ahead")
 
         # With async_steps = 0: a step whose rollouts began during the update before them, with its batch, and the
         # thread of such rollouts.
@@ -149,7 +273,7 @@ class RolloutPipeline:
         self._early_thread: ThreadPoolExecutor | None = None
 
     def take_early(self, step: int) -> RolloutBatch | None:
-        """The play of ``step`` that was made beside the update before it, if it was."""
+        """The rollouts of ``step`` that were collected during the update before it, if they were."""
         early = self._early
         self._early = None
         if early is None or early[0] != step:
@@ -157,68 +281,39 @@ class RolloutPipeline:
         return early[1]
 
     def missing_steps(self, step: int, *, until: int) -> range:
-        """With a lag: the steps, of the run's ``until``, that have to be played before ``step`` is learned from."""
+        """With async_steps > 0: the steps before ``until`` that are to be collected before ``step`` is learned from."""
         return range(step + len(self.ready), step + min(self.async_steps, until - step))
 
-    def add(self, played: RolloutBatch) -> None:
-        """The play of the first of ``missing_steps``."""
-        self.ready = (*self.ready, as_restored(played))
+    def add(self, batch: RolloutBatch) -> None:
+        """Keep the rollouts of the first of ``missing_steps``, or of the step after the last one that is kept."""
+        self.ready = (*self.ready, as_restored(batch))
 
-    @contextmanager
-    def collect_while_learning(self, step: int, play: Play, *, until: int) -> Iterator[None]:
-        """Around the update of ``step``: with a lag, ``play`` the step that is due so much later, of the run's
-        ``until``, while the block runs; both are over when it ends. Raises what either raises, the block first;
-        Interrupted before anything has begun."""
+    @property
+    def oldest(self) -> RolloutBatch:
+        """With async_steps > 0: the rollouts of the step that is due. They stay until ``finish_step``, as a step that
+        is interrupted is done again by the resumed run."""
+        return self.ready[0]
+
+    def finish_step(self) -> None:
+        """The step that was due is over: drop its rollouts."""
+        self.ready = self.ready[1:]
+
+    def collect_ahead(self, step: int, collect: Collect, *, until: int) -> Overlap:
+        """With async_steps = K > 0: during the update of ``step``, ``collect`` step + K if that is before ``until``."""
         later = step + self.async_steps
-        if not self.async_steps or later >= until:
-            yield
-            self.ready = self.ready[1:]
-            return
-        if self._apart is None:
-            result = play(later)
-            yield
-            self.ready = (*self.ready[1:], as_restored(result))
-            return
-        self._engine.raise_if_stopped()
-        self._engine.beside_update = True
-        playing = self._apart.submit(play, later)
-        try:
-            yield
-        except BaseException:
-            self._engine.given_up = True
-            raise
-        finally:
-            wait([playing])
-            self._engine.beside_update = self._engine.given_up = False
-        self.ready = (*self.ready[1:], as_restored(playing.result()))
+        if later >= until:
+            return Overlap()
+        return RolloutsAhead(self._engine, lambda: collect(later), self.add, self._ahead_thread)
 
-    @contextmanager
-    def collect_early(
-        self, step: int, play: Play, held: Collection[str] | None
-    ) -> Iterator[Callable[[Callable[[], None]], None]]:
-        """Around an update and the publishing of its weights: ``play`` the next ``step`` beside it, without those
-        policies that are ``held`` before the weights are published (``overlapped_rollout.py``); None: not before its
-        time. Gives what publishing is handed to."""
-        if held is None:
-            yield lambda publish: publish()
-            return
-        engine = self._engine.engine
-        assert isinstance(engine, HoldingEngine)
+    def collect_early(self, step: int, collect: Collect, held: Collection[str]) -> Overlap:
+        """With async_steps = 0: ``collect`` this step during the update before it, without the policies ``held``."""
         if self._early_thread is None:
-            self._early_thread = ThreadPoolExecutor(1, thread_name_prefix="early play")
-        self._engine.raise_if_stopped()
-        held_play: HeldRollout[RolloutBatch] = HeldRollout(engine, held)
-        self._engine.held_rollout = held_play
-        held_play.begin(self._early_thread, lambda: play(step))
-        try:
-            yield held_play.publish
-        except BaseException:
-            held_play.give_up()
-            raise
-        finally:
-            played = held_play.end()
-            self._engine.held_rollout = None
-            self._early = None if played is None else (step, played)
+            self._early_thread = ThreadPoolExecutor(1, thread_name_prefix="early rollouts")
+
+        def keep(batch: RolloutBatch | None) -> None:
+            self._early = None if batch is None else (step, batch)
+
+        return EarlyRollouts(self._engine, lambda: collect(step), keep, self._early_thread, held)
 
     def state(self) -> State | None:
         """Batches that were collected and not learned from yet, for a checkpoint; None if there are none."""
@@ -227,7 +322,7 @@ class RolloutPipeline:
             return None
         if self.async_steps == 1:
             return batches[0]
-        return {"plays": batches}
+        return {"batches": batches}
 
     def load(self, state: Mapping[str, Any] | None) -> None:
         """Restore what ``state`` gave. Raises StateError."""
@@ -240,11 +335,11 @@ class RolloutPipeline:
             return []
         if self.async_steps == 1:
             return [state]
-        (batches,) = take_fields("plays ahead", state, "plays")
+        (batches,) = take_fields("rollouts ahead", state, "batches")
         return list(batches)
 
     def close(self) -> None:
-        for thread in (self._apart, self._early_thread):
+        for thread in (self._ahead_thread, self._early_thread):
             if thread is not None:
                 thread.shutdown()
 
@@ -258,7 +353,7 @@ def _batch_to_json(batch: RolloutBatch) -> State:
 
 
 def _batch_from_json(batch: Mapping[str, Any]) -> RolloutBatch:
-    episodes, outside, oom_counts = take_fields("play ahead", batch, "episodes", "outside", "oom_counts")
+    episodes, outside, oom_counts = take_fields("rollouts ahead", batch, "episodes", "outside", "oom_counts")
     return RolloutBatch(
         episodes=tuple(map(episode_from_json, episodes)), outside=outside, oom_counts=oom_counts, seconds={}
     )
@@ -280,8 +375,8 @@ def _trace_as_restored(trace: Trace) -> Trace:
 
 
 def check_async_steps(recipe: Recipe, async_steps: int) -> None:
-    """Raise ConfigError for a lag that there is not, and for an objective whose loss takes samples for the present
-    policy's own."""
+    """Raise ConfigError for a number of steps out of range, for a policy that is reset between steps, and for an
+    objective whose loss does not correct for updates since its samples were drawn."""
     if async_steps not in ASYNC_STEPS:
         raise ConfigError(
             f"--async-steps {async_steps}: expected 0 to {ASYNC_STEPS[-1]}: how many updates a play does not wait for",

@@ -9,10 +9,10 @@ from dataclasses import replace
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
-from cotrain.config.schedule import Phase, RolloutFn
+from cotrain.config.schedule import Phase
 from cotrain.core.errors import ConfigError, ServerSilent, TooLong, TooManyFailures
 from cotrain.core.notes import CORRECT
-from cotrain.core.types import TOO_LONG, Episode, Trace
+from cotrain.core.types import TOO_LONG, Episode, RolloutFn, Trace
 from cotrain.distributed.policy_handles import PolicyHandle
 from cotrain.rollout.runner import RolloutRunner, protocol_name
 
@@ -28,7 +28,7 @@ def check_rollouts(
     """Check the episodes of one step, which ``executor`` has played."""
     check_mass_failure(f"step {step + 1}", episodes, executor.set_aside)
     check_roles_asked(f"phase {phase.name!r}", phase.protocol, episodes)
-    asked = executor.fields_by_address.pop(step, {})
+    asked = executor.prompt_fields.pop(step, {})
     for name in phase.objectives:
         check_one_prompt_per_group(name, objectives[name], episodes, asked)
 

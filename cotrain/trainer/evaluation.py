@@ -32,45 +32,56 @@ EVALUATION_STEP = -1  # the step in the addresses of evaluation episodes
 
 def measure_protocol(
     evaluation: Evaluation,
-    executor: RolloutRunner,
+    runner: RolloutRunner,
     tasks: Sequence[Task],
     *,
     split: str,
     group_size: int,
-    greedy: bool = True,
+    also_greedy: bool = True,
 ) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
-    """Play a protocol on held-out problems, and measure. Returns the figures and the sampled episodes they were taken
-    from. Episodes that broke off are left out and counted. Raises TooManyFailures where most of them did, TooLong where
-    no problem fits, ConfigError for a protocol that asks nobody, or notes of no answer whether it is right."""
+    """Run a protocol on held-out problems, and measure. Returns the metrics, and the sampled episodes that they are of.
+
+    Episodes that broke off are left out and counted. ``also_greedy``: also measure greedy answers, where the evaluation
+    asks for them. Raises TooManyFailures where most episodes broke off, TooLong where no problem fits, ConfigError for
+    a protocol that asks nobody, or notes of no answer whether it is right.
+    """
     where = f"held-out problems of {split}"
 
-    def play_held_out(player: RolloutRunner, members: int) -> tuple[Episode, ...]:
+    def collect_held_out(held_out_runner: RolloutRunner, members: int) -> tuple[Episode, ...]:
         protocol = evaluation.protocol
-        episodes = player.collect(protocol, tasks, step=EVALUATION_STEP, split=split, group_size=members)
-        check_measured(where, episodes, player.set_aside)
+        episodes = held_out_runner.collect(protocol, tasks, step=EVALUATION_STEP, split=split, group_size=members)
+        check_measured(where, episodes, held_out_runner.set_aside)
         check_roles_asked(where, protocol, episodes, "measured")
         for why, broken in _broken_by_reason(episodes).items():
             note = f"{len(broken)} of {len(episodes)} episodes on {where} broke off: {why}"
-            executor.set_aside.setdefault(broken[0].task_id, note)
+            runner.set_aside.setdefault(broken[0].task_id, note)
         return episodes
 
-    played = play_held_out(executor, group_size)
-    found: dict[str, Estimate] = {}
+    sampled = collect_held_out(runner, group_size)
+    metrics: dict[str, Estimate] = {}
     for measure in evaluation.measures:
-        figures = measure(played)
-        _check_same_values(found, figures)
-        found |= figures
+        measured = measure(sampled)
+        _check_same_values(metrics, measured)
+        metrics |= measured
+
     is_graded = any(task.gradable for task in tasks)
     if is_graded:
-        check_answers_graded(where, played, found)
+        check_answers_graded(where, sampled, metrics)
     else:
-        found = without_truth(found) | answer_agreement_of(played)
-    found |= broken_off_share(played) | failed_shares(played)
-    if greedy and evaluation.greedy and is_graded:
-        single = play_held_out(executor.greedy_copy(), 1)
+        metrics = without_truth(metrics) | answer_agreement_of(sampled)
+    metrics |= broken_off_share(sampled) | failed_shares(sampled)
+
+    if also_greedy and evaluation.greedy and is_graded:
+        greedy = collect_held_out(runner.greedy_copy(), 1)
         for measure in evaluation.measures:
-            found |= renamed_as_greedy(measure(single))
-    return found, played
+            metrics |= renamed_as_greedy(measure(greedy))
+    return metrics, sampled
+
+
+def fixed_solutions_group_size(evaluation: Evaluation) -> int:
+    """Solutions per problem where verifiers are evaluated on a frozen solver's solutions. That comes in addition to the
+    evaluation of the recipe, so it has a quarter of its solutions."""
+    return max(1, evaluation.group_size // 4)
 
 
 def broken_off_share(episodes: Sequence[Episode]) -> dict[str, Estimate]:

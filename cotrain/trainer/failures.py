@@ -95,7 +95,7 @@ class Interrupted(Exception):
         super().__init__(f"asked to stop (signal {signal})")
 
 
-class Stopped(SystemExit):
+class StoppedBySignal(SystemExit):
     """What ``cotrain.run`` and the other verbs end with where they were asked to stop and have saved what they have.
 
     A script that does not catch it ends as commands do: without a traceback, with the exit code of the signal (143 for

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import torch
 
-from cotrain.config.evaluation import Implied
+from cotrain.config.evaluation import ImplicitReward
 from cotrain.core.notes import CORRECT, STEP_OK, STEPS
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Trace
@@ -54,8 +54,8 @@ class ScoredSolution:
         return float(self.rewards.sum()), self.is_right
 
 
-def implied_figures(
-    scorers: Sequence[Implied], episodes: Sequence[Episode], policies: PolicyStore, roles: Mapping[str, Role]
+def implicit_reward_figures(
+    scorers: Sequence[ImplicitReward], episodes: Sequence[Episode], policies: PolicyStore, roles: Mapping[str, Role]
 ) -> dict[str, Estimate]:
     """The figures of each verifier on ``episodes`` of held-out problems, whose truth was noted."""
     results: dict[str, Estimate] = {}
@@ -65,7 +65,7 @@ def implied_figures(
 
 
 def _scorer_figures(
-    scorer: Implied, episodes: Sequence[Episode], policies: PolicyStore, role: Role
+    scorer: ImplicitReward, episodes: Sequence[Episode], policies: PolicyStore, role: Role
 ) -> dict[str, Estimate]:
     solutions_by_task = _score_solutions(scorer, episodes, policies, role)
     if not any(solutions_by_task.values()):
@@ -90,7 +90,7 @@ def _scorer_figures(
 
 
 def _score_solutions(
-    scorer: Implied, episodes: Sequence[Episode], policies: PolicyStore, role: Role
+    scorer: ImplicitReward, episodes: Sequence[Episode], policies: PolicyStore, role: Role
 ) -> dict[int, list[ScoredSolution]]:
     """The solutions to each problem that are one turn and whose truth is known, scored by the verifier."""
     traces_of = {

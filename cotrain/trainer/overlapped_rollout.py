@@ -1,17 +1,17 @@
-"""The next step's play beside this step's update, where the two need different policies; exact.
+"""Rollouts of the next step during this step's update, where the two need different policies; exact.
 
 ::
 
-    play t │ update verifier t           │ update …
-           │ play t+1: generator │ wait  │ verifier … │
+    rollouts t │ update verifier t              │ update …
+               │ rollouts t+1: generator │ wait │ verifier … │
 
-In Tango the verifier learns while the generator, on its own device, writes the next step's solutions. The play stops
-where it would compute with a policy that is *held*: one whose weights are being changed, or whose device learns. Once
-the new weights are published it goes on at that very place. So it is the play that would have come after the update,
-token for token, and the run has the same bits.
+In Tango the verifier learns while the generator, on its own device, writes the next step's solutions. These rollouts
+pause where they would compute with a policy that is *held*: one whose weights are being changed, or whose device
+learns. Once the new weights are published they go on at that very place. So they are the rollouts that would have come
+after the update, token for token, and the run has the same bits.
 
-Such a play is never kept: it is in no checkpoint, and one that fails or is given up is simply played again when its
-step is due, which raises what has to be raised.
+Early rollouts are in no checkpoint. If they fail or are given up, they are collected again when their step is due,
+which raises what has to be raised.
 """
 
 from __future__ import annotations
@@ -26,30 +26,31 @@ from cotrain.core.errors import EngineLost
 from cotrain.inference.contract import HoldingEngine
 from cotrain.trainer.failures import Interrupted
 
-Result = TypeVar("Result")  # what a play returns
+Result = TypeVar("Result")  # what collecting returns
 
 
 class HeldRollout(Generic[Result]):
-    """One play that has begun before its time. The engine is asked by its thread alone until it is over."""
+    """Rollouts that begin before their time. Until they are over, only their thread advances the engine."""
 
     def __init__(self, engine: HoldingEngine, held: Collection[str]) -> None:
         self._engine = engine
+        self._held = held  # policies that cannot be sampled from before the new weights are published
         self._publish: Callable[[], None] | None = None  # publishes the new weights, once they are there
-        self._is_learned = threading.Event()  # the new weights are there, or the play is given up
-        self._is_settled = threading.Event()  # they are published, or the play is over
+        self._is_learned = threading.Event()  # the new weights are there, or the rollouts are given up
+        self._is_settled = threading.Event()  # they are published, or the rollouts are over
         self._is_published = False
         self._is_given_up = False
         self._error: BaseException | None = None  # raised by publishing
         self._future: Future[Result] | None = None
-        engine.hold(held)
 
     def begin(self, thread: ThreadPoolExecutor, collect: Callable[[], Result]) -> None:
+        self._engine.hold(self._held)
         self._future = thread.submit(collect)
         self._future.add_done_callback(lambda future: self._is_settled.set())
 
     def advance(self) -> bool:
-        """The engine's own, in the thread of the play; waits for new weights where the engine is paused. Raises
-        Interrupted where the play is given up."""
+        """Advance the engine, in the thread of the rollouts; wait for new weights where it pauses before a held policy.
+        Raises Interrupted where the rollouts are given up."""
         self._publish_once()
         has_worked = self._engine.advance()
         while self._engine.is_paused:
@@ -75,7 +76,8 @@ class HeldRollout(Generic[Result]):
             self._is_settled.set()
 
     def publish(self, publish: Callable[[], None]) -> None:
-        """The update is over: publish its weights, by the play's thread as long as it runs. Raises what that raises."""
+        """The update is over: publish its weights, in the thread of the rollouts as long as it runs. Raises what that
+        raises."""
         assert self._future is not None
         self._publish = publish
         self._is_learned.set()
@@ -87,15 +89,15 @@ class HeldRollout(Generic[Result]):
             raise self._error
 
     def give_up(self) -> None:
-        """The update has failed: the play ends as soon as it can."""
+        """The update has failed: the rollouts end as soon as they can."""
         self._is_given_up = True
         self._is_learned.set()
 
     def end(self) -> Result | None:
-        """Wait for the play; None where it failed."""
+        """Wait for the rollouts; None where they failed."""
         assert self._future is not None
         wait([self._future])
-        with suppress(EngineLost):  # the next one that is begun holds nobody
+        with suppress(EngineLost):  # an engine that is started again holds no policy
             self._engine.hold(())
         if self._is_given_up or self._future.exception() is not None:
             return None

@@ -40,6 +40,11 @@ class PolicyStore:
         return {h.name: h.renderer for h in self if h.renderer is not None}
 
     @property
+    def trained_names(self) -> list[str]:
+        """The policies that are trained."""
+        return [h.name for h in self if h.spec.is_trained]
+
+    @property
     def update_counts(self) -> dict[str, int]:
         """Optimiser steps so far of each policy that is trained."""
         return {h.name: h.version for h in self if h.spec.is_trained}
@@ -61,13 +66,16 @@ class PolicyStore:
         """The policies that change after an update of this one."""
         return [h for h in self if h.spec.source_policy == policy]
 
-    def reset_policies(self, anew: Iterable[str] = ()) -> list[str]:
-        """Reset policies before a step is played: those of ``anew`` get a new optimiser, and those whose iteration is
-        over begin the next one with their initial weights. Returns the latter."""
-        for name in anew:
+    def reset_optimizers(self, names: Iterable[str]) -> None:
+        """Give each of these policies a new optimiser."""
+        for name in names:
             self[name].reset_optimizer()
-        asked = [h for h in self if isinstance(h.spec, Learning) and h.spec.reset_to_start]
-        return [handle.name for handle in asked if handle.reset_weights()]
+
+    def restart_weights(self) -> list[str]:
+        """Before a step: policies with ``reset_to_start`` whose iteration is over begin the next one with their initial
+        weights. Returns their names."""
+        restarting = [h for h in self if isinstance(h.spec, Learning) and h.spec.reset_to_start]
+        return [handle.name for handle in restarting if handle.reset_weights()]
 
     def served_versions(self) -> dict[str, int]:
         """The versions that the engine is told: of every policy that changes and is asked."""

@@ -12,23 +12,30 @@ that are kept for the next step where more had spread than a batch takes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from cotrain.config.recipe import Objective, Recipe
 from cotrain.config.schedule import train_task
 from cotrain.core.types import UNLABELLED, Episode, Task
 from cotrain.metrics.heldout import trajectories_in
 
+
+class CollectTasks(Protocol):
+    """Collects the episodes of tasks, the first of which has ``first_position`` among those of the step."""
+
+    def __call__(self, batch: Sequence[Task], first_position: int = 0, /) -> tuple[Episode, ...]: ...
+
+
 ROUNDS = 2**20  # more than a step can have: places of a step's own in the stream
 
 
 def with_replacements(
-    recipe: Recipe, step: int, seed: int, tasks: Sequence[Task], collect: Callable[..., tuple[Episode, ...]]
+    recipe: Recipe, step: int, seed: int, tasks: Sequence[Task], collect: CollectTasks
 ) -> tuple[Episode, ...]:
     """The episodes of a step's ``tasks`` and those of the problems that replace what has no spread: one with a label
-    where that has one. ``collect``: plays tasks, of which the ``first`` one has this place in the step. ``seed``: the
-    run's, by which they are drawn."""
+    where that has one. ``seed``: the run's, by which they are drawn."""
     objective = recipe.objectives[recipe.leading_objective]
     episodes = collect(tasks)
     newest = episodes
@@ -41,7 +48,7 @@ def with_replacements(
         drawn = first - len(tasks)  # replacements so far, in this step's own part of the stream
         for place, old in enumerate(flat, step * ROUNDS + drawn):
             played.append(_replacement_of(old, recipe, step, seed, place))
-        newest = collect(played[first:], first=first)
+        newest = collect(played[first:], first)
         episodes = (*episodes, *newest)
     return episodes
 

@@ -30,8 +30,8 @@ class StepResult:
     """The result of one training step."""
 
     row: MetricsRow  # deterministic metrics
-    seconds: Mapping[str, float]  # wall time by stage: "play", "annotate", "credit", "reference", "update"
-    engine_seconds_by_policy: Mapping[str, float]  # seconds of the stage "play" in each engine: "{policy}/seconds"
+    seconds: Mapping[str, float]  # wall time by stage: "rollout", "annotate", "credit", "reference", "update"
+    engine_seconds_by_policy: Mapping[str, float]  # seconds of the stage "rollout" in each engine: "{policy}/seconds"
     rollout_seconds: float  # wall time of the rollouts, also when they ran during an update; 0 if it is not known
     processes: Mapping[str, float | str]  # "process/{process}/…", where a backend has several processes
     episodes: tuple[Episode, ...]

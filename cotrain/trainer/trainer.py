@@ -40,8 +40,9 @@ from cotrain.inference.contract import Engine
 from cotrain.metrics.steps import flops_of
 from cotrain.rollout.event_loop import EngineEventLoop
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import RolloutRunner, grade_outside
+from cotrain.rollout.runner import BatchProgress, RolloutRunner, grade_outside
 from cotrain.trainer.async_rollouts import (
+    Overlap,
     RolloutBatch,
     RolloutCounter,
     RolloutPipeline,
@@ -50,18 +51,19 @@ from cotrain.trainer.async_rollouts import (
     run_beside,
 )
 from cotrain.trainer.checks import check_group_sizes, check_rollouts, check_servers_answer
-from cotrain.trainer.evaluation import evaluation_seed, measure_protocol, renamed_as_greedy
+from cotrain.trainer.evaluation import (
+    evaluation_seed,
+    fixed_solutions_group_size,
+    measure_protocol,
+    renamed_as_greedy,
+)
 from cotrain.trainer.flops import FlopsMeter, Sequences
 from cotrain.trainer.policy_store import PolicyStore
 from cotrain.trainer.step_meter import LearnedPolicy, StepMeter, StepResult, count_sampled_tokens
 
-# Called with the number of episodes when a batch begins. Returns a function that is called at the end of each episode.
-Progress = Callable[[int], Callable[[], None]]
 Wrap = Callable[[Engine], Engine]  # an engine around another one
 # The keys of CoTrainer.state(), which a checkpoint holds.
 STATE_FIELDS = ("finished", "tokens", "rollback_count", "policies", "algorithms")
-# An evaluation of verifiers on a frozen solver's solutions has a group size of ``evaluation.group_size`` // this.
-FROZEN_GROUP_DIVISOR = 4
 
 
 class CoTrainer:
@@ -85,8 +87,9 @@ class CoTrainer:
         self.flops_meter = FlopsMeter(self.policies)
         # For each policy that is trained: the number of updates over which its learning rate decays.
         horizon = recipe.horizon or recipe.steps
-        trained = self.policies.update_counts
-        self.planned_updates = {policy: recipe.planned_updates(policy, steps=horizon) for policy in trained}
+        self.planned_updates = {
+            policy: recipe.planned_updates(policy, steps=horizon) for policy in self.policies.trained_names
+        }
 
         # What training has come to so far. A resumed run reads FLOPs and seconds back from its files.
         self.finished_steps = 0
@@ -95,19 +98,22 @@ class CoTrainer:
         self.flops = 0
         self.seconds = 0.0
         self.algorithm_states: dict[str, State] = {name: {} for name in recipe.objectives}  # by objective
+        # Name → data that grow over the run and that protocols read, such as past problems (``rollout/stores.py``).
         self.stores: dict[str, Store] = dict(recipe.stores)
 
         self.engine = self.backend.engine
         # All rollouts go through the stoppable engine, those of training also through what is wrapped around it.
-        self._stoppable_engine = StoppableEngine(self.engine, lambda: 0)
+        self._stoppable_engine = StoppableEngine(self.engine)
         self._wrapped_engine: Engine = wrap_engine(self._stoppable_engine) if wrap_engine else self._stoppable_engine
         # One event loop for all rollouts, as connections to remote policies belong to a loop.
         self._loop = EngineEventLoop()
         self.runner = self.make_runner(self.seed, engine=self._wrapped_engine)
-        can_overlap = async_steps > 0 and self.backend.enable_overlap()
-        self.rollouts = RolloutPipeline(self._stoppable_engine, async_steps, overlaps_update=can_overlap)
-        self.evaluator = self.make_runner(evaluation_seed(recipe.seed))
-        self.eval_progress: Progress | None = None  # shows how far an evaluation is
+        overlaps_update = False
+        if async_steps > 0:
+            overlaps_update = self.backend.enable_overlap()  # True where requests are answered during updates
+        self.rollouts = RolloutPipeline(self._stoppable_engine, async_steps, overlaps_update=overlaps_update)
+        self.evaluation_runner = self.make_runner(evaluation_seed(recipe.seed))
+        self.eval_progress: BatchProgress | None = None  # shows how far an evaluation is
 
     def make_runner(
         self, seed: int, *, roles: Mapping[str, Role] | None = None, engine: Engine | None = None
@@ -124,10 +130,10 @@ class CoTrainer:
 
     def stop_on(self, get_signal: Callable[[], int]) -> None:
         """Before each advance of the engine, ask ``get_signal`` for the signal that asks the run to stop; 0: none."""
-        self._stoppable_engine.stopping = get_signal
+        self._stoppable_engine.get_signal = get_signal
 
     def close(self) -> None:
-        """Close the processes and connections that the backend and the options of protocols hold."""
+        """Close the backend, and what protocols were given as options, such as a server of tools."""
         self.rollouts.close()
         for phase in self.recipe.schedule.phases:
             _close_options(phase)
@@ -148,7 +154,8 @@ class CoTrainer:
         self.rollouts.load(None)  # discard what was collected ahead
 
     def reset_run(self) -> None:
-        """Reset the run to its first step, once the backend has put the policies back to their initial weights."""
+        """Reset counters and states to those of the first step. To be called after
+        ``backend.restart_lost_processes``, which gives the policies their initial weights."""
         self.algorithm_states = {name: {} for name in self.recipe.objectives}
         self.stores = dict(self.recipe.stores)
         self.finished_steps = 0
@@ -167,13 +174,17 @@ class CoTrainer:
             is_spent(self.tokens, recipe.tokens)
             or is_spent(self.flops, recipe.flops)
             or is_spent(self.seconds, recipe.seconds)
-            or is_spent(self.leading_steps, recipe.updates)  # ``updates`` is a number of leading steps
+            or is_spent(self.leading_steps, recipe.updates)  # the budget ``updates`` is in leading steps
         )
 
     @property
     def leading_steps(self) -> int:
         """Finished steps in which the leading objective, the recipe's first one, was due."""
-        return self.recipe.schedule.planned_batches([self.recipe.leading_objective], self.finished_steps)
+        return self._leading_steps_in(self.finished_steps)
+
+    def _leading_steps_in(self, steps: int) -> int:
+        """How many of the run's first ``steps`` steps are leading ones."""
+        return self.recipe.schedule.planned_batches([self.recipe.leading_objective], steps)
 
     def is_evaluation_due(self) -> bool:
         """True when validation problems are to be measured now."""
@@ -185,9 +196,8 @@ class CoTrainer:
         if self.recipe.updates is None:
             return self.finished_steps % every == 0
         # A run with a budget of leading steps is evaluated every ``every`` leading steps, not every ``every`` steps.
-        leading = self.leading_steps
-        one_step_ago = self.recipe.schedule.planned_batches([self.recipe.leading_objective], self.finished_steps - 1)
-        return leading > one_step_ago and leading % every == 0
+        was_leading = self.leading_steps > self._leading_steps_in(self.finished_steps - 1)  # the last step
+        return was_leading and self.leading_steps % every == 0
 
     def step(self) -> StepResult:
         """Collect a batch, compute advantages, update every policy that is due, publish the weights.
@@ -196,21 +206,21 @@ class CoTrainer:
         step = self.finished_steps
         phase = self.recipe.schedule.phase_at(step)
         meter = self._begin_measuring(step, phase)
-        with meter.stage("play"):
-            need_new_optimizer = self.recipe.policies_to_reset(step)
-            back_at_start = self.policies.reset_policies(need_new_optimizer)  # these have their initial weights again
-            self._publish_versions(back_at_start)
+        with meter.stage("rollout"):
+            self.policies.reset_optimizers(self.recipe.due_for_new_optimizer(step))
+            self._publish_versions(self.policies.restart_weights())
             rollouts = self._rollouts_of(step)
         check_rollouts(step, phase, self.recipe.objectives, rollouts.episodes, self.runner)
         # ``outside``: counts of the policies on other servers.
         check_servers_answer(f"step {step + 1}", self.policies, rollouts.outside)
         meter.add_rollouts(rollouts)
         self._learn(phase, rollouts.episodes, meter)
+        self.rollouts.finish_step()
         self.stores = {name: store.with_episodes(rollouts.episodes, step) for name, store in self.stores.items()}
         meter.add_stores(self.stores)
         self.tokens += count_sampled_tokens(rollouts.episodes, self.policies)
         result = meter.finish(self.tokens)
-        self.flops += flops_of(result.row)  # read off the row, as a resumed run does
+        self.flops += flops_of(result.row)  # from the row, so that a resumed run adds up the same numbers
         self.seconds += sum(result.seconds.values())
         self.finished_steps += 1
         return result
@@ -227,67 +237,70 @@ class CoTrainer:
         )
 
     def _learn(self, phase: Phase, episodes: Sequence[Episode], meter: StepMeter) -> None:
-        """Update the policies that are due and publish their weights. Rollouts of later steps may be collected at the
-        same time (``async_rollouts.py``); what the step then still waits for them counts as "play"."""
-        step = self.finished_steps
+        """Update the policies that are due and publish their weights."""
         changed: list[str] = []
-        held = self._policies_to_hold(step)
-        # There are two ways to overlap, and at most one is active:
-        # - ``collect_early`` (async_steps = 0, ``held`` is not None): the rollouts of step + 1 begin now, with policies
-        #   that are not ``held``; what needs the others waits for ``publish_with``.
-        # - ``collect_while_learning`` (async_steps > 0): a later step is collected with the old weights.
-        with meter.stage("play"), self.rollouts.collect_early(step + 1, self._collect_step, held) as publish_with:
-            with self.rollouts.collect_while_learning(step, self._collect_step, until=self.recipe.steps):
-                for due in objectives_by_turn(phase):
-                    changed += self._update_policies(due, episodes, meter)
+        # Rollouts of a later step may be collected during the update. Waiting for them counts as "rollout".
+        with meter.stage("rollout"), self._overlap_with(self.finished_steps) as overlap:
+            for due in objectives_by_turn(phase):
+                changed += self._update_policies(due, episodes, meter)
+            overlap.end_update()
             with meter.stage("update"):
                 unique = list(dict.fromkeys(changed))
-                publish_with(lambda: self._publish_versions(unique))
+                overlap.publish(lambda: self._publish_versions(unique))
 
-    def _policies_to_hold(self, step: int) -> Collection[str] | None:
-        """The policies that cannot be sampled from during this step's update, so that early rollouts of the next step
-        wait for them. None: no early rollouts at all."""
-        if self.rollouts.async_steps or step + 1 >= self.recipe.steps:
-            return None
-        if self.recipe.schedule.phase_at(step + 1).stores:
-            return None  # its protocol reads what this step stores
-        if any(isinstance(handle.spec, Learning) and handle.spec.reset_to_start for handle in self.policies):
-            return None  # a policy may be reset to its initial weights between the two steps
+    def _overlap_with(self, step: int) -> Overlap:
+        """What is collected during the update of this step: usually nothing (``async_rollouts.py``)."""
+        if self.rollouts.async_steps:
+            return self.rollouts.collect_ahead(step, self._collect_step, until=self.recipe.steps)
+        held = self._held_policies(step) if self._may_begin_early(step + 1) else None
+        if held is None:
+            return Overlap()
+        return self.rollouts.collect_early(step + 1, self._collect_step, held)
+
+    def _may_begin_early(self, step: int) -> bool:
+        """True if nothing but weights can change the rollouts of this step while the step before it is updated."""
+        if step >= self.recipe.steps:
+            return False
+        reads_stores = bool(self.recipe.schedule.phase_at(step).stores)  # they grow when the step before is over
+        may_restart = any(isinstance(handle.spec, Learning) and handle.spec.reset_to_start for handle in self.policies)
+        return not reads_stores and not may_restart
+
+    def _held_policies(self, step: int) -> Collection[str] | None:
+        """The policies that cannot be sampled from during this step's update. None: no policy can."""
         due = [self.recipe.objectives[name] for name in self.recipe.schedule.phase_at(step).objectives]
         updated = dict.fromkeys(objective.policy for objective in due)
         followers = [follower.name for policy in updated for follower in self.policies.followers_of(policy)]
-        # ``changed`` get new weights. ``used`` are these, and those that compute log-probabilities or values meanwhile.
-        changed = [*updated, *followers]
-        used = set(changed)
+        get_weights = [*updated, *followers]
+        are_busy = set(get_weights)
         for objective in due:
-            used |= policies_read(objective.algorithm.needs())
-        return self.backend.held_while_learning(used, changed)
+            are_busy |= policies_read(objective.algorithm.needs())  # they compute log-probabilities or values
+        return self.backend.held_while_learning(are_busy, get_weights)
 
     def _rollouts_of(self, step: int) -> RolloutBatch:
         """The rollouts of the step that is due, which may have been collected before its time. With ``async_steps``,
         those of the steps after it are collected too."""
-        if self.rollouts.async_steps:
-            for later in self.rollouts.missing_steps(step, until=self.recipe.steps):
-                self.rollouts.add(self._collect_step(later))
-            return self.rollouts.ready[0]  # ``collect_while_learning`` removes it once it is learned from
-        return self.rollouts.take_early(step) or self._collect_step(step)
+        if not self.rollouts.async_steps:
+            return self.rollouts.take_early(step) or self._collect_step(step)
+        for later in self.rollouts.missing_steps(step, until=self.recipe.steps):
+            self.rollouts.add(self._collect_step(later))
+        return self.rollouts.oldest
 
     def _collect_step(self, step: int) -> RolloutBatch:
         """Draw the problems of a step and collect its rollouts with the published weights."""
-        # The engine looks for a stop signal at each advance. It never advances where Python programs play all roles,
-        # so the signal is looked for here, too.
+        # The engine looks for a stop signal at each advance. A run whose roles are all Python programs never advances
+        # it, so the signal is looked for here, too.
         self._stoppable_engine.raise_if_stopped()
         phase = self.recipe.schedule.phase_at(step)
         counter = RolloutCounter(self.engine, self.policies)  # counts from here to ``result_of``
         tasks = self.draw_tasks(phase, step)
 
-        def collect(tasks: Sequence[Task], first: int = 0) -> tuple[Episode, ...]:
+        def collect(batch: Sequence[Task], first_position: int = 0) -> tuple[Episode, ...]:
             return self.runner.collect(
                 phase.protocol,
-                tasks,
+                batch,
                 step=step,
                 group_size=phase.group_size or self.recipe.group_size,
-                first=first,
+                first_position=first_position,
                 stores={name: self.stores[name] for name in phase.stores},
             )
 
@@ -306,7 +319,7 @@ class CoTrainer:
         changed: list[str] = []
         with meter.stage("update"):
             terms = self._loss_terms(due, episodes, meter)
-            for updated in self._update_concurrently(terms):
+            for updated in self._update_in_lanes(terms):
                 meter.add_update(updated, terms[updated.policy])
                 changed += updated.changed_policies
         return changed
@@ -339,13 +352,13 @@ class CoTrainer:
             credit, self.algorithm_states[name] = algorithm.credit(batch, self.algorithm_states[name])
         with meter.stage("reference"):
             samples = self._with_reference(name, credit.samples)
-            # An engine with weights of its own may give other log-probabilities than the learner: a sample whose ratio
-            # of the two is out of these bounds has no policy gradient.
+            # An engine with weights of its own may give other log-probabilities than the learner. A sample whose
+            # π_learner/π_engine, averaged over its tokens, is out of these bounds gets no policy gradient.
             samples = with_ratio_bounds(samples, self.backend.bounds)
         meter.add_credit(name, credit, annotated, samples)
         return LossTerm(name=name, algorithm=algorithm, samples=samples, weight=objective.weight, planned=planned)
 
-    def _update_concurrently(self, terms: Mapping[str, Sequence[LossTerm]]) -> list[LearnedPolicy]:
+    def _update_in_lanes(self, terms: Mapping[str, Sequence[LossTerm]]) -> list[LearnedPolicy]:
         """Update each policy, in the order of ``terms``; policies in different lanes of the backend learn
         concurrently."""
         lanes: dict[str, list[str]] = {}
@@ -353,13 +366,15 @@ class CoTrainer:
             lanes.setdefault(self.backend.lane_of(policy), []).append(policy)
 
         def update_lane(policies: Sequence[str]) -> list[LearnedPolicy]:
-            return [self._learn_policy(policy, terms[policy]) for policy in policies]
+            return [self._update_policy(policy, terms[policy]) for policy in policies]
 
-        results = run_beside([partial(update_lane, policies) for policies in lanes.values()])
-        updates = {update.policy: update for updates_of_lane in results for update in updates_of_lane}
-        return [updates[policy] for policy in terms]
+        by_policy: dict[str, LearnedPolicy] = {}
+        for updates_of_lane in run_beside([partial(update_lane, policies) for policies in lanes.values()]):
+            for update in updates_of_lane:
+                by_policy[update.policy] = update
+        return [by_policy[policy] for policy in terms]
 
-    def _learn_policy(self, policy: str, terms: Sequence[LossTerm]) -> LearnedPolicy:
+    def _update_policy(self, policy: str, terms: Sequence[LossTerm]) -> LearnedPolicy:
         """Update one policy on this batch, and after each update the copies that follow it."""
         learner = self.policies[policy]
         followers = self.policies.followers_of(policy)
@@ -368,7 +383,7 @@ class CoTrainer:
         for _ in range(self.recipe.updates_per_batch(policy)):
             report = learner.update(terms)
             reports.append(report)
-            if not report.stepped:
+            if not report.stepped:  # there were no samples, or the gradient was not finite
                 break
             changed.append(policy)
             for follower in followers:
@@ -396,7 +411,7 @@ class CoTrainer:
     def _draw_from(self, split: str, count: int, step: int) -> list[Task]:
         """The next ``count`` problems of a split, after those that earlier steps of the same stream drew."""
         stream, earlier_steps = self.recipe.schedule.task_stream(step, self.recipe.leading_objective)
-        share = self.recipe.share_at(step)  # only the first ones of the problems are drawn from; 1.0: all of them
+        share = self.recipe.share_at(step)  # curriculum: only the first ``share`` of the problems; 1.0: all of them
         first = earlier_steps * count
         return [
             train_task(self.recipe.tasks, self.seed, stream, position, split=split, share=share)
@@ -408,27 +423,32 @@ class CoTrainer:
         objective = self.recipe.objectives[name]
         needs = objective.algorithm.needs()
         temperature = needs.temperature or training_temperature(self.recipe.roles[objective.role])
-        # ``context``: tokens between the sampled ones that the policy did not sample, such as a tool's output.
-        split_traces = [split_context(trace) for trace in traces]
-        pairs = [(trace.prompt_ids, trace.token_ids) for trace, _ in split_traces]
-        context_tokens = [context for _, context in split_traces]
-        values: Sequence[torch.Tensor | None] = [None] * len(pairs)
-        scores: dict[str, Sequence[torch.Tensor]] = {}  # policy → its log-probabilities of each trace
-        if pairs and needs.values:  # the name of a critic
-            values = self._score_tokens(needs.values, pairs, context_tokens)
-        if pairs:
-            scores = {policy: self._score_tokens(policy, pairs, context_tokens, temperature) for policy in needs.scores}
-        return tuple(
-            sample_of(
-                sampled,
-                context_tokens=context,
+        splits = [split_context(trace) for trace in traces]
+        pairs = [(split.sampled.prompt_ids, split.sampled.token_ids) for split in splits]
+        context_tokens = [split.context_tokens for split in splits]
+
+        values: Sequence[torch.Tensor | None] = [None] * len(splits)
+        scores: list[dict[str, torch.Tensor]] = [{} for _ in splits]  # of each trace: policy → log-probabilities
+        if splits and needs.value_policy is not None:
+            values = self._score_tokens(needs.value_policy, pairs, context_tokens)
+        if splits:
+            for policy in needs.scoring_policies:
+                logprobs = self._score_tokens(policy, pairs, context_tokens, temperature)
+                for trace_scores, trace_logprobs in zip(scores, logprobs, strict=True):
+                    trace_scores[policy] = trace_logprobs
+
+        samples: list[Sample] = []
+        for trace, split, trace_values, trace_scores in zip(traces, splits, values, scores, strict=True):
+            sample = sample_of(
+                split.sampled,
+                context_tokens=split.context_tokens,
                 temperature=temperature,
-                values=values[i],
-                scores={policy: trace_scores[i] for policy, trace_scores in scores.items()},
-                limit=self._token_limit(traces[i]),
+                values=trace_values,
+                scores=trace_scores,
+                limit=self._token_limit(trace),
             )
-            for i, (sampled, context) in enumerate(split_traces)
-        )
+            samples.append(sample)
+        return tuple(samples)
 
     def _token_limit(self, trace: Trace) -> int:
         """The most tokens that this trace could have had."""
@@ -437,10 +457,11 @@ class CoTrainer:
 
     def _with_reference(self, name: str, samples: Sequence[Sample]) -> tuple[Sample, ...]:
         """Add the reference policy's log-probabilities to the samples if the loss needs them."""
-        reference = self.recipe.objectives[name].algorithm.needs().reference
+        reference = self.recipe.objectives[name].algorithm.needs().reference_policy
         if reference is None or not samples:
             return tuple(samples)
-        scores: dict[str, torch.Tensor] = {}
+        scores: dict[str, torch.Tensor] = {}  # by the sample's key
+        # One call of ``logprobs`` has one temperature, so samples are scored in groups of equal temperature.
         for temperature in sorted({s.temperature for s in samples}):
             selected = [sample for sample in samples if sample.temperature == temperature]
             pairs = [(sample.prompt_ids, sample.token_ids) for sample in selected]
@@ -467,20 +488,21 @@ class CoTrainer:
     def evaluate(
         self, split: str, count: int, *, group_size: int | None = None
     ) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
-        """Evaluate on ``count`` problems of a held-out split: those of this seed, the same throughout the run."""
+        """Evaluate on ``count`` problems of a held-out split: this seed's block of it, the same throughout the run."""
         evaluation = self.recipe.evaluation
         tasks = held_out(self.recipe.tasks, split, count, self.recipe.seed)
-        self.evaluator.progress = self.eval_progress
+        runner = self.evaluation_runner
+        runner.progress = self.eval_progress
         size = group_size or evaluation.group_size
         with self._checking_servers(f"held-out problems of {split}"):
-            figures, played = measure_protocol(evaluation, self.evaluator, tasks, split=split, group_size=size)
-        if evaluation.implied:  # reward models that never speak
-            from cotrain.trainer.implicit_reward_evaluation import implied_figures
+            metrics, episodes = measure_protocol(evaluation, runner, tasks, split=split, group_size=size)
+        if evaluation.implicit_rewards:
+            from cotrain.trainer.implicit_reward_evaluation import implicit_reward_figures
 
-            figures |= implied_figures(evaluation.implied, played, self.policies, self.recipe.roles)
-        return figures, played
+            metrics |= implicit_reward_figures(evaluation.implicit_rewards, episodes, self.policies, self.recipe.roles)
+        return metrics, episodes
 
-    def evaluate_frozen(
+    def evaluate_on_fixed_solutions(
         self, split: str, count: int, *, greedy: bool = False
     ) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
         """Evaluate verifiers on the solutions of a frozen solver, which are the same before and after training.
@@ -488,37 +510,38 @@ class CoTrainer:
         ``greedy``: also with verifiers at temperature 0, on the same solutions."""
         tasks = held_out(self.recipe.tasks, split, count, self.recipe.seed)
         with self._checking_servers(f"fixed solutions of {split}"):
-            figures, played = self._measure_frozen(split, tasks, greedy_verifiers=False)
+            metrics, episodes = self._measure_on_fixed_solutions(split, tasks, greedy_verifiers=False)
             if greedy:
-                greedy_figures, _ = self._measure_frozen(split, tasks, greedy_verifiers=True)
-                figures |= renamed_as_greedy(greedy_figures)
-        return figures, played
+                greedy_metrics, _ = self._measure_on_fixed_solutions(split, tasks, greedy_verifiers=True)
+                metrics |= renamed_as_greedy(greedy_metrics)
+        return metrics, episodes
 
-    def _measure_frozen(
+    def _measure_on_fixed_solutions(
         self, split: str, tasks: Sequence[Task], *, greedy_verifiers: bool
     ) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
-        """Figures of the verifiers on solutions of frozen policies. ``greedy_verifiers``: with temperature 0."""
+        """Metrics of the verifiers on solutions of frozen policies. ``greedy_verifiers``: with temperature 0."""
         evaluation = self.recipe.evaluation
-        frozen_roles = evaluation.frozen_roles
-        roles: dict[str, Role] = {}
-        for name, role in self.recipe.roles.items():
-            if name in frozen_roles:
-                roles[name] = replace(role, policy=frozen_roles[name])
-            elif greedy_verifiers:
-                roles[name] = replace(role, sampling=replace(role.sampling, temperature=0.0))
-            else:
-                roles[name] = role
+        roles = dict(self.recipe.roles)
+        if greedy_verifiers:
+            roles = {name: role.with_temperature(0.0) for name, role in roles.items()}
+        for name, frozen_policy in evaluation.frozen_roles.items():
+            roles[name] = replace(self.recipe.roles[name], policy=frozen_policy)  # at its own temperature
+
         runner = self.make_runner(evaluation_seed(self.recipe.seed), roles=roles)
         runner.progress = self.eval_progress
-        group_size = max(1, evaluation.group_size // FROZEN_GROUP_DIVISOR)
-        figures, played = measure_protocol(evaluation, runner, tasks, split=split, group_size=group_size, greedy=False)
-        # Keys are "role/figure".
-        of_verifiers = {key: figure for key, figure in figures.items() if key.split("/")[0] not in frozen_roles}
-        return of_verifiers, played
+        size = fixed_solutions_group_size(evaluation)
+        metrics, episodes = measure_protocol(evaluation, runner, tasks, split=split, group_size=size, also_greedy=False)
+        of_verifiers: dict[str, Estimate] = {}
+        for key, estimate in metrics.items():
+            role_name, _, _ = key.partition("/")  # keys are "role/metric"
+            if role_name not in evaluation.frozen_roles:
+                of_verifiers[key] = estimate
+        return of_verifiers, episodes
 
     @contextmanager
     def _checking_servers(self, where: str) -> Iterator[None]:
-        """Raise TooManyFailures where a server gave no answer to most of what was asked ``where``."""
+        """Raise TooManyFailures if a server left most requests of the block unanswered. ``where`` names the block in
+        the error."""
         before = self.policies.outside_counts()
         yield
         counts = {key: value - before[key] for key, value in self.policies.outside_counts().items()}
@@ -526,7 +549,7 @@ class CoTrainer:
 
     def set_aside(self) -> dict[str, str]:
         """Task id → why its prompt did not fit a context."""
-        return self.runner.set_aside | self.evaluator.set_aside
+        return self.runner.set_aside | self.evaluation_runner.set_aside
 
     def state(self) -> State:
         state: State = {
@@ -549,13 +572,14 @@ class CoTrainer:
         """Restore what ``state`` gave, and the policies' tensors. ``rollouts_ahead``: what ``rollouts.state`` gave, the
         rollouts that were collected and not learned from yet."""
         fields = (*STATE_FIELDS, "stores") if self.stores else STATE_FIELDS
-        saved = dict(zip(fields, take_fields("run", state, *fields), strict=True))
+        saved = fields_of_state("run", state, fields)
         self.policies.load(saved["policies"], tensors)
-        self.algorithm_states = _by_name("run's algorithms", saved["algorithms"], self.algorithm_states)
+        self.algorithm_states = fields_of_state("run's algorithms", saved["algorithms"], self.algorithm_states)
         if self.stores:
+            store_states = fields_of_state("run's stores", saved["stores"], self.stores)
             self.stores = {
-                name: self.recipe.stores[name].restore_state(store_state)
-                for name, store_state in _by_name("run's stores", saved["stores"], self.stores).items()
+                name: self.recipe.stores[name].restore_state(state_of_store)
+                for name, state_of_store in store_states.items()
             }
         self.finished_steps = int(saved["finished"])
         self.tokens = int(saved["tokens"])
@@ -582,12 +606,12 @@ def check_same_tokenizers(recipe: Recipe, policies: PolicyStore) -> None:
 
 def policies_read(needs: Needs) -> set[str]:
     """The policies that an algorithm asks for log-probabilities or values."""
-    found = set(needs.scores)
-    if needs.reference is not None:
-        found.add(needs.reference)
-    if needs.values is not None:
-        found.add(needs.values)
-    return found
+    policies = set(needs.scoring_policies)
+    if needs.reference_policy is not None:
+        policies.add(needs.reference_policy)
+    if needs.value_policy is not None:
+        policies.add(needs.value_policy)
+    return policies
 
 
 def training_temperature(role: Role) -> float:
@@ -625,7 +649,9 @@ def _close_options(phase: Phase) -> None:
             close()
 
 
-def _by_name(what: str, saved: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """``saved`` as a dict with exactly these names. Raises StateError for a missing or unknown name."""
-    names = list(names)
-    return dict(zip(names, take_fields(what, saved, *names), strict=True))
+def fields_of_state(owner: str, state: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
+    """``state`` as a dict with exactly these fields. Raises StateError for a missing or unknown one, naming the
+    owner."""
+    names = list(fields)
+    values = take_fields(owner, state, *names)
+    return dict(zip(names, values, strict=True))

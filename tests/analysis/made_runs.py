@@ -29,7 +29,7 @@ def made_run(
         rows.append({"step": step, "tokens": tokens * (step + 1), "generator/flops/sampling": 10 * tokens})
     rows.append({"step": steps - 1, "kind": "evaluation", **{f"eval/{k}": v for k, v in after.items()}})
     _lines(folder / "metrics.jsonl", rows)
-    _lines(folder / "timings.jsonl", [{"step": i, "play": 0.75, "update": 0.25} for i in range(steps)])
+    _lines(folder / "timings.jsonl", [{"step": i, "rollout": 0.75, "update": 0.25} for i in range(steps)])
     said = {key: {str(i): value for i in range(PROBLEMS)} for key, value in after.items()}
     summary = {"tokens": tokens * steps, "steps": steps, "updates": {"generator": steps}, "alarms": list(alarms)}
     summary |= {

@@ -264,7 +264,7 @@ def test_a_small_comparison_is_made_equal_and_not_repeated(tmp_path):
     """Two arms of which one learns from every group and so costs more: the other goes on until it has spent as much."""
     arms = tuple(
         make_arm(by, "grpo", {"model": TINY, "steps_judged_by": by, "tasks_per_step": 2, "group_size": 3})
-        for by in ("nobody", "oracle")
+        for by in ("none", "oracle")
     )
     tiny = (
         "tasks.max_value=20",

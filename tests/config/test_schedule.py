@@ -60,13 +60,13 @@ def test_who_goes_over_to_other_objectives_begins_anew_and_nobody_else():
     judged = Phase(name="judged", protocol=nothing, objectives=("b", "rl_a"))
     both = Phase(name="both", protocol=nothing, objectives=("rl_c", "b", "d", "more_d"))
     made = alternate(taught, judged, both, ratio=(0, 1, 1), warmup={"taught": 3, "judged": 2})
-    found = {step: made.policies_to_reset(step, policies) for step in range(12)}
+    found = {step: made.due_for_new_optimizer(step, policies) for step in range(12)}
     assert {step: names for step, names in found.items() if names} == {3: ["a"], 5: ["c"]}
-    assert not any(tango_like().policies_to_reset(step, {"gen": "g", "ver": "v"}) for step in range(9))
-    assert not any(tango_like().policies_to_reset(step, {"gen": "g", "ver": "g"}) for step in range(9)), (
+    assert not any(tango_like().due_for_new_optimizer(step, {"gen": "g", "ver": "v"}) for step in range(9))
+    assert not any(tango_like().due_for_new_optimizer(step, {"gen": "g", "ver": "g"}) for step in range(9)), (
         "a judge goes on"
     )
-    assert not constant_schedule(nothing, "a").policies_to_reset(0, {"a": "a"})
+    assert not constant_schedule(nothing, "a").due_for_new_optimizer(0, {"a": "a"})
 
 
 def test_planned_updates_are_those_of_any_of_the_objectives():

@@ -177,7 +177,7 @@ class Meeting(Here):
 
         def watched(method, *arguments):
             step = None
-            if what == ENGINE and method == "advance" and threading.current_thread().name.startswith("play"):
+            if what == ENGINE and method == "advance" and threading.current_thread().name.startswith("rollouts ahead"):
                 step = min((one.request.address.step for one in arguments[0]), default=0) - 1
             elif what == LEARNERS and method == "update":
                 step = None if self.again else min({0, 1, 2} - {s for w, s in self.seen if w == what}, default=None)
@@ -225,12 +225,12 @@ def test_a_play_that_fails_or_is_given_up_leaves_no_thread_and_no_play():
             engine.raise_if_stopped()
 
     plays = RolloutPipeline(engine, 1, overlaps_update=True)
-    with pytest.raises(OSError, match="of the update"), plays.collect_while_learning(0, play, until=2):
+    with pytest.raises(OSError, match="of the update"), plays.collect_ahead(0, play, until=2):
         begun.wait()
         raise OSError("of the update")
-    assert not plays.ready and plays.state() is None and engine.stopping() == 0
+    assert not plays.ready and plays.state() is None and engine.get_signal() == 0
     engine.asked = 15
-    with pytest.raises(Interrupted), plays.collect_while_learning(0, play, until=2):
+    with pytest.raises(Interrupted), plays.collect_ahead(0, play, until=2):
         seen.append("begun")
     assert not seen
     plays.close()
@@ -241,7 +241,7 @@ class Asked(StoppableEngine):
 
     def __init__(self):
         self.asked = 0
-        self.stopping = lambda: self.asked
+        self.get_signal = lambda: self.asked
 
 
 def recorded_plays(pipeline, play, published, *, steps=7):
@@ -250,12 +250,13 @@ def recorded_plays(pipeline, play, published, *, steps=7):
     for step in range(steps):
         for later in pipeline.missing_steps(step, until=steps):
             pipeline.add(play(later))
-        learned.append(dict(pipeline.ready[0].outside))
-        with pipeline.collect_while_learning(step, play, until=steps):
-            pass
+        learned.append(dict(pipeline.oldest.outside))
+        with pipeline.collect_ahead(step, play, until=steps) as overlap:
+            overlap.end_update()
+        pipeline.finish_step()
         published.append(step)
         saved = json.loads(json.dumps(pipeline.state()))
-        left = [play["outside"]["step"] for play in (saved or {"plays": []})["plays"]]
+        left = [play["outside"]["step"] for play in (saved or {"batches": []})["batches"]]
         assert left == list(range(step + 1, min(step + 1 + pipeline.async_steps, steps)))
         pipeline.load(saved)  # as a run that is resumed has them
     pipeline.close()
@@ -309,7 +310,7 @@ def test_a_lag_of_three_killed_after_every_step_is_the_undisturbed_run(three_beh
         loop.start_run(longer(), out, checkpoint_every=1, async_steps=3, observer=Stop(1))
     for kept in range(5):
         saved = checkpoints.latest_checkpoint(out / "checkpoints")
-        ahead = saved.load()[1].get("ahead", {"plays": []})["plays"] if saved else []
+        ahead = saved.load()[1].get("ahead", {"batches": []})["batches"] if saved else []
         due = [episode["step"] for play in ahead for episode in play["episodes"][:1]]
         assert due == (list(range(kept, min(kept + 3, 6))) if kept else [])
         with pytest.raises(KeyboardInterrupt):

@@ -162,7 +162,7 @@ def test_a_run_with_replicas_is_that_of_one_process_which_deals_alike(name, undi
     rows = [json.loads(line) for line in (out / "timings.jsonl").read_text().splitlines()]
     assert len(rows) == 3
     for row in rows:
-        seconds = sum(row[stage] for stage in ("play", "annotate", "credit", "reference", "update"))
+        seconds = sum(row[stage] for stage in ("rollout", "annotate", "credit", "reference", "update"))
         for process in ("learners", "engine 1 of 2", "engine 2 of 2"):
             assert "generator" in row[f"process/{process}/policies"].split()
             assert 0.0 <= row[f"process/{process}/asleep_seconds"] < seconds
@@ -212,7 +212,9 @@ def test_a_replica_that_is_lost_three_times_in_one_play_ends_the_run_with_the_re
     from cotrain.trainer.failures import Diverged
 
     launcher = Here((TWO, "advance", n) for n in range(4, 30))
-    with pytest.raises(Diverged, match=r"\(replica 2 of 2\) is lost during advance; so it was 3 times in one play"):
+    with pytest.raises(
+        Diverged, match=r"\(replica 2 of 2\) is lost during advance; the engine was lost 3 times in one batch"
+    ):
         loop.start_run(
             RECIPES["adapters"](),
             tmp_path / "run",

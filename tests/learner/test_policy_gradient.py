@@ -253,7 +253,8 @@ def test_nothing_is_remembered_but_what_is_handed_back():
 def test_needs():
     algorithm = GRPO(reward_weights={OUTCOME: 1.0}, kl=KLPenalty("reference"), entropy=0.001, balance=ClassBalance())
     needs = algorithm.needs()
-    assert (needs.min_group_size, needs.reference, needs.entropy, needs.on_policy) == (2, "reference", True, True)
+    assert (needs.min_group_size, needs.reference_policy) == (2, "reference")
+    assert (needs.entropy, needs.on_policy) == (True, True)
     assert needs.reward_signals == (OUTCOME, CLASS_LABEL)
     assert GRPO(reward_weights={OUTCOME: 1.0}).needs().entropy is False
     assert PolicyGradient(reward_weights={OUTCOME: 1.0}, advantage=None).needs().min_group_size == 1  # nobody to be

@@ -73,7 +73,7 @@ def test_value_loss_is_normalised_and_clipped():
 
 
 def test_needs_and_refusals():
-    assert PPO(reward_weights=MIX, values="v").needs().values == "v"
+    assert PPO(reward_weights=MIX, values="v").needs().value_policy == "v"
     critic = ValueRegression(reward_weights=MIX).needs()
     assert (critic.head, critic.on_policy, critic.reward_signals) == ("value", False, (OUTCOME, STEP))
     with refuses("E_VALUES_MISSING", names=("0 values", "'critic'")):

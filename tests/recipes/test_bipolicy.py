@@ -119,7 +119,7 @@ def test_fixed_solutions_are_the_same_after_training():
     trainer = CoTrainer(bipolicy(**SMALL, lr=1e-2))
 
     def fixed_solutions():
-        figures, episodes = trainer.evaluate_frozen("validation", 6)
+        figures, episodes = trainer.evaluate_on_fixed_solutions("validation", 6)
         assert "verifier/balanced_accuracy" in figures
         return [trace.text for e in episodes for trace in e.traces if trace.role in ("attacker", "solver")]
 

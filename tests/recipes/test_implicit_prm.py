@@ -92,9 +92,9 @@ def test_ppo_by_hand():
     assert flat(found) == pytest.approx(whiten(raw).tolist(), rel=1e-5)
     assert [s.targets.tolist() for s in learned.samples] == [[6.25, 5.5, 4.0], [-0.75, 1.5, 1.0]]
     assert credit(PrimeValues(paid_by=replace(by, keep=(0.6, 1.0))), traces).dropped == {"accuracy filter": 2}
-    assert by.needs().values == "critic" and Prime().needs().values is None
+    assert by.needs().value_policy == "critic" and Prime().needs().value_policy is None
     needs = PrimeValues(paid_by=by).needs()
-    assert (needs.scores, needs.head) == (("prm", "reference"), "value")
+    assert (needs.scoring_policies, needs.head) == (("prm", "reference"), "value")
 
 
 def test_ppo_has_a_critic_that_learns_from_what_the_generator_learns_from():
@@ -122,7 +122,7 @@ def test_where_the_two_models_agree_the_outcome_alone_counts():
 
 def test_without_process_rewards_it_is_rloo_and_needs_no_other_model():
     algorithm = Prime(process_weight=0.0, keep=(0.0, 1.0))
-    assert algorithm.needs().scores == ()
+    assert algorithm.needs().scoring_policies == ()
     traces = [replace(answer(o, [0.0, 0.0], [0.0, 0.0], call=i), scores={}) for i, o in enumerate((1.0, 0.0, 0.0))]
     loo = [1.0, 1.0, -0.5, -0.5, -0.5, -0.5]
     assert flat(credit(algorithm, traces)) == pytest.approx(whiten(5.0 * torch.tensor(loo)).tolist(), rel=1e-5)

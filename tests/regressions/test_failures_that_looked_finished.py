@@ -18,7 +18,7 @@ from cotrain.reports.run_report import report_documents
 from cotrain.reports.runs import RunView
 from cotrain.reports.top import snapshot
 from cotrain.rollout.protocols import solve
-from cotrain.trainer.failures import Stopped
+from cotrain.trainer.failures import StoppedBySignal
 from tests.helpers import EASY, TINY
 
 ROOM = {"model": TINY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 2, "lr": 1e-3, "kl": 0.0}
@@ -111,7 +111,7 @@ def test_one_that_was_stopped_in_its_first_step_too(tmp_path):
         await solve(task, roles)
 
     stops.gives = solve.gives
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedBySignal):
         api.run(brief(train=stops), tmp_path / "run")
     api.run(brief(steps=1), tmp_path / "run")
 

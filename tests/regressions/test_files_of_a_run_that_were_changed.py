@@ -15,7 +15,7 @@ from cotrain.core.errors import RunDirectoryError
 from cotrain.recipes.grpo import grpo
 from cotrain.runs import run as loop
 from cotrain.storage import checkpoints
-from cotrain.trainer.failures import Stopped
+from cotrain.trainer.failures import StoppedBySignal
 from tests.helpers import EASY, TINY
 
 pytestmark = pytest.mark.whole
@@ -40,7 +40,7 @@ def recipe(seed=0):
 
 
 def stopped_run(folder, seed=0):
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedBySignal):
         api.run(recipe(seed), folder, checkpoint_every=1, observer=Stopping())
     return folder
 

@@ -26,7 +26,8 @@ async def ask(task: Task, roles: Roles, *, tail: str, before: str) -> None:
 
 @pytest.fixture(scope="module")
 def judge():
-    return opening.load_trainer("shipped", recipe=opening.recipe_of("shipped", judging=True)).evaluator.greedy_copy()
+    trainer = opening.load_trainer("shipped", recipe=opening.recipe_of("shipped", judging=True))
+    return trainer.evaluation_runner.greedy_copy()
 
 
 def said(judge, tail="", before=""):

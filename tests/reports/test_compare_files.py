@@ -50,7 +50,7 @@ def fake_run(folder: Path, arm: str, seed: int, updates: int) -> None:
             rows.append({"step": step, "tokens": COST[arm] * (step + 1)} | spent | paid)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     further = VERDICTS if arm.startswith("tango") else {}
-    clock = [{"step": i, "play": 2.0, "update": 1.0, "solver/seconds": 1.9} for i in range(updates)]
+    clock = [{"step": i, "rollout": 2.0, "update": 1.0, "solver/seconds": 1.9} for i in range(updates)]
     (folder / "timings.jsonl").write_text("".join(json.dumps(row) + "\n" for row in clock))
     summary = {"tokens": COST[arm] * updates, "steps": updates, "before": {k: {"value": START[k]} for k in end}}
     summary["updates"] = {"generator": updates, "verifier": 3}

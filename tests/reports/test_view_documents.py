@@ -49,7 +49,9 @@ def test_a_run_of_several_processes_tells_what_each_did(tmp_path: Path) -> None:
     write_fake_run(tmp_path)
     assert read_all(tmp_path).overview()["processes"] == []
     figures = {"policies": "generator", "asleep_seconds": 0.5, "published_bytes": 8}
-    rows = [{"step": step, "play": 1.0, **{f"process/engine/{k}": v for k, v in figures.items()}} for step in range(4)]
+    rows = [
+        {"step": step, "rollout": 1.0, **{f"process/engine/{k}": v for k, v in figures.items()}} for step in range(4)
+    ]
     (tmp_path / "timings.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert read_all(tmp_path).overview()["processes"] == [{"name": "engine", "steps": 4, **figures}]
 

@@ -32,7 +32,7 @@ def test_costs_are_summed_over_the_steps(tmp_path: Path) -> None:
     ]
     rows.insert(2, {"step": 1, "kind": "evaluation", "eval/solver/pass@1": 0.5})
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    times = [{"step": step, "play": 1.0, "update": 0.5, "solver/seconds": 9.0} for step in range(3)]
+    times = [{"step": step, "rollout": 1.0, "update": 0.5, "solver/seconds": 9.0} for step in range(3)]
     (tmp_path / "timings.jsonl").write_text("".join(json.dumps(row) + "\n" for row in times))
     curves = Curves(tmp_path)
     curves.read_new()

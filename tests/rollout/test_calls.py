@@ -57,7 +57,7 @@ def called(said, tools, *, form=CALLS, **options):
 
     async def protocol(task, roles):
         chat = roles.solver.begin(problem="p")
-        turn = await use_tools(chat, tools, form=form, mark="12345678", **options)
+        turn = await use_tools(chat, tools, form=form, nonce="12345678", **options)
         turn.add_finding(ANSWER, chat.response_text)
         if isinstance(turn.parsed, ParseFailure):
             turn.add_finding(FAILURE, turn.parsed.reason)

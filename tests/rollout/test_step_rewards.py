@@ -70,7 +70,7 @@ def test_noise_without_an_oracle_is_refused():
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(("judged_by", "reviewed"), [("verifier", True), ("oracle", False), ("nobody", False)])
+@pytest.mark.parametrize(("judged_by", "reviewed"), [("verifier", True), ("oracle", False), ("none", False)])
 def test_a_review_is_written_only_where_somebody_reads_it(judged_by, reviewed):
     recipe = tango(
         model=TINY,

@@ -383,7 +383,7 @@ def test_timings_hold_the_seconds_of_each_policy(whole):
     assert len(rows) == 4
     for row in rows:
         own = row["generator/seconds"], row["verifier/seconds"]
-        assert min(own) > 0.0 and sum(own) < row["play"] and row["reference/seconds"] == 0.0
+        assert min(own) > 0.0 and sum(own) < row["rollout"] and row["reference/seconds"] == 0.0
 
 
 def test_a_directory_in_use_is_refused(tmp_path):

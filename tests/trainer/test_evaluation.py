@@ -97,11 +97,11 @@ def test_greedy_judges_see_the_start_s_sampled_solutions():
     judge = warm.roles["verifier"]
     calm = replace(judge, sampling=replace(judge.sampling, temperature=0.0))
     cold = replace(warm, roles={**warm.roles, "verifier": calm})
-    found, _ = CoTrainer(warm).evaluate_frozen("test", 12, greedy=True)
-    same, _ = CoTrainer(cold).evaluate_frozen("test", 12, greedy=True)
+    found, _ = CoTrainer(warm).evaluate_on_fixed_solutions("test", 12, greedy=True)
+    same, _ = CoTrainer(cold).evaluate_on_fixed_solutions("test", 12, greedy=True)
     for name in ("balanced_accuracy", "step_balanced_accuracy"):
         assert found[f"verifier/greedy_{name}"] == same[f"verifier/{name}"] == same[f"verifier/greedy_{name}"]
-    assert not any("greedy" in key for key in CoTrainer(warm).evaluate_frozen("test", 1)[0])
+    assert not any("greedy" in key for key in CoTrainer(warm).evaluate_on_fixed_solutions("test", 1)[0])
 
 
 BREAKS = {"all": "012", "one of three": "2"}  # problems

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from cotrain.config.evaluation import Implied
+from cotrain.config.evaluation import ImplicitReward
 from cotrain.config.recipe import check_recipe
 from cotrain.core.seeding import Address
 from cotrain.core.types import Episode, Sampling, Trace
 from cotrain.recipes.prime.recipe import prime
 from cotrain.rollout.role import Role
-from cotrain.trainer.implicit_reward_evaluation import implied_figures
+from cotrain.trainer.implicit_reward_evaluation import implicit_reward_figures
 from tests.sentences import refuses
 
 TEXT = "ab cd"  # two steps, of the tokens 0-1 and 2-4
@@ -56,8 +56,8 @@ def episodes(*traces):
 
 def measured(rewards, *traces):
     policies = Policies(prm=Handle(rewards), reference=Handle({name: [0.0] * 5 for name in rewards}))
-    judge = Implied(policy="prm", reference="reference")
-    return implied_figures((judge,), episodes(*traces), policies, {"solver": SOLVER})
+    judge = ImplicitReward(policy="prm", reference="reference")
+    return implicit_reward_figures((judge,), episodes(*traces), policies, {"solver": SOLVER})
 
 
 def test_pairs_of_one_problem_are_put_in_order_by_their_sums():
@@ -93,8 +93,8 @@ def test_what_could_not_be_graded_is_left_out():
 
 def test_a_recipe_names_policies_that_there_are():
     recipe = prime()
-    assert recipe.evaluation.implied == (Implied(policy="prm", reference="reference"),)
-    assert prime(prm="none").evaluation.implied == ()
-    other = replace(recipe.evaluation, implied=(Implied(policy="nobody", reference="reference"),))
+    assert recipe.evaluation.implicit_rewards == (ImplicitReward(policy="prm", reference="reference"),)
+    assert prime(prm="none").evaluation.implicit_rewards == ()
+    other = replace(recipe.evaluation, implicit_rewards=(ImplicitReward(policy="nobody", reference="reference"),))
     with refuses("E_NO_SUCH_PART", names="nobody"):
         check_recipe(replace(recipe, evaluation=other))

@@ -31,12 +31,12 @@ def test_a_stage_inside_of_another_one_interrupts_it(now):
 
 def test_a_stage_that_raises_is_counted(now):
     clock = StageClock()
-    with pytest.raises(ValueError), clock.stage("play"):
+    with pytest.raises(ValueError), clock.stage("rollout"):
         with clock.stage("update"):
             now[0] += 1.0
         now[0] += 2.0
         raise ValueError
-    assert clock.seconds == {"update": 1.0, "play": 2.0}
-    with clock.stage("play"):
+    assert clock.seconds == {"update": 1.0, "rollout": 2.0}
+    with clock.stage("rollout"):
         now[0] += 1.0
-    assert clock.seconds["play"] == 3.0
+    assert clock.seconds["rollout"] == 3.0

@@ -58,8 +58,8 @@ from cotrain.storage.file_ops import DiskError, replace_file
 def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict[str, Any]:
     """Run every arm with every seed and write ``compare.json``, ``report.html``, ``table.md`` and the curves as SVG.
 
-    Returns the content of the first. Raises ConfigError before anything is run, and Stopped on a signal, when every
-    run has been stopped."""
+    Returns the content of the first. Raises ConfigError before anything is run, and StoppedBySignal when every run has
+    been stopped."""
     arms = distinct_arms(plan.arms)
     if not plan.changed_code:
         _check_code_unchanged(plan, arms)

@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 
 def run_study(study: Study, *, say: Say = print) -> dict[str, Any]:
     """Run what is not done yet and write ``study.json``, ``report.html`` and ``table.md``. Returns the content of the
-    first, with ``lines`` for a terminal. Raises ConfigError for a folder of another study, Stopped on a signal."""
+    first, with ``lines`` for a terminal. Raises ConfigError for a folder of another study, StoppedBySignal."""
     document = _begin_study(study)
     say(f"study {study.path.name}, sha256 {study.sha256[:12]}: {document['git']['words']}")
     if study.gate is not None:

@@ -20,7 +20,7 @@ from cotrain.distributed.device_memory import PARALLEL_RUNS
 from cotrain.metrics.steps import budget_share
 from cotrain.runs.directory import RunDirectory
 from cotrain.runs.figures import costs_of
-from cotrain.trainer.failures import Stopped, stop_on_signal
+from cotrain.trainer.failures import StoppedBySignal, stop_on_signal
 
 if TYPE_CHECKING:
     from cotrain.analysis.comparison.plan import ComparisonPlan
@@ -88,7 +88,7 @@ def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> N
     """Run commands, ``workers`` at a time. They run in sessions of their own: of a Ctrl-C in the terminal they hear
     from us, once, and have time to save where they are. What each says goes to ``RUN.log`` beside its directory.
 
-    Raises UserError for a command that fails, Stopped on a signal; then every run has been stopped."""
+    Raises UserError for a command that fails, StoppedBySignal; then every run has been stopped."""
     waiting = list(jobs)
     began = time.monotonic()
     last_told = began
@@ -105,7 +105,7 @@ def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> N
         while waiting or running:
             if stop_signal():
                 say("stopped; nothing is lost. Go on with the same command")
-                raise Stopped(stop_signal())
+                raise StoppedBySignal(stop_signal())
             while waiting and len(running) < workers:
                 folder, command = waiting.pop(0)
                 folder.parent.mkdir(parents=True, exist_ok=True)

@@ -225,14 +225,14 @@ class Rollout:
         """Raises BadRequest for more text than the model's context could hold, before a template or a tokenizer sees
         it: the engine, and with it all other rollouts, would wait for them."""
         role = getattr(self._roles, params.model)
-        if role.context is None:
+        if role.context_length is None:
             return
         longest = role.renderer.longest_token if isinstance(role.renderer, Renderer) else 1  # of a program: a byte
         texts = [message.content for message in params.messages]
         texts += [json.dumps(one.calls) for one in params.messages if isinstance(one, CallingMessage)]
-        check_text_size(texts, role.context, longest, "messages", params.model)
+        check_text_size(texts, role.context_length, longest, "messages", params.model)
         if params.tools:
-            check_text_size([json.dumps(params.tools)], role.context, longest, "tools", params.model)
+            check_text_size([json.dumps(params.tools)], role.context_length, longest, "tools", params.model)
 
     def _find_chat(self, params: RequestParams, renderer: Rendering) -> Conversation:
         """The longest conversation, with the same tools, that the messages begin with; else a new one."""

@@ -19,11 +19,11 @@ from typing import Any, Literal
 from cotrain.core.errors import ConfigError, TooLong
 from cotrain.core.notes import PROBLEM, Metadata
 from cotrain.core.signals import Signal, gives
-from cotrain.core.types import Task
+from cotrain.core.types import RolloutFn, Task
 from cotrain.envs.verifiers.multi_agent import EnvironmentTask
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.role import as_reward
-from cotrain.rollout.runner import Roles, RolloutFn
+from cotrain.rollout.runner import Roles
 
 EARNED = Signal("earned", meaning="sum of the rewards that the environment gives a seat")
 EARNINGS = Metadata[float]("earnings", float, "sum of the rewards that the environment gives a seat")

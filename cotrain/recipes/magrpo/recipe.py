@@ -27,8 +27,8 @@ from typing import Any, Literal
 from cotrain import ConfigError, Objective, Phase, Recipe, RunConfig, alternate, recipe
 from cotrain.algorithms.policy_gradient import PolicyGradient, leave_one_out, mean_baseline, z_score
 from cotrain.algorithms.policy_loss import ScoreFunction
-from cotrain.config.schedule import RolloutFn
 from cotrain.core.arguments import Positive
+from cotrain.core.types import RolloutFn
 from cotrain.metrics.heldout import Measure
 from cotrain.recipes.magrpo.halves import Halves
 from cotrain.recipes.magrpo.joint import Pairing

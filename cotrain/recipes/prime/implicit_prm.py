@@ -56,7 +56,7 @@ class ImplicitPrm:
     beta: float = 0.05
 
     def needs(self) -> Needs:
-        return Needs(reward_signals=(self.outcome,), on_policy=False, reference=self.reference)
+        return Needs(reward_signals=(self.outcome,), on_policy=False, reference_policy=self.reference)
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
         """Every graded answer, with its outcome as the target of each of its tokens."""
@@ -131,9 +131,9 @@ class Prime:
         return Needs(
             reward_signals=(self.outcome,),
             min_group_size=2,
-            scores=(self.prm, self.reference) if has_process_rewards else (),
-            values=self.values if self.estimator == "ppo" else None,
-            reference=self.kl.to if self.kl else None,
+            scoring_policies=(self.prm, self.reference) if has_process_rewards else (),
+            value_policy=self.values if self.estimator == "ppo" else None,
+            reference_policy=self.kl.to if self.kl else None,
             zero_advantage_has_gradient=has_other_terms(self.loss, self.kl, 0.0),
             off_policy_corrected=uses_ratio(self.loss),
         )
@@ -293,7 +293,7 @@ class PrimeValues:
         )
 
     def needs(self) -> Needs:
-        return replace(self._regression.needs(), scores=self.paid_by.needs().scores)
+        return replace(self._regression.needs(), scoring_policies=self.paid_by.needs().scoring_policies)
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
         samples, _, dropped = self.paid_by.keep_samples(batch)

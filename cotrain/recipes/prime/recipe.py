@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import Literal
 
 from cotrain import Objective, Phase, Recipe, RunConfig, alternate, critic, frozen, recipe, solve
-from cotrain.config.evaluation import Implied
+from cotrain.config.evaluation import ImplicitReward
 from cotrain.core.arguments import Weight
 from cotrain.core.errors import ConfigError
 from cotrain.recipes.prime.implicit_prm import ImplicitPrm, Prime, PrimeEstimator, PrimeValues
@@ -103,5 +103,5 @@ def prime(
         objectives=objectives,
         schedule=schedule,
         evaluate=solve,
-        implied=(Implied(policy="prm", reference="reference"),) if has_prm else (),
+        implicit_rewards=(ImplicitReward(policy="prm", reference="reference"),) if has_prm else (),
     )

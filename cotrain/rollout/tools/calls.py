@@ -212,14 +212,14 @@ def read_calls(text: str, syntax: Syntax, tools: Collection[str]) -> tuple[str, 
 
 
 async def use_tools(
-    chat: Conversation, tools: Mapping[str, Tool], *, form: CallFormat = CALLS, most: int = 8, mark: str | None = None
+    chat: Conversation, tools: Mapping[str, Tool], *, form: CallFormat = CALLS, most: int = 8, nonce: str | None = None
 ) -> Turn:
     """Let the role answer, with tools; returns the last turn of the answer, parsed with all of it.
 
     Args:
         tools: by name; called with what the policy said. They may wait for whatever they like: the engine rests.
         most: calls that are answered; later ones are read past.
-        mark: the nonce of the markers; None: the conversation's own.
+        nonce: the one in the markers; None: the conversation's own.
 
     The role's ``max_tokens`` are those of the whole answer. An answer whose prompt outgrows the context cannot be read:
     "no room". The last turn shows as ``calls`` what became of each: "ok" or its reason.
@@ -247,7 +247,7 @@ async def use_tools(
         except ToolError as error:
             outcome = error.reason
             output = f"{_printable_output(error.output)}\n({error.reason})".strip()
-        form.show(chat, output, mark or chat.mark)
+        form.show(chat, output, nonce or chat.nonce)
         outcomes.append(outcome)
         turn.add_finding(CALLED, list(outcomes))
 

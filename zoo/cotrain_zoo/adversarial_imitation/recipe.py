@@ -48,7 +48,7 @@ from cotrain import (
 )
 from cotrain.algorithms.contract import Algorithm
 from cotrain.algorithms.reward_model import Pairwise
-from cotrain.config.evaluation import Implied
+from cotrain.config.evaluation import ImplicitReward
 from cotrain.core.arguments import NotNegative, Share, at_least
 from cotrain.formats.role_prompts import SOLVE_BARE
 from cotrain.metrics.heldout import measure_selection, measure_verifier
@@ -150,7 +150,7 @@ def adversarial_imitation(
             figures,
             *(() if chats else (measure_solver("solver", 8), measure_selection("solver", "discriminator", 8))),
         ),
-        implied=(Implied(policy="generator", role="expert", replies=True),),
+        implicit_rewards=(ImplicitReward(policy="generator", role="expert", replies=True),),
     )
 
 
