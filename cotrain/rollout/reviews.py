@@ -13,7 +13,7 @@ from cotrain.core.seeding import rng_of
 from cotrain.core.signals import AGREEMENT, CLASS_LABEL, FORMAT, STEP, gives
 from cotrain.core.types import Task
 from cotrain.rollout.event_loop import gather
-from cotrain.rollout.judges import confidence, guarded_fields
+from cotrain.rollout.judges import confidence, fields_to_show
 from cotrain.rollout.protocols import SOLVED, StepRewards, include_closing_tag, solve
 from cotrain.rollout.role import Turn
 from cotrain.rollout.runner import RoleHandle, Roles
@@ -79,11 +79,9 @@ async def _review_with_programs(judge: RoleHandle, n: int, solution: Turn, field
 
 
 def fields_for(task: Task, roles: Roles, judge: RoleHandle, solution: Turn, text: str) -> dict[str, Any]:
-    """The fields of a judge's prompt: between markers with a nonce, where its template has them."""
-    fields = {"solution": text}
-    if "nonce" in judge.fields:
-        fields = guarded_fields(roles.nonce(solution), solution=text)
-    return {"problem": task.prompt, "count": len(solution.parsed.steps), **fields}
+    """The fields of a judge's prompt: the problem, the number of steps, and ``text`` as the solution."""
+    shown = fields_to_show(judge.fields, roles.nonce(solution), solution=text)
+    return {"problem": task.prompt, "count": len(solution.parsed.steps), **shown}
 
 
 def _record_reviews(solution: Turn, turns: list[Turn]) -> list[Turn]:
