@@ -1,4 +1,4 @@
-"""Self-trained verification: a verifier learns to judge without the reference as it does with it, then pays a generator.
+"""Self-trained verification: a verifier learns to judge without the reference as it does with it, then is the reward.
 
 Wu & Raghunathan 2026 (arXiv 2605.30290). In the first ``lessons`` steps a frozen copy of the verifier is shown the
 reference answer and reviews solutions (role ``sighted``); the verifier is not shown it, and learns these reviews by
