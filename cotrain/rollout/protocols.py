@@ -37,9 +37,7 @@ async def examine(task: Task, roles: Roles, solution: Turn, *, text: str | None 
     solution.add_finding(PROBLEM, task.prompt)
     if parsed.ok:
         solution.add_finding(STEPS, [(step.start, step.end, step.text) for step in parsed.steps])
-        solution.add_finding(ANSWER, parsed.answer)
-    else:
-        solution.add_finding(FAILURE, parsed.reason)
+    show_answer(solution)
 
     if grade is None:
         return None
@@ -57,6 +55,14 @@ async def examine(task: Task, roles: Roles, solution: Turn, *, text: str | None 
         solution.add_metadata(STEP_REASONS, step_verdicts.reasons)
         solution.add_metadata(FIRST_WRONG, step_verdicts.first_wrong)
     return grade.value
+
+
+def show_answer(solution: Turn) -> None:
+    """Record the answer that a solution gives, or why it cannot be read."""
+    if solution.parsed.ok:
+        solution.add_finding(ANSWER, solution.parsed.answer)
+    else:
+        solution.add_finding(FAILURE, solution.parsed.reason)
 
 
 StepRewards = Literal["none", "oracle", "verifier"]  # who judges steps; a verifier has to be in the protocol

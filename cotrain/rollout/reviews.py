@@ -16,7 +16,7 @@ from cotrain.rollout.event_loop import gather
 from cotrain.rollout.protocols import SOLVED, StepRewards, include_closing_tag, solve
 from cotrain.rollout.role import Turn
 from cotrain.rollout.runner import RoleHandle, Roles
-from cotrain.rollout.verifier_roles import confidence, guarded_fields
+from cotrain.rollout.verifier_roles import confidence, fields_to_show
 
 Tool = Literal["none", "python"]
 TOOLS: tuple[str, ...] = get_args(Tool)
@@ -78,11 +78,9 @@ async def _review_with_programs(verifier: RoleHandle, n: int, solution: Turn, fi
 
 
 def fields_for(task: Task, roles: Roles, verifier: RoleHandle, solution: Turn, text: str) -> dict[str, Any]:
-    """The fields of a verifier's prompt: between markers with a nonce, where its template has them."""
-    fields = {"solution": text}
-    if "nonce" in verifier.fields:
-        fields = guarded_fields(roles.nonce(solution), solution=text)
-    return {"problem": task.prompt, "count": len(solution.parsed.steps), **fields}
+    """The fields of a verifier's prompt: the problem, the number of steps, and ``text`` as the solution."""
+    shown = fields_to_show(verifier.fields, roles.nonce(solution), solution=text)
+    return {"problem": task.prompt, "count": len(solution.parsed.steps), **shown}
 
 
 def _record_reviews(solution: Turn, turns: list[Turn]) -> list[Turn]:

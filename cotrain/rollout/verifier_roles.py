@@ -2,10 +2,10 @@
 
 ::
 
-    mark = nonce(seed, solution.id)
-    review = await roles.judge(problem=task.prompt, **shown(mark, solution=solution.text))
+    mark = roles.nonce(solution)
+    review = await roles.judge(problem=task.prompt, **guarded_fields(mark, solution=solution.text))
     if review.parsed.ok:
-        review.parsed.final, review.parsed.score, review.parsed.steps, probabilities(review)
+        review.parsed.final, review.parsed.score, review.parsed.steps, verdict_probabilities(review)
 
 ``final``, ``score`` and ``steps`` mean the same in every format (``formats/verdicts.py``), so a protocol need
 not know which one it plays with. Fields of the prompts, besides ``problem`` and ``nonce``: ``solution`` (``genrm``,
@@ -13,8 +13,8 @@ not know which one it plays with. Fields of the prompts, besides ``problem`` and
 ``count`` (steps for ``genprm``, responses for ``grm``), and ``reference`` where the role was made with one.
 ``comparison_fields`` has those of a pair in every format.
 
-Programs inside of a GenPRM review are run by ``rollout/tools/python.py``, where the protocol asks for it. Left out:
-several judgements of one candidate are the protocol's ``roles.judge.many(n, …)``, their aggregate is
+Programs inside of a GenPRM review are run by ``rollout/tools/python.py``, where the protocol asks for it. Several
+judgements of one candidate are no format: a protocol asks for them by ``roles.judge.many(n, …)`` and combines them by
 ``algorithms/functional/aggregate.py``.
 """
 
@@ -53,14 +53,19 @@ def guarded_fields(mark: str, **candidates: str | Sequence[str]) -> dict[str, st
     return fields
 
 
-def comparison_fields(template_fields: Collection[str], mark: str, first: str, second: str) -> dict[str, Any]:
-    """Fields that show a pair to a verifier whose template has ``template_fields``: between markers where one of them
-    is a nonce."""
-    texts: dict[str, Any] = {"first": first, "second": second, "responses": (first, second)}
-    candidates = {name: text for name, text in texts.items() if name in template_fields}
+def fields_to_show(template_fields: Collection[str], mark: str, **texts: str | Sequence[str]) -> dict[str, Any]:
+    """Texts of others as fields of a prompt whose template has ``template_fields``: between markers with the nonce
+    ``mark`` where the template has a field ``nonce``, else as they are."""
     if "nonce" in template_fields:
-        candidates = guarded_fields(mark, **candidates)
-    return {"count": 2, **candidates}
+        return dict(guarded_fields(mark, **texts))
+    return dict(texts)
+
+
+def comparison_fields(template_fields: Collection[str], mark: str, first: str, second: str) -> dict[str, Any]:
+    """Fields that show a pair of texts to a verifier whose template has ``template_fields``."""
+    texts: dict[str, Any] = {"first": first, "second": second, "responses": (first, second)}
+    needed = {name: text for name, text in texts.items() if name in template_fields}
+    return {"count": 2, **fields_to_show(template_fields, mark, **needed)}
 
 
 def verdict_probabilities(turn: Turn) -> tuple[float, ...]:
