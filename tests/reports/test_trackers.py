@@ -309,8 +309,8 @@ def test_a_few_rollouts_are_sent_a_wrong_one_beside_a_right_one(tmp_path):
     run = write_fake_run(tmp_path / "run", steps=24, episodes=12)
     kept, none = [], []
     rows = [{"step": -1, "kind": "evaluation", "eval/a": 0.5}, *({"step": step, "x": 1.0} for step in range(24))]
-    mirrored(run, {"good": rollout_keeper(kept)}, rows, rollouts=2)
-    mirrored(run, {"good": rollout_keeper(none)}, rows)
+    mirrored(run, {"good": rollout_keeper(kept)}, rows, rollouts=2, kept=rows)
+    mirrored(run, {"good": rollout_keeper(none)}, rows, kept=rows)
     assert [step for step, _ in kept] == [0, 20] and none == []  # step 10 is not in this ledger
     for step, rollouts in kept:
         assert [rollout.right for rollout in rollouts] == [False, True]
