@@ -39,7 +39,7 @@ class Told:
 def mirrored(tmp_path, trackers, rows=ROWS, **options):
     """Hand rows to trackers; what was said, the seconds that the rows took, and those of the end. ``kept``: what is to
     be full before the end."""
-    told, kept = Told(), options.pop("kept", ROWS)
+    told, kept = Told(), options.pop("kept", rows)
     options = {"patience": 30.0, "about": {"recipe": "tango", "seed": 0}} | options
     with TrackingObserver(told, tmp_path, trackers, **options) as mirrors:
         begun = time.perf_counter()
@@ -225,7 +225,7 @@ def test_what_keeps_what_it_was_sent_first_is_not_sent_it_again_and_that_is_told
         return Sink(lambda numbers, step: kept.append((step, numbers.get("x/y"))), lambda: None, keeps_first=sent)
 
     for rows in parts:
-        said += mirrored(tmp_path, {"first": open_}, rows, kept=[0] * len(rows))[1]
+        said += mirrored(tmp_path, {"first": open_}, rows)[1]
     assert kept == [(-1, None), *((i, i / 4) for i in range(6)), (6, 16.0), (7, 17.0)]
     assert said == [
         "tracker first: step 4 was sent before, and what was sent first is kept there; it and all up to step 6 are "
@@ -309,8 +309,8 @@ def test_a_few_rollouts_are_sent_a_wrong_one_beside_a_right_one(tmp_path):
     run = write_fake_run(tmp_path / "run", steps=24, episodes=12)
     kept, none = [], []
     rows = [{"step": -1, "kind": "evaluation", "eval/a": 0.5}, *({"step": step, "x": 1.0} for step in range(24))]
-    mirrored(run, {"good": rollout_keeper(kept)}, rows, rollouts=2, kept=rows)
-    mirrored(run, {"good": rollout_keeper(none)}, rows, kept=rows)
+    mirrored(run, {"good": rollout_keeper(kept)}, rows, rollouts=2)
+    mirrored(run, {"good": rollout_keeper(none)}, rows)
     assert [step for step, _ in kept] == [0, 20] and none == []  # step 10 is not in this ledger
     for step, rollouts in kept:
         assert [rollout.right for rollout in rollouts] == [False, True]
