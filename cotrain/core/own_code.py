@@ -148,9 +148,11 @@ def _defining_file(thing: Any) -> Path | None:
 
 def own_file(name: str | Path) -> Path | None:
     """The path of a file where it is the user's own, absolute; None for one that is installed, or is not there."""
+    if not os.path.isfile(name):  # most that is asked about, which is cheap to say before links are followed
+        return None
     path = Path(os.path.realpath(name))
     parents = {*path.parents}
-    if not path.is_file() or not parents.isdisjoint(_installed_folders()):
+    if not parents.isdisjoint(_installed_folders()):
         return None
     return None if {"site-packages", "dist-packages"} & {parent.name for parent in parents} else path
 

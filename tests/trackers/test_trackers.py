@@ -40,7 +40,7 @@ class Told:
 def mirrored(tmp_path, trackers, rows=ROWS, **options):
     """Hand rows to trackers; what was said, the seconds that the rows took, and those of the end. ``kept``: what is to
     be full before the end."""
-    told, kept = Told(), options.pop("kept", ROWS)
+    told, kept = Told(), options.pop("kept", rows)
     options = {"patience": 30.0, "about": {"recipe": "tango", "seed": 0}} | options
     with TrackingObserver(told, tmp_path, trackers, **options) as mirrors:
         begun = time.perf_counter()
@@ -226,7 +226,7 @@ def test_what_keeps_what_it_was_sent_first_is_not_sent_it_again_and_that_is_told
         return Sink(lambda numbers, step: kept.append((step, numbers.get("x/y"))), lambda: None, keeps_first=sent)
 
     for rows in parts:
-        said += mirrored(tmp_path, {"first": open_}, rows, kept=[0] * len(rows))[1]
+        said += mirrored(tmp_path, {"first": open_}, rows)[1]
     assert kept == [(-1, None), *((i, i / 4) for i in range(6)), (6, 16.0), (7, 17.0)]
     assert said == [
         "tracker first: step 4 was sent before, and what was sent first is kept there; it and all up to step 6 are "
