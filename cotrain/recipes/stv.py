@@ -99,7 +99,7 @@ async def teach(task: Task, roles: Roles, *, group: Positive, sight: Sight, keep
 
 
 def say_again(fields: Mapping[str, Any], rng: Random) -> str:
-    """What the sighted verifier said, as the pupil's own words."""
+    """Return what the sighted verifier said, as the pupil's own words."""
     return str(fields["said"])
 
 

@@ -131,7 +131,7 @@ def principle_of(solution: Turn) -> str:
 def _role_fields(
     roles: Roles, role: str, task: Task, solution: Turn, name: str, text: str, **further: str
 ) -> dict[str, Any]:
-    """What a role is shown of a solution, whose ``text`` may be another one than what was said."""
+    """Return what a role is shown of a solution, whose ``text`` may be another one than what was said."""
     fields: dict[str, Any] = {"solution": text, **further}
     if "nonce" in getattr(roles, role).fields:
         fields = guarded_fields(roles.nonce(solution), **fields)

@@ -82,7 +82,7 @@ class SearchTrail:
 
     @property
     def in_order(self) -> list[str]:
-        """What was found, each sentence behind those that it rests on, as far as there are any."""
+        """Return what was found, each sentence behind those that it rests on, as far as there are any."""
         unplaced = list(dict.fromkeys(reversed(self.found)))
         placed: list[str] = []
         known_nouns: set[str] = set()
@@ -104,7 +104,7 @@ def rests_on(fact: Fact) -> set[str]:
 
 
 def mix_noise(trail: SearchTrail, noise: Sequence[str], rng: Random) -> list[str]:
-    """What a reader sees: noise at any place among what was found, which stays in order."""
+    """Return what a reader sees: noise at any place among what was found, which stays in order."""
     mixed = trail.in_order
     for sentence in noise:
         mixed.insert(rng.randint(0, len(mixed)), sentence)
@@ -123,7 +123,7 @@ def library_of(text: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnLibrary:
-    """What a search of the user's finds, in the place of the facts of a word problem."""
+    """Searches with a function of the user's instead of the facts of a word problem."""
 
     search: Search
     reader: TextReader  # of the source of the tasks
@@ -184,8 +184,8 @@ async def search_along(
 
 
 def question_aim(task: Task) -> tuple[str, int, int]:
-    """Of a task: the noun that a proposer begins with, the answer a* of the question to be written, and its difference
-    from that noun's value."""
+    """The aim of a proposer's question: the noun that a proposer begins with, the answer a* of the question to be
+    written, and its difference from that noun's value."""
     problem = problem_of(task)
     rng = rng_of("aim", task.id)
     value = problem.answer
