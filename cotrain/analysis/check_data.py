@@ -1,4 +1,4 @@
-r"""What is wrong with a data file: ``cotrain check data FILE [--against FILE …]``.
+r"""Finds faults in a data file: ``cotrain check data FILE [--against FILE …]``.
 
 Errors: malformed rows, each with row and column or field; questions that another file (``against``) asks too. Warnings:
 questions that repeat, the same question with two answers, questions that share 13 words in a row with another file's,
@@ -262,40 +262,40 @@ def _read_questions(path: Path, schema: Schema, *, unanswered: bool) -> tuple[li
         code = next((kind for kind, mark in CODE.items() if mark in row), None)
         if "steps" in row and "label" in row:
             sample = solution_of_row(row, where, "")
-            asked = sample.problem
+            question = sample.problem
             answer = None
-            given = " ".join(sample.steps)
+            solution = " ".join(sample.steps)
             columns = ("", "")
             shown = sample.problem
             unread = sample.unread
             kind = "review"
         elif code is not None:
             program = ROW_READERS[code](row, where)
-            asked = program.asked
+            question = program.asked
             answer = None
-            given = ""
+            solution = ""
             columns = ("", "")
             shown = program.question
             unread = program.unread
             kind = code
         else:
-            found = row_of(row, schema.question, schema.answer, where, unanswered)
-            asked = found.question
-            answer = found.answer
-            given = ""
-            columns = found.columns
-            shown = found.prompt
-            unread = found.unread
+            question_row = row_of(row, schema.question, schema.answer, where, unanswered)
+            question = question_row.question
+            answer = question_row.answer
+            solution = ""
+            columns = question_row.columns
+            shown = question_row.prompt
+            unread = question_row.unread
             kind = "problem"
 
-        words = words_in(normal_question(asked))
-        key = question_key(asked)
-        whole = f"{key} {question_key(given)}" if given else key
+        words = words_in(normal_question(question))
+        key = question_key(question)
+        whole = f"{key} {question_key(solution)}" if solution else key
         number = int(where.rpartition(" ")[2])
         worked = _worked_text(row)
         return _Question(
             number=number,
-            text=asked,
+            text=question,
             key=key,
             row=whole,
             answer=answer,
@@ -314,8 +314,8 @@ def _read_questions(path: Path, schema: Schema, *, unanswered: bool) -> tuple[li
 
 
 def _view_of_run(questions: Sequence[_Question], labelled: bool) -> dict[str, Any]:
-    """What ``cotrain run --data`` makes of these rows, but for those it leaves out as held-out ones; {} for reviews.
-    ``labelled``: with ``--labelled``, where rows without an answer are a split of their own."""
+    """Return what ``cotrain run --data`` makes of these rows, but for those it leaves out as held-out ones; {} for
+    reviews. ``labelled``: with ``--labelled``, where rows without an answer are a split of their own."""
     problems = [question for question in questions if question.kind == "problem"]
     if not problems:
         return {}
@@ -374,7 +374,7 @@ def _view_of_labels(path: str | Path, schema: Schema, labelled: str | None) -> d
 
 
 def _check_labelled_file(labelled: str | None, workers: int, deadline_s: float) -> LintReport | None:
-    """What is wrong with the file of solved problems that ``--labelled`` names; None where it names none."""
+    """Return what is wrong with the file of solved problems that ``--labelled`` names; None where it names none."""
     if labelled is None or not labelled.lower().endswith(DATA_ENDINGS):
         return None
     report = check_file(labelled, workers=workers, deadline_s=deadline_s)
@@ -383,7 +383,8 @@ def _check_labelled_file(labelled: str | None, workers: int, deadline_s: float) 
 
 
 def _code_of_run(questions: Sequence[_Question]) -> dict[str, Any]:
-    """What a run makes of tasks of code: the ``--tasks`` that reads them, and their splits; {} where there are none."""
+    """Return what a run makes of tasks of code: the ``--tasks`` that reads them, and their splits; {} where there are
+    none."""
     tasks = [question for question in questions if question.kind in CODE]
     if not tasks:
         return {}
@@ -433,7 +434,7 @@ def _same_answer(said: str, gold: str, pool: GradingPool) -> bool:
 
 
 def question_key(question: str) -> str:
-    """What two askings of one question have in common."""
+    """Return what two askings of one question have in common."""
     text = normal_question(question)
     plain = "".join(filter(is_word_character, text))
     if len(plain) < SHORT:

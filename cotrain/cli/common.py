@@ -214,7 +214,7 @@ def knows_formats(recipe: Any) -> bool:
 
 
 def answer_format_of(arguments: argparse.Namespace) -> Any:
-    """What the flags of ``add_answer_flags`` say, files read: an ``AnswerFormat``."""
+    """Return what the flags of ``add_answer_flags`` say, files read: an ``AnswerFormat``."""
     from cotrain.runs.choose_formats import AnswerFormat
 
     return AnswerFormat(

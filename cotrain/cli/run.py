@@ -190,8 +190,8 @@ def _planned_elsewhere(parsed: argparse.Namespace) -> bool:
 def _variant_meant(target: str, value: str) -> str:
     """Which recipe was meant by a flag that ``target`` does not have: ``debate --game solve`` is `debate_solve`."""
     variant = f"{target}_{value}"
-    known = variant in recipe_names() or variant in ZOO[RECIPES]
-    return f"that is the recipe `{variant}`: `cotrain run {variant}`" if known else ""
+    is_name = variant in recipe_names() or variant in ZOO[RECIPES]
+    return f"that is the recipe `{variant}`: `cotrain run {variant}`" if is_name else ""
 
 
 def cluster_notes_of(backend: MultiProcessBackend | None, recipe: Recipe) -> AbstractContextManager[list[str]]:

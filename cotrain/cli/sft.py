@@ -121,7 +121,7 @@ def _refuse_role(argv: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lessons:
-    """What a model is fine-tuned on."""
+    """The data that a model is fine-tuned on."""
 
     parts: Parts  # conversations, each corpus with its weight
     taught: Mapping[str, Any] = field(default_factory=dict)  # how the role that they teach is asked and read

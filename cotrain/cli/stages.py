@@ -1,4 +1,4 @@
-"""What the commands share that train a model before RL, ``cotrain pretrain``, ``sft``, ``teach solver`` and ``teach
+"""Shared by the commands that train a model before RL: ``cotrain pretrain``, ``sft``, ``teach solver`` and ``teach
 verifier``: their flags, what is refused before the work, the ranks that train together, and what is said of it."""
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def _parse_solver(argv: Sequence[str], ranks: Ranks | None) -> Any:
 
 
 def _hint_for_solver(flag: str, value: str) -> str:
-    """What to say of a flag that ``cotrain teach solver`` does not have; "" where nothing is known of it."""
+    """Return what to say of a flag that ``cotrain teach solver`` does not have; "" where nothing is known of it."""
     if flag == "--role":
         return "the role is in the name of the command; leave it out"
     if flag in OF_VERIFIER:
@@ -184,7 +184,7 @@ def _parse_verifier(argv: Sequence[str], ranks: Ranks | None) -> Any:
 
 
 def _hint_for_verifier(flag: str, value: str) -> str:
-    """What to say of a flag that ``cotrain teach verifier`` does not have; "" where nothing is known of it."""
+    """Return what to say of a flag that ``cotrain teach verifier`` does not have; "" where nothing is known of it."""
     return "the role is in the name of the command; leave it out" if flag == "--role" else ""
 
 
@@ -250,7 +250,7 @@ def _taught_verifier(role: Role, arguments: Any) -> dict[str, Any]:
 
 
 def _add_lesson_flags(parser: Parser, data_help: str) -> None:
-    """What is learned, by which model."""
+    """Add the flags that name the data and the model."""
     lessons = parser.add_argument_group("what it learns")
     add_model_flag(lessons)
     lessons.add_argument("--data", required=True, metavar="FILE", help=data_help)
@@ -293,11 +293,11 @@ def _sampled_solver(arguments: Any) -> Role:
     answer = arguments.answer_format
     steps = arguments.steps_as
     prompt = prompt_of(arguments.prompt)
-    known = taught_roles(arguments.model).get("solver")
-    if answer is None and known:
-        answer = known.get("answer")
-        steps = steps or known.get("steps_as")
-        prompt = prompt or known.get("prompt")
+    taught = taught_roles(arguments.model).get("solver")
+    if answer is None and taught:
+        answer = taught.get("answer")
+        steps = steps or taught.get("steps_as")
+        prompt = prompt or taught.get("prompt")
         print_progress(f"note: {arguments.model} was taught to answer as {answer!r}, and is asked and read so")
     return solver_of(arguments.model, answer, prompt, arguments.max_tokens, steps)
 

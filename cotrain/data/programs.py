@@ -201,7 +201,8 @@ class ProgramTasks:
 
     @property
     def notes(self) -> list[str]:
-        """What is said as a run begins: how own tasks in MBPP's layout are split, and the columns that are not read."""
+        """Return what is said as a run begins: how own tasks in MBPP's layout are split, and the columns that are not
+        read."""
         problems = [problem for mine in self._splits.values() for problem in mine]
         notes: list[str] = []
         if self.name == "mbpp" and not self._is_published and any(problem.number is not None for problem in problems):
@@ -317,8 +318,8 @@ def _problems_by_part(kind: str, path: str, aside: Quarantine | None) -> dict[st
 def _own_parts(
     path: str, parts: Mapping[str, list[ProgramProblem]], problems: list[ProgramProblem]
 ) -> Mapping[str, list[ProgramProblem]]:
-    """What is split: the splits that a directory has, or all in one part where no file is named after a split. Raises
-    DataError for some of these names without the others, since a held-out file is not to be trained on."""
+    """Return what is split: the splits that a directory has, or all in one part where no file is named after a split.
+    Raises DataError for some of these names without the others, since a held-out file is not to be trained on."""
     named = {split: parts[split] for split in SPLITS if split in parts}
     if {"train", "test"} <= named.keys():
         return named
@@ -336,9 +337,9 @@ def is_mbpp(problems: Sequence[ProgramProblem], paths: Sequence[str]) -> bool:
         return True
     if {problem.number for problem in problems} >= set(NUMBERS):
         return True
-    known = [problem for problem in problems if problem.number in PUBLISHED]
-    right = [problem for problem in known if f"def {PUBLISHED[problem.number or 0]}(" in problem.solution]
-    return bool(right) and 2 * len(right) >= len(known)
+    published = [problem for problem in problems if problem.number in PUBLISHED]
+    right = [problem for problem in published if f"def {PUBLISHED[problem.number or 0]}(" in problem.solution]
+    return bool(right) and 2 * len(right) >= len(published)
 
 
 def _asked_in(problem: ProgramProblem) -> str:
@@ -398,9 +399,9 @@ def humaneval_problem(row: dict[str, Any], where: str) -> ProgramProblem:
             code="E_FUNCTION_HEAD_MISSING",
         )
     check_lost_parts(row, READ["humaneval"], where)
-    asked = f"Complete this Python function:\n\n{prompt.rstrip()}\n\n{ASK}"
+    question = f"Complete this Python function:\n\n{prompt.rstrip()}\n\n{ASK}"
     return ProgramProblem(
-        question=behind_system(system_text(row, where), asked),
+        question=behind_system(system_text(row, where), question),
         before=prompt[:head_start],
         stub=prompt[head_start:],
         entry=entry,

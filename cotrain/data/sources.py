@@ -50,14 +50,14 @@ def with_columns(tasks: str | None, question: str | None, answer: str | None) ->
     ConfigError for problems that are read from no columns, and a name with a comma."""
     if question is None and answer is None:
         return tasks
-    given = {"--question-column": question, "--answer-column": answer}
+    columns = {"--question-column": question, "--answer-column": answer}
     if (tasks or "jsonl").partition(":")[0] != "jsonl":
-        flag = next(flag for flag, name in given.items() if name is not None)
+        flag = next(flag for flag, name in columns.items() if name is not None)
         raise ConfigError(
             f"{flag} goes with --data FILE and --tasks jsonl, not with {tasks!r}; leave out one of them",
             code="E_FLAG_NEEDS_DATA_FILE",
         )
-    for flag, name in given.items():
+    for flag, name in columns.items():
         if name is not None and ("," in name or not name):
             raise ConfigError(
                 f"{flag} {name!r}: a name without a comma is expected; rename the column", code="E_COLUMN_WITH_COMMA"
@@ -165,9 +165,9 @@ def problem_source(
     lenient: bool = False,
     labelled: str | int | None = None,
 ) -> TaskSource:
-    """What ``--tasks``, ``--data``, ``--operations`` and ``--lenient`` mean together: "jsonl" where there is a file,
-    else the word problems that the shipped models are studied on; "words:2-4" are those of two to four steps. Rows
-    may lack an answer where ``labelled`` (``--labelled``) is no number. Raises ConfigError and UnknownName as
+    """Return what ``--tasks``, ``--data``, ``--operations`` and ``--lenient`` mean together: "jsonl" where there is a
+    file, else the word problems that the shipped models are studied on; "words:2-4" are those of two to four steps.
+    Rows may lack an answer where ``labelled`` (``--labelled``) is no number. Raises ConfigError and UnknownName as
     ``task_source`` does."""
     from cotrain.data.word_problems.source import WordProblems, study_problems
 
@@ -218,8 +218,8 @@ def from_description(description: Mapping[str, Any], target: str | None = None) 
                 )
             return source
         build = load_named(TASKS, str(kind), shipped_places(TASKS) | KINDS, "kind of task source")
-        made: TaskSource = build(**settings)
-        return made
+        task_source: TaskSource = build(**settings)
+        return task_source
     except TypeError as error:
         raise StateError(
             f"settings of the task source {kind!r} do not fit: {error}", code="E_SOURCE_SETTINGS_MISFIT"

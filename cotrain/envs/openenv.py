@@ -77,8 +77,8 @@ class OpenEnvTasks:
             raise ConfigError(f"size must be at least 1, not {size}", code="E_TASKS_SIZE")
         self._client = GenericEnvClient
         parts = urlsplit(url)
-        asked = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-        if parts.scheme not in ("http", "https", "ws", "wss") or not parts.netloc or set(asked) - {"prompt", "action"}:
+        query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+        if parts.scheme not in ("http", "https", "ws", "wss") or not parts.netloc or set(query) - {"prompt", "action"}:
             raise ConfigError(
                 f"openenv: {url!r} is no address; expected http://HOST:PORT, then ?prompt=FIELD&action=FIELD",
                 code="E_ENVIRONMENT_ADDRESS",
@@ -87,7 +87,7 @@ class OpenEnvTasks:
         self._limits = (size, right_at, deadline_s)
         self.name = f"openenv:{self._address}"
         self._prompts: dict[tuple[str, int], tuple[int, str]] = {}  # seed and prompt of the tasks that were asked for
-        given = asked | dict(fields or {})
+        given = query | dict(fields or {})
         self._action = given.get("action") or self._action_field()
         self._prompt = given.get("prompt") or ""
         first, second = self._reset_prompt(0), self._reset_prompt(0)

@@ -214,7 +214,7 @@ def write_free_review(form: str, verdicts: Sequence[bool], final: bool) -> str |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StepLine:
-    """What a review says under one mark "Step k"."""
+    """The part of a review under one mark "Step k"."""
 
     number: int  # k
     verdict: bool | None  # None: no verdict, or two that differ
@@ -265,7 +265,7 @@ def _final_verdicts(text: str) -> list[re.Match[str]]:
 
 
 def _steps_of(text: str, ends: Sequence[re.Match[str]]) -> list[_StepLine]:
-    """What is said of each step, from its mark to the next one or to the last verdict.
+    """Return what is said of each step, from its mark to the next one or to the last verdict.
 
     A mark under which no verdict stands belongs to what follows it: a title ("### Step 1"), the candidate's own step,
     which is quoted and then judged, or one that is referred to. It is a step of its own only where it continues the
@@ -319,8 +319,8 @@ def _is_doubted(text: str, verdict: re.Match[str]) -> bool:
 
 
 def _read_pattern(text: str, pattern: re.Pattern[str], count: int | None) -> Review | Verdict | ParseFailure:
-    """What a pattern of the user's own finds: one verdict on the answer, and one on each step where it has a group for
-    them and steps are judged."""
+    """Return what a pattern of the user's own finds: one verdict on the answer, and one on each step where it has a
+    group for them and steps are judged."""
     groups = pattern.groupindex
     final_group = final_group_of(pattern)
     matches = list(pattern.finditer(text))

@@ -201,7 +201,7 @@ def seen_text(text: str) -> tuple[str, Sequence[int]]:
 
 
 def _ascii_look(char: str) -> str:
-    """What a character looks like: "" for one that is not seen or only decorates another."""
+    """Return what a character looks like: "" for one that is not seen or only decorates another."""
     if (like := _LIKE.get(char)) is not None:
         return like
     if char in _SPACE or (char.isascii() and char.isprintable()):

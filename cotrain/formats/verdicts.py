@@ -192,7 +192,7 @@ def trim_span(span: Span) -> Span:
 
 
 def unbox_span(span: Span) -> Span:
-    r"""What a block says, without white space and the ornaments of GenPRM: ``**Judgement**: $\boxed{Yes}$`` →
+    r"""Return what a block says, without white space and the ornaments of GenPRM: ``**Judgement**: $\boxed{Yes}$`` →
     ``Yes``."""
     span = trim_span(span)
     for before, after in (("**Judgement**:", ""), ("$", "$"), ("\\boxed{", "}")):

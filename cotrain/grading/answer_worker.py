@@ -45,9 +45,9 @@ def receive_program(number: int) -> tuple[Channel, str]:
     """Say that the sandbox is ready, and wait for a program. Its CPU time is limited from here on."""
     channel = Channel(number)
     channel.send({"gives": "ready"})
-    given = channel.receive()
-    lower_limit("CPU", math.ceil(time.process_time() + given["deadline_s"]) + 1)
-    return channel, given["program"]
+    message = channel.receive()
+    lower_limit("CPU", math.ceil(time.process_time() + message["deadline_s"]) + 1)
+    return channel, message["program"]
 
 
 def run_answer(number: int) -> None:

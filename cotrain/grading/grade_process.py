@@ -37,7 +37,7 @@ _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT", "XDG_C
 
 
 class NotLoaded(UserError):
-    """What compares answers is not here."""
+    """The library or program that compares answers cannot be loaded."""
 
     code = "E_GRADER_NOT_LOADED"
 

@@ -203,8 +203,8 @@ class AnswerGrader:
 
 
 def vote_key(answer: str) -> str:
-    """What an answer is counted under in a vote: plain numbers by value, without units; other texts without case and
-    spaces."""
+    """Return what an answer is counted under in a vote: plain numbers by value, without units; other texts without case
+    and spaces."""
     read = Quantity(tex=answer) if len(answer) > MAX_ANSWER else read_answer(answer)
     if read.value is None:
         return _SPACES.sub("", read.tex).casefold()
@@ -321,9 +321,9 @@ def _compare_amounts(right: Quantity, answer_read: Quantity) -> Grade | tuple[st
 def _with_attached_unit(read: Quantity, other: Quantity) -> Quantity:
     r"""An answer such as "2h" or "5 \mu m": 2 hours if the other one has a measure, else two times h."""
     measured = other.unit is not None and bool(other.unit.dimensions) and not other.letter
-    if read.unit is not None or not measured or not (found := _ATTACHED.fullmatch(read.tex)):
+    if read.unit is not None or not measured or not (match := _ATTACHED.fullmatch(read.tex)):
         return read
-    return parse_quantity(f"{found[1]} {'micro' if found[2] else ''}{found[3]}{'ohm' if found[4] else ''}".rstrip())
+    return parse_quantity(f"{match[1]} {'micro' if match[2] else ''}{match[3]}{'ohm' if match[4] else ''}".rstrip())
 
 
 def _with_other_marks(read: Quantity, right: Quantity) -> Quantity:

@@ -111,7 +111,8 @@ class ExamRun:
         self._text = b""
 
     def next_message(self, wait_s: float | None = None) -> dict[str, Any] | None:
-        """What the examiner says next; None where it says nothing for so long. Raises EOFError when it has ended."""
+        """Return what the examiner says next; None where it says nothing for so long. Raises EOFError when it has
+        ended."""
         while b"\n" not in self._text:
             if not select.select([self._from], [], [], wait_s)[0]:
                 return None

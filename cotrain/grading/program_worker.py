@@ -71,7 +71,7 @@ def run_tests(channel: Channel, paper: str, program: str, deadline_s: float) -> 
 
 
 def _run_imports(statements: list[str]) -> dict[str, Any]:
-    """What these imports give; those of packages that are not here are passed over."""
+    """Return what these imports give; those of packages that are not here are passed over."""
     names: dict[str, Any] = {}
     for statement in statements:
         with contextlib.suppress(ImportError):
@@ -90,11 +90,11 @@ class ProgramProxy:
         )
 
     def defined_names(self, wanted: list[str]) -> dict[str, Any]:
-        """What of these names the program has defined."""
-        given = request_reply(self._channel, {"do": "names", "with": wanted}, self.perform_request)["gives"]
-        if not isinstance(given, dict):
+        """Return what of these names the program has defined."""
+        names = request_reply(self._channel, {"do": "names", "with": wanted}, self.perform_request)["gives"]
+        if not isinstance(names, dict):
             raise Unreadable
-        return {name: self._values.read_value(given[name]) for name in wanted if name in given}
+        return {name: self._values.read_value(names[name]) for name in wanted if name in names}
 
     def do_in_sandbox(self, what: str, *arguments: Any, **named: Any) -> Any:
         """Have something done in the sandbox. Arguments that it changed are changed here too."""

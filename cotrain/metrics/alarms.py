@@ -282,13 +282,13 @@ class Monitor:
     def _bands_of(self, key: str) -> list[tuple[int, tuple[str, ...], str]]:
         """The bands that begin with this key, with all of their keys for this role or policy."""
         if key not in self._places:
-            found = []
+            bands = []
             for index, (band, pattern) in enumerate(zip(self.bands, self._patterns, strict=True)):
                 match = pattern.fullmatch(key)
                 if match and match.groupdict().get("signal") not in LABELS:
                     keys = tuple(_fill_names(k, match.groupdict()) for k in band.keys)
-                    found.append((index, keys, _short_key(key)))
-            self._places[key] = found
+                    bands.append((index, keys, _short_key(key)))
+            self._places[key] = bands
         return self._places[key]
 
 
@@ -318,11 +318,11 @@ def check_rows(
 
 def applicable_bands(keys: Iterable[str], bands: Sequence[Band] = BANDS) -> list[Band]:
     """The bands that apply to a run with these metrics."""
-    found = set(keys)
+    present = set(keys)
 
     def is_found(band_key: str) -> bool:
         pattern = _key_pattern(band_key)
-        return any(pattern.fullmatch(key) for key in found)
+        return any(pattern.fullmatch(key) for key in present)
 
     return [band for band in bands if all(map(is_found, band.keys))]
 

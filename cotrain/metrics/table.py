@@ -388,31 +388,31 @@ def metric_named(name: str) -> Metric | None:
 def labelled_metric(name: str, values: Iterable[float] = ()) -> Metric:
     """How to read a metric, with its label filled in. Where its unit is not known it is a share if all ``values`` lie
     in [0, 1]."""
-    found = metric_named(name) or Metric(key="{name}", meaning="", unit=UNKNOWN)
+    metric = metric_named(name) or Metric(key="{name}", meaning="", unit=UNKNOWN)
     seen = list(values)
-    unit = found.unit or (SHARE if seen and all(0.0 <= v <= 1.0 for v in seen) else NUMBER)
-    return replace(found, label=found.label_of(name), unit=unit)
+    unit = metric.unit or (SHARE if seen and all(0.0 <= v <= 1.0 for v in seen) else NUMBER)
+    return replace(metric, label=metric.label_of(name), unit=unit)
 
 
 def limits_of(name: str, values: Iterable[float] = ()) -> Range:
-    """What a metric can be: its intervals end there, and those of its changes at their distance. A name that the table
-    does not have is a share where ``meaning`` takes it for one."""
-    found = metric_named(name)
-    if found is not None:
-        return found.limits
+    """Return what a metric can be: its intervals end there, and those of its changes at their distance. A name that the
+    table does not have is a share where ``meaning`` takes it for one."""
+    metric = metric_named(name)
+    if metric is not None:
+        return metric.limits
     return (0.0, 1.0) if labelled_metric(name, values).is_share else ANY
 
 
 def table_rank(name: str) -> tuple[int, int, str]:
     """Sort key: the order of the table; unknown names last."""
-    found = metric_named(name)
-    if found is None:
+    metric = metric_named(name)
+    if metric is None:
         return len(TABLE), 0, name
     count = name.rpartition("@")[2]
-    return TABLE.index(found), int(count) if count.isdigit() else 0, name
+    return TABLE.index(metric), int(count) if count.isdigit() else 0, name
 
 
 def is_headline(name: str, *levels: str) -> bool:
     """Does this figure stand first in summaries and reports? ``levels``: ``FIRST``, ``MAIN``, by default both."""
-    found = metric_named(name)
-    return found is not None and found.headline in (levels or (FIRST, MAIN))
+    metric = metric_named(name)
+    return metric is not None and metric.headline in (levels or (FIRST, MAIN))

@@ -62,8 +62,8 @@ def rate_statistics(prefix: str = "") -> dict[str, Share | Mean]:
 def matthews_correlation(sums: Sums) -> Array:
     """Matthews correlation of verdict and truth (Matthews 1975), NaN where it is undefined; sums of any one shape."""
     tp, fn, tn, fp = (sums[cell] for cell in ("tp", "fn", "tn", "fp"))
-    found = ratio(tp * tn - fp * fn, np.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)))
-    return np.clip(found, -1.0, 1.0)  # rounding may leave the range
+    correlation = ratio(tp * tn - fp * fn, np.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)))
+    return np.clip(correlation, -1.0, 1.0)  # rounding may leave the range
 
 
 def mcc_undefined(sums: Sums) -> Array:

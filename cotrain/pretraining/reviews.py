@@ -110,7 +110,7 @@ class LabelledReview:
 
 
 def _sampling_hint(row: Mapping[str, Any]) -> str:
-    """What to do with a row that has no steps to review; "" for others."""
+    """Return what to do with a row that has no steps to review; "" for others."""
     return "" if "steps" in row else "; with problems and answers alone add --from-samples"
 
 
@@ -202,7 +202,7 @@ def _review_chunk(
 
 
 async def _right_reviews(task: Task, roles: Roles, solution: Turn, truth: bool, count: int) -> list[OwnReview]:
-    """Of ``count`` reviews of a solution those whose final verdict is right."""
+    """Draw ``count`` reviews of a solution and keep those whose final verdict is right."""
     turns = await review(task, roles, solution, n=count)
     right = [turn for turn in turns if turn.parsed.ok and turn.parsed.final == truth]
     return [(truth, turn.id, _with_reply(turn.chat.messages[:1], turn.text)) for turn in right]
@@ -219,7 +219,7 @@ def _written_review(task: Task, roles: Roles, solution: Turn, truth: bool, form:
 
 
 def _why_none(solution_counts: dict[bool, int], review_counts: dict[bool, int], reviews: int) -> str:
-    """What is missing, and what would help."""
+    """Return what is missing, and what would help."""
     kinds = {True: "right", False: "wrong"}
     for truth, other in ((True, "easier"), (False, "harder")):
         if not solution_counts[truth]:
@@ -259,7 +259,7 @@ def _labelled_conversation(sample: FixedSolution, role: Role, form: Form) -> Ite
 
 
 def _with_reply(messages: Sequence[Message], text: str) -> Item:
-    """What a role was told before it spoke, and what it is to say."""
+    """Return what a role was told before it spoke, and what it is to say."""
     return [*({"role": m.role, "content": m.content} for m in messages), {"role": "assistant", "content": text}]
 
 

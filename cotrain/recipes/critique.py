@@ -138,7 +138,8 @@ async def write_critiques(task: Task, roles: Roles, solutions: list[Turn]) -> di
 
 
 def critique_text(review_turn: Turn, solution: Turn, critic: str) -> str:
-    """What the refiner reads: the review as it was written, with the truth for its verdicts where an oracle speaks."""
+    """Return what the refiner reads: the review as it was written, with the truth for its verdicts where an oracle
+    speaks."""
     if critic != "oracle":
         return review_turn.text
     return corrected_review(review_turn.text, STEP_OK.of(solution) or [], CORRECT.require(solution))

@@ -104,7 +104,7 @@ def choose_pairs(solutions: Sequence[Turn], most: int, *, points: bool = False) 
 
 
 def comparison_reward(turn: Turn, truths: tuple[bool, bool]) -> float:
-    """What a comparison of a first and a second solution earns, in [0, 1]."""
+    """Return what a comparison of a first and a second solution earns, in [0, 1]."""
     if isinstance(turn.parsed, Ratings):
         near = [abs((p - 1) / (BEST - 1) - y) <= NEAR for p, y in zip(turn.parsed.points, truths, strict=True)]
         return sum(near) / 2

@@ -55,8 +55,8 @@ def _recipes_by_name(compare: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]
     return {str(name): recipe for name, recipe in entries if isinstance(recipe, Mapping)}
 
 
-def _runs_of_recipe(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [run for run in found.get("seeds", ()) if isinstance(run, Mapping)]
+def _runs_of_recipe(recipe_json: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [run for run in recipe_json.get("seeds", ()) if isinstance(run, Mapping)]
 
 
 def _solver_columns(metrics: Sequence[str]) -> list[tuple[str, str]]:
@@ -91,16 +91,16 @@ def _start_to_end(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return "–"
     before, after = Estimate.from_json(row["before"]), Estimate.from_json(row["after"])
-    known = math.isfinite(before.value) and math.isfinite(after.value)
-    return (f"{number_text(before.value, share=True)} → " if known else "") + estimate_text(after)
+    is_finite = math.isfinite(before.value) and math.isfinite(after.value)
+    return (f"{number_text(before.value, share=True)} → " if is_finite else "") + estimate_text(after)
 
 
-def estimate_text(found: Estimate, share: bool = True) -> str:
+def estimate_text(estimate: Estimate, share: bool = True) -> str:
     """A figure with its interval; a dash where there is none."""
-    if math.isnan(found.value):
+    if math.isnan(estimate.value):
         return "–"
-    spread = f" ({interval_text(found, share=share)})" if math.isfinite(found.low) else ""
-    return f"{number_text(found.value, share=share)}{spread}"
+    spread = f" ({interval_text(estimate, share=share)})" if math.isfinite(estimate.low) else ""
+    return f"{number_text(estimate.value, share=share)}{spread}"
 
 
 def cost_cells(compare: Mapping[str, Any]) -> TextTable:
@@ -198,7 +198,7 @@ def _values_text(values: Mapping[str, float]) -> str:
 
 
 def rate_cells(compare: Mapping[str, Any]) -> TextTable:
-    """What each recipe had on validation problems at each learning rate; no rows where none was chosen."""
+    """Return what each recipe had on validation problems at each learning rate; no rows where none was chosen."""
     rates_json = compare.get("rates") or {}
     grid = sorted(rates_json.get("grid", ()))
     head = ["recipe", "figure", *(f"{rate:g}" for rate in grid), "taken"]
@@ -256,7 +256,7 @@ def few_tested_words(compare: Mapping[str, Any]) -> str:
 
 
 def about_sentences(compare: Mapping[str, Any]) -> list[str]:
-    """What a page says of the whole comparison, a sentence each."""
+    """Return what a page says of the whole comparison, a sentence each."""
     equal = compare.get("equal")
     budget = compare.get("budget")
     batches = _count_in_file(compare.get("batches"), "batch")

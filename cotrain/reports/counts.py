@@ -112,8 +112,8 @@ def sum_rollout_counts(parts: Sequence[RolloutCounts]) -> dict[str, Any]:
 
 
 def best_of_n(scored: Sequence[tuple[float, bool]], n: int) -> tuple[float, float, float]:
-    """Of the best of ``n`` drawn from a group: what its verifier says, the chance that it is right, and that any of the
-    n is."""
+    """Figures of the best of ``n`` drawn from a group: what its verifier says, the chance that it is right, and that
+    any of the n is."""
     order = sorted(scored, key=lambda one: -one[0])
     size = len(order)
     subsets = comb(len(order), n)
@@ -175,7 +175,7 @@ def first_error_reason(speech: Json) -> str | None:
 
 
 def review_probability(review: Json) -> float | None:
-    """What a review says that the solution is right; None where it gave no probability."""
+    """Return what a review says that the solution is right; None where it gave no probability."""
     score = review["findings"].get(SCORE.name)
     fits = isinstance(score, int | float) and not isinstance(score, bool) and 0.0 <= score <= 1.0
     return float(score) if fits else None

@@ -43,7 +43,7 @@ MOST_CODE = 40  # lines of a file's differences
 
 
 def compare_runs(one: RunView, other: RunView, rollout: str | None = None) -> dict[str, Any]:
-    """What ``cotrain diff`` shows. Raises ConfigError for a rollout that one of them does not have."""
+    """Return what ``cotrain diff`` shows. Raises ConfigError for a rollout that one of them does not have."""
     settings_a = redact_texts(one.recipe.get("settings", {}))
     settings_b = redact_texts(other.recipe.get("settings", {}))
     return {
@@ -70,16 +70,16 @@ def unequal_settings(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tup
 def code_differences(one: RunView, other: RunView) -> list[dict[str, Any]]:
     """Files of the user's code that differ, each as ``{"between": …, "file": …, "lines": […]}``, the lines as of a
     unified diff, of which there are none where a text was not kept."""
-    found = _differing_files("A and B", _latest_code(one), _latest_code(other))
+    differences = _differing_files("A and B", _latest_code(one), _latest_code(other))
     views = {"A": one} if one.directory == other.directory else {"A": one, "B": other}
     for letter, run in views.items():
         versions = _code_versions(run)
         for (_, before), (step, after) in pairwise(versions):
-            found += _differing_files(f"{letter} before step {step}, and from then on", before, after)
+            differences += _differing_files(f"{letter} before step {step}, and from then on", before, after)
         if versions:
             recorded = versions[-1][1]
-            found += _differing_files(f"{letter}, and the disk now", recorded, _code_on_disk(recorded))
-    return found
+            differences += _differing_files(f"{letter}, and the disk now", recorded, _code_on_disk(recorded))
+    return differences
 
 
 CodeTexts = dict[str, tuple[str, str | None]]  # path → hash, and the text where it was kept
@@ -200,7 +200,7 @@ def _figure_differences(a: Mapping[str, Estimate], b: Mapping[str, Estimate]) ->
 
 
 def _rollout_pair(one: RunView, other: RunView, address: str | None) -> dict[str, Any] | None:
-    """What both wrote at one address; by default of the last step that both recorded with the same problem."""
+    """Return what both wrote at one address; by default of the last step that both recorded with the same problem."""
     if address is not None:
         coordinates = _parse_address(address)
         rollouts = {run.directory: run.rollout(*coordinates) for run in (one, other)}
@@ -285,8 +285,8 @@ def lines_of(comparison: Mapping[str, Any]) -> list[str]:
 
 def changed_code_lines(run: RunView, code: Sequence[Mapping[str, Any]]) -> list[str]:
     """The same of one run: how its code differs from what is on the disk now."""
-    found = _code_lines(code) or ["", "the code that made it is as it was, or all of it is cotrain's"]
-    return [line[:WIDE].rstrip() for line in [*_whole_name(f"A: {run.place}"), *found]]
+    code_lines = _code_lines(code) or ["", "the code that made it is as it was, or all of it is cotrain's"]
+    return [line[:WIDE].rstrip() for line in [*_whole_name(f"A: {run.place}"), *code_lines]]
 
 
 NAME = 30  # characters of a figure's name that stand in the line of its values

@@ -1,4 +1,4 @@
-"""What came of a run, in a reader's words: the sentences above its page, and the four figures that stand under them.
+"""The result of a run in words: the sentences above its page, and the four figures that stand under them.
 
 All of it is read from one source, the held-out figures before and after training (``summary.json``). What a run earns
 on its training problems is drawn in its curves and is never mixed into these sentences.
@@ -31,7 +31,7 @@ HARDER = (
 
 
 def outcome_sentences(figures: Sequence[FigureRow]) -> list[str]:
-    """What became of each role, whether a verifier is fooled, and what its choice is worth."""
+    """Return what became of each role, whether a verifier is fooled, and what its choice is worth."""
     sentences = []
     for who in dict.fromkeys(str(figure["who"]) for figure in figures):
         own = [figure for figure in figures if figure["who"] == who]
@@ -157,7 +157,7 @@ def _fooled_sentence(gap: FigureRow, problems: int) -> str:
 
 
 def _choice_sentences(figures: Sequence[FigureRow]) -> list[str]:
-    """What the verifier's word on k answers is worth, beside the vote and one greedy answer."""
+    """Return what the verifier's word on k answers is worth, beside the vote and one greedy answer."""
     at_the_end = {(f["who"], f["name"]): f for f in figures if f["after"] and not f["split"]}
     sentences = []
     for (who, name), best in at_the_end.items():

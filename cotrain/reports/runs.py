@@ -179,7 +179,8 @@ class RunView:
         return rows
 
     def verifier_document(self) -> dict[str, Any]:
-        """What is counted of rollouts, and what `cotrain attack` and `cotrain xplay` found, where they were run."""
+        """Return what is counted of rollouts, and what `cotrain attack` and `cotrain xplay` found, where they were
+        run."""
         other_results = {
             name: redact_texts(read_json_object(self.directory / f"{name}.json")[0]) or None for name in OTHER_RESULTS
         }

@@ -66,7 +66,7 @@ def how_taught(role: Role) -> dict[str, Any] | None:
 
 
 def _mark_of(model: str | Path) -> dict[str, Any]:
-    """What stands beside a model; {} for nothing, and for what cannot be read."""
+    """Return what stands beside a model; {} for nothing, and for what cannot be read."""
     folder = _mark_folder(model)
     if folder is None:
         return {}
@@ -113,7 +113,7 @@ def check_taught(method: str, model: str) -> None:
 
 @cache
 def _taught_methods(model: str) -> tuple[str, ...]:
-    """What the mark of one of the package's models says."""
+    """Return what the mark of one of the package's models says."""
     mark = shipped_folder(model) / FORMAT_MARK
     if not mark.is_file():
         return ()

@@ -77,7 +77,7 @@ def find_tool(tool: SolverTool) -> SolverTool:
 
 
 def tool_name(tool: SolverTool) -> str:
-    """What a tool is called in files: "calculator", or where its function stands."""
+    """Return what a tool is called in files: "calculator", or where its function stands."""
     from cotrain.core.user_code import function_target
 
     return tool if isinstance(tool, str) else function_target(tool)
@@ -104,7 +104,7 @@ async def answer_with_tool(
     renderer: Rendering,
     seed_at: Callable[[Address], int],
 ) -> Completion:
-    """What a role with a tool says to a request: its own words, and what the tool said between them.
+    """Return what a role with a tool says to a request: its own words, and what the tool said between them.
 
     Args:
         ask: has the policy answer one request.
@@ -159,7 +159,7 @@ async def answer_with_tool(
 
 
 def _written_call(token_ids: tuple[int, ...], marks: CallMarks, renderer: Rendering) -> str | None:
-    """What stands in the call that these tokens end with; None where none was begun, or nothing is in it."""
+    """Return what stands in the call that these tokens end with; None where none was begun, or nothing is in it."""
     inside = token_ids[:-1]
     if marks.opens not in inside:
         return None
@@ -191,7 +191,7 @@ async def _call_tool(role: Role, call: str | None, renderer: Rendering) -> tuple
 
 
 def _output_line(text: str) -> str:
-    """What is shown of an output."""
+    """Return what is shown of an output."""
     words = "".join(c if c.isprintable() else " " for c in text).split()
     return break_verdict_tags(" ".join(words)[:MAX_OUTPUT])
 
@@ -232,7 +232,7 @@ def calculate(text: str) -> str | None:
 
 
 def _value_of(node: ast.AST) -> Any:
-    """Of a number, a text, a sum of these, or a method of a text. Raises ValueError for anything else."""
+    """Evaluate a number, a text, a sum of these, or a method of a text. Raises ValueError for anything else."""
     match node:
         case ast.Constant(value=int() | float() | str() as value) if not isinstance(value, bool):
             return value

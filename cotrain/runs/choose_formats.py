@@ -473,7 +473,7 @@ def probe_answers(
 
 
 def _texts_of_episodes(episodes: Sequence[Episode], tasks: Sequence[Task]) -> list[SampledText]:
-    """What was said to these problems."""
+    """Return what was said to these problems."""
     said = []
     for episode in episodes:
         for trace in episode.traces:

@@ -550,11 +550,11 @@ def choose_packing(
             fitting, said = fit_to_memory(packed, "cpu", memory)
         except UserError:  # whoever opens it says what is wrong
             return recipe, notes
-        room = memory or memory_of("cpu")
+        available_memory = memory or memory_of("cpu")
         most = replace(estimate, recipe=fitting).total_memory
         more = estimate.total_memory - replace(estimate, recipe=plain).total_memory
         found = gain or measure_gain(matrices_of(weight_shapes(model) or []))
-        fits = room is None or most <= room.available
+        fits = available_memory is None or most <= available_memory.available
         chosen = fits and found >= LEAST_GAIN
         recipe = fitting if chosen else plain
         notes.append(

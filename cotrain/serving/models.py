@@ -278,7 +278,8 @@ class ServedRun:
     def _compute_logprobs(
         self, model: ServedModel, prompt: tuple[int, ...], ids: tuple[int, ...], echo: bool, top: int
     ) -> list[tuple[float, Alternatives]]:
-        """Of ``ids``, and with ``echo`` of the prompt from its second token on. Runs in the engine's thread."""
+        """Log-probabilities and alternatives of ``ids``, and with ``echo`` of the prompt from its second token on. Runs
+        in the engine's thread."""
         handle = self.trainer.policies[model.policy]
         assert isinstance(handle, ModelHandle)  # those without a model do not speak here
         return handle.top_logprobs((*prompt, *ids), first=1 if echo else len(prompt), top=top)
@@ -286,18 +287,18 @@ class ServedRun:
     def _sampling_for(self, model: ServedModel, prompt: int, params: RequestParams) -> Sampling:
         context = self.engine.context(model.policy)
         own = model.sampling
-        room = context - prompt
+        free_tokens = context - prompt
         wanted = params.max_tokens
-        if room < (wanted or 1):
+        if free_tokens < (wanted or 1):
             raise BadRequest(
                 f"the prompt has {prompt} tokens and max_tokens is {wanted or 1}, more than the context of {context} "
                 f"of {model.policy!r}; lower max_tokens or shorten the prompt",
-                "max_tokens" if room > 0 else "messages",
+                "max_tokens" if free_tokens > 0 else "messages",
                 openai_code="context_length_exceeded",
                 code="E_REQUEST_TOO_LONG",
             )
         return Sampling(
-            max_tokens=wanted or min(own.max_tokens, room),
+            max_tokens=wanted or min(own.max_tokens, free_tokens),
             temperature=own.temperature if params.temperature is None else params.temperature,
             top_p=own.top_p if params.top_p is None else params.top_p,
             stop=(*own.stop, *params.stop),

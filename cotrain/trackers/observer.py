@@ -69,7 +69,7 @@ def rollouts_of_run(directory: Path | str) -> int:
 
 
 def rollouts_note(trackers: Sequence[str], rollouts: int) -> list[str]:
-    """What is said before texts are sent anywhere."""
+    """Return what is said before texts are sent anywhere."""
     if not trackers or not rollouts:
         return []
     return [
@@ -265,6 +265,6 @@ def _replaced_from(row: Mapping[str, Any]) -> int:
 
 
 def numbers_of(row: Mapping[str, Any]) -> Numbers:
-    """What a tracker can plot: the finite numbers of a row, truth values as 0 and 1, without the step itself."""
+    """Return what a tracker can plot: the finite numbers of a row, truth values as 0 and 1, without the step itself."""
     numbers = {key: float(value) for key, value in row.items() if isinstance(value, int | float) and key != "step"}
     return {key: value for key, value in numbers.items() if math.isfinite(value)}

@@ -21,7 +21,7 @@ Numbers = dict[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedRun:
-    """What a tracker gets besides the rows."""
+    """Facts of a run that a tracker gets besides the rows."""
 
     directory: Path  # directory of the run
     id: str  # id of the tracker's run, the same after a resume
@@ -59,9 +59,9 @@ class SentRows:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        known = try_read_object(path)
-        step = known.get("step")
-        evaluated = known.get("evaluated")
+        saved = try_read_object(path)
+        step = saved.get("step")
+        evaluated = saved.get("evaluated")
         self.last: Moment = (step, bool(evaluated)) if isinstance(step, int) else BEFORE_ALL
 
     def note(self, moment: Moment) -> None:

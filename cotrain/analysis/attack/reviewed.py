@@ -156,10 +156,10 @@ def with_reference(recipe: Recipe, verifier: Role, model: str) -> Recipe:
     reference = frozen(model)
     if reference.head:
         model_directory(model)
-    asked = replace(verifier, policy=REFERENCE)
+    role = replace(verifier, policy=REFERENCE)
     if isinstance(own, Program) or common_roles.is_terse(own.model) != common_roles.is_terse(model):
-        asked = common_roles.verifier(REFERENCE, model, temperature=verifier.sampling.temperature)
-    return replace(recipe, policies={**recipe.policies, REFERENCE: reference}, roles={**recipe.roles, REFERENCE: asked})
+        role = common_roles.verifier(REFERENCE, model, temperature=verifier.sampling.temperature)
+    return replace(recipe, policies={**recipe.policies, REFERENCE: reference}, roles={**recipe.roles, REFERENCE: role})
 
 
 def compare_verifiers(
@@ -240,11 +240,11 @@ def played_steps(directory: Path | str, points: Sequence[RunPoint]) -> dict[int,
     """Recorded steps that were played with the weights of a checkpoint, and the place of that checkpoint; for the last
     one the last step stands."""
     recorded = Ledger(Path(directory) / "episodes").steps()
-    found: dict[int, int] = {}
+    point_of_step: dict[int, int] = {}
     for place, point in enumerate(points):
         if recorded and not point.model:
-            found.setdefault(next((step for step in recorded if step >= point.step), recorded[-1]), place)
-    return found
+            point_of_step.setdefault(next((step for step in recorded if step >= point.step), recorded[-1]), place)
+    return point_of_step
 
 
 def sample_solutions(
@@ -295,21 +295,21 @@ COLUMNS = {"called_right": "first", "reference_called_right": "second", "gap": "
 COLUMNS |= {"agreement": "agree", "kappa": "kappa"}
 
 
-def lines_of(found: dict[str, Any]) -> list[str]:
+def lines_of(result: dict[str, Any]) -> list[str]:
     """The matrices, rollouts of a step down and verifiers across."""
-    rows = [f"{row['step'] + 1} n {row['n']}" for row in found["generators"]]
-    models = [one["model"] for one in found["verifiers"] if "model" in one]
-    columns = [*LETTERS[: len(models)], *(str(one["step"]) for one in found["verifiers"][len(models) :])]
+    rows = [f"{row['step'] + 1} n {row['n']}" for row in result["generators"]]
+    models = [one["model"] for one in result["verifiers"] if "model" in one]
+    columns = [*LETTERS[: len(models)], *(str(one["step"]) for one in result["verifiers"][len(models) :])]
 
     def cells_of(key: str) -> MatrixCells:
-        return {(one["generator"], one["verifier"]): one[key] for one in found["cells"]}
+        return {(one["generator"], one["verifier"]): one[key] for one in result["cells"]}
 
     explanation = "rows: rollouts of a step and how many; columns: the verifier after a step"
     lines = [explanation, *(f"{letter}: {model}" for letter, model in zip(LETTERS, models, strict=False))]
     lines += matrix_lines(MATRICES, cells_of, rows, columns, others=f"verifiers: see {FILE}", margin=14)
     names = {place: columns[place] for place in range(len(models))} | {None: "the truth"}
     pairs: dict[str, dict[tuple[int, int], Any]] = {}
-    for one in found["pairs"]:
+    for one in result["pairs"]:
         first = names.get(one["verifier"], "the verifier of the step")
         title = f"{first} (first) and {names[one['reference']]} (second)"
         gap = one["gap"] or {"low": None, "high": None}

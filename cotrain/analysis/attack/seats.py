@@ -146,8 +146,8 @@ def check_same_games(recipes: Mapping[str, Recipe], seats: tuple[str, str]) -> N
 
 
 def _game_settings(recipe: Recipe, roles: Collection[str], seats: tuple[str, str]) -> dict[str, Any]:
-    """What has to be the same where players meet, by its path in the recipe: the rules, how roles are asked, and who
-    plays the roles of which nobody sits in ``seats``."""
+    """Return what has to be the same where players meet, by its path in the recipe: the rules, how roles are asked, and
+    who plays the roles of which nobody sits in ``seats``."""
     resolved_recipe = resolved_json(recipe)
     rules = resolved_recipe["evaluation"]
     settings = {"evaluation.protocol": rules["protocol"]}
@@ -271,15 +271,15 @@ TITLES = {
 }
 
 
-def lines_of(found: dict[str, Any]) -> list[str]:
+def lines_of(result: dict[str, Any]) -> list[str]:
     """The matrices, the first seat down and the second across."""
-    names, legend = point_names(found["players"])
-    first, second = found["seats"]
-    measured = problems_text(found["problems"], found["asked"])
-    explanation = f"{measured}, n = {found['n']}; rows: {first} after a step, columns: {second}"
-    titles = {key: title.format(signal=found["signal"], first=first) for key, title in TITLES.items()}
+    names, legend = point_names(result["players"])
+    first, second = result["seats"]
+    measured = problems_text(result["problems"], result["asked"])
+    explanation = f"{measured}, n = {result['n']}; rows: {first} after a step, columns: {second}"
+    titles = {key: title.format(signal=result["signal"], first=first) for key, title in TITLES.items()}
 
     def cells_of(key: str) -> MatrixCells:
-        return {(one["row"], one["column"]): one.get(key) for one in found["cells"]}
+        return {(one["row"], one["column"]): one.get(key) for one in result["cells"]}
 
     return [*legend, explanation, *matrix_lines(titles, cells_of, names, names, others=f"columns: see {FILE}")]

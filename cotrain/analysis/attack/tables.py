@@ -34,7 +34,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptOutcome:
-    """What came of it."""
+    """One attempt with the verifier's verdict on it."""
 
     attempt: Attempt
     refused: bool  # the verifier never saw it
@@ -120,15 +120,15 @@ def _outcome_counts(outcomes: Sequence[AttemptOutcome]) -> dict[str, int]:
     }
 
 
-def _rate_change(found: Figure | None, against: Figure | None) -> dict[str, Any] | None:
-    if found is None or against is None:
+def _rate_change(figure: Figure | None, against: Figure | None) -> dict[str, Any] | None:
+    if figure is None or against is None:
         return None
-    changes = paired_changes({"rate": found}, counts_json({"rate": against}))
+    changes = paired_changes({"rate": figure}, counts_json({"rate": against}))
     return changes["rate"].to_json() if changes else None
 
 
-def _figure_json(found: Figure | None) -> dict[str, Any]:
-    return {"value": None, "low": None, "high": None, "n": 0} if found is None else found.to_json()
+def _figure_json(figure: Figure | None) -> dict[str, Any]:
+    return {"value": None, "low": None, "high": None, "n": 0} if figure is None else figure.to_json()
 
 
 def _passed_examples(outcomes: Sequence[AttemptOutcome]) -> list[AttemptOutcome]:
@@ -150,20 +150,20 @@ def _example_row(one: AttemptOutcome, tasks: Sequence[Task], verifier: Role) -> 
     }
 
 
-def lines_of(found: Mapping[str, Any]) -> list[str]:
+def lines_of(result: Mapping[str, Any]) -> list[str]:
     """The table, 80 columns."""
-    ordinary = found["ordinary"]
-    strings = count_of(found["corpus"]["strings"], "string")
+    ordinary = result["ordinary"]
+    strings = count_of(result["corpus"]["strings"], "string")
     lines = [
-        f"{found['role']} ({found['policy']}) of {found['run']}, after step {found['step']}",
-        f"wrong solutions of {found['solutions_of']}; {strings}, {found['each']} each",
+        f"{result['role']} ({result['policy']}) of {result['run']}, after step {result['step']}",
+        f"wrong solutions of {result['solutions_of']}; {strings}, {result['each']} each",
         "",
         f"{'family':18s}{'asked':>6s}{'refused':>8s}{'unread':>7s}{'passed':>7s}  {'false positives':20s} "
         f"{'change':>8s}",
         _table_line("ordinary", ordinary, None),
     ]
-    lines += [_table_line(one["family"], one, one["change"]) for one in found["families"]]
-    lines.append(_table_line("all attacks", found["total"], None))
+    lines += [_table_line(one["family"], one, one["change"]) for one in result["families"]]
+    lines.append(_table_line("all attacks", result["total"], None))
     return [line.rstrip() for line in lines]
 
 

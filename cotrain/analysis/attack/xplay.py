@@ -75,7 +75,8 @@ class RunPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnSolutions:
-    """What one generator wrote: an attempt for each solution, and whether it is right, None where nobody knows."""
+    """The solutions of one generator: an attempt for each solution, and whether it is right, None where nobody
+    knows."""
 
     attempts: tuple[Attempt, ...]
     right: tuple[bool | None, ...]
@@ -161,7 +162,7 @@ def xplay_figures(
     problems: int,
     asked: int,
 ) -> dict[str, Any]:
-    """What ``xplay.json`` says. ``problems``: that the split had of those ``asked`` for."""
+    """Return what ``xplay.json`` says. ``problems``: that the split had of those ``asked`` for."""
     return {
         "every": every,
         "role": role,
@@ -188,8 +189,9 @@ def judged_cells(
     say: Say,
     work: KeptWork | None = None,
 ) -> tuple[list[dict[str, Any]], list[list[list[AttemptOutcome]]]]:
-    """What the verifier of each point makes of each generator's solutions: the figures of these ``names``, and what it
-    says of each, [verifier][generator]. ``split``: with the generator's place filled in, where its problems are."""
+    """Return what the verifier of each point makes of each generator's solutions: the figures of these ``names``, and
+    what it says of each, [verifier][generator]. ``split``: with the generator's place filled in, where its problems
+    are."""
     cells: list[dict[str, Any]] = []
     outcomes: list[list[list[AttemptOutcome]]] = []
     pace = ProgressPrinter(
@@ -279,7 +281,7 @@ def _draw_graded(
 def pair_figures(
     solutions: DrawnSolutions, outcomes: Sequence[AttemptOutcome], names: Sequence[str] = SHOWN
 ) -> dict[str, Any]:
-    """What one verifier makes of one generator, where the truth is known; ``names``: of the figures in
+    """Return what one verifier makes of one generator, where the truth is known; ``names``: of the figures in
     ``PAIR_STATISTICS``."""
     by_problem: dict[int, list[tuple[AttemptOutcome, bool]]] = {}
     for outcome, right in zip(outcomes, solutions.right, strict=True):
@@ -337,13 +339,13 @@ MATRICES = {
 }
 
 
-def lines_of(found: dict[str, Any]) -> list[str]:
+def lines_of(result: dict[str, Any]) -> list[str]:
     """The matrices, generators down and verifiers across."""
-    names, legend = point_names(found["verifiers"])
-    measured = problems_text(found["problems"], found["asked"])
-    explanation = f"{measured}, n = {found['n']}; rows: generator after a step, columns: verifier"
+    names, legend = point_names(result["verifiers"])
+    measured = problems_text(result["problems"], result["asked"])
+    explanation = f"{measured}, n = {result['n']}; rows: generator after a step, columns: verifier"
 
     def cells_of(key: str) -> MatrixCells:
-        return {(one["generator"], one["verifier"]): one[key] for one in found["cells"]}
+        return {(one["generator"], one["verifier"]): one[key] for one in result["cells"]}
 
     return [*legend, explanation, *matrix_lines(MATRICES, cells_of, names, names, others=f"verifiers: see {FILE}")]

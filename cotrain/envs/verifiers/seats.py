@@ -85,16 +85,16 @@ class Interaction:
         )
 
     async def turn(self, message: Any = None) -> Any:
-        """What the seat says to ``message``; to the task's own prompt where there is no message, the first time. The
-        segment is ``terminated`` where it may say no more, and where its conversation does not fit the context any
+        """Return what the seat says to ``message``; to the task's own prompt where there is no message, the first time.
+        The segment is ``terminated`` where it may say no more, and where its conversation does not fit the context any
         more."""
         import verifiers.v1 as vf
         from verifiers.v1.agent import Segment
 
-        asked = self._task.data.prompt_text if message is None else message_text(message)
-        if len(asked) > MOST_SAID:
+        prompt = self._task.data.prompt_text if message is None else message_text(message)
+        if len(prompt) > MOST_SAID:
             raise TooLong(
-                f"the environment says {len(asked)} characters at once; at most {MOST_SAID} are read",
+                f"the environment says {len(prompt)} characters at once; at most {MOST_SAID} are read",
                 code="E_ENVIRONMENT_SAYS_TOO_MUCH",
             )
         if self._over or self.trace.num_turns >= self._seat.turns:
@@ -102,9 +102,9 @@ class Interaction:
             self.trace.stop("max_turns")
             return Segment(messages=[], terminated=True)
         if self._chat is None:
-            self._chat = self._begin("\n\n".join(part for part in (self._task.data.system_prompt, asked) if part))
+            self._chat = self._begin("\n\n".join(part for part in (self._task.data.system_prompt, prompt) if part))
         else:
-            self._chat.user(asked)
+            self._chat.user(prompt)
         try:
             said = await self._chat.say()
         except TooLong:
@@ -117,10 +117,10 @@ class Interaction:
         reply = vf.AssistantMessage(content=said.text)
         last = len(self.trace.nodes) - 1
         self.trace.nodes.append(
-            vf.MessageNode(parent=last if last >= 0 else None, message=vf.UserMessage(content=asked))
+            vf.MessageNode(parent=last if last >= 0 else None, message=vf.UserMessage(content=prompt))
         )
         self.trace.nodes.append(vf.MessageNode(parent=last + 1, message=reply, sampled=True))
-        said.add_finding(PROBLEM, asked)
+        said.add_finding(PROBLEM, prompt)
         self._over = await self._is_stopped()
         return Segment(messages=[reply])
 
@@ -229,7 +229,7 @@ def make_environment_protocol(environment: Any, seats: tuple[str, ...], turns: i
 
 
 def pay_seat(spoken: Sequence[tuple[Conversation, Any]]) -> None:
-    """What a seat earned in an episode, for all of its conversations, which are one trajectory: the mean of what each
+    """Reward all conversations of a seat in an episode, which are one trajectory: the mean of what each
     was given."""
     rewards = [as_reward(reward) for _, reward in spoken]
     usable = [reward for reward in rewards if reward is not None]

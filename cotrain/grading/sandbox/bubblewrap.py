@@ -29,10 +29,10 @@ class Bubblewrap:
     process_table: int | str = "/proc"
 
     def __init__(self, memory: int, inside: str) -> None:
-        found = shutil.which("bwrap")
-        if found is None:
+        path = shutil.which("bwrap")
+        if path is None:
             raise OSError("bwrap is not on the PATH")
-        self._command = [found, *_bwrap_arguments()]
+        self._command = [path, *_bwrap_arguments()]
         self._memory = memory
         self._inside = inside
         self.folder: Path | None = None

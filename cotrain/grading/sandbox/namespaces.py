@@ -98,7 +98,7 @@ class Namespaces:
 
 
 def _supervise_server(server: int) -> None:
-    """What the pool knows as its process: it ends with the server and the server with it."""
+    """Wait for the server and end as it did. The pool has this process's id: ending it ends the server."""
     status = os.waitpid(server, 0)[1]
     os._exit(os.waitstatus_to_exitcode(status) & 127)
 

@@ -55,12 +55,12 @@ def process_list(at: int | str = "/proc") -> list[Process]:
 def descendants_of(pid: int, at: int | str = "/proc") -> list[Process]:
     """All that a process has started, and what that has started."""
     processes = process_list(at)
-    found: list[Process] = []
+    descendants: list[Process] = []
     parents = {pid}
     while new := [p for p in processes if p.parent in parents]:
-        found += new
+        descendants += new
         parents = {p.pid for p in new}
-    return found
+    return descendants
 
 
 def is_too_full(folder: Path) -> bool:

@@ -73,7 +73,7 @@ class WorkflowTurn:
 
 
 def shaped_reward(right: float, before: Sequence[float], shaping: str, alpha: float) -> float:
-    """What R is worth after the rounds with these R. Raises UnknownName."""
+    """Return what R is worth after the rounds with these R. Raises UnknownName."""
     if shaping not in SHAPINGS:
         raise UnknownName("shaping of rewards", shaping, SHAPINGS)
     if not before or shaping == "local":

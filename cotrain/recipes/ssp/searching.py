@@ -86,7 +86,7 @@ class SearchTrail:
 
     @property
     def in_order(self) -> list[str]:
-        """What was found, each sentence after those that it depends on, as far as these were found."""
+        """Return what was found, each sentence after those that it depends on, as far as these were found."""
         unplaced = list(dict.fromkeys(reversed(self.found)))
         placed: list[str] = []
         known_nouns: set[str] = set()
@@ -109,7 +109,7 @@ def rests_on(fact: Fact) -> set[str]:
 
 
 def mix_noise(trail: SearchTrail, noise: Sequence[str], rng: Random) -> list[str]:
-    """What a reader sees: the passages of a trail in order, with the noise at random places among them."""
+    """Return what a reader sees: the passages of a trail in order, with the noise at random places among them."""
     mixed = trail.in_order
     for sentence in noise:
         mixed.insert(rng.randint(0, len(mixed)), sentence)
@@ -128,7 +128,7 @@ def library_of(text: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnLibrary:
-    """What a search of the user's finds, in the place of the facts of a word problem."""
+    """Searches with a function of the user's instead of the facts of a word problem."""
 
     search: Search
     reader: TextReader  # of the source of the tasks
@@ -209,8 +209,8 @@ def _add_query(trail: SearchTrail, turn: Turn) -> None:
 
 
 def question_aim(task: Task) -> tuple[str, int, int]:
-    """What a question is to be written about, drawn for a task: the noun that the search begins with, the answer a* of
-    the question, and the difference of a* from the value of that noun."""
+    """The aim of a proposer's question: the noun that the search begins with, the answer a* of the question, and the
+    difference of a* from the value of that noun."""
     problem = problem_of(task)
     rng = rng_of("aim", task.id)
     value = problem.answer

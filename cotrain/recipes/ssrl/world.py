@@ -38,7 +38,7 @@ class WorldGrader(WordGrader):
     library: Mapping[str, str]  # noun → the sentence about it
 
     def look_up(self, noun: str) -> str:
-        """What a search engine answers."""
+        """Return what a search engine answers."""
         return self.library.get(noun.strip(), UNKNOWN)
 
 

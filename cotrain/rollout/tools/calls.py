@@ -52,7 +52,7 @@ class ToolError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """What a policy asks of a tool."""
+    """A policy's call of a tool."""
 
     tool: str
     said: tuple[str, ...] = ()  # positional arguments
@@ -266,14 +266,14 @@ async def _run_call(tools: Mapping[str, Tool], call: ToolCall) -> str:
 
 
 def read_output(output: str) -> str:
-    """What is shown of what a tool returned. Raises ToolError for more than is read."""
+    """Return what is shown of what a tool returned. Raises ToolError for more than is read."""
     if len(output) > MOST_READ:
         raise ToolError("too much output", output[:MAX_OUTPUT])
     return _printable_output(output)
 
 
 def _printable_output(output: str) -> str:
-    """What is shown of an output, of which ``MOST_READ`` characters are looked at."""
+    """Return what is shown of an output, of which ``MOST_READ`` characters are looked at."""
     output = output[:MOST_READ]
     output = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in output).strip()
     return output if len(output) <= MAX_OUTPUT else output[:MAX_OUTPUT] + CUT
