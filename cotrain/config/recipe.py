@@ -511,7 +511,7 @@ def _check_step_is_filled(recipe: Recipe) -> None:
 
 def cap_path(name: str, objective: Objective) -> str:
     """Where the bound of an objective's ratio is set; a loss of two sorts of samples has it in the second's."""
-    within = "loss.otherwise" if hasattr(getattr(objective.algorithm, "loss", None), "otherwise") else "loss"
+    within = "loss.on_policy" if hasattr(getattr(objective.algorithm, "loss", None), "on_policy") else "loss"
     return f"objectives.{name}.algorithm.{within}.cap"
 
 
