@@ -87,7 +87,7 @@ def resume(
         directory: the run's directory.
         recipe: only for a run of a Recipe that you built by hand; any other is built again from the directory.
         device, backend, observer: as of ``run``.
-        changed_code: whether it may go on with other code of yours than it was begun with, which it then records.
+        changed_code: continue although your code files changed since the start; the new version is recorded.
     """
     from cotrain.runs.changes import check_models_exist, rebuild_recipe
     from cotrain.runs.code_record import check_code_unchanged
@@ -127,10 +127,10 @@ def _check_is_recipe(recipe: object) -> None:
 
 def _advice_for(value: object) -> str:
     """Return what to pass in the place of a value that is no recipe."""
-    from cotrain.algorithms import grpo
+    from cotrain.algorithms.grpo import ALGORITHMS
     from cotrain.algorithms.policy_gradient import PolicyGradient
 
-    is_algorithm = isinstance(value, PolicyGradient) or value in grpo.ALGORITHMS.values()
+    is_algorithm = isinstance(value, PolicyGradient) or value in ALGORITHMS.values()
     if is_algorithm:
         return "an algorithm is given to an objective; the recipe is cotrain.recipes.grpo.grpo, as in grpo(steps=100)"
     name = _name_of(value)
@@ -156,9 +156,9 @@ def _observer_for(
     if observer is not None:
         yield observer
         return
-    from cotrain.reports.live import LiveTable, ends_of
+    from cotrain.reports.live import LiveTable, budgets_of
 
-    with LiveTable(ends_of(recipe), spent=spent) as live:
+    with LiveTable(budgets_of(recipe), spent=spent) as live:
         yield live
 
 
@@ -176,7 +176,7 @@ def _write_report_if_possible(directory: Path) -> None:
 
 def _report_failed(directory: Path) -> None:
     """Write the report of a run that failed, if it had begun: nothing is written into a directory of somebody else."""
-    has_begun = (directory / STOPPED).is_file()
+    has_begun = (directory / STOPPED).is_file()  # an error is noted there once there is something to report
     if has_begun:
         _write_report_if_possible(directory)
 

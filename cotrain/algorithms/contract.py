@@ -172,7 +172,7 @@ class Credit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Normaliser:
+class BatchTotals:
     """Totals over the whole update, so that splitting it into micro-batches changes nothing."""
 
     tokens: float  # number of sampled tokens in all samples of this term
@@ -197,7 +197,7 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """One micro-batch's share of a term: ``value`` already divided by the normaliser; metrics are *sums* over tokens,
+    """One micro-batch's share of a term: ``value`` already divided by the totals; metrics are *sums* over tokens,
     divided by the term's token count when reported."""
 
     value: torch.Tensor  # scalar, differentiable
@@ -215,7 +215,7 @@ class Algorithm(Protocol):
         ...
 
     def loss_of(
-        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
+        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, totals: BatchTotals
     ) -> Loss:
         """``predictions`` ``[B, T]``: log-probabilities of the sampled tokens (head "lm"), values (head "value")
         or scores ``[B, 1]`` (head "reward")."""

@@ -21,7 +21,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from cotrain.algorithms.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
+from cotrain.algorithms.contract import Batch, BatchTotals, Credit, Loss, MicroBatch, Needs, Sample
 from cotrain.algorithms.functional.late_torch import torch
 from cotrain.algorithms.functional.reductions import masked_sum
 from cotrain.algorithms.samples import usable_samples, value_of
@@ -139,9 +139,9 @@ class Preference:
         return float((logprobs - reference).sum())
 
     def loss_of(
-        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
+        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, totals: BatchTotals
     ) -> Loss:
-        pairs = normaliser.sequences / 2
+        pairs = totals.sequences / 2
         value = -masked_sum(batch.advantages * predictions, batch.mask) / pairs
         return Loss(value=value, sums={"surprisal": masked_sum(-predictions.detach(), batch.mask)})
 

@@ -6,7 +6,7 @@ dr_grpo        DrGRPO        r − mean of the group                       Dr. G
 rloo           RLOO          r − mean of the others of the group         RLOO, arXiv 2402.14740
 maxrl          MaxRL         (r − mean) / mean of the group              MaxRL, arXiv 2602.02710
 reinforce++    ReinforcePP   r, whitened over all tokens of the batch    REINFORCE++, arXiv 2501.03262
-(no name)      Reinforce     r − a running mean of the role, −A log π    SPIRAL, arXiv 2506.24119
+(no name)      Reinforce     r − a running mean of the role              SPIRAL, arXiv 2506.24119; loss −A log π
 
 - Dr. GRPO's division of the loss by a constant length is a setting: ``normalise="constant", constant=…``.
 - REINFORCE++'s KL penalty is the setting ``kl``.
@@ -55,8 +55,9 @@ __all__ = [
 #     A_i = (r_i − mean) / mean      within each group; 0 where the group has no success
 #
 # - Why: ∇ log p = ∇p / p, and the mean of the group estimates p. So a problem that is rarely solved weighs more.
-# - With N samples, the gradient estimates Σ_{k ≤ N} ∇pass@k / k.
-# - The first term of this sum is REINFORCE, and for N → ∞ the sum is ∇ log p: maximum likelihood.
+# - log p = −Σ_{k ≥ 1} (1 − p)^k / k, and pass@k = 1 − (1 − p)^k. So ∇ log p = Σ_{k ≥ 1} ∇pass@k / k.
+# - A group of N samples estimates this sum up to k = N. The first term, ∇p, is what REINFORCE follows; for N → ∞ the
+#   sum is maximum likelihood.
 #
 # Left out: rewards below 0, which have no rate of success.
 

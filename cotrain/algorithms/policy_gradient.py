@@ -20,39 +20,37 @@ call are in ``algorithms/functional/``, each with its equation; ``grpo.py`` has 
 
 1. ``baseline`` and ``advantage`` turn each of its rewards into an advantage z.
 2. Each z is placed on the last token of its answer or span.
-3. A(t) is the sum of all z at t or later: A(t) = Σ_{k: end_k ≥ t} z_k.
+3. A token's advantage is the sum of all z at it or later. E.g. two steps that end at tokens 4 and 9: tokens 0–4 get
+   z₁ + z₂, and tokens 5–9 get z₂. In general A(t) = Σ_{k: end_k ≥ t} z_k, so an outcome reaches all of its answer.
 4. ``over_batch`` may rescale A over all tokens.
 
-So an outcome reaches every token of its answer. E.g. an answer of two steps that end at tokens 4 and 9: tokens 0–4 get
-z₁ + z₂, and tokens 5–9 get z₂.
+Then the *advantages* of the channels are mixed. With w the weights of rewards per answer at this update, and α those of
+rewards per span (a step):
 
-Then the *advantages* of the channels are mixed. With per-answer channels o, per-span channels p, and their weights at
-this update:
+    A(i,t) = (1 − Σ α_step) · Σ w_ans A_ans(i) + Σ α_step A_step(i,t)   advantage_mix="convex" (Tango, arXiv 2505.15034)
+    A(i,t) =                  Σ w_ans A_ans(i) + Σ α_step A_step(i,t)   advantage_mix="add"
 
-    A(i,t) = (1 − Σ_p α_p) · Σ_o w_o A_o(i) + Σ_p α_p A_p(i,t)       advantage_mix="convex" (RL Tango, arXiv 2505.15034)
-    A(i,t) =                 Σ_o w_o A_o(i) + Σ_p α_p A_p(i,t)       advantage_mix="add"
+Or *rewards* are added before advantages are computed, and every token of an answer has the same advantage:
 
-Or *rewards* are added before anything is compared, and every token of an answer has the same advantage:
+    r(i) = Σ w_ans r_ans(i) + Σ α_step r_step(i)                        advantage_mix="reward"
 
-    r(i) = Σ_o w_o r_o(i) + Σ_p α_p r_p(i)                                advantage_mix="reward"
-
-with r_p(i) the mean of the rewards of the answer's spans (``step_scale="1/K"``) or their sum ("one"), 0 without spans.
+with r_step(i) the mean of the rewards of the answer's spans (``step_scale="1/K"``) or their sum ("one"), 0 without.
 
 E.g. RL Tango:
 
 - The generator has ``reward_weights={OUTCOME: 1.0, STEP: decay(0.1, 1e-3)}``.
 - The verifier's one reward is agreement + 0.8 · format: ``reward_weights={AGREEMENT: 1.0, FORMAT: 0.8},
-  sum_rewards_first=True``, which adds them up before anything is compared.
+  sum_rewards_first=True``, which adds them up before advantages are computed.
 
 Rules:
 
-- No steps (the review could not be read): A_p is 0, and the outcome advantage keeps the factor 1 − α.
+- No steps (the review could not be read): A_step is 0, and the outcome advantage keeps the factor 1 − α.
 - Many steps: all steps of a group share one mean and deviation, so answers with many steps weigh more.
 - A per-answer reward is missing: the sample is dropped and counted.
 - A trajectory of several samples (a conversation that is cut into pieces) has one reward for the whole: it counts once
   in its group, and all its samples get its advantage.
-- Roles in ``baseline_roles`` count in the groups and metrics and are not trained here. So two policies can share one
-  mean and deviation.
+- Roles in ``baseline_roles`` are in the groups and metrics, and so in the mean and deviation that are the group's
+  baseline, but are not trained here. So two policies can share one mean and deviation.
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from cotrain.algorithms.class_balance import ClassBalance, Counts
-from cotrain.algorithms.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
+from cotrain.algorithms.contract import Batch, BatchTotals, Credit, Loss, MicroBatch, Needs, Sample
 from cotrain.algorithms.functional.credit import group_is_flat, group_mean_std, leave_one_out, reward_to_go
 from cotrain.algorithms.functional.late_torch import torch  # imported at first use, so that recipes load fast
 from cotrain.algorithms.functional.policy_losses import (
@@ -96,6 +94,7 @@ from cotrain.algorithms.samples import (
     check_step_scale,
     index_groups,
     on_tokens,
+    one_per_trajectory,
     place_rewards,
     trajectories_of,
     usable_samples,
@@ -149,7 +148,7 @@ def mean_baseline(values: torch.Tensor, group_ids: torch.Tensor) -> torch.Tensor
     return group_mean_std(values, group_ids, std=None)
 
 
-# -- Edits of samples, before their rewards are compared or once their advantages are known. ``advantage_edits.py`` has
+# -- Edits of samples, before their advantages are computed or afterwards. ``advantage_edits.py`` has
 # more of them.
 
 # Samples → those that are kept; and reason → number of samples that are left out for it.
@@ -157,12 +156,15 @@ SampleEdit = Callable[[Sequence[Sample]], tuple[list[Sample], dict[str, int]]]
 
 
 def drop_flat_groups(samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, int]]:
-    """Groups in which no token has an advantage teach nothing and would cost a forward pass. A dropped group is neither
-    in the totals that the loss is divided by nor in the KL term."""
-    alive = {sample.group for sample in samples if bool(sample.advantages.any())}
-    kept = [sample for sample in samples if sample.group in alive]
+    """A group is flat when none of its tokens has an advantage: it teaches nothing and would cost a forward pass. A
+    dropped group is neither in the totals that the loss is divided by nor in the KL term. Its samples are counted as
+    "zero_spread"."""
+    not_flat = {sample.group for sample in samples if bool(sample.advantages.any())}
+    kept = [sample for sample in samples if sample.group in not_flat]
     n_dropped = len(samples) - len(kept)
-    return kept, {"zero_spread": n_dropped} if n_dropped else {}
+    if n_dropped == 0:
+        return kept, {}
+    return kept, {"zero_spread": n_dropped}
 
 
 # -- The loss: the clipped ratio at each token, the KL term, and the sum over tokens.
@@ -228,9 +230,9 @@ def policy_loss(
     logprobs: torch.Tensor,
     entropy: torch.Tensor | None,
     batch: MicroBatch,
-    normaliser: Normaliser,
+    totals: BatchTotals,
     *,
-    loss: TokenLoss,
+    token_loss: TokenLoss,
     normalise: Normalise = "token",
     constant: float | None = None,
     kl: KLPenalty | None = None,
@@ -241,6 +243,8 @@ def policy_loss(
     Args:
         logprobs: ``[B, T]`` log π of the sampled tokens.
         entropy: ``[B, T]`` of the distribution that each was drawn from; needed when its coefficient is not zero.
+        totals: tokens and sequences of the whole update, by which the sums are divided.
+        token_loss: the loss of each token.
         normalise, constant: as in ``functional.reductions.reduce_loss``.
         entropy_coef: η, the coefficient of the entropy.
 
@@ -255,18 +259,18 @@ def policy_loss(
             per_token,
             mask,
             normalise=normalise,
-            tokens=normaliser.tokens,
-            sequences=normaliser.sequences,
+            tokens=totals.tokens,
+            sequences=totals.sequences,
             constant=constant,
             weights=weights,
         )
 
-    token_losses, observed = loss(logprobs, batch)
+    token_losses, observed = token_loss(logprobs, batch)
     is_masked = outside_bounds(logprobs, batch)  # [B] bool
     if is_masked is not None:
         # The ratio of a sample out of bounds may overflow, and its gradient would not be finite even where the loss is
         # masked. So the loss is computed again with ratio 1 in these samples. Metrics keep the ratio.
-        token_losses, _ = loss(logprobs, with_unit_ratio(batch, is_masked, logprobs))
+        token_losses, _ = token_loss(logprobs, with_unit_ratio(batch, is_masked, logprobs))
         token_mask = is_masked[:, None].expand_as(mask)  # [B, T]
         token_losses = token_losses.masked_fill(token_mask, 0.0)
         observed["mismatch_masked"] = token_mask.to(mask)
@@ -315,20 +319,21 @@ def check_loss(loss: TokenLoss, normalise: Normalise = "token", constant: float 
 
 def uses_ratio(loss: TokenLoss) -> bool:
     """Whether the loss weighs a token by π_learner / π_sampler. A user's own loss is assumed to."""
-    base_loss = _loss_of_own_prompts(loss)
+    base_loss = _on_policy_loss(loss)
     if isinstance(base_loss, ScoreFunction):
         return base_loss.cap is not None  # without a cap it is −A log π
     return True
 
 
-def _loss_of_own_prompts(loss: TokenLoss) -> TokenLoss:
-    """``Shaped`` has a loss for samples that answered another prompt, and any other one for the rest: this one."""
-    return loss.otherwise if isinstance(loss, Shaped) else loss
+def _on_policy_loss(loss: TokenLoss) -> TokenLoss:
+    """The loss of samples that answered the prompt they are trained with. ``Shaped`` wraps it, and replaces it for the
+    other ones."""
+    return loss.on_policy if isinstance(loss, Shaped) else loss
 
 
 def has_other_terms(loss: TokenLoss, kl: KLPenalty | None, entropy_coef: float) -> bool:
     """Whether a sample without any advantage may have a gradient: from KL or entropy, or from a user's own loss."""
-    base_loss = _loss_of_own_prompts(loss)
+    base_loss = _on_policy_loss(loss)
     is_user_loss = not isinstance(base_loss, PPOClip | GSPOClip | ScoreFunction)
     has_kl = kl is not None and kl.weight != 0.0
     return has_kl or entropy_coef != 0.0 or is_user_loss
@@ -345,14 +350,15 @@ class PolicyLossOptions:
     entropy: float = 0.0  # η, the coefficient of the entropy
 
     def loss_of(
-        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
+        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, totals: BatchTotals
     ) -> Loss:
+        """``policy_loss`` with these options. ``predictions``: log π of the sampled tokens, [B, T]."""
         return policy_loss(
             predictions,
             entropy,
             batch,
-            normaliser,
-            loss=self.loss,
+            totals,
+            token_loss=self.loss,
             normalise=self.normalise,
             constant=self.constant,
             kl=self.kl,
@@ -369,15 +375,7 @@ NO_COUNTS: Counts = (0.0, 0.0)  # counts of the two classes before the first bat
 
 
 class Channel(NamedTuple):
-    """One kind of reward whose advantages are computed by themselves.
-
-    Its ``rewards`` are indexed in two ways, since a reward of a whole trajectory stands in each of its samples:
-
-        [U]   the rewards, each once       ``unique_values``, ``unique_samples``
-        [M]   the places that have one     ``values``, ``sample_index``, ``token_index``
-
-    and ``reward_index`` ``[M]`` is the index in [U] of the reward at each place.
-    """
+    """One kind of reward, or a sum of them, whose advantages are computed by themselves."""
 
     rewards: TokenRewards
     factor: float  # the factor of its advantages in the mixture
@@ -388,8 +386,9 @@ class PolicyGradient(PolicyLossOptions):
     """GRPO and its relatives. Baselines and class counts are the state that ``credit`` returns."""
 
     reward_weights: RewardWeights  # signal → weight of its advantages
-    # sum_rewards_first adds up per-answer rewards only; advantage_mix="reward" adds per-answer and per-span rewards.
-    sum_rewards_first: bool = False  # add up the weighted per-answer rewards before advantages are computed
+    # Rewards are summed before advantages are computed in two cases. With ``sum_rewards_first`` only those per answer
+    # are; per-span advantages are mixed in afterwards. With advantage_mix="reward" all are, and nothing is left to mix.
+    sum_rewards_first: bool = False
     advantage_mix: AdvantageMix = "convex"  # equations at the top
     step_scale: StepScale = "1/K"  # reward of one step among K: ±1/K (Tango), or ±1 ("one")
     baseline: RunningMean | None = None  # baseline that is subtracted first
@@ -423,8 +422,9 @@ class PolicyGradient(PolicyLossOptions):
                 f"{name}: sum_rewards_first=True, but rewards has no per-answer signal to add up",
                 code="E_NO_SIGNAL_TO_SUM",
             )
-        for updates in (0, 1):  # weights that decay are checked at the start and at the end
-            self._check_span_weights(self._weights_at(updates, planned=1))
+        # Weights that decay are checked where they start and where they end.
+        self._check_span_weights(self._weights_at(0, planned=1))
+        self._check_span_weights(self._weights_at(1, planned=1))
 
     def _weights_at(self, updates: int, planned: int) -> dict[Signal, float]:
         """The weight of each reward after ``updates`` of ``planned`` updates."""
@@ -481,7 +481,7 @@ class PolicyGradient(PolicyLossOptions):
         metrics = {"traces": float(len(samples)), "groups": float(n_groups)}
         metrics |= _reward_metrics(samples, rewards)
         if self.advantage_mix == "reward":
-            # There is one merged channel, so the loop below does not see the weight of each signal: log them here.
+            # The loop below logs the weight of each channel. Here one channel has all signals, so log theirs, too.
             metrics |= {f"advantage_mix/{signal.name}": weight for signal, weight in weights.items()}
 
         # 3. The advantages of each channel, mixed: A = Σ_c factor_c A_c.
@@ -508,18 +508,20 @@ class PolicyGradient(PolicyLossOptions):
             learned, left_out = edit(learned)
             dropped |= left_out
 
-        # 5. What is remembered: baselines, and the counts of class balance. It counts the classes of all samples, and
-        # weighs those that are learned from.
-        memory: State = {}
-        if self.baseline is not None:
-            memory["baselines"] = dict(sorted(baselines.items()))
+        # 5. Class weights of what is learned from. The classes of all samples are counted.
+        new_state: State = {}
         if self.balance is not None:
             counts: Counts = state.get("classes", NO_COUNTS)
-            learned, memory["classes"], balance_metrics = self.balance.weigh_samples(samples, learned, counts)
+            learned, new_counts, balance_metrics = self.balance.weigh_samples(samples, learned, counts)
             metrics |= balance_metrics
+            new_state["classes"] = new_counts
+
+        # 6. State for the next batch.
+        if self.baseline is not None:
+            new_state["baselines"] = dict(sorted(baselines.items()))
 
         rounded = tuple(replace(sample, advantages=sample.advantages.to(torch.float32)) for sample in learned)
-        return Credit(samples=rounded, metrics=metrics, dropped=dropped), memory
+        return Credit(samples=rounded, metrics=metrics, dropped=dropped), new_state
 
     def _reward_channels(
         self, samples: Sequence[Sample], rewards: Mapping[Signal, TokenRewards], weights: Mapping[Signal, float]
@@ -551,25 +553,24 @@ class PolicyGradient(PolicyLossOptions):
         for channel in channels:
             if channel.factor:
                 rewards = channel.rewards
-                reward_groups = group_ids[rewards.unique_samples]  # [U]
-                is_flat &= group_is_flat(rewards.unique_values, reward_groups, n_groups)
+                is_flat &= group_is_flat(rewards.unique_values, rewards.by_reward(group_ids), n_groups)
         return float(is_flat.double().mean())
 
     def _channel_advantages(
         self, name: str, rewards: TokenRewards, samples: Sequence[Sample], group_ids: torch.Tensor, baselines: Baselines
     ) -> tuple[list[torch.Tensor], Baselines]:
         """The advantages of one channel, float64 ``[T]`` of each sample, and the baselines after it."""
-        values = rewards.unique_values  # [U]
-        owners = rewards.unique_samples  # [U] index of the sample that has each reward
-        if self.baseline is not None:  # the running mean over the games (episodes) that a role has played
-            keys = [f"{samples[owner].role}/{name}" for owner in owners.tolist()]
-            games = [samples[owner].episode_key for owner in owners.tolist()]
-            values, baselines = self.baseline(values, keys, games, baselines)
+        values = rewards.unique_values  # [U]: one for each reward
+        if self.baseline is not None:  # the running mean over the episodes of a role
+            owners = [samples[index] for index in rewards.unique_samples.tolist()]
+            keys = [f"{owner.role}/{name}" for owner in owners]
+            episodes = [owner.episode_key for owner in owners]
+            values, baselines = self.baseline(values, keys, episodes, baselines)
         if self.advantage is not None:
-            values = self.advantage(values, group_ids[owners])
+            values = self.advantage(values, rewards.by_reward(group_ids))
 
-        per_place = values[rewards.reward_index]  # [U] → [M]: the advantage of a reward at every place that has it
-        placed = on_tokens(samples, rewards, per_place)  # one [T] per sample, 0 at all other tokens
+        # One [T] per sample: each reward's advantage on the token that the reward is placed on, 0 elsewhere.
+        placed = on_tokens(samples, rewards, rewards.by_place(values))
         advantages = [reward_to_go(row) for row in placed]  # A(t): the sum of those at t or later
 
         # Samples without a value in this channel keep advantage 0.
@@ -586,29 +587,15 @@ class PolicyGradient(PolicyLossOptions):
 def _summed_rewards(
     samples: Sequence[Sample], rewards: Mapping[Signal, TokenRewards], weights: Mapping[Signal, float]
 ) -> TokenRewards:
-    """One reward for each trajectory, the weighted sum over signals, on the last token of each of its samples. Several
-    values of one span count as their mean."""
-    trajectories, count = trajectories_of(samples)
-    totals = torch.zeros(count, dtype=torch.float64)
+    """One reward for each trajectory: the weighted sum over signals."""
+    trajectories, n_trajectories = trajectories_of(samples)
+    sums = torch.zeros(n_trajectories, dtype=torch.float64)
     for signal, weight in weights.items():
         signal_rewards = rewards[signal]
+        # A span weight is 1 / (number of values on the span), so several values of one span count as their mean.
         values = signal_rewards.unique_values * signal_rewards.unique_span_weights  # [U]
-        owners = trajectories[signal_rewards.unique_samples]  # [U] trajectory of each reward
-        totals.index_add_(0, owners, weight * values)
-
-    firsts: dict[int, int] = {}  # trajectory → its first sample
-    for index, trajectory in enumerate(trajectories.tolist()):
-        firsts.setdefault(trajectory, index)
-
-    # [U] runs over trajectories and [M] over samples: each sample is a place of its trajectory's reward.
-    return TokenRewards(
-        values=totals[trajectories],
-        span_weights=torch.ones(len(samples), dtype=torch.float64),
-        token_index=torch.tensor([len(sample.token_ids) - 1 for sample in samples], dtype=torch.int64),
-        sample_index=torch.arange(len(samples)),
-        first_index=torch.tensor([firsts[trajectory] for trajectory in range(count)], dtype=torch.int64),
-        reward_index=trajectories,
-    )
+        sums.index_add_(0, signal_rewards.by_reward(trajectories), weight * values)
+    return one_per_trajectory(samples, sums)
 
 
 def _mean_absolute(tokens: Sequence[torch.Tensor]) -> float:

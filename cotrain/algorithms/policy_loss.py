@@ -2,7 +2,7 @@
 
     GSPOClip(low, high)          the clipped ratio with r the mean ratio of a sequence   GSPO, arXiv 2507.18071
     ScoreFunction(cap)           −A log π, times min(r, cap) where cap is set            REINFORCE
-    Shaped(gamma, otherwise)     −A π / (π + γ) where another prompt was answered, elsewhere another loss
+    Shaped(gamma, on_policy)     −A π / (π + γ) where another prompt was answered, elsewhere another loss
 
 This file also says which samples are left out because an engine's log-probabilities are too far from the learner's.
 """
@@ -93,7 +93,7 @@ class Shaped:
     Nobody sampled the former under the prompt that they are trained with, so they have no ratio."""
 
     gamma: float
-    otherwise: TokenLoss = field(default_factory=ScoreFunction)  # the loss of samples that answered their own prompt
+    on_policy: TokenLoss = field(default_factory=ScoreFunction)  # the loss of samples that answered their own prompt
 
     def __post_init__(self) -> None:
         if not self.gamma > 0.0:
@@ -101,10 +101,10 @@ class Shaped:
 
     def __call__(self, logprobs: torch.Tensor, batch: MicroBatch) -> tuple[torch.Tensor, Observed]:
         if batch.off_policy is None:
-            return self.otherwise(logprobs, batch)
+            return self.on_policy(logprobs, batch)
         elsewhere = batch.off_policy[:, None].expand_as(logprobs)
         sampler_logprobs = torch.where(elsewhere, logprobs.detach(), batch.sampler_logprobs)
-        losses, observed = self.otherwise(logprobs, replace(batch, sampler_logprobs=sampler_logprobs))
+        losses, observed = self.on_policy(logprobs, replace(batch, sampler_logprobs=sampler_logprobs))
         shaped = shaped_loss(logprobs, batch.advantages, gamma=self.gamma)
         return torch.where(elsewhere, shaped, losses), observed
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cotrain.algorithms.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
+from cotrain.algorithms.contract import Batch, BatchTotals, Credit, Loss, MicroBatch, Needs, Sample
 from cotrain.algorithms.functional.credit import whiten
 from cotrain.algorithms.functional.late_torch import torch
 from cotrain.algorithms.functional.reductions import Normalise, masked_sum, reduce_loss
@@ -142,7 +142,7 @@ class ValueRegression:
         return Credit(samples=tuple(learned), metrics=metrics, dropped=dropped)
 
     def loss_of(
-        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
+        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, totals: BatchTotals
     ) -> Loss:
         if batch.targets is None:
             raise ConfigError(
@@ -154,8 +154,8 @@ class ValueRegression:
             losses,
             batch.mask,
             normalise=self.normalise,
-            tokens=normaliser.tokens,
-            sequences=normaliser.sequences,
+            tokens=totals.tokens,
+            sequences=totals.sequences,
             weights=batch.weights,
         )
         error = (predictions - batch.targets).abs()

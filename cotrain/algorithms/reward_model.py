@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cotrain.algorithms.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
+from cotrain.algorithms.contract import Batch, BatchTotals, Credit, Loss, MicroBatch, Needs, Sample
 from cotrain.algorithms.functional.late_torch import torch
 from cotrain.algorithms.functional.likelihood import binary_cross_entropy
 from cotrain.algorithms.samples import usable_samples, value_of
@@ -76,12 +76,12 @@ class Pairwise:
         return Credit(samples=samples, metrics=metrics, dropped=dropped), state
 
     def loss_of(
-        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
+        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, totals: BatchTotals
     ) -> Loss:
         scores, targets = _scores_and_labels(predictions, batch)
         value = (batch.advantages[:, 0] * scores).sum()
         if self.anchor:
-            value = value + self.anchor * binary_cross_entropy(scores, targets).sum() / normaliser.sequences
+            value = value + self.anchor * binary_cross_entropy(scores, targets).sum() / totals.sequences
         return Loss(value=value, sums={"score": scores.detach().sum()})
 
 
@@ -101,13 +101,13 @@ class Pointwise:
         return Credit(samples=samples, metrics=metrics, dropped=dropped), state
 
     def loss_of(
-        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
+        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, totals: BatchTotals
     ) -> Loss:
         scores, targets = _scores_and_labels(predictions, batch)
         losses = binary_cross_entropy(scores, targets)
         hits = ((scores > 0) == (targets > 0.5)).float()
         return Loss(
-            value=losses.sum() / normaliser.sequences, sums={"score": scores.detach().sum(), "accuracy": hits.sum()}
+            value=losses.sum() / totals.sequences, sums={"score": scores.detach().sum(), "accuracy": hits.sum()}
         )
 
 

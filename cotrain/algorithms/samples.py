@@ -230,9 +230,13 @@ def value_of(sample: Sample, signal: Signal) -> float:
 
 
 class TokenRewards(NamedTuple):
-    """The values of one channel of rewards over a list of samples. ``[M]`` runs over values, sample by sample.
+    """The rewards of one channel over a list of N samples, and the tokens that they are placed on.
 
-    A reward of a whole trajectory has a value in each of its samples. ``[U]`` runs over the rewards, each once."""
+    A reward of a whole trajectory is placed in each of the trajectory's samples, so there are two ways to count:
+
+        [U]   the rewards, each once             ``unique_values``, ``unique_samples``
+        [M]   the places that have a reward      ``values``, ``sample_index``, ``token_index``
+    """
 
     values: torch.Tensor  # [M] float64
     span_weights: torch.Tensor  # [M] float64, 1 / number of values on the same span
@@ -255,6 +259,14 @@ class TokenRewards(NamedTuple):
     def unique_span_weights(self) -> torch.Tensor:
         """[U] float64, the span weight of each reward."""
         return self.span_weights[self.first_index]
+
+    def by_reward(self, by_sample: torch.Tensor) -> torch.Tensor:
+        """[N] → [U]: for each reward what belongs to its sample, such as the sample's group."""
+        return by_sample[self.unique_samples]
+
+    def by_place(self, values: torch.Tensor) -> torch.Tensor:
+        """[U] → [M]: the value of a reward at every place that has it."""
+        return values[self.reward_index]
 
 
 def place_rewards(samples: Sequence[Sample], signal: Signal, scale: StepScale = "1/K") -> TokenRewards:
@@ -336,6 +348,24 @@ def trajectories_of(samples: Sequence[Sample]) -> tuple[torch.Tensor, int]:
         key = sample.trajectory or place  # a sample of its own is a trajectory of its own
         trajectories.append(index.setdefault(key, len(index)))
     return torch.tensor(trajectories, dtype=torch.int64), len(index)
+
+
+def one_per_trajectory(samples: Sequence[Sample], values: torch.Tensor) -> TokenRewards:
+    """One reward for each trajectory, on the last token of each of its samples. ``values``: float64, by trajectory in
+    the order of ``trajectories_of``. So [U] runs over trajectories here, and [M] over samples."""
+    trajectories, n_trajectories = trajectories_of(samples)
+    first_sample: dict[int, int] = {}  # trajectory → index of its first sample
+    for index, trajectory in enumerate(trajectories.tolist()):
+        first_sample.setdefault(trajectory, index)
+
+    return TokenRewards(
+        values=values[trajectories],
+        span_weights=torch.ones(len(samples), dtype=torch.float64),
+        token_index=torch.tensor([len(sample.token_ids) - 1 for sample in samples], dtype=torch.int64),
+        sample_index=torch.arange(len(samples)),
+        first_index=torch.tensor([first_sample[trajectory] for trajectory in range(n_trajectories)], dtype=torch.int64),
+        reward_index=trajectories,
+    )
 
 
 def first_samples(samples: Sequence[Sample]) -> list[Sample]:

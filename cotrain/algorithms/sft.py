@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from cotrain.algorithms.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser
+from cotrain.algorithms.contract import Batch, BatchTotals, Credit, Loss, MicroBatch, Needs
 from cotrain.algorithms.functional.late_torch import torch
 from cotrain.algorithms.functional.likelihood import cross_entropy
 from cotrain.algorithms.functional.reductions import Normalise, masked_sum, reduce_loss
@@ -67,14 +67,14 @@ class SFT:
         return Credit(samples=tuple(learned), metrics={"traces": float(len(readable))}, dropped=dict(dropped)), state
 
     def loss_of(
-        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
+        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, totals: BatchTotals
     ) -> Loss:
         value = reduce_loss(
             cross_entropy(predictions),
             batch.mask,
             normalise=self.normalise,
-            tokens=normaliser.tokens,
-            sequences=normaliser.sequences,
+            tokens=totals.tokens,
+            sequences=totals.sequences,
             weights=batch.weights,
         )
         return Loss(value=value, sums={"surprisal": masked_sum(-predictions.detach(), batch.mask)})

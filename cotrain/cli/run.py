@@ -365,12 +365,12 @@ def watched_run(
     """Who observes a run while the block does it: the live table, mirrored in trackers, which says how to watch the
     run. ``notes``: to be said first; ``view``: its page is served meanwhile."""
     from cotrain.cli.plan_line import plan_lines
-    from cotrain.reports.live import LiveTable, ends_of
+    from cotrain.reports.live import LiveTable, budgets_of
     from cotrain.runs.figures import latest_costs
 
     about: dict[str, str | int] = {"recipe": recipe.name, "seed": recipe.seed, "steps": recipe.max_steps}
     with ExitStack() as stack:
-        live = stack.enter_context(LiveTable(ends_of(recipe), spent=latest_costs(Path(out)), directory=Path(out)))
+        live = stack.enter_context(LiveTable(budgets_of(recipe), spent=latest_costs(Path(out)), directory=Path(out)))
         observer: Observer = live
         if trackers:
             from cotrain.trackers.observer import TrackingObserver, rollouts_note

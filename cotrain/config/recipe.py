@@ -319,76 +319,113 @@ def _check_sampling(role: str, how: Sampling) -> None:
 
 
 def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str]:
+    """Raise ConfigError for an objective that its policy could not learn from. Returns the policies that it uses: the
+    one that is trained, and those that score tokens."""
     where = f"objective {name!r}"
+    _check_trained_policy(recipe, where, objective)
+    needs = objective.algorithm.needs()
+    for role in objective.roles:
+        _check_known("role", role, recipe.roles, where)
+    for role in objective.roles:
+        is_untrained = role in needs.baseline_roles and role != objective.role
+        if not is_untrained:
+            _check_learned_role(recipe, where, objective, role)
+    _check_head(recipe, where, objective)
+    return {objective.policy, *_check_scoring_policies(recipe, where, objective)}
+
+
+def _check_trained_policy(recipe: Recipe, where: str, objective: Objective) -> None:
+    """Raise ConfigError for a weight that is none, and for a policy that cannot be trained; UnknownName for one that
+    there is not."""
     if not 0.0 < objective.weight < math.inf:
         raise ConfigError(
             f"{where}: weight is {objective.weight}, expected a positive number", code="E_OBJECTIVE_WEIGHT"
         )
     _check_known("policy", objective.policy, recipe.policies, where)
-    for role in objective.roles:
-        _check_known("role", role, recipe.roles, where)
     policy = recipe.policies[objective.policy]
-    by = type(objective.algorithm).__name__
-    needs = objective.algorithm.needs()
     if not policy.is_trained:
         raise ConfigError(
             f"{where} trains policy {objective.policy!r}, which is of kind {policy.kind!r}; make it trainable",
             code="E_POLICY_NOT_TRAINABLE",
         )
-    for role in objective.roles:
-        if role in needs.baseline_roles and role != objective.role:
-            continue
-        player = recipe.roles[role].policy
-        sampling = recipe.roles[role].sampling
-        if needs.on_policy and player != objective.policy:
-            raise ConfigError(
-                f"{where} uses {by}, which needs samples drawn by the policy it trains, but role {role!r} is "
-                f"played by {player!r}; use SFT, or let {objective.policy!r} play the role",
-                code="E_OFF_POLICY_ROLE",
-            )
-        if needs.on_policy and (sampling.is_greedy or sampling.top_p < 1.0):
-            raise ConfigError(
-                f"{where} learns from role {role!r}, which is sampled at temperature {sampling.temperature} and "
-                f"top_p {sampling.top_p}; expected a temperature of at least {COLDEST:g} and top_p 1, "
-                "else its log-probabilities are not the policy's",
-                code="E_SAMPLING_NOT_LEARNABLE",
-            )
-        if sampling.temperature != (temperature := recipe.roles[objective.role].sampling.temperature):
-            raise ConfigError(
-                f"{where} learns from role {objective.role!r} at temperature {temperature} and from role {role!r} at "
-                f"{sampling.temperature}; sample both at one temperature",
-                code="E_TEMPERATURES_DIFFER",
-            )
-    if policy.head != needs.head:
+
+
+def _check_learned_role(recipe: Recipe, where: str, objective: Objective, role: str) -> None:
+    """Raise ConfigError where an objective cannot learn from what this role says, as it is played and sampled."""
+    needs = objective.algorithm.needs()
+    player = recipe.roles[role].policy
+    sampling = recipe.roles[role].sampling
+    if needs.on_policy and player != objective.policy:
         raise ConfigError(
-            f"{where} uses {by}, which trains a {needs.head!r} head, but policy {objective.policy!r} has "
-            f"{policy.head!r}",
+            f"{where} uses {type(objective.algorithm).__name__}, which needs samples drawn by the policy it trains, "
+            f"but role {role!r} is played by {player!r}; use SFT, or let {objective.policy!r} play the role",
+            code="E_OFF_POLICY_ROLE",
+        )
+    if needs.on_policy and (sampling.is_greedy or sampling.top_p < 1.0):
+        raise ConfigError(
+            f"{where} learns from role {role!r}, which is sampled at temperature {sampling.temperature} and "
+            f"top_p {sampling.top_p}; expected a temperature of at least {COLDEST:g} and top_p 1, "
+            "else its log-probabilities are not the policy's",
+            code="E_SAMPLING_NOT_LEARNABLE",
+        )
+    temperature = recipe.roles[objective.role].sampling.temperature
+    if sampling.temperature != temperature:
+        raise ConfigError(
+            f"{where} learns from role {objective.role!r} at temperature {temperature} and from role {role!r} at "
+            f"{sampling.temperature}; sample both at one temperature",
+            code="E_TEMPERATURES_DIFFER",
+        )
+
+
+def _check_head(recipe: Recipe, where: str, objective: Objective) -> None:
+    """Raise ConfigError where the policy predicts something else than the algorithm trains."""
+    head = recipe.policies[objective.policy].head
+    needed_head = objective.algorithm.needs().head
+    if head != needed_head:
+        raise ConfigError(
+            f"{where} uses {type(objective.algorithm).__name__}, which trains a {needed_head!r} head, but policy "
+            f"{objective.policy!r} has {head!r}",
             code="E_HEAD_MISMATCH",
         )
+
+
+def _check_scoring_policies(recipe: Recipe, where: str, objective: Objective) -> set[str]:
+    """Raise ConfigError for a policy that is to score tokens and cannot. Returns those policies."""
+    needs = objective.algorithm.needs()
     if needs.reference_policy == objective.policy:
         raise ConfigError(
             f"{where} compares policy {objective.policy!r} with itself as its reference, which changes nothing; "
             "expected another policy, such as a frozen one on the same model",
             code="E_REFERENCE_IS_ITSELF",
         )
-    used = {objective.policy}
-    others = [("reference", needs.reference_policy, "lm"), ("values", needs.value_policy, "value")]
-    for label, other, head in [*others, *(("scores", name, "lm") for name in needs.scoring_policies)]:
-        if other is not None:
-            _check_known("policy", other, recipe.policies, f"{where}, {label}")
-            other_policy = recipe.policies[other]
-            if not other_policy.head:
-                raise ConfigError(
-                    f"{where}: {label} policy {other!r} is of kind {other_policy.kind!r}, which has no probabilities",
-                    code="E_POLICY_WITHOUT_PROBABILITIES",
-                )
-            if other_policy.head != head:
-                raise ConfigError(
-                    f"{where}: {label} policy {other!r} must have head {head!r}, it has {other_policy.head!r}",
-                    code="E_HEAD_MISMATCH",
-                )
-            used.add(other)
-    return used
+    policies: set[str] = set()
+    if needs.reference_policy is not None:
+        _check_scorer(recipe, where, "reference", needs.reference_policy, "lm")
+        policies.add(needs.reference_policy)
+    if needs.value_policy is not None:
+        _check_scorer(recipe, where, "values", needs.value_policy, "value")
+        policies.add(needs.value_policy)
+    for policy in needs.scoring_policies:
+        _check_scorer(recipe, where, "scores", policy, "lm")
+        policies.add(policy)
+    return policies
+
+
+def _check_scorer(recipe: Recipe, where: str, what: str, policy: str, head: str) -> None:
+    """Raise ConfigError for a policy without the head that scores tokens; UnknownName for one that there is not.
+    ``what``: what it computes, "reference", "values" or "scores"."""
+    _check_known("policy", policy, recipe.policies, f"{where}, {what}")
+    spec = recipe.policies[policy]
+    if not spec.head:
+        raise ConfigError(
+            f"{where}: {what} policy {policy!r} is of kind {spec.kind!r}, which has no probabilities",
+            code="E_POLICY_WITHOUT_PROBABILITIES",
+        )
+    if spec.head != head:
+        raise ConfigError(
+            f"{where}: {what} policy {policy!r} must have head {head!r}, it has {spec.head!r}",
+            code="E_HEAD_MISMATCH",
+        )
 
 
 def _check_signals(recipe: Recipe, name: str, objective: Objective) -> None:
@@ -511,7 +548,7 @@ def _check_step_is_filled(recipe: Recipe) -> None:
 
 def cap_path(name: str, objective: Objective) -> str:
     """Where the bound of an objective's ratio is set; a loss of two sorts of samples has it in the second's."""
-    within = "loss.otherwise" if hasattr(getattr(objective.algorithm, "loss", None), "otherwise") else "loss"
+    within = "loss.on_policy" if hasattr(getattr(objective.algorithm, "loss", None), "on_policy") else "loss"
     return f"objectives.{name}.algorithm.{within}.cap"
 
 
@@ -532,44 +569,59 @@ def check_due(recipe: Recipe, *, steps_flag: str = "--steps", warmup_flag: str =
 
     ``steps_flag``: by which the steps are given. ``warmup_flag``: what stands before the length of a warm-up, as in
     "--warmup " or "tango:warmup="; "" where there is no such parameter."""
-    schedule = recipe.schedule
+    _check_updates_have_ratio(recipe)
+    _check_groups_have_spread(recipe)
+    _check_objectives_come(recipe, steps_flag, warmup_flag)
+
+
+def _check_updates_have_ratio(recipe: Recipe) -> None:
+    """Raise ConfigError for an objective without importance ratio whose policy is updated between sampling and
+    learning."""
     for name, objective in recipe.objectives.items():
-        policy = objective.policy
         needs = objective.algorithm.needs()
         if needs.off_policy_corrected:
             continue
-        count = recipe.updates_per_batch(policy)
+        n_updates = recipe.updates_per_batch(objective.policy)
         update_before = _learns_before(recipe, name)
-        if count > 1:
-            found = str(count)
-            instead = f"--set policies.{policy}.updates_per_batch=1"
+        if n_updates > 1:
+            found = str(n_updates)
+            instead = f"--set policies.{objective.policy}.updates_per_batch=1"
         elif needs.on_policy and update_before is not None:
             phase_name, earlier = update_before
             found = f"that of {earlier!r} before it"
             instead = f"phase {phase_name!r} no in_turn"
         else:
             continue
-
-        otherwise = f", or --set {cap_path(name, objective)}=2" if needs.on_policy else ""
+        with_cap = f", or --set {cap_path(name, objective)}=2" if needs.on_policy else ""
         raise ConfigError(
             f"objective {name!r} has a loss without a ratio, which holds for one update of a batch, found {found}; "
-            f"give {instead}{otherwise}",
+            f"give {instead}{with_cap}",
             code="E_LOSS_WITHOUT_RATIO",
         )
-    for phase in schedule.phases:
+
+
+def _check_groups_have_spread(recipe: Recipe) -> None:
+    """Raise ConfigError for an objective that compares answers to a problem, in a phase that has too few of them."""
+    for phase in recipe.schedule.phases:
         declared = declared_by(phase.protocol)
-        size = phase.group_size or recipe.group_size
         if declared is None:
             continue
+        size = phase.group_size or recipe.group_size
         for name in phase.objectives:
             objective = recipe.objectives[name]
             least = objective.algorithm.needs().min_group_size
-            if size < least and objective.role in declared.once and not objective.extra_roles:
+            is_asked_once = objective.role in declared.once and not objective.extra_roles
+            if size < least and is_asked_once:
                 raise ConfigError(
                     f"phase {phase.name!r}: objective {name!r} compares at least {least} answers to a problem, and "
                     f"group_size is {size}; raise it",
                     code="E_GROUP_TOO_SMALL",
                 )
+
+
+def _check_objectives_come(recipe: Recipe, steps_flag: str, warmup_flag: str) -> None:
+    """Raise ConfigError for an objective that is due at none of the run's steps."""
+    schedule = recipe.schedule
     warmup = sum(length for _, length in schedule.warmup)
     every = warmup + len(schedule.cycle)  # an objective that is not due by then is never due
     for name in recipe.objectives:
@@ -577,13 +629,13 @@ def check_due(recipe: Recipe, *, steps_flag: str = "--steps", warmup_flag: str =
         if first is not None and first < recipe.steps:
             continue
         if first is None:
-            idle = next(one.name for one in schedule.phases if name in one.objectives)
-            what = f"phase {idle!r} is never played; give it a place in the schedule, or leave the objective out"
+            idle = next(phase.name for phase in schedule.phases if name in phase.objectives)
+            advice = f"phase {idle!r} is never played; give it a place in the schedule, or leave the objective out"
         else:
-            what = f"it is due first at step {first + 1}; give {steps_flag} {first + 1} or more"
-            what += _shorter_warmup(recipe, first, warmup_flag)
+            shorter_warmup = _shorter_warmup(recipe, first, warmup_flag)
+            advice = f"it is due first at step {first + 1}; give {steps_flag} {first + 1} or more{shorter_warmup}"
         raise ConfigError(
-            f"objective {name!r} is due at none of the {count_of(recipe.steps, 'step')}: {what}",
+            f"objective {name!r} is due at none of the {count_of(recipe.steps, 'step')}: {advice}",
             code="E_OBJECTIVE_NEVER_DUE",
         )
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from cotrain.core.errors import DataError, RowError, UserError
+from cotrain.core.types import TaskSource
 from cotrain.data.columns import Line, Row, format_of, lines_of, object_of, plain_name, row_of
 
 SHOWN = 10_000
@@ -76,6 +77,12 @@ class Quarantine:
             raise UserError(
                 f"{target}: cannot be written ({error.strerror}); name another file", code="E_QUARANTINE_UNWRITABLE"
             ) from error
+
+
+def quarantine_of(tasks: TaskSource) -> Quarantine | None:
+    """The rows that a task source refused; None for a source that reads no rows, such as a generator of problems."""
+    quarantine = getattr(tasks, "quarantine", None)
+    return quarantine if isinstance(quarantine, Quarantine) else None
 
 
 class RowReader(NamedTuple):

@@ -22,7 +22,15 @@ from typing import TypeVar
 
 import torch
 
-from cotrain.algorithms.contract import ContextTokens, LossTerm, MicroBatch, Normaliser, Sample, Sequences, with_context
+from cotrain.algorithms.contract import (
+    BatchTotals,
+    ContextTokens,
+    LossTerm,
+    MicroBatch,
+    Sample,
+    Sequences,
+    with_context,
+)
 from cotrain.algorithms.policy_loss import bounds_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import COLDEST
@@ -255,7 +263,7 @@ class PlannedTerm:
     """One objective's share of an update."""
 
     term: LossTerm
-    normaliser: Normaliser  # totals of all samples of the term, computed or not, on any rank
+    normaliser: BatchTotals  # totals of all samples of the term, computed or not, on any rank
     tokens: float  # sampled tokens of the samples that are computed
     batches: tuple[tuple[int, ...], ...]  # micro-batches: indices into ``term.samples``
 
@@ -279,7 +287,7 @@ def plan_update(terms: Sequence[LossTerm], *, micro_tokens: int, shared: bool) -
         planned.append(
             PlannedTerm(
                 term=term,
-                normaliser=Normaliser(tokens=float(total_tokens), sequences=float(len(term.samples))),
+                normaliser=BatchTotals(tokens=float(total_tokens), sequences=float(len(term.samples))),
                 tokens=float(sum(len(sample.token_ids) for sample in samples)),
                 batches=tuple(batches_of_term),
             )

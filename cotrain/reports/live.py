@@ -42,7 +42,7 @@ LEARNING_FIGURES = {  # of what objectives report: how well what pays others, or
 }
 
 
-def ends_of(recipe: Any) -> dict[str, Any]:
+def budgets_of(recipe: Any) -> dict[str, Any]:
     """Return what ends a run of this recipe."""
     return {"steps": recipe.max_steps} | {name: getattr(recipe, name) for name in ("tokens", "flops", "seconds")}
 

@@ -252,8 +252,8 @@ class RoleHandle:
         """Ask once: a conversation of one turn.
 
         Args:
-            group: traces of one group are compared with each other. By default these are all of this role on this task;
-                then their prompts must be equal. To compare fewer, name a group, as in ``group=proposal.id``.
+            group: advantages are computed within a group. By default it has all traces of this role on this task, whose
+                prompts must then be equal. For smaller groups give a name, as in ``group=proposal.id``.
             parent: the turn that this one judges or answers.
             fields: what to put into the template. The parser sees them all; the template takes those it has.
 

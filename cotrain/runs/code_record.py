@@ -43,7 +43,7 @@ def code_of_recipe(recipe: Recipe) -> dict[Path, CodeFile]:
     return code_of([recipe], names)
 
 
-def first_record(recipe: Recipe) -> dict[str, Any] | None:
+def code_json(recipe: Recipe) -> dict[str, Any] | None:
     """The content of code.json for a run that begins; None where all code is cotrain's."""
     code = code_of_recipe(recipe)
     return _with_version({"versions": [], "texts": {}}, code, from_step=0) if code else None
@@ -158,13 +158,13 @@ def admit_models(policies: Mapping[str, Policy]) -> None:
             admit_model(policy.model)
 
 
-def remember_code(directory: Path, recipe: Recipe) -> None:
-    """Let a run know the user's own Python that it is begun with, if there is any (``core/trust.py``)."""
+def trust_code_of(directory: Path, recipe: Recipe) -> None:
+    """Trust the user's own Python that a run is begun with, if there is any, when it goes on (``core/trust.py``)."""
     origin = recipe.origin
-    own = origin is not None and (
-        ":" in origin.target or any(isinstance(v, Mapping) for v in origin.arguments.values())
-    )
-    if own or any(isinstance(spec, Weights) and spec.trust_remote_code for spec in recipe.policies.values()):
+    is_own_recipe = origin is not None and ":" in origin.target
+    has_own_argument = origin is not None and any(isinstance(value, Mapping) for value in origin.arguments.values())
+    has_own_model = any(isinstance(spec, Weights) and spec.trust_remote_code for spec in recipe.policies.values())
+    if is_own_recipe or has_own_argument or has_own_model:
         from cotrain.core.trust import remembering_code_of
 
         with remembering_code_of(directory):

@@ -47,10 +47,12 @@ from cotrain.core.input_files import open_regular, read_regular
 from cotrain.core.signals import Signal
 from cotrain.core.statistics import Estimate
 from cotrain.core.verbosity import count_of
+from cotrain.metrics.starved import SKIPPED
 from cotrain.runs.log import LOG_FILE as LOG
 from cotrain.storage import checkpoints
 from cotrain.storage.file_ops import FileDigest, digest_of, replace_file
-from cotrain.storage.jsonl import read_jsonl
+from cotrain.storage.jsonl import cut_to_size, read_jsonl, truncate_after
+from cotrain.storage.ledger import Ledger
 from cotrain.storage.lock import NAME as LOCK
 from cotrain.storage.lock import RunLock
 from cotrain.storage.schemas import QUARANTINE, check_path, fault_in
@@ -229,6 +231,16 @@ class RunDirectory:
         saved["steps"] = saved["settings"]["steps"]
         saved["origin"]["overrides"] += [override_text(name, value) for name, value in ends.items()]
         self.write_with_hashes({"recipe.json": saved})
+
+    def truncate_to(self, steps: int, metrics_size: int) -> None:
+        """Truncate metrics to this many bytes, and timings, skipped updates and the ledger to the first ``steps``
+        steps."""
+        cut_to_size(self.metrics, metrics_size)
+        last_step = steps - 1
+        for path in (self.timings, self.path / SKIPPED):
+            truncate_after(path, last_step)
+        with Ledger(self.episodes) as ledger:
+            ledger.truncate_after(last_step)
 
     def read(self, name: str) -> Any | None:
         """The value of a JSON file, None when it is not there; RunDirectoryError when it is damaged."""

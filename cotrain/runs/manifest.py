@@ -42,8 +42,8 @@ MOVED = "moved"  # in recipe.json: of policies whose model was moved, what their
 LENGTH = ("steps", "horizon", "tokens", "flops", "seconds", "updates")
 
 
-class CheckpointRecord:
-    """A checkpoint's record of the run it belongs to. Metrics and ledger are hashed as they grow."""
+class GrowingHashes:
+    """Hashes of metrics and ledger, which grow with these files, for the seal and for the records of checkpoints."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self._directory = directory
@@ -53,7 +53,8 @@ class CheckpointRecord:
         """Metrics and ledger as they are now."""
         return {name: growing.digest_all() for name, growing in self._growing.items()}
 
-    def to_json(self) -> dict[str, Any]:
+    def checkpoint_record(self) -> dict[str, Any]:
+        """What a checkpoint says of the run that it belongs to, with metrics and ledger as they are now."""
         files = {name: digest for name, digest in self._directory.recorded_hashes().items() if name in BEFORE}
         files |= self.growing_files()
         listed = {name: {"bytes": digest.bytes, "sha256": digest.sha256} for name, digest in files.items()}
@@ -171,17 +172,27 @@ def _settings_hash(directory: RunDirectory) -> str:
 
 def _file_difference(path: Path, expected: FileDigest, *, beginning: bool = False) -> str | None:
     """How a file differs from what was recorded, or with ``beginning`` its first bytes; None where it does not."""
+    if beginning and expected.bytes == 0:
+        return None
     try:
-        size = path.stat().st_size
-        if size < expected.bytes or (size > expected.bytes and not beginning):
-            return f"it has {size} bytes, expected {'at least ' if beginning else ''}{expected.bytes}"
-        if digest_of_prefix(path, expected.bytes) != expected:
-            return f"its first {expected.bytes} bytes differ" if beginning else "its hash differs"
+        return _content_difference(path, expected, beginning=beginning)
     except FileNotFoundError:
-        return None if beginning and expected.bytes == 0 else "it is missing"
+        return "it is missing"
     except OSError as error:
         return (error.strerror or str(error)).lower()
-    return None
+
+
+def _content_difference(path: Path, expected: FileDigest, *, beginning: bool) -> str | None:
+    """How the bytes of a file that is there differ from what was recorded. Raises OSError."""
+    size = path.stat().st_size
+    is_cut = size < expected.bytes
+    has_grown = size > expected.bytes and not beginning
+    if is_cut or has_grown:
+        least = "at least " if beginning else ""
+        return f"it has {size} bytes, expected {least}{expected.bytes}"
+    if digest_of_prefix(path, expected.bytes) == expected:
+        return None
+    return f"its first {expected.bytes} bytes differ" if beginning else "its hash differs"
 
 
 def _repair_advice(name: str, finished: bool = True) -> str:

@@ -9,9 +9,9 @@
                 └─ _train     evaluate, save, step, until the steps are done
                      └─ _finish     measure the end, write the summary
 
-A checkpoint is one transaction over all policies; metrics and ledger are cut back to it on resume and written again,
-byte for byte. On SIGINT or SIGTERM the step in progress is given up, the last finished state saved, and ``Interrupted``
-raised; a second signal leaves at once.
+A checkpoint is one transaction over all policies. On resume the metrics and the ledger (the episodes of every step) are
+truncated to it, and written again byte for byte. On SIGINT or SIGTERM the step in progress is given up, the last
+finished state saved, and ``Interrupted`` raised; a second signal leaves at once.
 
 After numbers that are not finite the run goes back to its newest checkpoint and continues with another seed. After the
 loss of a process it goes back in the same way and continues with the same seed.
@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +33,10 @@ from cotrain.core.verbosity import ProgressPrinter, count_of, notes_logged
 from cotrain.distributed.contract import Backend
 from cotrain.distributed.local import LocalBackend
 from cotrain.metrics.clusters import counts_json, paired_changes
-from cotrain.metrics.starved import SKIPPED
 from cotrain.metrics.steps import flops_of
+from cotrain.rollout.runner import BatchProgress, OnEpisodeEnd
 from cotrain.runs import manifest
-from cotrain.runs.code_record import check_code_unchanged, first_record, record_changed_code, remember_code
+from cotrain.runs.code_record import check_code_unchanged, code_json, record_changed_code, trust_code_of
 from cotrain.runs.directory import (
     AFTER_PROBLEMS,
     CODE,
@@ -65,13 +64,12 @@ from cotrain.runs.out_of_room import DiskRetry, memory_limits, restore_memory_li
 from cotrain.runs.step_recorder import StepRecorder, recording_steps
 from cotrain.storage import checkpoints
 from cotrain.storage.file_ops import FileDigest, GrowingFileHash
-from cotrain.storage.jsonl import cut_to_size, truncate_after
 from cotrain.storage.ledger import Ledger
 from cotrain.storage.lock import RunLock
 from cotrain.storage.schemas import QUARANTINE
 from cotrain.trainer.async_rollouts import AHEAD
 from cotrain.trainer.failures import Diverged, Interrupted, LostProcesses, NotFinite, stop_on_signal
-from cotrain.trainer.trainer import CoTrainer
+from cotrain.trainer.trainer import CoTrainer, WrapEngine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,14 +90,13 @@ class ActiveRun:
     observer: LoggingObserver
     retry_when_full: DiskRetry  # calls a function that writes files, again and again while the disk is full
     resumed_from: manifest.VerifiedCheckpoint | None  # where this process took the run up; None: at its start
-    # Running hashes of metrics and ledger for the next checkpoint; begun anew when these files are cut back.
-    file_hashes: manifest.CheckpointRecord
-    before: Mapping[str, Any] | None = None  # figures before training, once they are measured
+    file_hashes: manifest.GrowingHashes  # of metrics and ledger so far; new ones when these files are truncated
+    initial_metrics: Mapping[str, Any] | None = None  # before training, once they are measured
 
     @property
-    def is_measured(self) -> bool:
+    def has_initial_metrics(self) -> bool:
         """True once the metrics before training are known. Until then the run saves nothing and cannot roll back."""
-        return self.before is not None
+        return self.initial_metrics is not None
 
     @property
     def saved_step(self) -> int:
@@ -124,7 +121,7 @@ def start_run(
     device: str = "cpu",
     backend: Backend | None = None,
     observer: Observer | None = None,
-    wrap_engine: Callable[[Any], Any] | None = None,
+    wrap_engine: WrapEngine | None = None,
     async_steps: int = 0,
 ) -> RunResult:
     """Run a recipe into a new directory. Raises UserError for what the user can mend, Interrupted on a signal.
@@ -132,7 +129,8 @@ def start_run(
     ``backend``: who runs the policies; None: this process, on ``device``. ``async_steps``: see ``async_rollouts.py``.
     """
     backend = backend or LocalBackend(device)
-    recipe, notes = with_packing(recipe, backend.describe())  # whether weights of large models are packed
+    # On a CPU, large models may get another layout of their weights in memory (``pack_weights``).
+    recipe, notes = with_packing(recipe, backend.describe())
     recipe, recipe_json = prepare_recipe(
         recipe, checkpoint_every=checkpoint_every, keep_every=keep_every, async_steps=async_steps
     )
@@ -153,11 +151,11 @@ def resume_run(
     device: str = "cpu",
     backend: Backend | None = None,
     observer: Observer | None = None,
-    wrap_engine: Callable[[Any], Any] | None = None,
+    wrap_engine: WrapEngine | None = None,
     changed_code: bool = False,
 ) -> RunResult:
-    """Go on where a run was interrupted; a finished run only has its summary returned. ``changed_code``: also with
-    other code of the user's than it was begun with."""
+    """Go on where a run was interrupted; a finished run only has its summary returned. ``changed_code``: go on even if
+    the user's code files have changed since the start."""
     from cotrain.runs.changes import with_recorded_packing
 
     directory = RunDirectory.open(out)
@@ -166,7 +164,7 @@ def resume_run(
         manifest.verify_files(directory)
         checkpoints.sweep_leftovers(directory.checkpoints)
         recipe_json: Any = directory.read("recipe.json")  # it exists: ``RunDirectory.open`` has checked
-        recipe = pin_model_names(recipe, recipe_json)  # the names of models that the run was begun with
+        recipe = pin_model_names(recipe, recipe_json)  # its models keep the names that the run was begun with
         recipe = with_recorded_packing(recipe, recipe_json)
         check_same_recipe(directory.path, recipe_json, recipe)
         summary: Any = directory.read("summary.json")
@@ -187,9 +185,10 @@ def resume_run(
 
 
 def _check_given_replies(trainer: CoTrainer) -> None:
-    """Check that the chat template can write each given reply after its prompt: refuse or set aside the rest."""
-    # Only such data sets can set rows aside; for all others nothing is imported.
-    if hasattr(trainer.recipe.tasks, "set_aside"):
+    """Check that the chat template can write each reply of a data set after its prompt. A row where it cannot is
+    refused, or set aside where the data are read leniently."""
+    may_have_replies = hasattr(trainer.recipe.tasks, "set_aside")  # as ``Chats``, which only such runs import
+    if may_have_replies:
         from cotrain.runs.check_replies import set_unsayable_aside
 
         set_unsayable_aside(trainer)
@@ -205,22 +204,20 @@ def _write_first_files(
     )
     quarantine = _write_quarantine(recipe, directory.path / QUARANTINE, observer)
     files: dict[str, Any] = {"provenance.json": provenance}
-    code = first_record(recipe)
+    code = code_json(recipe)
     if code is not None:
         files[CODE] = code
-    files["recipe.json"] = recipe_json  # the last one: it makes the directory one of a run
+    files["recipe.json"] = recipe_json  # written last: a directory with recipe.json counts as a run
     directory.write_with_hashes(files, quarantine)
-    remember_code(directory.path, recipe)
+    trust_code_of(directory.path, recipe)
 
 
 def _write_quarantine(recipe: Recipe, path: Path, observer: Observer) -> dict[str, FileDigest]:
-    """Write the rows that a task source has set aside, if there are any; the file's digest by its name."""
-    quarantine = getattr(recipe.tasks, "quarantine", None)
-    if quarantine is None:
-        return {}
-    from cotrain.data.malformed_rows import Quarantine
+    """Write the rows that the task source refused, if it refused any. Returns the file's digest by its name."""
+    from cotrain.data.malformed_rows import quarantine_of
 
-    if not isinstance(quarantine, Quarantine) or not quarantine.refused:
+    quarantine = quarantine_of(recipe.tasks)
+    if quarantine is None or not quarantine.refused:
         return {}
     quarantine.write(path)
     observer.message(f"note: {quarantine.summary_line()}; all in {path}")
@@ -246,7 +243,7 @@ def _note_what_changed(directory: RunDirectory, recipe: Recipe, observer: Observ
 def _train_to_end(
     directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, observer: LoggingObserver
 ) -> RunResult:
-    """Train until the run is finished, and leave it so that it can be resumed where something ends it before."""
+    """Train to the end. If something stops it first, leave a directory that can be resumed."""
     with stop_on_signal() as stopping, notes_logged(observer.log_line):
         run = _make_active_run(directory, trainer, checkpoint_every, observer, stopping)
         try:
@@ -268,15 +265,18 @@ def _make_active_run(
     observer: LoggingObserver,
     stopping: Callable[[], int],
 ) -> ActiveRun:
-    """Connect a run's trainer with its directory and with who watches it."""
+    """Connect a run's trainer with its directory and with its observer."""
     trainer.stop_on(stopping)
     (directory.path / STOPPED).unlink(missing_ok=True)
+    # Chat templates that print today's date get the day on which the run was begun, so that a resumed run has the same
+    # prompts.
     trainer.policies.set_template_time(directory.begin_time)
     trainer.policies.report_to(observer.message)  # what servers of policies say
-    trainer.eval_progress = _episodes_counted("  measured {} episodes", observer)
+    trainer.eval_progress = _show_episodes("  measured {} episodes", observer)
     resumed_from = manifest.newest_checkpoint(directory)
-    for damage in resumed_from.checkpoint.damaged if resumed_from else ():
-        observer.message(f"checkpoint {damage.path.name} is damaged ({damage.reason}) and was passed over")
+    if resumed_from is not None:
+        for damage in resumed_from.checkpoint.damaged:
+            observer.message(f"checkpoint {damage.path.name} is damaged ({damage.reason}) and was passed over")
     return ActiveRun(
         directory=directory,
         trainer=trainer,
@@ -284,34 +284,42 @@ def _make_active_run(
         observer=observer,
         retry_when_full=DiskRetry(stopping, observer),
         resumed_from=resumed_from,
-        file_hashes=manifest.CheckpointRecord(directory),
+        file_hashes=manifest.GrowingHashes(directory),
     )
 
 
 def _train_through_failures(run: ActiveRun) -> RunResult:
     """Train; after numbers that are not finite, or the loss of a process, go back and on from there."""
-    losses = LostProcesses()
-    # ``prepare`` is what the next iteration does first, and it may fail itself. It is ``_begin`` at first, and after a
-    # failure the return to the newest checkpoint.
-    prepare: Callable[[], None] = partial(_begin, run)
+    lost_processes = LostProcesses()
+    failure: NotFinite | ProcessLost | None = None  # what the next attempt recovers from; recovering may fail itself
     while True:
         try:
-            prepare()
+            _prepare(run, failure)
             return _train(run)
         except NotFinite as error:
-            if not run.is_measured:
+            if not run.has_initial_metrics:
                 raise
-            prepare = partial(_roll_back, run, error)
+            failure = error
         except ProcessLost as lost:
-            losses.count_loss(run.trainer.finished_steps, lost)
-            prepare = partial(_recover, run, lost)
-        run.file_hashes = manifest.CheckpointRecord(run.directory)
+            lost_processes.count_loss(run.trainer.finished_steps, lost)
+            failure = lost
+
+
+def _prepare(run: ActiveRun, failure: NotFinite | ProcessLost | None) -> None:
+    """Bring the run to where training goes on: where it begins, or after a failure to its newest checkpoint."""
+    match failure:
+        case None:
+            _begin(run)
+        case NotFinite():
+            _roll_back(run, failure)
+        case ProcessLost():
+            _recover(run, failure)
 
 
 def _begin(run: ActiveRun) -> None:
     """Measure the start, unless that was done, and load the checkpoint that the run goes on from."""
-    run.trainer.policies.check_folder(run.directory.path)
-    run.before = _measure_start(run)
+    run.trainer.policies.check_can_save_to(run.directory.path)
+    run.initial_metrics = _measure_start(run)
     _remember_answers(run)
     _restore_checkpoint(run, run.resumed_from)
 
@@ -325,7 +333,7 @@ def _train(run: ActiveRun) -> RunResult:
         while not trainer.is_done:
             if trainer.finished_steps > 0 and trainer.finished_steps % run.checkpoint_every == 0:
                 _save_if_new(run, recorder)
-            with _first_rollouts_shown(trainer, first, run.observer):
+            with _show_first_rollouts(trainer, first, run.observer):
                 result = trainer.step()
             recorder.add_step(result)
             _evaluate_if_due(run, recorder)
@@ -337,12 +345,12 @@ def _train(run: ActiveRun) -> RunResult:
 def _evaluate_if_due(run: ActiveRun, recorder: StepRecorder) -> None:
     """Measure validation problems, where that is due now; a state that is the best so far is saved."""
     trainer = run.trainer
-    if not trainer.is_evaluation_due() or recorder.evaluated_step >= trainer.finished_steps:
-        return
-    row = evaluate_on_validation(trainer, step=trainer.finished_steps - 1)
-    recorder.add_evaluation(row)
-    if run.best_step == trainer.finished_steps:
-        _save_if_new(run, recorder)
+    is_new = recorder.evaluated_after < trainer.finished_steps  # a resumed run may have this evaluation already
+    if trainer.is_evaluation_due() and is_new:
+        last_step = trainer.finished_steps - 1  # rows count steps from 0
+        recorder.add_evaluation(evaluate_on_validation(trainer, step=last_step))
+        if run.best_step == trainer.finished_steps:
+            _save_if_new(run, recorder)
 
 
 def _save_if_new(run: ActiveRun, recorder: StepRecorder) -> None:
@@ -353,20 +361,20 @@ def _save_if_new(run: ActiveRun, recorder: StepRecorder) -> None:
 
 
 @contextmanager
-def _first_rollouts_shown(trainer: CoTrainer, first: int, observer: Observer) -> Iterator[None]:
+def _show_first_rollouts(trainer: CoTrainer, first: int, observer: Observer) -> Iterator[None]:
     """Print progress within the first step of this command: it may take minutes, and no duration is known yet."""
     if trainer.finished_steps == first:
-        trainer.runner.progress = _episodes_counted(f"  step {first + 1}: played {{}} episodes", observer)
+        trainer.runner.progress = _show_episodes(f"  step {first + 1}: played {{}} episodes", observer)
     try:
         yield
     finally:
         trainer.runner.progress = None
 
 
-def _episodes_counted(text: str, observer: Observer) -> Callable[[int], Callable[[], None]]:
-    """Counts the episodes of a batch as they end, and says so. ``text``: with "{}" where the counts go."""
+def _show_episodes(text: str, observer: Observer) -> BatchProgress:
+    """Print ``text`` with the number of a batch's episodes that are over, where it has "{}", as they end."""
 
-    def start_batch(n_episodes: int) -> Callable[[], None]:
+    def start_batch(n_episodes: int) -> OnEpisodeEnd:
         printer = ProgressPrinter(n_episodes, text, observer.message, at_once=True)
         return printer.add  # called as each episode ends
 
@@ -392,7 +400,7 @@ def _finish(run: ActiveRun, recorder: StepRecorder) -> RunResult:
         after = end_figures(trainer, run.observer.message)
     recorder.report_set_aside_tasks()
     before_counts = run.directory.read("before_counts.json")  # by problem, so that changes are paired
-    summary["before"] = run.before
+    summary["before"] = run.initial_metrics
     summary["after"] = estimates_json(after)
     summary["change"] = estimates_json(paired_changes(after, before_counts)) if before_counts else {}
     summary["alarms"] = recorder.alarms_json()
@@ -404,11 +412,10 @@ def _finish(run: ActiveRun, recorder: StepRecorder) -> RunResult:
 def _load_best(run: ActiveRun, step: int) -> None:
     """Load what the policies were after ``step`` steps: the best of the evaluations on validation problems."""
     trainer = run.trainer
-    if step == trainer.finished_steps:
-        return
-    tensors, documents = manifest.checkpoint_at(run.directory, step).load()
-    trainer.load(documents["state"], tensors, documents.get(AHEAD))
-    run.observer.message(f"the end is the state after step {step}, the best in {trainer.recipe.evaluation.best}")
+    if step != trainer.finished_steps:
+        tensors, documents = manifest.checkpoint_at(run.directory, step).load()
+        trainer.load(documents["state"], tensors, documents.get(AHEAD))
+        run.observer.message(f"the end is the state after step {step}, the best in {trainer.recipe.evaluation.best}")
 
 
 # -- What a run begins with, and what it goes back to
@@ -417,18 +424,20 @@ def _load_best(run: ActiveRun, step: int) -> None:
 def _measure_start(run: ActiveRun) -> dict[str, Any]:
     """Metrics before training; measured now if their files are not there."""
     directory = run.directory
-    saved_figures = directory.read("before.json")
+    saved_metrics = directory.read("before.json")
     has_counts = (directory.path / "before_counts.json").exists()
-    if saved_figures is not None and has_counts:
-        return dict(saved_figures)
+    if saved_metrics is not None and has_counts:
+        return dict(saved_metrics)
+
     if run.resumed_from is None:
         for line in (*too_long_notes(run.trainer), *crowded_notes(run.trainer)):
             run.observer.message(line)
     with progress_shown(run.trainer, "the start", run.observer.message):
-        figures = figures_on_test_split(run.trainer)
-    files = {"before_counts.json": counts_json(figures), "before.json": estimates_json(figures)}
+        metrics = figures_on_test_split(run.trainer)
+    files = {"before_counts.json": counts_json(metrics), "before.json": estimates_json(metrics)}
+    # A checkpoint of a later step than 0 was saved after the start had been measured. Then a file of that was lost, and
+    # the metrics must be the same this time.
     if run.resumed_from is not None and run.resumed_from.checkpoint.step > 0:
-        # The run has been measured before, and lost a file of it: the figures must be the same this time.
         _check_same_start(directory, files)
     run.retry_when_full(directory.write_with_hashes, files)
     return files["before.json"]
@@ -449,17 +458,17 @@ def _check_same_start(directory: RunDirectory, files: Mapping[str, Any]) -> None
 
 def _remember_answers(run: ActiveRun) -> None:
     """Remember the answers of other servers in steps that will be collected again, so that they are not asked again."""
-    if not any(policy.outside for policy in run.trainer.recipe.policies.values()):
-        return
-    first = 0 if run.resumed_from is None else run.resumed_from.checkpoint.step
-    with Ledger(run.directory.episodes) as ledger:
-        steps = [step for step in ledger.steps() if step >= first]
-        episodes = (episode for step in steps for episode in ledger.read(step))
-        run.trainer.backend.cache_remote_answers(trace for episode in episodes for trace in episode.traces)
+    asks_servers = any(policy.outside for policy in run.trainer.recipe.policies.values())
+    if asks_servers:
+        first = 0 if run.resumed_from is None else run.resumed_from.checkpoint.step
+        with Ledger(run.directory.episodes) as ledger:
+            steps = [step for step in ledger.steps() if step >= first]
+            episodes = (episode for step in steps for episode in ledger.read(step))
+            run.trainer.backend.cache_remote_answers(trace for episode in episodes for trace in episode.traces)
 
 
 def _restore_checkpoint(run: ActiveRun, checkpoint: manifest.VerifiedCheckpoint | None) -> None:
-    """Load ``checkpoint``, and cut metrics, timings and ledger back to its step. None: cut them back to the start."""
+    """Load ``checkpoint``, and truncate metrics, timings and ledger to its step. None: truncate them to the start."""
     trainer = run.trainer
     directory = run.directory
     documents: dict[str, Any] = {}
@@ -471,14 +480,11 @@ def _restore_checkpoint(run: ActiveRun, checkpoint: manifest.VerifiedCheckpoint 
         run.observer.message(
             f"resuming after step {trainer.finished_steps} of {trainer.recipe.steps}: {', '.join(tensors)} verified"
         )
-    restore_memory_limits(trainer.policies, trainer.engine, documents)
-    cut_to_size(directory.metrics, metrics_size)
-    for path in (directory.timings, directory.path / SKIPPED):
-        truncate_after(path, trainer.finished_steps - 1)
+    restore_memory_limits(trainer.policies, trainer.engine, documents)  # sizes of passes, smaller after memory ran out
+    directory.truncate_to(trainer.finished_steps, metrics_size)
+    run.file_hashes = manifest.GrowingHashes(directory)
     trainer.flops = sum(flops_of(row) for row in rows_of(directory.metrics))
     trainer.seconds = sum(seconds_of(row) for row in rows_of(directory.timings))
-    with Ledger(directory.episodes) as ledger:
-        ledger.truncate_after(trainer.finished_steps - 1)
 
 
 def _roll_back(run: ActiveRun, error: NotFinite) -> None:
@@ -499,21 +505,21 @@ def _roll_back(run: ActiveRun, error: NotFinite) -> None:
     _restore_checkpoint(run, checkpoint)
     trainer.reseed(rollback_count=1)
     # Saved at once, so that a run resumed from here has the new seed, too.
-    _save_checkpoint(run.directory, trainer, manifest.CheckpointRecord(run.directory))
+    _save_checkpoint(run.directory, trainer, run.file_hashes)
 
 
 def _recover(run: ActiveRun, lost: ProcessLost) -> None:
     """Start processes again that were lost, and go on from the newest checkpoint, or the start, with the same draws."""
-    checkpoint = manifest.newest_checkpoint(run.directory) if run.is_measured else None
+    checkpoint = manifest.newest_checkpoint(run.directory) if run.has_initial_metrics else None
     where = "the start" if checkpoint is None else checkpoint.checkpoint.path.name
     run.observer.message(f"{lost}; going back to {where}")
     run.trainer.backend.restart_lost_processes()
     if checkpoint is None:
         run.trainer.reset_run()
-    if not run.is_measured:
+    if run.has_initial_metrics:
+        _restore_checkpoint(run, checkpoint)
+    else:
         _begin(run)  # the process was lost while the start was measured
-        return
-    _restore_checkpoint(run, checkpoint)
 
 
 # -- Leaving a run so that it can be resumed
@@ -525,10 +531,10 @@ def _saved_step(directory: RunDirectory) -> int:
     return -1 if checkpoint is None else checkpoint.step
 
 
-def _save_checkpoint(directory: RunDirectory, trainer: CoTrainer, file_hashes: manifest.CheckpointRecord) -> None:
+def _save_checkpoint(directory: RunDirectory, trainer: CoTrainer, file_hashes: manifest.GrowingHashes) -> None:
     """Raises NotFinite for weights that no run can go on with."""
     tensors = trainer.policies.checkpoint_parts()
-    documents = {"state": trainer.state(), manifest.RECORD: file_hashes.to_json()}
+    documents = {"state": trainer.state(), manifest.RECORD: file_hashes.checkpoint_record()}
     ahead = trainer.rollouts.state()
     if ahead is not None:
         documents[AHEAD] = ahead
@@ -548,20 +554,23 @@ def _save_checkpoint(directory: RunDirectory, trainer: CoTrainer, file_hashes: m
 def _save_interrupted(run: ActiveRun) -> None:
     """Save the last finished step, where there is one to be saved, and say how the run goes on."""
     trainer = run.trainer
-    if run.is_measured and trainer.finished_steps > run.saved_step:
+    if run.has_initial_metrics and trainer.finished_steps > run.saved_step:
         # A state that cannot be saved (it is not finite, or its process is lost) is dropped. The run is then resumed
         # from the checkpoint before.
         with suppress(NotFinite, ProcessLost):
             _save_checkpoint(run.directory, trainer, run.file_hashes)
+    # A run that was stopped before its checkpoint was loaded has finished no step in this process.
+    finished_steps = max(trainer.finished_steps, run.saved_step)
     run.observer.message(
-        f"stopped after step {max(trainer.finished_steps, run.saved_step)} of {trainer.recipe.steps}; "
-        f"nothing is lost. Go on with: cotrain resume {run.directory.path}"
+        f"stopped after step {finished_steps} of {trainer.recipe.steps}; nothing is lost. Go on with: "
+        f"cotrain resume {run.directory.path}"
     )
 
 
 def _note_stop(run: ActiveRun, error: Exception) -> None:
-    """Record the error that ended the run, if the run has figures of its start or a server fell silent."""
-    if run.is_measured or isinstance(error, ServerSilent):
+    """Record the error that ended the run, if there is a run to be resumed. ``RunDirectory.begin`` removes one that has
+    no initial metrics yet, unless its server gave no answers."""
+    if run.has_initial_metrics or isinstance(error, ServerSilent):
         with suppress(OSError, CotrainError):
             written = {"steps": run.trainer.finished_steps, "error": error_text(error)}
             if isinstance(error, CotrainError):

@@ -124,7 +124,7 @@ class PolicyStore:
                 raise NotFinite(f"policy {policy!r} has weights that are not finite", code="E_WEIGHTS_NOT_FINITE")
         return parts
 
-    def check_folder(self, folder: Path) -> None:
+    def check_can_save_to(self, folder: Path) -> None:
         """Raise ConfigError where checkpoints cannot be written there."""
         for handle in self:
             handle.check_folder(folder)

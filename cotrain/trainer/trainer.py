@@ -61,7 +61,7 @@ from cotrain.trainer.flops import FlopsMeter, Sequences
 from cotrain.trainer.policy_store import PolicyStore
 from cotrain.trainer.step_meter import LearnedPolicy, StepMeter, StepResult, count_sampled_tokens
 
-Wrap = Callable[[Engine], Engine]  # an engine around another one
+WrapEngine = Callable[[Engine], Engine]  # an engine around another one
 # The keys of CoTrainer.state(), which a checkpoint holds.
 STATE_FIELDS = ("finished", "tokens", "rollback_count", "policies", "algorithms")
 
@@ -70,7 +70,12 @@ class CoTrainer:
     """The training loop of one run: its policies, held by a backend, and their update at each step."""
 
     def __init__(
-        self, recipe: Recipe, *, backend: Backend | None = None, wrap_engine: Wrap | None = None, async_steps: int = 0
+        self,
+        recipe: Recipe,
+        *,
+        backend: Backend | None = None,
+        wrap_engine: WrapEngine | None = None,
+        async_steps: int = 0,
     ) -> None:
         """
         Args:

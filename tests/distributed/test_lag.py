@@ -343,7 +343,7 @@ def test_what_a_lag_does_not_go_with_is_refused_in_one_line(lagging):
     joint = magrpo(model=TINY, steps=1)
     with refuses("E_ASYNC_STEPS_WITHOUT_RATIO", names="--async-steps 1"):
         check_async_steps(joint, 1)
-    with refuses("E_ASYNC_STEPS_WITHOUT_RATIO", names="algorithm.loss.otherwise.cap"):
+    with refuses("E_ASYNC_STEPS_WITHOUT_RATIO", names="algorithm.loss.on_policy.cap"):
         check_async_steps(critique(model=TINY, steps=1), 1)
     check_async_steps(joint, 0)
     plain = [

@@ -4,7 +4,7 @@ import pytest
 import torch
 from learn_makers import advantages, credit, sampled
 
-from cotrain.algorithms.contract import Normaliser
+from cotrain.algorithms.contract import BatchTotals
 from cotrain.algorithms.ppo import PPO, ValueRegression
 from cotrain.core.signals import OUTCOME, STEP
 from cotrain.learner.batching import collate
@@ -63,7 +63,7 @@ def test_value_loss_is_normalised_and_clipped():
     # 1
     _, batch = collate(result.samples)
     predictions = torch.tensor([[0.1, 0.5, 1.0]], requires_grad=True)
-    totals = Normaliser(tokens=3.0, sequences=1.0)
+    totals = BatchTotals(tokens=3.0, sequences=1.0)
     loss = ValueRegression(reward_weights={OUTCOME: 1.0}, clip=0.2).loss_of(predictions, None, batch, totals)
     # past 0.2 the clipped value 0.2 has the larger error: 0.8
     assert loss.value.item() == pytest.approx(0.5 * (0.81 + 0.64 + 0.64) / 3)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from cotrain.algorithms.contract import Batch, MicroBatch, Normaliser, Sample
+from cotrain.algorithms.contract import Batch, BatchTotals, MicroBatch, Sample
 from cotrain.algorithms.dpo import CHOSEN, Preference, loss_slope
 from cotrain.core.types import Reward
 from tests.sentences import refuses
@@ -92,7 +92,7 @@ def test_the_gradient_is_that_of_the_loss(settings):
             targets=None,
             old_values=None,
         )
-        by.loss_of(logprobs, None, batch, Normaliser(tokens=8.0, sequences=4.0)).value.backward()
+        by.loss_of(logprobs, None, batch, BatchTotals(tokens=8.0, sequences=4.0)).value.backward()
         assert logprobs.grad[0].tolist() == pytest.approx(leaves[int(kept.key)].grad.tolist(), abs=1e-6), kept.key
 
 

@@ -8,7 +8,7 @@ import torch
 from learn_makers import credit, sampled, tiny_model
 from torch.nn import functional as F
 
-from cotrain.algorithms.contract import LossTerm, Normaliser
+from cotrain.algorithms.contract import BatchTotals, LossTerm
 from cotrain.algorithms.reward_model import Pairwise, Pointwise
 from cotrain.learner.batching import collate
 from cotrain.learner.learner import TorchLearner
@@ -112,7 +112,7 @@ def test_pointwise_accuracy_by_hand():
     algorithm = Pointwise()
     made = [rated(0.0, label, call=i) for i, label in enumerate((1.0, 0.0, 0.0))]
     batch = collate(credit(algorithm, made).samples)[1]
-    loss = algorithm.loss_of(torch.tensor([[0.5], [-0.5], [2.0]]), None, batch, Normaliser(tokens=3.0, sequences=3.0))
+    loss = algorithm.loss_of(torch.tensor([[0.5], [-0.5], [2.0]]), None, batch, BatchTotals(tokens=3.0, sequences=3.0))
     assert (float(loss.sums["accuracy"]), float(loss.sums["score"])) == (2.0, 2.0)
 
 

@@ -1,7 +1,7 @@
 import torch
 from learn_makers import credit, outcomes, sampled
 
-from cotrain.algorithms.contract import Normaliser
+from cotrain.algorithms.contract import BatchTotals
 from cotrain.algorithms.sft import SFT
 from cotrain.core.signals import OUTCOME, STEP
 from cotrain.learner.batching import collate
@@ -29,7 +29,7 @@ def test_a_signal_may_weigh_the_traces():
 def test_loss_by_hand():
     _, batch = collate(credit(SFT(), [sampled(length=3), sampled(length=1, call=1)]).samples)
     predictions = torch.tensor([[-1.0, -2.0, -3.0], [-4.0, 0.0, 0.0]])
-    totals = Normaliser(tokens=4.0, sequences=2.0)
+    totals = BatchTotals(tokens=4.0, sequences=2.0)
     assert SFT().loss_of(predictions, None, batch, totals).value.item() == 2.5
     assert SFT(normalise="sequence").loss_of(predictions, None, batch, totals).value.item() == 3.0
 

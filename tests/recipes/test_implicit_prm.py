@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cotrain.algorithms.contract import Normaliser
+from cotrain.algorithms.contract import BatchTotals
 from cotrain.algorithms.functional.credit import whiten
 from cotrain.learner.batching import collate
 from cotrain.recipes.prime.implicit_prm import ImplicitPrm, Prime, PrimeValues
@@ -151,7 +151,7 @@ def test_loss_of_the_implicit_model():
     samples = tuple(replace(s, reference=torch.full((len(s.token_ids),), -1.0)) for s in found.samples)
     _, batch = collate(samples)
     predictions = torch.tensor([[-0.5, -1.0], [-2.0, 0.0]])  # log-ratios 0.5, 0 and −1
-    loss = algorithm.loss_of(predictions, None, batch, Normaliser(tokens=3.0, sequences=2.0))
+    loss = algorithm.loss_of(predictions, None, batch, BatchTotals(tokens=3.0, sequences=2.0))
     expected = (-math.log(1 / (1 + math.exp(-0.25))) - math.log(1 - 1 / (1 + math.exp(0.5)))) / 2
     assert float(loss.value) == pytest.approx(expected)
     assert float(loss.sums["accuracy"]) / 3.0 == pytest.approx(1.0)  # both signs are right

@@ -13,7 +13,7 @@ RUN = """
 import signal, sys
 import cotrain
 from cotrain.recipes.grpo import grpo
-from cotrain.reports.live import LiveTable, ends_of
+from cotrain.reports.live import LiveTable, budgets_of
 from cotrain.data.word_problems.source import study_problems
 
 
@@ -27,7 +27,7 @@ recipe = grpo(
     model=MODEL, steps=3, tasks=study_problems((1, 1)), tasks_per_step=1, group_size=2, evaluation_tasks=1, kl=0.0
 )
 try:
-    with Stopping(ends_of(recipe)) as live:
+    with Stopping(budgets_of(recipe)) as live:
         cotrain.run(recipe, out=sys.argv[1], observer=live)
 finally:
     print("what is left to do is done")

@@ -50,6 +50,6 @@ def test_one_that_saved_its_start_is_resumed_too(tmp_path):
         loop.start_run(brief(), tmp_path / "run", observer=Stops())
     trainer = loop.CoTrainer(brief())
     directory = loop.RunDirectory.open(tmp_path / "run")
-    loop._save_checkpoint(directory, trainer, loop.manifest.CheckpointRecord(directory))
+    loop._save_checkpoint(directory, trainer, loop.manifest.GrowingHashes(directory))
     loop.resume_run(brief(), tmp_path / "run")
     assert digest(tmp_path / "run") == digest(tmp_path / "peace")

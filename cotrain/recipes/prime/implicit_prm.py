@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from cotrain.algorithms.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
+from cotrain.algorithms.contract import Batch, BatchTotals, Credit, Loss, MicroBatch, Needs, Sample
 from cotrain.algorithms.functional.credit import group_mean_std, leave_one_out, reward_to_go, whiten
 from cotrain.algorithms.functional.late_torch import torch
 from cotrain.algorithms.functional.likelihood import outcome_cross_entropy
@@ -72,7 +72,7 @@ class ImplicitPrm:
         return Credit(samples=tuple(samples), metrics=metrics, dropped=dropped), state
 
     def loss_of(
-        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
+        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, totals: BatchTotals
     ) -> Loss:
         assert batch.targets is not None and batch.reference is not None  # credit and the reference pass set them
         outcomes = batch.targets[:, 0]  # [B]: all tokens of an answer have the same target
@@ -83,12 +83,12 @@ class ImplicitPrm:
         is_hit = (answer_rewards > 0) == (outcomes > 0.5)
 
         # Whoever reports a sum divides it by the number of tokens, and accuracy is a mean over answers.
-        tokens_per_answer = normaliser.tokens / normaliser.sequences
+        tokens_per_answer = totals.tokens / totals.sequences
         sums = {
             "accuracy": (is_hit.float() * tokens_per_answer).sum(),
             "reward": masked_sum(rewards, batch.mask),
         }
-        return Loss(value=losses.sum() / normaliser.sequences, sums=sums)
+        return Loss(value=losses.sum() / totals.sequences, sums=sums)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,9 +275,9 @@ class Prime:
         return [(r - r.mean()) * scales[i] + mean_advantages[i] for i, r in enumerate(rewards)]
 
     def loss_of(
-        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
+        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, totals: BatchTotals
     ) -> Loss:
-        return policy_loss(predictions, entropy, batch, normaliser, loss=self.loss, kl=self.kl)
+        return policy_loss(predictions, entropy, batch, totals, token_loss=self.loss, kl=self.kl)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,9 +300,9 @@ class PrimeValues:
         return self._regression.regress(samples, self.paid_by.token_rewards(samples), dropped), state
 
     def loss_of(
-        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
+        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, totals: BatchTotals
     ) -> Loss:
-        return self._regression.loss_of(predictions, entropy, batch, normaliser)
+        return self._regression.loss_of(predictions, entropy, batch, totals)
 
 
 def _process_metrics(rewards: Sequence[torch.Tensor], outcomes: torch.Tensor) -> dict[str, float]:
