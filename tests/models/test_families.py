@@ -19,7 +19,6 @@ from cotrain.algorithms.sft import SFT
 from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.config.policies import adapter, frozen, trainable
-from cotrain.core.errors import TooLong
 from cotrain.core.types import Sampling
 from cotrain.distributed.local import make_local_engine
 from cotrain.inference.local import LocalEngine
@@ -193,7 +192,7 @@ def test_a_window_limits_what_is_sampled(family, saved):
     engine = LocalEngine({"a": load_model(saved(family))[0]})
     inside = request(prompt_ids=tuple(range(10)), sampling=Sampling(max_tokens=WINDOW - 10))
     assert answers(engine, [inside])
-    with pytest.raises(TooLong, match=f"exceed the context of {WINDOW}"):
+    with refuses("E_PROMPT_TOO_LONG", names=f"context of {WINDOW}"):
         answers(engine, [replace(inside, prompt_ids=tuple(range(11)))])
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from cotrain.cli.main import main
-from cotrain.core.errors import DataError
 from cotrain.reports.foreign import as_run_directory, is_foreign
 from cotrain.reports.places import find_places
 from cotrain.reports.runs import open_run
 from tests.reports.fake_run import write_fake_run
+from tests.sentences import refuses
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets" / "foreign"
 TRL, VERIFIERS = ASSETS / "trl", ASSETS / "verifiers"
@@ -85,8 +85,7 @@ def test_what_is_foreign(tmp_path):
 def test_rollouts_that_need_flags_are_for_the_audit(tmp_path):
     file = tmp_path / "mine.csv"
     file.write_text("q,said\na,b\n", encoding="utf-8")
-    expected = r"`cotrain audit .* --out DIR` takes --response-column; then open DIR"
-    with pytest.raises(DataError, match=expected), as_run_directory(file):
+    with refuses("E_RESPONSE_COLUMN", names=("q, said", "--response-column", "--out DIR")), as_run_directory(file):
         pass
 
 

@@ -10,7 +10,6 @@ import pytest
 from cotrain.cli.main import main
 from cotrain.config.edits import overrides_since
 from cotrain.config.override import override
-from cotrain.core.errors import ConfigError
 from cotrain.core.types import Span
 from cotrain.formats.free_verdicts import free_review
 from cotrain.formats.role_prompts import REVIEW, REVIEW_FULL, REVIEW_OWN
@@ -137,7 +136,7 @@ def test_a_refusal_names_what_can_be_done(other):
     """Where another role is shown the reviews, they are read in tags alone."""
     for make, words in ((tango, True), (critique, False)):
         recipe = override(solving(other, make), ["roles.verifier.prompt={solution} {problem}\nSolve:"])
-        with pytest.raises(ConfigError, match="--verdict tags goes on all the same") as refused:
+        with refuses("E_FORMAT_NOT_FOUND", names="--verdict tags") as refused:
             chosen(recipe, look=True)
         assert "reviews cannot be read" in str(refused.value) and "a --verifier-prompt FILE" in str(refused.value)
         assert "--verdict words" not in str(refused.value), words
@@ -149,7 +148,7 @@ def test_a_refusal_names_what_can_be_done(other):
 @pytest.mark.whole
 def test_reviews_that_cannot_be_read_end_it_before_it_begins_or_are_told(other):
     recipe = override(solving(other), ["roles.verifier.sampling.max_tokens=48"])
-    with pytest.raises(ConfigError, match=r"reviews (cannot be read|were cut off).*cotrain teach verifier"):
+    with refuses("E_FORMAT_NOT_FOUND", names=("reviews", "cotrain teach verifier")):
         chosen(recipe, look=True)
     heard = []
     assert chosen(recipe, "tags", look=True, say=heard.append) == ['roles.verifier.verdict_format="tags"']

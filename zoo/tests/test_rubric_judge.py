@@ -7,7 +7,6 @@ from functools import partial
 import pytest
 from cotrain_zoo.rubric_judge import Rubric, parse_rubric, rubric_judge
 
-from cotrain.core.errors import ConfigError
 from cotrain.core.types import ParseFailure
 from cotrain.data.preferences import Pairs
 from cotrain.formats.nonce import break_verdict_tags
@@ -19,6 +18,7 @@ from cotrain.rollout.runner import RolloutRunner
 from tests.helpers import EASY, TINY, spoken
 from tests.recipes.test_given_preferences import word_pairs, write
 from tests.recipes.test_pair_judge import signals
+from tests.sentences import refuses
 from tests.verdict_writers import write_rmr1
 
 SMALL = {"model": TINY, "tasks": EASY, "steps": 4, "tasks_per_step": 2, "group_size": 3, "evaluation_tasks": 2}
@@ -162,16 +162,16 @@ def test_preferences_of_a_file_are_judged(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "code"),
     [
-        ({"judge": "frozen", "writer": "frozen"}, "nobody learns"),
-        ({"judge": "frozen", "writer": "none"}, "nobody learns"),
-        ({"writer_model": "some/chat-model"}, "one knows the short formats"),
-        ({"asked": 0}, "asked"),
-        ({"group_size": 1}, "group_size"),
-        ({"ratio": (0, 0)}, "ratio"),
+        ({"judge": "frozen", "writer": "frozen"}, "E_NOBODY_LEARNS: judge=frozen | writer=frozen"),
+        ({"judge": "frozen", "writer": "none"}, "E_NOBODY_LEARNS: judge=frozen | writer=none"),
+        ({"writer_model": "some/chat-model"}, "E_MODELS_OF_TWO_KINDS: 'some/chat-model'"),
+        ({"asked": 0}, "E_OPTION_RANGE: asked is 0"),
+        ({"group_size": 1}, "E_OPTION_RANGE: group_size is 1"),
+        ({"ratio": (0, 0)}, "E_SCHEDULE_RATIO: ratio (0, 0)"),
     ],
 )
-def test_what_it_refuses(arguments, words):
-    with pytest.raises(ConfigError, match=words):
+def test_what_it_refuses(arguments, code):
+    with refuses(code):
         rubric_judge(**SMALL | arguments)
