@@ -219,12 +219,25 @@ class Rollouts:
 
     def find_episode(self, step: int, task: int, member: int) -> Json | None:
         """An episode as the ledger has it; None where there is none."""
-        ledger_member = next((m for m in self.members() if m.step == step), None)
+        for episode in self._episodes_of(step):
+            if (episode.get("task"), episode.get("member")) == (task, member):
+                return episode
+        return None
+
+    def tasks_of(self, step: int) -> list[int]:
+        """The positions of the tasks that a step played."""
+        tasks = {episode.get("task") for episode in self._episodes_of(step)}
+        return sorted(task for task in tasks if isinstance(task, int))
+
+    def _episodes_of(self, step: int) -> list[Json]:
+        """The episodes of a step; none where they cannot be read."""
+        place = next((member for member in self.members() if member.step == step), None)
+        if place is None:
+            return []
         try:
-            episodes = read_episodes(self.ledger.path, ledger_member)[0] if ledger_member else []
-            return next((e for e in episodes if (e.get("task"), e.get("member")) == (task, member)), None)
+            return read_episodes(self.ledger.path, place)[0]
         except (OSError, ValueError, zlib.error):
-            return None
+            return []
 
     def _intern_text(self, kind: str, text: str) -> int:
         texts: list[str] = getattr(self, kind)

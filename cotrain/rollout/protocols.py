@@ -14,7 +14,7 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.notes import ANSWER, CORRECT, FAILURE, FIRST_WRONG, GOLD, PROBLEM, STEP_OK, STEP_REASONS, STEPS
 from cotrain.core.seeding import rng_of
 from cotrain.core.signals import FORMAT, OUTCOME, STEP, gives
-from cotrain.core.types import Span, Task
+from cotrain.core.types import NoGrader, Span, Task
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.role import Turn
 from cotrain.rollout.runner import Roles
@@ -30,7 +30,8 @@ async def examine(task: Task, roles: Roles, solution: Turn, *, text: str | None 
     then the turn fails too. ``text``: the solution, if it is not all of the turn.
     """
     grade = None
-    if task.gradable:
+    is_an_environments = isinstance(task.grader, NoGrader)  # the grade is then an error, which says who plays it
+    if task.gradable or is_an_environments:
         grade = await roles.grade(task, solution, text=text)
 
     parsed = solution.parsed

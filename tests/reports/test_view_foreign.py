@@ -141,3 +141,14 @@ def test_a_file_that_needs_a_flag_is_told_the_command_that_has_it(tmp_path, caps
         (line,) = capsys.readouterr().err.splitlines()
         assert "no column of responses" in line and "name it with" not in line
         assert f"`cotrain audit {tmp_path}/judged.csv --out DIR` takes --response-column" in line
+
+
+def test_diff_finds_a_problem_in_whatever_steps(tmp_path, capsys):
+    answers = {"a": [("q1", "one"), ("q2", "two")], "b": [("q3", "three"), ("q4", "four"), ("q1", "un")]}
+    for name, rows in answers.items():
+        lines = [json.dumps({"prompt": q, "response": text, "score": 1, "step": i}) for i, (q, text) in enumerate(rows)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    assert main(["diff", str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")]) == 0
+    said = capsys.readouterr().out
+    assert "rollouts 0:0:0 of A and 2:0:0 of B" in said
+    assert "one" in said and "│" in said and "un" in said

@@ -10,25 +10,27 @@ the episode, with the reason.
 
 from __future__ import annotations
 
-import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Any
 
 from cotrain.core.errors import ConfigError, TooLong
-from cotrain.core.notes import PROBLEM, Metadata
-from cotrain.core.signals import Signal, gives
-from cotrain.core.types import RolloutFn, Task
-from cotrain.envs.verifiers.multi_agent import EnvironmentTask
+from cotrain.core.notes import PROBLEM
+from cotrain.core.signals import gives
+from cotrain.core.types import NoGrader, RolloutFn, Task
+from cotrain.envs.played import EARNED, MOST_SAID, Compare, pay_conversation, pay_seat
 from cotrain.rollout.conversation import Conversation
-from cotrain.rollout.role import as_reward
 from cotrain.rollout.runner import Roles
 
-EARNED = Signal("earned", meaning="sum of the rewards that the environment gives a seat")
-EARNINGS = Metadata[float]("earnings", float, "sum of the rewards that the environment gives a seat")
-Compare = Literal["seat", "prompt"]
-MOST_SAID = 1_000_000  # characters of one message of an environment
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentTask(NoGrader):
+    """Holds the environment's own task."""
+
+    reason: str = "its environment grades, which the recipe `environment` plays"
+    task: Any
 
 
 class Seat:
@@ -226,21 +228,3 @@ def make_environment_protocol(environment: Any, seats: tuple[str, ...], turns: i
                     pay_conversation(chat, reward)
 
     return play_environment
-
-
-def pay_seat(spoken: Sequence[tuple[Conversation, Any]]) -> None:
-    """Reward all conversations of a seat in an episode, which are one trajectory: the mean of what each
-    was given."""
-    rewards = [as_reward(reward) for _, reward in spoken]
-    usable = [reward for reward in rewards if reward is not None]
-    mean = sum(usable) / len(rewards) if len(usable) == len(rewards) and usable else math.nan
-    for chat, _ in spoken:
-        chat.join(spoken[0][0])
-        pay_conversation(chat, mean)
-
-
-def pay_conversation(chat: Conversation, reward: Any) -> None:
-    """Give a conversation its reward; one that is no usable number fails it, and is noted as 0."""
-    chat.reward(EARNED, reward)
-    for turn in chat.turns:
-        turn.add_metadata(EARNINGS, as_reward(reward) or 0.0)
