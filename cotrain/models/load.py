@@ -52,6 +52,7 @@ from cotrain.models.files import (
     shapes_in,
     weight_files,
 )
+from cotrain.models.linear import use_onednn
 from cotrain.models.memory import out_of_memory
 from cotrain.prompts.render import Renderer, generation_config_of
 
@@ -189,6 +190,7 @@ def _load_checked(
     if not trust_remote_code:  # names and shapes alone: what does not belong together is never built
         _read_model(kind, name, directory, dtype, how, device_map="meta")
     result = _read_model(kind, name, directory, dtype, how, trust_remote_code=trust_remote_code, **special or {})
+    use_onednn(result)
     return result.eval()
 
 

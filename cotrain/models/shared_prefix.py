@@ -202,7 +202,7 @@ def _attention_weights(queries: Tensor, seen: Tensor, future: Tensor, window: in
     width = seen.shape[1]
     scores = torch.bmm(queries.reshape(groups, -1, size), seen.transpose(1, 2))
     by_query = scores.view(groups, count, repeat, width)
-    by_query[..., width - count :] += future[:count, :, :count]
+    by_query[..., width - count :].add_(future[:count, :, :count])
     if window is not None and width > window:
         own_places = torch.arange(width - count, width, device=queries.device)
         distance = own_places[:, None] - torch.arange(width, device=queries.device)
