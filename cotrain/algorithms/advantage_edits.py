@@ -45,7 +45,7 @@ class TrainWithPromptOf:
 
 @dataclass(frozen=True, slots=True)
 class LeaveOut:
-    """Tokens that a per-span signal stands on become context, as if they had been given: they have neither credit nor
+    """Tokens that a per-span signal is on become context, as if they had been given: they have neither credit nor
     loss and count in no total. SSRL (arXiv 2508.10874) leaves out what a policy wrote in the place of search
     results."""
 
@@ -82,7 +82,7 @@ class LeaveOut:
         before = [0, *accumulate(stays)]  # kept tokens in front of each place
         n_kept = before[-1]
 
-        # Context is keyed by the kept token that it stands before: what was given there, and what is hidden now.
+        # Context is keyed by the kept token that it is before: what was given there, and what is hidden now.
         given_at = dict(sample.context_tokens)
         context: dict[int, list[int]] = {}
         for i, token in enumerate(sample.token_ids):

@@ -263,7 +263,7 @@ class PolicyClient:
         self, sequences: Sequences, *, temperature: float = 1.0, context_tokens: Sequence[ContextTokens] = ()
     ) -> list[torch.Tensor]:
         """For each (prompt_ids [P], token_ids [T]): float32 ``[T]`` log-probabilities, or values of a critic, without
-        gradient. ``given``: what stands between the tokens of each; () for nothing anywhere."""
+        gradient. ``given``: what is between the tokens of each; () for nothing anywhere."""
         raise self._unsupported_error("has no probabilities")
 
     def weights(self) -> Iterable[tuple[str, torch.Tensor]]:

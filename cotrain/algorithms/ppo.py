@@ -3,7 +3,7 @@
 Two objectives train two policies: ``PPO`` the one that is sampled, ``ValueRegression`` the critic, which is never
 sampled. Both read the values that were predicted before either was updated.
 
-Rewards are added up, since one critic predicts one return: a value stands on the last token of the answer, or of its
+Rewards are added up, since one critic predicts one return: a value is on the last token of the answer, or of its
 span, times its weight. A sample without per-span values has none to add.
 
 Left out: a KL penalty inside the reward (use ``kl=``).

@@ -236,7 +236,7 @@ class TokenRewards(NamedTuple):
 
     values: torch.Tensor  # [M] float64
     span_weights: torch.Tensor  # [M] float64, 1 / number of values on the same span
-    token_index: torch.Tensor  # [M] int64, index of the token that each value stands on
+    token_index: torch.Tensor  # [M] int64, index of the token that each value is on
     sample_index: torch.Tensor  # [M] int64, index of the sample it belongs to
     first_index: torch.Tensor  # [U] int64, index in [M] of the first value of each reward
     reward_index: torch.Tensor  # [M] int64, index in [U] of the reward that each value is

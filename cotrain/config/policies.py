@@ -196,7 +196,7 @@ class Critic(Learning):
 
     kind: ClassVar[str] = "critic"
     head: ClassVar[str] = "value"
-    speaks: ClassVar[bool] = False
+    generates: ClassVar[bool] = False
     plays: ClassVar[bool] = False
     may_be_narrow: ClassVar[bool] = False
 
@@ -212,7 +212,7 @@ class RewardModel(Learning):
 
     kind: ClassVar[str] = "reward model"
     head: ClassVar[str] = "reward"
-    speaks: ClassVar[bool] = False
+    generates: ClassVar[bool] = False
     scores: ClassVar[bool] = True
     may_be_narrow: ClassVar[bool] = False
 
@@ -310,7 +310,7 @@ class Program(Policy):
 
     kind: ClassVar[str] = "program"
     head: ClassVar[str] = ""
-    speaks: ClassVar[bool] = False
+    generates: ClassVar[bool] = False
 
     speak: policy_handles.Program
     tokens_of: str | None = None  # a policy, whose tokens its text is cut into; None: bytes

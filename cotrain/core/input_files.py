@@ -1,4 +1,4 @@
-"""Files that a user names, read in bounded time and memory, whatever stands behind the name.
+"""Files that a user names, read in bounded time and memory, whatever is behind the name.
 
 A device, a pipe or a socket is refused before it is opened: it may never answer, or never end. No more is read than
 the size that the file had, so that those of the system which say 0 and go on for ever count as empty. A line is cut

@@ -70,7 +70,7 @@ DATA_ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".csv", ".csv.gz", E
 JSON_LINES = (".jsonl", ".ndjson", ".jl")
 FORMATS = {ENDING: "parquet", ".csv": "CSV with a header", ".json": "one JSON array of objects"}
 _SHARD = re.compile(r"(?P<part>.+?)-(?P<number>\d{5})-of-(?P<count>\d{5})(?:-[0-9a-f]+)?")  # as the Hub numbers files
-Line = bytes | dict[str, Any]  # of a file as it stands, or an object that was read already: of parquet, of the Hub
+Line = bytes | dict[str, Any]  # of a file as it is, or an object that was read already: of parquet, of the Hub
 
 
 @dataclass(frozen=True, slots=True)

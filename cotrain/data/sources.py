@@ -28,7 +28,7 @@ KINDS = {  # kind → its class; the kinds of single methods and of installed pa
     "verifiers": "cotrain.envs.verifiers.taskset:VerifiersTasks",
     "openenv": "cotrain.envs.openenv:OpenEnvTasks",
 }
-NAMED = {"gym": "dataset", "verifiers": "taskset", "openenv": "url"}  # kind → what stands behind its colon
+NAMED = {"gym": "dataset", "verifiers": "taskset", "openenv": "url"}  # kind → what is behind its colon
 NAMES = (
     "words",
     "words:LOW-HIGH",

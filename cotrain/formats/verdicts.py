@@ -159,7 +159,7 @@ def closing_block(text: str, name: str) -> Span | ParseFailure:
     """The inside of the one ``<name>…</name>`` that a text ends on; a thought in front is not read.
 
     Reasons of failure, for the name "verdict": those of ``without_thought``, "unclosed verdict", "no verdict",
-    "several verdicts", "stray tag" (a closing tag too many), "text after verdict", "verdict taken back" (what stands
+    "several verdicts", "stray tag" (a closing tag too many), "text after verdict", "verdict taken back" (what is
     before it on its line negates it).
     """
     spoken = without_thought(text)

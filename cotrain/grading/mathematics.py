@@ -66,7 +66,7 @@ def load_judge() -> tuple[Callable[[str], object], Callable[[str, str], Verdict]
     config = [LatexExtractionConfig(boxed_match_priority=0, normalization_config=plain)]
 
     def parse_answer(text: str) -> list[Any]:
-        text = _TINY.sub(lambda found: f"\\frac{{{int(found[1])}}}{{1{'0' * len(found[1])}}}", text)
+        text = _TINY.sub(lambda match: f"\\frac{{{int(match[1])}}}{{1{'0' * len(match[1])}}}", text)
         return parse("\\boxed{" + text + "}", config, fallback_mode="no_fallback", parsing_timeout=None)
 
     @functools.lru_cache(maxsize=CACHED_GOLDS)

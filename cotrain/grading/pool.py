@@ -368,7 +368,7 @@ def read_answer(text: str) -> Quantity:
 
 
 def _unwrap_answer(text: str) -> str:
-    r"""An answer without what stands around it: ``\boxed{…}``, ``$…$``, ``**…**``, ``\text{…}``, "The answer is",
+    r"""An answer without what is around it: ``\boxed{…}``, ``$…$``, ``**…**``, ``\text{…}``, "The answer is",
     ``\approx``, a full stop."""
     text = without_alignment(last_boxed(text) or text).strip()
     for _ in range(LAYERS):

@@ -305,7 +305,7 @@ _BASE = re.compile(
 _IN_A_BASE = re.compile(rf"-?(?:[\dA-Z]*\d[\dA-Z]*(?:\.[\dA-Z]+)?|{_TEXT}\s*\{{[\dA-Z]+\}})")
 _HEXADECIMAL = re.compile(rf"-?(?:(?=[\da-fA-F]*\d|[A-F]{{2}})[\da-fA-F]+|{_TEXT}\s*\{{[\da-fA-F]+\}})")
 _AND = re.compile(r"\s*(?:,\s*(?:and\s|or\s)?|\s(?:and|or)\s)\s*")
-_PART = re.compile(  # of a sum: number, unit, and what stands behind it
+_PART = re.compile(  # of a sum: number, unit, and what is behind it
     r"(\d{1,9}(?:,\d{3})*(?:\.\d{1,9})?)(\s*(?:\\(?:text|mathrm)\s*\{\s*)?)([a-zA-Z]+)"
     r"(\.?(?:,?\s+and(?=\s*\}))?(?:\s*\})?(?:\s*(?:,\s*(?:and\s)?|and\s|\\text\s*\{\s*and\s*\})?\s*(?=\d)|\Z))"
 )

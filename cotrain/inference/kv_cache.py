@@ -187,7 +187,7 @@ def _cache_parameter(kind: Any) -> str:
 
 
 def previous_argument(config: PreTrainedConfig, ids: Tensor) -> dict[str, Tensor]:
-    """``ids``, the token before each that is fed, for a model that reads it beside its cache."""
+    """``ids``, the token before each that is fed, for a model that reads it next to its cache."""
     return {"previous_ids": ids} if getattr(config, "reads_previous_token", False) else {}
 
 

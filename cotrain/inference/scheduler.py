@@ -6,7 +6,7 @@
                                                                 ▲ one forward for all rows
 
 Which rows share a batch depends on counts and addresses alone. Requests enter in the order of their addresses, when
-enough of them can: a quarter of the running rows, so that prefills are not tiny beside the decode steps that they
+enough of them can: a quarter of the running rows, so that prefills are not tiny next to the decode steps that they
 delay. The model is the learner's own module; it is put into evaluation mode and given another attention function
 for the length of a forward pass, and found as it was left.
 """

@@ -181,8 +181,8 @@ def train_and_save(
     ranks: Ranks = ALONE,
 ) -> TrainingOutcome:
     """Hold out, tokenize, train, write: what pretraining and supervised training have in common. ``taught`` is written
-    into ``result.json`` beside the figures. ``about``: more of what a run must have in common with the one that it goes
-    on with. ``merge`` makes the model that is written; by default it is ``network``."""
+    into ``result.json`` next to the figures. ``about``: more of what a run must have in common with the one that it
+    goes on with. ``merge`` makes the model that is written; by default it is ``network``."""
     batch = plan.rows * plan.length
     longest = plan.length if replies_only else batch
     resumed = (Path(out) / SETTINGS).is_file()

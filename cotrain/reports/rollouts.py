@@ -320,7 +320,7 @@ def address_text(trace: Json) -> str:
 
 def join_trajectories(traces: Sequence[Json]) -> Sequence[Json]:
     """One for each trajectory, as ``metrics/heldout.py: trajectories_in`` has them: a reward of the whole counts once,
-    and what was shown and noted last stands."""
+    and what was shown and noted last is."""
     if not any(trace.get("trajectory") for trace in traces):
         return traces
     parts: dict[str, list[Json]] = {}

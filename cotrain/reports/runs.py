@@ -155,7 +155,7 @@ class RunView:
         }
 
     def showcase(self, figures: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-        """Two rollouts for the first page, among those that have been read: a wrong answer beside a right one."""
+        """Two rollouts for the first page, among those that have been read: a wrong answer next to a right one."""
         return choose_showcase(self.rollouts.rows, fooled=headline.is_fooled(figures))
 
     def _what_is_measured(self, *, is_over: bool) -> str:

@@ -431,7 +431,7 @@ def weights_hash(model: str) -> str:
 
 
 def check_same_async_steps(out: Path | str, async_steps: int | None) -> None:
-    """Raise ConfigError where a run was begun with another lag than ``async_steps``; None: whatever it was."""
+    """Raise ConfigError where a run was begun with another policy lag than ``async_steps``; None: whatever it was."""
     saved: Any = RunDirectory.open(out).read("recipe.json")
     if async_steps is not None and async_steps != saved.get("async_steps", 0):
         raise ConfigError(

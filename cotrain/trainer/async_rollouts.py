@@ -8,8 +8,9 @@
     K=2    play 0 │ play 1   │ play 2   │ play 3   │ …
                                │ update 0 │ update 1 │ …
 
-With a lag, the new weights are published when both are over: play t + K has the weights of before update t from its
-first token to its last, whichever ends first. So a run is the same bits every time, and a policy that is updated at
+K is the policy lag (staleness, off-policy steps): the updates by which the weights that sample are behind those that
+learn. With K > 0 the new weights are published when both are over: play t + K has the weights of before update t from
+its first token to its last, whichever ends first. So a run is the same bits every time, and a policy that is updated at
 each step learns from what it said K updates ago; one that was not updated since is on policy. Log-probabilities of that
 time are in the ratio of its loss; a loss without one is refused.
 
@@ -19,7 +20,7 @@ draws, have nothing beside them. One play at most is beside an update, so more t
 A backend of one process has one set of weights: there the play is made first and the update after it, which saves no
 time and has the same bits.
 
-Without a lag a play waits for the update before it, but for what needs none of its policies: where they are on other
+With K = 0 a play waits for the update before it, but for what needs none of its policies: where they are on other
 devices or processes than those that learn, it begins beside the update (``overlapped_rollout.py``), and the bits stay.
 """
 
@@ -157,7 +158,8 @@ class RolloutPipeline:
         return early[1]
 
     def missing_steps(self, step: int, *, until: int) -> range:
-        """With a lag: the steps, of the run's ``until``, that have to be played before ``step`` is learned from."""
+        """With ``async_steps`` > 0: the steps, of the run's ``until``, that have to be played before ``step`` is
+        learned from."""
         return range(step + len(self.ready), step + min(self.async_steps, until - step))
 
     def add(self, played: RolloutBatch) -> None:
@@ -166,8 +168,8 @@ class RolloutPipeline:
 
     @contextmanager
     def collect_while_learning(self, step: int, play: Play, *, until: int) -> Iterator[None]:
-        """Around the update of ``step``: with a lag, ``play`` the step that is due so much later, of the run's
-        ``until``, while the block runs; both are over when it ends. Raises what either raises, the block first;
+        """Around the update of ``step``: with ``async_steps`` > 0, ``play`` the step that is due so much later, of the
+        run's ``until``, while the block runs; both are over when it ends. Raises what either raises, the block first;
         Interrupted before anything has begun."""
         later = step + self.async_steps
         if not self.async_steps or later >= until:
@@ -280,8 +282,8 @@ def _trace_as_restored(trace: Trace) -> Trace:
 
 
 def check_async_steps(recipe: Recipe, async_steps: int) -> None:
-    """Raise ConfigError for a lag that there is not, and for an objective whose loss takes samples for the present
-    policy's own."""
+    """Raise ConfigError for a number of steps that is not supported, and for an objective whose loss takes samples for
+    the present policy's own."""
     if async_steps not in ASYNC_STEPS:
         raise ConfigError(
             f"--async-steps {async_steps}: expected 0 to {ASYNC_STEPS[-1]}: how many updates a play does not wait for",

@@ -2,7 +2,7 @@
 
 Everything here takes rewards of many traces at once, with the index of each one's group: values are compared within a
 group and nowhere else. Sums run in the dtype of the input; callers that compare rewards pass float64, since deviations
-of 1e-8 from a float32 mean are not small beside ε = 1e-6. A group whose values are all equal gets exact zeros, never
+of 1e-8 from a float32 mean are not small next to ε = 1e-6. A group whose values are all equal gets exact zeros, never
 rounding noise divided by ε; so does a group of one, which has nothing to compare with (verl, as RL Tango uses it, lets
 the raw reward through there).
 

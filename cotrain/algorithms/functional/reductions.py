@@ -32,7 +32,7 @@ def check_same_shape(**tensors: torch.Tensor) -> None:
 def masked_sum(values: torch.Tensor, mask: torch.Tensor, dim: int | None = None) -> torch.Tensor:
     """Sum of ``values`` where ``mask`` (same shape, 1 or 0) is 1, over ``dim`` or over everything.
 
-    What stands under a 0 does not matter, not even when it is infinite.
+    What is under a 0 does not matter, not even when it is infinite.
     """
     check_same_shape(values=values, mask=mask)
     kept = torch.where(mask > 0, values, torch.zeros_like(values))
