@@ -57,6 +57,7 @@ from cotrain.storage.schemas import QUARANTINE, check_path, fault_in
 
 PACKAGES = ("cotrain", "torch", "transformers", "tokenizers", "safetensors", "numpy", "math-verify")
 MANIFEST = "seal.json"
+REVIEW_FORMATS_OF_JUDGE = ("steps", "genrm", "genprm", "scored")  # values of ``judge`` before it was ``review_format``
 AFTER_PROBLEMS = "after_problems.json"
 STOPPED = "stopped.json"
 CODE = "code.json"
@@ -178,7 +179,9 @@ class RunDirectory:
         old_objective = isinstance(objectives, Mapping) and any(
             isinstance(objective, Mapping) and "on" in objective for objective in objectives.values()
         )
-        if old_origin or old_objective:
+        arguments = origin.get("arguments") if isinstance(origin, Mapping) else None
+        old_argument = isinstance(arguments, Mapping) and arguments.get("judge") in REVIEW_FORMATS_OF_JUDGE
+        if old_origin or old_objective or old_argument:
             raise RunDirectoryError(
                 f"{self.path} was written by an earlier cotrain, whose files have other names; read and resume it with "
                 "that version, or start the run anew",
