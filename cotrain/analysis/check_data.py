@@ -223,7 +223,7 @@ def check_file(
     lengths, histogram = _length_statistics(questions)
     seen = _view_of_run(questions, bool(unanswered)) | _view_of_labels(path, schema, labelled)
     code = _code_of_run(questions)
-    is_split = part_of(Path(path)) in SPLITS  # of a directory, whose other files it is used with
+    is_split = part_of(Path(path)) in SPLITS  # a file of a directory is used with its other files
     whole_file = [] if is_split else _find_few_problems((seen or code).get("splits", {}))
     return LintReport(
         path=str(path),

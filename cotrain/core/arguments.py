@@ -26,7 +26,7 @@ class AtLeast:
     """In an annotation: the smallest number that an argument may be, and the largest one."""
 
     least: int
-    held_out: int | None = None  # of an option of a protocol on held-out problems, where it is another number
+    held_out: int | None = None  # value of a protocol's option on held-out problems, where it differs
     most: int | None = None
 
 

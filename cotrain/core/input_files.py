@@ -100,7 +100,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         ) from error
     except DataError:
         raise
-    except ValueError as error:  # of TOML, and of Python for a number of thousands of digits
+    except ValueError as error:  # raised by TOML, and by Python for a number of thousands of digits
         raise DataError(f"{path}: not TOML ({str(error).partition(';')[0]:.200})", code="E_NOT_TOML") from error
     level: list[tuple[str, Any]] = [("", table)]
     for _ in range(DEEPEST):

@@ -314,7 +314,7 @@ def _compare_amounts(right: Quantity, answer_read: Quantity) -> Grade | tuple[st
 
     if by == 1:
         return write_both_signs(right.tex), write_both_signs(answer_read.tex)
-    amount = answer_read.tex.rpartition("=")[2]  # of v = 36 km/h
+    amount = answer_read.tex.rpartition("=")[2]  # "36 km/h" in v = 36 km/h
     return right.tex, f"\\frac{{{by.numerator}}}{{{by.denominator}}} \\cdot ({amount})"
 
 

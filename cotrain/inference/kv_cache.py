@@ -272,7 +272,7 @@ class SharedPrefixCache(Cache):
         self.cursor = 1  # the column that the next decode step writes
         self.speakers = self.readers = torch.empty(0, dtype=torch.int64)  # [L] a row of each line, [R] line of each row
         self._first = 0  # the column before the window
-        self._layers: list[DecodeReads] = []  # of all columns; empty where lines have come, gone or moved since
+        self._layers: list[DecodeReads] = []  # reads of all columns; empty if lines have come, gone or moved since
         self._near: dict[tuple[int, int], _WindowMasks] = {}  # by key heads and window, where it hides something
 
     def __len__(self) -> int:

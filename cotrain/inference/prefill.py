@@ -101,7 +101,7 @@ def _prefill_continued(
         ids.append(pad + prompt[-n:])
         previous.append(pad + prompt[-n - 1 : -1])
 
-    # What each new token sees: kept tokens, and new ones up to itself.
+    # Each new token sees kept tokens, and new ones up to itself.
     hidden_old = old - torch.tensor(olds)  # [U], pads in front of kept tokens
     hidden_new = new - torch.tensor(news)  # [U], pads in front of new ones
     columns = torch.arange(new)
@@ -244,7 +244,7 @@ def _masked_forward(
 ) -> Any:
     """The model's output for tokens [U, L]; ``mask`` [U, 1, L, S] is True where a query looks at one of S keys, which
     stand at ``key_positions``. ``previous_ids``: the token before each, where some of them are in the cache alone."""
-    kind = "eager" if config._attn_implementation == "eager" else "sdpa"  # of models that sdpa cannot compute, too
+    kind = "eager" if config._attn_implementation == "eager" else "sdpa"  # also for models that sdpa cannot compute
     masks: Any = None
     if mask is not None:
         masks = masks_by_kind(config, mask, positions, key_positions)

@@ -62,7 +62,8 @@ class EngineCounts:
     sampled_tokens: int = 0
     decode_steps: int = 0
     decode_rows: int = 0  # summed over the steps
-    computed_rows: int = 0  # of these, what the model computed: once where rows have drawn the same tokens so far
+    # Rows among these that the model computed: once where rows have drawn the same tokens so far
+    computed_rows: int = 0
     seconds: float = 0.0
     out_of_memory: int = 0  # how often all rows began again, half as many at a time
 

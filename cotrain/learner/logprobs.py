@@ -267,7 +267,7 @@ class Scorer:
             own_logits = raw if finish is None else finish(raw)
             same_shape = own_logits.shape == model_logits.shape
             is_near = same_shape and (own_logits - model_logits).abs().max() <= tolerance
-            if is_near or not bool(model_logits.isfinite().all()):  # of logits that are not finite nothing can be said
+            if is_near or not bool(model_logits.isfinite().all()):  # infinite or NaN logits cannot be compared
                 self._finish = finish
                 return
         raise ModelError(

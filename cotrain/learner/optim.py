@@ -42,7 +42,7 @@ class Optimizer:
 
     def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
         self.parts = tuple(parts)
-        self._rates = [_rates_of(part) for part in parts]  # of each group of each part
+        self._rates = [_rates_of(part) for part in parts]  # learning rate of each group of each part
 
     def parameters(self) -> Iterable[nn.Parameter]:
         for part in self.parts:

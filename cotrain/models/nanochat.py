@@ -40,7 +40,7 @@ from cotrain.models.tiktoken_encoding import encoding_state, pickle_encoding, re
 from cotrain.storage.file_ops import filled_directory
 from cotrain.storage.kept_work import claim_place
 
-Config = NanoChatConfig | NanoChatGPTConfig  # of the first architecture, and of the present one
+Config = NanoChatConfig | NanoChatGPTConfig  # configurations of the first architecture and of the present one
 SIZES = {
     "vocab_size": "vocab_size",
     "n_embd": "hidden_size",
@@ -59,7 +59,13 @@ LAYER = {
 }
 GATE = "attn.ve_gate"  # in layers with a value embedding
 OLD_WEIGHTS = {"transformer.wte.weight": "model.embed_tokens.weight", "lm_head.weight": "lm_head.weight"}
-SCALARS = ("resid_lambdas", "x0_lambdas", "smear_lambda", "backout_lambda", "smear_gate.weight")  # of later ones
+SCALARS = (
+    "resid_lambdas",
+    "x0_lambdas",
+    "smear_lambda",
+    "backout_lambda",
+    "smear_gate.weight",
+)  # weights of later architectures
 PADDED_TO = 64  # nanochat rounds its vocabulary up to a multiple
 BOS = "<|bos|>"
 USER = ("<|user_start|>", "<|user_end|>")

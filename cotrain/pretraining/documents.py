@@ -30,7 +30,9 @@ from cotrain.prompts.thoughts import begins_with_thought
 PROBE = 200  # items of an endless corpus that are looked at before training begins
 CHUNK = 200  # items that are looked at in one go
 MOST_LEFT_OUT = 0.5  # share of conversations; above it the limit is taken for a mistake
-_RENDERED = re.compile(r"\s*(?:<\|\w+\|>|<｜[^｜<>]+｜>|<start_of_turn>|<s>\s*\[INST\]|\[INST\])")  # of any family
+_RENDERED = re.compile(
+    r"\s*(?:<\|\w+\|>|<｜[^｜<>]+｜>|<start_of_turn>|<s>\s*\[INST\]|\[INST\])"
+)  # marks of any family of chat templates
 
 
 def document_reader(
@@ -88,7 +90,7 @@ class Examined:
     conversations: int = 0
     texts: int = 0
     left_out: int = 0  # conversations that are longer than they may be
-    texts_left_out: int = 0  # of an endless corpus, those that are longer than a batch
+    texts_left_out: int = 0  # texts of an endless corpus that are longer than a batch
     in_parts: int = 0  # texts that are longer than a batch
     longest: int = 0  # tokens of the longest conversation
     control_texts: int = 0  # texts that name control tokens of the model behind their beginning

@@ -44,7 +44,7 @@ from cotrain.storage.file_ops import replace_file
 from cotrain.storage.schemas import RESULT
 
 Parts = Sequence[tuple[Corpus, int]]  # corpora with integer weights
-SAMPLE_BEGINS, SAMPLE_TOKENS = 8, 96  # of the text that is shown at the end
+SAMPLE_BEGINS, SAMPLE_TOKENS = 8, 96  # length of the text that is shown at the end
 CONTEXT = 1024  # tokens that a new model is made for, where its rows are not longer
 TOKENIZER_SAMPLE = 5_000  # items that a new tokenizer learns from
 

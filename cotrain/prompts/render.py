@@ -99,7 +99,7 @@ class Rendering(Protocol):
     def offsets(self, ids: Sequence[int]) -> list[int]: ...
 
 
-CALL_TOKENS = ("<|python_start|>", "<|python_end|>", "<|output_start|>", "<|output_end|>")  # of nanochat
+CALL_TOKENS = ("<|python_start|>", "<|python_end|>", "<|output_start|>", "<|output_end|>")  # tokens of nanochat
 
 
 class Renderer:

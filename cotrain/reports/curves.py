@@ -355,7 +355,9 @@ def describe_metrics(
             "advice": metric_meaning.advice,
             "trend": metric_meaning.trend,
             "meaning": metric_meaning.meaning,
-            "spoken": not metric_meaning.key.startswith("{policy}"),  # of what a role said, not of a policy's weights
+            "spoken": not metric_meaning.key.startswith(
+                "{policy}"
+            ),  # a metric of what a role said, not of a policy's weights
         }
     return descriptions
 

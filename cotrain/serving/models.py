@@ -153,7 +153,7 @@ class ServedRun:
     def check_length(self, model: ServedModel, texts: Sequence[str], param: str) -> None:
         """Raises BadRequest for texts that are too long for the model's context however they are cut into tokens."""
         renderer = self.trainer.policies[model.policy].renderer
-        longest = renderer.longest_token if isinstance(renderer, Renderer) else 1  # of a program: a byte
+        longest = renderer.longest_token if isinstance(renderer, Renderer) else 1  # a program's tokens are bytes
         check_text_size(texts, self.engine.engine.context(model.policy), longest, param, model.policy)
 
     def _check_token_count(self, model: ServedModel, count: int) -> None:
