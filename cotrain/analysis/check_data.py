@@ -104,9 +104,8 @@ class LintReport:
     findings: tuple[DataFault, ...]
     lengths: dict[str, int] = field(default_factory=dict)  # words of a question: min, median, p95, max
     histogram: dict[str, int] = field(default_factory=dict)  # "8-15" words → questions
-    read: dict[str, Any] = field(
-        default_factory=dict
-    )  # with --answer-format: texts, how many were read, how many are right
+    # With --answer-format: texts, how many were read, how many are right.
+    read: dict[str, Any] = field(default_factory=dict)
     seen: dict[str, Any] = field(default_factory=dict)  # what a run would see: columns, splits, the first problem
     code: dict[str, Any] = field(default_factory=dict)  # for tasks of code: the --tasks of a run, and their splits
     unread: dict[str, int] = field(default_factory=dict)  # column that is not read → rows that have it

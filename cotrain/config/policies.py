@@ -41,9 +41,9 @@ class Weights(Policy):
     autocast: bool | None = None  # bfloat16 arithmetic over float32 weights, sampling and learning; None: on CUDA
     offload: bool = False  # on a GPU, weights while another policy computes, and moments, in the machine's own memory
     pack_weights: bool | None = None  # on a CPU, a copy laid out for decoding; None: if a probe finds it faster
-    # Implementation in transformers; None: "sdpa", or the model's own where it has no other.
+    # Implementation in transformers; None: "sdpa", or the model's own where it has no other. Prompts that samples share
+    # are computed once under "sdpa" only.
     attn_implementation: str | None = None
-    # Prompts that samples share are computed once under "sdpa" only
     trust_remote_code: bool = False  # run Python files that come with the model
     device: str | None = None  # device: "cpu", "cuda:1"; None: the run's
 

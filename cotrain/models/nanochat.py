@@ -59,13 +59,8 @@ LAYER = {
 }
 GATE = "attn.ve_gate"  # in layers with a value embedding
 OLD_WEIGHTS = {"transformer.wte.weight": "model.embed_tokens.weight", "lm_head.weight": "lm_head.weight"}
-SCALARS = (
-    "resid_lambdas",
-    "x0_lambdas",
-    "smear_lambda",
-    "backout_lambda",
-    "smear_gate.weight",
-)  # weights of later architectures
+# Weights of later architectures.
+SCALARS = ("resid_lambdas", "x0_lambdas", "smear_lambda", "backout_lambda", "smear_gate.weight")
 PADDED_TO = 64  # nanochat rounds its vocabulary up to a multiple
 BOS = "<|bos|>"
 USER = ("<|user_start|>", "<|user_end|>")

@@ -30,9 +30,8 @@ from cotrain.prompts.thoughts import begins_with_thought
 PROBE = 200  # items of an endless corpus that are looked at before training begins
 CHUNK = 200  # items that are looked at in one go
 MOST_LEFT_OUT = 0.5  # share of conversations; above it the limit is taken for a mistake
-_RENDERED = re.compile(
-    r"\s*(?:<\|\w+\|>|<｜[^｜<>]+｜>|<start_of_turn>|<s>\s*\[INST\]|\[INST\])"
-)  # marks of any family of chat templates
+# Marks of any family of chat templates.
+_RENDERED = re.compile(r"\s*(?:<\|\w+\|>|<｜[^｜<>]+｜>|<start_of_turn>|<s>\s*\[INST\]|\[INST\])")
 
 
 def document_reader(

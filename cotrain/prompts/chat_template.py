@@ -160,9 +160,8 @@ def _compile_template(source: str) -> Template:
     """As transformers compiles it, without what draws at random."""
     from transformers.utils import chat_template_utils
 
-    compiled: Any = chat_template_utils._compile_jinja_template.__wrapped__(
-        source
-    )  # a template of our own, not one from its cache
+    # A template of our own, not one from its cache.
+    compiled: Any = chat_template_utils._compile_jinja_template.__wrapped__(source)
     compiled.environment.filters["random"] = compiled.environment.globals["lipsum"] = _check_no_chance
     return compiled
 

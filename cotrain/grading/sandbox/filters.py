@@ -89,10 +89,8 @@ def _filter_program(alone: bool) -> Iterator[bytes]:
     for refused in (REFUSED, ALONE if alone else {}):
         for numbers in refused.values():
             yield from (_instruction(_EQUAL, numbers[column], 0, 1), no)
-    yield from (
-        _instruction(_EQUAL, CLONE3[column], 0, 1),
-        _instruction(_RETURN, _REFUSE | errno.ENOSYS),
-    )  # its flags cannot be seen
+    # Its flags cannot be seen.
+    yield from (_instruction(_EQUAL, CLONE3[column], 0, 1), _instruction(_RETURN, _REFUSE | errno.ENOSYS))
     yield from (_instruction(_EQUAL, CLONE[column], 0, 3), _instruction(_LOAD, _ARGUMENT))
     yield from (_instruction(_ANY_BIT, system.CLONE_NEW, 0, 1), no, number)
     yield from _allow_only(SOCKETPAIR[column], (socket.AF_UNIX,), no, number)
