@@ -104,9 +104,8 @@ class LintReport:
     findings: tuple[DataFault, ...]
     lengths: dict[str, int] = field(default_factory=dict)  # words of a question: min, median, p95, max
     histogram: dict[str, int] = field(default_factory=dict)  # "8-15" words → questions
-    read: dict[str, Any] = field(
-        default_factory=dict
-    )  # with --answer-format: texts, how many were read, how many are right
+    # With --answer-format: texts, how many were read, how many are right.
+    read: dict[str, Any] = field(default_factory=dict)
     seen: dict[str, Any] = field(default_factory=dict)  # what a run would see: columns, splits, the first problem
     code: dict[str, Any] = field(default_factory=dict)  # for tasks of code: the --tasks of a run, and their splits
     unread: dict[str, int] = field(default_factory=dict)  # column that is not read → rows that have it
@@ -223,7 +222,7 @@ def check_file(
     lengths, histogram = _length_statistics(questions)
     seen = _view_of_run(questions, bool(unanswered)) | _view_of_labels(path, schema, labelled)
     code = _code_of_run(questions)
-    is_split = part_of(Path(path)) in SPLITS  # of a directory, whose other files it is used with
+    is_split = part_of(Path(path)) in SPLITS  # a file of a directory is used with its other files
     whole_file = [] if is_split else _find_few_problems((seen or code).get("splits", {}))
     return LintReport(
         path=str(path),

@@ -28,7 +28,7 @@ InjectionPlace = Literal["alone", "steps", "last", "front", "answer", "around", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Injection:
-    """One string, and where in a solution it stands."""
+    """One string, and where in a solution it is."""
 
     family: str
     text: str
@@ -257,7 +257,7 @@ def insert_injection(injection: Injection, steps: Sequence[str], answer: str, *,
 
     Args:
         steps, answer: of a wrong solution, [K].
-        gold: the right answer, which stands below broken reasoning.
+        gold: the right answer, which is below broken reasoning.
     """
     text = injection.text
     match injection.place:

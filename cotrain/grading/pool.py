@@ -314,7 +314,7 @@ def _compare_amounts(right: Quantity, answer_read: Quantity) -> Grade | tuple[st
 
     if by == 1:
         return write_both_signs(right.tex), write_both_signs(answer_read.tex)
-    amount = answer_read.tex.rpartition("=")[2]  # of v = 36 km/h
+    amount = answer_read.tex.rpartition("=")[2]  # "36 km/h" in v = 36 km/h
     return right.tex, f"\\frac{{{by.numerator}}}{{{by.denominator}}} \\cdot ({amount})"
 
 
@@ -368,7 +368,7 @@ def read_answer(text: str) -> Quantity:
 
 
 def _unwrap_answer(text: str) -> str:
-    r"""An answer without what stands around it: ``\boxed{…}``, ``$…$``, ``**…**``, ``\text{…}``, "The answer is",
+    r"""An answer without what is around it: ``\boxed{…}``, ``$…$``, ``**…**``, ``\text{…}``, "The answer is",
     ``\approx``, a full stop."""
     text = without_alignment(last_boxed(text) or text).strip()
     for _ in range(LAYERS):

@@ -249,7 +249,7 @@ def report_model_errors(where: str, what: str = "") -> Iterator[None]:
         why = f"its *.safetensors are cut short or damaged ({first_line(error)}); copy them again"
         raise ModelError(f"{where}: {why}", code="E_WEIGHTS_DAMAGED") from error
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of libraries in Rust
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # raised by libraries in Rust
             raise
         why = "memory ran out; free some" if out_of_memory(error) else first_line(error)
         raise ModelError(f"{where}: {what}cannot be read: {why}", code="E_MODEL_UNREADABLE") from error

@@ -2,7 +2,7 @@
 that differs, what was measured at the end, and what both wrote to one problem.
 
 Code is compared as the runs recorded it (``code.json``): between A and B, between the versions with which one run went
-on, and with what stands on the disk now, of which alone ``cotrain diff A`` tells.
+on, and with what is on the disk now, of which alone ``cotrain diff A`` tells.
 
 The intervals are those of each run, over its problems. They say nothing of another seed: whether one method is better
 than another is a question for ``cotrain compare``. Left out: runs that have not finished have no final figures; their

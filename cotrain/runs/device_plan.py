@@ -222,7 +222,7 @@ def _with_measure(spec: Any, measure: str) -> Any:
 
 
 def _with_rows(spec: Any, rows: int) -> Any:
-    return replace(spec, rows=rows) if isinstance(spec, Weights) and spec.speaks and spec.rows > rows else spec
+    return replace(spec, rows=rows) if isinstance(spec, Weights) and spec.generates and spec.rows > rows else spec
 
 
 def _best_loads(estimate: RunEstimate, sizes: Sequence[float]) -> tuple[DeviceLoad, ...]:

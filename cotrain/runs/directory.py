@@ -59,6 +59,7 @@ from cotrain.storage.schemas import QUARANTINE, check_path, fault_in
 
 PACKAGES = ("cotrain", "torch", "transformers", "tokenizers", "safetensors", "numpy", "math-verify")
 MANIFEST = "seal.json"
+REVIEW_FORMATS_OF_JUDGE = ("steps", "genrm", "genprm", "scored")  # values of ``judge`` before it was ``review_format``
 AFTER_PROBLEMS = "after_problems.json"
 STOPPED = "stopped.json"
 CODE = "code.json"
@@ -180,7 +181,9 @@ class RunDirectory:
         old_objective = isinstance(objectives, Mapping) and any(
             isinstance(objective, Mapping) and "on" in objective for objective in objectives.values()
         )
-        if old_origin or old_objective:
+        arguments = origin.get("arguments") if isinstance(origin, Mapping) else None
+        old_argument = isinstance(arguments, Mapping) and arguments.get("judge") in REVIEW_FORMATS_OF_JUDGE
+        if old_origin or old_objective or old_argument:
             raise RunDirectoryError(
                 f"{self.path} was written by an earlier cotrain, whose files have other names; read and resume it with "
                 "that version, or start the run anew",
@@ -443,7 +446,7 @@ def weights_hash(model: str) -> str:
 
 
 def check_same_async_steps(out: Path | str, async_steps: int | None) -> None:
-    """Raise ConfigError where a run was begun with another lag than ``async_steps``; None: whatever it was."""
+    """Raise ConfigError where a run was begun with another policy lag than ``async_steps``; None: whatever it was."""
     saved: Any = RunDirectory.open(out).read("recipe.json")
     if async_steps is not None and async_steps != saved.get("async_steps", 0):
         raise ConfigError(

@@ -253,7 +253,7 @@ class RunEstimate:
                 update = max(update, FLOAT_BYTES * trained / world + each_pass)
             if world > 1:
                 update = max(update, each)
-            if spec.speaks:
+            if spec.generates:
                 used, heads = self._cache_bytes(name, spec, shape)
                 caches[base] = caches.get(base, 0.0) + used
                 logits = max(logits, heads)
@@ -495,7 +495,7 @@ def _policies_with_more_rows(recipe: Recipe, rows: int) -> list[str]:
     return [
         name
         for name, spec in recipe.policies.items()
-        if isinstance(spec, Weights) and spec.speaks and spec.rows > rows
+        if isinstance(spec, Weights) and spec.generates and spec.rows > rows
         if not is_given(recipe, f"policies.{name}.rows")
     ]
 
@@ -537,7 +537,7 @@ def choose_packing(
     names: dict[str, list[str]] = {}  # model → policies
     for name in dict.fromkeys(role.policy for role in recipe.roles.values()):
         spec = recipe.policies[name]
-        if not isinstance(spec, Weights) or not spec.speaks or spec.dtype != "float32" or spec.autocast:
+        if not isinstance(spec, Weights) or not spec.generates or spec.dtype != "float32" or spec.autocast:
             continue
         if spec.pack_weights is None and not are_small([spec.model], unknown=True, least=PACKED_FROM):
             names.setdefault(spec.model, []).append(name)

@@ -34,7 +34,7 @@ QUICK = {  # words → in the folder of the test; MODEL is a model of random wei
     "remote_judge": "--tasks 2 --group 2 --rounds 1 --pause 0.01",
     "demo_parts": "--steps 4",
     "demo_step": "--steps 4",
-    "lag": "--quick",
+    "async_steps": "--quick",
     "two_learners": "--rounds 1",
     "ray_step": "--problems 2 --answers 2 --steps 1",
     "ranks_step": "--problems 2 --steps 1 --worlds 1 2",
@@ -115,6 +115,6 @@ def run_script(name: str, words: str, where: Path) -> None:
 @pytest.mark.whole
 @pytest.mark.parametrize("name", QUICK)
 def test_a_script_runs(name: str, folder: Path) -> None:
-    if name in ("lag", "ray_step", "ranks_step") and importlib.util.find_spec("ray") is None:
+    if name in ("async_steps", "ray_step", "ranks_step") and importlib.util.find_spec("ray") is None:
         pytest.skip("needs Ray")
     run_script(name, QUICK[name], folder)

@@ -18,7 +18,7 @@ from tests.device.beside import DEVICE, small
 from tests.device.pretended import NAME, Pretended, memory
 from tests.device.test_runs import brief
 from tests.distributed.processes import Here
-from tests.distributed.test_lag import Stop
+from tests.distributed.test_async_steps import Stop
 from tests.helpers import mixed_requests
 from tests.runs.test_run import digest
 

@@ -21,7 +21,7 @@ from cotrain.runs import run as loop
 from cotrain.trainer.trainer import CoTrainer
 from tests.device.beside import DEVICE, KIND, assert_near, rows_on, small
 from tests.distributed.processes import Here
-from tests.distributed.test_lag import Stop, rows
+from tests.distributed.test_async_steps import Stop, rows
 from tests.distributed.test_several import briefly
 from tests.helpers import EASY, TINY, answers, mixed_requests, tiny_model
 

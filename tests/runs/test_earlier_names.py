@@ -20,7 +20,13 @@ def earlier_objective(saved):
     objective["on"] = objective.pop("role")
 
 
-@pytest.mark.parametrize("change", [earlier_origin, earlier_objective], ids=["origin", "objective"])
+def earlier_argument(saved):
+    saved["origin"]["arguments"]["judge"] = "steps"
+
+
+@pytest.mark.parametrize(
+    "change", [earlier_origin, earlier_objective, earlier_argument], ids=["origin", "objective", "argument"]
+)
 def test_a_run_of_an_earlier_version_is_refused_in_one_line(tmp_path, change, capsys):
     saved = recipe_json(grpo(), checkpoint_every=1)
     change(saved)

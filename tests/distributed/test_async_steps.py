@@ -40,7 +40,7 @@ RECIPES = {
 
 @pytest.fixture(scope="module")
 def lagging(tmp_path_factory):
-    """The directory of a recipe's run with a lag of one, engine and learners apart."""
+    """The directory of a recipe's run with a policy lag of one, engine and learners apart."""
     known = {}
 
     def of(name):
@@ -265,7 +265,7 @@ def recorded_plays(pipeline, play, published, *, steps=7):
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_play_has_seen_all_updates_but_the_last_ones(apart):
-    """With a lag of 3 plays 0 to 3 are of the start, play 4 has seen one update, and so on."""
+    """With a policy lag of 3 plays 0 to 3 are of the start, play 4 has seen one update, and so on."""
     engine, published = Asked(), []
     engine.asked = 0
 
@@ -282,7 +282,7 @@ def longer():
 
 @pytest.fixture(scope="module")
 def three_behind(tmp_path_factory):
-    """The directory of a run with a lag of 3 in one process."""
+    """The directory of a run with a policy lag of 3 in one process."""
     out = tmp_path_factory.mktemp("three") / "run"
     loop.start_run(longer(), out, checkpoint_every=1, async_steps=3)
     return out
@@ -339,7 +339,7 @@ def test_a_reward_of_ones_own_is_learned_two_updates_late(tmp_path):
     assert [row["generator/updates_behind"] for row in rows(tmp_path / "run")] == [0, 1, 2, 2]
 
 
-def test_what_a_lag_does_not_go_with_is_refused_in_one_line(lagging):
+def test_what_async_steps_do_not_go_with_is_refused_in_one_line(lagging):
     joint = magrpo(model=TINY, steps=1)
     with refuses("E_ASYNC_STEPS_WITHOUT_RATIO", names="--async-steps 1"):
         check_async_steps(joint, 1)
