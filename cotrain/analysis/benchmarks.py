@@ -31,7 +31,7 @@ from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, DataError, TooLong, UnknownName
 from cotrain.core.notes import ANSWER, CORRECT, FAILURE, FINAL, SCORE, VERDICTS
 from cotrain.core.statistics import Estimate
-from cotrain.core.types import TOO_LONG, UNLABELLED, Episode, ParseFailure, Task, TaskSource, Trace, has_split
+from cotrain.core.types import TOO_LONG, UNLABELLED, Episode, Grader, ParseFailure, Task, TaskSource, Trace, has_split
 from cotrain.core.verbosity import ProgressPrinter, count_of, json_text, print_lines, print_progress
 from cotrain.data import programs
 from cotrain.data.columns import normal_question
@@ -249,7 +249,7 @@ def _suite_result(
 
 def _close_graders(grader: AnswerGrader, items: Mapping[str, SuiteItems]) -> None:
     """End the processes that grade."""
-    graders = {grader}
+    graders: set[Grader] = {grader}
     for suite_items in items.values():
         graders |= {task.grader for task in suite_items if isinstance(task, Task)}
     for each in graders:
