@@ -62,9 +62,9 @@ def harness() -> dict[str, Callable[[str, str], tuple[str | None, bool]]]:
 
 def graded(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Of each row what every way reads and whether it calls it right."""
-    judge, ways, found = AnswerGrader(), harness(), []
+    verifier, ways, found = AnswerGrader(), harness(), []
     for row in ({**row, "gold": UNIT.sub("", row["gold"])} for row in rows):
-        task = task_of(Row(question=row["problem"], answer=row["gold"], solution=None), "agreement/0", judge)
+        task = task_of(Row(question=row["problem"], answer=row["gold"], solution=None), "agreement/0", verifier)
         mine: dict[str, tuple[str | None, bool]] = {}
         for kind in KINDS:
             said = free_solution(row["text"], kind)
@@ -75,7 +75,7 @@ def graded(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         parsed = parse(row["text"])
         mine["math-verify"] = (str(parsed[-1]) if parsed else None, bool(verify(parse(f"${row['gold']}$"), parsed)))
         found.append(row | {"graded": mine})
-    judge.close()
+    verifier.close()
     return found
 
 

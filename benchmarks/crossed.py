@@ -32,8 +32,8 @@ def places(file: Mapping[str, Any], kind: str) -> tuple[int, int, int]:
     return 0, last[runs[0]], last[runs[1]]
 
 
-def figure(file: Mapping[str, Any], name: str, generator: int, judge: int) -> float:
-    [cell] = [c for c in file["cells"] if (c["generator"], c["verifier"]) == (generator, judge)]
+def figure(file: Mapping[str, Any], name: str, generator: int, verifier: int) -> float:
+    [cell] = [c for c in file["cells"] if (c["generator"], c["verifier"]) == (generator, verifier)]
     return float(cell[name]["value"])
 
 
@@ -44,12 +44,12 @@ def rows(files: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
     for name in FIGURES:
         for at, whose in enumerate(("the start", "the first", "the second")):
-            by_judge = [
-                [figure(f, name, places(f, "generators")[at], places(f, "verifiers")[judge]) for f in files]
-                for judge in range(3)
+            by_verifier = [
+                [figure(f, name, places(f, "generators")[at], places(f, "verifiers")[verifier]) for f in files]
+                for verifier in range(3)
             ]
-            found = paired_difference(by_judge[2], by_judge[1])
-            means = " | ".join(f"{sum(values) / len(values):.3f}" for values in by_judge)
+            found = paired_difference(by_verifier[2], by_verifier[1])
+            means = " | ".join(f"{sum(values) / len(values):.3f}" for values in by_verifier)
             lines.append(
                 f"| {name} | {whose} | {means} | {found.value:+.3f} [{found.low:.3f}, {found.high:.3f}] "
                 f"| {smallest_significant(found):.3f} |"

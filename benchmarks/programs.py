@@ -1,5 +1,5 @@
-"""What running a program costs in each kind of cell that works here: ``python benchmarks/programs.py [--data KIND=FILE
-...]``.
+"""What running a program costs in each kind of sandbox that works here: ``python benchmarks/programs.py [--data
+KIND=FILE ...]``.
 
 A trivial program with two tests, by one warm worker of each kind, in turn: milliseconds by the clock from asking to the
 grade, with all that has to be done before the next one can be asked. With ``--data`` (mbpp=FILE, humaneval=FILE) the
@@ -14,9 +14,9 @@ from statistics import median
 
 from cotrain.data.program_tests import paper_of
 from cotrain.data.programs import suite_tasks
-from cotrain.grading.cells import KINDS, Kind
-from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, cell_fault
+from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, sandbox_fault
 from cotrain.grading.pool import GradingPool
+from cotrain.grading.sandbox import KINDS, Kind
 
 GOOD = "def twice(x):\n    return 2 * x\n"
 PAPER = paper_of(before="", tests="assert twice(2) == 4\nassert twice(-1) == -2", solution=GOOD)
@@ -27,10 +27,10 @@ def costs(rounds: int) -> dict[Kind, list[float]]:
     """Seconds of each program, for each kind that works."""
     pools: dict[Kind, GradingPool] = {}
     for kind in KINDS:
-        if problem := cell_fault(kind):
+        if problem := sandbox_fault(kind):
             print(f"{kind:12s} not here: {problem}")
         else:
-            pools[kind] = GradingPool(judging=(JUDGING,), memory=MEMORY_BYTES, cell=kind)
+            pools[kind] = GradingPool(judging=(JUDGING,), memory=MEMORY_BYTES, sandbox=kind)
     taken: dict[Kind, list[float]] = {kind: [] for kind in pools}
     for turn in range(rounds + 1):  # the first warms up
         for kind, pool in pools.items():

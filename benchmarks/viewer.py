@@ -114,10 +114,10 @@ def episode(step: int, place: int) -> Episode:
         "gold": "12",
     }
     speech = trace(rng, speaker, text, None, parsed, truth, [Reward(name="outcome", value=float(right))])
-    judge = Address(step=step, task=task, member=member, role="verifier", call=0)
+    verifier = Address(step=step, task=task, member=member, role="verifier", call=0)
     said = {"steps": [True, rng.random() < 0.7, True], "final": rng.random() < 0.5, "score": rng.random()}
     review = trace(
-        rng, judge, "<step>CORRECT</step>" * 3, str(speaker), said, truth, [Reward(name="agreement", value=1.0)]
+        rng, verifier, "<step>CORRECT</step>" * 3, str(speaker), said, truth, [Reward(name="agreement", value=1.0)]
     )
     return Episode(step=step, task=task, member=member, task_id=f"words/train/{step}-{task}", traces=(speech, review))
 

@@ -126,7 +126,7 @@ def _check_is_recipe(recipe: object) -> None:
 
 
 def _advice_for(value: object) -> str:
-    """What to pass in the place of a value that is no recipe."""
+    """Return what to pass in the place of a value that is no recipe."""
     from cotrain.algorithms.grpo import ALGORITHMS
     from cotrain.algorithms.policy_gradient import PolicyGradient
 

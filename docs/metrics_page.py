@@ -11,7 +11,7 @@ from pathlib import Path
 from cotrain.metrics import starved
 from cotrain.metrics.alarms import BANDS
 from cotrain.metrics.metric import ANY, BOTH, COUNT, HELD_OUT, SECONDS, STEP, Metric, Range
-from cotrain.metrics.table import EVALUATION, JUDGE, RUN, SAID, SOLVER
+from cotrain.metrics.table import EVALUATION, RUN, SAID, SOLVER, VERIFIER
 from cotrain.metrics.table_learning import CREDIT, LEARNING
 
 HEAD = """# Metrics
@@ -76,7 +76,7 @@ right, and maj@k the accuracy of their vote.""",
     ),
     (
         "How good a verifier is",
-        JUDGE,
+        VERIFIER,
         """Right is the positive class: a false positive is a wrong solution called right. Precision, recall and F1 are
 those of the class "wrong". An unreadable review is a wrong judgement of either class, as in ProcessBench.
 The greedy figure is measured on the greedy solutions of the same problems, one each, so on other solutions than the

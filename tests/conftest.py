@@ -22,6 +22,12 @@ def pytest_unconfigure():
     shutil.rmtree(os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 
 
+def pytest_itemcollected(item):
+    """What is left for the night is left out at every save and before a landing too: it is ``whole`` as well."""
+    if item.get_closest_marker("nightly") and not item.get_closest_marker("whole"):
+        item.add_marker(pytest.mark.whole)
+
+
 def pytest_collection_finish(session):
     """What was imported is there for good: looking through it for garbage takes half a second each time."""
     gc.collect()

@@ -119,6 +119,7 @@ def test_refusals_load_no_library(tmp_path):
         assert code == 2 and said.count("\n") == 1, f"{line}: {said}"
 
 
+@pytest.mark.whole
 def test_a_command_that_loads_libraries_says_so_first(tmp_path):
     line = ["eval", str(tmp_path / "nothing-of-mine"), "--suite", "gsm8k"]
     (tmp_path / "nothing-of-mine").mkdir()

@@ -25,7 +25,7 @@ MODELS = (
     *("path/or/hub-name", "path/to/smaller", "my-model", "my-student", "my-teacher", "my-chat-model", "my-policy"),
     *("my-judge", "my-reward-model", "another-judge", "owner/chat-model", "runs/pairs/taught"),
 )
-ELSEWHERE = ("Qwen/", "environment:")  # a model that is fetched, and another package's environment
+ELSEWHERE = ("Qwen/", "environment:", "openenv:")  # a model that is fetched, and another package's environment
 FUNCTIONS = """
 async def search(query):
     return []

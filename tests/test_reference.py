@@ -237,6 +237,7 @@ def test_the_reward_model_of_prime_makes_the_update_of_ours():
     assert_same_weights(learner.model, trainer, "prm")
 
 
+@pytest.mark.whole
 def test_the_generator_of_prime_makes_the_update_of_ours():
     """After a step of the reward model alone that is large enough for rewards which rounding does not reach."""
     module = program("prime")

@@ -1,5 +1,6 @@
 """The page on reliability: every row is there, and every test, script and flag that it names exists."""
 
+import ast
 import json
 import re
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+MARKS = "pytestmark"
 COMMANDS = sorted(set(re.findall(r"python -m (tests\.torture\.\w+)([^`#\n]*)", PAGE)))
 
 
@@ -28,6 +30,48 @@ def test_every_promise_about_agents_servers_and_viewers_names_a_test_that_is_the
     for row in rows:
         tests = re.findall(r"`(tests/[\w/]+\.py)`", row.split(" | ")[-1])
         assert tests and all((ROOT / name).is_file() for name in tests), row
+
+
+def lane_of(file: Path, test: str) -> str:
+    """The lane in which a test stands: by its own marks, those of its parameters, and those of its file."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    (function,) = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == test]
+    of_all = [
+        node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == MARKS
+    ]
+    marks = {ast.unparse(mark) for place in (*function.decorator_list, *of_all) for mark in marks_in(place)}
+    if "pytest.mark.nightly" in marks:
+        return "nightly"
+    return "whole" if "pytest.mark.whole" in marks else "quick"
+
+
+def marks_in(place: ast.expr) -> list[ast.expr]:
+    """The marks that a decorator or a ``pytestmark`` gives to all cases, not those of single parameters."""
+    if isinstance(place, ast.List | ast.Tuple):
+        return place.elts
+    return [place]
+
+
+def test_every_promise_of_the_lanes_names_tests_that_are_there_and_in_that_lane():
+    section = PAGE.partition("## Three lanes of tests")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (.+) \| (quick|whole|nightly) \| (.+) \|$", section, re.MULTILINE)
+    assert len(rows) == section.partition("| promise | lane | test |")[2].count("\n| ") >= 17
+    for promise, lane, named in rows:
+        tests = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", named)
+        assert tests, promise
+        for file, test in tests:
+            assert lane_of(ROOT / file, test) == lane, (promise, file, test)
+
+
+@pytest.mark.whole
+def test_no_test_of_the_night_is_run_at_a_save():
+    """Not even one that has no other mark."""
+    asked = ["-m", "pytest", "--collect-only", "-q", "zoo/tests/test_zoo_runs.py", "-m"]
+    found = [
+        subprocess.run([sys.executable, *asked, lane], cwd=ROOT, capture_output=True, text=True, check=False)
+        for lane in ("not whole", "whole and not nightly", "nightly")
+    ]
+    assert [done.returncode for done in found] == [5, 5, 0]  # 5: nothing was found
 
 
 def test_what_it_names_is_there():

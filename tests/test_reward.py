@@ -11,6 +11,7 @@ import pytest
 import cotrain
 from cotrain import api
 from cotrain.cli.main import main
+from cotrain.config.override import override
 from cotrain.recipes.grpo import grpo
 from cotrain.rollout.user_rewards import wants_all
 from cotrain.runs.changes import rebuild_recipe
@@ -64,7 +65,7 @@ def test_a_function_of_no_file_runs_and_says_what_a_resumed_run_needs(tmp_path):
     def longer(task, answer, correct):
         return answer.tokens
 
-    recipe = grpo(reward=longer, steps=1, **SMALL)
+    recipe = override(grpo(reward=longer, steps=1, **SMALL), ["evaluation.splits=[]", "evaluation.group_size=1"])
     api.run(recipe, tmp_path / "run")
     assert all(trace.rewards for trace in turns(tmp_path / "run"))
     with refuses("E_CODE_PLACE", names="function"):

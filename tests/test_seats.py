@@ -74,7 +74,7 @@ def test_matrices_fit_80_columns():
     found |= {"problems": 64}
     lines = lines_of(found)
     assert all(len(line) <= 80 for line in lines) and "3 more columns" in lines[-1]
-    assert "won of the row as solver" in lines and "Matthews correlation of the judge" in lines
+    assert "won of the row as solver" in lines and "Matthews correlation of the verifier" in lines
     assert "balanced accuracy of the judge" in lines
     assert "gap: believed minus right" not in lines
 

@@ -25,9 +25,9 @@ from cotrain.metrics.suites import GREEDY_SAMPLE, processbench_scores, solver_sc
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.recipes.tango import tango
 from cotrain.rollout.common_roles import parse_review, parse_solution
-from cotrain.rollout.judges import parse_gram
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
+from cotrain.rollout.verifier_roles import parse_gram
 from tests.helpers import EASY, TINY, spoken
 from tests.sentences import refuses
 
@@ -386,13 +386,23 @@ def test_a_model_is_scored_as_a_run_is(sheet, tmp_path, capsys, monkeypatch):
     (tmp_path / "null.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n{"question": "?", "answer": null}\n')
     words = ["eval", TINY, "--suite", "jsonl", "--data", "null.jsonl", "--samples", "1", "--max-tokens", "40"]
     assert main(words) == 2 and "row 2" in capsys.readouterr().err
-    assert main([*words, "--lenient", "--answer", "last-number"]) == 0
+    assert main([*words, "--lenient", "--answer-format", "last-number"]) == 0
     out = capsys.readouterr().out
     assert "1 problems" in out and "at most 40 tokens" in out and "greedy" in out
     assert "verifier" not in out
     (result,) = tmp_path.glob("evals/*/suite-jsonl.json")
     assert json.loads(result.read_text())["settings"]["roles"]["solver"]["answer"] == "last-number"
-    judging = ["--lenient", "--answer", "last-number", "--verdict", "words", "--temperature", "0.5", "--out", "judged"]
+    judging = [
+        "--lenient",
+        "--answer-format",
+        "last-number",
+        "--verdict",
+        "words",
+        "--temperature",
+        "0.5",
+        "--out",
+        "judged",
+    ]
     assert main([*words, *judging]) == 0
     assert "verifier: generator" in capsys.readouterr().out
     judged = json.loads((tmp_path / "judged" / "suite-jsonl.json").read_text())

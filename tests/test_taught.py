@@ -46,7 +46,7 @@ def test_a_run_asks_and_reads_as_its_models_were_taught(model):
     )
     assert (roles["verifier"].verdict_format, roles["verifier"].prompt) == ("words", VERIFIER["prompt"])
     assert said == [
-        f"note: {model} was taught to answer as 'hash', its steps as lines, and is asked and read so; --answer, "
+        f"note: {model} was taught to answer as 'hash', its steps as lines, and is asked and read so; --answer-format, "
         "--steps-as and --prompt choose otherwise",
         f"note: {model} was taught verdicts as 'words', and is asked and read so; --verdict and --verifier-prompt "
         "choose otherwise",
@@ -128,7 +128,7 @@ def test_from_teaching_to_a_run_to_its_export(model, tmp_path, capsys):
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "ask.txt").write_text(ASK)
     words = ["teach", "solver", "--model", str(model), "--data", str(tmp_path / "data.jsonl")]
-    words += ["--answer", "hash", "--steps-as", "lines", "--prompt", str(tmp_path / "ask.txt")]
+    words += ["--answer-format", "hash", "--steps-as", "lines", "--prompt", str(tmp_path / "ask.txt")]
     words += ["--tokens", "1024", "--batch-tokens", "512", "--length", "256", "--threads", "1"]
     taught = tmp_path / "taught"
     assert main([*words, "--out", str(taught)]) == 0
@@ -136,7 +136,7 @@ def test_from_teaching_to_a_run_to_its_export(model, tmp_path, capsys):
     assert main(["run", "grpo", "--model", str(taught), "--data", str(tmp_path / "data.jsonl"), "--dry-run"]) == 0
     assert "was taught to answer as 'hash'" in capsys.readouterr().out
     run = tmp_path / "run"
-    chosen = ["--answer", "boxed", "--smoke", "--threads", "1", "--max-tokens", "8", "--device", "cpu"]
+    chosen = ["--answer-format", "boxed", "--smoke", "--threads", "1", "--max-tokens", "8", "--device", "cpu"]
     assert main(["run", "grpo", "--model", str(taught), "--out", str(run), *chosen]) == 0
     export_policy(run, "solver", tmp_path / "exported")
     found = taught_roles(tmp_path / "exported")["solver"]

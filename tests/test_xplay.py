@@ -156,7 +156,7 @@ def test_judges_beside_each_other_by_hand():
     reference = [True, False, False, False, True, True, False, None, True, None]
     verifier = [True, True, True, False, False, True, True, True, None, None]
     outcomes = [[[judged(0, final, None) for final in said]] for said in (reference, verifier)]
-    of_verifier, of_truth, of_reference = reviewed.compare_judges([drawn], outcomes, [1], [0])
+    of_verifier, of_truth, of_reference = reviewed.compare_verifiers([drawn], outcomes, [1], [0])
     # both could judge the first seven: the verifier calls 5 right, the reference 3; they agree on 1, 4 and 6
     assert (of_verifier["verifier"], of_verifier["reference"], of_verifier["n"]) == (1, 0, 7)
     assert of_verifier["called_right"]["value"] == pytest.approx(5 / 7)
@@ -176,7 +176,7 @@ def test_judges_beside_each_other_by_hand():
 def test_kappa_of_judges_that_always_say_the_same_is_not_known():
     drawn = DrawnSolutions(attempts=(judged(0, None, None).attempt,) * 3, right=(None,) * 3)
     said = [[judged(0, True, None)] * 3]
-    own, truth, _ = reviewed.compare_judges([drawn], [said, said], [1], [0])
+    own, truth, _ = reviewed.compare_verifiers([drawn], [said, said], [1], [0])
     assert own["agreement"]["value"] == 1.0 and own["gap"]["value"] == 0.0 and own["kappa"] is None
     assert truth["gap"] is None and truth["n"] == 0
 

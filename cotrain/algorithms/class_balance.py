@@ -105,14 +105,14 @@ def class_weights(counts: Counts, labels: Sequence[bool | None], power: float = 
 
     Raises ValueError when a label's class has count 0: update the counts with the batch first.
     """
-    known = [label for label in labels if label is not None]
-    for label in known:
+    known_labels = [label for label in labels if label is not None]
+    for label in known_labels:
         if not counts[label] > 0.0:
             raise ValueError(f"class_weights: class {int(label)} occurs but its running count is {counts[label]}")
-    if not known:
+    if not known_labels:
         return [1.0] * len(labels)
 
-    scales = [counts[label] ** -power for label in known]
+    scales = [counts[label] ** -power for label in known_labels]
     mean = sum(scales) / len(scales)
 
     def weight_of(label: bool | None) -> float:

@@ -243,9 +243,9 @@ class UpdateReport:
 
 
 class PolicyClient:
-    """What is asked of a policy where its model is. ``learner/learner.py``, ``distributed/policy_handles.py`` and
-    ``config/followers.py`` do it, ``distributed/remote_policies.py`` asks another process; each has these methods
-    written out. Here are the answers of a policy that never changes."""
+    """The methods of a policy in the process that has its model. ``learner/learner.py``,
+    ``distributed/policy_handles.py`` and ``config/followers.py`` do it, ``distributed/remote_policies.py`` asks another
+    process; each has these methods written out. Here are the answers of a policy that never changes."""
 
     @property
     def version(self) -> int:

@@ -114,9 +114,9 @@ class Preference:
             label = 1.0 if self.soft is None else _sigmoid(self.soft * (high - low))
 
             # The loss is linear in both log-probabilities; their factors go where the advantages of a sample are.
-            pull = -(1.0 - self.sft) * loss_slope(self.loss, margin, beta, label)
-            learned.append(_with_pull(chosen, pull + self.sft / len(chosen.token_ids)))
-            learned.append(_with_pull(rejected, -pull))
+            chosen_slope = -(1.0 - self.sft) * loss_slope(self.loss, margin, beta, label)
+            learned.append(_with_advantage(chosen, chosen_slope + self.sft / len(chosen.token_ids)))
+            learned.append(_with_advantage(rejected, -chosen_slope))
 
             margins.append(margin)
             better_logprobs.append(float(chosen.scores[self.policy].sum()))
@@ -146,8 +146,8 @@ class Preference:
         return Loss(value=value, sums={"surprisal": masked_sum(-predictions.detach(), batch.mask)})
 
 
-def _with_pull(sample: Sample, pull: float) -> Sample:
-    return replace(sample, advantages=torch.full((len(sample.token_ids),), pull))
+def _with_advantage(sample: Sample, advantage: float) -> Sample:
+    return replace(sample, advantages=torch.full((len(sample.token_ids),), advantage))
 
 
 def _mean(values: list[float]) -> float:

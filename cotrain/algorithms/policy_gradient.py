@@ -618,9 +618,9 @@ def _reward_metrics(samples: Sequence[Sample], rewards: Mapping[Signal, TokenRew
 
     metrics: dict[str, float] = {}
     trajectories, n_trajectories = trajectories_of(samples)
-    for signal, given in rewards.items():
+    for signal, signal_rewards in rewards.items():
         if signal.per == "answer":
-            values = given.unique_values.tolist()
+            values = signal_rewards.unique_values.tolist()
             metrics[f"reward/{signal.name}"] = sum(values) / n_trajectories
             continue
 

@@ -151,7 +151,7 @@ def with_unit_ratio(batch: MicroBatch, left_out: torch.Tensor, logprobs: torch.T
 
 def bounds_of(samples: Iterable[Sample]) -> torch.Tensor | None:
     """The bounds of each sample, ``[B, 2]``; None if no sample has any."""
-    found = [sample.bounds for sample in samples]
-    if not any(found):
+    all_bounds = [sample.bounds for sample in samples]
+    if not any(all_bounds):
         return None
-    return torch.tensor([bounds or (0.0, math.inf) for bounds in found], dtype=torch.float64)
+    return torch.tensor([bounds or (0.0, math.inf) for bounds in all_bounds], dtype=torch.float64)

@@ -52,9 +52,9 @@ class Pairwise:
             share = 1.0 / (len(pairs) * len(groups_of_pairs))  # every group counts the same
             for better, worse in pairs:
                 margin = scores[better] - scores[worse]
-                pull = share / (1.0 + math.exp(min(margin, 700.0)))  # share · σ(−margin), without overflow
-                slopes[better] = slopes.get(better, 0.0) - pull
-                slopes[worse] = slopes.get(worse, 0.0) + pull
+                slope = share / (1.0 + math.exp(min(margin, 700.0)))  # share · σ(−margin), without overflow
+                slopes[better] = slopes.get(better, 0.0) - slope
+                slopes[worse] = slopes.get(worse, 0.0) + slope
                 pair_loss += share * (math.log1p(math.exp(-abs(margin))) + max(-margin, 0.0))
                 pair_accuracy += share * (float(margin > 0) + 0.5 * float(margin == 0))
             n_pairs += len(pairs)

@@ -263,10 +263,10 @@ def _resolve_role(recipe: Recipe, name: str, flag: str) -> str:
 
 
 def _load_items(
-    name: str, paths: Sequence[str], judge: AnswerGrader, aside: Quarantine | None, say: Callable[[str], None]
+    name: str, paths: Sequence[str], grader: AnswerGrader, aside: Quarantine | None, say: Callable[[str], None]
 ) -> SuiteItems:
     try:
-        return load_suite(name, paths, judge, aside, say)
+        return load_suite(name, paths, grader, aside, say)
     except DataError as error:
         if ", row " not in str(error):
             raise
@@ -318,8 +318,8 @@ def suite_settings(
     play: SuitePlay,
     models: dict[str, str],
 ) -> dict[str, Any]:
-    """What the scores depend on, as JSON. Raises UnknownName for a role there is not, ConfigError for one that gives no
-    verdicts."""
+    """Return what the scores depend on, as JSON. Raises UnknownName for a role there is not, ConfigError for one that
+    gives no verdicts."""
     judging = name in JUDGED
     choosers = [role for role in (play.verifier, play.comparer) if role in executor.roles and play.samples]
     needed = [play.verifier] if judging else [play.solver, *choosers]
@@ -369,7 +369,7 @@ def suite_settings(
 
 
 def _item_identity(item: Task | FixedSolution) -> list[Any]:
-    """What makes an item another one."""
+    """Return what makes an item another one."""
     if isinstance(item, FixedSolution):
         return [item.problem, *item.steps, str(item.label if item.wrong is None else item.wrong)]
     tests = [item.grader.problem_of(item).tests] if isinstance(item.grader, ProgramGrader) else []
@@ -436,15 +436,15 @@ def attempt_rows(
     comparing = play.comparer in executor.roles and play.samples > 0  # all samples of a problem in one episode, or each
     attempt = partial(solve, verifier=verifier)
     each = play.samples if comparing else 1
-    asked = partial(attempt_and_compare, attempt=attempt, comparer=play.comparer, n=each) if comparing else attempt
-    sampled = executor.collect(asked, tasks, step=step, split=split, group_size=play.samples // each)
+    protocol = partial(attempt_and_compare, attempt=attempt, comparer=play.comparer, n=each) if comparing else attempt
+    sampled = executor.collect(protocol, tasks, step=step, split=split, group_size=play.samples // each)
     greedy = executor.greedy_copy().collect(partial(solve, verifier=None), tasks, step=step, split=split, group_size=1)
     for played in (sampled, greedy):
         check_measured(split, played, executor.set_aside)
 
     def solutions_of(episode: Episode, n: int) -> list[Trace | None]:
-        found = [t for t in episode.traces if t.role == play.solver][:n]
-        return [*found, *[None] * (n - len(found))]
+        solutions = [t for t in episode.traces if t.role == play.solver][:n]
+        return [*solutions, *[None] * (n - len(solutions))]
 
     tries: list[tuple[Episode, int, Trace | None]] = []
     for episode in sampled:
@@ -531,10 +531,10 @@ def _attempt_row(
 
 
 def _graded_answer(task: Task, said: Trace, role: Role) -> str | None:
-    """What of a solution is graded."""
-    judge = task.grader
-    if isinstance(judge, ProgramGrader):
-        return program_of(said.text, judge.problem_of(task).entry)
+    """Return what of a solution is graded."""
+    grader = task.grader
+    if isinstance(grader, ProgramGrader):
+        return program_of(said.text, grader.problem_of(task).entry)
     if (answer := ANSWER.of(said)) is not None:
         return answer
     read = role.parse_reply(said.text, {}, thinking=FAILURE.of(said) == UNFINISHED)

@@ -1,4 +1,4 @@
-r"""What is wrong with a data file: ``cotrain check data FILE [--against FILE …]``.
+r"""Finds faults in a data file: ``cotrain check data FILE [--against FILE …]``.
 
 Errors: malformed rows, each with row and column or field; questions that another file (``against``) asks too. Warnings:
 questions that repeat, the same question with two answers, questions that share 13 words in a row with another file's,
@@ -12,7 +12,7 @@ greater, and a minus in front of a number, a variable or a formula. Two answers 
 grader says otherwise. The 13-grams are those of GPT-3 (arXiv 2005.14165, appendix C), over words without case and
 punctuation; questions of fewer words have none.
 
-With ``--answer FORMAT`` the worked texts of the file (completions, solutions, or answers that hold more than
+With ``--answer-format FORMAT`` the worked texts of the file (completions, solutions, or answers that hold more than
 themselves) are read as a solver's texts would be (``formats/answers.py``), and those in which nothing is found, or
 another answer than the gold one, are warnings.
 
@@ -104,7 +104,9 @@ class LintReport:
     findings: tuple[DataFault, ...]
     lengths: dict[str, int] = field(default_factory=dict)  # words of a question: min, median, p95, max
     histogram: dict[str, int] = field(default_factory=dict)  # "8-15" words → questions
-    read: dict[str, Any] = field(default_factory=dict)  # with --answer: texts, how many were read, how many are right
+    read: dict[str, Any] = field(
+        default_factory=dict
+    )  # with --answer-format: texts, how many were read, how many are right
     seen: dict[str, Any] = field(default_factory=dict)  # what a run would see: columns, splits, the first problem
     code: dict[str, Any] = field(default_factory=dict)  # for tasks of code: the --tasks of a run, and their splits
     unread: dict[str, int] = field(default_factory=dict)  # column that is not read → rows that have it
@@ -147,7 +149,7 @@ class LintReport:
             out.append(note)
         if self.read:
             counts = "{texts} worked texts: {read} are read, {right} of them as the gold answer".format(**self.read)
-            out.append(f"--answer {self.read['answer']}: {counts}")
+            out.append(f"--answer-format {self.read['answer']}: {counts}")
         if self.lengths:
             out.append("words of a question: " + ", ".join(f"{name} {n}" for name, n in self.lengths.items()))
             widest = max(self.histogram.values())
@@ -163,7 +165,7 @@ class _Question:
     row: str  # the same for the same row: of ProcessBench, where one problem has many solutions, with the solution
     answer: str | None
     words: tuple[str, ...]
-    worked: str = ""  # the text in which an answer is looked for, with ``--answer``
+    worked: str = ""  # the text in which an answer is looked for, with ``--answer-format``
     columns: tuple[str, str] = ("", "")  # that question and answer were read from
     kind: str = "problem"  # with an answer; or a solution for "review", or code with tests: "mbpp", "humaneval"
     shown: str = ""  # as it is asked: behind its system text
@@ -260,40 +262,40 @@ def _read_questions(path: Path, schema: Schema, *, unanswered: bool) -> tuple[li
         code = next((kind for kind, mark in CODE.items() if mark in row), None)
         if "steps" in row and "label" in row:
             sample = solution_of_row(row, where, "")
-            asked = sample.problem
+            question = sample.problem
             answer = None
-            given = " ".join(sample.steps)
+            solution = " ".join(sample.steps)
             columns = ("", "")
             shown = sample.problem
             unread = sample.unread
             kind = "review"
         elif code is not None:
             program = ROW_READERS[code](row, where)
-            asked = program.asked
+            question = program.asked
             answer = None
-            given = ""
+            solution = ""
             columns = ("", "")
             shown = program.question
             unread = program.unread
             kind = code
         else:
-            found = row_of(row, schema.question, schema.answer, where, unanswered)
-            asked = found.question
-            answer = found.answer
-            given = ""
-            columns = found.columns
-            shown = found.prompt
-            unread = found.unread
+            question_row = row_of(row, schema.question, schema.answer, where, unanswered)
+            question = question_row.question
+            answer = question_row.answer
+            solution = ""
+            columns = question_row.columns
+            shown = question_row.prompt
+            unread = question_row.unread
             kind = "problem"
 
-        words = words_in(normal_question(asked))
-        key = question_key(asked)
-        whole = f"{key} {question_key(given)}" if given else key
+        words = words_in(normal_question(question))
+        key = question_key(question)
+        whole = f"{key} {question_key(solution)}" if solution else key
         number = int(where.rpartition(" ")[2])
         worked = _worked_text(row)
         return _Question(
             number=number,
-            text=asked,
+            text=question,
             key=key,
             row=whole,
             answer=answer,
@@ -312,8 +314,8 @@ def _read_questions(path: Path, schema: Schema, *, unanswered: bool) -> tuple[li
 
 
 def _view_of_run(questions: Sequence[_Question], labelled: bool) -> dict[str, Any]:
-    """What ``cotrain run --data`` makes of these rows, but for those it leaves out as held-out ones; {} for reviews.
-    ``labelled``: with ``--labelled``, where rows without an answer are a split of their own."""
+    """Return what ``cotrain run --data`` makes of these rows, but for those it leaves out as held-out ones; {} for
+    reviews. ``labelled``: with ``--labelled``, where rows without an answer are a split of their own."""
     problems = [question for question in questions if question.kind == "problem"]
     if not problems:
         return {}
@@ -372,7 +374,7 @@ def _view_of_labels(path: str | Path, schema: Schema, labelled: str | None) -> d
 
 
 def _check_labelled_file(labelled: str | None, workers: int, deadline_s: float) -> LintReport | None:
-    """What is wrong with the file of solved problems that ``--labelled`` names; None where it names none."""
+    """Return what is wrong with the file of solved problems that ``--labelled`` names; None where it names none."""
     if labelled is None or not labelled.lower().endswith(DATA_ENDINGS):
         return None
     report = check_file(labelled, workers=workers, deadline_s=deadline_s)
@@ -381,7 +383,8 @@ def _check_labelled_file(labelled: str | None, workers: int, deadline_s: float) 
 
 
 def _code_of_run(questions: Sequence[_Question]) -> dict[str, Any]:
-    """What a run makes of tasks of code: the ``--tasks`` that reads them, and their splits; {} where there are none."""
+    """Return what a run makes of tasks of code: the ``--tasks`` that reads them, and their splits; {} where there are
+    none."""
     tasks = [question for question in questions if question.kind in CODE]
     if not tasks:
         return {}
@@ -415,10 +418,12 @@ def _check_worked_texts(
             wrong.append(f"row {question.number}: {solution.answer!r}, gold {question.answer!r}"[:200])
 
     faults.append(
-        DataFault(level="warning", kind="unread", meaning=f"--answer {answer} finds no answer", where=tuple(unread))
+        DataFault(
+            level="warning", kind="unread", meaning=f"--answer-format {answer} finds no answer", where=tuple(unread)
+        )
     )
     faults.append(
-        DataFault(level="warning", kind="other", meaning=f"--answer {answer} finds another", where=tuple(wrong))
+        DataFault(level="warning", kind="other", meaning=f"--answer-format {answer} finds another", where=tuple(wrong))
     )
     read_count = len(texts) - len(unread)
     return {"answer": answer, "texts": len(texts), "read": read_count, "right": read_count - len(wrong)}
@@ -429,7 +434,7 @@ def _same_answer(said: str, gold: str, pool: GradingPool) -> bool:
 
 
 def question_key(question: str) -> str:
-    """What two askings of one question have in common."""
+    """Return what two askings of one question have in common."""
     text = normal_question(question)
     plain = "".join(filter(is_word_character, text))
     if len(plain) < SHORT:

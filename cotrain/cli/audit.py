@@ -65,7 +65,7 @@ def _options_of(arguments: argparse.Namespace) -> AuditOptions:
         columns=named,
         right_at=arguments.right_at,
         grades=not arguments.no_grade,
-        answer=arguments.answer,
+        answer=arguments.answer_format,
         references=_path_of(arguments.references),
         question_column=arguments.question_column,
         answer_column=arguments.answer_column,
@@ -98,7 +98,7 @@ def _audit_parser() -> Parser:
     truth.add_argument("--references", metavar="FILE", help="of questions and reference answers, found by the prompt")
     truth.add_argument("--question-column", metavar="NAME", help="of --references")
     truth.add_argument("--answer-column", metavar="NAME", help="of --references")
-    truth.add_argument("--answer", metavar="FORMAT", help="of responses: tags, boxed, hash, phrase …")
+    truth.add_argument("--answer-format", metavar="FORMAT", help="of responses: tags, boxed, hash, phrase …")
     truth.add_argument("--no-grade", action="store_true", help="do not compare with reference answers")
     truth.add_argument("--truth-by", metavar="FILE.py:FUNCTION", help="asked of every prompt, response and reference")
     labels = parser.add_argument_group("labels, where nobody knows the truth")

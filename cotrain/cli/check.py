@@ -40,12 +40,12 @@ def check(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--quarantine", metavar="FILE", help="write the malformed rows there, each with its reason")
     parser.add_argument(
-        "--answer", metavar="FORMAT", help="read its worked texts so: tags, boxed, hash, phrase, last-number …"
+        "--answer-format", metavar="FORMAT", help="read its worked texts so: tags, boxed, hash, phrase, last-number …"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_strictly(argv[1:])
-    if arguments.answer is not None:
-        check_answer(arguments.answer)
+    if arguments.answer_format is not None:
+        check_answer(arguments.answer_format)
     if arguments.quarantine is not None and Path(arguments.quarantine).exists():
         raise ConfigError(
             f"--quarantine {arguments.quarantine}: it is there already; name a new file", code="E_QUARANTINE_EXISTS"
@@ -60,7 +60,7 @@ def check(argv: Sequence[str]) -> int:
         arguments.file,
         arguments.against,
         schema=schema,
-        answer=arguments.answer,
+        answer=arguments.answer_format,
         labelled=arguments.labelled,
         say=_say_nothing if arguments.json else print_progress,
     )

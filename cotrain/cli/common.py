@@ -13,7 +13,7 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.threads import choose_threads
 from cotrain.core.verbosity import print_aside, print_note, print_progress, shows_all
 
-ANSWER_FLAGS = ("answer", "steps_as", "prompt", "verdict", "verifier_prompt")
+ANSWER_FLAGS = ("answer_format", "steps_as", "prompt", "verdict", "verifier_prompt")
 say = print_progress  # what a command is busy with
 
 
@@ -168,7 +168,7 @@ def add_answer_flags(
     verdict: str = "",
 ) -> None:
     parser.add_argument(
-        "--answer",
+        "--answer-format",
         metavar="FORMAT",
         help="where the answer of a solution stands: auto, tags, boxed, hash, phrase, last-number, or a pattern with "
         f"one group (default: {default})",
@@ -214,11 +214,11 @@ def knows_formats(recipe: Any) -> bool:
 
 
 def answer_format_of(arguments: argparse.Namespace) -> Any:
-    """What the flags of ``add_answer_flags`` say, files read: an ``AnswerFormat``."""
+    """Return what the flags of ``add_answer_flags`` say, files read: an ``AnswerFormat``."""
     from cotrain.runs.choose_formats import AnswerFormat
 
     return AnswerFormat(
-        answer=arguments.answer,
+        answer=arguments.answer_format,
         prompt=prompt_of(arguments.prompt),
         steps_as=arguments.steps_as,
         verdict=arguments.verdict,
@@ -227,8 +227,8 @@ def answer_format_of(arguments: argparse.Namespace) -> Any:
 
 
 def with_answer_formats(recipe: Any, arguments: argparse.Namespace, *, dry: bool = False) -> Any:
-    """The recipe with what ``--answer``, ``--steps-as``, ``--prompt``, ``--verdict`` and ``--verifier-prompt`` say, or
-    what its models' own answers and reviews say; ``dry``: no model is asked."""
+    """The recipe with what ``--answer-format``, ``--steps-as``, ``--prompt``, ``--verdict`` and ``--verifier-prompt``
+    say, or what its models' own answers and reviews say; ``dry``: no model is asked."""
     if not any(getattr(arguments, flag) for flag in ANSWER_FLAGS) and knows_formats(recipe):
         return recipe
     from cotrain.runs.choose_formats import choose_formats

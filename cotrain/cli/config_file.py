@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cotrain.cli.flags import Parser, SwitchOrText
+from cotrain.cli.flags import RENAMED, Parser, SwitchOrText
 from cotrain.core.errors import ConfigError, DataError, nearest_name
 
 RECIPE = "recipe"
@@ -55,7 +55,9 @@ def config_words(path: str, keys: Mapping[str, Any], parser: Parser) -> list[str
             words.append(word)
             continue
         if action is None:
-            near = nearest_name(key, [name.replace("_", "-") for name in (*actions, RECIPE)])
+            names = [name.replace("_", "-") for name in (*actions, RECIPE)]
+            now = RENAMED.get(key.replace("_", "-"))
+            near = now if now in names else nearest_name(key, names)
             raise ConfigError(
                 f"{where} is no flag" + (f"; did you mean {near!r}?" if near else ""), code="E_CONFIG_FILE_FLAG"
             )

@@ -12,7 +12,7 @@ from cotrain.core.errors import ConfigError, install_extra
 from cotrain.core.shipped import SHIPPED, how_to_get, shipped_folder
 from cotrain.core.threads import usable_cores, usual_threads
 from cotrain.core.verbosity import count_of, tell_result
-from cotrain.grading.isolation import ABOUT, ways_out, working_cell
+from cotrain.grading.isolation import ABOUT, ways_out, working_sandbox
 from cotrain.models.load import describe_model, resolve_model
 
 NEEDED = (
@@ -44,7 +44,7 @@ def examine_installation(models: Sequence[str] = ()) -> int:
     looked_at = {name: describe_model(resolve_model(name)) for name in (*here, *models)}
     versions = {name: _installed_version(name) for name in (*NEEDED, *OPTIONAL)}
     gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    found = {
+    facts = {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "packages": versions,
@@ -57,8 +57,8 @@ def examine_installation(models: Sequence[str] = ()) -> int:
         "models": looked_at,
         "models_elsewhere": elsewhere,
     }
-    tell_result(found)
-    print(f"python        {found['python']} on {found['system']}")
+    tell_result(facts)
+    print(f"python        {facts['python']} on {facts['system']}")
     for name in NEEDED:
         print(f"{name:13s} {versions[name] or 'MISSING: pip install ' + name}")
     for name, extra in OPTIONAL.items():
@@ -70,8 +70,8 @@ def examine_installation(models: Sequence[str] = ()) -> int:
         print(f"cuda:{index}        {gpu.name}, {gpu.total_memory / 2**30:.0f} GiB; use it with --device cuda:{index}")
     if not gpus:
         print("cuda          none; runs use the CPU")
-    print(f"programs      {found['programs']}")
-    print(f"disk          {found['disk_free_gib']} GiB free here")
+    print(f"programs      {facts['programs']}")
+    print(f"disk          {facts['disk_free_gib']} GiB free here")
     for name, about in looked_at.items():
         size = f"{about['parameters']:,} parameters"
         weights = about["sha256"][:12]
@@ -79,13 +79,13 @@ def examine_installation(models: Sequence[str] = ()) -> int:
 
     if elsewhere:
         print(f"not here      {', '.join(elsewhere)}; {how_to_get(elsewhere[-1])}")
-    return 1 if found["missing"] else 0
+    return 1 if facts["missing"] else 0
 
 
 def isolation_text() -> str:
-    """What programs that models wrote would run in."""
+    """Return what programs that models wrote would run in."""
     try:
-        kind = working_cell()
+        kind = working_sandbox()
     except ConfigError as error:
         return str(error)
     left = ways_out(kind)

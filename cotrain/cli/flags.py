@@ -66,13 +66,13 @@ def _wrap_paragraph(paragraph: str, width: int, indent: str) -> list[str]:
 
     items: list[tuple[str, list[str]]] = []  # what stands before the text, and the lines of the text
     for line in paragraph.splitlines():
-        found = _ITEM.fullmatch(line)
+        match = _ITEM.fullmatch(line)
         mark, texts = items[-1] if items else ("", [])
         goes_on = len(line) - len(line.lstrip()) == len(mark) and not _MARKED.match(line)
         if texts and goes_on:
             texts.append(line.strip())
-        elif found is not None:
-            items.append((found["mark"], [found["text"]]))
+        elif match is not None:
+            items.append((match["mark"], [match["text"]]))
         else:
             items.append(("", [line]))
     return [line for mark, texts in items for line in _wrap_item(mark, " ".join(texts), width, indent)]
@@ -97,10 +97,10 @@ def in_flags(text: str, names: Collection[str]) -> str:
     """A docstring that names arguments, as in ``verifier="frozen"`` or ``balance=False``, for somebody who types flags:
     ``--verifier frozen``, ``--no-balance``. What is no argument among ``names`` stays as it is."""
 
-    def as_typed(found: re.Match[str]) -> str:
-        arguments = _split_arguments(found["code"])
+    def as_typed(match: re.Match[str]) -> str:
+        arguments = _split_arguments(match["code"])
         if not arguments.keys() <= set(names):
-            return found[0]
+            return match[0]
         return f"``{' '.join(_as_flag(name, value) for name, value in arguments.items())}``"
 
     return _ARGUMENTS.sub(as_typed, text)
@@ -108,7 +108,7 @@ def in_flags(text: str, names: Collection[str]) -> str:
 
 def named_arguments(text: str, names: Collection[str]) -> list[str]:
     """Those of ``names`` that a docstring gives a value."""
-    named = [name for found in _ARGUMENTS.finditer(text) for name in _split_arguments(found["code"])]
+    named = [name for match in _ARGUMENTS.finditer(text) for name in _split_arguments(match["code"])]
     return [name for name in dict.fromkeys(named) if name in names]
 
 
@@ -125,7 +125,13 @@ def _as_flag(name: str, value: str) -> str:
     return f"--{flag} {plain}"
 
 
-RENAMED = {"lag": "async-steps", "blend": "advantage-mix", "restart": "reset"}  # flag of before → its name now
+RENAMED = {  # flag of before → its name now
+    "answer": "answer-format",
+    "blend": "advantage-mix",
+    "judge": "review-format",
+    "lag": "async-steps",
+    "restart": "reset",
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -176,12 +182,12 @@ class Parser(argparse.ArgumentParser):
 
     def own_names(self, words: Sequence[str]) -> list[str]:
         """The words with flags of other programs in the names of this command."""
-        known = {flag for action in self._actions for flag in action.option_strings}
-        if all(word.partition("=")[0] in known for word in words if word.startswith("--")):
+        flags = {flag for action in self._actions for flag in action.option_strings}
+        if all(word.partition("=")[0] in flags for word in words if word.startswith("--")):
             return list(words)
         from cotrain.cli.foreign_flags import rename_flags
 
-        return rename_flags(words, known, self.prog)
+        return rename_flags(words, flags, self.prog)
 
     def parse_strictly(
         self, words: Sequence[str], elsewhere: Callable[[str, str], str] = lambda flag, value: ""
@@ -194,7 +200,8 @@ class Parser(argparse.ArgumentParser):
             word = unknown[0].split("=")[0]
             near = nearest_name(word.lstrip("-"), flags) if word.startswith("-") else None
             value = unknown[0].partition("=")[2] or "".join(unknown[1:2])
-            near = RENAMED.get(word.lstrip("-"), near)
+            now = RENAMED.get(word.lstrip("-"))
+            near = now if now in flags else near
             hint = elsewhere(word, value) or (f"did you mean --{near}?" if near else "")
             self.error(f"unknown argument {unknown[0]!r}" + (f"; {hint}" if hint else ""))
         self._check_usable(values)
@@ -207,8 +214,8 @@ class Parser(argparse.ArgumentParser):
         be this folder; and an --out that is a link to nothing."""
         for action in self._actions:
             value = getattr(values, action.dest, None)
-            given = value if isinstance(value, list) else [value]
-            if "" in given and value != action.default and action.metavar not in (None, "TEXT"):
+            entries = value if isinstance(value, list) else [value]
+            if "" in entries and value != action.default and action.metavar not in (None, "TEXT"):
                 name = "/".join(action.option_strings) or str(action.metavar)
                 self.error(f"argument {name}: expected a value, found ''")
         out = getattr(values, "out", None)
@@ -387,8 +394,8 @@ def comments_of(build: Callable[..., Any]) -> dict[str, str]:
         source = inspect.getsource(build)
     except (OSError, TypeError):
         return {}
-    found = re.findall(r"^\s+(\w+): .*?\S  # (.+)$", source, re.MULTILINE)
-    return {name: text.replace("``", "`") for name, text in reversed(found)}
+    pairs = re.findall(r"^\s+(\w+): .*?\S  # (.+)$", source, re.MULTILINE)
+    return {name: text.replace("``", "`") for name, text in reversed(pairs)}
 
 
 def add_parameters(
@@ -463,7 +470,7 @@ def typed_flags(words: Sequence[str], parser: argparse.ArgumentParser) -> set[st
 
 
 def text_of_file(path: str, flag: str) -> str:
-    """What a text file holds, without the line break at its end."""
+    """Return what a text file holds, without the line break at its end."""
     from cotrain.core.input_files import text_of_file as content_of
 
     try:

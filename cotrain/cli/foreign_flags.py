@@ -25,8 +25,8 @@ COMMON = {  # as others call it → ours, of which a command has the first or th
 LIMIT_SETTING = "roles.solver.sampling.max_tokens"  # what --max-tokens sets in a command that has no flag of this name
 
 
-def rename_flags(words: Sequence[str], known: Collection[str], prog: str) -> list[str]:
-    """The words with flags of other programs in the names of a command whose flags are ``known``. What nobody knows
+def rename_flags(words: Sequence[str], own_flags: Collection[str], prog: str) -> list[str]:
+    """The words with flags of other programs in the names of a command whose flags are ``own_flags``. What nobody knows
     stays as it is. Raises ConfigError for ``--max-tokens`` without a value."""
     renamed: list[str] = []
     limits: list[str] = []
@@ -36,8 +36,8 @@ def rename_flags(words: Sequence[str], known: Collection[str], prog: str) -> lis
             renamed += [word, *rest]
             break
         flag, equals, value = word.partition("=")
-        own = flag if flag in known else own_flag(flag, known)
-        if own == "--max-tokens" and own not in known:
+        own = flag if flag in own_flags else own_flag(flag, own_flags)
+        if own == "--max-tokens" and own not in own_flags:
             limit = value if equals else next(rest, "--")
             if limit.startswith("--"):
                 raise ConfigError(f"{prog}: argument {flag}: expected one argument", code="E_COMMAND_LINE")
@@ -47,12 +47,12 @@ def rename_flags(words: Sequence[str], known: Collection[str], prog: str) -> lis
     return [*limits, *renamed]  # a --set of the user's stands behind them, and counts more
 
 
-def own_flag(flag: str, known: Collection[str]) -> str:
+def own_flag(flag: str, own_flags: Collection[str]) -> str:
     """The name that a command has for a flag; the flag itself where it has none."""
     if not flag.startswith("--"):
         return flag
     name = flag.lstrip("-").replace("_", "-").lower()
     candidates = [f"--{name}", *COMMON.get(name, ())]
-    if "--set" in known:
-        known = {*known, "--max-tokens"}
-    return next((candidate for candidate in candidates if candidate in known), flag)
+    if "--set" in own_flags:
+        own_flags = {*own_flags, "--max-tokens"}
+    return next((candidate for candidate in candidates if candidate in own_flags), flag)

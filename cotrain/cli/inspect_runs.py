@@ -31,7 +31,7 @@ from cotrain.storage.schemas import refuse_missing
 
 
 def _hint_to_recipe(word: str, _: str) -> str:
-    """What to say of an argument that ``list`` does not take, which may be a recipe's name."""
+    """Return what to say of an argument that ``list`` does not take, which may be a recipe's name."""
     if word.startswith("-"):
         return ""
     return f"`cotrain run {word} --help` lists what a recipe takes"
@@ -88,7 +88,7 @@ def _wrap_entry(text: str, width: int) -> str:
 
 OF_SUITES = (
     *("data", "reviews", "verifier", "comparer", "out", "lenient", "max_tokens", "temperature", "tool"),
-    *("answer", "prompt", "steps_as", "verdict", "verifier_prompt", "shots"),
+    *("answer_format", "prompt", "steps_as", "verdict", "verifier_prompt", "shots"),
 )
 OF_CORE = (
     "directory",
@@ -189,7 +189,7 @@ def _on_core(parser: Parser, arguments: argparse.Namespace) -> int:
     folder = RunDirectory(arguments.out or Path("evals") / Path(arguments.directory).name)
     claim_place(folder.path)
     aside = Quarantine() if arguments.lenient else None
-    found = measure_core(
+    result = measure_core(
         arguments.directory,
         arguments.data,
         problems=arguments.problems,
@@ -198,16 +198,16 @@ def _on_core(parser: Parser, arguments: argparse.Namespace) -> int:
         aside=aside,
         say=(lambda text: None) if arguments.json else say,
     )
-    folder.write("suite-core.json", found)
+    folder.write("suite-core.json", result)
     if aside is not None and aside.refused:
         aside.write(folder.path / QUARANTINE)
         print(f"note: {aside.summary_line()}; all in {folder.path / QUARANTINE}", file=sys.stderr)
     if arguments.json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(result, indent=2))
         return 0
-    for key, value in found["figures"].items():
+    for key, value in result["figures"].items():
         print(f"{key:30s} {figure_text(value):>22s}  n={value['n']}")
-    print(f"core: {found['core']:.3f}, the mean of the centred accuracies")
+    print(f"core: {result['core']:.3f}, the mean of the centred accuracies")
     return 0
 
 

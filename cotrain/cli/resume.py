@@ -58,7 +58,7 @@ def resume(argv: Sequence[str]) -> int:
         from cotrain.runs.changes import lengthen_run
 
         lengthen_run(arguments.directory, arguments.steps)
-    from cotrain.reports.trackers import rollouts_of_run, trackers_of_run
+    from cotrain.trackers.observer import rollouts_of_run, trackers_of_run
     from cotrain.trainer.failures import Diverged, StoppedBySignal
 
     notes: list[str] = []

@@ -190,8 +190,8 @@ def _planned_elsewhere(parsed: argparse.Namespace) -> bool:
 def _variant_meant(target: str, value: str) -> str:
     """Which recipe was meant by a flag that ``target`` does not have: ``debate --game solve`` is `debate_solve`."""
     variant = f"{target}_{value}"
-    known = variant in recipe_names() or variant in ZOO[RECIPES]
-    return f"that is the recipe `{variant}`: `cotrain run {variant}`" if known else ""
+    is_name = variant in recipe_names() or variant in ZOO[RECIPES]
+    return f"that is the recipe `{variant}`: `cotrain run {variant}`" if is_name else ""
 
 
 def cluster_notes_of(backend: MultiProcessBackend | None, recipe: Recipe) -> AbstractContextManager[list[str]]:
@@ -206,7 +206,7 @@ def cluster_notes_of(backend: MultiProcessBackend | None, recipe: Recipe) -> Abs
 def _checked_trackers(names: Sequence[str]) -> tuple[str, ...]:
     if not names:
         return ()
-    from cotrain.reports.trackers import check_trackers
+    from cotrain.trackers.observer import check_trackers
 
     return check_trackers(names)
 
@@ -373,7 +373,7 @@ def watched_run(
         live = stack.enter_context(LiveTable(budgets_of(recipe), spent=latest_costs(Path(out)), directory=Path(out)))
         observer: Observer = live
         if trackers:
-            from cotrain.reports.trackers import TrackingObserver, rollouts_note
+            from cotrain.trackers.observer import TrackingObserver, rollouts_note
 
             observer = stack.enter_context(
                 TrackingObserver(live, out, trackers, about=about, rollouts=tracker_rollouts)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 TAUGHT_ROLES = ("solver", "verifier")  # those that ``cotrain teach`` can teach
 OF_ROLES = (  # flags of ``cotrain teach`` that conversations have no use for
-    *("--answer", "--steps-as", "--prompt", "--verdict", "--verifier-prompt", "--judge"),
+    *("--answer-format", "--steps-as", "--prompt", "--verdict", "--verifier-prompt", "--review-format"),
     *("--from-samples", "--samples", "--reviews", "--max-tokens"),
 )
 SMALL_RATE, LARGE_RATE = 1e-3, 2e-5  # learning rates below and from 100 million parameters on
@@ -121,7 +121,7 @@ def _refuse_role(argv: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lessons:
-    """What a model is fine-tuned on."""
+    """The data that a model is fine-tuned on."""
 
     parts: Parts  # conversations, each corpus with its weight
     taught: Mapping[str, Any] = field(default_factory=dict)  # how the role that they teach is asked and read

@@ -46,11 +46,11 @@ def smoke_words(
     both = [*shorter, *words]
     parsed = parser.parse_strictly(both)
     typed = typed_flags(both, parser)
-    given = {n: v for n, v in parsed_values(parsed, names).items() if n in typed}
+    typed_values = {n: v for n, v in parsed_values(parsed, names).items() if n in typed}
     try:  # data are read twice only where a recipe cannot be without
-        schedule = build(**{n: v for n, v in given.items() if n not in ("labelled", "ramp")}).schedule
+        schedule = build(**{n: v for n, v in typed_values.items() if n not in ("labelled", "ramp")}).schedule
     except ConfigError:
-        schedule = make_with_data(parsed, given).schedule
+        schedule = make_with_data(parsed, typed_values).schedule
 
     warmup = schedule.warmup if "warmup" in typed_flags(words, parser) else [(n, 1) for n, _ in schedule.warmup]
     if list(schedule.warmup) != list(warmup):
@@ -59,7 +59,7 @@ def smoke_words(
 
 
 def smoke_note(recipe: Any) -> str:
-    """What is said of a short run."""
+    """Return what is said of a short run."""
     stages = "".join(f", {steps} of them {name}" for name, steps in recipe.schedule.warmup)
     reviews = recipe.origin.arguments.get("reviews") if recipe.origin else None
     sizes = f"group_size is {recipe.group_size}" + (f", reviews {reviews}" if reviews else "")

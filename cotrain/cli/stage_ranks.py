@@ -24,7 +24,7 @@ GO_ON = "; go on with the same command and --resume"
 
 
 class StageRank:
-    """What the processes of the other ranks hold."""
+    """The handles of the processes of the other ranks."""
 
     def __init__(self, rank: int, world: int, patience: float) -> None:
         self._ranks = Ranks(rank=rank, world=world)

@@ -1,4 +1,4 @@
-"""What the commands share that train a model before RL, ``cotrain pretrain``, ``sft``, ``teach solver`` and ``teach
+"""Shared by the commands that train a model before RL: ``cotrain pretrain``, ``sft``, ``teach solver`` and ``teach
 verifier``: their flags, what is refused before the work, the ranks that train together, and what is said of it."""
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def prepare_stage(parser: Parser, arguments: Any, ranks: Ranks | None) -> None:
     set_up_machine(arguments, ranks)
 
     from cotrain.pretraining.pretrain import check_sizes
-    from cotrain.reports.trackers import check_trackers
+    from cotrain.trackers.observer import check_trackers
 
     check_sizes(arguments.tokens, arguments.batch_tokens, arguments.length)
     check_trackers(arguments.tracker)
@@ -215,7 +215,7 @@ def report_to(arguments: Any, stage: str, ranks: Ranks) -> Iterator[Callable[[An
         return
 
     from cotrain.pretraining.pretrain import step_count
-    from cotrain.reports.trackers import TrackingObserver, check_trackers
+    from cotrain.trackers.observer import TrackingObserver, check_trackers
 
     steps = step_count(arguments.tokens, arguments.batch_tokens, arguments.length)
     printer = StepPrinter(steps, is_new=not arguments.resume)

@@ -42,8 +42,8 @@ of each. Conversations of any other kind are learned by `cotrain sft`."""
 ROW_FILES = ".jsonl, .json, .csv or .parquet"
 SAMPLES, REVIEWS = 4, 4  # tries of a problem, and reviews of a solution, where no number is given
 OF_SAMPLING = ("samples", "max_tokens")  # flags that --from-samples alone looks at
-OF_SAMPLED_REVIEWS = (*OF_SAMPLING, "reviews", "answer", "steps_as", "prompt")  # the same, of a verifier
-OF_VERIFIER = ("--judge", "--verdict", "--verifier-prompt", "--reviews")  # flags that a solver has not
+OF_SAMPLED_REVIEWS = (*OF_SAMPLING, "reviews", "answer_format", "steps_as", "prompt")  # the same, of a verifier
+OF_VERIFIER = ("--review-format", "--verdict", "--verifier-prompt", "--reviews")  # flags that a solver has not
 
 
 def teach(argv: Sequence[str]) -> int:
@@ -98,7 +98,7 @@ def _parse_solver(argv: Sequence[str], ranks: Ranks | None) -> Any:
 
 
 def _hint_for_solver(flag: str, value: str) -> str:
-    """What to say of a flag that ``cotrain teach solver`` does not have; "" where nothing is known of it."""
+    """Return what to say of a flag that ``cotrain teach solver`` does not have; "" where nothing is known of it."""
     if flag == "--role":
         return "the role is in the name of the command; leave it out"
     if flag in OF_VERIFIER:
@@ -110,7 +110,7 @@ def _worked_solutions(arguments: Any, quarantine: Quarantine | None) -> Lessons:
     from cotrain.pretraining.solutions import gold_solutions, solver_of
 
     prompt = prompt_of(arguments.prompt)
-    role = solver_of(arguments.model, arguments.answer, prompt, steps=arguments.steps_as)
+    role = solver_of(arguments.model, arguments.answer_format, prompt, steps=arguments.steps_as)
     corpus = gold_solutions(arguments.data, role, quarantine)
     return Lessons(parts=[(corpus, 1)], taught=_taught_solver(role))
 
@@ -161,7 +161,7 @@ def _parse_verifier(argv: Sequence[str], ranks: Ranks | None) -> Any:
     _add_lesson_flags(parser, f"labelled solutions, or problems and answers: {ROW_FILES}")
 
     review = parser.add_argument_group("how the verifier is asked and read")
-    review.add_argument("--judge", choices=("steps", "genrm"), help="its format (default: steps)")
+    review.add_argument("--review-format", choices=("steps", "genrm"), help="its format (default: steps)")
     review.add_argument("--verdict", metavar="FORM", help="tags, words, boxed, first-wrong (default: tags)")
     prompt_help = "how it is asked: a text with the marks {problem} and {solution}"
     review.add_argument("--verifier-prompt", metavar="FILE", help=prompt_help)
@@ -177,14 +177,14 @@ def _parse_verifier(argv: Sequence[str], ranks: Ranks | None) -> Any:
 
     arguments = parser.parse_strictly(argv, _hint_for_verifier)
     _check_sampling(parser, arguments, OF_SAMPLED_REVIEWS)
-    if arguments.judge == "genrm" and (arguments.verdict or arguments.verifier_prompt):
-        parser.error("--verdict and --verifier-prompt go with --judge steps; leave out --judge")
+    if arguments.review_format == "genrm" and (arguments.verdict or arguments.verifier_prompt):
+        parser.error("--verdict and --verifier-prompt go with --review-format steps; leave out --review-format")
     prepare_stage(parser, arguments, ranks)
     return arguments
 
 
 def _hint_for_verifier(flag: str, value: str) -> str:
-    """What to say of a flag that ``cotrain teach verifier`` does not have; "" where nothing is known of it."""
+    """Return what to say of a flag that ``cotrain teach verifier`` does not have; "" where nothing is known of it."""
     return "the role is in the name of the command; leave it out" if flag == "--role" else ""
 
 
@@ -232,7 +232,7 @@ def _own_reviews(arguments: Any, quarantine: Quarantine | None) -> Lessons:
 
 
 def _form_of(arguments: Any) -> Any:
-    return arguments.judge or "steps"
+    return arguments.review_format or "steps"
 
 
 def _verifier_to_teach(arguments: Any) -> Role:
@@ -250,7 +250,7 @@ def _taught_verifier(role: Role, arguments: Any) -> dict[str, Any]:
 
 
 def _add_lesson_flags(parser: Parser, data_help: str) -> None:
-    """What is learned, by which model."""
+    """Add the flags that name the data and the model."""
     lessons = parser.add_argument_group("what it learns")
     add_model_flag(lessons)
     lessons.add_argument("--data", required=True, metavar="FILE", help=data_help)
@@ -260,7 +260,7 @@ def _add_lesson_flags(parser: Parser, data_help: str) -> None:
 
 def _add_solver_flags(parser: Any, steps_default: str = "lines") -> None:
     """How a solver is asked and read."""
-    parser.add_argument("--answer", metavar="FORMAT", help="tags, boxed, hash, phrase … (default: tags)")
+    parser.add_argument("--answer-format", metavar="FORMAT", help="tags, boxed, hash, phrase … (default: tags)")
     steps_help = f"tags, lines, numbered, sentences, paragraphs (default: {steps_default})"
     parser.add_argument("--steps-as", metavar="WAY", help=steps_help)
     prompt_help = "how the solver is asked: a text with the mark {problem}"
@@ -290,14 +290,14 @@ def _sampled_solver(arguments: Any) -> Role:
     from cotrain.pretraining.solutions import solver_of
     from cotrain.rollout.common_roles import taught_roles
 
-    answer = arguments.answer
+    answer = arguments.answer_format
     steps = arguments.steps_as
     prompt = prompt_of(arguments.prompt)
-    known = taught_roles(arguments.model).get("solver")
-    if answer is None and known:
-        answer = known.get("answer")
-        steps = steps or known.get("steps_as")
-        prompt = prompt or known.get("prompt")
+    taught = taught_roles(arguments.model).get("solver")
+    if answer is None and taught:
+        answer = taught.get("answer")
+        steps = steps or taught.get("steps_as")
+        prompt = prompt or taught.get("prompt")
         print_progress(f"note: {arguments.model} was taught to answer as {answer!r}, and is asked and read so")
     return solver_of(arguments.model, answer, prompt, arguments.max_tokens, steps)
 

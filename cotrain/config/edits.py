@@ -80,12 +80,12 @@ def with_sampling(recipe: Recipe, names: Iterable[str], **fields: Unpack[Samplin
 
 
 def policy_overrides(names: Iterable[str], **fields: Unpack[PolicyFields]) -> list[str]:
-    """What people type behind ``--set`` for the same change of policies."""
+    """Return what people type behind ``--set`` for the same change of policies."""
     return _texts("policies", list(names), fields)
 
 
 def overrides_since(before: Recipe, after: Recipe) -> list[str]:
-    """What people type behind ``--set`` to make ``after`` of ``before``, which it was made of. Both know their
+    """Return what people type behind ``--set`` to make ``after`` of ``before``, which it was made of. Both know their
     origin."""
     if before.origin is None or after.origin is None:
         return []

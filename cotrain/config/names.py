@@ -38,8 +38,8 @@ def policy_named(recipe: Recipe, name: str, flag: str = "--role") -> str:
         return plain
     if plain == name and name in recipe.objectives:
         return recipe.objectives[name].policy
-    known = [*recipe.roles, *recipe.policies, *(f"{POLICY}{policy}" for policy in recipe.policies)]
-    raise ConfigError(f"{flag}: {unknown_message('role or policy', name, known)}", code="E_NO_SUCH_ROLE_OR_POLICY")
+    names = [*recipe.roles, *recipe.policies, *(f"{POLICY}{policy}" for policy in recipe.policies)]
+    raise ConfigError(f"{flag}: {unknown_message('role or policy', name, names)}", code="E_NO_SUCH_ROLE_OR_POLICY")
 
 
 def role_named(

@@ -1,4 +1,4 @@
-"""What a policy is: whose weights, and whether and how they are trained; a program; or a model that another server
+"""The kinds of policies: whose weights, and whether and how they are trained; a program; or a model that another server
 runs.
 
 One frozen class a kind. Each says what it may be asked (``speaks``, ``scores``, ``head``, ``trained``) and builds
@@ -289,10 +289,8 @@ class Snapshot(FollowerPolicy):
     def __post_init__(self) -> None:
         Weights.__post_init__(self)
         if self.every < 1 or self.keep < 1 or self.first < 0:
-            found = f"every {self.every}, keep {self.keep} and first {self.first}"
-            raise ConfigError(
-                f"snapshot of {self.of!r}: {found}; expected at least 1, 1 and 0", code="E_SNAPSHOT_RANGE"
-            )
+            text = f"every {self.every}, keep {self.keep} and first {self.first}"
+            raise ConfigError(f"snapshot of {self.of!r}: {text}; expected at least 1, 1 and 0", code="E_SNAPSHOT_RANGE")
         if self.pick not in PICKS:
             raise UnknownName("pick of a snapshot", self.pick, PICKS)
 
@@ -369,7 +367,7 @@ def adapter(
 
 
 def frozen(model: str, **numerics: Unpack[Numerics]) -> Policy:
-    """Weights that never change: a reference, a fixed opponent, a fixed judge. ``http://HOST:PORT/v1#NAME`` is model
+    """Weights that never change: a reference, a fixed opponent, a fixed verifier. ``http://HOST:PORT/v1#NAME`` is model
     NAME of an OpenAI-compatible server (``remote``)."""
     if is_address(model):
         from cotrain.config.remote import remote

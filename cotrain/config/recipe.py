@@ -302,10 +302,10 @@ def _check_phases(recipe: Recipe) -> None:
 def _check_stores(recipe: Recipe) -> None:
     for name, store in recipe.stores.items():
         if not callable(getattr(store, "with_episodes", None)):
-            found = type(store).__name__
+            kind = type(store).__name__
             wanted = "one with the methods of cotrain.rollout.stores, such as TaskPool()"
             raise ConfigError(
-                f"recipe {recipe.name!r}: store {name!r} is a {found}; expected {wanted}", code="E_STORE_KIND"
+                f"recipe {recipe.name!r}: store {name!r} is a {kind}; expected {wanted}", code="E_STORE_KIND"
             )
 
 

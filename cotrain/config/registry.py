@@ -48,15 +48,15 @@ def call_recipe(function: RecipeFunction, target: str, arguments: Mapping[str, A
 def find_recipe(target: str) -> RecipeFunction:
     """The function behind ``name`` or ``path/to/file.py:function``. Raises UnknownName or ConfigError."""
     if ":" not in target and not target.endswith(".py"):
-        found = load_named(RECIPES, target, shipped_places(RECIPES), "recipe")
+        recipe_function = load_named(RECIPES, target, shipped_places(RECIPES), "recipe")
         from cotrain.config.run_config import RecipeFunction
 
-        if not isinstance(found, RecipeFunction):
+        if not isinstance(recipe_function, RecipeFunction):
             raise ConfigError(
-                f"recipe {target!r}: {found!r} is none; a recipe is a function decorated with @recipe",
+                f"recipe {target!r}: {recipe_function!r} is none; a recipe is a function decorated with @recipe",
                 code="E_NOT_RECIPE",
             )
-        return found
+        return recipe_function
     path, _, function = target.rpartition(":")
     unnamed = not function or target.endswith(".py")
     path = target.rstrip(":") if unnamed else path

@@ -142,8 +142,8 @@ class RankShort(ProcessLost):
 
 
 def error_text(error: BaseException) -> str:
-    """What an error says, in one line: its own words where cotrain raised it, else ``KeyError: 'vote'``; also of one
-    that has no words, or whose words cannot be had."""
+    """Return what an error says, in one line: its own words where cotrain raised it, else ``KeyError: 'vote'``; also of
+    one that has no words, or whose words cannot be had."""
     try:
         words = " ".join(str(error).split())
     except Exception:  # noqa: BLE001  an exception of a user's own may be anything
@@ -154,7 +154,7 @@ def error_text(error: BaseException) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Of what an error says; its kind where it says nothing."""
+    """The first line of an error's message; its class name where the message is empty."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].strip()
 
 

@@ -1,4 +1,4 @@
-"""What a protocol may write on a turn beside rewards: ground truth (``Metadata``) and what a parser found
+"""Notes of a protocol on a turn, next to its rewards: ground truth (``Metadata``) and what a parser found
 (``Finding``).
 
 ::
@@ -70,10 +70,10 @@ class Metadata(_Key[T]):
 
     def require(self, trace: HasMetadata) -> T:
         """The value of this key. Raises LookupError if there is none."""
-        found = self.of(trace)
-        if found is None:
+        value = self.of(trace)
+        if value is None:
             raise LookupError(f"{self.name!r} is not noted: {self.meaning}")
-        return found
+        return value
 
 
 @dataclass(frozen=True)

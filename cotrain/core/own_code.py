@@ -64,16 +64,16 @@ def code_of(parts: Iterable[Any], names: Iterable[Any] = ()) -> dict[Path, CodeF
 
 def imported_by(roots: Iterable[Path]) -> dict[Path, CodeFile]:
     """These files and all of the user's that they import, by path, sorted."""
-    found: dict[Path, CodeFile] = {}
+    files: dict[Path, CodeFile] = {}
     waiting = sorted(set(roots))
-    while waiting and len(found) < MOST_FILES:
+    while waiting and len(files) < MOST_FILES:
         path = waiting.pop()
-        code = None if path in found else read_code(path)
+        code = None if path in files else read_code(path)
         if code is None:
             continue
-        found[path] = code
-        waiting += sorted(_imports_of(code) - set(found))
-    return dict(sorted(found.items()))
+        files[path] = code
+        waiting += sorted(_imports_of(code) - set(files))
+    return dict(sorted(files.items()))
 
 
 # -- Files of a value
@@ -148,9 +148,11 @@ def _defining_file(thing: Any) -> Path | None:
 
 def own_file(name: str | Path) -> Path | None:
     """The path of a file where it is the user's own, absolute; None for one that is installed, or is not there."""
+    if not os.path.isfile(name):  # most that is asked about, which is cheap to say before links are followed
+        return None
     path = Path(os.path.realpath(name))
     parents = {*path.parents}
-    if not path.is_file() or not parents.isdisjoint(_installed_folders()):
+    if not parents.isdisjoint(_installed_folders()):
         return None
     return None if {"site-packages", "dist-packages"} & {parent.name for parent in parents} else path
 
@@ -232,14 +234,14 @@ def _imports_of(code: CodeFile) -> set[Path]:
         return set()
 
     folders = [code.path.parent, *_import_folders()]
-    found: set[Path] = set()
+    paths: set[Path] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                found |= set(_files_of_module(alias.name, folders))
+                paths |= set(_files_of_module(alias.name, folders))
         elif isinstance(node, ast.ImportFrom):
-            found |= _imported_from(node, code.path, folders)
-    return found - {code.path}
+            paths |= _imported_from(node, code.path, folders)
+    return paths - {code.path}
 
 
 def _imported_from(node: ast.ImportFrom, path: Path, folders: list[Path]) -> set[Path]:
@@ -247,10 +249,10 @@ def _imported_from(node: ast.ImportFrom, path: Path, folders: list[Path]) -> set
     if node.level:
         folders = [path.parents[min(node.level, len(path.parents)) - 1]]
     module = node.module or ""
-    found = set(_files_of_module(module, folders)) if module else set()
+    paths = set(_files_of_module(module, folders)) if module else set()
     for alias in node.names:
-        found |= set(_files_of_module(f"{module}.{alias.name}".strip("."), folders))
-    return found
+        paths |= set(_files_of_module(f"{module}.{alias.name}".strip("."), folders))
+    return paths
 
 
 def _import_folders() -> list[Path]:
@@ -287,9 +289,9 @@ def _imported_beside(roots: set[Path]) -> set[Path]:
     """Modules that this process has imported from the folders of these files: also under a name that was computed."""
     folders = {root.parent for root in roots}
     files = [vars(module).get("__file__") for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
-    found = set()
+    paths = set()
     for file in files:
         path = own_file(file) if isinstance(file, str) else None
         if path is not None and not folders.isdisjoint(path.parents):
-            found.add(path)
-    return found
+            paths.add(path)
+    return paths

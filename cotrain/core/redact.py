@@ -1,4 +1,4 @@
-"""What is removed from commands and settings before others see them: paths of home directories, and whatever looks like
+"""Removes from commands and settings, before others see them, paths of home directories, and whatever looks like
 a key.
 
 Guessed by form, so no substitute for keeping keys in the environment: names such as ``token``, the prefixes of known

@@ -69,7 +69,7 @@ class Address:
         return cls(step=int(step), task=int(task), member=int(member), role=role, call=call, path=tuple(path))
 
     def later_turn(self, turns: int) -> Address:
-        """Of the turn that comes so many turns later in the same conversation."""
+        """The address of the turn that comes ``turns`` turns later in the same conversation."""
         *fork, turn = self.path or (0,)
         return replace(self, path=(*fork, turn + turns) if fork or turn + turns else ())
 

@@ -68,6 +68,6 @@ def how_to_get(name: str) -> str:
 
 def _installed_bases() -> Path | None:
     """The folder of the distribution ``cotrain-bases``, where it is installed."""
-    found = find_spec(DISTRIBUTION)
-    places = [] if found is None else list(found.submodule_search_locations or [])
+    spec = find_spec(DISTRIBUTION)
+    places = [] if spec is None else list(spec.submodule_search_locations or [])
     return Path(places[0]) if places else None

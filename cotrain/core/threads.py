@@ -17,8 +17,8 @@ def usable_cores() -> int:
 
 def usual_threads() -> int:
     """``OMP_NUM_THREADS`` where it is set to a number, as every program of PyTorch does, else ``usable_cores``."""
-    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    return int(asked) if asked.isdecimal() and int(asked) else usable_cores()
+    text = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(text) if text.isdecimal() and int(text) else usable_cores()
 
 
 def wait_briefly() -> None:

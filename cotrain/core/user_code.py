@@ -110,15 +110,15 @@ def _names_meant(error: BaseException) -> str:
     """``; did you mean 'SFT'? (there are: …)``, where an error is about a name that something of cotrain's does not
     have: an import, an attribute, or a keyword of a call. "" for any other error."""
     if isinstance(error, ImportError) and error.name:
-        found = _NOT_IMPORTED.match(error.msg)
-        if found:
-            return _hint(found[1], _public_names(sys.modules.get(error.name)), listed=False)
+        match = _NOT_IMPORTED.match(error.msg)
+        if match:
+            return _hint(match[1], _public_names(sys.modules.get(error.name)), listed=False)
     if isinstance(error, AttributeError):
         return _hint(str(error.name), _public_names(error.obj), listed=not isinstance(error.obj, ModuleType))
     if isinstance(error, TypeError):
-        found = _WRONG_CALL.match(str(error))
-        if found:
-            return _hint(found["unknown"] or "", _keywords_of(found["called"], error), listed=True)
+        match = _WRONG_CALL.match(str(error))
+        if match:
+            return _hint(match["unknown"] or "", _keywords_of(match["called"], error), listed=True)
     return ""
 
 
@@ -154,15 +154,15 @@ def _keywords_of(called: str, error: BaseException) -> list[str]:
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
     names = {**frame.tb_frame.f_globals, **frame.tb_frame.f_locals} if frame is not None else {}
-    found = [
+    keywords = [
         value
         for value in list(names.values())
         if getattr(value, "__name__", "") == called and str(getattr(value, "__module__", "")).startswith("cotrain.")
     ]
-    if not found or not callable(found[0]):
+    if not keywords or not callable(keywords[0]):
         return []
     try:
-        parameters = inspect.signature(found[0]).parameters.values()
+        parameters = inspect.signature(keywords[0]).parameters.values()
     except (TypeError, ValueError):  # one that does not say
         return []
     return [
@@ -243,9 +243,9 @@ def load_object(target: str, where: str, kind: type) -> Any:
     if not path.endswith(".py"):
         raise ConfigError(f"{where} is {target!r}; expected path/to/file.py:{kind.__name__}", code="E_CODE_PLACE")
     module = load_file(path, where)
-    known = [key for key, value in vars(module).items() if isinstance(value, kind)]
-    if name not in known:
-        raise ConfigError(f"{where}: {unknown_message(kind.__name__, name, known)}", code="E_NO_SUCH_FUNCTION")
+    names = [key for key, value in vars(module).items() if isinstance(value, kind)]
+    if name not in names:
+        raise ConfigError(f"{where}: {unknown_message(kind.__name__, name, names)}", code="E_NO_SUCH_FUNCTION")
     return getattr(module, name)
 
 

@@ -131,7 +131,7 @@ class Row:
 
     @property
     def content(self) -> list[Any]:
-        """What must not change while a run goes on."""
+        """Return what must not change while a run goes on."""
         system = [self.system] if self.system else []
         return [*system, self.question, self.answer, *self.paraphrases]
 
@@ -302,16 +302,16 @@ def _json_array_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _file_ending(path: Path) -> str:
-    """Of the name of a file, in small letters and without ``.gz``."""
+    """The ending of a file's name, in small letters and without ``.gz``."""
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
 def files_in(folder: Path) -> list[Path]:
     """The files of rows in a directory, by name; those of its folder ``data`` where it has none itself, as snapshots of
     the Hub are. Other ``.json`` files than splits describe a data set."""
-    found = sorted(file for file in folder.iterdir() if has_rows(file))
+    files = sorted(file for file in folder.iterdir() if has_rows(file))
     inside = folder / "data"
-    return found if found or not inside.is_dir() else sorted(file for file in inside.iterdir() if has_rows(file))
+    return files if files or not inside.is_dir() else sorted(file for file in inside.iterdir() if has_rows(file))
 
 
 def has_rows(file: Path) -> bool:
@@ -421,15 +421,15 @@ def row_of(row: dict[str, Any], question: str, answer: str, where: str, unanswer
     """Question and answer of an object, by the columns that hold them; the answer may be missing, or null, where
     ``unanswered`` says so. Raises DataError that begins with ``where``."""
     _check_no_talk(row, question, answer, where)
-    asked, question_text = field_of(row, question, where, numbers=False)
+    question_column, question_text = field_of(row, question, where, numbers=False)
     column = ""
     answer_text = None
     if _has_value(row, answer) or not unanswered:
         column, answer_text = field_of(row, answer, where, numbers=True)
 
-    read = [*asked.split("+"), *_all_names(row, question), *_all_names(row, answer), "paraphrase"]
+    read = [*question_column.split("+"), *_all_names(row, question), *_all_names(row, answer), "paraphrase"]
     unread = unread_columns(row, read)
-    is_whole = "|" not in question or asked == "question_concat"  # the user has said so, or the data set
+    is_whole = "|" not in question or question_column == "question_concat"  # the user has said so, or the data set
     if not is_whole:
         check_lost_parts(row, read, where, flag=True)
 
@@ -445,8 +445,8 @@ def row_of(row: dict[str, Any], question: str, answer: str, where: str, unanswer
         answer=gold,
         solution=solution,
         paraphrases=_read_paraphrases(row, question_text, f"{where}, field 'paraphrase'"),
-        system=system_of(row, asked, where),
-        columns=(asked, column),
+        system=system_of(row, question_column, where),
+        columns=(question_column, column),
         unread=tuple(name for name in unread if not is_system(name)),
     )
 
@@ -554,12 +554,12 @@ def _paths_in(row: Mapping[str, Any]) -> list[str]:
 
 
 def _paths_below(path: str, value: Mapping[str, Any], depth: int) -> list[str]:
-    found: list[str] = []
+    paths: list[str] = []
     for name, inner in value.items():
-        found.append(f"{path}.{name}")
+        paths.append(f"{path}.{name}")
         if isinstance(inner, Mapping) and depth > 1:
-            found += _paths_below(f"{path}.{name}", inner, depth - 1)
-    return found
+            paths += _paths_below(f"{path}.{name}", inner, depth - 1)
+    return paths
 
 
 def _usual_paths(row: Mapping[str, Any], guessed: str | None) -> list[str]:
@@ -569,8 +569,8 @@ def _usual_paths(row: Mapping[str, Any], guessed: str | None) -> list[str]:
 
 
 def value_at(row: Mapping[str, Any], name: str) -> Any:
-    """What a column holds, or, where no column has this name, the field of an object: "a.b" is b of a. None where there
-    is neither."""
+    """Return what a column holds, or, where no column has this name, the field of an object: "a.b" is b of a. None
+    where there is neither."""
     if name in row:
         return row[name]
     value: Any = row
@@ -629,7 +629,7 @@ def _has_value(row: Mapping[str, Any], columns: str) -> bool:
 
 
 def plain_name(columns: str) -> str:
-    """What to call the column in a sentence."""
+    """Return what to call the column in a sentence."""
     guessed = next((name[1:] for name in USUAL_NAMES if name in columns), None)
     return guessed or columns.split("|")[0].split("+")[0].removesuffix("[]")
 
@@ -649,7 +649,7 @@ def _column_text(row: dict[str, Any], name: str, where: str, *, numbers: bool) -
 
 def _asked_in(messages: list[Any], where: str) -> str:
     """The question of a conversation: what its one message of a user says."""
-    asked = []
+    texts = []
     for message in messages:
         if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
             raise DataError(
@@ -657,31 +657,31 @@ def _asked_in(messages: list[Any], where: str) -> str:
                 code="E_FIELD_NOT_MESSAGES",
             )
         if message["role"] == "user":
-            asked.append(message["content"])
+            texts.append(message["content"])
         elif SPEAKERS.get(str(message["role"])) != "system":
             raise DataError(
                 f"{where}: a message of {message['role']!r}, which is not asked; a problem is a user's alone",
                 code="E_MESSAGE_ROLE",
             )
-    if len(asked) != 1 or messages[-1].get("role") != "user":
+    if len(texts) != 1 or messages[-1].get("role") != "user":
         raise DataError(
-            f"{where}: {len(asked)} messages of a user; a problem is one, the last; earlier turns are lost",
+            f"{where}: {len(texts)} messages of a user; a problem is one, the last; earlier turns are lost",
             code="E_TWO_USER_MESSAGES",
         )
-    return text_of(asked[0], where, numbers=False)
+    return text_of(texts[0], where, numbers=False)
 
 
 def _read_paraphrases(row: dict[str, Any], question: str, where: str) -> tuple[str, ...]:
     """The optional column ``paraphrase``, without those that repeat the question."""
-    given = row.get("paraphrase", [])
-    if not isinstance(given, str | list):
+    value = row.get("paraphrase", [])
+    if not isinstance(value, str | list):
         raise DataError(
-            f"{where}: expected text or a list of texts, found {kind_of(given)}; leave it out where there is none",
+            f"{where}: expected text or a list of texts, found {kind_of(value)}; leave it out where there is none",
             code="E_FIELD_NOT_TEXTS",
         )
-    if isinstance(given, str):
-        given = [given]
-    texts = [text_of(text, where, numbers=False) for text in given]
+    if isinstance(value, str):
+        value = [value]
+    texts = [text_of(text, where, numbers=False) for text in value]
     return tuple(text for text in texts if normal_question(text) != normal_question(question))
 
 
@@ -727,7 +727,7 @@ def whole_text(value: str, where: str) -> str:
 
 
 def kind_of(value: Any) -> str:
-    """What kind of JSON a value is, in words."""
+    """Return what kind of JSON a value is, in words."""
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
     names |= dict.fromkeys((int, float, Decimal), "a number")
     if isinstance(value, float | Decimal) and not math.isfinite(value):

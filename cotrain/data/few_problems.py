@@ -1,4 +1,4 @@
-"""What is said where a source has too few test problems to show what training changed. Reads no file."""
+"""Warnings for a source that has too few test problems to show what training changed. Reads no file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FEW_QUESTIONS = 200  # fewer of them are cut into splits by exact counts
 
 
 def few_tested_note(source: TaskSource) -> list[str]:
-    """What is said before a run or a comparison whose problems leave next to nothing to test on."""
+    """Return what is said before a run or a comparison whose problems leave next to nothing to test on."""
     tested = source.size("test") if has_split(source, "test") else None
     if tested is None or tested >= FEW_TESTED:
         return []
@@ -18,7 +18,7 @@ def few_tested_note(source: TaskSource) -> list[str]:
 
 
 def few_tested_text(tested: int) -> str:
-    """What so few test problems mean, and what to do."""
+    """Return what so few test problems mean, and what to do."""
     return (
         f"{count_of(tested, 'test problem')}: the figures before and after say next to nothing; give a directory with "
         f"train.jsonl and test.jsonl, or more rows ({FEW_QUESTIONS} make {FEW_TESTED} test problems)"

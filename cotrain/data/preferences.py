@@ -70,7 +70,7 @@ class ChatTask(Task):
 
 
 def messages_of(task: Task) -> list[Message]:
-    """What is said before the reply; [] where a role asks for it in its own words."""
+    """Return what is said before the reply; [] where a role asks for it in its own words."""
     return list(task.messages) if isinstance(task, ChatTask) else []
 
 
@@ -98,7 +98,7 @@ class Chats(JsonlTasks):
 
     @property
     def notes(self) -> list[str]:
-        """What is to be said of how the data were read: the files and the columns that were not."""
+        """Return what is to be said of how the data were read: the files and the columns that were not."""
         unread = columns_note(count_columns(row.unread for rows in self._rows.values() for row in rows))
         notes = [*self._file_notes(), *([unread] if unread else [])]
         return [f"note: {self.path}: {note}" for note in notes]
@@ -257,7 +257,7 @@ def read_pair(row: dict[str, Any], where: str) -> ChatRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """What a row says before the replies, in columns of its own."""
+    """Read the messages before the replies, in columns of their own."""
 
     said: str | Messages = ()
     columns: tuple[str, ...] = ()  # in which it stands
@@ -307,9 +307,9 @@ def _parse_text(value: Any, where: str) -> str | Messages:
             role = SPEAKERS.get(str(message.get("role", message.get("from"))))
             text = message.get("content", message.get("value"))
         if role is None or not isinstance(text, str):
-            found = kind_of(value) if message is None else f"{message!r:.60}"
+            shown = kind_of(value) if message is None else f"{message!r:.60}"
             raise DataError(
-                f"{where}: found {found}; expected a text, or a list of {{role, content}} of system, user "
+                f"{where}: found {shown}; expected a text, or a list of {{role, content}} of system, user "
                 "and assistant",
                 code="E_FIELD_NOT_MESSAGES",
             )
@@ -329,9 +329,9 @@ def _check_reply_marks(value: Any, where: str) -> None:
 
 def _one_reply(said: Messages, where: str) -> str:
     if len(said) != 1 or said[0].role != "assistant":
-        found = ", ".join(message.role for message in said) or "nothing"
+        roles = ", ".join(message.role for message in said) or "nothing"
         raise DataError(
-            f"{where}: behind the prompt stands {found}; expected one message of the assistant",
+            f"{where}: behind the prompt stands {roles}; expected one message of the assistant",
             code="E_REPLY_NOT_ONE_MESSAGE",
         )
     return said[0].content
@@ -380,29 +380,29 @@ def _chat_row(
 
 
 def _said_before(prompt: Prompt, more: Messages, where: str) -> str | Messages:
-    """What is asked: ``prompt``, and ``more``, with which the replies begin, each message once. Raises DataError where
-    the one does not lead to the other."""
+    """Return what is asked: ``prompt``, and ``more``, with which the replies begin, each message once. Raises DataError
+    where the one does not lead to the other."""
     if not more:
         return prompt.said
     if isinstance(prompt.said, str):  # it says what the conversation says, or is not read
         return more
-    asked = prompt.said
+    messages = prompt.said
     without_system = more[1:] if more[0].role == "system" else more
-    if more[: len(asked)] == asked or without_system[: len(asked)] == asked:
+    if more[: len(messages)] == messages or without_system[: len(messages)] == messages:
         return more
-    shared = next((n for n in range(len(asked), 0, -1) if asked[-n:] == more[:n]), 0)
-    if not shared and asked and asked[-1].role == more[0].role:
+    shared = next((n for n in range(len(messages), 0, -1) if messages[-n:] == more[:n]), 0)
+    if not shared and messages and messages[-1].role == more[0].role:
         raise DataError(
-            f"{where}: the prompt ends with a message of the {asked[-1].role}, and the replies begin with another one; "
-            "keep the whole conversation in one place",
+            f"{where}: the prompt ends with a message of the {messages[-1].role}, and the replies begin with another "
+            "one; keep the whole conversation in one place",
             code="E_PROMPT_IN_TWO_PLACES",
         )
-    if not shared and asked and more[0].role == "system":
+    if not shared and messages and more[0].role == "system":
         raise DataError(
             f"{where}: a system message in the replies, behind the prompt; move it to the prompt's start",
             code="E_SYSTEM_IN_REPLY",
         )
-    return (*asked, *more[shared:])
+    return (*messages, *more[shared:])
 
 
 def _behind_system_text(system: str, messages: Messages, where: str) -> Messages:

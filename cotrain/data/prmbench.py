@@ -29,15 +29,15 @@ def read_samples(paths: Sequence[str], aside: Quarantine | None = None) -> list[
 
     Raises DataError with file, row and field, or sets such a row ``aside``.
     """
-    found: dict[str, FixedSolution] = {}
+    samples: dict[str, FixedSolution] = {}
     for sample in read_all_rows(paths, "PRMBench", lambda row, where, _: solution_of_row(row, where), aside):
-        found.setdefault(sample.id, sample)
-    if not found:
+        samples.setdefault(sample.id, sample)
+    if not samples:
         raise DataError(
             f"{', '.join(paths)}: no rows; expected JSON lines with 'modified_process' and 'error_steps'",
             code="E_DATA_EMPTY",
         )
-    return list(found.values())
+    return list(samples.values())
 
 
 def solution_of_row(row: dict[str, Any], where: str) -> FixedSolution:

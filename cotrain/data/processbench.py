@@ -60,14 +60,14 @@ def read_samples(paths: Sequence[str], aside: Quarantine | None = None) -> list[
 
 
 def read_all_rows(paths: Sequence[str], kind: str, read: Reader, aside: Quarantine | None) -> list[FixedSolution]:
-    """What ``read(row, where, split)`` makes of every row; ``split`` is the name of its file or split. Raises DataError
-    of the first row that it refuses, or sets such rows ``aside``."""
-    found: list[FixedSolution] = []
+    """Return what ``read(row, where, split)`` makes of every row; ``split`` is the name of its file or split. Raises
+    DataError of the first row that it refuses, or sets such rows ``aside``."""
+    samples: list[FixedSolution] = []
     for split, lines in _split_files(paths, kind):
-        found += parse_rows(lines, partial(_read_with_split, read, split), aside)
+        samples += parse_rows(lines, partial(_read_with_split, read, split), aside)
     if aside is not None:
         aside.check_share(", ".join(paths))
-    return found
+    return samples
 
 
 def _read_with_split(read: Reader, split: str, row: dict[str, Any], where: str) -> FixedSolution:

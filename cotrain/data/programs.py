@@ -5,8 +5,8 @@
     mbpp       task_id, text or prompt, code, test_list, and where there are: test_setup_code, test_imports
     humaneval  task_id, prompt, entry_point, canonical_solution, test
 
-The program is taken out of the model's answer (``fences.py``), run in a cell (``isolation.py``) and graded by the
-problem's tests beside it (``program_worker.py``). A ``Sandbox`` takes the place of both: any function that gets the
+The program is taken out of the model's answer (``fences.py``), run in a sandbox (``isolation.py``) and graded by the
+problem's tests beside it (``program_worker.py``). A ``RunProgram`` takes the place of both: any function that gets the
 whole program with its tests as one text and returns whether it ran to its end, named as ``module:function`` so that a
 resumed run has it too. ``--tasks mbpp:my_sandbox:run`` names it on the command line.
 
@@ -57,7 +57,7 @@ from cotrain.data.unread_columns import (
 from cotrain.grading.fences import MAX_PROGRAM, defines_name, program_of
 from cotrain.grading.grade_process import GRACE_S
 from cotrain.grading.grade_worker import PATIENCE
-from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, working_cell
+from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, working_sandbox
 from cotrain.grading.pool import WORKERS, AnswerGrader, GradingPool
 
 KINDS = {
@@ -83,7 +83,8 @@ MAX_PAPERS = 4096  # that a grader keeps
 SHOWN = "\n\nThese tests must pass:\n"  # what parts a question from its tests
 ASK = "Write the whole program, in one block that begins with ```python and ends with ```, inside of the final answer."
 
-Sandbox = Callable[[str], Grade]  # program and tests as one text → right when it runs to its end
+# A sandbox of the user's: gets the program and its tests as one text; right means that it runs to its end.
+RunProgram = Callable[[str], Grade]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,18 +103,18 @@ class ProgramProblem:
 
 
 class ProgramGrader(AnswerGrader):
-    """Grades by the tests of each problem. ``sandbox``: what runs a program, where that is not our own process."""
+    """Grades by the tests of each problem. ``run_program``: a sandbox of the user's, in place of ours."""
 
     def __init__(
-        self, problems: dict[str, ProgramProblem], workers: int, deadline_s: float, sandbox: Sandbox | None
+        self, problems: dict[str, ProgramProblem], workers: int, deadline_s: float, run_program: RunProgram | None
     ) -> None:
         self._problems = problems
-        self._sandbox = sandbox
+        self._run_program = run_program
         self._patience = PATIENCE * deadline_s + GRACE_S
-        cell = None if sandbox else working_cell()
-        self._pool = GradingPool(workers, deadline_s, judging=(JUDGING,), memory=MEMORY_BYTES, cell=cell)
+        kind = None if run_program else working_sandbox()
+        self._pool = GradingPool(workers, deadline_s, judging=(JUDGING,), memory=MEMORY_BYTES, sandbox=kind)
         self._paper = lru_cache(MAX_PAPERS)(_problem_paper)
-        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="sandbox") if sandbox else None
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="sandbox") if run_program else None
 
     def problem_of(self, task: Task) -> ProgramProblem:
         """The problem of a task."""
@@ -130,10 +131,10 @@ class ProgramGrader(AnswerGrader):
     def grade_program(self, problem: ProgramProblem, program: str) -> Grade:
         """Run a program with the tests of a problem, which need not be one of a task."""
         program = whole_program(problem, program)
-        if self._sandbox is None or self._threads is None:
+        if self._run_program is None or self._threads is None:
             return self._pool.grade_in_process(self._paper(problem), program)
         try:
-            return self._threads.submit(self._sandbox, f"{program}\n\n{problem.tests}").result(self._patience)
+            return self._threads.submit(self._run_program, f"{program}\n\n{problem.tests}").result(self._patience)
         except Late:
             return Grade(value=None, reason="sandbox timeout")
         except Exception:  # noqa: BLE001  somebody else's code: whatever fails in it is no verdict on the answer
@@ -178,7 +179,7 @@ class ProgramTasks:
         aside = self.quarantine if lenient else None
         self._splits, self._is_published, self.left_out = read_problems(kind, self.path, aside)
         named = {f"{kind}/{split}/{i}": p for split, mine in self._splits.items() for i, p in enumerate(mine)}
-        self.grader = ProgramGrader(named, workers, deadline_s, None if sandbox is None else sandbox_of(sandbox))
+        self.grader = ProgramGrader(named, workers, deadline_s, None if sandbox is None else run_program_of(sandbox))
         texts = [[split, p.question, p.tests] for split, mine in self._splits.items() for p in mine]
         self._digest = hashlib.blake2b(json.dumps(texts).encode(), digest_size=16).hexdigest()
         if digest is not None and digest != self._digest:
@@ -200,7 +201,8 @@ class ProgramTasks:
 
     @property
     def notes(self) -> list[str]:
-        """What is said as a run begins: how own tasks in MBPP's layout are split, and the columns that are not read."""
+        """Return what is said as a run begins: how own tasks in MBPP's layout are split, and the columns that are not
+        read."""
         problems = [problem for mine in self._splits.values() for problem in mine]
         notes: list[str] = []
         if self.name == "mbpp" and not self._is_published and any(problem.number is not None for problem in problems):
@@ -316,8 +318,8 @@ def _problems_by_part(kind: str, path: str, aside: Quarantine | None) -> dict[st
 def _own_parts(
     path: str, parts: Mapping[str, list[ProgramProblem]], problems: list[ProgramProblem]
 ) -> Mapping[str, list[ProgramProblem]]:
-    """What is split: the splits that a directory has, or all in one part where no file is named after a split. Raises
-    DataError for some of these names without the others, since a held-out file is not to be trained on."""
+    """Return what is split: the splits that a directory has, or all in one part where no file is named after a split.
+    Raises DataError for some of these names without the others, since a held-out file is not to be trained on."""
     named = {split: parts[split] for split in SPLITS if split in parts}
     if {"train", "test"} <= named.keys():
         return named
@@ -335,9 +337,9 @@ def is_mbpp(problems: Sequence[ProgramProblem], paths: Sequence[str]) -> bool:
         return True
     if {problem.number for problem in problems} >= set(NUMBERS):
         return True
-    known = [problem for problem in problems if problem.number in PUBLISHED]
-    right = [problem for problem in known if f"def {PUBLISHED[problem.number or 0]}(" in problem.solution]
-    return bool(right) and 2 * len(right) >= len(known)
+    published = [problem for problem in problems if problem.number in PUBLISHED]
+    right = [problem for problem in published if f"def {PUBLISHED[problem.number or 0]}(" in problem.solution]
+    return bool(right) and 2 * len(right) >= len(published)
 
 
 def _asked_in(problem: ProgramProblem) -> str:
@@ -397,9 +399,9 @@ def humaneval_problem(row: dict[str, Any], where: str) -> ProgramProblem:
             code="E_FUNCTION_HEAD_MISSING",
         )
     check_lost_parts(row, READ["humaneval"], where)
-    asked = f"Complete this Python function:\n\n{prompt.rstrip()}\n\n{ASK}"
+    question = f"Complete this Python function:\n\n{prompt.rstrip()}\n\n{ASK}"
     return ProgramProblem(
-        question=behind_system(system_text(row, where), asked),
+        question=behind_system(system_text(row, where), question),
         before=prompt[:head_start],
         stub=prompt[head_start:],
         entry=entry,
@@ -458,7 +460,7 @@ def whole_program(problem: ProgramProblem, program: str) -> str:
     return f"{problem.before}\n\n{program}"
 
 
-def sandbox_of(name: str) -> Sandbox:
+def run_program_of(name: str) -> RunProgram:
     """The function that "module:function" names. Raises ConfigError."""
     module, colon, function = name.partition(":")
     admit_module(module)
@@ -472,5 +474,5 @@ def sandbox_of(name: str) -> Sandbox:
         raise ConfigError(
             f"sandbox {name!r}: expected module:function, a function of the program's text", code="E_SANDBOX_NAME"
         )
-    sandbox: Sandbox = found
-    return sandbox
+    run_program: RunProgram = found
+    return run_program

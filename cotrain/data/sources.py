@@ -26,7 +26,8 @@ KINDS = {  # kind → its class; the kinds of single methods and of installed pa
     "gym": "cotrain.envs.reasoning_gym:GymTasks",
     "programs": "cotrain.data.programs:ProgramTasks",
     "verifiers": "cotrain.envs.verifiers.taskset:VerifiersTasks",
-    "openenv": "cotrain.envs.openenv:OpenEnvTasks",
+    "openenv": "cotrain.envs.openenv.served:OpenEnvTasks",
+    "openenv_class": "cotrain.envs.openenv.tasks:OpenEnvEpisodes",
 }
 NAMED = {"gym": "dataset", "verifiers": "taskset", "openenv": "url"}  # kind → what stands behind its colon
 NAMES = (
@@ -41,6 +42,7 @@ NAMES = (
     "gym:NAME:SETTING=VALUE,...",
     "verifiers:NAME",
     "openenv:URL",
+    "openenv:path/to/file.py:CLASS",
     "path/to/file.py:CLASS",
 )
 
@@ -50,14 +52,14 @@ def with_columns(tasks: str | None, question: str | None, answer: str | None) ->
     ConfigError for problems that are read from no columns, and a name with a comma."""
     if question is None and answer is None:
         return tasks
-    given = {"--question-column": question, "--answer-column": answer}
+    columns = {"--question-column": question, "--answer-column": answer}
     if (tasks or "jsonl").partition(":")[0] != "jsonl":
-        flag = next(flag for flag, name in given.items() if name is not None)
+        flag = next(flag for flag, name in columns.items() if name is not None)
         raise ConfigError(
             f"{flag} goes with --data FILE and --tasks jsonl, not with {tasks!r}; leave out one of them",
             code="E_FLAG_NEEDS_DATA_FILE",
         )
-    for flag, name in given.items():
+    for flag, name in columns.items():
         if name is not None and ("," in name or not name):
             raise ConfigError(
                 f"{flag} {name!r}: a name without a comma is expected; rename the column", code="E_COLUMN_WITH_COMMA"
@@ -66,12 +68,21 @@ def with_columns(tasks: str | None, question: str | None, answer: str | None) ->
 
 
 def task_source(spec: str, data: str | None = None, *, lenient: bool = False, unanswered: bool = False) -> TaskSource:
-    """The source that ``--tasks SPEC --data FILE`` means: "words", "gym:NAME" (with settings of its data set
-    "gym:NAME:max_terms=3,max_digits=2"), "verifiers:NAME", "openenv:URL", "pairs:FILE", "chats:FILE", or with data
-    "pairs", "chats", "jsonl" (with columns of its own "jsonl:QUESTION,ANSWER"), a benchmark, "mbpp" or "humaneval"
-    (with a sandbox "mbpp:MODULE:FUNCTION"), or "path/to/file.py:CLASS", a class of the user's own that is made without
-    arguments, or what a method ("halves", "world") or an installed package has registered
-    (``cotrain.core.registry``).
+    """The source that ``--tasks SPEC --data FILE`` means.
+
+    ::
+
+        words                           generated word problems
+        gym:NAME, gym:NAME:a=3,b=2      a data set of reasoning-gym, with settings of its own
+        verifiers:NAME                  an installed taskset
+        openenv:URL                     a server of OpenEnv
+        openenv:FILE.py:CLASS           an environment class of OpenEnv, in this process
+        pairs:FILE, chats:FILE          preferences, conversations; or "pairs" and "chats" with data
+        jsonl, jsonl:QUESTION,ANSWER    with data: a table, with columns of its own
+        gsm8k, math, …                  with data: a benchmark
+        mbpp, humaneval, mbpp:MODULE:FUNCTION    with data: programs, in a sandbox of one's own
+        FILE.py:CLASS                   a class of the user's own, made without arguments
+        halves, world, …                what a method or an installed package has registered (``core/registry.py``)
 
     ``data``: a file, a directory, or "owner/name" on the Hub, which says for "jsonl" which benchmark it is, if it is
     one. ``lenient``: malformed rows of it are set aside, in the source's ``quarantine``. ``unanswered``: rows without
@@ -102,7 +113,7 @@ def task_source(spec: str, data: str | None = None, *, lenient: bool = False, un
             columns = (question or SCHEMAS[kind].question, answer or SCHEMAS[kind].answer)
             return JsonlTasks(data, *columns, lenient=lenient, unanswered=unanswered)
         return benchmark_tasks(*_on_the_hub(spec, data), lenient=lenient, unanswered=unanswered)
-    is_own_class = spec.rpartition(":")[0].endswith(".py")
+    is_own_class = kind != "openenv" and spec.rpartition(":")[0].endswith(".py")
     registered = kind in shipped_places(TASKS) or kind in joined_places(TASKS) or kind in ZOO[TASKS]
     if not (spec == "words" or is_own_class or registered or (kind in NAMED and name)):
         raise UnknownName("task source", spec, [*NAMES, *shipped_places(TASKS), *joined_places(TASKS)])
@@ -118,6 +129,8 @@ def task_source(spec: str, data: str | None = None, *, lenient: bool = False, un
         )
     if is_own_class:
         return _own_source(spec, {})
+    if kind == "openenv" and names_class(name):
+        return from_description({"kind": "openenv_class", "settings": {"target": name}})
     if registered:
         return _of_package(spec, kind, name)
     settings = {}
@@ -126,6 +139,12 @@ def task_source(spec: str, data: str | None = None, *, lenient: bool = False, un
     elif name:
         settings = {NAMED[kind]: name}
     return from_description({"kind": kind, "settings": settings})
+
+
+def names_class(place: str) -> bool:
+    """Whether this is ``FILE.py:CLASS`` or ``PACKAGE.MODULE:CLASS``, and no address of a server."""
+    module, _, name = place.partition("?")[0].rpartition(":")
+    return bool(module) and name.isidentifier() and "://" not in module
 
 
 def _of_package(spec: str, kind: str, name: str) -> TaskSource:
@@ -165,9 +184,9 @@ def problem_source(
     lenient: bool = False,
     labelled: str | int | None = None,
 ) -> TaskSource:
-    """What ``--tasks``, ``--data``, ``--operations`` and ``--lenient`` mean together: "jsonl" where there is a file,
-    else the word problems that the shipped models are studied on; "words:2-4" are those of two to four steps. Rows
-    may lack an answer where ``labelled`` (``--labelled``) is no number. Raises ConfigError and UnknownName as
+    """Return what ``--tasks``, ``--data``, ``--operations`` and ``--lenient`` mean together: "jsonl" where there is a
+    file, else the word problems that the shipped models are studied on; "words:2-4" are those of two to four steps.
+    Rows may lack an answer where ``labelled`` (``--labelled``) is no number. Raises ConfigError and UnknownName as
     ``task_source`` does."""
     from cotrain.data.word_problems.source import WordProblems, study_problems
 
@@ -218,8 +237,8 @@ def from_description(description: Mapping[str, Any], target: str | None = None) 
                 )
             return source
         build = load_named(TASKS, str(kind), shipped_places(TASKS) | KINDS, "kind of task source")
-        made: TaskSource = build(**settings)
-        return made
+        task_source: TaskSource = build(**settings)
+        return task_source
     except TypeError as error:
         raise StateError(
             f"settings of the task source {kind!r} do not fit: {error}", code="E_SOURCE_SETTINGS_MISFIT"

@@ -71,7 +71,7 @@ def suite_data(suites: Sequence[str], data: Sequence[str]) -> dict[str, list[str
 def load_suite(
     name: str,
     paths: Sequence[str],
-    judge: AnswerGrader,
+    grader: AnswerGrader,
     aside: Quarantine | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Task] | list[FixedSolution]:
@@ -95,7 +95,7 @@ def load_suite(
         if aside is not None:
             aside.check_share(path)
         unread += [row.unread for row in rows]
-        tasks += [task_of(row, f"{name}/{len(tasks) + i}", judge) for i, row in enumerate(rows)]
+        tasks += [task_of(row, f"{name}/{len(tasks) + i}", grader) for i, row in enumerate(rows)]
 
     _say_columns(name, unread, say)
     return tasks

@@ -61,7 +61,7 @@ def is_system(name: str) -> bool:
 def system_text(row: Mapping[str, Any], where: str) -> str:
     """The system text that a row has in a column of its own; "" for none. Raises DataError for what is no text, and
     for two that differ."""
-    found = ""
+    text = ""
     for name in filter(is_system, row):
         value = row[name]
         if not has_content(value):
@@ -70,13 +70,13 @@ def system_text(row: Mapping[str, Any], where: str) -> str:
             raise DataError(
                 f"{where}, field {name!r}: expected a text, which is said before the question", code="E_FIELD_NOT_TEXT"
             )
-        if found and value != found:
+        if text and value != text:
             raise DataError(
                 f"{where}, field {name!r}: a second system text, and another one; keep one of them",
                 code="E_TWO_SYSTEM_TEXTS",
             )
-        found = value
-    return found
+        text = value
+    return text
 
 
 def check_lost_parts(
@@ -108,7 +108,7 @@ def _is_lettered_choice(row: Mapping[str, Any], name: str) -> bool:
 
 
 def _advice(row: Mapping[str, Any], name: str, question: str, flag: bool) -> str:
-    """What to do about a part of the question that is not read."""
+    """Return what to do about a part of the question that is not read."""
     if not flag:
         return f"write it into {question!r}, or leave out the column where it says nothing"
     alone = f"or say that {question!r} is all with --question-column {question!r}"

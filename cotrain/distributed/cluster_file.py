@@ -94,11 +94,11 @@ def read_cluster_file(target: str) -> Cluster:
     whole = _Table(target, "", document)
     learner = _Table(target, "learner", document.get("learner", {}))
     engine = _Table(target, "engine", document.get("engine", {}))
-    for table, known in (
+    for table, keys in (
         (whole, ("address", "cpus", "object_store_mb", "deadline_seconds", "learner", "engine")),
         (engine, ("replicas", "gpus", "python", "cache_mb", "context", "rows")),
     ):
-        table.check_unknown(known)
+        table.check_unknown(keys)
 
     tables = learner.subtables()
     learner.check_unknown(("gpus", *tables))
@@ -218,10 +218,10 @@ class _Table:
             )
         self._values = values
 
-    def check_unknown(self, known: tuple[str, ...]) -> None:
+    def check_unknown(self, keys: tuple[str, ...]) -> None:
         for name in self._values:
-            if name not in known:
-                raise ConfigError(f"{self._where}: {unknown_message('key', name, known)}", code="E_CLUSTER_FILE_KEY")
+            if name not in keys:
+                raise ConfigError(f"{self._where}: {unknown_message('key', name, keys)}", code="E_CLUSTER_FILE_KEY")
 
     def subtables(self) -> dict[str, _Table]:
         """The tables in it, by name."""

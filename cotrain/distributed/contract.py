@@ -100,7 +100,7 @@ class ProcessStats:
 def process_metrics(
     before: Mapping[str, ProcessStats], after: Mapping[str, ProcessStats], seconds: float
 ) -> dict[str, float | str]:
-    """What of a step is told, of each process: ``process/{process}/…``; see ``docs/metrics_page.py: TIMINGS``.
+    """Return what of a step is told, of each process: ``process/{process}/…``; see ``docs/metrics_page.py: TIMINGS``.
 
     Args:
         before, after: by the names of the processes, at both ends of the step.

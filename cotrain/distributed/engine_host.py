@@ -89,12 +89,12 @@ class BaseEngineHost:
         """The context of each policy: see ``ServingEngine.context``."""
         return {name: self._engine.context(name) for name in self._renderers}
 
-    def advance(self, asked: Sequence[HostRequest], gone: Sequence[int]) -> TurnResult:
+    def advance(self, requests: Sequence[HostRequest], gone: Sequence[int]) -> TurnResult:
         """Take these requests, give up those that nobody waits for any more, and work until at least one has been
         answered. Returns what has been answered, in the order of the engine, its counts and its limits, and the seconds
         that it took; no answer where nothing is open."""
         began = time.perf_counter()
-        self._accept_requests(asked, gone)
+        self._accept_requests(requests, gone)
         if self._tasks:
             self._run_loop(self._wait_for_answer())
         return self._collect_results(began)
@@ -109,10 +109,10 @@ class BaseEngineHost:
         if isinstance(self._engine, HoldingEngine):
             self._engine.release()
 
-    def step(self, asked: Sequence[HostRequest], gone: Sequence[int]) -> TurnResult:
+    def step(self, requests: Sequence[HostRequest], gone: Sequence[int]) -> TurnResult:
         """See ``ServingEngine.step``."""
         began = time.perf_counter()
-        self._accept_requests(asked, gone)
+        self._accept_requests(requests, gone)
         self._run_loop(asyncio.sleep(0))
         as_serving_engine(self._engine).step()
         self._run_loop(asyncio.sleep(0))
@@ -145,13 +145,13 @@ class BaseEngineHost:
         """Give up what is open, for who holds it in a process that lives on: a killed one ends as it is."""
         self._loop.close()
 
-    def _accept_requests(self, asked: Sequence[HostRequest], gone: Sequence[int]) -> None:
+    def _accept_requests(self, requests: Sequence[HostRequest], gone: Sequence[int]) -> None:
         for number in gone:
             if number in self._tasks:
                 self._tasks[number].cancel()
         if gone:
             self._run_loop(asyncio.sleep(0))
-        for host_request in asked:
+        for host_request in requests:
             renderer = self._renderers.get(host_request.request.policy)
             decode = renderer.decode if host_request.reads and renderer is not None else None
             work = self._answer_request(host_request.number, replace(host_request.request, decode=decode))

@@ -101,9 +101,9 @@ class LocalBackend:
     def held_while_learning(self, touched: Collection[str], changed: Collection[str]) -> Collection[str] | None:
         """All on the devices that learn: one model is not sampled from while another works beside it."""
         busy = {self.lane_of(name) for name in touched if isinstance(self._handles[name], ModelHandle)}
-        asked = [name for name, h in self._handles.items() if isinstance(h, ModelHandle) and h.renderer is not None]
-        held = [name for name in asked if self.lane_of(name) in busy]
-        return held if self.engine.can_hold and len(held) < len(asked) else None
+        sampled = [name for name, h in self._handles.items() if isinstance(h, ModelHandle) and h.renderer is not None]
+        held = [name for name in sampled if self.lane_of(name) in busy]
+        return held if self.engine.can_hold and len(held) < len(sampled) else None
 
     def enable_overlap(self) -> bool:
         """The engine's weights are the learners'."""

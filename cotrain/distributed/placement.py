@@ -51,9 +51,9 @@ def one_local_engine(
     policies: PolicySpecs, seed: int, device: str, threads: int, *, tested: bool = False
 ) -> list[EnginePlacement]:
     """One local engine for all."""
-    asked = tuple(name for name, spec in policies.items() if spec.speaks or spec.scores)
+    policy_names = tuple(name for name, spec in policies.items() if spec.speaks or spec.scores)
     settings = (policies, seed, device, threads)
-    return [EnginePlacement(what=ENGINE, host=EngineHost, policies=asked, settings=settings, tested=tested)]
+    return [EnginePlacement(what=ENGINE, host=EngineHost, policies=policy_names, settings=settings, tested=tested)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,8 +52,8 @@ PythonInfo = dict[str, Any]  # package → version, "python", "code" of cotrain'
 
 
 def ask_machines(engine: str | None, models: Sequence[str], *, patience: float, gpus: bool = False) -> list[Machine]:
-    """What each machine of Ray's says of itself, in the order of their addresses. One that does not answer within
-    ``patience`` seconds, or cannot, has an "error". ``gpus``: those alone that have some. Other arguments: see
+    """Return what each machine of Ray's says of itself, in the order of their addresses. One that does not answer
+    within ``patience`` seconds, or cannot, has an "error". ``gpus``: those alone that have some. Other arguments: see
     ``inspect_machine``."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -193,18 +193,18 @@ def versions_that_differ(
     return f"{name} has {list_versions(versions_there)}, {other} {list_versions(versions_here)}; expected the same"
 
 
-def version_by_name(found: Mapping[str, Any]) -> dict[str, str]:
+def version_by_name(info: Mapping[str, Any]) -> dict[str, str]:
     """Versions by package, cotrain's with a hash of its files: the same version may have other files."""
-    names = [name for name in ("python", *PACKAGES) if name in found]
-    files = {"cotrain": f" (files {found.get('code')})"}
-    return {name: f"{found[name]}{files.get(name, '')}" for name in names}
+    names = [name for name in ("python", *PACKAGES) if name in info]
+    files = {"cotrain": f" (files {info.get('code')})"}
+    return {name: f"{info[name]}{files.get(name, '')}" for name in names}
 
 
-def versions_line(found: Mapping[str, Any]) -> str:
+def versions_line(info: Mapping[str, Any]) -> str:
     """In one line: ``python 3.11.7, cotrain 0.1.0 (files 341c883e990a), ray 2.60.0``."""
-    if "error" in found:
-        return str(found["error"])
-    return ", ".join(f"{name} {version}" for name, version in version_by_name(found).items())
+    if "error" in info:
+        return str(info["error"])
+    return ", ".join(f"{name} {version}" for name, version in version_by_name(info).items())
 
 
 # -- what a Python has
@@ -227,12 +227,12 @@ def inspect_python(python: str) -> PythonInfo:
         return {"asked": python, "error": f"no Python ({last_line[:120]})"}
 
 
-def check_python(found: PythonInfo, where: str) -> None:
+def check_python(info: PythonInfo, where: str) -> None:
     """Raises ConfigError, one line that begins with ``where``, unless processes of that Python can speak with this one
     and have vLLM."""
-    problem_text = python_problem(found, inspect_python(sys.executable))
+    problem_text = python_problem(info, inspect_python(sys.executable))
     if problem_text:
-        raise ConfigError(f"{where} = {found['asked']!r}: {problem_text}", code="E_NODE_UNSUITED")
+        raise ConfigError(f"{where} = {info['asked']!r}: {problem_text}", code="E_NODE_UNSUITED")
 
 
 def python_problem(there: PythonInfo, here: PythonInfo) -> str | None:
@@ -255,8 +255,8 @@ def python_problem(there: PythonInfo, here: PythonInfo) -> str | None:
     return None
 
 
-def _minor_version(found: PythonInfo) -> list[str]:
-    return str(found["python"]).split(".")[:2]
+def _minor_version(info: PythonInfo) -> list[str]:
+    return str(info["python"]).split(".")[:2]
 
 
 # -- GPUs that are asked for

@@ -72,10 +72,10 @@ class EngineProcess:
     def finish_sending_weights(self, begun: tuple[Any, float]) -> int:
         """Wait until they have arrived; their bytes. Errors: as ``ask``."""
         reference, began = begun
-        taken: int = self.wait(reference, "publish")
-        self.worked.published_bytes += taken
+        n_bytes: int = self.wait(reference, "publish")
+        self.worked.published_bytes += n_bytes
         self.worked.publish_seconds += time.perf_counter() - began
-        return taken
+        return n_bytes
 
     def counts(self) -> dict[str, float]:
         return {key: self._past.get(key, 0.0) + count for key, count in self._counts.items()}
@@ -91,8 +91,8 @@ class EngineProcess:
             self.ask("set_limits", self._limits)
 
     def ask(self, method: str, *arguments: Any) -> Any:
-        """Of the process; a lost one is replaced first. Raises EngineLost, and ProcessLost when the weights for a new
-        one are lost."""
+        """Call a method of the process and wait for its answer; a lost process is replaced first. Raises EngineLost,
+        and ProcessLost when the weights for a new one are lost."""
         return self.wait(self._live_process().send(method, *arguments), method)
 
     def hold(self, policies: Sequence[str]) -> None:

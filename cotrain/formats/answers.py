@@ -157,7 +157,7 @@ def _failure_with_answer(failure: ParseFailure, answer: str | None) -> ParseFail
 
 
 def answer_reader(answer: str) -> Callable[[str], str | None]:
-    """What finds the answer in a text. Raises UnknownName, and ConfigError for a pattern that cannot be used."""
+    """Return what finds the answer in a text. Raises UnknownName, and ConfigError for a pattern that cannot be used."""
     if answer in READERS:
         return READERS[answer]
     pattern = pattern_of(answer, "answer", "format of an answer", (TAGS, *READERS), "A: (.*)")
@@ -171,10 +171,10 @@ def check_answer(answer: str) -> None:
 
 
 def _last_match(pattern: re.Pattern[str], text: str) -> str | None:
-    found = None
+    last = None
     for match in pattern.finditer(text):
-        found = match[1]
-    return found
+        last = match[1]
+    return last
 
 
 def _hash_answer(text: str) -> str | None:
@@ -188,9 +188,9 @@ def first_line(text: str) -> str:
 
 
 def _phrase_answer(text: str) -> str | None:
-    """What follows the last "answer is", "answer:", "####" or heading "Answer", on that line or the next; or else bold
-    text at the very end. A sentence that offers another answer, or hopes that this one is clear, gives none; one that
-    praises the answer gives it only where there is no other."""
+    """Return what follows the last "answer is", "answer:", "####" or heading "Answer", on that line or the next; or
+    else bold text at the very end. A sentence that offers another answer, or hopes that this one is clear, gives none;
+    one that praises the answer gives it only where there is no other."""
     praise = None
     for match in reversed(list(_SAYS.finditer(text))):
         before = text[max(0, match.start() - LONGEST) : match.start()]
@@ -260,7 +260,7 @@ def without_alignment(text: str) -> str:
 
 
 def _sentence_answer(sentence: str) -> str:
-    """What a sentence gives as the answer."""
+    """Return what a sentence gives as the answer."""
     if "=" in sentence:
         if _NUMBER.fullmatch(reasoned := _REASON.split(sentence, maxsplit=1)[0]):  # 5, because 2 + 3 = 5
             return reasoned
@@ -297,10 +297,10 @@ def _sentence_answer(sentence: str) -> str:
 
 
 def _last_number(text: str) -> str | None:
-    found = None
+    number = None
     for match in _NUMBER.finditer(text):
-        found = match[0].lstrip("$") if text.startswith("$", match.end()) else match[0]  # $…$ is mathematics
-    return found
+        number = match[0].lstrip("$") if text.startswith("$", match.end()) else match[0]  # $…$ is mathematics
+    return number
 
 
 def final_answer(text: str) -> str | None:

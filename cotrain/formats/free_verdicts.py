@@ -1,4 +1,4 @@
-r"""Verdict formats of free text: what a judge's review says of each step and of the answer, by the name of a format.
+r"""Verdict formats of free text: what a verifier's review says of each step and of the answer, by the name of a format.
 
 ::
 
@@ -23,9 +23,9 @@ ambiguous ("correct or incorrect", two verdicts, text after the verdict) is a ``
 the other formats. A thought in front is not read.
 
 ``without_verdicts`` is the other half: it takes out of a candidate's text what these readers would take for a verdict
-if the judge quoted it, whole or cut off. In "words" the words correct and incorrect are left out altogether; in "boxed"
-and "first-wrong" a box is written ``\boxed {``, which no reader takes; of a pattern, verdict words are left out at
-which a quotation could end and match. What a judge reads and then says in its own words, no rule can stop.
+if the verifier quoted it, whole or cut off. In "words" the words correct and incorrect are left out altogether; in
+"boxed" and "first-wrong" a box is written ``\boxed {``, which no reader takes; of a pattern, verdict words are left out
+at which a quotation could end and match. What a verifier reads and then says in its own words, no rule can stop.
 
 Left out: tables, verdicts before their explanation (a pattern reads them), and scores.
 """
@@ -214,7 +214,7 @@ def write_free_review(form: str, verdicts: Sequence[bool], final: bool) -> str |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StepLine:
-    """What a review says under one mark "Step k"."""
+    """The part of a review under one mark "Step k"."""
 
     number: int  # k
     verdict: bool | None  # None: no verdict, or two that differ
@@ -265,7 +265,7 @@ def _final_verdicts(text: str) -> list[re.Match[str]]:
 
 
 def _steps_of(text: str, ends: Sequence[re.Match[str]]) -> list[_StepLine]:
-    """What is said of each step, from its mark to the next one or to the last verdict.
+    """Return what is said of each step, from its mark to the next one or to the last verdict.
 
     A mark under which no verdict stands belongs to what follows it: a title ("### Step 1"), the candidate's own step,
     which is quoted and then judged, or one that is referred to. It is a step of its own only where it continues the
@@ -319,8 +319,8 @@ def _is_doubted(text: str, verdict: re.Match[str]) -> bool:
 
 
 def _read_pattern(text: str, pattern: re.Pattern[str], count: int | None) -> Review | Verdict | ParseFailure:
-    """What a pattern of the user's own finds: one verdict on the answer, and one on each step where it has a group for
-    them and steps are judged."""
+    """Return what a pattern of the user's own finds: one verdict on the answer, and one on each step where it has a
+    group for them and steps are judged."""
     groups = pattern.groupindex
     final_group = final_group_of(pattern)
     matches = list(pattern.finditer(text))
@@ -430,7 +430,7 @@ def _verdict_failure(reason: str, missing: int = 1) -> ParseFailure:
     return ParseFailure(reason=reason, format_score=min(0.6, _clip_score(1.0 - 0.8 * missing)))
 
 
-# ---- what a judge is shown
+# ---- what a verifier is shown
 
 
 def find_imitations(seen: str, form: str) -> Iterator[tuple[int, int, str]]:

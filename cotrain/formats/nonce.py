@@ -1,4 +1,4 @@
-"""Marking a candidate's text in a judge's prompt with a random nonce, so that it cannot pass as instructions.
+"""Marking a candidate's text in a verifier's prompt with a random nonce, so that it cannot pass as instructions.
 
 ::
 
@@ -9,34 +9,35 @@
 Three ways for a candidate's text to become a verdict, and what stands in each:
 
 - It ends its block and goes on as if it were the prompt. The markers hold a nonce that it could not know when it was
-  written; should it hold the nonce all the same (a judge's text was shown to it), the nonce is struck out in it.
+  written; should it hold the nonce all the same (a verifier's text was shown to it), the nonce is struck out in it.
 - It ends the chat turn. ``render.Renderer`` encodes contents with control tokens switched off.
-- The judge quotes it and stops there, or is cut off. Parsers read only what the judge said, and demand one verdict at
+- The verifier quotes it and stops there, or is cut off. Parsers read only what the verifier said, and demand one
+verdict at
   the end; but a reply may end with the quotation, and the solver's own ``<answer>3</answer>`` would read as a grade of
-  Think-RM. So the tags of judges' formats are broken in what a judge is shown, ``<answer>`` → ``< answer>``, and
-  nothing else is: steps, boxes, LaTeX and all other tags reach the judge as they stand.
+  Think-RM. So the tags of verifiers' formats are broken in what a verifier is shown, ``<answer>`` → ``< answer>``, and
+  nothing else is: steps, boxes, LaTeX and all other tags reach the verifier as they stand.
 
-What no marker can stop is persuasion: a judge may still do as the text asks. The prompts tell it not to.
+What no marker can stop is persuasion: a verifier may still do as the text asks. The prompts tell it not to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-JUDGE_TAGS = (  # of all formats, those of preferences.py included
+VERDICT_TAGS = (  # of all formats, those of preferences.py included
     *("verdict", "output", "score", "scores", "answer", "final"),  # what is in these decides
     *("think", "analyze", "verify", "rubric", "eval", "principles", "critique"),
 )
 
 
 def wrap_text(text: str, mark: str, tag: str = "solution") -> str:
-    """The text between its markers, on lines of their own, with judges' tags broken and the nonce struck out.
+    """The text between its markers, on lines of their own, with verifiers' tags broken and the nonce struck out.
 
     Raises ValueError for a nonce that is not of letters and digits.
     """
     if not mark.isalnum():
         raise ValueError(f"a nonce is letters and digits, not {mark!r}")
-    inside = break_judge_tags(text).replace(mark, "-" * len(mark))
+    inside = break_verdict_tags(text).replace(mark, "-" * len(mark))
     return f"<{tag} id={mark}>\n{inside}\n</{tag} id={mark}>"
 
 
@@ -45,7 +46,7 @@ def wrap_all(texts: Sequence[str], mark: str, tag: str = "response") -> str:
     return "\n".join(wrap_text(text, mark, f"{tag} {number}") for number, text in enumerate(texts, 1))
 
 
-def break_judge_tags(text: str, tags: Sequence[str] = JUDGE_TAGS) -> str:
+def break_verdict_tags(text: str, tags: Sequence[str] = VERDICT_TAGS) -> str:
     """The text with a space in the tags that a parser of judgements would take for its own: ``< answer>4</
     answer>``."""
     for tag in tags:

@@ -46,7 +46,7 @@ class CallingMessage(Message):
 
 
 class BadRequest(UserError, ValueError):
-    """What is wrong with a request, and with which parameter."""
+    """A request that cannot be answered: what is wrong with it, and with which parameter."""
 
     code = "E_REQUEST"
 
@@ -81,13 +81,13 @@ def error_json(
         kind = "rate_limit_error"
     else:
         kind = "invalid_request_error"
-    told = {"message": message, "type": kind, "param": param, "code": openai_code, "cotrain_code": code}
-    return {"error": told}
+    error = {"message": message, "type": kind, "param": param, "code": openai_code, "cotrain_code": code}
+    return {"error": error}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestParams:
-    """What chat and completions have in common; None: the model's own setting."""
+    """The parameters that chat and completions have in common; None: the model's own setting."""
 
     model: str
     temperature: float | None
@@ -121,7 +121,7 @@ def check_text_size(texts: Iterable[str], context: int, longest_token: int, para
         )
 
 
-def decode_body(body: bytes, known: Sequence[str]) -> dict[str, Any]:
+def decode_body(body: bytes, field_names: Sequence[str]) -> dict[str, Any]:
     """The JSON object of a body, without its nulls. Raises BadRequest."""
     try:
         parsed = json.loads(body)
@@ -134,10 +134,10 @@ def decode_body(body: bytes, known: Sequence[str]) -> dict[str, Any]:
         raise BadRequest(f"the body is a JSON {type(parsed).__name__}; expected an object", code="E_BODY_NOT_OBJECT")
     body_of = {name: value for name, value in parsed.items() if value is not None}
     for name, value in body_of.items():
-        if name in known or name in _WITHOUT_EFFECT:
+        if name in field_names or name in _WITHOUT_EFFECT:
             continue
         if name not in _NEUTRAL:
-            raise BadRequest(unknown_message("parameter", name, known), name, code="E_PARAMETER_UNKNOWN")
+            raise BadRequest(unknown_message("parameter", name, field_names), name, code="E_PARAMETER_UNKNOWN")
         if value not in _NEUTRAL[name]:
             raise BadRequest(
                 f"{name} is {_short_value(value)}: not implemented by this server; leave it out",
@@ -222,29 +222,29 @@ def read_completions(body: bytes) -> tuple[RequestParams, list[str | tuple[int, 
     return params, prompts
 
 
-def text_field(found: Mapping[str, Any], name: str) -> str | None:
-    value = found.get(name)
+def text_field(fields: Mapping[str, Any], name: str) -> str | None:
+    value = fields.get(name)
     if value is not None and not isinstance(value, str):
         raise BadRequest(f"{name} is {_short_value(value)}; expected a string", name, code="E_PARAMETER_TYPE")
     return value
 
 
-def text_list_field(found: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
-    value = found.get(name)
+def text_list_field(fields: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
+    value = fields.get(name)
     if value is not None and not (isinstance(value, list) and all(isinstance(one, str) for one in value)):
         raise BadRequest(f"{name} is {_short_value(value)}; expected a list of strings", name, code="E_PARAMETER_TYPE")
     return None if value is None else tuple(value)
 
 
-def boolean_field(found: Mapping[str, Any], name: str) -> bool:
-    value = found.get(name, False)
+def boolean_field(fields: Mapping[str, Any], name: str) -> bool:
+    value = fields.get(name, False)
     if not isinstance(value, bool):
         raise BadRequest(f"{name} is {_short_value(value)}; expected true or false", name, code="E_PARAMETER_TYPE")
     return value
 
 
-def integer_field(found: Mapping[str, Any], name: str, least: int, most: int) -> int | None:
-    value = found.get(name)
+def integer_field(fields: Mapping[str, Any], name: str, least: int, most: int) -> int | None:
+    value = fields.get(name)
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most):
         raise BadRequest(
             f"{name} is {_short_value(value)}; expected an integer from {least} to {most}",
@@ -254,8 +254,8 @@ def integer_field(found: Mapping[str, Any], name: str, least: int, most: int) ->
     return value
 
 
-def number_field(found: Mapping[str, Any], name: str, least: float, most: float) -> float | None:
-    value = found.get(name)
+def number_field(fields: Mapping[str, Any], name: str, least: float, most: float) -> float | None:
+    value = fields.get(name)
     if value is None:
         return None
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e9

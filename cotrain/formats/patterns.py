@@ -23,8 +23,8 @@ def pattern_of(
             f"{flag} {pattern_text!r}: not a regular expression ({error}); mend it, or give one of {', '.join(named)}",
             code="E_PATTERN_SYNTAX",
         ) from None
-    known = [name for name in pattern.groupindex if name in others]
-    left = pattern.groups - len(known)
+    names = [name for name in pattern.groupindex if name in others]
+    left = pattern.groups - len(names)
     if left != 1:
         named_groups = " and ".join(f"(?P<{name}>…)" for name in others)
         besides = f", and besides at most {named_groups}" if others else ""

@@ -74,7 +74,7 @@ class Ratings:
 
     @property
     def final(self) -> bool | None:
-        """Of two: is the first better; None for a tie and for any other number."""
+        """Whether the first of two responses is better; None for a tie and for any other number of responses."""
         return None if len(self.points) != 2 or self.best is None else self.best == 0
 
     @property

@@ -154,7 +154,7 @@ def self_check(text: str) -> SelfCheck | ParseFailure:
 def meta_verdict(text: str) -> Review | ParseFailure:
     """The verdict that a text ends on, on a line of its own, after any reasoning: a ``Review`` without steps. Reasons
     of failure: those of ``step_verdicts``, "several finals", and "verdict inside a sentence": where something stands
-    before it on its line, the judge tells of the review that it was shown."""
+    before it on its line, the verifier tells of the review that it was shown."""
     if len(text) > MAX_CHARS:
         return ParseFailure(reason="too long")
     if text.count(_FINAL) > 1:

@@ -155,8 +155,8 @@ def _last_block(text: str, name: str) -> str | None:
 
 
 def behind_thoughts(text: str) -> str | None:
-    """What is said behind the last thought, all of a text without one; None for a text that ends inside of one. Of
-    other tags (``thoughts.TAGS``) only a thought that is closed counts."""
+    """Return what is said behind the last thought, all of a text without one; None for a text that ends inside of one.
+    Of other tags (``thoughts.TAGS``) only a thought that is closed counts."""
     spoken = text[text.rfind(THOUGHT_ENDS) + len(THOUGHT_ENDS) :] if THOUGHT_ENDS in text else text
     return None if THOUGHT in spoken else spoken[end_of_other_thoughts(spoken) :]
 
@@ -196,7 +196,7 @@ def write_solution(steps: Sequence[str], answer: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BlockScan:
-    """What one pass over a text found."""
+    """The blocks and tags that one pass over a text found."""
 
     blocks: tuple[tuple[str, Span], ...]  # complete blocks in order: (tag name, inside)
     stray: bool  # something other than whitespace stands outside of all blocks

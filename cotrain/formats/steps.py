@@ -119,15 +119,15 @@ def _step_start(mark: re.Match[str]) -> int:
 
 def _sentence_ends(line: str) -> list[tuple[int, int]]:
     return [
-        found.span()
-        for found in _END.finditer(line)
-        if not _SHORT.search(line, max(0, found.start() - 8), found.start())
-        and not (found.start() < 8 and _ITEM.fullmatch(line, 0, found.start()))
+        match.span()
+        for match in _END.finditer(line)
+        if not _SHORT.search(line, max(0, match.start() - 8), match.start())
+        and not (match.start() < 8 and _ITEM.fullmatch(line, 0, match.start()))
     ]
 
 
 def _cut_at(text: str, gap: re.Pattern[str]) -> list[tuple[int, int]]:
-    return _stretches_between(text, [found.span() for found in gap.finditer(text)])
+    return _stretches_between(text, [match.span() for match in gap.finditer(text)])
 
 
 def _stretches_between(text: str, gaps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -6,12 +6,12 @@ r"""Reading what generative verifiers wrote about one solution; ``preferences.py
     GenPRM     (arXiv 2504.00891)   <analyze>…</analyze> <verify>…</verify> <output>\boxed{Yes}</output>, once a step
     scalar     (DeepSeekMath-V2)    evaluation … <score>0.5</score>
 
-Every parser returns a value for every string, in one pass over it: a judgement, ``Abstention`` where the judge wrote
+Every parser returns a value for every string, in one pass over it: a judgement, ``Abstention`` where the verifier wrote
 ``Abstain`` in the verdict's place, or a ``ParseFailure`` with its reason. Two verdicts, text after the verdict and
 "not <verdict>Yes</verdict>" are failures, never a guess. A thought in front, ``… </think>``, is not read.
 
-A verdict is a tag or the whole reply, never just the last line or the last ``\boxed{}``: a judge that quotes the
-solution and is cut off there would end on the candidate's words. What a judge is shown has its tags broken
+A verdict is a tag or the whole reply, never just the last line or the last ``\boxed{}``: a verifier that quotes the
+solution and is cut off there would end on the candidate's words. What a verifier is shown has its tags broken
 (``nonce.py``), so that a quotation of it is no verdict either.
 
 GenPRM's programs are read past, here: ``rollout/tools/calls.py`` may run them, and keeps what they print out of the
@@ -32,13 +32,13 @@ from cotrain.core.types import ParseFailure, Span
 from cotrain.formats.role_replies import _HEDGES
 from cotrain.formats.solutions import _scan_blocks, scored_failure, without_thought
 
-ABSTAIN = "Abstain"  # in the verdict's place: the judge declines
+ABSTAIN = "Abstain"  # in the verdict's place: the verifier declines
 
 _YES_NO = {"Yes": True, "No": False}
 _SCORES = {"0": 0.0, "0.0": 0.0, "0.5": 0.5, ".5": 0.5, "1": 1.0, "1.0": 1.0}
 
 
-# A judgement, in whatever format, has ``ok``, ``format_score`` and these, so that judges are interchangeable parts:
+# A judgement, in whatever format, has ``ok``, ``format_score`` and these, so that verifiers are interchangeable parts:
 #
 #     final   is the solution right; of two, is the first better; None: a tie, or not asked for
 #     score   the same in [0, 1], as far as the text says it; None where there is no single number
@@ -61,7 +61,8 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abstention:
-    """The judge followed the format and declined to judge. It is counted as such and says nothing of the solution."""
+    """The verifier followed the format and declined to judge. It is counted as such and says nothing of the
+    solution."""
 
     reason: str = "refused"
     format_score: float = 0.0
@@ -191,7 +192,7 @@ def trim_span(span: Span) -> Span:
 
 
 def unbox_span(span: Span) -> Span:
-    r"""What a block says, without white space and the ornaments of GenPRM: ``**Judgement**: $\boxed{Yes}$`` →
+    r"""Return what a block says, without white space and the ornaments of GenPRM: ``**Judgement**: $\boxed{Yes}$`` →
     ``Yes``."""
     span = trim_span(span)
     for before, after in (("**Judgement**:", ""), ("$", "$"), ("\\boxed{", "}")):

@@ -1,4 +1,4 @@
-"""The process in which a model's program runs when it is graded; it is shut into a cell (``cells/``).
+"""The process in which a model's program runs when it is graded; it is shut into a sandbox (``sandbox/``).
 
 It runs the program, then does what the tests ask: gives what stands under a name, calls it, reads and sets attributes.
 Whatever the program makes of this module or of Python itself, all that it can send from here are values for the tests
@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from types import CodeType, ModuleType
 from typing import Any
 
-from cotrain.grading.cells.limits import lower_limit
 from cotrain.grading.channel import Channel, ChannelClosed, encode_exception, request_reply
+from cotrain.grading.sandbox.limits import lower_limit
 from cotrain.grading.values import ValueCodec
 
 CHANGING = (list, dict, set, bytearray)  # kinds of arguments that a function may have changed
@@ -42,12 +42,12 @@ def names_of_module(name: str) -> dict[str, Any]:
 
 
 def receive_program(number: int) -> tuple[Channel, str]:
-    """Say that the cell is ready, and wait for a program. Its CPU time is limited from here on."""
+    """Say that the sandbox is ready, and wait for a program. Its CPU time is limited from here on."""
     channel = Channel(number)
     channel.send({"gives": "ready"})
-    given = channel.receive()
-    lower_limit("CPU", math.ceil(time.process_time() + given["deadline_s"]) + 1)
-    return channel, given["program"]
+    message = channel.receive()
+    lower_limit("CPU", math.ceil(time.process_time() + message["deadline_s"]) + 1)
+    return channel, message["program"]
 
 
 def run_answer(number: int) -> None:

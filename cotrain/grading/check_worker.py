@@ -35,7 +35,7 @@ def load_check(target: str) -> Judging:
 
 
 def verdict_of(answer: object) -> Verdict:
-    """What such a function has given."""
+    """Return what such a function has given."""
     if answer is None:
         return False, None
     if not isinstance(answer, str) or not answer.strip():

@@ -14,5 +14,5 @@ Verdict = tuple[bool | None, str | None]  # (value, reason)
 class Exam:
     """The two halves, see ``program_server.py``."""
 
-    inside: Callable[[int], None]  # in the cell: runs what comes over the channel with this descriptor
+    inside: Callable[[int], None]  # in the sandbox: runs what comes over the channel with this descriptor
     outside: Callable[[Channel, str, str, float], Verdict]  # of channel, paper, program and deadline in seconds

@@ -83,12 +83,12 @@ def is_python(program: str) -> bool:
 def defines_name(program: str, entry: str) -> bool:
     """Whether a line of a program defines this name, as a function, a class or a variable, or imports it."""
     name = rf"\b{re.escape(entry)}\b"
-    made = (
+    names = (
         rf"^[ \t]*(?:(?:async[ \t]+)?def|class)[ \t]+{name}"
         rf"|^(?:\w[\w,= \t]{{0,200}}?)?{name}[\w, \t]{{0,200}}(?::[^=\n]*)?=(?!=)"
         rf"|^from[ \t]+[\w.]+[ \t]+import\b[\w,( \t]{{1,200}}?{name}[ \t]*(?:[,);#]|$)"
     )
-    return bool(entry) and re.search(made, program, re.MULTILINE) is not None
+    return bool(entry) and re.search(names, program, re.MULTILINE) is not None
 
 
 def _fenced_blocks(text: str, depth: int = 0) -> tuple[list[str], list[tuple[int, int]]]:
@@ -128,8 +128,8 @@ def _fenced_blocks(text: str, depth: int = 0) -> tuple[list[str], list[tuple[int
 
 
 def _closes_fence(line: str, fence: str, width: int) -> bool:
-    found = _CLOSING.fullmatch(line)
-    return found is not None and found["fence"].startswith(fence) and len(found["indent"]) <= width + 3
+    match = _CLOSING.fullmatch(line)
+    return match is not None and match["fence"].startswith(fence) and len(match["indent"]) <= width + 3
 
 
 def _without_glued_fence(block: str, fence: str) -> str:
@@ -158,5 +158,5 @@ def _tag_places(text: str, tag: str, fenced: Sequence[tuple[int, int]]) -> list[
     def is_fenced(place: int) -> bool:
         return any(start <= place < end for start, end in fenced)
 
-    places = [found.start() for found in re.finditer(re.escape(tag), text)]
+    places = [match.start() for match in re.finditer(re.escape(tag), text)]
     return [place for place in places if not is_fenced(place)]

@@ -21,8 +21,8 @@ from typing import IO, Any
 
 from cotrain.core.errors import UserError
 from cotrain.core.types import Grade
-from cotrain.grading.cells import Kind
 from cotrain.grading.grade_worker import LEAST_PATIENCE_S, PATIENCE
+from cotrain.grading.sandbox import Kind
 
 MATHEMATICS = "cotrain.grading.mathematics:load_mathematics"
 GRACE_S = 2.0  # after all patience, for a worker to say that it is at an end
@@ -37,7 +37,7 @@ _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT", "XDG_C
 
 
 class NotLoaded(UserError):
-    """What compares answers is not here."""
+    """The library or program that compares answers cannot be loaded."""
 
     code = "E_GRADER_NOT_LOADED"
 
@@ -100,18 +100,18 @@ class LineProcess:
 
 
 class Worker(LineProcess):
-    """A process that grades. ``cell``: the kind of cell that it runs answers in, where they are programs."""
+    """A process that grades. ``sandbox``: the kind of sandbox that it runs answers in, where they are programs."""
 
-    def __init__(self, memory: int, judging: tuple[str, ...], cell: Kind | None = None) -> None:
+    def __init__(self, memory: int, judging: tuple[str, ...], sandbox: Kind | None = None) -> None:
         root = str(Path(__file__).resolve().parents[2])
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         environment["PYTHONHASHSEED"] = "0"  # what a program prints of a set does not depend on the process
         environment["PYTHONPATH"] = os.pathsep.join([root, *(p for p in sys.path if p and p != root)])
-        server = ["grade_worker", str(memory)] if cell is None else ["program_server", str(memory), cell]
+        server = ["grade_worker", str(memory)] if sandbox is None else ["program_server", str(memory), sandbox]
         command = [sys.executable, "-P", "-m", f"cotrain.grading.{server[0]}", *server[1:], *judging]
         super().__init__(command, environment, subprocess.DEVNULL)
         self._what = "math-verify" if judging[0] == MATHEMATICS else " ".join(judging)
-        self._least_patience_s = LEAST_PATIENCE_S if cell is None else 0.0
+        self._least_patience_s = LEAST_PATIENCE_S if sandbox is None else 0.0
         self._ready = False
         self._asked = 0
 

@@ -115,11 +115,11 @@ def install_limits() -> None:
         place: Any = importlib.import_module(module)
         if owner:
             place = getattr(place, owner, None)
-        found = vars(place).get(name) if place is not None else None
-        if isinstance(found, classmethod):
-            setattr(place, name, classmethod(_with_limit(found.__func__, large, 1)))
-        elif callable(found):
-            setattr(place, name, _with_limit(found, large, 0))
+        function = vars(place).get(name) if place is not None else None
+        if isinstance(function, classmethod):
+            setattr(place, name, classmethod(_with_limit(function.__func__, large, 1)))
+        elif callable(function):
+            setattr(place, name, _with_limit(function, large, 0))
 
 
 def _with_limit(function: Callable[..., Any], large: Callable[..., bool], skip: int) -> Callable[..., Any]:

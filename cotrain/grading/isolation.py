@@ -1,10 +1,9 @@
-"""Which kind of cell (``cells/``) programs run in on this machine: the strongest that passes a test, run once a
+"""Which kind of sandbox (``sandbox/``) programs run in on this machine: the strongest that passes a test, run once a
 process.
 
 The test is an exam like any other. Its program tries to start more processes than it may and imports from the library;
-it is right where the first fails and the second does not. Where no kind of cell passes, no program is run: a fork bomb
-would take the machine.
-"""
+it is right where the first fails and the second does not. Where no kind of sandbox passes, no program is run: a fork
+bomb would take the machine."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ from functools import cache
 from pathlib import Path
 
 from cotrain.core.errors import ConfigError
-from cotrain.grading.cells import KINDS, Kind, limits
 from cotrain.grading.grade_process import NotLoaded, Worker
+from cotrain.grading.sandbox import KINDS, Kind, limits
 
 MEMORY_BYTES = 1 << 30  # address space of a program
 JUDGING = "cotrain.grading.program_worker:load_programs"
@@ -73,11 +72,11 @@ def can_send(paths):
 
 
 @cache
-def working_cell() -> Kind:
-    """The kind of cell that programs run in. Raises ConfigError where there is none."""
+def working_sandbox() -> Kind:
+    """The kind of sandbox that programs run in. Raises ConfigError where there is none."""
     problems = {}
     for kind in KINDS:
-        if (problem := cell_fault(kind)) is None:
+        if (problem := sandbox_fault(kind)) is None:
             return kind
         problems[kind] = problem
     tried_kinds = "; ".join(f"{kind}: {problem}" for kind, problem in problems.items())
@@ -89,8 +88,8 @@ def working_cell() -> Kind:
     )
 
 
-def cell_fault(kind: Kind) -> str | None:
-    """Why programs cannot run in this kind of cell; None where they can."""
+def sandbox_fault(kind: Kind) -> str | None:
+    """Why programs cannot run in this kind of sandbox; None where they can."""
     return _failed_check(
         kind,
         {"too many processes": f"count_forks() < {limits.PROCESSES}", "no import": "import_module() == (0.0, 0.0, 0)"},
@@ -98,7 +97,7 @@ def cell_fault(kind: Kind) -> str | None:
 
 
 def ways_out(kind: Kind) -> list[str]:
-    """What this kind of cell leaves open here: "other files", "network", "Unix sockets"."""
+    """Return what this kind of sandbox leaves open here: "other files", "network", "Unix sockets"."""
     short = None if len(tempfile.gettempdir()) < _PATH_LENGTH else "/tmp"
     with tempfile.TemporaryDirectory(prefix="cotrain-", dir=short) as folder, ExitStack() as opened:
         os.chmod(folder, 0o755)

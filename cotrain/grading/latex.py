@@ -71,10 +71,10 @@ def install_parser() -> None:
 def _same_tree(reader: Any, parse: Callable[..., Any], simply: Callable[..., Any], text: str) -> bool:
     """Whether both ways give the same tree, where the faster one gives any."""
     try:
-        found = simply(reader(is_real=True), text)
+        tree = simply(reader(is_real=True), text)
     except Exception:  # noqa: BLE001  then the full prediction is asked
         return True
-    return bool(found == parse(reader(is_real=True), text))
+    return bool(tree == parse(reader(is_real=True), text))
 
 
 def _limit_steps(closure: Callable[..., None]) -> Callable[..., None]:

@@ -65,20 +65,20 @@ def turn_brackets(tex: str) -> str:
     return _PARTED.sub(r"\1, \2", tex) if depth == 0 else _TURNED.sub(_turn_interval, tex)
 
 
-def _turn_interval(found: re.Match[str]) -> str:
-    left, right = "(" if found[1] == "]" else "[", ")" if found[4] == "[" else "]"
-    return f"{left}{found[2]}, {found[3].strip()}{right}"
+def _turn_interval(match: re.Match[str]) -> str:
+    left, right = "(" if match[1] == "]" else "[", ")" if match[4] == "[" else "]"
+    return f"{left}{match[2]}, {match[3].strip()}{right}"
 
 
 def write_conditions(tex: str) -> str:
     """Conditions on one letter with one reading; see the module."""
     if len(tex) > LONGEST:
         return tex
-    if found := _IN_SET.fullmatch(tex):
-        tex = found[3].strip()
-    if found := _DECREASES.fullmatch(tex):
-        first, *signs = found[5].strip(), _turn_sign(found[4]), _turn_sign(found[2])
-        return f"{first} {signs[0]} {found[3].strip()} {signs[1]} {found[1].strip()}"
+    if match := _IN_SET.fullmatch(tex):
+        tex = match[3].strip()
+    if match := _DECREASES.fullmatch(tex):
+        first, *signs = match[5].strip(), _turn_sign(match[4]), _turn_sign(match[2])
+        return f"{first} {signs[0]} {match[3].strip()} {signs[1]} {match[1].strip()}"
     parts = _OR.split(tex)
     if len(parts) < 2:
         return tex
@@ -95,14 +95,14 @@ def _turn_sign(sign: str) -> str:
 
 def _interval_of(condition: str) -> tuple[str, str] | None:
     """The letter of an inequality, and the interval that it lies in."""
-    if (found := _BELOW.fullmatch(condition)) and (found[1] or found[5]):
-        low, below, letter, above, high = found.groups()
-    elif found := _ABOVE.fullmatch(condition):
-        letter = found[1] or found[6]
-        low = found[3]
-        below = found[2]
-        above = found[5]
-        high = found[4]
+    if (match := _BELOW.fullmatch(condition)) and (match[1] or match[5]):
+        low, below, letter, above, high = match.groups()
+    elif match := _ABOVE.fullmatch(condition):
+        letter = match[1] or match[6]
+        low = match[3]
+        below = match[2]
+        above = match[5]
+        high = match[4]
     else:
         return None
 

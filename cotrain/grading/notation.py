@@ -108,7 +108,7 @@ def plain_signs(text: str) -> str:
     """Signs, digits and letters of Unicode as TeX and ASCII have them: "√2", "x²", "½", "５", "–5", "∞", "90°". What is
     not seen (zero-width spaces) is dropped."""
     if "&" in text or "<su" in text:
-        text = _ENTITY.sub(lambda found: html.unescape(found[0]), _HTML_SCRIPT.sub(_write_script, text))
+        text = _ENTITY.sub(lambda match: html.unescape(match[0]), _HTML_SCRIPT.sub(_write_script, text))
     if text.isascii():
         return text
     text = _OVERLINED.sub(_write_overline, unicodedata.normalize("NFC", text))
@@ -119,19 +119,19 @@ def plain_signs(text: str) -> str:
     return "".join(map(_plain_sign, text))
 
 
-def _write_script(found: re.Match[str]) -> str:
-    return f"{'^' if found[1] == 'p' else '_'}{{{found[2]}}}"
+def _write_script(match: re.Match[str]) -> str:
+    return f"{'^' if match[1] == 'p' else '_'}{{{match[2]}}}"
 
 
-def _write_overline(found: re.Match[str]) -> str:
+def _write_overline(match: re.Match[str]) -> str:
     """From the first to the last digit with a line or dot above: 0.1̇42857̇ repeats 142857."""
-    marked = max(found[0].rfind(mark) for mark in "\u0304\u0305\u0307") + 1
-    return f"\\overline{{{found[0][:marked].translate(_MARKS)}}}{found[0][marked:]}"
+    marked = max(match[0].rfind(mark) for mark in "\u0304\u0305\u0307") + 1
+    return f"\\overline{{{match[0][:marked].translate(_MARKS)}}}{match[0][marked:]}"
 
 
-def _write_root(found: re.Match[str]) -> str:
-    root = f"\\sqrt[{found[1].translate(_SCRIPTS['^'][1])}]" if found[1] and found[2] == "√" else _ROOTS[found[2]]
-    return root + (f"{{{found[3]}}}" if found[3] else " ")
+def _write_root(match: re.Match[str]) -> str:
+    root = f"\\sqrt[{match[1].translate(_SCRIPTS['^'][1])}]" if match[1] and match[2] == "√" else _ROOTS[match[2]]
+    return root + (f"{{{match[3]}}}" if match[3] else " ")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -196,13 +196,13 @@ def _write_commands(text: str) -> str:
     for plain, tex in _RELATIONS:
         text = text.replace(plain, tex)
     text = _UNEQUAL.sub(r"\\ne ", text)
-    text = _PRIMED.sub(lambda found: found[1] + "^{" + "\\prime" * len(found[2]) + "}", _IMAGINARY.sub("", text))
+    text = _PRIMED.sub(lambda match: match[1] + "^{" + "\\prime" * len(match[2]) + "}", _IMAGINARY.sub("", text))
     return _write_calls(_UNION.sub(r"\1 \\cup ", _TIMES.sub(r"\\cdot ", _POWER.sub("^", text))))
 
 
-def _write_command(found: re.Match[str]) -> str:
-    name = _CALLED.get(found[1] or "") or _COMMANDS.get(found[1] or found[2] or "")
-    return f"\\{name} " if name else found[0]
+def _write_command(match: re.Match[str]) -> str:
+    name = _CALLED.get(match[1] or "") or _COMMANDS.get(match[1] or match[2] or "")
+    return f"\\{name} " if name else match[0]
 
 
 def _write_calls(text: str) -> str:
@@ -280,12 +280,12 @@ _LISTED = re.compile(r"\s{0,3},?\s{0,3}\\text\s*\{\s*,?\s*(?:and|or)\s*\}")
 
 def _write_siunitx(text: str) -> str:
     """Numbers and units of the package siunitx, and upright letters, as TeX without packages has them."""
-    text = _SI.sub(lambda found: f"{found[1] or ''} \\text{{ {_UNIT_NAME.sub(_unit_name, found[2])} }}", text)
+    text = _SI.sub(lambda match: f"{match[1] or ''} \\text{{ {_UNIT_NAME.sub(_unit_name, match[2])} }}", text)
     return _UPRIGHT.sub(r"\1", _ANGLE.sub(r"\1^\\circ ", _ONLY_NUMBER.sub(r"\1", text)))
 
 
-def _unit_name(found: re.Match[str]) -> str:
-    return {"\\per": "/", ".": " "}.get(found[0], f" {found[0][1:]}")
+def _unit_name(match: re.Match[str]) -> str:
+    return {"\\per": "/", ".": " "}.get(match[0], f" {match[0][1:]}")
 
 
 def _write_arguments(text: str) -> str:
@@ -342,7 +342,7 @@ def without_separators(text: str) -> str:
     theirs: "3,11,33", "(1,2)", "[100,200)"."""
     if "," not in text or any(sign in text for sign in "([{"):
         return text
-    return _COMMA_GROUP.sub(lambda found: found[0].replace(",", ""), text)
+    return _COMMA_GROUP.sub(lambda match: match[0].replace(",", ""), text)
 
 
 def _spread_commas(text: str) -> str:
@@ -350,11 +350,11 @@ def _spread_commas(text: str) -> str:
     parts = []
     depth = 0
     start = 0
-    for found in _BRACKET_OR_COMMA.finditer(text):
-        depth += (found[0] in _OPENING) - (found[0] in _CLOSING)
-        if found[0] == "," and depth > 0:
-            parts.append(text[start : found.end()])
-            start = found.end()
+    for match in _BRACKET_OR_COMMA.finditer(text):
+        depth += (match[0] in _OPENING) - (match[0] in _CLOSING)
+        if match[0] == "," and depth > 0:
+            parts.append(text[start : match.end()])
+            start = match.end()
     return " ".join((*parts, text[start:]))
 
 
@@ -374,9 +374,9 @@ def write_tex(text: str) -> str:
     text = _LAYOUT.sub("", text).replace("\\lbrace", "\\{").replace("\\rbrace", "\\}")
     text = _LISTED.sub(", ", write_conditions(turn_brackets(text)))
     text = text.replace("\\varnothing", "\\emptyset").replace("\\langle", "(").replace("\\rangle", ")")
-    text = _BY_MARKS.sub(lambda found: found[0].replace("_" if "_" in found[0] else ".", ""), text)
-    text = _BY_APOSTROPHES.sub(lambda found: found[0].replace("'", ""), text)
-    text = _IN_BRACES.sub(lambda found: "{" + found[1].replace(",", "") + "}", _GROUPED.sub("", text))
+    text = _BY_MARKS.sub(lambda match: match[0].replace("_" if "_" in match[0] else ".", ""), text)
+    text = _BY_APOSTROPHES.sub(lambda match: match[0].replace("'", ""), text)
+    text = _IN_BRACES.sub(lambda match: "{" + match[1].replace(",", "") + "}", _GROUPED.sub("", text))
     text = re.sub(r"(?<=\d)\\!(?=\d)", " ", text).replace("\\!", "").replace("{,}", ",")
     text = _write_arguments(_write_commands(_BLANK.sub(" ", text)))
     if any(char.isdigit() for char in text):
@@ -388,8 +388,8 @@ def write_tex(text: str) -> str:
 
 
 def parts_of(tex: str) -> frozenset[tuple[Fraction, ...]]:
-    """What a date, a range, a time of day or a number with a remainder may be, part by part; empty for all else. As
-    sums and quotients, others would equal them: 10-20 and 20-30. A time without a.m. or p.m. may be either."""
+    """Return what a date, a range, a time of day or a number with a remainder may be, part by part; empty for all else.
+    As sums and quotients, others would equal them: 10-20 and 20-30. A time without a.m. or p.m. may be either."""
     if (clock := _CLOCK.fullmatch(tex)) and (clock[2] or clock[4]):
         hour = int(clock[1])
         half = (clock[4] or "").casefold()
@@ -403,11 +403,11 @@ def parts_of(tex: str) -> frozenset[tuple[Fraction, ...]]:
         seconds = Fraction(clock[3] or 0)
         return frozenset((Fraction(hour), minutes, seconds) for hour in hours)
 
-    found = _RANGE.fullmatch(tex) or _DATE.fullmatch(tex) or _REMAINDER.fullmatch(tex)
-    if found is None:
+    match = _RANGE.fullmatch(tex) or _DATE.fullmatch(tex) or _REMAINDER.fullmatch(tex)
+    if match is None:
         return frozenset()
-    parts = tuple(Fraction(part) for part in found.groups() if part and part[0].isdigit())
-    decreases = found.re is _RANGE and parts[0] >= parts[1]  # 20-10
+    parts = tuple(Fraction(part) for part in match.groups() if part and part[0].isdigit())
+    decreases = match.re is _RANGE and parts[0] >= parts[1]  # 20-10
     if not parts or decreases:
         return frozenset()
     return frozenset((parts,))
@@ -415,11 +415,11 @@ def parts_of(tex: str) -> frozenset[tuple[Fraction, ...]]:
 
 def _write_numbers(text: str) -> str:
     text = _spread_commas(_POINT.sub("", _ORDINAL.sub("", text)))
-    text = _COMMA_GROUP.sub(lambda found: found[0].replace(",", ""), text)
-    text = _BY_THREES.sub(lambda found: found[1].replace(" ", ""), text)
-    text = _DECIMALS.sub(lambda found: found[0].replace(" ", ""), text)
+    text = _COMMA_GROUP.sub(lambda match: match[0].replace(",", ""), text)
+    text = _BY_THREES.sub(lambda match: match[1].replace(" ", ""), text)
+    text = _DECIMALS.sub(lambda match: match[0].replace(" ", ""), text)
     text = _E_NOTATION.sub(_power_of_ten, text)
-    text = _GOES_ON.sub(lambda found: _repeating_fraction(found[0], found[1], found[2], found[3]), text)
+    text = _GOES_ON.sub(lambda match: _repeating_fraction(match[0], match[1], match[2], match[3]), text)
     text = _REPEATING.sub(_repeating_decimal, text)
     text = _DECIMAL_POWER.sub(_fraction_power, text)
     return _MIXED.sub(_mixed_fraction, text)
@@ -439,14 +439,14 @@ def _power_of_ten(match: re.Match[str]) -> str:
     return written.rstrip("0").rstrip(".") if digits or exponent < 0 else written.rstrip(".")
 
 
-def _fraction_power(found: re.Match[str]) -> str:
-    value = Fraction(f"{found[2] or 0}.{found[3]}")
-    return f"^{{{found[1]}\\frac{{{value.numerator}}}{{{value.denominator}}}}}"
+def _fraction_power(match: re.Match[str]) -> str:
+    value = Fraction(f"{match[2] or 0}.{match[3]}")
+    return f"^{{{match[1]}\\frac{{{value.numerator}}}{{{value.denominator}}}}}"
 
 
-def _repeating_decimal(found: re.Match[str]) -> str:
-    dotted = "".join(part or "" for part in found.groups()[4:9])
-    return _repeating_fraction(found[0], found[1], found[2], found[3] or found[4] or dotted or found[10])
+def _repeating_decimal(match: re.Match[str]) -> str:
+    dotted = "".join(part or "" for part in match.groups()[4:9])
+    return _repeating_fraction(match[0], match[1], match[2], match[3] or match[4] or dotted or match[10])
 
 
 def _repeating_fraction(written: str, whole: str, before: str, again: str) -> str:
@@ -457,10 +457,10 @@ def _repeating_fraction(written: str, whole: str, before: str, again: str) -> st
     return f"\\frac{{{value.numerator}}}{{{value.denominator}}}"
 
 
-def _mixed_fraction(found: re.Match[str]) -> str:
-    whole = found[1]
-    top = found[2] or found[4]
-    bottom = found[3] or found[5]
+def _mixed_fraction(match: re.Match[str]) -> str:
+    whole = match[1]
+    top = match[2] or match[4]
+    bottom = match[3] or match[5]
     if len(whole) + len(top) + len(bottom) > LONGEST or not 0 < int(top) < int(bottom):
-        return found[0]
+        return match[0]
     return f"\\frac{{{int(whole) * int(bottom) + int(top)}}}{{{bottom}}}"

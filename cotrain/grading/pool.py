@@ -29,11 +29,11 @@ from fractions import Fraction
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Grade, StepVerdicts, Task
 from cotrain.formats.answers import final_answer, last_boxed, without_alignment
-from cotrain.grading.cells import Kind
 from cotrain.grading.grade_process import DIED, MATHEMATICS, Worker
 from cotrain.grading.members import assigned_values, write_both_signs
 from cotrain.grading.notation import has_adjacent_numbers, parts_of, plain_signs, write_tex
 from cotrain.grading.quantities import PERCENT, Quantity, is_base, parse_quantity, unit_ratio
+from cotrain.grading.sandbox import Kind
 from cotrain.grading.sizes import too_large
 
 MAX_ANSWER = 10_000  # characters; a longer text is not an answer, unless it equals the gold answer
@@ -53,8 +53,8 @@ class GradingPool:
     """Up to ``workers`` grading processes, started when first needed. Safe to use from several threads.
 
     ``judging``: what the processes load to compare answers with, ``module:function`` and its argument, where that is
-    not math-verify. ``memory``: bytes of address space of each. ``cell``: where answers are programs, what they run in
-    (``isolation.py``).
+    not math-verify. ``memory``: bytes of address space of each. ``sandbox``: where answers are programs, what they run
+    in (``isolation.py``).
 
     A process that dies is replaced, and its answer tried once more; "grader died" is the reason of one that ended two
     of them.
@@ -72,7 +72,7 @@ class GradingPool:
         deadline_s: float = DEADLINE_S,
         judging: Sequence[str] = (MATHEMATICS,),
         memory: int = MEMORY_BYTES,
-        cell: Kind | None = None,
+        sandbox: Kind | None = None,
     ) -> None:
         if workers < 1 or deadline_s <= 0:
             raise ConfigError(
@@ -80,7 +80,7 @@ class GradingPool:
                 code="E_GRADING_POOL_RANGE",
             )
         self.deadline_s = deadline_s
-        self._start = (memory, tuple(judging), cell)
+        self._start = (memory, tuple(judging), sandbox)
         self._first_s = deadline_s / FIRST if judging[0] == MATHEMATICS else None
         self._tries = float(TRIES)
         self._counting = threading.Lock()
@@ -203,8 +203,8 @@ class AnswerGrader:
 
 
 def vote_key(answer: str) -> str:
-    """What an answer is counted under in a vote: plain numbers by value, without units; other texts without case and
-    spaces."""
+    """Return what an answer is counted under in a vote: plain numbers by value, without units; other texts without case
+    and spaces."""
     read = Quantity(tex=answer) if len(answer) > MAX_ANSWER else read_answer(answer)
     if read.value is None:
         return _SPACES.sub("", read.tex).casefold()
@@ -321,9 +321,9 @@ def _compare_amounts(right: Quantity, answer_read: Quantity) -> Grade | tuple[st
 def _with_attached_unit(read: Quantity, other: Quantity) -> Quantity:
     r"""An answer such as "2h" or "5 \mu m": 2 hours if the other one has a measure, else two times h."""
     measured = other.unit is not None and bool(other.unit.dimensions) and not other.letter
-    if read.unit is not None or not measured or not (found := _ATTACHED.fullmatch(read.tex)):
+    if read.unit is not None or not measured or not (match := _ATTACHED.fullmatch(read.tex)):
         return read
-    return parse_quantity(f"{found[1]} {'micro' if found[2] else ''}{found[3]}{'ohm' if found[4] else ''}".rstrip())
+    return parse_quantity(f"{match[1]} {'micro' if match[2] else ''}{match[3]}{'ohm' if match[4] else ''}".rstrip())
 
 
 def _with_other_marks(read: Quantity, right: Quantity) -> Quantity:

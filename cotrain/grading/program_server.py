@@ -1,15 +1,15 @@
-"""A process that grades programs one after the other, each in a new cell. ``grade_process.py`` starts it.
+"""A process that grades programs one after the other, each in a new sandbox. ``grade_process.py`` starts it.
 
 ::
 
-    pool ──request──▶ examiner ──program, arguments──▶ answer, in its cell
+    pool ──request──▶ examiner ──program, arguments──▶ answer, in its sandbox
       ▲                  │    ◀──values──────────────
       └──grade── server ◀┘ verdict
 
 The server forks both before there is a request, and only the examiner reads it: a program finds no tests in what it has
 inherited, neither its own nor those of the problem before. Nor does it inherit a descriptor other than its channel to
 the examiner; the verdict takes another way. The server looks at the clock, at CPU time, memory and files from outside,
-and ends the cell when the verdict is there or something is too much. Whatever ends an examiner's work early is the
+and ends the sandbox when the verdict is there or something is too much. Whatever ends an examiner's work early is the
 program's doing, and wrong: "timeout", "MemoryError" and "OSError" where all its processes, or its folder, hold too
 much, and else "program died".
 
@@ -29,17 +29,17 @@ import sys
 import time
 from typing import Any
 
-from cotrain.grading.cells import Cell, cell_of
-from cotrain.grading.cells.watch import TICK_S, descendants_of, is_too_full
 from cotrain.grading.channel import Channel, ChannelClosed
 from cotrain.grading.exam import Exam
 from cotrain.grading.grade_worker import PATIENCE
+from cotrain.grading.sandbox import Sandbox, sandbox_of
+from cotrain.grading.sandbox.watch import TICK_S, descendants_of, is_too_full
 
 MOST_MEMORY = 1.25  # memory of all processes of a program, as a multiple of what one may address
 LOOKING = 10.0  # looking takes at most a tenth of the time
 SELDOM_S = 0.2  # most seconds between two looks
 FAILURES = 10  # examiners in a row that end before they are asked anything
-OPEN = {"open": True}  # an examiner's message when its cell has opened
+OPEN = {"open": True}  # an examiner's message when its sandbox has opened
 OVER = {"over": True}  # its message after the last request
 KNOWN = (  # loaded once, in the server
     "bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq", "itertools",
@@ -56,8 +56,8 @@ def main(memory: int, kind: str, loader: str) -> None:
         importlib.import_module(name)
     replies = os.dup(1)
     try:
-        cell = cell_of(kind, memory, f"{exam.inside.__module__}:{exam.inside.__name__}")
-        cell.enter()
+        sandbox = sandbox_of(kind, memory, f"{exam.inside.__module__}:{exam.inside.__name__}")
+        sandbox.enter()
     except OSError as error:
         _send_message(replies, {"ready": False, "error": str(error.strerror or error)})
         return
@@ -66,7 +66,7 @@ def main(memory: int, kind: str, loader: str) -> None:
     failures = 0
     greeted = False
     while failures < FAILURES:
-        sitting = ExamRun(cell, exam, memory)
+        sitting = ExamRun(sandbox, exam, memory)
         try:
             opened = sitting.next_message()
             if not greeted:
@@ -93,25 +93,26 @@ def _send_message(to: int, message: dict[str, Any]) -> None:
 class ExamRun:
     """One exam: two processes, forked before it is known what it will be about."""
 
-    def __init__(self, cell: Cell, exam: Exam, memory: int) -> None:
-        self._cell = cell
+    def __init__(self, sandbox: Sandbox, exam: Exam, memory: int) -> None:
+        self._sandbox = sandbox
         self._memory = memory
         ours, theirs = socket.socketpair()
         self._from, to = os.pipe()
-        cell.prepare_forks()
+        sandbox.prepare_forks()
         self._examiner = os.fork()
         if not self._examiner:
-            _run_examiner(cell, exam, ours.fileno(), to)
+            _run_examiner(sandbox, exam, ours.fileno(), to)
         self._answer = os.fork()
         if not self._answer:
-            _run_answer(cell, exam, theirs.fileno())
+            _run_answer(sandbox, exam, theirs.fileno())
         ours.close()
         theirs.close()
         os.close(to)
         self._text = b""
 
     def next_message(self, wait_s: float | None = None) -> dict[str, Any] | None:
-        """What the examiner says next; None where it says nothing for so long. Raises EOFError when it has ended."""
+        """Return what the examiner says next; None where it says nothing for so long. Raises EOFError when it has
+        ended."""
         while b"\n" not in self._text:
             if not select.select([self._from], [], [], wait_s)[0]:
                 return None
@@ -143,25 +144,25 @@ class ExamRun:
             return "timeout"
         if memory > MOST_MEMORY * self._memory:
             return "MemoryError"
-        return "OSError" if self._cell.folder is not None and is_too_full(self._cell.folder) else None
+        return "OSError" if self._sandbox.folder is not None and is_too_full(self._sandbox.folder) else None
 
     def _resource_use(self) -> tuple[float, int]:
         """CPU time and memory of all processes of this sitting."""
-        table = self._cell.process_table
+        table = self._sandbox.process_table
         own = int(os.readlink("self", dir_fd=table)) if isinstance(table, int) else os.getpid()
         processes = descendants_of(own, table)
         return sum(p.spent_s for p in processes), sum(p.memory for p in processes)
 
     def end_exam(self) -> None:
         """End both and all that the program started."""
-        self._cell.kill_processes(self._examiner, self._answer)
+        self._sandbox.kill_processes(self._examiner, self._answer)
         os.close(self._from)
 
 
-def _run_answer(cell: Cell, exam: Exam, number: int) -> None:
+def _run_answer(sandbox: Sandbox, exam: Exam, number: int) -> None:
     """The answer's process."""
     try:
-        cell.shut_in(number)
+        sandbox.shut_in(number)
     except OSError as error:
         Channel(number).send({"gives": str(error)})
         os._exit(1)
@@ -171,10 +172,10 @@ def _run_answer(cell: Cell, exam: Exam, number: int) -> None:
         os._exit(0)
 
 
-def _run_examiner(cell: Cell, exam: Exam, number: int, to: int) -> None:
+def _run_examiner(sandbox: Sandbox, exam: Exam, number: int, to: int) -> None:
     """The examiner's process: one request from standard input, one verdict."""
     try:
-        cell.confine_examiner((0, number, to))
+        sandbox.confine_examiner((0, number, to))
         channel = Channel(number)
         try:
             first = channel.receive().get("gives")

@@ -2,7 +2,7 @@
 
 Tests and program never share a process: a program could read what is expected of it, end the process at the right
 moment, or change what ``==`` means. So the tests run here, in the examiner, and where they name what the answer defines
-they get a stand-in: calling it sends the arguments into the program's cell, and what comes back is plain data
+they get a stand-in: calling it sends the arguments into the program's sandbox, and what comes back is plain data
 (``values.py``), compared by Python's own rules. The program learns the arguments and nothing else. It decides no
 comparison: an object of its own class equals itself alone, is not less than anything, and holds what it lists.
 
@@ -71,7 +71,7 @@ def run_tests(channel: Channel, paper: str, program: str, deadline_s: float) -> 
 
 
 def _run_imports(statements: list[str]) -> dict[str, Any]:
-    """What these imports give; those of packages that are not here are passed over."""
+    """Return what these imports give; those of packages that are not here are passed over."""
     names: dict[str, Any] = {}
     for statement in statements:
         with contextlib.suppress(ImportError):
@@ -90,14 +90,14 @@ class ProgramProxy:
         )
 
     def defined_names(self, wanted: list[str]) -> dict[str, Any]:
-        """What of these names the program has defined."""
-        given = request_reply(self._channel, {"do": "names", "with": wanted}, self.perform_request)["gives"]
-        if not isinstance(given, dict):
+        """Return what of these names the program has defined."""
+        names = request_reply(self._channel, {"do": "names", "with": wanted}, self.perform_request)["gives"]
+        if not isinstance(names, dict):
             raise Unreadable
-        return {name: self._values.read_value(given[name]) for name in wanted if name in given}
+        return {name: self._values.read_value(names[name]) for name in wanted if name in names}
 
-    def do_in_cell(self, what: str, *arguments: Any, **named: Any) -> Any:
-        """Have something done in the cell. Arguments that it changed are changed here too."""
+    def do_in_sandbox(self, what: str, *arguments: Any, **named: Any) -> Any:
+        """Have something done in the sandbox. Arguments that it changed are changed here too."""
         sent = [self._values.write_value(value) for value in arguments]
         request = {"do": what, "with": sent, "names": {name: self._values.write_value(v) for name, v in named.items()}}
         try:
@@ -139,42 +139,42 @@ class RemoteObject:
         object.__setattr__(self, "_number", number)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        return self._answer.do_in_cell("call", self, *arguments, **named)
+        return self._answer.do_in_sandbox("call", self, *arguments, **named)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name not in ("__name__", "__doc__"):
             raise AttributeError(name)
-        return self._answer.do_in_cell("getattr", self, name)
+        return self._answer.do_in_sandbox("getattr", self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self._answer.do_in_cell("setattr", self, name, value)
+        self._answer.do_in_sandbox("setattr", self, name, value)
 
     def __getitem__(self, key: Any) -> Any:
-        return self._answer.do_in_cell("getitem", self, key)
+        return self._answer.do_in_sandbox("getitem", self, key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._answer.do_in_cell("setitem", self, key, value)
+        self._answer.do_in_sandbox("setitem", self, key, value)
 
     def __len__(self) -> int:
-        length: int = self._answer.do_in_cell("len", self)
+        length: int = self._answer.do_in_sandbox("len", self)
         return length
 
     def __bool__(self) -> bool:
         return True
 
     def __str__(self) -> str:
-        text: str = self._answer.do_in_cell("str", self)
+        text: str = self._answer.do_in_sandbox("str", self)
         return text
 
     def __repr__(self) -> str:
-        text: str = self._answer.do_in_cell("repr", self)
+        text: str = self._answer.do_in_sandbox("repr", self)
         return text
 
     def __iter__(self) -> Iterator[Any]:
-        iterator = self._answer.do_in_cell("iter", self)
+        iterator = self._answer.do_in_sandbox("iter", self)
         count = 1
         while True:
-            items, ended, error = self._answer.do_in_cell("take", iterator, count)
+            items, ended, error = self._answer.do_in_sandbox("take", iterator, count)
             yield from items
             if error is not None:
                 raise decode_exception(error)
@@ -183,7 +183,7 @@ class RemoteObject:
             count = min(2 * count, AHEAD)
 
     def __next__(self) -> Any:
-        items, _, error = self._answer.do_in_cell("take", self, 1)
+        items, _, error = self._answer.do_in_sandbox("take", self, 1)
         if error is not None:
             raise decode_exception(error)
         if not items:

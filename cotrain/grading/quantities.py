@@ -136,17 +136,17 @@ _TOKEN = re.compile(rf"\^\s*\{{?\s*(-?\d)\s*\}}?|([a-zA-Z${_SIGNS}]+)|(/)|([.,()
 
 @functools.cache
 def _known_units() -> dict[str, Unit]:
-    known: dict[str, Unit] = {}
+    unit_by_name: dict[str, Unit] = {}
     for line in _MEASURES.replace(";\n", "; ").strip().splitlines():
         dimension, _, units = line.partition(":")
         for unit in units.split(";"):
             *names, factor = unit.split()
             for name in names:
-                known[name] = Unit(dimensions=((dimension, 1),), factor=Fraction(factor))
+                unit_by_name[name] = Unit(dimensions=((dimension, 1),), factor=Fraction(factor))
     for one in _OWN.split():
         own = Unit(dimensions=((one.partition("=")[0], 1),))
-        known |= dict.fromkeys(one.split("="), own)
-    return known
+        unit_by_name |= dict.fromkeys(one.split("="), own)
+    return unit_by_name
 
 
 @functools.lru_cache(maxsize=4096)
@@ -322,8 +322,8 @@ _NUMBER = re.compile(
 
 
 def parse_quantity(tex: str) -> Quantity:
-    r"""What an answer of ``write_tex`` says. The unit is looked for behind a plain number, and in ``\text{…}`` or by
-    its name behind any expression."""
+    r"""Return what an answer of ``write_tex`` says. The unit is looked for behind a plain number, and in ``\text{…}``
+    or by its name behind any expression."""
     if (base_number := _in_a_base(tex)) is not None:
         return base_number
     tex = _TEX_RATIO.sub(r"\\text{\1/\2\3}", tex)
@@ -355,7 +355,7 @@ def _sum_of(tex: str) -> Quantity | None:
     """Measures of one kind, from the larger to the smaller: "2 hours 30 minutes", "5 ft 6 in", 5'6", 6'30"."""
     if not tex[:1].isdigit() or len(tex) > LONGEST:
         return None
-    tex = _ARC.sub(lambda found: f"{found[1]} deg {found[2]} arcmin" + (f" {found[3]} arcsec" if found[3] else ""), tex)
+    tex = _ARC.sub(lambda match: f"{match[1]} deg {match[2]} arcmin" + (f" {match[3]} arcsec" if match[3] else ""), tex)
     tex = _PRIMES.sub(_write_primes, tex)
     parts = _PART.findall(tex)
     if len(parts) < 2 or "".join(map("".join, parts)) != tex:
@@ -372,11 +372,11 @@ def _sum_of(tex: str) -> Quantity | None:
     return Quantity(tex=f"\\frac{{{value.numerator}}}{{{value.denominator}}}", unit=first, value=value)
 
 
-def _write_primes(found: re.Match[str]) -> str:
+def _write_primes(match: re.Match[str]) -> str:
     """Feet and inches, of which a foot has twelve, or else minutes and seconds; what is neither stays as it is."""
-    if float(found[2]) < 12:
-        return f"{found[1]} ft {found[2]} in"
-    return f"{found[1]} min {found[2]} sec" if float(found[2]) < 60 else found[0]
+    if float(match[2]) < 12:
+        return f"{match[1]} ft {match[2]} in"
+    return f"{match[1]} min {match[2]} sec" if float(match[2]) < 60 else match[0]
 
 
 def _in_a_base(tex: str) -> Quantity | None:

@@ -50,18 +50,17 @@ def grade_response(gold: str, response: str, answer: str | None = None) -> Grade
     """Is the answer in this text right?
 
     Args:
-        gold: the reference answer alone.
-        response: the whole text that a model wrote.
-        answer: how the text gives its answer, as ``--answer``: "tags", "boxed", "hash", "phrase", "last-number" or a
+        gold: the reference answer alone. response: the whole text that a model wrote. answer: how the text gives its
+        answer, as ``--answer-format``: "tags", "boxed", "hash", "phrase", "last-number" or a
             pattern; None: in tags, in a box, behind #### or behind "the answer is".
 
     Returns:
         True or False; None with a reason where the grader failed. A text without an answer is False.
     """
-    found = answer_in(response, answer)
-    if found is None:
+    answer_text = answer_in(response, answer)
+    if answer_text is None:
         return Grade(value=False, reason=NO_ANSWER)
-    return _shared_pool().grade(str(gold), found)
+    return _shared_pool().grade(str(gold), answer_text)
 
 
 def grade_responses(golds: Sequence[str], responses: Sequence[str], answer: str | None = None) -> list[Grade]:
@@ -76,10 +75,10 @@ def grade_responses(golds: Sequence[str], responses: Sequence[str], answer: str 
 
 async def score_response(gold: str, response: str, answer: str | None = None) -> float:
     """1 for a right answer and 0 for a wrong one, while others go on. Raises NotGraded where the grader failed."""
-    found = answer_in(response, answer)
-    if found is None:
+    answer_text = answer_in(response, answer)
+    if answer_text is None:
         return 0.0
-    grade = await _shared_pool().agrade(str(gold), found)
+    grade = await _shared_pool().agrade(str(gold), answer_text)
     if grade.value is None:
         raise NotGraded(f"an answer could not be graded: {grade.reason}")
     return float(grade.value)

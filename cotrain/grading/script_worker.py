@@ -76,7 +76,8 @@ def _flush(stream: object) -> None:
 
 
 def receive_result(channel: Channel, nothing: str, program: str, deadline_s: float) -> Verdict:
-    """What the program's process says of it: True and what was printed, or False, the reason and what was printed."""
+    """Return what the program's process says of it: True and what was printed, or False, the reason and what was
+    printed."""
     try:
         channel.send({"program": program, "deadline_s": deadline_s})
         said = channel.receive().get("gives")
@@ -108,7 +109,7 @@ class Page:
         os.dup2(self._writing, number)
 
     def close(self) -> str:
-        """What was written: its first ``MAX_OUTPUT`` characters, and ``CUT`` where there were more."""
+        """Return what was written: its first ``MAX_OUTPUT`` characters, and ``CUT`` where there were more."""
         for stream in (self.stream, self._binary, sys.__stdout__):
             _flush(stream)
         with contextlib.suppress(OSError):
@@ -125,14 +126,14 @@ class Page:
         """Read to the end, so that whoever writes never waits, and keep the beginning."""
         most = 4 * MAX_OUTPUT  # bytes that a character of UTF-8 has at most
         while part := os.read(self._reading, 1 << 16):
-            room = most - len(self._kept)
-            self._kept += part[:room]
-            self._more = self._more or len(part) > room
+            free = most - len(self._kept)
+            self._kept += part[:free]
+            self._more = self._more or len(part) > free
         os.close(self._reading)
 
 
 def _decode_output(written: bytes) -> str:
-    """What was written, with a mark in the place of bytes that are no text."""
+    """Return what was written, with a mark in the place of bytes that are no text."""
     try:
         return written.decode("utf-8", "surrogatepass")  # half a pair is shown as one mark later on
     except UnicodeDecodeError:

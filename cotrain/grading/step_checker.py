@@ -35,8 +35,8 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.user_code import command_words
-from cotrain.grading.cells.watch import descendants_of, process_list
 from cotrain.grading.grade_process import LineProcess, end_group
+from cotrain.grading.sandbox.watch import descendants_of, process_list
 
 START_S = 120.0  # for the first answer of a process
 LIMIT_S = 10.0  # for each further one
@@ -50,7 +50,7 @@ PASSES = 20  # looks for processes with the mark
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedSteps:
-    """What the program says of a chain of steps."""
+    """The program's verdicts on a chain of steps."""
 
     ok: tuple[bool, ...]  # [K] one per step
     reasons: tuple[str, ...]  # [K] "" where there is none
@@ -75,8 +75,8 @@ class StepChecker:
         return {"command": self._command}
 
     async def check(self, problem: str, steps: tuple[str, ...], answer: str | None) -> CheckedSteps | str:
-        """What the program says; or why it says nothing: "checker: " and "timeout", "died", "memory", "processes" or
-        "unreadable line", or "question too long"."""
+        """Return what the program says; or why it says nothing: "checker: " and "timeout", "died", "memory",
+        "processes" or "unreadable line", or "question too long"."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._ask, problem, steps, answer)
 
     def close(self) -> None:
@@ -166,12 +166,12 @@ def end_marked(mark: str, process: subprocess.Popen[bytes]) -> None:
     starting = [child.pid for child in descendants_of(process.pid)]
     for _ in range(PASSES):
         marked = [int(file.parent.name) for file in Path("/proc").glob("[0-9]*/environ") if _has_mark(file, mark)]
-        found = {*marked, *starting}
+        processes = {*marked, *starting}
         starting = []
-        for pid in found:
+        for pid in processes:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        if not found:
+        if not processes:
             break
     end_group(process)
 

@@ -31,7 +31,7 @@ SIDES = ("answer", "tests")
 
 
 class Unreadable(BaseException):
-    """What came over is no value. No exception that a test could expect."""
+    """The bytes that came over the channel are no value. Not an exception that a test could expect."""
 
 
 class NotPassable(BaseException):
@@ -88,7 +88,7 @@ class ValueCodec:
         return {self._mine: self._numbers[id(value)]}
 
     def read_value(self, written: Any) -> Any:
-        """What ``write_value`` of the other side wrote. Raises Unreadable."""
+        """Return what ``write_value`` of the other side wrote. Raises Unreadable."""
         try:
             return self._read_content(written)
         except (TypeError, ValueError, KeyError, IndexError, ArithmeticError, AttributeError) as error:

@@ -116,12 +116,13 @@ class MemoryLimitedEngine(Engine, Protocol):
     """One that does with less at a time where memory runs out."""
 
     def limits(self) -> dict[str, int]:
-        """What it does at a time (rows, or tokens of a pass that scores), of the policies for which memory has run
-        out."""
+        """Return what it does at a time (rows, or tokens of a pass that scores), of the policies for which memory has
+        run out."""
         ...
 
     def set_limits(self, limits: Mapping[str, int]) -> None:
-        """What ``limits`` gave; policies that it does not name do as much at a time as at the start. No row runs."""
+        """Return what ``limits`` gave; policies that it does not name do as much at a time as at the start. No row
+        runs."""
         ...
 
 

@@ -110,11 +110,11 @@ class DeferredRows(Rows):
             self.items[i].broken = True
         finished = [i for i, flag in enumerate(done) if flag or i in stopped]
         if finished:
-            found = torch.tensor(finished, device=self.device)  # a mask would be waited for at every use
-            counts: list[int] = self._state[found, DRAWN].tolist()
+            indices = torch.tensor(finished, device=self.device)  # a mask would be waited for at every use
+            counts: list[int] = self._state[indices, DRAWN].tolist()
             columns = (
                 x[:, : max(counts)].tolist()
-                for x in (self._tokens[found], self._logprobs[found], self._entropy_levels(found))
+                for x in (self._tokens[indices], self._logprobs[indices], self._entropy_levels(indices))
             )
             for i, count, *values in zip(finished, counts, *columns, strict=True):
                 self._store_tokens(i, stopped.get(i, count), *values)

@@ -220,7 +220,7 @@ class Rows:
         return (self._state[:, PROMPT] + self._state[:, DRAWN] - 1)[:, None]
 
     def draw_settings(self, first: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Of the rows from ``first`` on: the uniforms of their next tokens, temperatures and top_p."""
+        """The uniform numbers of the next tokens, temperatures and top_p of the rows from ``first`` on."""
         state = self._state[first:]
         sampling = self._sampling[first:]
         return uniform_numbers(state[:, SEED], state[:, DRAWN]), sampling[:, 0], sampling[:, 1]

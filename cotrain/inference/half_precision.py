@@ -27,7 +27,7 @@ class HalfPrecisionCopies:
     @torch.no_grad()
     def refresh(self) -> None:
         """Take over the present weights, in place where there is a copy of the same shape."""
-        known = {(id(module), name): copy for module, name, copy in self._copies}
+        copies = {(id(module), name): copy for module, name, copy in self._copies}
         self._copies = []
         for module in self.model.modules():
             if not isinstance(module, nn.Linear):
@@ -35,7 +35,7 @@ class HalfPrecisionCopies:
             for name in ("weight", "bias"):
                 weights = module._parameters.get(name)
                 if weights is not None and weights.dtype == torch.float32:
-                    copy = known.get((id(module), name))
+                    copy = copies.get((id(module), name))
                     if copy is None or copy.shape != weights.shape or copy.device != weights.device:
                         copy = torch.empty_like(weights, dtype=self.dtype, requires_grad=False)
                     self._copies.append((module, name, copy.copy_(weights)))

@@ -79,8 +79,8 @@ class PromptTiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeReads:
-    """What a decode step of L lines reads in one layer. The first own column is a place for the prompt: its values are
-    zero, and ``attend`` replaces its score."""
+    """The keys and values that a decode step of L lines reads in one layer. The first own column is a place for the
+    prompt: its values are zero, and ``attend`` replaces its score."""
 
     keys: Tensor  # [L * K, 1 + W, head_dim] own, a strided view
     values: Tensor  # [L * K, 1 + W, value's head_dim], a strided view
@@ -245,7 +245,7 @@ class _TileMap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _WindowMasks:
-    """What one step must not read in layers with a window, of L lines and N tiles with K key heads."""
+    """Masks of one step for layers with a window: L lines, N tiles, K key heads."""
 
     own: Tensor  # [L * K, 1, columns], additive
     prompts: Tensor  # [N * K, 1, P]
@@ -431,8 +431,8 @@ class SharedPrefixCache(Cache):
         )
 
     def _mask_window(self, layer: DecodeReads, window: int, device: torch.device) -> _WindowMasks:
-        """What the coming step must not read in a layer with a window. The lines of a tile entered together, so they
-        are as long as each other."""
+        """Return what the coming step must not read in a layer with a window. The lines of a tile entered together, so
+        they are as long as each other."""
         heads = len(layer.keys) // len(self.starts)
         longest = layer.prompts.keys.shape[1]
         own_distance = self.cursor - torch.arange(self.own.columns, device=device)

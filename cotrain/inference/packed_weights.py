@@ -26,7 +26,7 @@ LEAST_GAIN = 1.1
 
 
 class PackedWeights:
-    """Of one module, which several policies may share. Has what a scheduler asks of ``HalfPrecisionCopies``."""
+    """Packed weights of one module, which several policies may share. Has the methods of ``HalfPrecisionCopies``."""
 
     def __init__(self, model: nn.Module) -> None:
         """Nothing is laid out before ``refresh``."""
@@ -92,9 +92,9 @@ def measure_gain(shapes: Sequence[tuple[int, int]]) -> float:
     kinds: list[list[Callable[[Tensor], Tensor]]] = [[layer.forward for layer in layers], list(map(_laid_out, layers))]
     seconds: list[list[float]] = [[], []]
     for _ in range(PROBE_TURNS):
-        for taken, products in zip(seconds, kinds, strict=True):
+        for measured, products in zip(seconds, kinds, strict=True):
             began = time.perf_counter()
             for layer, product in zip(layers, products, strict=True):
                 product(inputs[layer.in_features])
-            taken.append(time.perf_counter() - began)
+            measured.append(time.perf_counter() - began)
     return min(seconds[0]) / min(seconds[1]) if layers else 1.0

@@ -103,7 +103,8 @@ BANDS = (
     Band(
         name="one-sided verdicts", keys=("{role}/predicted_positive", "{role}/base_rate"), window=10,
         rule=FarFromBase(0.3, *BASE_RATE.healthy),
-        advice="The judge follows no evidence: balance its classes, or give it problems with more of the rare class.",
+        advice="The verifier follows no evidence: balance its classes, or give it problems with more of the rare "
+            "class.",
     ),
     Band(name="rising gap", keys=("gap",), window=10, rule=Rising(0.1, GAP.healthy[1]), wrong=_believes_wrong),
     Band(
@@ -127,8 +128,8 @@ BANDS = (
     ),
     Band(
         name="unreadable answers", keys=("{role}/parse_failures", "{role}/accuracy"), window=1, rule=MeanAbove(0.5),
-        advice="Most answers cannot be read and earn nothing: stop, and choose another --answer or --prompt, or teach "
-            "the format first with `cotrain teach solver`.",
+        advice="Most answers cannot be read and earn nothing: stop, and choose another --answer-format or --prompt, "
+            "or teach the format first with `cotrain teach solver`.",
     ),
     Band(
         name="mostly unreadable reviews", keys=("{role}/parse_failures", "{role}/base_rate"), window=1,
@@ -193,7 +194,7 @@ BANDS = (
         name="reward hacking by a judge", keys=("{role}/reward/{signal}", "{role}/balanced_accuracy"), window=10,
         rule=RiseAndFall(0.05, 0.1, "balanced accuracy", "the reward rises"),
         shown="balanced accuracy {:+.2f} since its best", wrong=_pays_wrong,
-        advice="The judge earns more and judges worse, so it follows the base rate: balance its classes.",
+        advice="The verifier earns more and judges worse, so it follows the base rate: balance its classes.",
     ),
     Band(
         name="audit does not follow", keys=("{role}/audit/payer", "{role}/audit/auditor"), window=20,
@@ -281,13 +282,13 @@ class Monitor:
     def _bands_of(self, key: str) -> list[tuple[int, tuple[str, ...], str]]:
         """The bands that begin with this key, with all of their keys for this role or policy."""
         if key not in self._places:
-            found = []
+            bands = []
             for index, (band, pattern) in enumerate(zip(self.bands, self._patterns, strict=True)):
                 match = pattern.fullmatch(key)
                 if match and match.groupdict().get("signal") not in LABELS:
                     keys = tuple(_fill_names(k, match.groupdict()) for k in band.keys)
-                    found.append((index, keys, _short_key(key)))
-            self._places[key] = found
+                    bands.append((index, keys, _short_key(key)))
+            self._places[key] = bands
         return self._places[key]
 
 
@@ -317,11 +318,11 @@ def check_rows(
 
 def applicable_bands(keys: Iterable[str], bands: Sequence[Band] = BANDS) -> list[Band]:
     """The bands that apply to a run with these metrics."""
-    found = set(keys)
+    present = set(keys)
 
     def is_found(band_key: str) -> bool:
         pattern = _key_pattern(band_key)
-        return any(pattern.fullmatch(key) for key in found)
+        return any(pattern.fullmatch(key) for key in present)
 
     return [band for band in bands if all(map(is_found, band.keys))]
 

@@ -155,7 +155,7 @@ def make_figure(counts: Counts, statistic: Statistic, n: float) -> Figure | None
 
 def defined_figures(named: Mapping[str, Figure | None]) -> dict[str, Estimate]:
     """The figures that are defined."""
-    return {name: found for name, found in named.items() if found is not None}
+    return {name: figure for name, figure in named.items() if figure is not None}
 
 
 def ratio(top: Array, bottom: Array) -> Array:
@@ -204,8 +204,8 @@ def _statistic_interval(table: Mapping[str, Array], statistic: Statistic) -> tup
 
 def _share_interval(table: Mapping[str, Array], share: Share) -> tuple[float, float]:
     top, bottom = share.top_and_bottom(table)
-    asked = bottom > 0
-    top, bottom = top[asked], bottom[asked]
+    has_counts = bottom > 0
+    top, bottom = top[has_counts], bottom[has_counts]
     value = float(top.sum() / bottom.sum())
     tasks = len(top)
     single = bool(np.all(bottom == 1) and np.all((top == 0) | (top == 1)))  # one yes or no a task: nothing is clustered

@@ -1,4 +1,4 @@
-"""What is measured on held-out problems, from the episodes that were played on them: solvers, judges, and one for the
+"""Measures on held-out problems, from the episodes that were played on them: solvers, verifiers, and one for the
 other.
 
 A ``Measure`` is a function from episodes to ``{key: Estimate}``: it counts per task, and ``clusters`` makes the
@@ -98,7 +98,7 @@ def answer_agreement_of(episodes: Sequence[Episode]) -> dict[str, Estimate]:
     """``{role}/majority_share`` of every role that answers: the share of a problem's answers that are the most frequent
     one, over the problems with an answer that can be read."""
     roles = {trace.role for episode in episodes for trace in episode.traces if ANSWER.is_in(trace)}
-    found = {}
+    figures = {}
     for role in sorted(roles):
         counts = {}
         for task, traces in traces_by_task(episodes, role).items():
@@ -109,8 +109,8 @@ def answer_agreement_of(episodes: Sequence[Episode]) -> dict[str, Estimate]:
                 _, share = answer_agreement(answers)
             counts[task] = {"share": share, "read": float(bool(answers))}
         read = sum(row["read"] for row in counts.values())
-        found[f"{role}/majority_share"] = make_figure(counts, Share("share", "read"), read)
-    return defined_figures(found)
+        figures[f"{role}/majority_share"] = make_figure(counts, Share("share", "read"), read)
+    return defined_figures(figures)
 
 
 def measure_pass_at_k(role: str, most: int) -> Measure:
@@ -158,7 +158,8 @@ def answer_counts(traces: Sequence[Trace], k: int) -> dict[str, float]:
 
 
 def measure_selection(role: str, verifier: str, k: int) -> Measure:
-    """``best@k`` (the solution the judge scores highest) and ``weighted@k`` (answers weighed by the judge's scores)."""
+    """``best@k`` (the solution the verifier scores highest) and ``weighted@k`` (answers weighed by the verifier's
+    scores)."""
 
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         reviews = reviews_of(episodes, verifier)
@@ -181,20 +182,20 @@ def measure_selection(role: str, verifier: str, k: int) -> Measure:
 
 
 def measure_verifier(verifier: str, gap: str = "gap") -> Measure:
-    """Quality of a judge against ground truth, on whatever solutions it was shown, at answer and at step level; and how
-    much more often it says CORRECT than is true, over readable reviews, under the name ``gap``: of two judges the
-    second one needs another."""
+    """Quality of a verifier against ground truth, on whatever solutions it was shown, at answer and at step level; and
+    how much more often it says CORRECT than is true, over readable reviews, under the name ``gap``: of two verifiers
+    the second one needs another."""
 
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         counts = {task: review_counts(traces) for task, traces in traces_by_task(episodes, verifier).items()}
         if not counts:
             return {}
         total = sum_counts(counts.values())
-        found = {
+        figures = {
             f"{verifier}/{name}": make_figure(counts, statistic, _observation_count(statistic, name, total))
             for name, statistic in VERDICTS_SHOWN.items()
         }
-        return defined_figures({**found, gap: make_figure(counts, GAP, total["all"])})
+        return defined_figures({**figures, gap: make_figure(counts, GAP, total["all"])})
 
     return _about(measure, verifier)
 
@@ -207,8 +208,8 @@ def measure_metadata(role: str, key: Metadata[Any], *, low: float = 0.0, high: f
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         counts = {}
         for task, traces in traces_by_task(episodes, role).items():
-            given = [key.of(trace) for trace in traces]
-            values = [float(value) for value in given if value is not None]
+            entries = [key.of(trace) for trace in traces]
+            values = [float(value) for value in entries if value is not None]
             counts[task] = {"sum": sum(values), "count": float(len(values))}
         total = sum(row["count"] for row in counts.values())
         return defined_figures({f"{role}/metadata/{key.name}": make_figure(counts, statistic, total)})
@@ -234,15 +235,15 @@ def _observation_count(statistic: Statistic, name: str, total: Mapping[str, floa
 
 
 def review_counts(traces: Sequence[Trace]) -> dict[str, float]:
-    """What reviews contribute; those of which nobody knows whether they are right contribute nothing."""
+    """Return what reviews contribute; those of which nobody knows whether they are right contribute nothing."""
     return sum_counts([_review_row(trace) for trace in traces])
 
 
 def _review_row(trace: Trace) -> dict[str, float]:
     truth = CORRECT.of(trace)
     verdict = FINAL.of(trace)
-    known = truth is not None
-    row = {"all": float(known), "correct": float(bool(truth)), "parsed": 0.0, "said": 0.0, "believable": 0.0}
+    has_truth = truth is not None
+    row = {"all": float(has_truth), "correct": float(bool(truth)), "parsed": 0.0, "said": 0.0, "believable": 0.0}
     row |= confusion_counts([(truth, verdict)] if truth is not None else [])
     scores: list[tuple[float, bool]] = []
     if truth is not None and verdict is not None:
@@ -253,8 +254,8 @@ def _review_row(trace: Trace) -> dict[str, float]:
 
 
 def _step_counts(trace: Trace, truth: bool | None, verdict: bool | None) -> dict[str, float]:
-    """What it says of the steps: nothing in a format without steps, or with other ones (``aligned`` counts those); a
-    review that cannot be read is wrong about each."""
+    """Return what it says of the steps: nothing in a format without steps, or with other ones (``aligned`` counts
+    those); a review that cannot be read is wrong about each."""
     ok = STEP_OK.of(trace)
     verdicts = VERDICTS.of(trace)
     row = confusion_counts([], "step_") | dict.fromkeys(("error_hit", "errors", "clean_hit", "clean"), 0.0)
@@ -351,7 +352,7 @@ def _join_notes(parts: Sequence[Trace]) -> dict[str, Any]:
     for notes in conversations.values():
         for name, value in notes.items():
             values.setdefault(name, []).append(value)
-    return {name: _mean_or_last(name, found) for name, found in values.items()}
+    return {name: _mean_or_last(name, numbers) for name, numbers in values.items()}
 
 
 def _mean_or_last(name: str, values: Sequence[Any]) -> Any:
@@ -369,14 +370,14 @@ def traces_by_task(episodes: Sequence[Episode], role: str) -> dict[int, list[Tra
     return {task: traces for task, traces in sorted(tasks.items()) if traces}
 
 
-def reviews_of(episodes: Sequence[Episode], judge: str) -> dict[str, list[Trace]]:
+def reviews_of(episodes: Sequence[Episode], verifier: str) -> dict[str, list[Trace]]:
     """Reviews by the address of the trajectory that they judge."""
-    found: dict[str, list[Trace]] = {}
+    reviews: dict[str, list[Trace]] = {}
     for episode in episodes:
         for trace in trajectories_in(episode):
-            if trace.role == judge and trace.parent is not None:
-                found.setdefault(trace.parent, []).append(trace)
-    return found
+            if trace.role == verifier and trace.parent is not None:
+                reviews.setdefault(trace.parent, []).append(trace)
+    return reviews
 
 
 def _mean_score(reviews: Sequence[Trace]) -> float:

@@ -286,7 +286,7 @@ class RisesAlone:
     less than ``follow`` times as much, even if the rows' own scatter had hidden ``SURE`` standard errors of its rise.
     Reads by how much more the first has risen.
 
-    A judge that is little better than chance sees only a part of what a policy learns: with true and false positive
+    A verifier that is little better than chance sees only a part of what a policy learns: with true and false positive
     rates t and f it rises by t − f times the truth. ``follow`` is the least t − f of an auditor that does not take true
     learning for fooling.
     """

@@ -36,7 +36,7 @@ STEP_REASONS = frozenset(
 )  # of ``text.parsers``
 QUANTILES = (10, 50, 90)  # per cent
 AT_MAX = 1e-3  # a reward this near to the largest of its step is at the maximum
-RATES = {  # rates of a judge, at every step
+RATES = {  # rates of a verifier, at every step
     **{
         f"{prefix}{name}": rate_statistics(prefix)[f"{prefix}{name}"]
         for prefix in ("", "step_")
@@ -123,9 +123,10 @@ def text_figures(traces: Sequence[Trace]) -> Figures:
 def entropy_figures(traces: Sequence[Trace]) -> Figures:
     """``entropy``: mean over sampled tokens of the entropy of the distribution that each was drawn from, in nats, read
     from the levels of the ledger; {} where no engine told it (programs, other servers)."""
-    known = [t for t in traces if t.entropies]
-    levels = Counter(level for t in known for level in t.entropies)  # given tokens have level 0, which adds nothing
-    tokens = sum(t.sampled_count for t in known)
+    with_entropies = [t for t in traces if t.entropies]
+    # given tokens have level 0, which adds nothing
+    levels = Counter(level for t in with_entropies for level in t.entropies)
+    tokens = sum(t.sampled_count for t in with_entropies)
     total = sum(nats_of(level) * count for level, count in sorted(levels.items()))
     return {"entropy": total / tokens} if tokens else {}
 
@@ -185,10 +186,10 @@ def _majority_of(traces: Sequence[Trace]) -> tuple[int, float, bool | None]:
 
 
 def verdict_rates(traces: Sequence[Trace]) -> Figures:
-    """A judge's figures against the truth, without intervals."""
+    """A verifier's figures against the truth, without intervals."""
     total = sums_of(review_counts(traces))
-    found = {name: float(rate(total)) for name, rate in RATES.items()}
-    return {name: value for name, value in found.items() if not math.isnan(value)}
+    figures = {name: float(rate(total)) for name, rate in RATES.items()}
+    return {name: value for name, value in figures.items() if not math.isnan(value)}
 
 
 def review_figures(traces: Sequence[Trace]) -> Figures:
@@ -210,8 +211,8 @@ def review_figures(traces: Sequence[Trace]) -> Figures:
 
 
 def audit_figures(traces: Sequence[Trace]) -> Figures:
-    """Of a hidden audit: how often the paying judge calls the audited answers right, and how often the auditor does,
-    over the verdicts that can be read. It needs no truth. {} for any other judge."""
+    """Figures of a hidden audit: how often the paying judge calls the audited answers right, and how often the auditor
+    does, over the verdicts that can be read. It needs no truth. {} for any other judge."""
     payer = []
     auditor = []
     for trace in traces:
@@ -226,8 +227,9 @@ def audit_figures(traces: Sequence[Trace]) -> Figures:
 
 
 def reward_figures(traces: Sequence[Trace]) -> Figures:
-    """Of each signal its mean; of those for whole traces also ``right`` and ``wrong``, the mean where the answer (of a
-    judge: the answer it judges) is truly right or wrong, and ``at_max``, the share of values at the step's largest."""
+    """The mean of each signal; of signals for whole traces also ``right`` and ``wrong``, the mean where the answer (of
+    a judge: the answer it judges) is truly right or wrong, and ``at_max``, the share of values at the step's
+    largest."""
     row: Figures = {}
     every: dict[str, list[float]] = {}
     whole: dict[str, list[tuple[float, Trace]]] = {}
@@ -270,18 +272,18 @@ def length_figures(traces: Sequence[Trace]) -> Figures:
 def metadata_figures(traces: Sequence[Trace]) -> Figures:
     """``metadata/{name}``: mean of every number or boolean in the metadata of a trace that has no metric of its own,
     over the traces that have it; ``label_right`` is the accuracy of a pseudo-label."""
-    found: dict[str, list[float]] = {}
+    values_by_name: dict[str, list[float]] = {}
     for trace in traces:
         for name, value in trace.metadata.items():
             if name not in MEASURED and isinstance(value, bool | int | float):
-                found.setdefault(name, []).append(float(value))
-    return {f"metadata/{name}": _mean(values) for name, values in sorted(found.items())}
+                values_by_name.setdefault(name, []).append(float(value))
+    return {f"metadata/{name}": _mean(values) for name, values in sorted(values_by_name.items())}
 
 
 def reward_gap(episodes: Sequence[Episode]) -> float | None:
-    """What the judges said of the solutions minus what is true: verdicts CORRECT minus right ones, over readable
-    reviews. Positive when the solver is believed more than it deserves. None when nothing was judged. Verdicts on
-    other reviews or on questions do not count, and neither do those of a hidden audit, which pay nobody."""
+    """Return what the verifiers said of the solutions minus what is true: verdicts CORRECT minus right ones, over
+    readable reviews. Positive when the solver is believed more than it deserves. None when nothing was judged. Verdicts
+    on other reviews or on questions do not count, and neither do those of a hidden audit, which pay nobody."""
     total = review_counts([t for e in episodes for t in _reviews_of_solutions(trajectories_in(e))])
     gap = float(GAP(sums_of(total))) if total else math.nan
     return None if math.isnan(gap) else gap
@@ -299,11 +301,11 @@ def _reviews_of_solutions(traces: Sequence[Trace]) -> list[Trace]:
     return [t for t in reviews if t.parent not in by_id or is_solution(by_id[t.parent])]
 
 
-def credit_row(objective: str, found: Mapping[str, float], dropped: Mapping[str, int], samples: int) -> MetricsRow:
-    """What credit reports, and how many samples it made, as keys. Traces and rewards are put under ``credit/``: a role
-    and an objective may have one name."""
+def credit_row(objective: str, figures: Mapping[str, float], dropped: Mapping[str, int], samples: int) -> MetricsRow:
+    """Return what credit reports, and how many samples it made, as keys. Traces and rewards are put under ``credit/``:
+    a role and an objective may have one name."""
     row: MetricsRow = {}
-    for key, value in found.items():
+    for key, value in figures.items():
         if key == "traces" or key.startswith("reward/"):
             row[f"{objective}/credit/{key}"] = value
         else:
@@ -314,10 +316,10 @@ def credit_row(objective: str, found: Mapping[str, float], dropped: Mapping[str,
     return row
 
 
-def learner_row(policy: str, found: Mapping[str, float]) -> MetricsRow:
+def learner_row(policy: str, figures: Mapping[str, float]) -> MetricsRow:
     """The report of a learner as metrics; seconds go to ``timings.jsonl``."""
     row: MetricsRow = {}
-    for key, value in found.items():
+    for key, value in figures.items():
         if key == "tokens":
             row[f"{policy}/learned_tokens"] = value
         elif not key.endswith("seconds"):

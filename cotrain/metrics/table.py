@@ -85,7 +85,7 @@ SAID = (
     ),
     Metric(
         key="{role}/length/right", label="length, tokens, where right", unit=TOKENS, trend="near the next",
-        meaning="its mean where the answer (of a judge: the judged answer) is right",
+        meaning="its mean where the answer (of a verifier: the judged answer) is right",
     ),
     Metric(key="{role}/length/wrong", label="length, tokens, where wrong", unit=TOKENS,
         meaning="its mean where that is wrong"),
@@ -103,8 +103,8 @@ SAID = (
     Metric(
         key="{role}/parse_failures", label="unreadable outputs", better=-1, healthy=(0, 0.05), tolerable=(0, 0.1),
         meaning="share of turns that could not be read",
-        advice="Many outputs cannot be read and earn nothing: choose another --answer or --verdict, teach the format "
-            "first (`cotrain teach`), or pay for it (--format-reward of grpo, tango, judged and others).",
+        advice="Many outputs cannot be read and earn nothing: choose another --answer-format or --verdict, teach the "
+            "format first (`cotrain teach`), or pay for it (--format-reward of grpo, tango, judged and others).",
     ),
     Metric(key="{role}/parse_failure/{reason}", unit=COUNT, meaning="how many, by reason"),
     Metric(
@@ -159,17 +159,17 @@ SOLVER = (
         meaning="the most frequent answer of k samples is right (maj@k, arXiv 2203.11171)",
     ),
     Metric(
-        key="{role}/best@{k}", headline=MAIN, label="best of {k} by the judge's score", better=1, at=HELD_OUT,
-        trend="above majority", meaning="the sample of k that the judge scores highest is right",
+        key="{role}/best@{k}", headline=MAIN, label="best of {k} by the verifier's score", better=1, at=HELD_OUT,
+        trend="above majority", meaning="the sample of k that the verifier scores highest is right",
     ),
     Metric(
         key="{role}/tournament@{k}", headline=MAIN, label="winner of {k}", better=1, at=HELD_OUT,
         trend="above majority", meaning="the sample of k that wins comparisons of pairs is right (arXiv 2603.04304)",
     ),
     Metric(
-        key="{role}/weighted@{k}", headline=MAIN, label="vote of {k} weighted by the judge", better=1, at=HELD_OUT,
+        key="{role}/weighted@{k}", headline=MAIN, label="vote of {k} weighted by the verifier", better=1, at=HELD_OUT,
         trend="above majority",
-        meaning="the answer with the largest sum of the judge's scores is right (arXiv 2206.02336)",
+        meaning="the answer with the largest sum of the verifier's scores is right (arXiv 2206.02336)",
     ),
     Metric(
         key="{policy}/exploitability", label="exploitability", unit=UNKNOWN, better=-1, at=HELD_OUT, headline=FIRST,
@@ -220,7 +220,7 @@ SOLVER = (
     ),
 )  # fmt: skip
 
-JUDGE = (
+VERIFIER = (
     Metric(
         key="{role}/balanced_accuracy", label="balanced accuracy", better=1, at=BOTH, headline=FIRST,
         trend="above 0.5, rising",
@@ -242,7 +242,7 @@ JUDGE = (
     Metric(
         key="{role}/mcc", label="Matthews correlation", unit=NUMBER, bounds=(-1.0, 1.0), better=1, at=BOTH,
         trend="above 0, not falling",
-        meaning="correlation of verdict and truth (MCC), 0 for a judge who guesses; unreadable reviews count as "
+        meaning="correlation of verdict and truth (MCC), 0 for a verifier who guesses; unreadable reviews count as "
             "mistaken; left out where all verdicts, or all truths, are one",
     ),
     Metric(
@@ -308,18 +308,18 @@ JUDGE = (
     Metric(
         key="{role}/calibration_error", label="calibration error", better=-1, at=HELD_OUT, healthy=(0, 0.1),
         meaning="expected calibration error of the probability of CORRECT, ten bins",
-        advice="The judge's probabilities are not its rates of being right: do not weigh votes by them.",
+        advice="The verifier's probabilities are not its rates of being right: do not weigh votes by them.",
     ),
     Metric(
         key="{role}/parsed", label="readable outputs", better=1, at=HELD_OUT, healthy=(0.95, 1),
         meaning="readable outputs",
-        advice="Many outputs cannot be read and earn nothing: choose another --answer or --verdict, or teach the "
-            "format first (`cotrain teach`).",
+        advice="Many outputs cannot be read and earn nothing: choose another --answer-format or --verdict, or teach "
+            "the format first (`cotrain teach`).",
     ),
     Metric(
         key="{role}/base_rate", label="solutions that are right (base rate)", at=BOTH, healthy=(0.1, 0.9),
         meaning="share of the reviewed solutions that are right",
-        advice="Nearly all reviewed solutions are of one kind, so a judge learns to say so: balance the classes.",
+        advice="Nearly all reviewed solutions are of one kind, so a verifier learns to say so: balance the classes.",
     ),
     Metric(
         key="{role}/predicted_positive", label="solutions called right", at=BOTH,
@@ -347,7 +347,7 @@ JUDGE = (
     Metric(
         key="{role}/unanimous", label="solutions whose reviews all agree", healthy=(0, 0.8),
         meaning="of the solutions with two or more readable reviews, the share whose reviews all agree",
-        advice="The reviews of a solution nearly always agree and teach nothing: raise the judge's temperature.",
+        advice="The reviews of a solution nearly always agree and teach nothing: raise the verifier's temperature.",
     ),
     Metric(
         key="{role}/score", label="mean score, a logit", unit=NUMBER, meaning="mean score (a logit) of a reward model",
@@ -368,7 +368,7 @@ EVALUATION = (
 )
 
 # Of several names that match, the first one counts.
-TABLE: tuple[Metric, ...] = (*RUN, *SOLVER, *JUDGE, *SAID, *CREDIT, *LEARNING, *EVALUATION)
+TABLE: tuple[Metric, ...] = (*RUN, *SOLVER, *VERIFIER, *SAID, *CREDIT, *LEARNING, *EVALUATION)
 _PLACES = {metric.name: place for place, metric in reversed(list(enumerate(TABLE)))}
 
 
@@ -388,31 +388,31 @@ def metric_named(name: str) -> Metric | None:
 def labelled_metric(name: str, values: Iterable[float] = ()) -> Metric:
     """How to read a metric, with its label filled in. Where its unit is not known it is a share if all ``values`` lie
     in [0, 1]."""
-    found = metric_named(name) or Metric(key="{name}", meaning="", unit=UNKNOWN)
+    metric = metric_named(name) or Metric(key="{name}", meaning="", unit=UNKNOWN)
     seen = list(values)
-    unit = found.unit or (SHARE if seen and all(0.0 <= v <= 1.0 for v in seen) else NUMBER)
-    return replace(found, label=found.label_of(name), unit=unit)
+    unit = metric.unit or (SHARE if seen and all(0.0 <= v <= 1.0 for v in seen) else NUMBER)
+    return replace(metric, label=metric.label_of(name), unit=unit)
 
 
 def limits_of(name: str, values: Iterable[float] = ()) -> Range:
-    """What a metric can be: its intervals end there, and those of its changes at their distance. A name that the table
-    does not have is a share where ``meaning`` takes it for one."""
-    found = metric_named(name)
-    if found is not None:
-        return found.limits
+    """Return what a metric can be: its intervals end there, and those of its changes at their distance. A name that the
+    table does not have is a share where ``meaning`` takes it for one."""
+    metric = metric_named(name)
+    if metric is not None:
+        return metric.limits
     return (0.0, 1.0) if labelled_metric(name, values).is_share else ANY
 
 
 def table_rank(name: str) -> tuple[int, int, str]:
     """Sort key: the order of the table; unknown names last."""
-    found = metric_named(name)
-    if found is None:
+    metric = metric_named(name)
+    if metric is None:
         return len(TABLE), 0, name
     count = name.rpartition("@")[2]
-    return TABLE.index(found), int(count) if count.isdigit() else 0, name
+    return TABLE.index(metric), int(count) if count.isdigit() else 0, name
 
 
 def is_headline(name: str, *levels: str) -> bool:
     """Does this figure stand first in summaries and reports? ``levels``: ``FIRST``, ``MAIN``, by default both."""
-    found = metric_named(name)
-    return found is not None and found.headline in (levels or (FIRST, MAIN))
+    metric = metric_named(name)
+    return metric is not None and metric.headline in (levels or (FIRST, MAIN))

@@ -84,10 +84,10 @@ _OPENING = frozenset(  # words that begin a sentence and are no names
 
 def template_of(question: str) -> str:
     """The text that all questions of one template have in common."""
-    found = _WORD.findall(question)
-    if len(found) < LEAST_WORDS:
+    words = _WORD.findall(question)
+    if len(words) < LEAST_WORDS:
         return question
-    return " ".join(map(_word_class, found))
+    return " ".join(map(_word_class, words))
 
 
 def _word_class(word: str) -> str:
@@ -101,5 +101,5 @@ def _word_class(word: str) -> str:
 
 def question_templates(questions: Sequence[str]) -> list[str]:
     """The template of each question, or the question itself where there are too few templates to speak of others."""
-    found = [template_of(question) for question in questions]
-    return found if len(set(found)) >= LEAST else list(questions)
+    templates = [template_of(question) for question in questions]
+    return templates if len(set(templates)) >= LEAST else list(questions)

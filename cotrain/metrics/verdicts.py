@@ -1,4 +1,4 @@
-"""Metrics of answers, verdicts and step verdicts, as functions of counts: accuracies, pass@k and votes, a judge's
+"""Metrics of answers, verdicts and step verdicts, as functions of counts: accuracies, pass@k and votes, a verifier's
 errors, ProcessBench's F1.
 
 Right is the positive class: a false positive (fp) is a wrong solution called right. Figures that begin with ``error_``
@@ -62,8 +62,8 @@ def rate_statistics(prefix: str = "") -> dict[str, Share | Mean]:
 def matthews_correlation(sums: Sums) -> Array:
     """Matthews correlation of verdict and truth (Matthews 1975), NaN where it is undefined; sums of any one shape."""
     tp, fn, tn, fp = (sums[cell] for cell in ("tp", "fn", "tn", "fp"))
-    found = ratio(tp * tn - fp * fn, np.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)))
-    return np.clip(found, -1.0, 1.0)  # rounding may leave the range
+    correlation = ratio(tp * tn - fp * fn, np.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)))
+    return np.clip(correlation, -1.0, 1.0)  # rounding may leave the range
 
 
 def mcc_undefined(sums: Sums) -> Array:
@@ -95,7 +95,7 @@ def calibration_error(sums: Sums) -> Array:
 
 
 def belief_gap(sums: Sums) -> Array:
-    """The gap: verdicts CORRECT minus solutions that are right, over readable reviews; positive where a judge is too
+    """The gap: verdicts CORRECT minus solutions that are right, over readable reviews; positive where a verifier is too
     kind."""
     return ratio(sums["said"] - sums["believable"], sums["parsed"])
 
@@ -106,7 +106,7 @@ def unanimous_share(verdicts: Sequence[Sequence[bool]]) -> float | None:
     return sum(several) / len(several) if several else None
 
 
-# -- The family of answers: how often a solver is right, alone, among k, by vote, and when a judge chooses.
+# -- The family of answers: how often a solver is right, alone, among k, by vote, and when a verifier chooses.
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -145,7 +145,7 @@ def answer_agreement(answers: Sequence[str]) -> tuple[int, float]:
     return len(votes), max(votes.values()) / len(answers)
 
 
-# -- The family of processes: does a judge find the step at which a solution goes wrong?
+# -- The family of processes: does a verifier find the step at which a solution goes wrong?
 
 
 def first_wrong(steps: Sequence[bool]) -> int | None:

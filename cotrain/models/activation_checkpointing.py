@@ -58,8 +58,8 @@ def _recomputable_layers(model: nn.Module) -> list[nn.Module]:
 
 def _layer_configs(layer: nn.Module) -> list[PreTrainedConfig]:
     """The configurations that a layer and its parts read, each once."""
-    found = [getattr(module, "config", None) for module in layer.modules()]
-    return list({id(config): config for config in found if isinstance(config, PreTrainedConfig)}.values())
+    configs = [getattr(module, "config", None) for module in layer.modules()]
+    return list({id(config): config for config in configs if isinstance(config, PreTrainedConfig)}.values())
 
 
 def _pass_contexts(

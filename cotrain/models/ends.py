@@ -18,7 +18,7 @@ END = "eos_token_id"
 
 
 def written_ends(directory: Path) -> GenerationConfig | None:
-    """What a model's authors wrote of its ends, as a generation configuration of nothing else; None for nothing.
+    """Return what a model's authors wrote of its ends, as a generation configuration of nothing else; None for nothing.
     Raises ModelError for files that are no JSON objects."""
     generation = _object_in(directory / "generation_config.json")
     made_up = bool(generation.get("_from_model_config"))

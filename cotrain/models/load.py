@@ -418,8 +418,8 @@ def _default_attention(directory: Path, trust_remote_code: bool) -> str:
     """The attention that a model is given where none is asked for."""
     config = AutoConfig.from_pretrained(directory, trust_remote_code=trust_remote_code)
     kind: Any = type(config)
-    known = kind in MODEL_FOR_CAUSAL_LM_MAPPING  # code that came with a model is not
-    supported: Any = MODEL_FOR_CAUSAL_LM_MAPPING[kind] if known else None
+    has_causal_lm = kind in MODEL_FOR_CAUSAL_LM_MAPPING  # code that came with a model is not
+    supported: Any = MODEL_FOR_CAUSAL_LM_MAPPING[kind] if has_causal_lm else None
     return ATTENTION if supported is None or supported._supports_sdpa else "eager"
 
 

@@ -48,7 +48,7 @@ def lasting_name(name: str) -> str:
 
 
 def unpinned_name(name: str) -> str:
-    """What two names of one model have in common: ``lasting_name``, of the Hub without its revision; asks no
+    """Return what two names of one model have in common: ``lasting_name``, of the Hub without its revision; asks no
     network."""
     return hub_parts(name)[0] if is_hub_model(name) else lasting_name(name)
 

@@ -288,12 +288,12 @@ def _find_tokenizer(source: Path, given: Path | None) -> PreTrainedTokenizerBase
 
 def _set_special_tokens(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     """The tokenizer with nanochat's tokens in their parts, and its chat format if it has the tokens for it."""
-    known = tokenizer.get_vocab()
-    if BOS not in known:
+    vocabulary = tokenizer.get_vocab()
+    if BOS not in vocabulary:
         raise ModelError(f"the tokenizer has no {BOS}; expected one of nanochat", code="E_NANOCHAT_TOKENIZER")
     tokenizer.bos_token = tokenizer.pad_token = BOS
-    tokenizer.eos_token = ASSISTANT[1] if ASSISTANT[1] in known else BOS
-    if tokenizer.chat_template is None and all(token in known for token in (*USER, *ASSISTANT)):
+    tokenizer.eos_token = ASSISTANT[1] if ASSISTANT[1] in vocabulary else BOS
+    if tokenizer.chat_template is None and all(token in vocabulary for token in (*USER, *ASSISTANT)):
         tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
 

@@ -259,7 +259,7 @@ class NanoChatGPTLayer(GradientCheckpointingLayer):
 
 
 class NanoChatGPTPreTrainedModel(PreTrainedModel):
-    """What transformers asks of the classes below."""
+    """Attributes that transformers expects of the classes below."""
 
     config: NanoChatGPTConfig
     config_class = NanoChatGPTConfig
@@ -381,7 +381,7 @@ class NanoChatGPTModel(NanoChatGPTPreTrainedModel):
         """The mask of each kind of layer."""
         if isinstance(attention_mask, Mapping):
             return attention_mask
-        known = signature(create_causal_mask).parameters
+        parameters = signature(create_causal_mask).parameters
         arguments = {
             "config": self.config,
             "inputs_embeds": x,
@@ -392,7 +392,7 @@ class NanoChatGPTModel(NanoChatGPTPreTrainedModel):
             "position_ids": position_ids,
             "cache_position": position_ids[0],
         }
-        arguments = {name: value for name, value in arguments.items() if name in known}
+        arguments = {name: value for name, value in arguments.items() if name in parameters}
         masks: dict[str, Tensor | None] = {FULL: create_causal_mask(**arguments)}
         if self.config.sliding_window is not None:
             masks[SLIDING] = create_sliding_window_causal_mask(**arguments)

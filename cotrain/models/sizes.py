@@ -147,7 +147,7 @@ def _config_shapes(where: Path) -> Shapes:
 
 @functools.lru_cache(maxsize=64)
 def weight_shapes(name: str) -> Shapes | None:
-    """Of all its weights; None for a model that cannot be looked at: whoever loads it says what is wrong."""
+    """The shapes of all weights of a model; None where it cannot be looked at: loading it raises the error."""
     try:
         resolved = resolve_model(name)
         where = resolved if isinstance(resolved, Path) else _cached_directory(resolved)
@@ -159,7 +159,7 @@ def weight_shapes(name: str) -> Shapes | None:
 
 
 def parameter_count(name: str) -> int | None:
-    """Of all its weights; None as above."""
+    """The number of all weights of a model; None where it cannot be looked at."""
     shapes = weight_shapes(name)
     return None if shapes is None else sum(math.prod(shape) for shape, _ in shapes)
 

@@ -47,8 +47,8 @@ def next_batch(
             first = cursor + len(available) + len(fetched) - empty
             raise DataError(f"training documents {first} and following are empty; bring text", code="E_DOCUMENTS_EMPTY")
         available += fetched
-    taken, batch = pack_documents(available, rows, length, pad_id)
-    return cursor + taken, available[taken:], batch
+    n_documents, batch = pack_documents(available, rows, length, pad_id)
+    return cursor + n_documents, available[n_documents:], batch
 
 
 @contextmanager
@@ -101,7 +101,7 @@ def pack_all(
     batches = []
     rest = list(documents)
     while rest:
-        taken, packed = pack_documents(rest, rows, length, pad_id)
+        n_documents, packed = pack_documents(rest, rows, length, pad_id)
         batches.append(packed.to(device))
-        rest = rest[taken:]
+        rest = rest[n_documents:]
     return batches

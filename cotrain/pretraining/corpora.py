@@ -91,7 +91,7 @@ ENDLESS_DIGESTED = 16  # the same of an endless one
 
 
 def digest_of_corpus(corpus: Corpus) -> str:
-    """What tells this corpus from another one: its size, and a hash of its items, or of many of them."""
+    """Return what tells this corpus from another one: its size, and a hash of its items, or of many of them."""
     count = ENDLESS_DIGESTED if corpus.size is None else min(corpus.size, MOST_DIGESTED)
     size = count if corpus.size is None else corpus.size
     digest = hashlib.blake2b(digest_size=16)
@@ -219,7 +219,7 @@ def _epoch_order(size: int, epoch: int, seed: int) -> list[int]:
 
 
 def _read_paragraphs(path: Path) -> Iterator[str]:
-    """What stands between empty lines, without white space at its ends."""
+    """Return what stands between empty lines, without white space at its ends."""
     lines: list[str] = []  # of this paragraph
     size = 0  # their bytes
     at = 0  # bytes in front of this line
@@ -260,15 +260,15 @@ EXPECTED = "'text', 'messages', 'conversations', 'prompt' and 'completion', or '
 
 def parse_text_row(fields: dict[str, Any], place: str) -> TextRow:
     """A row in any of the layouts above. Raises DataError that begins with ``place``."""
-    given = [name for name in ("text", *DIALOGUES) if fields.get(name) is not None]
-    if len(given) > 1:
+    names = [name for name in ("text", *DIALOGUES) if fields.get(name) is not None]
+    if len(names) > 1:
         raise DataError(
-            f"{place}: both {given[0]!r} and {given[1]!r}; leave out the column that is not to be learned",
+            f"{place}: both {names[0]!r} and {names[1]!r}; leave out the column that is not to be learned",
             code="E_TEXT_AND_MESSAGES",
         )
     replies = [name for name in REPLIES if fields.get(name) is not None]
     empty = [name for name in ("text", *DIALOGUES) if name in fields]  # whose reader says what it expected
-    column = next(iter([*given, *replies, *empty]), None)
+    column = next(iter([*names, *replies, *empty]), None)
     if column == "text":
         return _running_text(fields, place)
     if column in DIALOGUES:
@@ -341,16 +341,16 @@ def _message_of(turn: Any, where: str) -> dict[str, str]:
 def _prompt_and_reply(fields: dict[str, Any], place: str) -> TextRow:
     """One reply, which is learned, behind its prompt, which is not."""
     row = read_chat({name: value for name, value in fields.items() if value is not None}, place)
-    asked = [{"role": message.role, "content": message.content} for message in row.messages]
-    if any(message["role"] == "assistant" for message in asked):
+    messages = [{"role": message.role, "content": message.content} for message in row.messages]
+    if any(message["role"] == "assistant" for message in messages):
         raise DataError(
             f"{place}: the prompt has replies of the assistant, which would be learned too; give the whole "
             "conversation in 'messages'",
             code="E_REPLIES_IN_PROMPT",
         )
-    if not asked:
-        asked = [{"role": "user", "content": row.question}]
-    return TextRow(item=[*asked, {"role": "assistant", "content": row.solution or ""}], unread=row.unread)
+    if not messages:
+        messages = [{"role": "user", "content": row.question}]
+    return TextRow(item=[*messages, {"role": "assistant", "content": row.solution or ""}], unread=row.unread)
 
 
 def _behind_system_text(messages: list[dict[str, str]], system: str, place: str) -> Item:

@@ -82,7 +82,7 @@ def all_documents(
 
 @dataclass(slots=True)
 class Examined:
-    """What was found in a corpus before training."""
+    """Figures of a corpus before training."""
 
     name: str
     conversations: int = 0
@@ -95,35 +95,35 @@ class Examined:
     thoughts: int = 0  # conversations with a thought, where prompts of the model switch thoughts off
 
     def notes(self, most: int, batch: int) -> list[str]:
-        """What is to be said of it. ``most``: tokens of a conversation; ``batch``: of a batch."""
-        found = []
+        """Return what is to be said of it. ``most``: tokens of a conversation; ``batch``: of a batch."""
+        lines = []
         if self.left_out:
-            found.append(
+            lines.append(
                 f"note: {self.name}: {self.left_out} of {self.conversations} conversations are left out, as they are "
                 f"longer than {most} tokens; the longest has {self.longest}"
             )
         if self.texts_left_out:
-            found.append(
+            lines.append(
                 f"note: {self.name}: {self.texts_left_out} of the first {self.texts} texts, and others like them, are "
                 f"left out, as they are longer than a batch of {batch} tokens"
             )
         if self.in_parts:
-            found.append(
+            lines.append(
                 f"note: {self.name}: {self.in_parts} of {self.texts} texts are longer than a batch of {batch} tokens, "
                 "and are read in parts"
             )
         if self.control_texts:
-            found.append(
+            lines.append(
                 f"note: {self.name}: {self.control_texts} of {self.texts} texts name control tokens of the model, "
                 "which are learned letter by letter; conversations belong in a column 'messages'"
             )
         if self.thoughts:
-            found.append(
+            lines.append(
                 f"note: {self.name}: {self.thoughts} of {self.conversations} conversations have a thought in a reply. "
                 "It is learned as the chat template writes it, with thoughts switched on; runs of this model ask with "
                 "thoughts switched off"
             )
-        return found
+        return lines
 
 
 def examine(corpus: Corpus, renderer: Renderer, length: int, batch: int, replies_only: bool) -> Examined:

@@ -126,10 +126,10 @@ def pack_documents(documents: Sequence[Document], rows: int, length: int, pad_id
     limit = len(pieces)
     while True:
         count, placed = longest_prefix(sizes[:limit], rows, length)
-        taken = sum(end <= count for end in ends)
-        whole = ends[taken - 1] if taken else 0
+        n_documents = sum(end <= count for end in ends)
+        whole = ends[n_documents - 1] if n_documents else 0
         if whole == count:
-            return taken, arrange_rows(pieces, placed, length, pad_id)
+            return n_documents, arrange_rows(pieces, placed, length, pad_id)
         limit = whole
 
 

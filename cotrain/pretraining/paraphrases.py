@@ -83,8 +83,8 @@ def read_problems(path: str, question: str, answer: str) -> list[ProblemRow]:
 
 def numbers_of(text: str) -> Counter[str]:
     """The numbers of a text, each with how often it stands there: "1,200", "1200" and "two" are 1200, 1200 and 2."""
-    found = (NUMBER_WORDS.get(one, one.replace(",", "")) for one in _NUMBER_OR_WORD.findall(normal_question(text)))
-    return Counter(one for one in found if one[0].isdigit())
+    numbers = (NUMBER_WORDS.get(one, one.replace(",", "")) for one in _NUMBER_OR_WORD.findall(normal_question(text)))
+    return Counter(one for one in numbers if one[0].isdigit())
 
 
 def wording_of(text: str) -> str:
@@ -128,31 +128,31 @@ def write_paraphrases(
     ``text`` and ``reason`` of the problems have what became of it; each chunk of them is kept in ``work``."""
     grader = AnswerGrader()
     unwritten = [problem for problem in problems if not problem.held_out and not problem.row.paraphrases]
-    taken = {wording_of(text) for problem in problems for text in (problem.row.question, *problem.row.paraphrases)}
+    wordings = {wording_of(text) for problem in problems for text in (problem.row.question, *problem.row.paraphrases)}
     pace = ProgressPrinter(len(unwritten), "{} problems paraphrased", say)
     for start in range(0, len(unwritten), CHUNK):
         chunk = unwritten[start : start + CHUNK]
         first_step = -1 - start * tries
-        make = partial(_write_chunk, player, chunk, set(taken), grader, tries=tries, first_step=first_step)
+        make = partial(_write_chunk, player, chunk, set(wordings), grader, tries=tries, first_step=first_step)
         written = make() if work is None else work.part(f"problems from {start}", make)
         for problem, (text, reason) in zip(chunk, written, strict=True):
             problem.text = text
             problem.reason = reason
             if reason is None:
-                taken.add(wording_of(text))
+                wordings.add(wording_of(text))
         pace.add(len(chunk))
 
 
 def _write_chunk(
     player: RolloutRunner,
     chunk: Sequence[ProblemRow],
-    taken: set[str],
+    wordings: set[str],
     grader: AnswerGrader,
     *,
     tries: int,
     first_step: int,
 ) -> list[tuple[str, str | None]]:
-    """What was written last for each of these problems, and why it is no paraphrase."""
+    """Return what was written last for each of these problems, and why it is no paraphrase."""
     pending = list(chunk)
     for attempt in range(tries):
         bare = [Row(question=problem.row.question, answer=None, solution=None) for problem in pending]
@@ -162,9 +162,9 @@ def _write_chunk(
             reply = episode.traces[0].text if episode.traces else ""
             proposal = parse_proposal(reply, {})
             problem.text = "" if isinstance(proposal, ParseFailure) else proposal.text
-            problem.reason = episode.failure or refusal_of(problem.row.question, problem.text, taken)
+            problem.reason = episode.failure or refusal_of(problem.row.question, problem.text, wordings)
             if problem.reason is None:
-                taken.add(wording_of(problem.text))
+                wordings.add(wording_of(problem.text))
         pending = [problem for problem in pending if problem.reason is not None]
     return [(problem.text, problem.reason) for problem in chunk]
 

@@ -277,8 +277,8 @@ def _check_context(network: PreTrainedModel, length: int) -> None:
 def _begin_time(out: str | Path, device: torch.device, ranks: Ranks) -> datetime:
     """The time that chat templates are told: now, or of a training that goes on when it was begun; the same on every
     rank."""
-    known = begin_time(out)
-    moment = datetime.fromisoformat(known) if known else datetime.now()
+    saved_time = begin_time(out)
+    moment = datetime.fromisoformat(saved_time) if saved_time else datetime.now()
     return datetime.fromtimestamp(ranks.as_first(int(moment.timestamp()), device))
 
 
@@ -290,8 +290,8 @@ def _divide(
     seed: int,
     batch: int,
 ) -> tuple[Corpus, dict[str, Corpus]]:
-    """What is trained on, and by the name of each corpus what is held out of it; texts that are longer than a batch are
-    in parts."""
+    """Return what is trained on, and by the name of each corpus what is held out of it; texts that are longer than a
+    batch are in parts."""
     training: list[tuple[Corpus, int]] = []
     held_out: dict[str, Corpus] = {}
     for (corpus, weight), finding in zip(parts, findings, strict=True):
@@ -325,7 +325,7 @@ def sample_text(network: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, te
     limit = getattr(network.config, "max_position_embeddings", None) or SAMPLE_TOKENS
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        found = network.generate(  # type: ignore[operator]
+        token_ids = network.generate(  # type: ignore[operator]
             ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=min(SAMPLE_TOKENS, max(1, limit - SAMPLE_BEGINS)),
@@ -333,11 +333,12 @@ def sample_text(network: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, te
             temperature=1.0,
             pad_token_id=tokenizer.pad_token_id or 0,
         )
-    return str(tokenizer.decode(found[0], skip_special_tokens=True))
+    return str(tokenizer.decode(token_ids[0], skip_special_tokens=True))
 
 
 def sample_texts(parts: Parts) -> list[str]:
-    """What a new tokenizer learns from: items of every part in proportion to its weight, from past the held-out."""
+    """Return what a new tokenizer learns from: items of every part in proportion to its weight, from past the
+    held-out."""
     whole = sum(weight for _, weight in parts)
     texts: list[str] = []
     for corpus, weight in parts:

@@ -39,12 +39,12 @@ from cotrain.pretraining.corpora import Corpus, Item, from_items, with_column_no
 from cotrain.pretraining.solutions import CHUNK, in_chunks, lost_suffix, open_player, read_rows, why_lost
 from cotrain.prompts.chat_template import Message
 from cotrain.prompts.templates import fields_of, fill_template
-from cotrain.rollout.fixed_solutions import judge_fields
-from cotrain.rollout.judges import judge_role
+from cotrain.rollout.fixed_solutions import verifier_fields
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.reviews import fields_for, review
 from cotrain.rollout.role import Role, Turn
 from cotrain.rollout.runner import Roles, RolloutRunner
+from cotrain.rollout.verifier_roles import verifier_role
 from cotrain.storage.kept_work import KeptWork
 
 Form = Literal["steps", "genrm"]
@@ -57,7 +57,7 @@ def verifier_of(
 ) -> Role:
     """The role ``verifier`` as a run will have it, played by the policy "solver". ``verdict``, ``prompt``: how it is
     read and asked in the format "steps". Raises ConfigError for another format."""
-    role = judge_role("solver", model, form)
+    role = verifier_role("solver", model, form)
     if prompt is None and verdict in REVIEW_OWN and role.prompt == REVIEW_FULL:
         prompt = REVIEW_OWN[str(verdict)]
     role = replace(role, prompt=prompt or role.prompt, verdict_format=verdict or TAGS)
@@ -110,7 +110,7 @@ class LabelledReview:
 
 
 def _sampling_hint(row: Mapping[str, Any]) -> str:
-    """What to do with a row that has no steps to review; "" for others."""
+    """Return what to do with a row that has no steps to review; "" for others."""
     return "" if "steps" in row else "; with problems and answers alone add --from-samples"
 
 
@@ -202,7 +202,7 @@ def _review_chunk(
 
 
 async def _right_reviews(task: Task, roles: Roles, solution: Turn, truth: bool, count: int) -> list[OwnReview]:
-    """Of ``count`` reviews of a solution those whose final verdict is right."""
+    """Draw ``count`` reviews of a solution and keep those whose final verdict is right."""
     turns = await review(task, roles, solution, n=count)
     right = [turn for turn in turns if turn.parsed.ok and turn.parsed.final == truth]
     return [(truth, turn.id, _with_reply(turn.chat.messages[:1], turn.text)) for turn in right]
@@ -219,7 +219,7 @@ def _written_review(task: Task, roles: Roles, solution: Turn, truth: bool, form:
 
 
 def _why_none(solution_counts: dict[bool, int], review_counts: dict[bool, int], reviews: int) -> str:
-    """What is missing, and what would help."""
+    """Return what is missing, and what would help."""
     kinds = {True: "right", False: "wrong"}
     for truth, other in ((True, "easier"), (False, "harder")):
         if not solution_counts[truth]:
@@ -228,7 +228,9 @@ def _why_none(solution_counts: dict[bool, int], review_counts: dict[bool, int], 
     missing = f"no review of a {kinds[truth]} solution is right and can be read"
     if reviews:
         return f"{missing}; --reviews 0 writes them from the truth"
-    return f"{missing}: nobody knows which step is wrong; --judge genrm asks for the answer alone, or bring labels"
+    return (
+        f"{missing}: nobody knows which step is wrong; --review-format genrm asks for the answer alone, or bring labels"
+    )
 
 
 def _write_labelled_review(solution: Turn, truth: bool, form: Form, role: Role) -> str | None:
@@ -251,13 +253,13 @@ def _labelled_conversation(sample: FixedSolution, role: Role, form: Form) -> Ite
     if text is None:
         return None
     prompt = fill_template(
-        role.prompt, **role.prompt_fields(judge_fields(sample, guarded="nonce" in fields_of(role.prompt)))
+        role.prompt, **role.prompt_fields(verifier_fields(sample, guarded="nonce" in fields_of(role.prompt)))
     )
     return [{"role": "user", "content": prompt}, {"role": "assistant", "content": text}]
 
 
 def _with_reply(messages: Sequence[Message], text: str) -> Item:
-    """What a role was told before it spoke, and what it is to say."""
+    """Return what a role was told before it spoke, and what it is to say."""
     return [*({"role": m.role, "content": m.content} for m in messages), {"role": "assistant", "content": text}]
 
 

@@ -86,8 +86,8 @@ def gold_solutions(path: str, role: Role, aside: Quarantine | None = None) -> Co
 
 
 def read_rows(path: str, read: Callable[[dict[str, Any], str], T], aside: Quarantine | None) -> list[T]:
-    """What ``read(row, where)`` makes of each row of a file. Raises DataError of the first row that it refuses, or sets
-    such rows ``aside``."""
+    """Return what ``read(row, where)`` makes of each row of a file. Raises DataError of the first row that it refuses,
+    or sets such rows ``aside``."""
     rows = parse_rows(numbered_lines(Path(path)), read, aside)
     if aside is not None:
         aside.check_share(path)
@@ -106,7 +106,7 @@ def own_solutions(
     say: Callable[[str], None],
     work: KeptWork | None = None,
 ) -> tuple[Corpus, list[dict[str, Any]]]:
-    """What of the model's own solutions is right, ``samples`` tried for each problem, and the same as rows of
+    """Return what of the model's own solutions is right, ``samples`` tried for each problem, and the same as rows of
     ``messages``; ``work`` keeps each chunk of problems. Raises DataError where none is."""
     conversations: dict[tuple[str, str], Item] = {}  # a solution that is found twice is learned once
     solved: set[str] = set()
@@ -323,19 +323,19 @@ def _parse_row(row: dict[str, Any], where: str) -> WorkedRow:
     if "messages" in row or "conversations" in row or "completion" in row:
         return _parse_reply(row, where)
     try:
-        found = row_of(row, ANY.question, ANY.answer, where)
+        question_row = row_of(row, ANY.question, ANY.answer, where)
     except DataError as error:
         raise DataError(f"{error}; expected {LAYOUTS}", code=error.code) from error
-    answer_text = found.answer or ""
+    answer_text = question_row.answer or ""
     bare_answer = _answer_in(answer_text) or answer_text  # the column may hold worked text
     worked = str(row.get("solution") or row.get("answer") or "")
     work = worked.rpartition("####")[0].strip() if "####" in worked else worked
     return WorkedRow(
-        problem=found.question,
+        problem=question_row.question,
         work="" if work.strip() == bare_answer else work,
         answer=bare_answer,
-        system=found.system,
-        unread=tuple(name for name in found.unread if name != "solution"),
+        system=question_row.system,
+        unread=tuple(name for name in question_row.unread if name != "solution"),
     )
 
 
@@ -374,8 +374,14 @@ def _answer_in(work: str) -> str | None:
 
 
 def _problem_row(row: dict[str, Any], where: str) -> Row:
-    found = _parse_row(row, where)
-    return Row(question=found.problem, answer=found.answer, solution=None, system=found.system, unread=found.unread)
+    parsed_row = _parse_row(row, where)
+    return Row(
+        question=parsed_row.problem,
+        answer=parsed_row.answer,
+        solution=None,
+        system=parsed_row.system,
+        unread=parsed_row.unread,
+    )
 
 
 def _one_dialogue(row: Mapping[str, Any], name: str, where: str) -> tuple[str, str, str]:

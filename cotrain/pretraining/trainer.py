@@ -249,7 +249,7 @@ class SpeedMeter:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """What is done inside does not count."""
+        """Leave the seconds inside of the block out of the count."""
         start = time.perf_counter()
         yield
         self._since += time.perf_counter() - start
@@ -423,12 +423,13 @@ def _embedding_count(model: nn.Module) -> int:
     return int(embeddings.weight.shape[0])
 
 
-def _check_ids(batch: PackedBatch, known: int) -> None:
+def _check_ids(batch: PackedBatch, vocabulary_size: int) -> None:
     """Raise ModelError for a token that the model has no embedding for."""
     largest = int(batch.ids.max())
-    if largest >= known:
+    if largest >= vocabulary_size:
         raise ModelError(
-            f"the tokenizer gives a text the token {largest}, but the model knows {known} tokens, 0 to {known - 1}; "
+            f"the tokenizer gives a text the token {largest}, but the model knows {vocabulary_size} tokens, 0 to "
+            f"{vocabulary_size - 1}; "
             "save it with as many embeddings (`resize_token_embeddings`), or take the tokenizer that belongs to it",
             code="E_TOKEN_BEYOND_EMBEDDINGS",
         )
@@ -478,7 +479,8 @@ def _catch_signals() -> Iterator[threading.Event]:
 
 
 def read_result(directory: str | Path) -> dict[str, Any]:
-    """What a finished ``pretrain`` or ``sft`` wrote beside its model; empty where there is nothing to be read."""
+    """Return what a finished ``pretrain`` or ``sft`` wrote beside its model; empty where there is nothing to be
+    read."""
     return try_read_object(Path(directory) / RESULT)
 
 

@@ -11,7 +11,7 @@ STOP = 256
 
 
 class ByteRenderer:
-    """What the executor needs of a ``Renderer``, for texts as they are."""
+    """The methods of a ``Renderer`` that rollouts need, for texts as they are."""
 
     stop_ids: tuple[int, ...] = (STOP,)
     vocabulary: int = STOP + 1

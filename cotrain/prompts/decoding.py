@@ -16,7 +16,7 @@ Piece = tuple[str, str]  # a stretch of a prompt, and whose it is: "template", "
 
 
 class Codec(Protocol):
-    """What of a renderer is needed to go on with a conversation (``render.Rendering``)."""
+    """The part of a renderer that continues a conversation (``render.Rendering``)."""
 
     stop_ids: tuple[int, ...]
 
@@ -40,7 +40,7 @@ class Decoder:
         self._widths: dict[int, int] | None = {} if _is_byte_level(tokenizer) else None
 
     def raw_text(self, plain: list[int]) -> str:
-        """Of these ids, control tokens included."""
+        """The text of these ids, control tokens included."""
         text = self.tokenizer.decode(plain, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         assert isinstance(text, str)
         return text

@@ -77,7 +77,7 @@ _Layout = list["str | _Slot"]  # the template's own text, with slots between
 
 
 class Rendering(Protocol):
-    """What the executor needs to let a policy speak: a ``Renderer``, or for programs a ``ByteRenderer``."""
+    """The interface by which rollouts render prompts: a ``Renderer``, or for programs a ``ByteRenderer``."""
 
     stop_ids: tuple[int, ...]
     vocabulary: int  # token ids are below
@@ -137,8 +137,8 @@ class Renderer:
         if tokenizer.unk_token_id is not None and tokenizer.unk_token_id not in stops:
             self._forbidden.discard(tokenizer.unk_token_id)
         self.stop_ids: tuple[int, ...] = tuple(sorted(stops))
-        known = tokenizer.get_vocab()
-        self.call_ids: tuple[int, ...] = tuple(known[token] for token in CALL_TOKENS if token in known)
+        vocabulary = tokenizer.get_vocab()
+        self.call_ids: tuple[int, ...] = tuple(vocabulary[token] for token in CALL_TOKENS if token in vocabulary)
         if len(self.call_ids) != len(CALL_TOKENS) or not stops.isdisjoint(self.call_ids):
             self.call_ids = ()
         self._decoder = Decoder(tokenizer, self._control - set(self.call_ids) - self._thought_ids(stops))
@@ -382,8 +382,8 @@ class Renderer:
         )
 
     def _own_reply(self, messages: Sequence[Message], before: str) -> list[Piece] | None:
-        """What the template's rendering of the whole conversation has behind ``before`` and in front of the end of the
-        turn; None where it does not begin with ``before``, or cannot be had."""
+        """Return what the template's rendering of the whole conversation has behind ``before`` and in front of the end
+        of the turn; None where it does not begin with ``before``, or cannot be had."""
         if self._template is None:
             return None
         try:
@@ -405,7 +405,7 @@ class Renderer:
         return tuple(self._encode_stretch(reply, before))
 
     def _ids_behind(self, row: TokenSequence, prompt: Sequence[Piece], number: int) -> tuple[int, ...]:
-        """What the prompt of message ``number`` adds to the row so far. Raises ModelError where the template has
+        """Return what the prompt of message ``number`` adds to the row so far. Raises ModelError where the template has
         written something else before."""
         whole = self.encode_pieces(prompt)
         if whole[: len(row.ids)] == row.ids:
@@ -528,8 +528,8 @@ class Renderer:
         """The pieces of a rendering with a mark in the place of each string in contents that has the pattern."""
         hidden: list[str] = []
 
-        def mark(found: re.Match[str]) -> str:
-            hidden.append(found.group())
+        def mark(match: re.Match[str]) -> str:
+            hidden.append(match.group())
             return f"{len(hidden) - 1}".join(_MARK)
 
         marked = [Message(m.role, pattern.sub(mark, m.content)) for m in messages]
@@ -619,8 +619,8 @@ def _reply_slot_in(layout: _Layout) -> tuple[int, _Slot]:
 
 
 def generation_config_of(model: PreTrainedModel) -> GenerationConfig | None:
-    """What a model's authors wrote beside it, such as its stop tokens; what transformers makes up says nothing. Ends of
-    sequence that stand in config.json alone were noted when the model was read (``models/ends.py``)."""
+    """Return what a model's authors wrote beside it, such as its stop tokens; what transformers makes up says nothing.
+    Ends of sequence that stand in config.json alone were noted when the model was read (``models/ends.py``)."""
     settings = getattr(model, "generation_config", None)  # a model that scores has none
     if settings is not None and not settings._from_model_config and settings.eos_token_id is not None:
         return settings
@@ -635,7 +635,8 @@ def _fill_slot(item: str | _Slot, messages: Sequence[Message]) -> Piece:
 
 
 def _stop_ids_of(eos: Any) -> set[int]:
-    """Of an end-of-sequence setting. Raises ModelError for what is neither a token id nor a list of some."""
+    """The token ids of an end-of-sequence setting. Raises ModelError for what is neither a token id nor a list of
+    some."""
     ids = [] if eos is None else list(eos) if isinstance(eos, list | tuple) else [eos]
     for token in ids:
         if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < 2**31:

@@ -53,12 +53,12 @@ def fill_template(template: str, /, **fields: str | int) -> str:
 
     Raises ConfigError when the template asks for a field that is not given, or is given one that it does not use.
     """
-    known = fields_of(template)
-    missing, unknown = sorted(known - fields.keys()), sorted(fields.keys() - known)
+    names = fields_of(template)
+    missing, unknown = sorted(names - fields.keys()), sorted(fields.keys() - names)
     if missing or unknown:
         shown = template if len(template) <= 40 else template[:37] + "..."
         raise ConfigError(
-            f"prompt template {shown!r} has the fields {sorted(known)} but was given {sorted(fields)} (missing: "
+            f"prompt template {shown!r} has the fields {sorted(names)} but was given {sorted(fields)} (missing: "
             f"{missing or 'none'}, unknown: {unknown or 'none'}); change the template or the call",
             code="E_TEMPLATE_FIELDS",
         )

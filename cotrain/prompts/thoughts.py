@@ -50,22 +50,22 @@ class OpenThought:
 
 def open_thought_of(prompt: str) -> OpenThought | None:
     """The thought that a prompt ends with; None where it does not."""
-    found = _OPENED_AT_END.search(prompt)
-    if found is None:
+    match = _OPENED_AT_END.search(prompt)
+    if match is None:
         return None
-    opens, blank = found.groups()
+    opens, blank = match.groups()
     return OpenThought(opens=opens, blank=blank, closes=TAGS[opens])
 
 
 def empty_thought_at_end(prompt: str) -> str:
     """The empty thought that a prompt ends with, or the end of one alone, blanks included; "" where it does not, as
     behind a thought with words in it."""
-    found = _EMPTY_AT_END.search(prompt)
-    if found is None:
+    match = _EMPTY_AT_END.search(prompt)
+    if match is None:
         return ""
-    tags = _TAG.findall(prompt, 0, found.start())
-    has_words = bool(tags) and TAGS.get(tags[-1]) == found.group().strip()
-    return "" if has_words else found.group()
+    tags = _TAG.findall(prompt, 0, match.start())
+    has_words = bool(tags) and TAGS.get(tags[-1]) == match.group().strip()
+    return "" if has_words else match.group()
 
 
 def closes_thought(text: str) -> bool:
@@ -89,8 +89,8 @@ def begins_with_thought(reply: str) -> bool:
 
 
 def broken_thought_in(reply: str) -> str:
-    """What is wrong with the thought of a reply behind a prompt that is in no thought: it never ends, or it ends one
-    that has not begun. "" where nothing is."""
+    """Return what is wrong with the thought of a reply behind a prompt that is in no thought: it never ends, or it ends
+    one that has not begun. "" where nothing is."""
     if begins_with_thought(reply):
         opens = reply.split(maxsplit=1)[0]
         tag = next(tag for tag in TAGS if opens.startswith(tag))

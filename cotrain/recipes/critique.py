@@ -138,7 +138,8 @@ async def write_critiques(task: Task, roles: Roles, solutions: list[Turn]) -> di
 
 
 def critique_text(review_turn: Turn, solution: Turn, critic: str) -> str:
-    """What the refiner reads: the review as it was written, with the truth for its verdicts where an oracle speaks."""
+    """Return what the refiner reads: the review as it was written, with the truth for its verdicts where an oracle
+    speaks."""
     if critic != "oracle":
         return review_turn.text
     return corrected_review(review_turn.text, STEP_OK.of(solution) or [], CORRECT.require(solution))
@@ -168,7 +169,7 @@ def critique(
             f"critique: paid_by=gain with critic={critic!r}, who learns nothing; add critic=trained",
             code="E_GAIN_WITHOUT_LEARNER",
         )
-    judge = critic_model or run.model
+    initial_critic = critic_model or run.model
     revises = critic != "none"
     solver = common_roles.solver("generator", run.model)
     learn = DrGRPO(
@@ -187,15 +188,15 @@ def critique(
     measures = [measure_solver("solver", 8)]
     if revises:
         roles["refiner"] = common_roles.refiner("generator", run.model)
-        roles["verifier"] = common_roles.verifier("generator" if critic == "self" else "critic", judge)
+        roles["verifier"] = common_roles.verifier("generator" if critic == "self" else "critic", initial_critic)
         measures += [measure_solver("refiner", 1), measure_verifier("verifier")]
     if critic == "trained":
         pay = GAIN if paid_by == "gain" else AGREEMENT
         criticise = GRPO(reward_weights={pay: 1.0, FORMAT: 0.8}, sum_rewards_first=True)
         objectives["critic"] = Objective(policy="critic", role="verifier", algorithm=criticise)
-        policies["critic"] = run.learner(judge, lr=critic_lr)
+        policies["critic"] = run.learner(initial_critic, lr=critic_lr)
     elif critic in ("frozen", "oracle"):
-        policies["critic"] = frozen(judge)
+        policies["critic"] = frozen(initial_critic)
     play = partial(solve_and_revise, critic=critic, join=join, leak=leak)
     if paid_by == "gain":
         play = partial(play, paid_by=paid_by)

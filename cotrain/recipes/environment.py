@@ -1,4 +1,5 @@
-"""Somebody else's environment of several agents, with a policy of its own for each: `verifiers` environments.
+"""Somebody else's environment, with a policy of its own for each of its agents: environments of several agents written
+for `verifiers`, and an OpenEnv environment whose class is loaded into this process, with its tools.
 
 An environment says who speaks when and who earns what; each of its agents is a seat with a policy that learns from what
 the seat earned (GRPO). ``shared`` has one policy play all seats, as prime-rl trains them. Seats that the environment
@@ -9,8 +10,8 @@ in them (``compare="seat"``): one value an episode, the mean over its conversati
 "prompt" each conversation is compared, with those that began with the same words, so that a seat which is asked
 something new each time learns nothing.
 
-Control: ``learns`` names the seats that learn, and the others stay frozen. Left out: tools, containers, judge models
-(refused by name), the environment's own retries and time limits.
+Control: ``learns`` names the seats that learn, and the others stay frozen. Left out: tools that run in another process,
+containers, judge models (refused by name), the environment's own retries and time limits.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ from cotrain import GRPO, ConfigError, Phase, Recipe, Role, RunConfig, Sampling,
 from cotrain.config.team import cast_roles, team_objectives
 from cotrain.core.arguments import Positive
 from cotrain.core.errors import UnknownName
-from cotrain.envs.verifiers.multi_agent import Environments
-from cotrain.envs.verifiers.seats import EARNED, EARNINGS, Compare, make_environment_protocol, trainable_seats
+from cotrain.envs.played import EARNED, EARNINGS, Compare, PlayedTasks
 from cotrain.metrics.heldout import measure_metadata
 
 
@@ -35,13 +35,13 @@ def environment(
     max_tokens: Positive = 512,  # of a turn
 ) -> Recipe:
     source = run.tasks
-    if not isinstance(source, Environments):
+    if not isinstance(source, PlayedTasks):
         raise ConfigError(
             "environment: no environment is named; expected --tasks environment:NAME, a taskset for verifiers with an "
-            "environment of its own, or environment:ENV+TASKSET",
+            "environment of its own, environment:ENV+TASKSET, or openenv:FILE.py:CLASS, an environment of OpenEnv",
             code="E_ENVIRONMENT_NOT_NAMED",
         )
-    may_learn = trainable_seats(source.environment)  # seat → whether it may learn
+    may_learn = source.seats()  # seat → whether it may learn
     if learns:
         learners = [name.strip() for name in learns.split(",")]
     else:
@@ -60,7 +60,7 @@ def environment(
     objectives = team_objectives(learners, algorithm, shared=shared)
 
     sampling = Sampling(max_tokens=max_tokens)
-    play = make_environment_protocol(source.environment, tuple(may_learn), turns, compare)
+    play = source.make_protocol(tuple(may_learn), turns, compare)
     return run.recipe(
         "environment-shared" if shared else "environment",
         policies=policies,

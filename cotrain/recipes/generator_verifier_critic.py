@@ -79,11 +79,11 @@ def generator_verifier_critic(
             "generator_verifier_critic: critic_model with critic='none', which has no critic; leave it out",
             code="E_CRITIC_MODEL_WITHOUT_CRITIC",
         )
-    judge = verifier_model or run.model
+    initial_verifier = verifier_model or run.model
     paid: dict[Any, Any] = {OUTCOME: 1.0} | ({STEP: alpha} if alpha else {})
     paid |= {FORMAT: format_reward} if format_reward else {}
     policies: dict[str, Policy] = {"generator": run.learner(), **run.reference_policies()}
-    policies["verifier"] = run.learner(judge, lr=verifier_lr) if learns else frozen(judge)
+    policies["verifier"] = run.learner(initial_verifier, lr=verifier_lr) if learns else frozen(initial_verifier)
     by: Algorithm = (
         PPO(reward_weights=paid, lam=lam, kl=run.kl_penalty())
         if valued
@@ -101,14 +101,14 @@ def generator_verifier_critic(
             "dpo": Preference(policy="verifier", reference="judge", better=AGREEMENT, betas=(beta,)),
         }
         if verifier_by == "dpo":
-            policies["judge"] = frozen(judge)
+            policies["judge"] = frozen(initial_verifier)
         objectives["verifier"] = Objective(policy="verifier", role="verifier", algorithm=judging[verifier_by])
     return run.recipe(
         f"generator_verifier_critic-{verifier_by}" if valued else f"generator_verifier-{verifier_by}",
         policies=policies,
         roles={
             "solver": common_roles.solver("generator", run.model),
-            "verifier": common_roles.verifier("verifier", judge),
+            "verifier": common_roles.verifier("verifier", initial_verifier),
         },
         objectives=objectives,
         schedule=constant_schedule(

@@ -12,11 +12,10 @@ of the steps: the ceiling), ``balance=False`` labels every readable solution. ``
 
 Unlike the paper, the verifier teaches itself, online: there QwQ-32B writes the reviews, so the filter compares labels
 with a stronger judge. Here it compares them with the majority of the verifier's own reviews, and what it already finds
-is what it learns. ``judge="genprm"`` has a chat model write the reviews in the paper's format, and ``tool="python"``
-runs the programs in them while they are written (``rollout/tools/calls.py``); what they print is in the sequence and
-not learned, and ``tool="none"`` is the control. The shipped models know no programs. Left out: 32 to 128 continuations
-by difficulty (``rollouts`` for all), and the critic that refines solutions.
-"""
+is what it learns. ``review_format="genprm"`` has a chat model write the reviews in the paper's format, and
+``tool="python"`` runs the programs in them while they are written (``rollout/tools/calls.py``); what they print is in
+the sequence and not learned, and ``tool="none"`` is the control. The shipped models know no programs. Left out: 32 to
+128 continuations by difficulty (``rollouts`` for all), and the critic that refines solutions."""
 
 from __future__ import annotations
 
@@ -44,9 +43,9 @@ from cotrain import (
 from cotrain.core.arguments import Positive, Share, at_least
 from cotrain.core.notes import Metadata
 from cotrain.core.signals import MATCH
-from cotrain.grading.isolation import working_cell
+from cotrain.grading.isolation import working_sandbox
 from cotrain.metrics.heldout import measure_solver_and_verifier
-from cotrain.rollout import common_roles, judges
+from cotrain.rollout import common_roles, verifier_roles
 from cotrain.rollout.monte_carlo import (
     GAMMA,
     Labels,
@@ -112,7 +111,7 @@ def genprm(
     gamma: Share = GAMMA,  # γ of the labels
     balance: bool = True,  # label as many right as wrong solutions
     consensus: bool = True,  # leave out solutions whose reviews contradict the labels
-    judge: Literal["steps", "genprm"] = "steps",  # format of the verifier's reviews
+    review_format: Literal["steps", "genprm"] = "steps",  # format of the verifier's reviews
 ) -> Recipe:
     tool: Tool = "none"  # of the reviews, whose programs "python" runs; any other one is the solver's
     if run.tool in TOOLS:
@@ -122,19 +121,19 @@ def genprm(
     at_least(1, "genprm", reviews=reviews, rollouts=rollouts)
     critic = verifier_model or run.model
     solver = common_roles.solver("generator", run.model)
-    if tool != "none" and (judge != "genprm" or common_roles.is_terse(critic)):
+    if tool != "none" and (review_format != "genprm" or common_roles.is_terse(critic)):
         raise ConfigError(
-            f"genprm: tool {tool!r} runs the programs of judge='genprm' by a chat model, but judge is {judge!r} and "
-            "the verifier's"
-            f" model {critic!r}; change these (verifier_model names a model), or leave tool='none'",
+            f"genprm: tool {tool!r} runs the programs of review_format='genprm' by a chat model, but it is "
+            f"{review_format!r} and the verifier's model {critic!r}; change these (verifier_model names a model), or "
+            "leave tool='none'",
             code="E_TOOL_WITHOUT_CHAT_MODEL",
         )
     if tool == "python":
-        working_cell()  # where programs cannot be run it is said here, before anything is loaded
-    if judge == "genprm":
-        verifier = judges.genprm("verifier", critic, runs=tool == "python")
+        working_sandbox()  # where programs cannot be run it is said here, before anything is loaded
+    if review_format == "genprm":
+        verifier = verifier_roles.genprm("verifier", critic, runs=tool == "python")
     else:
-        verifier = judges.judge_role("verifier", critic, judge)
+        verifier = verifier_roles.verifier_role("verifier", critic, review_format)
     play = partial(
         agreeing_reviews,
         samples=run.group_size,

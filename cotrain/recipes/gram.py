@@ -56,10 +56,10 @@ from cotrain.core.types import RolloutFn
 from cotrain.formats.preferences import write_gram
 from cotrain.metrics.heldout import measure_verifier
 from cotrain.rollout import common_roles
-from cotrain.rollout.judges import Comparison, comparer
 from cotrain.rollout.protocols import attempts
 from cotrain.rollout.reviews import show_verdict
 from cotrain.rollout.tournament import lead_of, side_by_side
+from cotrain.rollout.verifier_roles import Comparison, comparer
 
 PAIR = "{problem}\nTwo answers:"
 PAIR_FULL = """Write two responses to the problem below that differ from each other: first response A, then response \

@@ -50,7 +50,7 @@ from cotrain import (
 from cotrain.core.arguments import Positive, Share, Weight
 from cotrain.core.signals import CLASS_LABEL
 from cotrain.metrics.heldout import measure_solver_and_verifier
-from cotrain.rollout import common_roles, judges
+from cotrain.rollout import common_roles, verifier_roles
 from cotrain.rollout.reviews import hidden_audit, mean_verdict, review, reward_review
 
 BELIEVED = Signal("believed", meaning="share of the readable reviews that call the solution right")
@@ -99,7 +99,7 @@ def judged(
     ratio: tuple[int, int] | None = None,  # steps of generator and verifier, in turn; by default both learn at each
     reviews: int = 4,  # reviews of a solution
     pay: Literal["verdict", "truth"] = "verdict",  # what a solution earns
-    judge: judges.Format = "steps",  # format of the verifier's reviews
+    review_format: verifier_roles.ReviewFormat = "steps",  # format of the verifier's reviews
     balance: bool = True,  # class weights: reviews of the rarer kind of solution count more
     audit: str | None = None,  # a judge that never pays: a model, or "reference" for the verifier's start
     audit_share: Share = 0.25,  # share of the solutions that it reads
@@ -149,11 +149,11 @@ def judged(
     policies |= run.reference_policies()
     roles = {
         "solver": common_roles.solver("generator", run.model),
-        "verifier": judges.judge_role("verifier", initial_verifier, judge),
+        "verifier": verifier_roles.verifier_role("verifier", initial_verifier, review_format),
     }
     if auditor is not None:
         policies["auditor"] = frozen(auditor)
-        roles["auditor"] = judges.judge_role("auditor", auditor, judge)
+        roles["auditor"] = verifier_roles.verifier_role("auditor", auditor, review_format)
 
     # The phase in which the generator learns, with the verifier beside it or without.
     protocol = partial(solve_to_be_believed, reviews=reviews)

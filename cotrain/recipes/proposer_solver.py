@@ -50,7 +50,7 @@ from cotrain.rollout.stores import TaskPool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """What the two methods do differently, as ``propose_and_solve`` takes it."""
+    """The options in which the two methods differ, as ``propose_and_solve`` takes it."""
 
     shown: Shown
     labels: Literal["program", "vote"]

@@ -54,10 +54,10 @@ from cotrain.core.arguments import Positive, Weight
 from cotrain.core.notes import JUDGED
 from cotrain.formats.preferences import BEST, Ratings
 from cotrain.metrics.heldout import measure_verifier
-from cotrain.rollout import common_roles, judges
-from cotrain.rollout.judges import Comparison
+from cotrain.rollout import common_roles, verifier_roles
 from cotrain.rollout.protocols import SOLVED, attempts
 from cotrain.rollout.tournament import ROUNDS, compare_both_ways, hold_tournament, measure_tournament
+from cotrain.rollout.verifier_roles import Comparison
 
 NEAR = 0.2  # how far points may be from the truth
 
@@ -104,7 +104,7 @@ def choose_pairs(solutions: Sequence[Turn], most: int, *, points: bool = False) 
 
 
 def comparison_reward(turn: Turn, truths: tuple[bool, bool]) -> float:
-    """What a comparison of a first and a second solution earns, in [0, 1]."""
+    """Return what a comparison of a first and a second solution earns, in [0, 1]."""
     if isinstance(turn.parsed, Ratings):
         near = [abs((p - 1) / (BEST - 1) - y) <= NEAR for p, y in zip(turn.parsed.points, truths, strict=True)]
         return sum(near) / 2
@@ -153,7 +153,7 @@ def self_compare(
         },
         roles={
             "solver": common_roles.solver("model", run.model),
-            "comparer": judges.comparer(compares, run.model, form),
+            "comparer": verifier_roles.comparer(compares, run.model, form),
         },
         objectives=objectives,
         schedule=constant_schedule(play, *objectives, name="both", group_size=1)

@@ -55,7 +55,7 @@ from cotrain.core.arguments import NotNegative, Positive
 from cotrain.core.signals import CLASS_LABEL
 from cotrain.data.labels import check_truth_is_known
 from cotrain.metrics.heldout import measure_solver_and_verifier
-from cotrain.rollout import common_roles, judges
+from cotrain.rollout import common_roles, verifier_roles
 from cotrain.rollout.protocols import attempts
 from cotrain.rollout.reviews import mean_verdict, review_all, reward_review
 from cotrain.rollout.votes import agrees_with, elected_turn
@@ -144,7 +144,7 @@ def semi_supervised(
     reviews: int = 2,  # reviews of a solution
     verifier_model: str | None = None,  # initial weights of the verifier; by default the generator's model
     verifier_lr: float = 2e-4,  # learning rate of the verifier
-    judge: judges.Format = "steps",  # format of the verifier's reviews
+    review_format: verifier_roles.ReviewFormat = "steps",  # format of the verifier's reviews
 ) -> Recipe:
     has_verifier = rest in JUDGED
     trains_verifier = has_verifier and (rest != "frozen" or warmup > 0)
@@ -164,7 +164,7 @@ def semi_supervised(
     # The verifier learns from labels: its rewards are added up before the reviews of one solution are compared.
     if has_verifier:
         initial_verifier = verifier_model or run.model
-        roles["verifier"] = judges.judge_role("verifier", initial_verifier, judge)
+        roles["verifier"] = verifier_roles.verifier_role("verifier", initial_verifier, review_format)
         if trains_verifier:
             policies["verifier"] = run.learner(initial_verifier, lr=verifier_lr)
         else:

@@ -1,15 +1,15 @@
 """StepWiser: a generative judge of steps, trained by RL on Monte-Carlo labels instead of on the outcome alone.
 
 Xiong et al. 2025 (arXiv 2508.19229). Of problems that the solver sometimes solves, every solution is continued from the
-end of each of its steps; how often that ends right gives each step a label (``rollout/monte_carlo.py``). The judge is
-paid the share of its verdicts that are the labels, and compared with its other reviews of the same solution (GRPO,
+end of each of its steps; how often that ends right gives each step a label (``rollout/monte_carlo.py``). The verifier
+is paid the share of its verdicts that are the labels, and compared with its other reviews of the same solution (GRPO,
 clip-higher: with two possible verdicts, reviews soon agree and teach nothing). The paper balances by down-sampling the
 larger class of judging prompts; here the step verdicts of a problem are drawn so that as many right as wrong steps
 count, and a solution without a drawn step is not reviewed.
 
 Controls are parameters: ``labels="absolute"|"relative"|"ratio"|"oracle"|"answer"`` ("oracle" is the truth of the steps:
 the ceiling; "answer" counts the verdict on the answer alone, without continuations), ``balance=False`` counts every
-step, ``clip=(0.2, 0.2)`` drops clip-higher, ``generator="trained"`` trains the solver beside the judge (GRPO on the
+step, ``clip=(0.2, 0.2)`` drops clip-higher, ``generator="trained"`` trains the solver beside the verifier (GRPO on the
 outcome; it never sees the verdicts, and the labels then follow its current weights).
 
 Unlike the paper, one review judges all steps of a solution and its answer, where the paper asks once for each chunk and
@@ -122,10 +122,10 @@ KL = 0.001  # with generator="trained"
 def stepwiser(
     run: RunConfig,
     *,
-    verifier_model: str | None = None,  # begins the judge; by default the generator's model
+    verifier_model: str | None = None,  # begins the verifier; by default the generator's model
     reviews: int = 4,  # of a solution
     rollouts: int = 8,  # continuations of a beginning
-    verifier_lr: float = 2e-4,  # learning rate of the judge
+    verifier_lr: float = 2e-4,  # learning rate of the verifier
     clip: tuple[float, float] = (0.2, 0.28),  # lower and upper clip of its ratio
     labels: StepLabels = "relative",  # of steps, see ``rollout/monte_carlo.py``
     alpha: Share = ALPHA,  # α of the labels
@@ -135,7 +135,7 @@ def stepwiser(
 ) -> Recipe:
     at_least(2, "stepwiser", group_size=run.group_size, reviews=reviews)
     at_least(1, "stepwiser", rollouts=rollouts)
-    judge = verifier_model or run.model
+    initial_verifier = verifier_model or run.model
     trained = generator == "trained"
     if not trained and run.kl not in (0.0, KL):
         raise ConfigError(
@@ -144,7 +144,7 @@ def stepwiser(
         )
     by = GRPO(reward_weights={MATCH: 1.0}, loss=PPOClip(*clip))
     objectives = {"verifier": Objective(policy="verifier", role="verifier", algorithm=by)}
-    policies = {"generator": frozen(run.model), "verifier": run.learner(judge, lr=verifier_lr)}
+    policies = {"generator": frozen(run.model), "verifier": run.learner(initial_verifier, lr=verifier_lr)}
     if trained:
         learn_to_solve = GRPO(reward_weights={OUTCOME: 1.0}, kl=run.kl_penalty())
         objectives["generator"] = Objective(policy="generator", role="solver", algorithm=learn_to_solve)
@@ -166,7 +166,7 @@ def stepwiser(
         roles={
             "solver": solver,
             "completer": completer_role(solver),
-            "verifier": common_roles.verifier("verifier", judge),
+            "verifier": common_roles.verifier("verifier", initial_verifier),
         },
         objectives=objectives,
         schedule=constant_schedule(play, *objectives, name="verifier", group_size=1),

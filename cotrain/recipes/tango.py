@@ -14,7 +14,7 @@ Controls are parameters:
 - ``steps_judged_by="none"``: no step rewards; the generator learns from its outcomes alone (baseline).
 - ``balance=False``: no class weights (ablation).
 - ``simultaneous=True``: both learn from the same episodes instead of in turn.
-- ``judge``: format of the verifier's reviews (``rollout/judges.py``).
+- ``review_format``: format of the verifier's reviews (``rollout/verifier_roles.py``).
 
 What differs from the authors' code:
 
@@ -63,7 +63,7 @@ from cotrain.core.arguments import Weight
 from cotrain.core.types import RolloutFn
 from cotrain.data.word_problems.source import study_problems
 from cotrain.metrics.heldout import measure_solver_and_verifier
-from cotrain.rollout import common_roles, judges
+from cotrain.rollout import common_roles, verifier_roles
 from cotrain.rollout.protocols import StepRewards, check_step_rewards
 
 
@@ -91,7 +91,7 @@ def tango(
     estimator: Literal["grpo", "dr_grpo", "rloo", "reinforce++"] = "grpo",  # advantage estimator of both policies
     clip_high: float = 0.2,  # upper clip of the importance ratio π/π_sampler
     verifier: Literal["trained", "frozen"] = "trained",  # frozen: the verifier is never trained
-    judge: judges.Format = "steps",  # format of the verifier's reviews
+    review_format: verifier_roles.ReviewFormat = "steps",  # format of the verifier's reviews
     votes: int = 1,  # reviews per solution in the generator's steps; their step verdicts reward the generator
     combine: Combine = "mean",  # function that combines several reviews into one
     steps_judged_by: StepRewards = "verifier",  # source of step rewards
@@ -194,7 +194,7 @@ def tango(
         policies=policies,
         roles={
             "solver": common_roles.solver("generator", run.model),
-            "verifier": judges.judge_role("verifier", initial_verifier, judge),
+            "verifier": verifier_roles.verifier_role("verifier", initial_verifier, review_format),
         },
         objectives=objectives,
         schedule=schedule,

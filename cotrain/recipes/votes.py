@@ -1,10 +1,10 @@
-"""Labels that nobody gave: the most frequent answer of a group of samples is taken for the right one.
+"""TTRL and Co-rewarding: the most frequent answer of a group of samples is taken for the right one.
 
-    ttrl           the vote of the very answers that are paid
-    co_rewarding   the vote of another view: of a paraphrase, or of a teacher
+    ttrl           the label is the vote of the very answers that are rewarded
+    co_rewarding   the label is the vote of other answers: to a paraphrase, or of a teacher
 
-Answers are compared as text. Where only some problems have an answer (``--labelled answers``), both learn from the
-others.
+Answers are compared as text. Where only some problems have an answer (``--labelled answers``), both recipes learn from
+the other problems.
 """
 
 from __future__ import annotations
@@ -45,22 +45,24 @@ from cotrain.rollout.votes import VOTE, elected_turn, note_label, reward_vote
 async def vote(
     task: Task, roles: Roles, *, votes: Positive, trained: Positive, labels: Literal["vote", "truth"] = "vote"
 ) -> None:
-    """``votes`` answers elect a label; the first ``trained`` are rewarded: ``vote``, or ``outcome`` with the truth."""
+    """``votes`` solutions elect a label. The first ``trained`` are rewarded for the label, or for the truth."""
     solutions = await attempts(task, roles, votes)
-    label = elected_turn(solutions)
-    note_label(solutions[trained:], label)
+    elected = elected_turn(solutions)  # a solution that gives the label
+    learned = solutions[:trained]
+    only_voting = solutions[trained:]
+    note_label(only_voting, elected)
     if labels == "vote":
-        reward_vote(solutions[:trained], label)
-        return
-    note_label(solutions[:trained], label)
-    for solution in solutions[:trained]:
-        solution.reward(OUTCOME, float(CORRECT.require(solution)))
+        reward_vote(learned, elected)
+    else:
+        note_label(learned, elected)
+        for solution in learned:
+            solution.reward(OUTCOME, float(CORRECT.require(solution)))
 
 
 @gives(VOTE.to("solver"), VOTE.to("rephrased"))
 async def exchange_votes(task: Task, roles: Roles, *, samples: Positive) -> None:
-    """Variant I: role ``solver`` is asked the problem, role ``rephrased`` a paraphrase; each is paid by the other's
-    vote."""
+    """Variant I: the role ``solver`` is asked the problem, the role ``rephrased`` a paraphrase of it. Each is rewarded
+    for agreeing with the other's vote."""
     paraphrase = paraphrase_of(task)
     original, rephrased = await gather(
         [attempts(task, roles, samples), attempts(task, roles, samples, role="rephrased", problem=paraphrase)]
@@ -71,7 +73,8 @@ async def exchange_votes(task: Task, roles: Roles, *, samples: Positive) -> None
 
 @gives(VOTE.to("solver"))
 async def learn_from_teacher(task: Task, roles: Roles, *, samples: Positive, rephrase: bool) -> None:
-    """Variants II and III: the vote of role ``teacher``, which may be asked a paraphrase, pays role ``solver``."""
+    """Variants II and III: the role ``solver`` is rewarded for agreeing with the vote of the role ``teacher``, which is
+    asked a paraphrase where ``rephrase`` is True."""
     question = paraphrase_of(task) if rephrase else task.prompt
     students, teachers = await gather(
         [attempts(task, roles, samples), attempts(task, roles, samples, role="teacher", problem=question)]
@@ -94,18 +97,18 @@ def paraphrase_of(task: Task) -> str:
 def ttrl(
     run: RunConfig,
     *,
-    votes: int = 16,  # samples that elect the label
-    labels: Literal["vote", "truth"] = "vote",  # what pays
+    votes: int = 16,  # samples of a problem that elect its label
+    labels: Literal["vote", "truth"] = "vote",  # an answer is rewarded for the label, or for the truth
 ) -> Recipe:
     """TTRL: reinforcement learning on problems without answers, towards the majority of one's own votes.
 
-    Zuo et al. 2025 (arXiv 2504.16084). ``votes`` samples of a problem elect its label, the most frequent answer; an
-    answer equal to it earns 1. GRPO learns from the first ``group_size`` samples. It works as long as wrong answers are
-    scattered: then most rewards are right even where the label is wrong. When they agree, the consensus feeds on
-    itself.
+    Zuo et al. 2025 (arXiv 2504.16084). ``votes`` samples of a problem elect its label, the most frequent answer. The
+    first ``group_size`` of them are trained on by GRPO, with reward 1 for the label and 0 else. This works as long as
+    wrong answers differ from each other: then most rewards are right even where the label is wrong. Where wrong answers
+    agree, the policy only becomes surer of them.
 
     ``--labelled test:64`` trains on the test problems themselves, as the paper does. ``labels="truth"`` is the control:
-    the same samples, paid by the truth. Left out: extraction and simplification of answers.
+    the same samples, rewarded for the truth. Left out: extraction and simplification of answers.
     """
     if votes < run.group_size:
         raise ConfigError(
@@ -114,16 +117,20 @@ def ttrl(
         )
     if labels == "truth":
         check_truth_is_known(run.problems, run.audits)
-    payment = VOTE if labels == "vote" else OUTCOME
-    learn = GRPO(reward_weights={payment: 1.0}, kl=run.kl_penalty())
-    election = partial(vote, votes=votes, trained=run.group_size, labels=labels)
+    signal = VOTE if labels == "vote" else OUTCOME
+    learn = GRPO(reward_weights={signal: 1.0}, kl=run.kl_penalty())
+    protocol = partial(vote, votes=votes, trained=run.group_size, labels=labels)
     return run.recipe(
         "ttrl" if labels == "vote" else "ttrl-truth",
         policies={"generator": run.learner(), **run.reference_policies()},
         roles={"solver": common_roles.solver("generator", run.model)},
         objectives={"generator": Objective(policy="generator", role="solver", algorithm=learn)},
         schedule=constant_schedule(
-            election, "generator", name="generator", group_size=1, unlabelled=run.unlabelled_share()
+            protocol,
+            "generator",
+            name="generator",
+            group_size=1,  # the protocol samples the whole group itself
+            unlabelled=run.unlabelled_share(),
         ),
         evaluate=solve,
     )
@@ -133,51 +140,53 @@ def ttrl(
 def co_rewarding(
     run: RunConfig,
     *,
-    variant: Literal["I", "II", "III"] = "II",  # whose label pays
-    teacher: Literal["ema", "frozen", "none"] | None = None,  # by default an average, and none in I
-    rate: float = 0.01,  # share of the policy that the teacher takes up at the first update
-    rate_end: float = 1e-5,  # share that it takes up at the last update
+    variant: Literal["I", "II", "III"] = "II",  # whose vote is the label
+    teacher: Literal["ema", "frozen", "none"] | None = None,  # by default ema in variants II and III, none in I
+    rate: float = 0.01,  # weight of the policy in the teacher's moving average, at the first update
+    rate_end: float = 1e-5,  # the same weight, at the last update
 ) -> Recipe:
-    """Co-rewarding: labels of a second view, so that a consensus cannot pay itself.
+    """Co-rewarding: labels come from a second group of answers, so that a consensus cannot reward itself.
 
     Zhang et al. 2025 (arXiv 2508.00410). No answer is known; a label is the most frequent answer of a group of samples.
 
-        I    the problem and a paraphrase of it are sampled in a group each; the label of either pays the other, and the
-             policy learns from both, standardised inside of each group
-        II   a teacher, the moving average of the policy, samples its own group on the same problem; its label pays the
-             policy, and the KL term pulls towards it too
-        III  as II, but the teacher is asked the paraphrase
+        I    The policy answers the problem and a paraphrase of it, a group each. The label of either group rewards the
+             other, and the policy learns from both by GRPO.
+        II   A teacher, the moving average of the policy, samples a group of its own on the same problem. Its label
+             rewards the policy, and the KL term is to the teacher.
+        III  As II, but the teacher is asked the paraphrase.
 
-    ``rate`` → ``rate_end`` is the share of the policy that the teacher takes up at each update, along half a cosine
-    (0.01 → 1e-5 in the authors' script, 1e-4 at the end in the paper). Controls: ``teacher="frozen"`` never moves it,
-    ``teacher="none"`` (II) is the majority vote of the policy itself; ``rate=1, rate_end=1`` is the vote of a second
-    group of the policy. I has no teacher; its KL term pulls towards the start.
+    At each update the teacher becomes (1 − w) · teacher + w · policy. The weight w goes from ``rate`` to ``rate_end``
+    along half a cosine: 0.01 → 1e-5 in the authors' script, 1e-4 at the end in the paper. Variant I has no teacher; its
+    KL term is to the initial weights. Paraphrases come with the tasks; ``cotrain paraphrase`` has a model write them.
 
-    Different from the authors' settings: in short runs the teacher hardly moves (8 % of the way in 16 updates; theirs
-    goes 58 to 81 % in a whole run); give a larger ``rate``. Paraphrases come with the task: ``cotrain paraphrase`` has
-    a model write them.
+    Controls: ``teacher="frozen"`` is never moved; ``teacher="none"``, in variant II, is the majority vote of the policy
+    itself; ``rate=1, rate_end=1`` makes the teacher a copy of the policy, which samples a second group.
+
+    What differs from the authors' settings: in short runs the teacher hardly moves, 8 % of the way in 16 updates, where
+    theirs goes 58 to 81 % in a whole run. Give a larger ``rate``.
     """
-    usual: Literal["none", "ema"] = "none" if variant == "I" else "ema"
-    teacher = teacher or usual
-    if (variant == "I" and teacher != "none") or (variant == "III" and teacher == "none"):
+    default_teacher: Literal["none", "ema"] = "none" if variant == "I" else "ema"
+    teacher = teacher or default_teacher
+    has_teacher = teacher != "none"
+    if (variant == "I" and has_teacher) or (variant == "III" and not has_teacher):
         raise ConfigError(
             f"co_rewarding: variant {variant} with teacher {teacher!r}; I has none, III needs 'ema' or 'frozen' (with "
             "rate=1 and rate_end=1 the teacher is the policy itself)",
             code="E_VARIANT_TEACHER",
         )
     if variant != "II":
-        paraphrase_of(run.problems.get(UNLABELLED if run.unlabelled_share() else "train", 0))
+        split = UNLABELLED if run.unlabelled_share() else "train"
+        paraphrase_of(run.problems.get(split, 0))  # raises ConfigError where tasks have none
 
-    has_teacher = teacher != "none"
     penalty = kl_penalty("teacher" if has_teacher else "reference", run.kl)
-    algorithm = GRPO(reward_weights={VOTE: 1.0}, kl=penalty)
+    learn = GRPO(reward_weights={VOTE: 1.0}, kl=penalty)
     solver = common_roles.solver("generator", run.model)
     policies = {"generator": run.learner()}
     roles = {"solver": solver}
-    objectives = {"generator": Objective(policy="generator", role="solver", algorithm=algorithm)}
+    objectives = {"generator": Objective(policy="generator", role="solver", algorithm=learn)}
     if variant == "I":
         roles["rephrased"] = solver
-        objectives["rephrased"] = Objective(policy="generator", role="rephrased", algorithm=algorithm)
+        objectives["rephrased"] = Objective(policy="generator", role="rephrased", algorithm=learn)
 
     if teacher == "ema":
         policies["teacher"] = ema(run.model, of="generator", rate=rate, rate_end=rate_end)
@@ -195,13 +204,21 @@ def co_rewarding(
         protocol = partial(learn_from_teacher, samples=run.group_size, rephrase=variant == "III")
     else:
         protocol = partial(vote, votes=run.group_size, trained=run.group_size)
+
+    name = f"co-rewarding-{variant}"
+    if teacher != default_teacher:
+        name += f"-{teacher}"
     return run.recipe(
-        f"co-rewarding-{variant}" + ("" if teacher == usual else f"-{teacher}"),
+        name,
         policies=policies,
         roles=roles,
         objectives=objectives,
         schedule=constant_schedule(
-            protocol, *objectives, name="generator", group_size=1, unlabelled=run.unlabelled_share()
+            protocol,
+            *objectives,
+            name="generator",
+            group_size=1,  # the protocol samples the whole group itself
+            unlabelled=run.unlabelled_share(),
         ),
         evaluate=solve,
     )

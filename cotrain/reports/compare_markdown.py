@@ -91,8 +91,8 @@ def escape_markdown(label: object, limit: int = 200) -> str:
 
 
 def _is_shown(row: Mapping[str, Any], roles: set[str]) -> bool:
-    """At the end the headlines, what a judge calls right beyond what is, accuracy on further sets of problems, and how
-    much of a policy was changed; elsewhere the figures that have a curve."""
+    """At the end the headlines, what a verifier calls right beyond what is, accuracy on further sets of problems, and
+    how much of a policy was changed; elsewhere the figures that have a curve."""
     if row["at"] != "end":
         return is_main(row["metric"])
     part = parse_metric_name(row["metric"], roles)

@@ -1,6 +1,7 @@
 """A comparison at one glance, as tables of text: what each recipe reached, what that cost, and how it was run.
 
-    headlines   greedy, pass@1, pass@k and the vote of k beside each other, at the start and at the end, and the judge's
+    headlines   greedy, pass@1, pass@k and the vote of k beside each other, at the start and at the end, and the
+    verifier's
                 verdicts
     costs       batches, tokens, operations and seconds; updates of the leading policy, and the parts of the operations
     settings    learning rates, warm-up, temperature, batch, and the problems of the test
@@ -36,7 +37,7 @@ def headline_cells(compare: Mapping[str, Any]) -> TextTable:
     rows = {(row["metric"], row["recipe"]): row for row in compare.get("table", ()) if row["at"] == "end"}
     metrics = sorted({metric for metric, _ in rows})
     columns = [(title, metric) for metric, title in _solver_columns(metrics)]
-    columns += [(title, metric) for title, metric in _judge_columns(metrics)]
+    columns += [(title, metric) for title, metric in _verifier_columns(metrics)]
     head = ["recipe", *(title for title, _ in columns)]
     if not columns:
         return head, []
@@ -54,8 +55,8 @@ def _recipes_by_name(compare: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]
     return {str(name): recipe for name, recipe in entries if isinstance(recipe, Mapping)}
 
 
-def _runs_of_recipe(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [run for run in found.get("seeds", ()) if isinstance(run, Mapping)]
+def _runs_of_recipe(recipe_json: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [run for run in recipe_json.get("seeds", ()) if isinstance(run, Mapping)]
 
 
 def _solver_columns(metrics: Sequence[str]) -> list[tuple[str, str]]:
@@ -76,13 +77,13 @@ def _solver_columns(metrics: Sequence[str]) -> list[tuple[str, str]]:
     return columns
 
 
-def _judge_columns(metrics: Sequence[str]) -> list[tuple[str, str]]:
-    judges = [m.split("/")[0] for m in metrics if m.count("/") == 1 and m.endswith("/balanced_accuracy")]
-    if not judges:
+def _verifier_columns(metrics: Sequence[str]) -> list[tuple[str, str]]:
+    verifiers = [m.split("/")[0] for m in metrics if m.count("/") == 1 and m.endswith("/balanced_accuracy")]
+    if not verifiers:
         return []
-    judge = min(judges, key=lambda role: role != "verifier")
-    columns = [(f"{judge}: verdicts", f"{judge}/balanced_accuracy")]
-    columns += [(f"{judge}: on steps", f"{judge}/step_balanced_accuracy"), ("called right minus right", "gap")]
+    verifier = min(verifiers, key=lambda role: role != "verifier")
+    columns = [(f"{verifier}: verdicts", f"{verifier}/balanced_accuracy")]
+    columns += [(f"{verifier}: on steps", f"{verifier}/step_balanced_accuracy"), ("called right minus right", "gap")]
     return [(title, metric) for title, metric in columns if metric in metrics]
 
 
@@ -90,16 +91,16 @@ def _start_to_end(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return "–"
     before, after = Estimate.from_json(row["before"]), Estimate.from_json(row["after"])
-    known = math.isfinite(before.value) and math.isfinite(after.value)
-    return (f"{number_text(before.value, share=True)} → " if known else "") + estimate_text(after)
+    is_finite = math.isfinite(before.value) and math.isfinite(after.value)
+    return (f"{number_text(before.value, share=True)} → " if is_finite else "") + estimate_text(after)
 
 
-def estimate_text(found: Estimate, share: bool = True) -> str:
+def estimate_text(estimate: Estimate, share: bool = True) -> str:
     """A figure with its interval; a dash where there is none."""
-    if math.isnan(found.value):
+    if math.isnan(estimate.value):
         return "–"
-    spread = f" ({interval_text(found, share=share)})" if math.isfinite(found.low) else ""
-    return f"{number_text(found.value, share=share)}{spread}"
+    spread = f" ({interval_text(estimate, share=share)})" if math.isfinite(estimate.low) else ""
+    return f"{number_text(estimate.value, share=share)}{spread}"
 
 
 def cost_cells(compare: Mapping[str, Any]) -> TextTable:
@@ -197,7 +198,7 @@ def _values_text(values: Mapping[str, float]) -> str:
 
 
 def rate_cells(compare: Mapping[str, Any]) -> TextTable:
-    """What each recipe had on validation problems at each learning rate; no rows where none was chosen."""
+    """Return what each recipe had on validation problems at each learning rate; no rows where none was chosen."""
     rates_json = compare.get("rates") or {}
     grid = sorted(rates_json.get("grid", ()))
     head = ["recipe", "figure", *(f"{rate:g}" for rate in grid), "taken"]
@@ -227,7 +228,7 @@ def needed_cells(runs: Runs, budgets: Mapping[str, float]) -> TextTable:
 
 
 def verdict_cells(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, TextTable]]:
-    """(whose verdicts, their figures at the end) of each judge."""
+    """(whose verdicts, their figures at the end) of each verifier."""
     tables: list[tuple[str, TextTable]] = []
     for title, recipes in verdict_table(rows).items():
         measured = set().union(*recipes.values())
@@ -255,7 +256,7 @@ def few_tested_words(compare: Mapping[str, Any]) -> str:
 
 
 def about_sentences(compare: Mapping[str, Any]) -> list[str]:
-    """What a page says of the whole comparison, a sentence each."""
+    """Return what a page says of the whole comparison, a sentence each."""
     equal = compare.get("equal")
     budget = compare.get("budget")
     batches = _count_in_file(compare.get("batches"), "batch")

@@ -115,9 +115,9 @@ def budgets_of(runs: Runs) -> dict[str, float]:
     budgets = {}
     for axis in AXES:
         amounts = [spent.get(axis) for spent in spent_at_end]
-        known = [amount for amount in amounts if amount is not None]
-        if len(known) == len(amounts):
-            budgets[axis] = min(known)
+        amounts_known = [amount for amount in amounts if amount is not None]
+        if len(amounts_known) == len(amounts):
+            budgets[axis] = min(amounts_known)
     return budgets
 
 

@@ -34,8 +34,8 @@ def short_labels(labels: Sequence[str]) -> dict[str, str]:
     parts = {label: (label.partition(":")[0], label.partition(":")[2].split(",")) for label in labels}
     common = set.intersection(*(set(arguments) for _, arguments in parts.values())) if parts else set()
     short = {}
-    for label, (recipe, given) in parts.items():
-        own_arguments = ",".join(pair for pair in given if pair not in common)
+    for label, (recipe, variant_arguments) in parts.items():
+        own_arguments = ",".join(pair for pair in variant_arguments if pair not in common)
         short[label] = f"{recipe}:{own_arguments}" if own_arguments else recipe
     return short if len(set(short.values())) == len(labels) else {label: label for label in labels}
 
@@ -56,8 +56,8 @@ def budget_in_words(at: str, budgets: object) -> str:
 
 
 def difference_in_words(change: Estimate, metric: str, *, verdict: bool = True) -> str:
-    """What a paired difference allows one to say. Without ``verdict`` only how large it is: what is read off a curve at
-    many places is never called."""
+    """Return what a paired difference allows one to say. Without ``verdict`` only how large it is: what is read off a
+    curve at many places is never called."""
     metric_meaning = labelled_metric(metric, [0.5])
     unit = " points" if metric_meaning.is_share else ""
     if change.n == 0:

@@ -170,14 +170,14 @@ def _latest_groups(run: RunView) -> dict[str, dict[str, Any]]:
 def _share_range(arms: Mapping[str, Mapping[str, Any]]) -> float:
     """How far the arms' shares of right solutions are apart."""
     shares = []
-    for found in arms.values():
-        graded = [right for _, right, _ in found["members"] if right is not None]
+    for figures in arms.values():
+        graded = [right for _, right, _ in figures["members"] if right is not None]
         shares += [sum(graded) / len(graded)] if graded else []
     return max(shares) - min(shares) if shares else 0.0
 
 
 def comparison_tables(compare: Mapping[str, Any], runs: Runs) -> dict[str, Any]:
-    """What compare.json says: sentences, tables of figures, tables of text."""
+    """Return what compare.json says: sentences, tables of figures, tables of text."""
     with_rows = with_table(compare)
     rows = with_rows["table"]
     budgets = with_rows["budgets"]
@@ -212,7 +212,7 @@ def _titled_table(title: str, lead: str, cells: TextTable, *, folded: bool = Fal
 
 
 def _headline_sentences(table: Sequence[Mapping[str, Any]], few: str) -> list[dict[str, Any]]:
-    """What can be said of the headlines of the first role at the end. ``few``: why that is nothing, or ""."""
+    """Return what can be said of the headlines of the first role at the end. ``few``: why that is nothing, or ""."""
     wanted = [row for row in table if row["words"] and row["at"] == "end" and is_headline(row["metric"])]
     roles = roles_in({row["metric"] for row in table})
     first = wanted[0]["metric"].split("/")[0] if wanted else ""
@@ -319,6 +319,6 @@ def study_document(study: Mapping[str, Any], parts: Mapping[str, Mapping[str, An
         "name": study["study"],
         "title": study["hypothesis"],
         "standing": study_words.standing_lines(study),
-        "cells": [found for found in cells if found["rows"]],
+        "cells": [table for table in cells if table["rows"]],
         "parts": [{"name": name, "document": document} for name, document in parts.items()],
     }

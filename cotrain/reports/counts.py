@@ -1,4 +1,4 @@
-"""Counts over a step's rollouts: right and wrong verdicts of every judge, and how judges, the grader and the vote
+"""Counts over a step's rollouts: right and wrong verdicts of every verifier, and how judges, the grader and the vote
 agree.
 
 ::
@@ -7,7 +7,7 @@ agree.
               bins
     errors    role → kind of the first error → reviews that called the solution right, that called it wrong, unread
     pairs     "a|b" → both right, only a, only b, both wrong: who calls what right
-    best      role → n → groups, then what the judge says of the best of n, how often it is right, how often any is
+    best      role → n → groups, then what the verifier says of the best of n, how often it is right, how often any is
     apart     role → "few-many" → groups of at least ``many``, how often the choice among few is right and how often
               that among many, the sum of the differences and that of their squares
     rates     nine bins of the share of right solutions in a group
@@ -80,7 +80,7 @@ class RolloutCounts:
             self.add_values(("pairs", f"{one}|{other}"), [a and b, a and not b, b and not a, not a and not b])
 
     def count_group(self, role: str, scored: Sequence[tuple[float | None, bool | None]]) -> None:
-        """One group of solutions: (what its judge says, is it right)."""
+        """One group of solutions: (what its verifier says, is it right)."""
         graded = [right for _, right in scored if right is not None]
         if len(graded) > 1:
             place = int(RATES * sum(graded) / len(graded))
@@ -96,7 +96,7 @@ class RolloutCounts:
 
 
 def sum_rollout_counts(parts: Sequence[RolloutCounts]) -> dict[str, Any]:
-    """All but the judges' own counts, as one JSON object."""
+    """All but the verifiers' own counts, as one JSON object."""
     total = RolloutCounts()
     for counts in parts:
         for key, values in counts.sums.items():
@@ -112,8 +112,8 @@ def sum_rollout_counts(parts: Sequence[RolloutCounts]) -> dict[str, Any]:
 
 
 def best_of_n(scored: Sequence[tuple[float, bool]], n: int) -> tuple[float, float, float]:
-    """Of the best of ``n`` drawn from a group: what its judge says, the chance that it is right, and that any of the n
-    is."""
+    """Figures of the best of ``n`` drawn from a group: what its verifier says, the chance that it is right, and that
+    any of the n is."""
     order = sorted(scored, key=lambda one: -one[0])
     size = len(order)
     subsets = comb(len(order), n)
@@ -175,7 +175,7 @@ def first_error_reason(speech: Json) -> str | None:
 
 
 def review_probability(review: Json) -> float | None:
-    """What a review says that the solution is right; None where it gave no probability."""
+    """Return what a review says that the solution is right; None where it gave no probability."""
     score = review["findings"].get(SCORE.name)
     fits = isinstance(score, int | float) and not isinstance(score, bool) and 0.0 <= score <= 1.0
     return float(score) if fits else None

@@ -102,7 +102,7 @@ Values = dict[str, float]
 
 
 class Curves:
-    """What has been read of a run's metrics so far."""
+    """The metrics of a run, as far as they have been read."""
 
     def __init__(self, directory: Path, *, problems: int = ENOUGH_PROBLEMS) -> None:
         """``problems``: of a step of the run."""
@@ -295,21 +295,21 @@ def _span_means(
     rows: Sequence[Values], spans: Sequence[tuple[int, int]], name: str, empty: float | None = None
 ) -> list[Any]:
     column = [row.get(name) for row in rows]
-    found: list[float | None] = []
+    means: list[float | None] = []
     for start, end in spans:
         values = [value for value in column[start:end] if value is not None]
-        found.append(_six_digits(sum(values) / len(values)) if values else empty)
-    return found
+        means.append(_six_digits(sum(values) / len(values)) if values else empty)
+    return means
 
 
 def _span_ends(rows: Sequence[Values], spans: Sequence[tuple[int, int]], name: str) -> list[float]:
     """The axis at the last row of each point, never falling."""
-    found = []
+    ends = []
     last = 0.0
     for _, end in spans:
         last = max(last, rows[end - 1].get(name, last))
-        found.append(_six_digits(last))
-    return found
+        ends.append(_six_digits(last))
+    return ends
 
 
 def _finished_steps(rows: Sequence[Values], spans: Sequence[tuple[int, int]]) -> list[float]:
@@ -338,11 +338,11 @@ def describe_metrics(
     names: Sequence[str], roles: Sequence[str], values: Mapping[str, Sequence[float | None]]
 ) -> dict[str, Any]:
     """name → how to read it: whose it is, label, unit, direction, ranges, advice."""
-    found = {}
+    descriptions = {}
     for name in names:
         part = parse_metric_name(name, roles)
         metric_meaning = labelled_metric(part.metric, [v for v in values.get(name, ()) if v is not None])
-        found[name] = {
+        descriptions[name] = {
             "who": part.who,
             "name": part.metric,
             "split": part.split,
@@ -357,7 +357,7 @@ def describe_metrics(
             "meaning": metric_meaning.meaning,
             "spoken": not metric_meaning.key.startswith("{policy}"),  # of what a role said, not of a policy's weights
         }
-    return found
+    return descriptions
 
 
 def _finite_range(limits: tuple[float, float]) -> list[float | None]:

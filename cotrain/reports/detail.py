@@ -182,15 +182,15 @@ def models_of(recipe: Json) -> dict[str, str]:
 def reward_weights(recipe: Json) -> dict[str, dict[str, float]]:
     """role → signal → weight, of the objectives that learn from this role; a weight that changes counts as it
     begins."""
-    found: dict[str, dict[str, float]] = {}
+    weights: dict[str, dict[str, float]] = {}
     for objective in _nested_mapping(recipe, "settings", "objectives").values():
         rewards = _nested_mapping(objective, "algorithm", "reward_weights") if isinstance(objective, dict) else {}
         for name, weight in rewards.items():
             value = weight.get("start") if isinstance(weight, dict) else weight
             if (finite := finite_number(value)) is not None:
                 for role in _roles_of_objective(objective):
-                    found.setdefault(role, {})[str(name)] = finite
-    return found
+                    weights.setdefault(role, {})[str(name)] = finite
+    return weights
 
 
 def _nested_mapping(saved: Json, *names: str) -> Json:

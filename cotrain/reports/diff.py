@@ -39,11 +39,12 @@ SIDE = (WIDE - 3) // 2  # characters of a column
 NOTHING = "–"
 LONGEST = 600  # characters of one text
 BRIEF = 160  # most characters of a setting
+LOOKED_AT = 400  # problems of a run among which one is looked for that another run has too
 MOST_CODE = 40  # lines of a file's differences
 
 
 def compare_runs(one: RunView, other: RunView, rollout: str | None = None) -> dict[str, Any]:
-    """What ``cotrain diff`` shows. Raises ConfigError for a rollout that one of them does not have."""
+    """Return what ``cotrain diff`` shows. Raises ConfigError for a rollout that one of them does not have."""
     settings_a = redact_texts(one.recipe.get("settings", {}))
     settings_b = redact_texts(other.recipe.get("settings", {}))
     return {
@@ -70,16 +71,16 @@ def unequal_settings(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tup
 def code_differences(one: RunView, other: RunView) -> list[dict[str, Any]]:
     """Files of the user's code that differ, each as ``{"between": …, "file": …, "lines": […]}``, the lines as of a
     unified diff, of which there are none where a text was not kept."""
-    found = _differing_files("A and B", _latest_code(one), _latest_code(other))
+    differences = _differing_files("A and B", _latest_code(one), _latest_code(other))
     views = {"A": one} if one.directory == other.directory else {"A": one, "B": other}
     for letter, run in views.items():
         versions = _code_versions(run)
         for (_, before), (step, after) in pairwise(versions):
-            found += _differing_files(f"{letter} before step {step}, and from then on", before, after)
+            differences += _differing_files(f"{letter} before step {step}, and from then on", before, after)
         if versions:
             recorded = versions[-1][1]
-            found += _differing_files(f"{letter}, and the disk now", recorded, _code_on_disk(recorded))
-    return found
+            differences += _differing_files(f"{letter}, and the disk now", recorded, _code_on_disk(recorded))
+    return differences
 
 
 CodeTexts = dict[str, tuple[str, str | None]]  # path → hash, and the text where it was kept
@@ -200,26 +201,56 @@ def _figure_differences(a: Mapping[str, Estimate], b: Mapping[str, Estimate]) ->
 
 
 def _rollout_pair(one: RunView, other: RunView, address: str | None) -> dict[str, Any] | None:
-    """What both wrote at one address; by default of the last step that both recorded with the same problem."""
-    if address is not None:
-        coordinates = _parse_address(address)
-        rollouts = {run.directory: run.rollout(*coordinates) for run in (one, other)}
-        for directory, rollout in rollouts.items():
-            if rollout is None:
-                raise ConfigError(
-                    f"cotrain diff: {directory} has no rollout {escape_terminal(address, 60)}; `cotrain view` "
-                    f"lists them",
-                    code="E_NO_SUCH_ROLLOUT",
-                )
-        return _side_by_side(rollouts[one.directory] or {}, rollouts[other.directory] or {})
-    steps_of_one = {member.step for member in one.rollouts.members()}
-    steps_of_other = {member.step for member in other.rollouts.members()}
-    for step in sorted(steps_of_one & steps_of_other, reverse=True):
+    """What both wrote at one address; by default what both wrote last to one problem."""
+    if address is None:
+        return _last_at_one_place(one, other) or _last_of_one_problem(one, other)
+    coordinates = _parse_address(address)
+    rollouts = {run.directory: run.rollout(*coordinates) for run in (one, other)}
+    for directory, rollout in rollouts.items():
+        if rollout is None:
+            raise ConfigError(
+                f"cotrain diff: {directory} has no rollout {escape_terminal(address, 60)}; `cotrain view` lists them",
+                code="E_NO_SUCH_ROLLOUT",
+            )
+    return _side_by_side(rollouts[one.directory] or {}, rollouts[other.directory] or {})
+
+
+def _last_at_one_place(one: RunView, other: RunView) -> dict[str, Any] | None:
+    """The first rollouts of the last step whose first problem is the same in both, as it is in runs of one seed."""
+    for step in sorted(_steps_of(one) & _steps_of(other), reverse=True):
         a = one.rollout(step, 0, 0, tokens=0)
         b = other.rollout(step, 0, 0, tokens=0)
         if a is not None and b is not None and a["problem"] and a["problem"] == b["problem"]:
             return _side_by_side(a, b)
     return None
+
+
+def _last_of_one_problem(one: RunView, other: RunView) -> dict[str, Any] | None:
+    """The last rollouts of one problem that each has somewhere, among the last ``LOOKED_AT`` problems of each."""
+    by_problem: dict[str, Mapping[str, Any]] = {}
+    for rollout in _last_rollouts(other):
+        by_problem.setdefault(rollout["problem"], rollout)
+    for rollout in _last_rollouts(one):
+        if rollout["problem"] in by_problem:
+            return _side_by_side(rollout, by_problem[rollout["problem"]])
+    return None
+
+
+def _last_rollouts(run: RunView) -> list[dict[str, Any]]:
+    """A rollout of each problem that the last steps played, the latest first."""
+    found: list[dict[str, Any]] = []
+    for step in sorted(_steps_of(run), reverse=True):
+        for task in run.rollouts.tasks_of(step):
+            if len(found) == LOOKED_AT:
+                return found
+            rollout = run.rollout(step, task, 0, tokens=0)
+            if rollout is not None and rollout["problem"]:
+                found.append(rollout)
+    return found
+
+
+def _steps_of(run: RunView) -> set[int]:
+    return {member.step for member in run.rollouts.members()}
 
 
 def _parse_address(address: str) -> tuple[int, int, int]:
@@ -238,10 +269,15 @@ def _side_by_side(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
         "step": a["step"],
         "task": a["task"],
         "member": a["member"],
+        "address": [_address_text(a), _address_text(b)],
         "problem": [a["problem"], b["problem"]],
         "a": [_turn_summary(trace) for trace in a["traces"]],
         "b": [_turn_summary(trace) for trace in b["traces"]],
     }
+
+
+def _address_text(rollout: Mapping[str, Any]) -> str:
+    return f"{rollout['step']}:{rollout['task']}:{rollout['member']}"
 
 
 def _turn_summary(trace: Mapping[str, Any]) -> dict[str, Any]:
@@ -285,8 +321,8 @@ def lines_of(comparison: Mapping[str, Any]) -> list[str]:
 
 def changed_code_lines(run: RunView, code: Sequence[Mapping[str, Any]]) -> list[str]:
     """The same of one run: how its code differs from what is on the disk now."""
-    found = _code_lines(code) or ["", "the code that made it is as it was, or all of it is cotrain's"]
-    return [line[:WIDE].rstrip() for line in [*_whole_name(f"A: {run.place}"), *found]]
+    code_lines = _code_lines(code) or ["", "the code that made it is as it was, or all of it is cotrain's"]
+    return [line[:WIDE].rstrip() for line in [*_whole_name(f"A: {run.place}"), *code_lines]]
 
 
 NAME = 30  # characters of a figure's name that stand in the line of its values
@@ -310,7 +346,8 @@ def _whole_name(name: str) -> list[str]:
 def _rollout_lines(rollout: Mapping[str, Any] | None) -> list[str]:
     if rollout is None:
         return ["no rollout that both runs have of one problem"]
-    lines = [f"rollout {rollout['step']}:{rollout['task']}:{rollout['member']}"]
+    address_a, address_b = rollout["address"]
+    lines = [f"rollout {address_a}" if address_a == address_b else f"rollouts {address_a} of A and {address_b} of B"]
     same = rollout["problem"][0] == rollout["problem"][1]
     problems = rollout["problem"][:1] if same else rollout["problem"]
     for problem in problems:

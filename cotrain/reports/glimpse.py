@@ -45,7 +45,7 @@ class Judged:
 
     @property
     def kind(self) -> str:
-        """What its verdict was worth, in words."""
+        """Return what its verdict was worth, in words."""
         if CORRECT.of(self.solution):
             return "a right answer was doubted" if self.is_misjudged else "right, and accepted"
         return "the verifier was fooled" if self.is_misjudged else "the error was caught"
@@ -72,10 +72,10 @@ def glimpse_lines(step: int, judged: Judged, width: int) -> list[str]:
     gold = GOLD.of(solution)
     of_gold = "" if gold is None else f", gold {escape_terminal(gold, 40)}"
     rows.append((CORRECT.of(solution), f"answer {answer}{of_gold}", FINAL.of(review)))
-    room = max(20, width - 22)
-    wide = min(room, max(len(text) for _, text, _ in rows))
-    told = textwrap.wrap(f"step {step}: {problem}", width)
-    lines = [*told[:MOST_LINES], *(["…"] if len(told) > MOST_LINES else [])]
+    columns = max(20, width - 22)
+    wide = min(columns, max(len(text) for _, text, _ in rows))
+    problem_lines = textwrap.wrap(f"step {step}: {problem}", width)
+    lines = [*problem_lines[:MOST_LINES], *(["…"] if len(problem_lines) > MOST_LINES else [])]
     for truth, text, verdict in rows:
         lines.append(f"{MARKS[truth]}  {_cut(text, wide):{wide}}  {_verdict_words(truth, verdict)}".rstrip())
     lines.append(f"   {judged.kind}")
@@ -95,13 +95,13 @@ def read_glimpse(directory: Path, step: int, width: int) -> list[str]:
 
 def _judged_in(episode: Episode) -> list[Judged]:
     by_address = {str(trace.address): trace for trace in episode.traces}
-    found = []
+    pairs = []
     for trace in episode.traces:
         solution = by_address.get(trace.parent or "")
         is_known = solution is not None and CORRECT.of(solution) is not None and FINAL.of(trace) is not None
         if solution is not None and is_known and ANSWER.of(solution) is not None:
-            found.append(Judged(problem=str(PROBLEM.of(solution) or ""), solution=solution, review=trace))
-    return found
+            pairs.append(Judged(problem=str(PROBLEM.of(solution) or ""), solution=solution, review=trace))
+    return pairs
 
 
 def _verdict_words(truth: bool | None, verdict: bool | None) -> str:

@@ -1,4 +1,4 @@
-"""What came of a run, in a reader's words: the sentences above its page, and the four figures that stand under them.
+"""The result of a run in words: the sentences above its page, and the four figures that stand under them.
 
 All of it is read from one source, the held-out figures before and after training (``summary.json``). What a run earns
 on its training problems is drawn in its curves and is never mixed into these sentences.
@@ -31,12 +31,12 @@ HARDER = (
 
 
 def outcome_sentences(figures: Sequence[FigureRow]) -> list[str]:
-    """What became of each role, whether a judge is fooled, and what its choice is worth."""
+    """Return what became of each role, whether a verifier is fooled, and what its choice is worth."""
     sentences = []
     for who in dict.fromkeys(str(figure["who"]) for figure in figures):
         own = [figure for figure in figures if figure["who"] == who]
         if any(figure["name"] == JUDGED for figure in own):
-            sentences += _judge_sentences(who, own)
+            sentences += _verifier_sentences(who, own)
         elif who:
             sentences += _first_headline(who, own)
     gaps = [figure for figure in figures if figure["name"] == GAP and not figure["split"]]
@@ -45,13 +45,13 @@ def outcome_sentences(figures: Sequence[FigureRow]) -> list[str]:
 
 
 def is_fooled(figures: Sequence[FigureRow]) -> bool:
-    """Whether a judge is shown to call more right than is right, at the end."""
+    """Whether a verifier is shown to call more right than is right, at the end."""
     gaps = (figure for figure in figures if figure["name"] == GAP and figure["after"])
     return any(Estimate.from_json(figure["after"]).low > 0.0 for figure in gaps)
 
 
 def lead_keys(figures: Sequence[FigureRow]) -> list[str]:
-    """The figures that are shown first: how often the solver is right, how well its judge judges what did not change
+    """The figures that are shown first: how often the solver is right, how well its verifier judges what did not change
     and what its generator writes now, and whether it is fooled; then other headlines."""
     measured = [figure for figure in figures if figure["before"] and figure["after"]]
     wishes = (
@@ -111,7 +111,7 @@ def explain_worse(figure: FigureRow, figures: Sequence[FigureRow]) -> str:
 
 
 def _first_headline(who: str, own: Sequence[FigureRow]) -> list[str]:
-    """The first headline of a role that is no judge."""
+    """The first headline of a role that is no verifier."""
     for figure in own:
         if figure["headline"] and figure["before"] and figure["after"] and figure["change"]:
             what = WORDS.get(figure["name"])
@@ -120,8 +120,8 @@ def _first_headline(who: str, own: Sequence[FigureRow]) -> list[str]:
     return []
 
 
-def _judge_sentences(who: str, own: Sequence[FigureRow]) -> list[str]:
-    """How well a judge tells right from wrong, on solutions that did not change and on those of the solver beside
+def _verifier_sentences(who: str, own: Sequence[FigureRow]) -> list[str]:
+    """How well a verifier tells right from wrong, on solutions that did not change and on those of the solver beside
     it."""
     places = {ON_FIXED: "on solutions that did not change", "": "on those of its own generator"}
     parts = []
@@ -141,7 +141,7 @@ def _problems_tested(figures: Sequence[FigureRow]) -> int:
 
 
 def _fooled_sentence(gap: FigureRow, problems: int) -> str:
-    """Whether a judge calls more right than is right."""
+    """Whether a verifier calls more right than is right."""
     who = f"The {gap['who']}" if gap["who"] else "It"
     after = Estimate.from_json(gap["after"])
     size = points_text(abs(after.value), share=True).removeprefix("+")
@@ -157,7 +157,7 @@ def _fooled_sentence(gap: FigureRow, problems: int) -> str:
 
 
 def _choice_sentences(figures: Sequence[FigureRow]) -> list[str]:
-    """What the judge's word on k answers is worth, beside the vote and one greedy answer."""
+    """Return what the verifier's word on k answers is worth, beside the vote and one greedy answer."""
     at_the_end = {(f["who"], f["name"]): f for f in figures if f["after"] and not f["split"]}
     sentences = []
     for (who, name), best in at_the_end.items():

@@ -43,7 +43,7 @@ LEARNING_FIGURES = {  # of what objectives report: how well what pays others, or
 
 
 def budgets_of(recipe: Any) -> dict[str, Any]:
-    """What ends a run of this recipe."""
+    """Return what ends a run of this recipe."""
     return {"steps": recipe.max_steps} | {name: getattr(recipe, name) for name in ("tokens", "flops", "seconds")}
 
 
@@ -321,13 +321,13 @@ def _progress_bar(share: float, width: int = 20) -> str:
 
 
 def _share_text(value: object) -> str:
-    found = _number_or_none(value)
-    return "" if found is None else number_text(found, share=True)
+    number = _number_or_none(value)
+    return "" if number is None else number_text(number, share=True)
 
 
 def _plain_text(value: object) -> str:
-    found = _number_or_none(value)
-    return "" if found is None else f"{found:.2f}"
+    number = _number_or_none(value)
+    return "" if number is None else f"{number:.2f}"
 
 
 def _number_or_none(value: object) -> float | None:

@@ -1,4 +1,4 @@
-"""What a folder holds: runs, comparisons, studies, and the runs of one recipe over seeds."""
+"""Finds the contents of a folder: runs, comparisons, studies, and the runs of one recipe over seeds."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ class Rollouts:
         with self._lock:
             return len(self._read)
 
-    def judge_counts(self, windows: int = 60) -> dict[str, Any]:
+    def verdict_counts(self, windows: int = 60) -> dict[str, Any]:
         """``judges``: judge → windows of steps with its counts, in order of steps; ``more``: windows of everything
         else."""
         with self._lock:
@@ -204,12 +204,12 @@ class Rollouts:
             for at in range(0, len(steps), every):
                 window_counts = [self._counts[step] for step in steps[at : at + every]]
                 window = {"from": steps[at], "to": steps[min(at + every, len(steps)) - 1]}
-                counts_by_judge: dict[str, list[list[float]]] = {}
+                counts_by_role: dict[str, list[list[float]]] = {}
                 for counts in window_counts:
                     for key, numbers in counts.sums.items():
                         if key[0] == "judges":
-                            counts_by_judge.setdefault(key[1], []).append(numbers)
-                for role, all_numbers in sorted(counts_by_judge.items()):
+                            counts_by_role.setdefault(key[1], []).append(numbers)
+                for role, all_numbers in sorted(counts_by_role.items()):
                     total = [sum(column) for column in zip(*all_numbers, strict=True)]
                     by_name = dict(zip(COUNTS, total, strict=False))  # the rest of ``total`` are the bins
                     bins = [total[start : start + 3] for start in range(len(COUNTS), len(total), 3)]
@@ -219,12 +219,25 @@ class Rollouts:
 
     def find_episode(self, step: int, task: int, member: int) -> Json | None:
         """An episode as the ledger has it; None where there is none."""
-        ledger_member = next((m for m in self.members() if m.step == step), None)
+        for episode in self._episodes_of(step):
+            if (episode.get("task"), episode.get("member")) == (task, member):
+                return episode
+        return None
+
+    def tasks_of(self, step: int) -> list[int]:
+        """The positions of the tasks that a step played."""
+        tasks = {episode.get("task") for episode in self._episodes_of(step)}
+        return sorted(task for task in tasks if isinstance(task, int))
+
+    def _episodes_of(self, step: int) -> list[Json]:
+        """The episodes of a step; none where they cannot be read."""
+        place = next((member for member in self.members() if member.step == step), None)
+        if place is None:
+            return []
         try:
-            episodes = read_episodes(self.ledger.path, ledger_member)[0] if ledger_member else []
-            return next((e for e in episodes if (e.get("task"), e.get("member")) == (task, member)), None)
+            return read_episodes(self.ledger.path, place)[0]
         except (OSError, ValueError, zlib.error):
-            return None
+            return []
 
     def _intern_text(self, kind: str, text: str) -> int:
         texts: list[str] = getattr(self, kind)

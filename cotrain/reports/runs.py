@@ -179,11 +179,12 @@ class RunView:
         return rows
 
     def verifier_document(self) -> dict[str, Any]:
-        """What is counted of rollouts, and what `cotrain attack` and `cotrain xplay` found, where they were run."""
+        """Return what is counted of rollouts, and what `cotrain attack` and `cotrain xplay` found, where they were
+        run."""
         other_results = {
             name: redact_texts(read_json_object(self.directory / f"{name}.json")[0]) or None for name in OTHER_RESULTS
         }
-        return {**self.rollouts.judge_counts(), **other_results}
+        return {**self.rollouts.verdict_counts(), **other_results}
 
     def rollout(self, step: int, task: int, member: int, *, tokens: int = 64) -> dict[str, Any] | None:
         """One rollout; None where there is none."""

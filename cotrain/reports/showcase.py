@@ -1,6 +1,6 @@
 """The two rollouts that a run's first page shows: a right answer beside a wrong one to the same problem.
 
-Both are of the latest step that has such a pair with verdicts. Where the judge is being fooled, the wrong one is one
+Both are of the latest step that has such a pair with verdicts. Where the verifier is being fooled, the wrong one is one
 that it calls right; else it is one that it caught. Among several the shortest are shown.
 """
 
@@ -31,8 +31,8 @@ def _latest_pair(rows: Sequence[Row], *, wrong_is_called_right: bool) -> tuple[R
     accepted = [row for row in rows if _cell(row, "right") == 1 and _cell(row, "said") == 1]
     right_of_group: dict[tuple[int, int, int], Row] = {}
     for row in accepted:
-        known = right_of_group.get(_group(row))
-        if known is None or _order(row) < _order(known):
+        right = right_of_group.get(_group(row))
+        if right is None or _order(row) < _order(right):
             right_of_group[_group(row)] = row
     verdict = int(wrong_is_called_right)
     wrong = [row for row in rows if _cell(row, "right") == 0 and _cell(row, "said") == verdict]

@@ -43,21 +43,23 @@ def write_stages_page(folder: Path) -> Path | None:
 
 def _stages_in(place: Path) -> list[tuple[float, list[str], list[str]]]:
     """When each stage of a folder ended, its row, and what stands below the table."""
-    found: list[tuple[float, list[str], list[str]]] = []
+    stages: list[tuple[float, list[str], list[str]]] = []
     if (result := try_read_object(place / RESULT)).keys() >= OF_TRAINING:
-        found.append((_time_of(place / RESULT), _training_row(place.name, result), _sample_section(place.name, result)))
+        stages.append(
+            (_time_of(place / RESULT), _training_row(place.name, result), _sample_section(place.name, result))
+        )
     elif (place / "tokenizer.json").is_file() and not (place / "config.json").exists():
         words = len(try_read_object(place / "tokenizer.json").get("model", {}).get("vocab", {}))
-        found.append((_time_of(place / "tokenizer.json"), [place.name, "", "", "", "", f"{words} tokens"], []))
+        stages.append((_time_of(place / "tokenizer.json"), [place.name, "", "", "", "", f"{words} tokens"], []))
     if (summary := try_read_object(place / "summary.json")).keys() >= {"before", "after"}:
-        found.append(
+        stages.append(
             (_time_of(place / "summary.json"), _run_row(place.name, summary), _run_section(place.name, summary))
         )
     for file in sorted(place.glob("suite-*.json")):
         if "suite" not in (suite := try_read_object(file)):
             continue
-        found.append((_time_of(file), _suite_row(place.name, suite), []))
-    return found
+        stages.append((_time_of(file), _suite_row(place.name, suite), []))
+    return stages
 
 
 def _time_of(path: Path) -> float:
@@ -125,5 +127,5 @@ def _short_text(figure: Figure) -> str:
 
 def _text_with_interval(figure: Figure) -> str:
     bounds = [figure[side] for side in ("low", "high")]
-    known = all(bound is not None for bound in bounds)
-    return _short_text(figure) + (f" [{bounds[0]:.3f}, {bounds[1]:.3f}]" if known else "")
+    has_interval = all(bound is not None for bound in bounds)
+    return _short_text(figure) + (f" [{bounds[0]:.3f}, {bounds[1]:.3f}]" if has_interval else "")

@@ -1,4 +1,4 @@
-"""What a finished run prints: its main figures before and after, a line each, and where its report is."""
+"""The printed summary of a finished run: its main figures before and after, a line each, and where its report is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEFT_OUT = {"failed", "broken_off"}  # shares that the other figures leave out, 
 
 
 def outcome_lines(outcome: RunResult) -> list[str]:
-    """What a finished run has come to, and where its report is."""
+    """Return what a finished run has come to, and where its report is."""
     return ["", *summary_lines(outcome.summary), f"report: {outcome.directory / 'report.html'}"]
 
 

@@ -30,7 +30,7 @@ LINES = 24
 
 
 def snapshot(run: RunView) -> dict[str, Any]:
-    """What the screen shows, as JSON."""
+    """Return what the screen shows, as JSON."""
     run.watch_all()
     ended = (run.directory / "summary.json").is_file()
     curves = run.curves
@@ -79,13 +79,13 @@ def _role_row(
     }
 
 
-def _alarm_lines(alarms: Sequence[Mapping[str, Any]], width: int, room: int) -> list[Text]:
+def _alarm_lines(alarms: Sequence[Mapping[str, Any]], width: int, max_lines: int) -> list[Text]:
     """The last alarms with their advice, as many as have room in so many lines: the latest always, and whole."""
     lines: list[str] = []
     for alarm in reversed(alarms[-ALARMS:]):
         text = f"! {escape_terminal(alarm['band'])} since step {alarm['step'] + 1}: {escape_terminal(alarm['advice'])}"
         wrapped = textwrap.wrap(text, width, subsequent_indent="  ")
-        if lines and len(lines) + len(wrapped) > room:
+        if lines and len(lines) + len(wrapped) > max_lines:
             break
         lines = [*wrapped, *lines]
     return [Text(line, style="bold red") for line in lines]

@@ -1,6 +1,6 @@
-"""What training itself looked like, run beside run: reward against truth, and how one-sided the judge was.
+"""Plots of training itself, run by run: reward against truth, and how one-sided the verifier was.
 
-Held-out curves (``compare_svg``) say who is better; these say why. A method that pays its generator by a judge is
+Held-out curves (``compare_svg``) say who is better; these say why. A method that pays its generator by a verifier is
 fooled where the reward rises and the accuracy beside it does not. Values are of the problems of each step, averaged
 over ``WINDOW`` steps that have them; bands are over seeds.
 """

@@ -73,7 +73,7 @@ class RequestRefused(Exception):
 
 
 class Viewer:
-    """What a folder holds; runs that were asked for are read on in the background."""
+    """The runs of a folder; those that a page asked for are read on in the background."""
 
     def __init__(self, places: Sequence[ViewPlace], root: Path) -> None:
         self.token = secrets.token_urlsafe(24)
@@ -142,7 +142,7 @@ class Viewer:
         return ComparedRuns(place, arms, self._numbers)
 
     def answer(self, path: Sequence[str], query: dict[str, list[str]]) -> Any:
-        """What an address below ``api/`` shows. Raises Refused."""
+        """Return what an address below ``api/`` shows. Raises Refused."""
         match list(path):
             case ["runs"]:
                 entries = [{"name": place.name, "kind": place.kind, "title": place.title} for place in self._places]
@@ -298,7 +298,7 @@ def listen(viewer: Viewer, port: int) -> ThreadingHTTPServer:
 
 
 class _TimedReader(io.RawIOBase):
-    """What comes over a connection, until a deadline for all of it: a byte now and then does not keep it open."""
+    """Reads from a connection until a deadline for all of it: a byte now and then does not keep it open."""
 
     def __init__(self, connection: socket.socket, seconds: float) -> None:
         self._connection = connection

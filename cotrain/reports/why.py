@@ -24,7 +24,7 @@ def disagreements(run: RunView) -> list[dict[str, Any]]:
     """All answers whose verdict is not the truth, the latest steps first."""
     place = {name: at for at, name in enumerate(FIELDS)}
     rollouts = run.rollouts
-    found: list[dict[str, Any]] = []
+    disagreeing: list[dict[str, Any]] = []
     read = 0
     while rollouts.read_some():
         rows, problems, _ = rollouts.known_rows()
@@ -32,7 +32,7 @@ def disagreements(run: RunView) -> list[dict[str, Any]]:
             right = row[place["right"]]
             said = row[place["said"]]
             if right is not None and said is not None and right != said:
-                found.append(
+                disagreeing.append(
                     {
                         "rollout": ":".join(str(row[place[name]]) for name in ("step", "task", "member")),
                         "said": bool(said),
@@ -43,17 +43,17 @@ def disagreements(run: RunView) -> list[dict[str, Any]]:
                 )
 
         read = len(rows)
-    return found
+    return disagreeing
 
 
-def disagreement_lines(found: Sequence[dict[str, Any]], width: int, *, own_run: bool) -> list[str]:
+def disagreement_lines(rows: Sequence[dict[str, Any]], width: int, *, own_run: bool) -> list[str]:
     """How many there are, and a line of at most ``width`` characters for each of the latest.
 
     ``own_run``: a run of ours counts its steps from 0 in addresses and from 1 in words; another trainer as it likes."""
-    if not found:
+    if not rows:
         return ["nowhere do judge and truth differ, as far as both are known"]
-    shown = found[:MOST_DIFFERING]
-    how_many = count_of(len(found), "answer") if len(shown) == len(found) else f"{len(shown)} of {len(found)} answers"
+    shown = rows[:MOST_DIFFERING]
+    how_many = count_of(len(rows), "answer") if len(shown) == len(rows) else f"{len(shown)} of {len(rows)} answers"
     from_0 = "; addresses count from 0, so that 0:0:0 is of step 1" if own_run else ""
     lines = [
         f"judge and truth differ: {how_many}, the latest first",
@@ -72,9 +72,9 @@ def _plain(text: object) -> str:
     return escape_terminal(text, len(str(text)))
 
 
-def _cut(text: str, room: int) -> str:
+def _cut(text: str, width: int) -> str:
     """A text that ends where the line does."""
-    return text if len(text) <= room else f"{text[: max(0, room - 1)]}…"
+    return text if len(text) <= width else f"{text[: max(0, width - 1)]}…"
 
 
 def find_rollout(run: RunView, address: str) -> tuple[dict[str, Any], str]:

@@ -66,7 +66,7 @@ def how_taught(role: Role) -> dict[str, Any] | None:
 
 
 def _mark_of(model: str | Path) -> dict[str, Any]:
-    """What stands beside a model; {} for nothing, and for what cannot be read."""
+    """Return what stands beside a model; {} for nothing, and for what cannot be read."""
     folder = _mark_folder(model)
     if folder is None:
         return {}
@@ -113,7 +113,7 @@ def check_taught(method: str, model: str) -> None:
 
 @cache
 def _taught_methods(model: str) -> tuple[str, ...]:
-    """What the mark of one of the package's models says."""
+    """Return what the mark of one of the package's models says."""
     mark = shipped_folder(model) / FORMAT_MARK
     if not mark.is_file():
         return ()
@@ -126,9 +126,36 @@ def parse_review(text: str, fields: Mapping[str, Any]) -> Review | ParseFailure:
     return step_verdicts(text, int(fields["count"]))
 
 
+class Prompt(NamedTuple):
+    """A prompt, and the most tokens of an answer to it."""
+
+    prompt: str
+    max_tokens: int
+
+
+def make_role(
+    policy: str,
+    model: str,
+    *,
+    terse: Prompt,
+    full: Prompt,
+    parse: Parser | None,
+    words: tuple[str, ...] = (),
+    max_tokens: int | None = None,
+    temperature: float = 1.0,
+) -> Role:
+    """A role with the prompt that fits its model: ``terse`` for one that was taught the formats, ``full`` for others.
+
+    ``max_tokens``: by default as the chosen prompt needs. ``words``: see ``Role``.
+    """
+    chosen = terse if is_terse(model) else full
+    sampling = Sampling(max_tokens=max_tokens or chosen.max_tokens, temperature=temperature)
+    return Role(policy=policy, prompt=chosen.prompt, parse=parse, sampling=sampling, words=words)
+
+
 def solver(policy: str, model: str, *, max_tokens: int | None = None, temperature: float = 1.0) -> Role:
     """The role ``solver``: field ``problem``; parsed to a Solution."""
-    return _make_role(
+    return make_role(
         policy,
         model,
         terse=Prompt(SOLVE, 160),
@@ -143,7 +170,7 @@ def verifier(policy: str, model: str, *, max_tokens: int | None = None, temperat
     """The role ``verifier``: fields ``problem``, ``solution`` and ``count`` (its steps); parsed to a Review."""
     from cotrain.formats.role_prompts import REVIEW, REVIEW_FULL
 
-    return _make_role(
+    return make_role(
         policy,
         model,
         terse=Prompt(REVIEW, 208),
@@ -188,7 +215,7 @@ def refiner(policy: str, model: str) -> Role:
     """Revises: fields ``problem``, ``solution`` and ``review``; parsed to a Solution."""
     from cotrain.formats.role_prompts import REFINE, REFINE_FULL
 
-    return _make_role(policy, model, terse=Prompt(REFINE, 160), full=Prompt(REFINE_FULL, 768), parse=parse_solution)
+    return make_role(policy, model, terse=Prompt(REFINE, 160), full=Prompt(REFINE_FULL, 768), parse=parse_solution)
 
 
 def self_checker(policy: str, model: str) -> Role:
@@ -197,7 +224,7 @@ def self_checker(policy: str, model: str) -> Role:
 
     terse = Prompt(SELF_CHECK, 368)
     full = Prompt(SELF_CHECK_FULL, 1792)
-    return _make_role(policy, model, terse=terse, full=full, parse=parse_self_check)
+    return make_role(policy, model, terse=terse, full=full, parse=parse_self_check)
 
 
 def meta_verifier(policy: str, model: str) -> Role:
@@ -206,42 +233,18 @@ def meta_verifier(policy: str, model: str) -> Role:
 
     terse = Prompt(META, 96)
     full = Prompt(META_FULL, 1024)
-    return _make_role(policy, model, terse=terse, full=full, parse=parse_meta, words=VERDICT_WORDS)
+    return make_role(policy, model, terse=terse, full=full, parse=parse_meta, words=VERDICT_WORDS)
 
 
 def planner(policy: str, model: str) -> Role:
     """Says what to search for: field ``question``; parsed to a Query."""
     from cotrain.formats.role_prompts import PLAN, PLAN_FULL
 
-    return _make_role(policy, model, terse=Prompt(PLAN, 32), full=Prompt(PLAN_FULL, 256), parse=parse_search)
+    return make_role(policy, model, terse=Prompt(PLAN, 32), full=Prompt(PLAN_FULL, 256), parse=parse_search)
 
 
 def digester(policy: str, model: str) -> Role:
     """Picks what matters out of documents: fields ``documents`` and ``purpose``; not parsed."""
     from cotrain.formats.role_prompts import DIGEST, DIGEST_FULL
 
-    return _make_role(policy, model, terse=Prompt(DIGEST, 112), full=Prompt(DIGEST_FULL, 512), parse=None)
-
-
-class Prompt(NamedTuple):
-    """A prompt, and the most tokens of an answer to it."""
-
-    prompt: str
-    max_tokens: int
-
-
-def _make_role(
-    policy: str,
-    model: str,
-    *,
-    terse: Prompt,
-    full: Prompt,
-    parse: Parser | None,
-    words: tuple[str, ...] = (),
-    max_tokens: int | None = None,
-    temperature: float = 1.0,
-) -> Role:
-    """``terse``: for models that know the formats. ``full``: for any other. ``words``: see ``Role``."""
-    chosen = terse if is_terse(model) else full
-    sampling = Sampling(max_tokens=max_tokens or chosen.max_tokens, temperature=temperature)
-    return Role(policy=policy, prompt=chosen.prompt, parse=parse, sampling=sampling, words=words)
+    return make_role(policy, model, terse=Prompt(DIGEST, 112), full=Prompt(DIGEST_FULL, 512), parse=None)

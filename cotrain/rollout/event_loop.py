@@ -61,7 +61,7 @@ class StallDetector:
         _WATCHED.add(self)
 
     def begin_play(self) -> None:
-        """What was waited and polled before belongs to another play; what the learners computed since, to nobody."""
+        """Start counting waits and polls anew: earlier ones belong to another batch or to the learners."""
         self.note_resting()
         self.note_progress()
 
@@ -166,7 +166,7 @@ def _watch_forever() -> None:
 
 
 def _frames_below(thread: int) -> Iterator[FrameType]:
-    """What a thread runs, innermost first."""
+    """Return what a thread runs, innermost first."""
     frame = sys._current_frames().get(thread)
     while frame is not None:
         yield frame
@@ -290,7 +290,7 @@ class EngineEventLoop(asyncio.SelectorEventLoop):
         return result.result()
 
     def close(self) -> None:
-        """What is left is cancelled and has ended by then. Nothing where it is closed."""
+        """Cancel the tasks that are left and wait until they have ended. Does nothing if the loop is closed."""
         if self.is_running():
             raise ProtocolStoppedLoop(
                 "a protocol cannot close the loop it is played in; return, or raise an exception",
@@ -329,7 +329,7 @@ def _no_work() -> bool:
 
 
 def _report_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What asyncio finds out too late to raise it, such as a failure of a task that nobody awaited."""
+    """Handle an error that asyncio finds too late to raise it, such as a failure of a task that nobody awaited."""
     from cotrain.core.user_code import failure_of
 
     error = context.get("exception")
@@ -414,7 +414,7 @@ class Collected:
 
 
 async def in_one_call(call: Callable[[list[Any]], Awaitable[Sequence[Any]]], key: object, item: Any) -> Any:
-    """What ``call`` gives for ``item``, where one call answers all coroutines that ask with this ``key``.
+    """Return what ``call`` gives for ``item``, where one call answers all coroutines that ask with this ``key``.
 
     It is made when no coroutine can go on, the engine has nothing to do and nobody waits for a server or a timer: then
     all that can ask have asked, and what is called together follows from the work and not from the clock. ``call``

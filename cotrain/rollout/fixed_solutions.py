@@ -16,9 +16,9 @@ from cotrain.core.seeding import make_nonce
 from cotrain.core.types import Episode, NoGrader, Task, Trace
 from cotrain.data.processbench import FixedSolution
 from cotrain.formats.answers import final_answer
-from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.reviews import show_verdict
 from cotrain.rollout.runner import Roles, RolloutRunner
+from cotrain.rollout.verifier_roles import guarded_fields
 
 
 def judge_fixed_solutions(
@@ -37,8 +37,9 @@ def judge_fixed_solutions(
     return [_row_of(samples_by_id[episode.task_id], episode) for episode in episodes]
 
 
-def judge_fields(sample: FixedSolution, *, guarded: bool) -> dict[str, Any]:
-    """The fields of a judge's prompt on this solution. ``guarded``: its template wants the solution between markers."""
+def verifier_fields(sample: FixedSolution, *, guarded: bool) -> dict[str, Any]:
+    """The fields of a verifier's prompt on this solution. ``guarded``: its template wants the solution between
+    markers."""
     text = "".join(f"<step>{step}</step>" for step in sample.steps)
     answer = final_answer(sample.steps[-1])
     if answer:
@@ -51,10 +52,10 @@ def judge_fields(sample: FixedSolution, *, guarded: bool) -> dict[str, Any]:
 
 async def judge_steps(task: Task, roles: Roles, *, given: dict[str, FixedSolution], verifier: str, n: int) -> None:
     """The verifier judges each step of a given solution."""
-    judge = getattr(roles, verifier)
-    fields = judge_fields(given[task.id], guarded="nonce" in judge.fields)
+    handle = getattr(roles, verifier)
+    fields = verifier_fields(given[task.id], guarded="nonce" in handle.fields)
     try:
-        turns = await judge.many(n, **fields)
+        turns = await handle.many(n, **fields)
     except TooLong:
         return  # a row without a verdict
     for turn in turns:

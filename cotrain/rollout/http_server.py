@@ -224,7 +224,8 @@ async def run_server(server: uvicorn.Server, listener: socket.socket) -> None:
 
 
 def _log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What asyncio would print with a traceback for each connection, such as that there are no descriptors left."""
+    """Return what asyncio would print with a traceback for each connection, such as that there are no descriptors
+    left."""
     LOGGER.debug("server: %s: %s", context.get("message"), context.get("exception"))
 
 

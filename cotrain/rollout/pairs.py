@@ -35,8 +35,8 @@ def replies_of(task: Task) -> tuple[str, str]:
 
 
 async def reply_to(task: Task, speaker: RoleHandle, solution: str | None = None, *, group: str | None = None) -> Turn:
-    """What a role says after a conversation as it stands, or, where the task is none, after the role's own prompt.
-    ``solution``: what a program is to say. ``group``: as of a call."""
+    """Return what a role says after a conversation as it stands, or, where the task is none, after the role's own
+    prompt. ``solution``: what a program is to say. ``group``: as of a call."""
     chat = speaker.begin(problem=task.prompt, solution=solution, group=group)
     chat.messages = messages_of(task) or chat.messages
     return await chat.say()
@@ -61,7 +61,7 @@ def say_reply(fields: Mapping[str, Any], rng: Random) -> str:
     return str(fields["solution"])
 
 
-def measure_pair_order(judge: str, name: str) -> Measure:
+def measure_pair_order(comparer: str, name: str) -> Measure:
     """``{name}/pair_accuracy``: of a wanted and an unwanted reply to one prompt, how often the role ``judge`` gives the
     wanted one the higher score; equal ones count half."""
 
@@ -72,7 +72,7 @@ def measure_pair_order(judge: str, name: str) -> Measure:
 
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         counts = {}
-        for task, traces in traces_by_task(episodes, judge).items():
+        for task, traces in traces_by_task(episodes, comparer).items():
             wanted = [score_of(trace) for trace in traces if CORRECT.of(trace) is True]
             unwanted = [score_of(trace) for trace in traces if CORRECT.of(trace) is False]
             ordered = 0.0

@@ -1,4 +1,5 @@
-"""What all episodes of one batch share: the engine, the roles and the seed; and how a role is asked for its answer."""
+"""The values that all episodes of one batch share: the engine, the roles and the seed; and how a role is asked for its
+answer."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class EngineError(CotrainError, RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutContext:
-    """What all episodes of one batch share."""
+    """The values that all episodes of one batch share."""
 
     engine: Engine
     renderers: Mapping[str, Rendering]  # policy name → its renderer
@@ -46,8 +47,8 @@ class RolloutContext:
         keep_cache: bool,
         continues: Address | None,
     ) -> Completion:
-        """What the policy of a role says to a prompt. ``keep_cache``, ``continues``: ``keep`` and ``continues`` of
-        ``Request``."""
+        """Return what the policy of a role says to a prompt. ``keep_cache``, ``continues``: ``keep`` and ``continues``
+        of ``Request``."""
         renderer = self.renderers[role.policy]
         request = Request(
             policy=role.policy,

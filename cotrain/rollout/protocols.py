@@ -14,7 +14,7 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.notes import ANSWER, CORRECT, FAILURE, FIRST_WRONG, GOLD, PROBLEM, STEP_OK, STEP_REASONS, STEPS
 from cotrain.core.seeding import rng_of
 from cotrain.core.signals import FORMAT, OUTCOME, STEP, gives
-from cotrain.core.types import Span, Task
+from cotrain.core.types import NoGrader, Span, Task
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.role import Turn
 from cotrain.rollout.runner import Roles
@@ -30,16 +30,15 @@ async def examine(task: Task, roles: Roles, solution: Turn, *, text: str | None 
     then the turn fails too. ``text``: the solution, if it is not all of the turn.
     """
     grade = None
-    if task.gradable:
+    is_an_environments = isinstance(task.grader, NoGrader)  # the grade is then an error, which says who plays it
+    if task.gradable or is_an_environments:
         grade = await roles.grade(task, solution, text=text)
 
     parsed = solution.parsed
     solution.add_finding(PROBLEM, task.prompt)
     if parsed.ok:
         solution.add_finding(STEPS, [(step.start, step.end, step.text) for step in parsed.steps])
-        solution.add_finding(ANSWER, parsed.answer)
-    else:
-        solution.add_finding(FAILURE, parsed.reason)
+    show_answer(solution)
 
     if grade is None:
         return None
@@ -57,6 +56,14 @@ async def examine(task: Task, roles: Roles, solution: Turn, *, text: str | None 
         solution.add_metadata(STEP_REASONS, step_verdicts.reasons)
         solution.add_metadata(FIRST_WRONG, step_verdicts.first_wrong)
     return grade.value
+
+
+def show_answer(solution: Turn) -> None:
+    """Record the answer that a solution gives, or why it cannot be read."""
+    if solution.parsed.ok:
+        solution.add_finding(ANSWER, solution.parsed.answer)
+    else:
+        solution.add_finding(FAILURE, solution.parsed.reason)
 
 
 StepRewards = Literal["none", "oracle", "verifier"]  # who judges steps; a verifier has to be in the protocol

@@ -53,11 +53,11 @@ class Reader(Protocol):
         ...
 
     def signature_of(self, text: str) -> str:
-        """What makes two problems one."""
+        """Return what makes two problems one."""
         ...
 
     def shape_of(self, text: str) -> str:
-        """What problems have in common that differ in details."""
+        """Return what problems have in common that differ in details."""
         ...
 
     def is_held_out(self, text: str) -> bool:
@@ -79,7 +79,7 @@ def _word_names(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class WordReader:
-    """Of word problems. Fails closed, with a reason that is counted."""
+    """Reads word problems. Fails closed, with a reason that is counted."""
 
     works_out = True
 
@@ -106,8 +106,9 @@ WORDS = WordReader()
 
 @dataclass(frozen=True, kw_only=True)
 class TextReader:
-    """Of any other source. Problems are one where their texts are, up to case and space; of one shape where they differ
-    in numbers alone; held out where a held-out problem of ``source``, or a paraphrase, has the text."""
+    """Reads problems of any other source. Problems are one where their texts are, up to case and space; of one shape
+    where they differ in numbers alone; held out where a held-out problem of ``source``, or a paraphrase, has the
+    text."""
 
     source: TaskSource = field(repr=False)
     check: Check | None = None  # works problems out

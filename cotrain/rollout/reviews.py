@@ -13,10 +13,10 @@ from cotrain.core.seeding import rng_of
 from cotrain.core.signals import AGREEMENT, CLASS_LABEL, FORMAT, STEP, gives
 from cotrain.core.types import Task
 from cotrain.rollout.event_loop import gather
-from cotrain.rollout.judges import confidence, guarded_fields
 from cotrain.rollout.protocols import SOLVED, StepRewards, include_closing_tag, solve
 from cotrain.rollout.role import Turn
 from cotrain.rollout.runner import RoleHandle, Roles
+from cotrain.rollout.verifier_roles import confidence, fields_to_show
 
 Tool = Literal["none", "python"]
 TOOLS: tuple[str, ...] = get_args(Tool)
@@ -35,14 +35,13 @@ async def review(
 ) -> list[Turn]:
     """``n`` judgements of a solution that could be parsed and was examined, without any reward.
 
-    They come in whatever format the role has (``judges.py``), with their findings, and with the truth as metadata where
-    it is known. ``group``: reviews of one group are compared with each other, by default those of this solution.
-    ``text``: as in ``examine``.
-    """
-    judge = getattr(roles, role)
+    They come in whatever format the role has (``verifier_roles.py``), with their findings, and with the truth as
+    metadata where it is known. ``group``: reviews of one group are compared with each other, by default those of this
+    solution. ``text``: as in ``examine``."""
+    verifier = getattr(roles, role)
     solution_text = solution.tagged_text if text is None else text
-    fields = fields_for(task, roles, judge, solution, solution_text)
-    turns = await judge.many(n, group=solution.id if group is None else group, parent=solution, **fields)
+    fields = fields_for(task, roles, verifier, solution, solution_text)
+    turns = await verifier.many(n, group=solution.id if group is None else group, parent=solution, **fields)
     return _record_reviews(solution, turns)
 
 
@@ -52,7 +51,7 @@ async def review_all(
     """``n`` judgements of each solution by the role ``verifier``, as ``review`` has them, all at once.
 
     ``tool="python"`` runs the programs in them while they are written (``rollout/tools/calls.py``, for roles of
-    ``judges.genprm``). Then the last turn of each judgement stands for it, parsed with all of it.
+    ``verifier_roles.genprm``). Then the last turn of each judgement stands for it, parsed with all of it.
     """
     if tool not in TOOLS:
         raise UnknownName("tool", tool, TOOLS)
@@ -68,22 +67,20 @@ async def review_all(
     return [_record_reviews(solution, turns) for solution, turns in zip(solutions, review_turns, strict=True)]
 
 
-async def _review_with_programs(judge: RoleHandle, n: int, solution: Turn, fields: Mapping[str, Any]) -> list[Turn]:
+async def _review_with_programs(verifier: RoleHandle, n: int, solution: Turn, fields: Mapping[str, Any]) -> list[Turn]:
     from cotrain.rollout.tools.calls import tag_format, use_tools
     from cotrain.rollout.tools.python import run_python
 
     program_format = tag_format("verify", "ran")  # how GenPRM writes programs
     tools = {"python": run_python}
-    chats = [judge.begin(group=solution.id, parent=solution, **fields) for _ in range(n)]
+    chats = [verifier.begin(group=solution.id, parent=solution, **fields) for _ in range(n)]
     return await gather([use_tools(chat, tools, form=program_format, nonce=fields["nonce"]) for chat in chats])
 
 
-def fields_for(task: Task, roles: Roles, judge: RoleHandle, solution: Turn, text: str) -> dict[str, Any]:
-    """The fields of a judge's prompt: between markers with a nonce, where its template has them."""
-    fields = {"solution": text}
-    if "nonce" in judge.fields:
-        fields = guarded_fields(roles.nonce(solution), solution=text)
-    return {"problem": task.prompt, "count": len(solution.parsed.steps), **fields}
+def fields_for(task: Task, roles: Roles, verifier: RoleHandle, solution: Turn, text: str) -> dict[str, Any]:
+    """The fields of a verifier's prompt: the problem, the number of steps, and ``text`` as the solution."""
+    shown = fields_to_show(verifier.fields, roles.nonce(solution), solution=text)
+    return {"problem": task.prompt, "count": len(solution.parsed.steps), **shown}
 
 
 def _record_reviews(solution: Turn, turns: list[Turn]) -> list[Turn]:
@@ -111,14 +108,13 @@ def mean_verdict(turns: Sequence[Turn]) -> float | None:
 
 
 async def hidden_audit(task: Task, roles: Roles, solution: Turn, *, payer_said: float, share: float) -> None:
-    """A second judge, the role ``auditor``, says of a sample of the solutions whether they are right, and nobody is
+    """A second verifier, the role ``auditor``, says of a sample of the solutions whether they are right, and nobody is
     paid for it (arXiv 2609.01345).
 
-    ``payer_said``: the share of the paying judge's readable reviews that call this solution right; it is shown beside
-    the auditor's verdict, so that both are compared on the same solutions. ``share``: the chance with which a solution
-    is audited, drawn from its address. The auditor's answers are drawn from addresses of its own, so that a run with
-    an audit learns the same, bit for bit, as one without.
-    """
+    ``payer_said``: the share of the paying judge's readable reviews that call this solution right; it is shown
+    beside the auditor's verdict, so that both are compared on the same solutions. ``share``: the chance with which a
+    solution is audited, drawn from its address. The auditor's answers are drawn from addresses of its own, so that a
+    run with an audit learns the same, bit for bit, as one without."""
     is_audited = rng_of("hidden audit", task.id, solution.id).random() < share
     if not is_audited:
         return

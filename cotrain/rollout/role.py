@@ -233,8 +233,8 @@ class Turn:
 
     @property
     def score(self) -> float:
-        """What a scoring policy said of the prompt: its head's output, a logit for judges. Raises ValueError for a
-        policy that speaks."""
+        """Return what a scoring policy said of the prompt: its head's output, a logit for verifiers. Raises ValueError
+        for a policy that speaks."""
         if self.completion.score is None:
             raise ValueError(f"{self.id}: policy {self.completion.policy!r} speaks and gives no score")
         return self.completion.score

@@ -9,7 +9,7 @@ other notations have ``rollout/tools/calls.py``.
 A tool is ``calculator`` (below), or a function of one's own, which may be async: what the model wrote → what it is
 shown, None where nothing is to be said. What it raises is counted by its name, and the model goes on without an
 output, as in nanochat's own engine. An output is text: one line, without control tokens, at most ``MAX_OUTPUT``
-characters, with judges' tags broken; one that reads as an answer in the role's format is withheld.
+characters, with verifiers' tags broken; one that reads as an answer in the role's format is withheld.
 
 Given tokens count towards ``max_tokens``. A call whose output leaves no token for what follows ends the answer.
 """
@@ -28,7 +28,7 @@ from typing import Any, cast
 from cotrain.core.errors import ConfigError
 from cotrain.core.seeding import Address
 from cotrain.core.types import Completion, TurnRange
-from cotrain.formats.nonce import break_judge_tags
+from cotrain.formats.nonce import break_verdict_tags
 from cotrain.formats.solutions import parse_solution
 from cotrain.inference.contract import Request
 from cotrain.prompts.render import CALL_TOKENS, Rendering
@@ -77,7 +77,7 @@ def find_tool(tool: SolverTool) -> SolverTool:
 
 
 def tool_name(tool: SolverTool) -> str:
-    """What a tool is called in files: "calculator", or where its function stands."""
+    """Return what a tool is called in files: "calculator", or where its function stands."""
     from cotrain.core.user_code import function_target
 
     return tool if isinstance(tool, str) else function_target(tool)
@@ -104,7 +104,7 @@ async def answer_with_tool(
     renderer: Rendering,
     seed_at: Callable[[Address], int],
 ) -> Completion:
-    """What a role with a tool says to a request: its own words, and what the tool said between them.
+    """Return what a role with a tool says to a request: its own words, and what the tool said between them.
 
     Args:
         ask: has the policy answer one request.
@@ -159,7 +159,7 @@ async def answer_with_tool(
 
 
 def _written_call(token_ids: tuple[int, ...], marks: CallMarks, renderer: Rendering) -> str | None:
-    """What stands in the call that these tokens end with; None where none was begun, or nothing is in it."""
+    """Return what stands in the call that these tokens end with; None where none was begun, or nothing is in it."""
     inside = token_ids[:-1]
     if marks.opens not in inside:
         return None
@@ -191,9 +191,9 @@ async def _call_tool(role: Role, call: str | None, renderer: Rendering) -> tuple
 
 
 def _output_line(text: str) -> str:
-    """What is shown of an output."""
+    """Return what is shown of an output."""
     words = "".join(c if c.isprintable() else " " for c in text).split()
-    return break_judge_tags(" ".join(words)[:MAX_OUTPUT])
+    return break_verdict_tags(" ".join(words)[:MAX_OUTPUT])
 
 
 # -- The calculator: what nanochat's own answers, without running it as a program.
@@ -232,7 +232,7 @@ def calculate(text: str) -> str | None:
 
 
 def _value_of(node: ast.AST) -> Any:
-    """Of a number, a text, a sum of these, or a method of a text. Raises ValueError for anything else."""
+    """Evaluate a number, a text, a sum of these, or a method of a text. Raises ValueError for anything else."""
     match node:
         case ast.Constant(value=int() | float() | str() as value) if not isinstance(value, bool):
             return value

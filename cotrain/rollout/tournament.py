@@ -26,10 +26,10 @@ from cotrain.metrics.clusters import Share, defined_figures, make_figure
 from cotrain.metrics.heldout import Measure, traces_by_task
 from cotrain.metrics.verdicts import best_is_right
 from cotrain.rollout.event_loop import gather
-from cotrain.rollout.judges import comparison_fields, confidence
 from cotrain.rollout.reviews import show_verdict
 from cotrain.rollout.role import Turn
 from cotrain.rollout.runner import RoleHandle, Roles
+from cotrain.rollout.verifier_roles import comparison_fields, confidence
 
 RATING = Finding[float]("rating", float, "weighted share of its comparisons that a solution won, in [0, 1]")
 UNRATED = -1.0  # a solution that did not enter is behind all that did
@@ -41,8 +41,9 @@ Pair = tuple[int, int]
 async def hold_tournament(
     task: Task, roles: Roles, solutions: Sequence[Turn], *, role: str = "comparer", rounds: int = ROUNDS
 ) -> None:
-    """Record its rating on every solution that can be read. ``role`` is a judge of pairs (``judges.comparer``)."""
-    judge = getattr(roles, role)
+    """Record its rating on every solution that can be read. ``role`` is a judge of pairs
+    (``verifier_roles.comparer``)."""
+    comparer = getattr(roles, role)
     entrants = [solution for solution in solutions if solution.parsed.ok and not solution.failed]
 
     async def margin_of(i: int, j: int) -> float | None:
@@ -50,7 +51,7 @@ async def hold_tournament(
         if entrants[i].tagged_text == entrants[j].tagged_text:
             return 0.0
         leads = []
-        for was_first, turn in await compare_both_ways(task, roles, judge, entrants[i], entrants[j]):
+        for was_first, turn in await compare_both_ways(task, roles, comparer, entrants[i], entrants[j]):
             lead_of_first = lead_of(turn)
             if lead_of_first is not None:
                 leads.append(lead_of_first if was_first else -lead_of_first)
@@ -62,7 +63,7 @@ async def hold_tournament(
 
 
 async def compare_both_ways(
-    task: Task, roles: Roles, judge: RoleHandle, one: Turn, other: Turn, *, n: int = 1
+    task: Task, roles: Roles, comparer: RoleHandle, one: Turn, other: Turn, *, n: int = 1
 ) -> list[tuple[bool, Turn]]:
     """``n`` judgements of a pair in each order: whether ``one`` was the first, and the judgement.
 
@@ -72,8 +73,8 @@ async def compare_both_ways(
     orders = [(one, other), (other, one)]
     calls = []
     for first, second in orders:
-        fields = side_by_side(roles, judge, first, second)
-        calls.append(judge.many(n, group=f"{one.id}:{other.id}", parent=first, problem=task.prompt, **fields))
+        fields = side_by_side(roles, comparer, first, second)
+        calls.append(comparer.many(n, group=f"{one.id}:{other.id}", parent=first, problem=task.prompt, **fields))
 
     judgements = []
     for (first, second), turns in zip(orders, await gather(calls), strict=True):
@@ -87,9 +88,9 @@ async def compare_both_ways(
     return judgements
 
 
-def side_by_side(roles: Roles, judge: RoleHandle, first: Turn, second: Turn) -> dict[str, Any]:
+def side_by_side(roles: Roles, comparer: RoleHandle, first: Turn, second: Turn) -> dict[str, Any]:
     """The fields of a comparison, behind a nonce where the prompt has one."""
-    return comparison_fields(judge.fields, roles.nonce(first), first.tagged_text, second.tagged_text)
+    return comparison_fields(comparer.fields, roles.nonce(first), first.tagged_text, second.tagged_text)
 
 
 def lead_of(turn: Turn) -> float | None:

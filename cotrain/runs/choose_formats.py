@@ -1,7 +1,7 @@
 """How a real model's solutions and reviews are asked for and read, chosen before a run begins: by name, or by a look at
 a few texts of the model itself.
 
-``--answer``, ``--steps-as`` and ``--prompt`` become settings of the role ``solver``, ``--verdict`` and
+``--answer-format``, ``--steps-as`` and ``--prompt`` become settings of the role ``solver``, ``--verdict`` and
 ``--verifier-prompt`` of the role ``verifier`` (``config/edits.py``), so that they stand in recipe.json and a run that
 goes on has them without asking again. With "auto" the model answers ``PROBED`` training problems: first as the recipe
 asks, in tags; where fewer than ``ENOUGH_READ`` of the answers can be read, in words of its own, asked for "The answer
@@ -15,9 +15,8 @@ refused.
 A model directory that was taught a role keeps how the role is asked and read (``common_roles.taught_roles``). Of what
 nobody says otherwise that is the default, and it is told.
 
-Left out: methods that go on from the beginnings of solutions, judges of other formats (``rollout/judges.py``) and those
-that judge reviews, which read tags alone.
-"""
+Left out: methods that go on from the beginnings of solutions, judges of other formats (``rollout/verifier_roles.py``)
+and those that judge reviews, which read tags alone."""
 
 from __future__ import annotations
 
@@ -48,9 +47,9 @@ from cotrain.models.load import resolve_model
 from cotrain.prompts.render import Renderer
 from cotrain.prompts.templates import IN_TAGS, SOLVE, SOLVE_FULL, fields_of
 from cotrain.rollout.common_roles import how_taught, is_terse, taught_roles
-from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import Roles, RolloutRunner, grade_outside
+from cotrain.rollout.verifier_roles import guarded_fields
 from cotrain.trainer.async_rollouts import StoppableEngine
 from cotrain.trainer.policy_store import PolicyStore
 
@@ -195,8 +194,8 @@ def _solver_as_taught(recipe: Recipe, answer_format: AnswerFormat, say: Say) -> 
         return answer_format
     in_steps = f", its steps as {steps}" if steps else ""
     say(
-        f"note: {model} was taught to answer as {answer!r}{in_steps}, and is asked and read so; --answer, --steps-as "
-        "and --prompt choose otherwise"
+        f"note: {model} was taught to answer as {answer!r}{in_steps}, and is asked and read so; --answer-format, "
+        "--steps-as and --prompt choose otherwise"
     )
     return replace(
         answer_format,
@@ -324,7 +323,8 @@ def _check_nothing_is_said(recipe: Recipe, answer_format: AnswerFormat) -> None:
     says_answer = answer_format.answer not in (None, AUTO, TAGS)
     if says_answer or answer_format.prompt is not None or answer_format.steps_as is not None:
         raise ConfigError(
-            f"recipe {recipe.name!r} has no role 'solver' of plain solutions; leave out --answer, --steps-as, --prompt",
+            f"recipe {recipe.name!r} has no role 'solver' of plain solutions; leave out --answer-format, --steps-as, "
+            "--prompt",
             code="E_NO_PLAIN_SOLVER",
         )
 
@@ -387,11 +387,11 @@ def _check_answer_flags(recipe: Recipe, answer: str | None, prompt: str | None, 
         spoken = isinstance(recipe.policies[role.policy], Program) and role.parse is parse_solution
         if answer not in (None, AUTO, *ENDS) and (_asks_for_tags(role) or (spoken and asks_plainly(role))):
             raise ConfigError(
-                f"--answer {answer}: recipe {recipe.name!r} has solutions written in the role {name!r} too, and a "
-                f"pattern does not say how; expected one of {', '.join(ENDS)}",
+                f"--answer-format {answer}: recipe {recipe.name!r} has solutions written in the role {name!r} too, "
+                f"and a pattern does not say how; expected one of {', '.join(ENDS)}",
                 code="E_ANSWER_PATTERN_NOT_WRITTEN",
             )
-    others = [f"--answer {answer}"] if answer not in (None, AUTO, TAGS) else []
+    others = [f"--answer-format {answer}"] if answer not in (None, AUTO, TAGS) else []
     others += [f"--steps-as {steps}"] if steps not in (None, TAGS) else []
     if others and _tied_to_tags(recipe):
         raise ConfigError(
@@ -473,7 +473,7 @@ def probe_answers(
 
 
 def _texts_of_episodes(episodes: Sequence[Episode], tasks: Sequence[Task]) -> list[SampledText]:
-    """What was said to these problems."""
+    """Return what was said to these problems."""
     said = []
     for episode in episodes:
         for trace in episode.traces:
@@ -506,7 +506,7 @@ def answer_lines(reading: Reading) -> list[str]:
         cut = f"; steps as {role.step_format}, {sum(counts) / len(counts):.1f} of an answer"
     lines.append(
         f"answers: {role.answer_format} reads {reading.readable} of {len(reading.said) + len(reading.unanswered)} "
-        f"({right} right), {asked}{cut}; --answer, --steps-as and --prompt choose otherwise"
+        f"({right} right), {asked}{cut}; --answer-format, --steps-as and --prompt choose otherwise"
     )
     return lines
 
@@ -539,8 +539,8 @@ def answers_refusal(reading: Reading, *, base: bool = False) -> str:
         return f"{cut} of {total} answers were cut off before they ended{todo}teach the model to end: {teach}{note}"
     unread = [one.text for one, found in zip(reading.said, reading.parsed, strict=True) if not found.ok]
     return (
-        f"{len(unread)} of {total} answers cannot be read: …{_end_of(unread[0], 60)!r}; try --answer last-number, a "
-        f"--prompt FILE of your own, or {teach} first{note}"
+        f"{len(unread)} of {total} answers cannot be read: …{_end_of(unread[0], 60)!r}; try --answer-format "
+        f"last-number, a --prompt FILE of your own, or {teach} first{note}"
     )
 
 

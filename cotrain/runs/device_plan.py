@@ -48,12 +48,12 @@ _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
 
 def memory_size(text: str) -> float:
     """Bytes of "24GiB", "80 GB" or "512MiB". Raises ConfigError."""
-    found = _SIZE.fullmatch(text.strip())
-    if found is None or float(found[1]) <= 0:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or float(match[1]) <= 0:
         raise ConfigError(
             f"--memory {text!r}: expected the memory of one device, such as 24GiB or 80GB", code="E_MEMORY_SIZE"
         )
-    number, letter, binary = found.groups()
+    number, letter, binary = match.groups()
     base = 1024 if binary else 1000
     return float(number) * base ** _POWERS[letter.upper()]
 

@@ -25,7 +25,7 @@ from cotrain.trainer.trainer import CoTrainer
 if TYPE_CHECKING:
     from cotrain.trainer.step_meter import StepResult
 
-# Figures of judges that are followed while the run goes on, on the frozen start's solutions.
+# Figures of verifiers that are followed while the run goes on, on the frozen start's solutions.
 STALENESS = ("balanced_accuracy", "true_positive_rate", "true_negative_rate")
 
 
@@ -96,9 +96,9 @@ def end_figures(trainer: CoTrainer, say: Callable[[str], None]) -> dict[str, Est
 
 
 def evaluate_on_validation(trainer: CoTrainer, *, step: int) -> dict[str, Any]:
-    """Figures on validation problems, and how the judges do on solutions that do not change while the run goes on:
-    those of the frozen start, where the evaluation has one. The latter falls when a judge forgets what it need not see
-    now."""
+    """Figures on validation problems, and how the verifiers do on solutions that do not change while the run goes on:
+    those of the frozen start, where the evaluation has one. The latter falls when a verifier forgets what it need not
+    see now."""
     evaluation = trainer.recipe.evaluation
     figures, _ = trainer.evaluate("validation", evaluation.curve_tasks)
     if evaluation.frozen_roles:

@@ -1,4 +1,4 @@
-"""What a run writes and says as its steps are finished: metrics, timings, the ledger, the live table, alarms.
+"""Writes and reports a run's steps as they are finished: metrics, timings, the ledger, the live table, alarms.
 
 A ``StepRecorder`` is told what happened (``runs/run.py``). It raises NotFinite where a policy has skipped too many
 updates; else nothing here changes what is trained.

@@ -43,7 +43,7 @@ EXAMPLE = 0  # index of the validation problem that is shown as an example
 
 
 class UnknownAnswerGrader:
-    """A judge for problems whose answer nobody knows."""
+    """A verifier for problems whose answer nobody knows."""
 
     def grade(self, task: Task, text: str) -> Grade:
         return Grade(value=False, reason=None)
@@ -133,7 +133,8 @@ def hold_chat(
 
 
 def _without_surrogates(text: str) -> str:
-    """What was typed, with U+FFFD for bytes that are no UTF-8, which Python reads as surrogates no tokenizer takes."""
+    """Return what was typed, with U+FFFD for bytes that are no UTF-8, which Python reads as surrogates no tokenizer
+    takes."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -153,8 +154,8 @@ class Conversation:
             marks_of(self.renderer, "chat")  # refuses a model that cannot call it
 
     def reply_lines(self, text: str, turn: int) -> list[str]:
-        """What the model says to ``text``, line by line. Raises TooLong where the conversation fills the context; the
-        message is then left out of it."""
+        """Return what the model says to ``text``, line by line. Raises TooLong where the conversation fills the
+        context; the message is then left out of it."""
         messages = [*self.messages, Message("user", text)]
         prompt = self.renderer.render(messages)
         context = getattr(self.model.config, "max_position_embeddings", None) or len(prompt) + REPLY_TOKENS
@@ -184,7 +185,7 @@ class Conversation:
         sampling: dict[str, Any] = {"do_sample": self.temperature > 0, "temperature": self.temperature or None}
         with torch.random.fork_rng(), torch.no_grad():
             torch.manual_seed(request.seed)
-            found = self.model.generate(  # type: ignore[operator]
+            token_ids = self.model.generate(  # type: ignore[operator]
                 ids,
                 attention_mask=torch.ones_like(ids),
                 max_new_tokens=request.sampling.max_tokens,
@@ -193,7 +194,7 @@ class Conversation:
                 **sampling,
             )
 
-        said = tuple(found[0, len(request.prompt_ids) :].tolist())
+        said = tuple(token_ids[0, len(request.prompt_ids) :].tolist())
         finish = "stop" if said and said[-1] in request.stop_ids else "length"
         return Completion(token_ids=said, logprobs=(0.0,) * len(said), finish=finish, policy="model", version=0)
 

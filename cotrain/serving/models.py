@@ -43,7 +43,7 @@ from cotrain.trainer.trainer import CoTrainer
 SERVED_STEP = -(2**40)  # the step in the addresses of what is served
 MAX_TOKENS = 256  # limit for a policy that no role plays, where a client gives none
 MAX_OPEN = 1024  # answers that wait or run; the engine decodes some hundreds of them at a time
-_JUDGE = frozenset({"problem", "solution"})
+_VERIFIER_FIELDS = frozenset({"problem", "solution"})
 _TOLD = frozenset({"count", "nonce", "reference"})  # further fields that /v1/verify can fill
 
 Alternatives = list[tuple[int, float]]  # the likeliest tokens with their log-probabilities
@@ -68,8 +68,10 @@ class ServedModel:
         return self.spec.speaks and (self.role is None or len(self.prompt_fields) == 1)
 
     @property
-    def can_judge(self) -> bool:
-        return (self.spec.speaks or self.spec.scores) and _JUDGE <= self.prompt_fields <= _JUDGE | _TOLD
+    def can_verify(self) -> bool:
+        return (
+            self.spec.speaks or self.spec.scores
+        ) and _VERIFIER_FIELDS <= self.prompt_fields <= _VERIFIER_FIELDS | _TOLD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +278,8 @@ class ServedRun:
     def _compute_logprobs(
         self, model: ServedModel, prompt: tuple[int, ...], ids: tuple[int, ...], echo: bool, top: int
     ) -> list[tuple[float, Alternatives]]:
-        """Of ``ids``, and with ``echo`` of the prompt from its second token on. Runs in the engine's thread."""
+        """Log-probabilities and alternatives of ``ids``, and with ``echo`` of the prompt from its second token on. Runs
+        in the engine's thread."""
         handle = self.trainer.policies[model.policy]
         assert isinstance(handle, ModelHandle)  # those without a model do not speak here
         return handle.top_logprobs((*prompt, *ids), first=1 if echo else len(prompt), top=top)
@@ -284,18 +287,18 @@ class ServedRun:
     def _sampling_for(self, model: ServedModel, prompt: int, params: RequestParams) -> Sampling:
         context = self.engine.context(model.policy)
         own = model.sampling
-        room = context - prompt
+        free_tokens = context - prompt
         wanted = params.max_tokens
-        if room < (wanted or 1):
+        if free_tokens < (wanted or 1):
             raise BadRequest(
                 f"the prompt has {prompt} tokens and max_tokens is {wanted or 1}, more than the context of {context} "
                 f"of {model.policy!r}; lower max_tokens or shorten the prompt",
-                "max_tokens" if room > 0 else "messages",
+                "max_tokens" if free_tokens > 0 else "messages",
                 openai_code="context_length_exceeded",
                 code="E_REQUEST_TOO_LONG",
             )
         return Sampling(
-            max_tokens=wanted or min(own.max_tokens, room),
+            max_tokens=wanted or min(own.max_tokens, free_tokens),
             temperature=own.temperature if params.temperature is None else params.temperature,
             top_p=own.top_p if params.top_p is None else params.top_p,
             stop=(*own.stop, *params.stop),
@@ -326,9 +329,9 @@ def _served_models(trainer: CoTrainer) -> Mapping[str, ServedModel]:
 def _cannot_chat_text(model: ServedModel) -> str:
     if not model.spec.speaks:
         what = "scores and does not speak" if model.spec.scores else f"is a {model.spec.kind}"
-        return f"model {model.name!r} {what}" + ("; ask /v1/verify" if model.can_judge else "")
+        return f"model {model.name!r} {what}" + ("; ask /v1/verify" if model.can_verify else "")
     fields = ", ".join(sorted(model.prompt_fields)) or "none"
-    other = "ask /v1/verify, or " if model.can_judge else ""
+    other = "ask /v1/verify, or " if model.can_verify else ""
     todo = f"{other}give whole messages to 'policy/{model.policy}'"
     return f"role {model.name!r} has the fields {fields} and not one; {todo}"
 

@@ -79,7 +79,7 @@ def model_json(entry: ServedModel, created: int) -> dict[str, Any]:
         "policy": entry.policy,
         "chat": entry.can_chat,
         "completions": entry.spec.speaks,
-        "verify": entry.can_judge,
+        "verify": entry.can_verify,
         "max_tokens": entry.sampling.max_tokens,
         "temperature": entry.sampling.temperature,
     }

@@ -19,10 +19,10 @@ from cotrain.core.types import ParseFailure
 from cotrain.formats import openai_requests as asked
 from cotrain.formats.openai_requests import BadRequest
 from cotrain.formats.solutions import Solution, tagged_solution, write_solution
-from cotrain.rollout.judges import confidence, guarded_fields
 from cotrain.rollout.play_context import RolloutContext
 from cotrain.rollout.role import Turn
 from cotrain.rollout.runner import Roles
+from cotrain.rollout.verifier_roles import confidence, guarded_fields
 from cotrain.serving.models import SERVED_STEP, ServedModel, ServedRun
 
 MAX_REVIEWS = 64
@@ -32,7 +32,7 @@ _WORDS = {1.0: "CORRECT", 0.0: "INCORRECT", None: None}
 async def verify_request(served: ServedRun, body: bytes) -> dict[str, Any]:
     """The answer to one request; see docs/serve.md for its fields. Raises BadRequest."""
     request_fields = asked.decode_body(body, asked.VERIFY)
-    model = _find_judge(served, asked.text_field(request_fields, "model"))
+    model = _find_verifier(served, asked.text_field(request_fields, "model"))
     problem = asked.text_field(request_fields, "problem")
     solution = _read_solution(request_fields)
     if problem is None:
@@ -70,29 +70,29 @@ async def verify_request(served: ServedRun, body: bytes) -> dict[str, Any]:
         if reference is not None and "reference" in model.prompt_fields:
             fields["reference"] = reference
         served.check_capacity(n)
-        turns = await served.engine.run_in_thread(_ask_judge(roles, model.name, n, fields))
+        turns = await served.engine.run_in_thread(_ask_verifier(roles, model.name, n, fields))
 
     to_result = _score_result if model.spec.scores else _review_result
     reviews = [to_result(turn) for turn in turns]
     return result | _combine_reviews(reviews, [step.text.strip() for step in steps])
 
 
-def _find_judge(served: ServedRun, name: str | None) -> ServedModel:
+def _find_verifier(served: ServedRun, name: str | None) -> ServedModel:
     """The role that was named, else ``verifier``, else the only one that judges."""
-    judges = {model.name: model for model in served.models.values() if model.can_judge}
+    verifiers = {model.name: model for model in served.models.values() if model.can_verify}
     if name is None:
-        if "verifier" not in judges and len(judges) != 1:
+        if "verifier" not in verifiers and len(verifiers) != 1:
             raise BadRequest(
-                f"model is missing; roles that judge solutions: {', '.join(judges) or 'none'}",
+                f"model is missing; roles that judge solutions: {', '.join(verifiers) or 'none'}",
                 "model",
                 code="E_MODEL_NOT_GIVEN",
             )
-        return judges.get("verifier") or next(iter(judges.values()))
+        return verifiers.get("verifier") or next(iter(verifiers.values()))
     model = served.find_model(name)
-    if not model.can_judge:
-        judge_names = ", ".join(judges) or "none"
+    if not model.can_verify:
+        verifier_names = ", ".join(verifiers) or "none"
         raise BadRequest(
-            f"model {name!r} does not judge a problem's solution; roles that do: {judge_names}",
+            f"model {name!r} does not judge a problem's solution; roles that do: {verifier_names}",
             "model",
             code="E_MODEL_DOES_NOT_JUDGE",
         )
@@ -129,7 +129,7 @@ def _make_roles(served: ServedRun, model: ServedModel, seed: int, temperature: f
     return Roles(stage, 0, 0, DeclaredSignals("verify", ()), task_id="", task_prompt="")
 
 
-async def _ask_judge(roles: Roles, role: str, n: int, fields: Mapping[str, Any]) -> list[Turn]:
+async def _ask_verifier(roles: Roles, role: str, n: int, fields: Mapping[str, Any]) -> list[Turn]:
     turns: list[Turn] = await getattr(roles, role).many(n, **fields)
     return turns
 

@@ -1,4 +1,4 @@
-"""What a long command has found so far: kept beside its output while it works, and taken up by the same command again.
+"""Partial results of a long command: kept next to its output while it works, and taken up by the same command again.
 
 ::
 
@@ -37,8 +37,8 @@ class KeptWork:
     def __init__(self, target: Path, settings: Mapping[str, Any]) -> None:
         """``settings``: as JSON, all that the parts depend on. Raises DiskError for a place that cannot be written to,
         ConfigError where the same work goes on already."""
-        told = json.loads(json.dumps(settings, sort_keys=True, default=str))
-        digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
+        settings_json = json.loads(json.dumps(settings, sort_keys=True, default=str))
+        digest = hashlib.sha256(json.dumps(settings_json, sort_keys=True).encode()).hexdigest()[:12]
         self.path = target.with_name(f".{target.name}.{digest}.partial")
         self._writer = JsonlWriter(self.path)
         self._lock = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -53,7 +53,7 @@ class KeptWork:
         self._parts: dict[str, Any] = {row[KEY]: row[VALUE] for row in rows[1:] if KEY in row and VALUE in row}
         self.found = len(self._parts)  # parts of an earlier try
         if not rows:
-            self._append({FIRST: told})
+            self._append({FIRST: settings_json})
 
     def part(self, key: str, make: Callable[[], Any]) -> Any:
         """The value of a part, as JSON gives it back: what an earlier try found, else what ``make`` returns."""

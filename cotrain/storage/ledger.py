@@ -340,7 +340,7 @@ def encode_member(step: int, episodes: Sequence[Episode], advantages: Advantages
 
 
 def decode_head(head: bytes, start: int) -> Member | None:
-    """What the first bytes of a member say of it; None when they are not the beginning of one."""
+    """Return what the first bytes of a member say of it; None when they are not the beginning of one."""
     if len(head) < _HEAD or not head.startswith(_FIXED):
         return None
     length, name, rest, step, size, episodes, crc = _EXTRA.unpack(head[len(_FIXED) : _HEAD])
@@ -365,18 +365,18 @@ def unpack_member(packed: bytes) -> bytes:
     nothing. zlib.error for what is no gzip."""
     inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)
     text = bytearray()
-    taken = 0
-    while taken < len(packed) and not inflate.eof:
-        rest = packed[taken : taken + BLOCK]
-        taken += len(rest)
+    n_bytes = 0
+    while n_bytes < len(packed) and not inflate.eof:
+        rest = packed[n_bytes : n_bytes + BLOCK]
+        n_bytes += len(rest)
         while rest and not inflate.eof:
             text += inflate.decompress(rest, BLOCK)
             rest = inflate.unconsumed_tail
-            read = taken - len(rest) - len(inflate.unused_data)
+            read = n_bytes - len(rest) - len(inflate.unused_data)
             most = max(UNPACKED_LEAST, UNPACKED * read)
             if len(text) > most:
                 raise ValueError(f"it unpacks to more than {most} bytes, {UNPACKED} times its size")
-    if not inflate.eof or inflate.unused_data or taken < len(packed):
+    if not inflate.eof or inflate.unused_data or n_bytes < len(packed):
         raise ValueError("it is not the member that the index says")
     return bytes(text)
 

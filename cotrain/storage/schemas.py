@@ -26,15 +26,15 @@ def check_path(path: Path) -> None:
     """Raise RunDirectoryError for what is no directory of a run."""
     if not (path / "recipe.json").is_file():
         if not path.exists():
-            found = "no such directory"
+            problem = "no such directory"
         elif not path.is_dir():
-            found = "a file"
+            problem = "a file"
         elif (path / "config.json").is_file():
-            found = "a model"
+            problem = "a model"
         else:
-            found = "no recipe.json in it"
+            problem = "no recipe.json in it"
         raise RunDirectoryError(
-            f"{path} is not a run directory ({found}); start one with `cotrain run RECIPE --out DIR`",
+            f"{path} is not a run directory ({problem}); start one with `cotrain run RECIPE --out DIR`",
             code="E_NOT_RUN_DIRECTORY",
         )
 
@@ -104,8 +104,8 @@ def map_of(shape: ShapeCheck) -> ShapeCheck:
     def check(value: Any, where: str, partial: bool) -> str | None:
         if not isinstance(value, dict):
             return f"{where or 'it'} is {value!r:.40}, expected an object"
-        found = (shape(one, f"{where}.{key:.60}".lstrip("."), partial) for key, one in value.items())
-        return next((fault for fault in found if fault), None)
+        values = (shape(one, f"{where}.{key:.60}".lstrip("."), partial) for key, one in value.items())
+        return next((fault for fault in values if fault), None)
 
     return check
 

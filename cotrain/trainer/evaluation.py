@@ -1,7 +1,7 @@
 """Evaluation: the same protocol, played on held-out problems without learning from it.
 
 One play at the roles' own temperature gives pass@k, votes, best-of-n and the verifier's figures; one greedy play, all
-roles at temperature 0 and one episode a problem, gives greedy accuracy and the judges' greedy balanced accuracy (on
+roles at temperature 0 and one episode a problem, gives greedy accuracy and the verifiers' greedy balanced accuracy (on
 greedy solutions). The training split is never used: curves come from "validation", the before and after of a run from
 "test" and, where the source has them, from out-of-distribution splits.
 """

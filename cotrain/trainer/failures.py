@@ -96,7 +96,7 @@ class Interrupted(Exception):
 
 
 class StoppedBySignal(SystemExit):
-    """What ``cotrain.run`` and the other verbs end with where they were asked to stop and have saved what they have.
+    """Raised by ``cotrain.run`` and the other verbs when a signal asked them to stop and the run was saved.
 
     A script that does not catch it ends as commands do: without a traceback, with the exit code of the signal (143 for
     SIGTERM, 130 for Ctrl-C)."""

@@ -55,19 +55,19 @@ class ScoredSolution:
 
 
 def implicit_reward_figures(
-    judges: Sequence[ImplicitReward], episodes: Sequence[Episode], policies: PolicyStore, roles: Mapping[str, Role]
+    scorers: Sequence[ImplicitReward], episodes: Sequence[Episode], policies: PolicyStore, roles: Mapping[str, Role]
 ) -> dict[str, Estimate]:
-    """The figures of each judge on ``episodes`` of held-out problems, whose truth was noted."""
+    """The figures of each verifier on ``episodes`` of held-out problems, whose truth was noted."""
     results: dict[str, Estimate] = {}
-    for judge in judges:
-        results |= _judge_figures(judge, episodes, policies, roles[judge.role])
+    for scorer in scorers:
+        results |= _scorer_figures(scorer, episodes, policies, roles[scorer.role])
     return results
 
 
-def _judge_figures(
-    judge: ImplicitReward, episodes: Sequence[Episode], policies: PolicyStore, role: Role
+def _scorer_figures(
+    scorer: ImplicitReward, episodes: Sequence[Episode], policies: PolicyStore, role: Role
 ) -> dict[str, Estimate]:
-    solutions_by_task = _score_solutions(judge, episodes, policies, role)
+    solutions_by_task = _score_solutions(scorer, episodes, policies, role)
     if not any(solutions_by_task.values()):
         return {}
     renderer = policies.renderers[role.policy]
@@ -77,34 +77,34 @@ def _judge_figures(
         return sum(row[name] for row in counts.values())
 
     figures = {}
-    if judge.replies:
-        figures[f"{judge.policy}/surprisal"] = make_figure(counts, SURPRISAL, total("tokens"))
-    if judge.reference is not None:
+    if scorer.replies:
+        figures[f"{scorer.policy}/surprisal"] = make_figure(counts, SURPRISAL, total("tokens"))
+    if scorer.reference is not None:
         pairs = Share("ordered", "pairs")
         step_pairs = Share("step_ordered", "step_pairs")
         best = Share("best", "enough")
-        figures[f"{judge.policy}/pair_accuracy"] = make_figure(counts, pairs, total("pairs"))
-        figures[f"{judge.policy}/step_pair_accuracy"] = make_figure(counts, step_pairs, total("step_pairs"))
-        figures[f"{judge.role}/best@{BEST_OF}"] = make_figure(counts, best, total("enough"))
+        figures[f"{scorer.policy}/pair_accuracy"] = make_figure(counts, pairs, total("pairs"))
+        figures[f"{scorer.policy}/step_pair_accuracy"] = make_figure(counts, step_pairs, total("step_pairs"))
+        figures[f"{scorer.role}/best@{BEST_OF}"] = make_figure(counts, best, total("enough"))
     return defined_figures(figures)
 
 
 def _score_solutions(
-    judge: ImplicitReward, episodes: Sequence[Episode], policies: PolicyStore, role: Role
+    scorer: ImplicitReward, episodes: Sequence[Episode], policies: PolicyStore, role: Role
 ) -> dict[int, list[ScoredSolution]]:
-    """The solutions to each problem that are one turn and whose truth is known, scored by the judge."""
+    """The solutions to each problem that are one turn and whose truth is known, scored by the verifier."""
     traces_of = {
         task: [trace for trace in traces if CORRECT.of(trace) is not None and not trace.turns]
-        for task, traces in traces_by_task(episodes, judge.role).items()
+        for task, traces in traces_by_task(episodes, scorer.role).items()
     }
     pairs = [(trace.prompt_ids, trace.token_ids) for traces in traces_of.values() for trace in traces]
     if not pairs:
         return {}
     temperature = 1.0 if role.sampling.is_greedy else role.sampling.temperature
-    logprobs = policies[judge.policy].logprobs(pairs, temperature=temperature)
+    logprobs = policies[scorer.policy].logprobs(pairs, temperature=temperature)
     reference = logprobs
-    if judge.reference is not None:
-        reference = policies[judge.reference].logprobs(pairs, temperature=temperature)
+    if scorer.reference is not None:
+        reference = policies[scorer.reference].logprobs(pairs, temperature=temperature)
     scores = iter(zip(logprobs, reference, strict=True))
     solutions: dict[int, list[ScoredSolution]] = {}
     for task, traces in traces_of.items():
@@ -116,7 +116,7 @@ def _score_solutions(
 
 
 def _count_task(solutions: Sequence[ScoredSolution], renderer: Rendering) -> dict[str, float]:
-    """What is counted of the solutions to one problem."""
+    """Return what is counted of the solutions to one problem."""
     scored_solutions = [solution.score_and_truth for solution in solutions]
     scored_steps: list[ScoredTruth] = []
     for solution in solutions:

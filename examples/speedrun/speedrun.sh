@@ -13,7 +13,7 @@ set -eu
 here=$(dirname "$0")
 out=${OUT:-runs/speedrun}
 data=$out/data
-format="--answer hash --steps-as lines --prompt $here/solver.txt"  # short prompts: this tokenizer cuts others up
+format="--answer-format hash --steps-as lines --prompt $here/solver.txt"  # short prompts: this tokenizer cuts others up
 fast="--optimizer muon --lr 0.01 --resume"
 
 [ -f "$data/text.txt" ] || python "$here/data.py" "$data"

@@ -1,4 +1,4 @@
-"""How answers are read is settled once for all runs of a comparison, by ``--answer`` and ``--prompt``."""
+"""How answers are read is settled once for all runs of a comparison, by ``--answer-format`` and ``--prompt``."""
 
 import json
 import shutil
@@ -11,13 +11,13 @@ from cotrain.analysis.comparison import asking
 from cotrain.analysis.comparison.study_file import read_study
 from cotrain.cli.main import main
 from cotrain.config.override import override
-from cotrain.core.errors import ConfigError
 from cotrain.prompts.templates import SOLVE
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.tango import tango
 from cotrain.rollout.common_roles import FORMAT_MARK
 from cotrain.runs.choose_formats import AnswerFormat
 from tests.helpers import EASY, TINY
+from tests.sentences import refuses
 
 PROMPT = "Solve: {problem}"
 
@@ -45,7 +45,7 @@ def test_every_arm_is_asked_and_read_alike(model, tmp_path):
     found = settled(recipes, "last-number", PROMPT, out=tmp_path, say=print)
     wanted = {f"roles.solver.prompt={json.dumps(PROMPT)}", 'roles.solver.answer_format="last-number"'}
     assert all(wanted <= set(mine) for mine in found.values()) and found["a"] == found["b"]
-    with pytest.raises(ConfigError, match="arm 'a': --prompt: expected a text with the one mark"):
+    with refuses("E_PROMPT_MARKS", names=("arm 'a'", "{problem}")):
         settled(recipes, "tags", "no mark", out=tmp_path, say=print)
 
 
@@ -65,7 +65,7 @@ def test_a_model_is_looked_at_once_for_all_runs(model, tmp_path):
     asking.save_answers(tmp_path, found)
     assert settled(recipes, None, SOLVE, out=tmp_path, say=said.append) == found and len(said) < 20
     (tmp_path / asking.FILE).write_text("[")
-    with pytest.raises(ConfigError, match="is damaged"):
+    with refuses("E_COMPARISON_DAMAGED", names="answers.json"):
         settled(recipes, None, out=tmp_path, say=print)
 
 
@@ -128,7 +128,11 @@ def test_the_runs_of_a_comparison_read_so(model, tmp_path):
     (tmp_path / "prompt.txt").write_text(PROMPT)
     words = ["--seeds=1", "--batches=1", "--equal=batches", "--evaluate-every=0", "--operations", "2", "2"]
     words += ["--set=evaluation.tasks=2", "--set=evaluation.splits=[]", "--set=tasks_per_step=2", "--set=group_size=2"]
-    words += ["--set=roles.solver.sampling.max_tokens=8", "--answer=last-number", f"--prompt={tmp_path}/prompt.txt"]
+    words += [
+        "--set=roles.solver.sampling.max_tokens=8",
+        "--answer-format=last-number",
+        f"--prompt={tmp_path}/prompt.txt",
+    ]
     assert main(["compare", f"grpo:model={model}", f"--out={tmp_path}/out", *words]) == 0
     (run,) = (tmp_path / "out").glob("*/seed-0/recipe.json")
     solver = json.loads(run.read_text())["settings"]["roles"]["solver"]

@@ -132,6 +132,7 @@ def test_a_census_gives_the_true_error_without_an_interval(tmp_path):
     assert rates["right among rejected"].value == 0.0
 
 
+@pytest.mark.whole
 def test_the_estimate_is_unbiased_and_its_interval_holds(tmp_path):
     """Over 200 draws of the sample: the mean of the estimates is the truth, and nine in ten intervals have it."""
     run = sampled_run(tmp_path)

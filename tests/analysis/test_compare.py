@@ -18,7 +18,6 @@ from cotrain.analysis.comparison.rates import FIRST_SEED, rate_settings
 from cotrain.analysis.comparison.runs import collect_run, is_done, run_command
 from cotrain.analysis.comparison.waves import RunKey, runs_still_short
 from cotrain.config.evaluation import held_out
-from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.statistics import over_seeds_and_problems
 from cotrain.runs.directory import RunDirectory
 from cotrain.runs.figures import costs_of
@@ -146,9 +145,9 @@ def test_every_arm_takes_the_rate_that_was_best_on_validation_problems(tmp_path)
     assert result["recipes"]["judged"]["settings"]["lr_warmup"] == {"generator": 5}
     page = (tmp_path / "report.html").read_text()
     assert "edge of the grid" in page and "40.0" in page
-    with pytest.raises(UnknownName, match="solver/gredy"):
+    with refuses("E_UNKNOWN_FIGURE", names="solver/gredy"):
         compare(replace(begun(replace(made, out=tmp_path, measure="")), measure="solver/gredy", out=_copied(tmp_path)))
-    with pytest.raises(ConfigError, match="lr is chosen from rates"):  # before anything runs, so in --dry-run too
+    with refuses("E_LR_AND_RATES", names="arm 'x'"):  # before anything runs, so in --dry-run too
         replace(made, arms=(make_arm("x", "grpo", {"model": TINY, "lr": 1e-3}),))
 
 
@@ -194,7 +193,7 @@ def test_a_comparison_is_repeated_on_other_seeds_and_goes_on_where_it_is_older_t
     result = compare(made)
     assert [run["seed"] for run in result["recipes"]["judged"]["seeds"]] == [3, 4]
     held = json.loads((tmp_path / "settings.json").read_text())
-    with pytest.raises(ConfigError, match="first_seed 3"):
+    with refuses("E_COMPARISON_DIFFERS", names="first_seed 3"):
         claim_directory(replace(made, first_seed=0), made.arms)
     del held["first_seed"]
     (tmp_path / "settings.json").write_text(json.dumps(held))

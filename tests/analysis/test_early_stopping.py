@@ -7,8 +7,8 @@ import pytest
 
 from cotrain.analysis.comparison.arms import parse_arm
 from cotrain.analysis.comparison.compare import ComparisonPlan, compare
-from cotrain.core.errors import ConfigError
 from tests.helpers import TINY
+from tests.sentences import refuses
 
 ARMS = (
     f"semi_supervised:rest=vote,model={TINY},labelled=4,tasks_per_step=2,group_size=4,lr=0.01",
@@ -45,5 +45,5 @@ def test_every_generator_has_as_many_batches_and_as_many_points_to_choose_from(t
 
 @pytest.mark.whole
 def test_two_lengths_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="two lengths"):
+    with refuses("E_TWO_LENGTHS", names=("budget 5.0", "batches 3")):
         plan(tmp_path, budget=5.0)

@@ -173,11 +173,11 @@ def test_worked_texts_are_read_as_a_solver_would_be(tmp_path, capsys):
     ]
     file = tmp_path / "data.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert command(["data", str(file), "--answer", "hash"]) == 0
+    assert command(["data", str(file), "--answer-format", "hash"]) == 0
     out = capsys.readouterr().out
-    assert "--answer hash: 3 worked texts: 2 are read, 1 of them as the gold answer" in out
+    assert "--answer-format hash: 3 worked texts: 2 are read, 1 of them as the gold answer" in out
     assert "row 3: no answer" in out and "row 2: '9', gold '8'" in out
-    assert command(["data", str(file), "--answer", "last-number", "--json"]) == 0
+    assert command(["data", str(file), "--answer-format", "last-number", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["read"] == {"answer": "last-number", "texts": 3, "read": 3, "right": 2}
 
 

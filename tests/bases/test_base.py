@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from bases.base import BATCH, SIZES, BaseSettings, build_base, install_base, new_network, settle
-from cotrain.core.errors import RunDirectoryError
 from cotrain.core.shipped import BESIDE
 from cotrain.data.word_problems.source import study_problems
 from cotrain.models.from_scratch import new_model
@@ -17,6 +16,7 @@ from cotrain.pretraining.pretrain import config_for
 from cotrain.rollout.common_roles import is_terse
 from cotrain.storage import checkpoints as transaction
 from tests.helpers import TINY
+from tests.sentences import refuses
 
 BRIEF = BaseSettings(practice_tokens=2 * BATCH, settle_tokens=BATCH, mend_tokens=BATCH, problems=study_problems((1, 3)))
 
@@ -49,7 +49,7 @@ def test_from_nothing_to_the_base(tmp_path):
 @pytest.mark.whole
 def test_a_practice_that_was_stopped_can_be_settled(tmp_path):
     whole = replace(BRIEF, practice_tokens=9 * BATCH)
-    with pytest.raises(RunDirectoryError, match="no practice that could be settled"):
+    with refuses("E_RUN_DIRECTORY", names=("practised", "--settle")):
         settle(tmp_path / "out", whole)
     network, _ = new_network(whole)
     weights = {name: parameter.detach() + 1 for name, parameter in network.named_parameters()}

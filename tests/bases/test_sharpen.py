@@ -1,13 +1,12 @@
 """Logits times a factor, by the scale of the last norm."""
 
-import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from bases.sharpen import sharpen
-from cotrain.core.errors import ConfigError, ModelError
 from cotrain.models.load import load_model
 from tests.helpers import TINY
+from tests.sentences import refuses
 
 
 def test_logits_are_multiplied_and_greedy_answers_stay():
@@ -22,11 +21,11 @@ def test_logits_are_multiplied_and_greedy_answers_stay():
 
 def test_what_cannot_be_sharpened_is_refused():
     model, _ = load_model(TINY)
-    with pytest.raises(ConfigError, match="factor is 0"):
+    with refuses("E_CONFIG", names="factor is 0"):
         sharpen(model, 0.0)
     other = GPT2LMHeadModel(GPT2Config(vocab_size=9, n_embd=4, n_layer=1, n_head=1, n_positions=4))
-    with pytest.raises(ModelError, match="GPT2LMHeadModel"):
+    with refuses("E_MODEL", names="GPT2LMHeadModel"):
         sharpen(other, 2.0)
     model.config.final_logit_softcapping = 15.0
-    with pytest.raises(ModelError, match="no plain output"):
+    with refuses("E_MODEL", names="LlamaForCausalLM"):
         sharpen(model, 2.0)

@@ -7,7 +7,6 @@ import re
 import pytest
 
 from bases.words_corpus import RATED, Start, rate_conversation, review_conversation, review_text, solver_conversation
-from cotrain.core.errors import ConfigError
 from cotrain.data.word_problems import WordProblems
 from cotrain.data.word_problems.corrupt import Habits
 from cotrain.data.word_problems.oracle import read_steps
@@ -15,6 +14,7 @@ from cotrain.data.word_problems.source import text_bucket
 from cotrain.formats.role_replies import Review, step_verdicts
 from cotrain.formats.solutions import Solution, tagged_solution
 from tests.helpers import FRUIT
+from tests.sentences import refuses
 
 SOURCE = WordProblems()
 
@@ -49,7 +49,7 @@ def test_review_text_by_hand():
         "<step> pears= apples+4=12+4=16|16 CORRECT</step><step> plums= pears- apples=16-12=4|5 INCORRECT</step>"
         "<final>INCORRECT</final>"
     )
-    with pytest.raises(ConfigError, match="one per step"):
+    with refuses("E_CONFIG", names=("2 steps", "1 verdicts")):
         review_text(FRUIT, steps, "5", (True,), False)
 
 
@@ -123,7 +123,7 @@ def test_noisy_verdicts_flip_at_the_rate_asked_for():
 
 @pytest.mark.parametrize("start", ["wild", ("noisy", 2.0), ("noisy",)])
 def test_unknown_start(start):
-    with pytest.raises(ConfigError, match="review start"):
+    with refuses("E_CONFIG", names=f"review start is {start!r}"):
         review_conversation(SOURCE, Habits(), start, 0, 0)
 
 

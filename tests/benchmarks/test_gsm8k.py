@@ -18,7 +18,6 @@ from safetensors.torch import load_file
 from cotrain import api
 from cotrain.analysis.comparison.study_file import read_study
 from cotrain.config.override import override
-from cotrain.core.errors import DataError
 from cotrain.core.types import ParseFailure
 from cotrain.formats.free_verdicts import WORDS, free_review
 from cotrain.models.load import load_model
@@ -26,6 +25,7 @@ from cotrain.pretraining.packing import Document
 from cotrain.recipes.grpo import grpo
 from cotrain.storage.ledger import Ledger
 from tests.helpers import EASY, TINY
+from tests.sentences import refuses
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
@@ -138,9 +138,9 @@ def test_reviews_are_of_as_many_right_as_wrong_solutions(tmp_path, capsys):
     finals = [row["messages"][1]["content"].splitlines()[-1] for row in lessons]
     assert sorted(finals) == ["Verdict: correct"] * 2 + ["Verdict: incorrect"] * 2  # the model's, and GSM8K's own
     assert "1 of them the model's; 2 of wrong ones" in capsys.readouterr().out
-    with pytest.raises(DataError, match="no problem of the first file"):
+    with refuses("E_DATA", names=(str(suite), "'Q?'")):
         gsm8k_reviews.make_lessons({}, [suite], 100)
-    with pytest.raises(DataError, match=r"expected suite-gsm8k.jsonl"):
+    with refuses("E_DATA", names=("none.jsonl", "suite-gsm8k.jsonl")):
         gsm8k_reviews.make_lessons({}, [tmp_path / "none.jsonl"], 100)
 
 
@@ -201,7 +201,7 @@ def test_order_of_answers_by_hand(tmp_path):
         "greedy: 1 of 1 right, 1.000",
         "sampled: 2 of 4 right, 0.500",
     ]
-    with pytest.raises(DataError, match="no sampled answers"):
+    with refuses("E_DATA", names=("none.jsonl", "--samples")):
         verifier_order.groups_of(rows_file(tmp_path / "none.jsonl", [{"settings": {}}]))
 
 

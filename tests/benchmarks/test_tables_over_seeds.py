@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import cotrain
-from cotrain.core.errors import DataError
 from cotrain.recipes.grpo import grpo
 from tests.helpers import EASY, TINY
+from tests.sentences import refuses
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
@@ -149,5 +149,5 @@ def test_pairs_are_read_from_the_rollouts_of_a_run(tmp_path: Path, capsys: pytes
     capsys.readouterr()
     reward_order.main([str(tmp_path), "--signal", "outcome", "--parts", "2"])
     assert len(capsys.readouterr().out.splitlines()) == 2  # a tiny model is never right, so there is no pair
-    with pytest.raises(DataError, match="no answer was given the signal 'pay'"):
+    with refuses("E_DATA", names="signal 'pay'"):
         reward_order.main([str(tmp_path)])

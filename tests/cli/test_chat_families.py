@@ -77,19 +77,28 @@ def test_the_commands_work_on_it(family, monkeypatch, capsys):
     name, folder = family
     monkeypatch.chdir(folder)
     torch.set_num_threads(1)
-    done("eval", "./model", "--suite", "gsm8k", "--data", "data.jsonl", "--problems", "3", "--samples", "1", "--answer",
-        "last-number",
-         "--max-tokens", "8", "--device", "cpu")  # fmt: skip
+    done("eval", "./model", "--suite", "gsm8k", "--data", "data.jsonl", "--problems", "3", "--samples", "1",
+         "--answer-format", "last-number", "--max-tokens", "8", "--device", "cpu")  # fmt: skip
     row = json.loads((folder / "evals/model/suite-gsm8k.jsonl").read_text().splitlines()[1])
     assert row["gold"].isdigit() and isinstance(row["text"], str)
-    done("teach", "solver", "--answer", "phrase", "--model", "./model", "--data", "data.jsonl", "--tokens",
+    done("teach", "solver", "--answer-format", "phrase", "--model", "./model", "--data", "data.jsonl", "--tokens",
         "2048",
          "--batch-tokens", "1024", "--length", "512", "--out", "taught", "--threads", "1")  # fmt: skip
     done(
-        "run", "grpo", "--model", "./taught", "--data", "data.jsonl", "--answer", "last-number", *RUN, "--out", "whole"
+        "run",
+        "grpo",
+        "--model",
+        "./taught",
+        "--data",
+        "data.jsonl",
+        "--answer-format",
+        "last-number",
+        *RUN,
+        "--out",
+        "whole",
     )
-    done("run", "tango", "--model", "./taught", "--data", "data.jsonl", "--answer", "last-number", "--verdict", "tags",
-        "--lora", "2", "--warmup", "1",
+    done("run", "tango", "--model", "./taught", "--data", "data.jsonl", "--answer-format", "last-number",
+         "--verdict", "tags", "--lora", "2", "--warmup", "1",
          "--ratio", "1", "1", "--reviews", "2", "--set", "roles.verifier.sampling.max_tokens=8", *RUN, "--out",
          "lora")  # fmt: skip
     prompt = opening.load_trainer("whole").policies["generator"].renderer

@@ -8,7 +8,6 @@ import torch
 
 import cotrain
 from cotrain.cli.main import main
-from cotrain.core.errors import ConfigError
 from cotrain.distributed.local import LocalBackend
 from cotrain.serving.chat import run_chat
 from tests.helpers import TINY
@@ -56,7 +55,7 @@ def test_a_comparison_says_so_before_it_begins(place, capsys, device):
 def test_auto_is_the_cpu_where_there_is_no_gpu(place, capsys):
     assert main([*COMMANDS[0], "--device=auto", "--threads=1"]) == 0
     assert main(["pretrain", "--out=out", "--tokens=512", "--batch-tokens=512", "--length=64", "--depth=1"]) == 0
-    with pytest.raises(ConfigError, match="sees no GPU here"):
+    with refuses("E_NO_GPU", names="'cuda'"):
         run_chat(TINY, once="What is 2 + 3?", device="cuda")
 
 

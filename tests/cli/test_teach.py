@@ -12,8 +12,8 @@ from cotrain.cli.main import main
 from tests.helpers import TINY
 
 SHARED = {"--model", "--data", "--lenient", "--lora", "--out", "--tokens", "--resume", "--world"}
-OF_SOLVER = {"--answer", "--steps-as", "--prompt", "--from-samples", "--samples", "--max-tokens"}
-OF_VERIFIER = {"--judge", "--verdict", "--verifier-prompt", "--reviews"}
+OF_SOLVER = {"--answer-format", "--steps-as", "--prompt", "--from-samples", "--samples", "--max-tokens"}
+OF_VERIFIER = {"--review-format", "--verdict", "--verifier-prompt", "--reviews"}
 SIZES = ["--tokens", "1024", "--batch-tokens", "512", "--length", "256", "--threads", "1", "--device", "cpu"]
 WORKED = [{"question": f"{n} + 1?", "answer": f"One more.\n#### {n + 1}"} for n in range(8)]
 LABELLED = [{"problem": f"{n} + 1?", "steps": [f"{n} + 1 = {n}"], "label": 0} for n in range(8)]
@@ -68,7 +68,8 @@ def test_the_spelling_of_before_is_answered_with_the_command_of_now(before, now,
 
 def test_the_command_that_is_named_takes_the_same_flags(tmp_path, monkeypatch, capsys):
     """Word for word, up to its parser."""
-    given = "--role verifier --model m --data d --out o --from-samples --reviews 2 --samples 3 --answer hash --lora 4"
+    given = "--role verifier --model m --data d --out o --from-samples --reviews 2 --samples 3 --lora 4"
+    given += " --answer-format hash"
     line = line_of(capsys, "sft", *given.split())
     command = shlex.split(line.partition("with the same flags: ")[2])
     parsed = []
@@ -82,14 +83,14 @@ def test_the_command_that_is_named_takes_the_same_flags(tmp_path, monkeypatch, c
     assert main(command[1:]) == 130
     ((prog, arguments),) = parsed
     assert prog == "cotrain teach verifier"
-    assert (arguments.reviews, arguments.samples, arguments.answer, arguments.lora) == (2, 3, "hash", 4)
+    assert (arguments.reviews, arguments.samples, arguments.answer_format, arguments.lora) == (2, 3, "hash", 4)
 
 
 REFUSED = [
     ("sft --role", "`cotrain teach solver` and `cotrain teach verifier`"),
     ("sft --role --model m", "`cotrain teach solver` and `cotrain teach verifier`"),
     ("sft --role slover --model m", "unknown role 'slover'; did you mean 'solver'?"),
-    ("sft --model m --out o --answer hash", "unknown argument '--answer'; `cotrain teach solver` and"),
+    ("sft --model m --out o --answer-format hash", "unknown argument '--answer-format'; `cotrain teach solver` and"),
     ("teach", "the role stands first, as in `cotrain teach solver --model …`"),
     ("teach --model m solver", "the role stands first"),
     ("teach proposer --model m", "unknown role 'proposer' (there are: solver, verifier)"),

@@ -13,10 +13,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from cotrain import api
 from cotrain.cli.main import main
-from cotrain.core.errors import CotrainError
 from cotrain.models.load import load_tokenizer
 from cotrain.rollout.common_roles import FORMAT_MARK
 from tests.helpers import TINY
+from tests.sentences import refuses
 
 ROWS = "".join(json.dumps({"question": f"What is {n} + 4?", "answer": str(n + 4)}) + "\n" for n in range(40))
 SMALL = ["--steps", "1", "--tasks-per-step", "2", "--group-size", "2", "--evaluation-tasks", "2", "--threads", "1"]
@@ -138,7 +138,7 @@ def test_damaged_weights(place, capsys):
 
 
 def test_answers_in_a_format_that_there_is_not(place, capsys):
-    assert "did you mean 'last-number'" in run(capsys, "--model", TINY, "--answer", "last_number")
+    assert "did you mean 'last-number'" in run(capsys, "--model", TINY, "--answer-format", "last_number")
 
 
 def test_figures_of_a_split_with_the_flags_of_a_suite(place, capsys):
@@ -199,7 +199,7 @@ def test_a_tilde_that_the_shell_left_is_the_home_directory_and_no_folder_of_that
     assert main(["check", "data", "rows.jsonl", "--quarantine=~/aside.jsonl"]) == 1
     assert (home / "aside.jsonl").exists() and not Path("~").exists()
     for begun in (api.report, api.resume):
-        with pytest.raises(CotrainError, match=str(home / "run")):
+        with refuses("E_NOT_RUN_DIRECTORY", names=str(home / "run")):
             begun("~/run")
 
 
@@ -265,7 +265,6 @@ def test_the_plan_of_a_study_as_json(place, capsys):
 
 FULL_DISK = """
 import resource, signal, sys
-from cotrain.cli.main import main
 import torch, transformers  # before the disk is full
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))

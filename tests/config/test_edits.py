@@ -8,10 +8,10 @@ import pytest
 
 from cotrain.config.edits import overrides_since, policy_overrides, with_policies, with_roles, with_sampling
 from cotrain.config.override import override
-from cotrain.core.errors import ConfigError
 from cotrain.recipes.tango import tango
 from cotrain.runs.directory import resolved_json
 from tests.helpers import EASY, TINY
+from tests.sentences import refuses
 
 POLICIES = ("generator", "verifier")
 
@@ -57,9 +57,9 @@ def test_others_stay_and_keep_their_places(recipe):
 
 
 def test_a_change_is_checked_like_any_recipe(recipe):
-    with pytest.raises(ConfigError, match="rows is 0, expected at least 1"):
+    with refuses("E_POLICY_SETTING_RANGE", names="rows is 0"):
         with_policies(recipe, ["generator"], rows=0)
-    with pytest.raises(ConfigError, match="is for roles that write solutions"):
+    with refuses("E_ROLE_SETTING_UNSUITED", names=("'verifier'", "'boxed'")):
         with_roles(recipe, ["verifier"], answer_format="boxed")
 
 

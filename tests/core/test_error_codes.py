@@ -43,10 +43,17 @@ def modules() -> dict[str, ast.Module]:
     }
 
 
+@cache
+def nodes_of(module: str) -> list[ast.ClassDef | ast.ImportFrom | ast.Call]:
+    """What this file looks at; all that is parsed is walked through once."""
+    return [node for node in ast.walk(modules()[module]) if isinstance(node, ast.ClassDef | ast.ImportFrom | ast.Call)]
+
+
+@cache
 def names_in(module: str) -> dict[str, str]:
     """Name → the whole name of the class that it is there: defined or imported."""
     names = {}
-    for node in ast.walk(modules()[module]):
+    for node in nodes_of(module):
         if isinstance(node, ast.ClassDef):
             names[node.name] = f"{module}.{node.name}"
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -59,9 +66,9 @@ def names_in(module: str) -> dict[str, str]:
 def error_classes() -> set[str]:
     """The whole names of all classes of errors that cotrain raises on purpose."""
     bases = {}
-    for module, tree in modules().items():
+    for module in modules():
         names = names_in(module)
-        for node in ast.walk(tree):
+        for node in nodes_of(module):
             if isinstance(node, ast.ClassDef):
                 parents = [names.get(base.id, base.id) for base in node.bases if isinstance(base, ast.Name)]
                 bases[f"{module}.{node.name}"] = parents
@@ -75,9 +82,9 @@ def error_classes() -> set[str]:
 def raised() -> list[tuple[str, str, ast.Call]]:
     """Each call of a class of errors: where, which class, the call."""
     calls = []
-    for module, tree in modules().items():
+    for module in modules():
         names = names_in(module)
-        for node in ast.walk(tree):
+        for node in nodes_of(module):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
                 continue
             if names.get(node.func.id) in error_classes():

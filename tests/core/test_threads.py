@@ -43,11 +43,11 @@ LINUX = re.compile(
 )
 
 
-def test_outside_of_the_cells_only_what_macos_has_is_called():
-    """By Python's documentation of ``os``; with ``getattr`` it may be asked for. Cells look first what there is."""
+def test_outside_of_the_sandboxes_only_what_macos_has_is_called():
+    """By Python's documentation of ``os``; with ``getattr`` it may be asked for. Sandboxes look first what there is."""
     package = Path(cotrain.__file__).parent
     for path in package.rglob("*.py"):
-        if package / "grading" / "cells" not in path.parents:
+        if package / "grading" / "sandbox" not in path.parents:
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
                     assert not LINUX.fullmatch(node.attr), (path, node.lineno, node.attr)

@@ -10,14 +10,14 @@ import threading
 import time
 import types
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from cotrain.core.errors import ConfigError, UserError
 from cotrain.core.types import Grade
 from cotrain.data.files import split_of
 from cotrain.data.sources import from_description, task_source
-from cotrain.envs.openenv import OpenEnvTasks
+from cotrain.envs.openenv.served import OpenEnvTasks
 from cotrain.envs.verifiers.taskset import VerifiersTasks
 from tests.fakes import on_the_path
 from tests.sentences import refuses
@@ -30,12 +30,20 @@ def ungraded(reason: str) -> Grade:
 
 
 def test_without_the_packages_the_error_says_what_to_install(monkeypatch):
-    for module in ("openenv", "openenv.core", "verifiers", "verifiers.v1", "verifiers.v1.utils.loaders"):
+    for module in (
+        "openenv",
+        "openenv.core",
+        "openenv.core.env_server.interfaces",
+        "verifiers",
+        "verifiers.v1",
+        "verifiers.v1.utils.loaders",
+    ):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(UserError, match=r"pip install -e '\.\[verifiers\]'"):
+    with refuses("E_VERIFIERS_NOT_INSTALLED", names=".[verifiers]"):
         task_source("verifiers:sums")
-    with pytest.raises(UserError, match=r"pip install -e '\.\[openenv\]'"):
-        task_source("openenv:http://127.0.0.1:1")
+    for address in ("http://127.0.0.1:1", "mine.py:Guessing"):
+        with refuses("E_OPENENV_NOT_INSTALLED", names=".[openenv]"):
+            task_source(f"openenv:{address}")
 
 
 # -- OpenEnv
@@ -121,11 +129,33 @@ def test_an_openenv_server_is_a_task_source(fake_openenv, monkeypatch):
 def test_openenv_servers_that_do_not_fit(fake_openenv, monkeypatch):
     with refuses("E_ENVIRONMENT_ADDRESS"):
         OpenEnvTasks("here:80")
+    with refuses("E_ENVIRONMENT_ADDRESS", names=("'answer=x'", "prompt=FIELD&action=FIELD")):
+        OpenEnvTasks("http://here?answer=x")
     with refuses("E_ENVIRONMENT_FIELD", names="'hint'"):
         OpenEnvTasks("http://here?prompt=hint&action=answer")
     monkeypatch.setattr(FakeClient, "mode", "unseeded")
     with refuses("E_SOURCE_NOT_REPEATABLE"):
         OpenEnvTasks("http://here?action=answer")
+
+
+class Schema(BaseHTTPRequestHandler):
+    """Describes an environment whose actions are calls of tools, as OpenEnv's server does."""
+
+    def do_GET(self):
+        action = {"properties": {"tool_name": {"type": "string"}, "arguments": {"type": "object"}}}
+        body = json.dumps({"action": action}).encode()
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *words): ...
+
+
+def test_tools_of_a_server_are_refused_by_name(fake_openenv):
+    with HTTPServer(("127.0.0.1", 0), Schema) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        with refuses("E_ENVIRONMENT_TOOLS_ELSEWHERE", names="openenv:FILE.py:CLASS"):
+            task_source(f"openenv:http://127.0.0.1:{server.server_port}")
 
 
 def test_a_real_openenv_server():
@@ -179,7 +209,7 @@ def test_a_real_openenv_server():
         server.should_exit = True
         thread.join(10)
     assert task.grade("0") == ungraded("environment failed")
-    with pytest.raises(ConfigError, match="is the server running"):
+    with refuses("E_ENVIRONMENT_SILENT", names=str(port)):
         OpenEnvTasks(f"http://127.0.0.1:{port}")
 
 

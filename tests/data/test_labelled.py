@@ -7,7 +7,6 @@ import pytest
 
 from cotrain.config.evaluation import held_out
 from cotrain.config.recipe import check_problems
-from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import UNLABELLED
 from cotrain.data.labels import check_unlabelled, with_labels
 from cotrain.data.sources import from_description, problem_source
@@ -142,10 +141,15 @@ def test_a_method_that_needs_labels_does_not_train_on_the_test():
 
 
 @pytest.mark.parametrize(
-    "labelled", ["test:0", "test:-1", "test:", "test:9999", "test:2.5", "0", "-3", "2.5", "60", "100%", "0%", "nan"]
+    ("labelled", "code"),
+    [
+        *((text, "E_LABELLED_TEST") for text in ("test:0", "test:-1", "test:", "test:9999", "test:2.5")),
+        *((text, "E_LABELLED_NUMBER") for text in ("0", "-3", "2.5", "60", "100%", "0%")),
+        ("nan", "E_UNKNOWN_TASK_SOURCE"),
+    ],
 )
-def test_numbers_that_cannot_be(file, labelled):
-    with pytest.raises((ConfigError, UnknownName), match=r"labelled|task source"):
+def test_numbers_that_cannot_be(file, labelled, code):
+    with refuses(code, names=f"'{labelled}'"):
         with_labels(problem_source("jsonl", file), labelled, seed=0)
 
 

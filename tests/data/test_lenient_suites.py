@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from cotrain.core.errors import DataError
 from cotrain.data.malformed_rows import Quarantine
 from cotrain.data.suite_files import load_suite
 from cotrain.grading.pool import AnswerGrader
@@ -17,19 +16,29 @@ from tests.test_suites_programs import HUMANEVAL, MBPP
 GIVEN = {"id": "a", "split": "gsm8k", "problem": "1 + 1?", "steps": ["1 + 1 = 2"], "label": -1}
 BROKEN = b'{"problem": '
 CASES = {
-    "processbench": ([GIVEN, {**GIVEN, "id": "b", "label": 7}, {**GIVEN, "id": "c"}], "field 'label'", 2),
-    "prmbench": ([ROW, {**ROW, "error_steps": "1"}, {**ROW, "idx": "q"}], "field 'error_steps'", 2),
-    "mbpp": ([*MBPP[:2], {**MBPP[0], "task_id": 12, "test_list": []}], "field 'test_list'", 2),
-    "humaneval": ([HUMANEVAL, {**HUMANEVAL, "test": 1}, {**HUMANEVAL, "task_id": "HumanEval/2"}], "'test'", 2),
+    "processbench": (
+        [GIVEN, {**GIVEN, "id": "b", "label": 7}, {**GIVEN, "id": "c"}],
+        "E_STEP_LABELS",
+        "field 'label'",
+        2,
+    ),
+    "prmbench": ([ROW, {**ROW, "error_steps": "1"}, {**ROW, "idx": "q"}], "E_STEP_LABELS", "field 'error_steps'", 2),
+    "mbpp": ([*MBPP[:2], {**MBPP[0], "task_id": 12, "test_list": []}], "E_TESTS_EMPTY", "field 'test_list'", 2),
+    "humaneval": (
+        [HUMANEVAL, {**HUMANEVAL, "test": 1}, {**HUMANEVAL, "task_id": "HumanEval/2"}],
+        "E_FIELD_NOT_TEXT",
+        "'test'",
+        2,
+    ),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_malformed_rows_of_a_suite_are_set_aside_with_place_and_reason(tmp_path, name):
-    rows, reason, good = CASES[name]
+    rows, code, reason, good = CASES[name]
     path = tmp_path / f"{name}.jsonl"
     path.write_bytes(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
-    with pytest.raises(DataError, match=r"row [123]"):
+    with refuses(code, names=(f"{name}.jsonl, row ", reason)):
         load_suite(name, [str(path)], AnswerGrader())
     aside = Quarantine()
     assert len(load_suite(name, [str(path)], AnswerGrader(), aside)) == good

@@ -8,7 +8,6 @@ import types
 
 import pytest
 
-from cotrain.core.errors import RowError
 from cotrain.data.preferences import Chats, ChatTask, Pairs, messages_of, read_chat, read_pair
 from cotrain.data.sources import from_description, problem_source, task_source
 from cotrain.prompts.chat_template import Message
@@ -77,33 +76,40 @@ def test_a_layout_is_read_as_it_is(layout):
 
 
 REFUSED = {
-    "no field 'rejected'; did you mean 'reject'": {"prompt": "Q", "chosen": "a", "reject": "b"},
-    "no field 'chosen' .there are: 'question', 'answer'.; expected 'prompt'": {"question": "Q", "answer": "1"},
-    "no prompt; expected it in the field 'prompt'": {"chosen": "a", "rejected": "b"},
-    "chosen and rejected are a text and messages; expected two of one kind": {
-        **TEXTS, "rejected": [user("Sky?"), assistant("Green.")]},
-    "field 'chosen': found a number; expected a text, or a list": {**TEXTS, "chosen": 3},
-    "field 'chosen': found a list; expected a text": {**TEXTS, "chosen": []},
-    r"field 'rejected': found .'role': 'tool'": {
-        "prompt": FIRST, "chosen": [assistant("a")], "rejected": [{"role": "tool", "content": "b"}]},
-    "field 'chosen': a list of messages written as text": {**TEXTS, "chosen": str([assistant("a")])},
-    "field 'prompt': expected text, found a blank string": {**TEXTS, "prompt": " "},
-    "field 'chosen': behind the prompt stands user, assistant; expected one message of the assistant": {
-        "chosen": [user("Q"), assistant("a")], "rejected": [user("Other"), assistant("b")]},
-    "field 'rejected': behind the prompt stands nothing": {
-        "prompt": FIRST, "chosen": [*FIRST, assistant("a")], "rejected": FIRST},
-    "the prompt ends with a message of the assistant": {
-        "prompt": FIRST[:2], "chosen": [assistant("a")], "rejected": [assistant("b")]},
-    "half of a surrogate pair": {**TEXTS, "rejected": [assistant("\ud800")], "chosen": [assistant("a")]},
+    "a name with a slip": (
+        "E_FIELD_MISSING: 'rejected' | 'reject'?", {"prompt": "Q", "chosen": "a", "reject": "b"}),
+    "other fields": ("E_FIELD_MISSING: 'chosen' | 'question', 'answer'", {"question": "Q", "answer": "1"}),
+    "no prompt": ("E_PREFERENCE_WITHOUT_PROMPT: 'prompt'", {"chosen": "a", "rejected": "b"}),
+    "two kinds": (
+        "E_PREFERENCE_KINDS_DIFFER: a text and messages",
+        {**TEXTS, "rejected": [user("Sky?"), assistant("Green.")]}),
+    "a number": ("E_FIELD_NOT_MESSAGES: field 'chosen' | a number", {**TEXTS, "chosen": 3}),
+    "an empty list": ("E_FIELD_NOT_MESSAGES: field 'chosen' | a list", {**TEXTS, "chosen": []}),
+    "a tool": (
+        "E_FIELD_NOT_MESSAGES: field 'rejected' | {'role': 'tool'",
+        {"prompt": FIRST, "chosen": [assistant("a")], "rejected": [{"role": "tool", "content": "b"}]}),
+    "a list as text": ("E_MESSAGES_AS_TEXT: field 'chosen'", {**TEXTS, "chosen": str([assistant("a")])}),
+    "a blank prompt": ("E_FIELD_BLANK: field 'prompt'", {**TEXTS, "prompt": " "}),
+    "two messages": (
+        "E_REPLY_NOT_ONE_MESSAGE: field 'chosen' | user, assistant",
+        {"chosen": [user("Q"), assistant("a")], "rejected": [user("Other"), assistant("b")]}),
+    "no message": (
+        "E_REPLY_NOT_ONE_MESSAGE: field 'rejected' | nothing",
+        {"prompt": FIRST, "chosen": [*FIRST, assistant("a")], "rejected": FIRST}),
+    "a prompt that ends with a reply": (
+        "E_PROMPT_END_NOT_USER", {"prompt": FIRST[:2], "chosen": [assistant("a")], "rejected": [assistant("b")]}),
+    "half of a surrogate pair": (
+        "E_HALF_SURROGATE", {**TEXTS, "rejected": [assistant("\ud800")], "chosen": [assistant("a")]}),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("why", REFUSED)
 def test_another_row_is_refused_in_one_line_with_its_place(why, tmp_path):
-    path = write(tmp_path / "a.jsonl", [*plain(30), REFUSED[why]])
-    with pytest.raises(RowError, match=rf"a\.jsonl, row 31.*{why}") as error:
+    code, row = REFUSED[why]
+    path = write(tmp_path / "a.jsonl", [*plain(30), row])
+    with refuses(code) as error:
         Pairs(path)
-    assert "\n" not in str(error.value)
+    assert "a.jsonl, row 31" in str(error.value) and "\n" not in str(error.value)
     source = Pairs(path, lenient=True)
     assert source.quarantine.read == 30 and len(source.quarantine.refused) == 1
 

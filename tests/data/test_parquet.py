@@ -9,7 +9,6 @@ from decimal import Decimal
 import pytest
 
 from cotrain.cli.main import main
-from cotrain.core.errors import UserError
 from cotrain.data.files import JsonlTasks
 from cotrain.data.malformed_rows import read_rows, row_reader
 from cotrain.data.processbench import read_samples
@@ -124,7 +123,7 @@ def test_the_command_checks_them(tmp_path, capsys):
 def test_without_pyarrow_one_line_names_the_extra(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
-    with pytest.raises(UserError, match=r"parquet needs pyarrow; run: pip install -e '\.\[hub\]'"):
+    with refuses("E_PYARROW_NOT_INSTALLED", names=("a.parquet", ".[hub]")):
         read_rows(tmp_path / "a.parquet", row_reader("question", "answer"))
     assert main(["check", "data", str(tmp_path / "a.parquet")]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -84,7 +84,7 @@ def test_what_eval_writes_is_what_a_run_reads_also_when_it_goes_on(files, monkey
     monkeypatch.chdir(files)
     few = ["--threads", "1"]
     measured = ["eval", TINY, "--suite", "jsonl", "--data", "rows.jsonl", "--samples", "2", "--max-tokens", "8"]
-    assert main([*measured, "--answer", "tags", "--out", "measured", *few]) == 0
+    assert main([*measured, "--answer-format", "tags", "--out", "measured", *few]) == 0
     run = ["run", "grpo", "--model", TINY, "--data", "rows.jsonl", "--ramp", "measured/suite-jsonl.jsonl"]
     size = ["--steps", "2", "--tasks-per-step", "2", "--group-size", "2", "--evaluation-tasks", "2", "--kl", "0"]
     assert main([*run, *size, "--out", "run", *few]) == 0

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from cotrain.core.errors import ConfigError
 from cotrain.data.sources import from_description, task_source
 from tests.sentences import refuses
 
@@ -34,7 +33,7 @@ def test_settings_of_reasoning_gym_in_the_name():
     assert source.describe()["settings"]["settings"] == {"max_terms": 2, "max_digits": 1}
     assert from_description(source.describe()).get("test", 3) == source.get("test", 3)
     assert all(len(source.get("train", index).prompt.split("problem: ")[1]) <= len("9 - 9 =") for index in range(20))
-    with pytest.raises(ConfigError, match=r"refuses the settings \{'max_trems': 2\}"):
+    with refuses("E_GYM_SETTINGS", names="{'max_trems': 2}"):
         task_source("gym:chain_sum:max_trems=2")
 
 

@@ -15,33 +15,37 @@ from cotrain.formats.solutions import Solution, tagged_solution
 from tests.helpers import FRUIT
 
 SOURCE = WordProblems()
-DOCUMENTS = [corpus.pretraining_text(SOURCE, 0, i) for i in range(1500)]
 OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 
-def test_pretraining_kinds_and_shares():
-    solved = [d for d in DOCUMENTS if "\nSolve:" in d]
-    checked = [d for d in DOCUMENTS if "\nCheck:" in d]
-    bare = [d for d in DOCUMENTS if "\n" not in d]
-    assert len(solved) + len(checked) + len(bare) == len(DOCUMENTS)
-    assert 0.41 < len(solved) / len(DOCUMENTS) < 0.49 and 0.41 < len(checked) / len(DOCUMENTS) < 0.49
+@pytest.fixture(scope="module")
+def documents() -> list[str]:
+    return [corpus.pretraining_text(SOURCE, 0, i) for i in range(1500)]
+
+
+def test_pretraining_kinds_and_shares(documents):
+    solved = [d for d in documents if "\nSolve:" in d]
+    checked = [d for d in documents if "\nCheck:" in d]
+    bare = [d for d in documents if "\n" not in d]
+    assert len(solved) + len(checked) + len(bare) == len(documents)
+    assert 0.41 < len(solved) / len(documents) < 0.49 and 0.41 < len(checked) / len(documents) < 0.49
     true = [d for d in checked if d.endswith("<final>true</final>")]
     assert all(d in true or d.endswith("<final>false</final>") for d in checked)
     assert 0.4 < len(true) / len(checked) < 0.6
     assert all("false</step>" not in d for d in true)
-    assert not any(word in d for d in DOCUMENTS for word in ("CORRECT", "Review:"))
+    assert not any(word in d for d in documents for word in ("CORRECT", "Review:"))
     assert {d.count("<step>") for d in solved} == set(range(1, 9))
     assert all(isinstance(tagged_solution(d.partition("Solve:")[2]), Solution) for d in solved)
 
 
-def test_pretraining_problems_are_from_the_training_buckets():
-    assert all(text_bucket(d.partition("\n")[0]) < 90 for d in DOCUMENTS if "\n" in d)
+def test_pretraining_problems_are_from_the_training_buckets(documents):
+    assert all(text_bucket(d.partition("\n")[0]) < 90 for d in documents if "\n" in d)
 
 
-def test_checks_agree_with_the_arithmetic_in_them():
+def test_checks_agree_with_the_arithmetic_in_them(documents):
     """An independent check: what was worked out is right, and a claim is called true when it says the same."""
     seen = unneeded = 0
-    for document in DOCUMENTS:
+    for document in documents:
         for numbers, claim, word in re.findall(r"=([^=|]+=-?\d+)\|(-?\d+) (true|false)</step>", document):
             left, sign, right, result = re.fullmatch(r"(-?\d+)([-+*])(-?\d+)=(-?\d+)", numbers).groups()
             assert OPERATORS[sign](int(left), int(right)) == int(result)
@@ -67,9 +71,9 @@ def test_bare_arithmetic_is_truly_true_and_false(modulus: int | None):
     assert 0.4 < words.count("true") / len(words) < 0.6
 
 
-def test_texts_are_addressed():
-    assert corpus.pretraining_text(SOURCE, 0, 5) == DOCUMENTS[5] != corpus.pretraining_text(SOURCE, 1, 5)
-    assert len(set(DOCUMENTS)) == len(DOCUMENTS)
+def test_texts_are_addressed(documents):
+    assert corpus.pretraining_text(SOURCE, 0, 5) == documents[5] != corpus.pretraining_text(SOURCE, 1, 5)
+    assert len(set(documents)) == len(documents)
 
 
 def test_the_final_verdict_wants_the_quantity_that_was_asked_for():

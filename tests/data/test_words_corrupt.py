@@ -22,8 +22,12 @@ from cotrain.formats.solutions import Solution, tagged_solution
 from tests.sentences import refuses
 
 SOURCE = WordProblems()
-PROBLEMS = [SOURCE.problem("train", i) for i in range(400)]
 NONE = Habits(random=0.0, systematic=0.0)
+
+
+@pytest.fixture(scope="module")
+def problems() -> list[Problem]:
+    return [SOURCE.problem("train", i) for i in range(400)]
 
 
 def small(family: str = "plain") -> Problem:
@@ -35,8 +39,8 @@ def small(family: str = "plain") -> Problem:
     return assemble_problem(facts, "plums", family=family)
 
 
-def test_without_errors_it_is_the_exact_solution():
-    for i, problem in enumerate(PROBLEMS[:50]):
+def test_without_errors_it_is_the_exact_solution(problems):
+    for i, problem in enumerate(problems[:50]):
         attempt = with_habits(problem, NONE, rng_of(i))
         assert attempt == clean_attempt(problem)
         assert attempt.text == problem.solution
@@ -70,9 +74,9 @@ def test_triggers():
 
 
 @pytest.mark.whole
-def test_corrupted_solutions_parse_and_their_answer_is_the_last_result():
+def test_corrupted_solutions_parse_and_their_answer_is_the_last_result(problems):
     habits = Habits(random=0.5)
-    for i, problem in enumerate(PROBLEMS):
+    for i, problem in enumerate(problems):
         attempt = with_habits(problem, habits, rng_of("habits", i))
         parsed = tagged_solution(attempt.text)
         assert isinstance(parsed, Solution) and parsed.format_score == 1.0
@@ -82,29 +86,29 @@ def test_corrupted_solutions_parse_and_their_answer_is_the_last_result():
         assert grade_steps(problem, attempt.steps) == attempt.judgement
 
 
-def test_after_the_error_everything_is_consistent():
+def test_after_the_error_everything_is_consistent(problems):
     slips = Habits(premise=0.0, relation=0.0, structure=0.0, systematic=0.0)
-    for i, problem in enumerate(PROBLEMS):
+    for i, problem in enumerate(problems):
         attempt = with_errors(problem, 1, slips, rng_of("one", i))
         assert sorted(attempt.judgement.reasons) == [""] * (len(attempt.steps) - 1) + ["arithmetic"]
 
 
 @pytest.mark.whole
-def test_each_kind_of_error_gets_its_reason():
+def test_each_kind_of_error_gets_its_reason(problems):
     for share, reason in (("premise", "premise"), ("relation", "relation")):
         habits = Habits(**{"systematic": 0.0, "premise": 0.0, "relation": 0.0, "structure": 0.0} | {share: 1.0})
         seen = Counter(
-            r for i, p in enumerate(PROBLEMS) for r in with_errors(p, 1, habits, rng_of(i)).judgement.reasons
+            r for i, p in enumerate(problems) for r in with_errors(p, 1, habits, rng_of(i)).judgement.reasons
         )
         assert set(seen) <= {"", reason, "arithmetic"}  # a slip where the kind would change nothing
         assert seen[reason] > 10 * seen["arithmetic"]
     structure = Habits(systematic=0.0, premise=0.0, relation=0.0, structure=1.0)
-    seen = Counter(r for i, p in enumerate(PROBLEMS) for r in with_errors(p, 1, structure, rng_of(i)).judgement.reasons)
+    seen = Counter(r for i, p in enumerate(problems) for r in with_errors(p, 1, structure, rng_of(i)).judgement.reasons)
     assert {"unneeded", "repeated", "premise"} <= set(seen)
 
 
-def test_errors_always_leave_the_solution_wrong():
-    for i, problem in enumerate(PROBLEMS):
+def test_errors_always_leave_the_solution_wrong(problems):
+    for i, problem in enumerate(problems):
         attempt = with_errors(problem, 1 + i % 2, Habits(), rng_of("wrong", i))
         assert not all(attempt.judgement.ok) or attempt.answer != str(problem.answer)
     single = small()
@@ -119,10 +123,10 @@ def test_some_wrong_solutions_have_the_right_answer():
     assert lucky >= 20
 
 
-def test_solver_is_right_between_a_quarter_and_a_half_of_the_time():
+def test_solver_is_right_between_a_quarter_and_a_half_of_the_time(problems):
     right = sum(
-        with_habits(p, Habits(), rng_of("rate", i)).answer == str(p.answer) for i, p in enumerate(PROBLEMS)
-    ) / len(PROBLEMS)
+        with_habits(p, Habits(), rng_of("rate", i)).answer == str(p.answer) for i, p in enumerate(problems)
+    ) / len(problems)
     assert 0.25 < right < 0.5
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.nightly]
 
 
 @pytest.mark.parametrize("part", ["1/2", "2/2"])

@@ -60,10 +60,12 @@ MADE = {
     "co_rewarding": lambda: small("co_rewarding"),  # a moving average
     "spin": lambda: small("spin", steps=3),  # a snapshot
 }
+AT_LANDINGS = ("tango", "tango, adapters", "cooper")  # weights, adapters, a head; the others at night
+CASES = [pytest.param(case, marks=[] if case in AT_LANDINGS else pytest.mark.nightly) for case in MADE]
 
 
-@pytest.mark.parametrize("device", ["cpu", DEVICE])
-@pytest.mark.parametrize("case", MADE)
+@pytest.mark.parametrize("device", [pytest.param("cpu", marks=pytest.mark.nightly), DEVICE])
+@pytest.mark.parametrize("case", CASES)
 def test_no_bit_changes(case, device):
     trainers = [CoTrainer(recipe, backend=LocalBackend(device)) for recipe in (MADE[case](), resting(MADE[case]()))]
     for _ in range(2):
@@ -74,7 +76,7 @@ def test_no_bit_changes(case, device):
     assert bits_of(trainers[0]) == bits_of(trainers[1])
 
 
-@pytest.mark.parametrize("case", MADE)
+@pytest.mark.parametrize("case", CASES)
 def test_nobody_is_on_the_device_but_who_computes(case):
     """At every look-up of an embedding, which begins each pass."""
     trainer, seen = CoTrainer(resting(MADE[case]()), backend=LocalBackend(DEVICE)), set()
@@ -113,7 +115,7 @@ def copies_of(trainer):
 
 
 @pytest.mark.parametrize("lora", [0, 4])
-@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("half", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_bytes_of_a_step(lora, half):
     """Three models of one size, or adapters beside a critic: at rest one of them is left, and the most of a step is
     less by what the others take."""

@@ -11,7 +11,6 @@ from cotrain.algorithms.contract import LossTerm, PolicyClient
 from cotrain.algorithms.grpo import GRPO
 from cotrain.config.followers import AverageHandle, SnapshotHandle
 from cotrain.config.policies import critic, ema, frozen, trainable
-from cotrain.core.errors import ConfigError
 from cotrain.core.signals import OUTCOME
 from cotrain.distributed import local
 from cotrain.distributed.local import LocalBackend
@@ -23,6 +22,7 @@ from cotrain.learner.learner import TorchLearner
 from tests.distributed.processes import Here
 from tests.helpers import TINY
 from tests.learner.learn_makers import random_samples
+from tests.sentences import refuses
 
 POLICIES = {
     "generator": trainable(TINY, lr=1e-3),
@@ -142,9 +142,9 @@ def test_who_does_it_takes_what_the_contract_says(kind):
 @pytest.mark.whole
 def test_a_refusal_names_the_policy_also_from_another_process(both):
     for handles in both[:2]:
-        with pytest.raises(ConfigError, match="policy 'reference' is of kind 'frozen' and is not trained"):
+        with refuses("E_POLICY_CANNOT", names=("'reference'", "'frozen'")):
             handles["reference"].update([])
-        with pytest.raises(ConfigError, match="policy 'generator' is of kind 'trainable' and follows nobody"):
+        with refuses("E_POLICY_CANNOT", names=("'generator'", "'trainable'")):
             handles["generator"].follow(handles["reference"], 1)
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from cotrain.cli.main import main
-from cotrain.core.errors import ConfigError, ProcessLost
 from cotrain.distributed import ray_nodes
 from cotrain.distributed.cluster_file import Cluster
 from cotrain.distributed.multi_process import ENGINE, LEARNERS, MultiProcessBackend
@@ -18,6 +17,7 @@ from cotrain.distributed.ray_processes import RayLauncher, RayProcess, inspect_r
 from cotrain.runs import run as loop
 from tests.distributed.test_several import RECIPES, digest, undisturbed  # noqa: F401  a fixture
 from tests.helpers import TINY
+from tests.sentences import refuses
 
 pytestmark = pytest.mark.whole
 CLUSTER = Cluster(cpus=2, object_store_mb=200, deadline=300.0)
@@ -91,7 +91,7 @@ def test_machines_that_do_not_answer_in_time_are_told(ray_here):
     (machine,) = ray_nodes.ask_machines(None, [TINY, "/no/model"], patience=300.0)
     (line,) = ray_nodes.machine_problems(machine, machine["python"], None)
     assert "model '/no/model': no such directory" in line
-    with pytest.raises(ConfigError, match=r"Ray here: no machine said within 0 seconds what /python has"):
+    with refuses("E_RAY_SILENT", names=("Ray here", "0 seconds", "/python")):
         inspect_remote_python("/python", "here", 0.0)
 
 
@@ -116,7 +116,7 @@ def test_a_machine_without_the_model_is_told_by_the_command_before_anything_is_l
 def test_gpus_that_a_ray_does_not_have_are_not_waited_for(ray_here, monkeypatch):
     monkeypatch.setattr(ray_nodes, "ARRIVAL", 0.0)
     joined = RayLauncher(Cluster(address="auto", gpus={"LearnerHost": 99.0}))
-    with pytest.raises(ConfigError, match=r"\[learner\] gpus = 99 in the --cluster file: .* at auto; lower it"):
+    with refuses("E_TOO_FEW_GPUS", names=("[learner] gpus = 99", "--cluster", "at auto")):
         joined.start()
 
 
@@ -129,7 +129,7 @@ def test_a_silent_process_is_killed_at_its_deadline(ray_here):
     pid = pid_of(process)
     process._deadline = 1.0
     os.kill(pid, signal.SIGSTOP)
-    with pytest.raises(ProcessLost, match="the sleeper did not answer sleep within 1 seconds and was killed"):
+    with refuses("E_PROCESS_SILENT", names=("the sleeper", "sleep within 1 seconds")):
         process.ask("sleep")
     assert gone(pid)
 

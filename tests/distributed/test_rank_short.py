@@ -107,6 +107,7 @@ class Odd:
         return what
 
 
+@pytest.mark.whole
 def test_the_group_ends_and_the_next_one_knows(monkeypatch):
     monkeypatch.setattr(ranks, "RankHost", Odd)
     launcher, limits = Apart(), {}

@@ -14,9 +14,9 @@ from cotrain.recipes.votes import co_rewarding
 from cotrain.runs import run as loop
 from cotrain.storage import checkpoints
 from cotrain.storage.ledger import Ledger
-from cotrain.trainer.failures import Diverged
 from tests.distributed.processes import Here
 from tests.helpers import EASY, TINY
+from tests.sentences import refuses
 
 SMALL = {"model": TINY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 1, "lr": 1e-3, "steps": 3}
 
@@ -124,7 +124,7 @@ def test_lost_processes_change_nothing(name, undisturbed, tmp_path):
 @pytest.mark.whole
 def test_learners_that_are_lost_three_times_in_one_step_end_the_run_with_the_reason(tmp_path):
     launcher = Here((LEARNERS, "update", n) for n in range(1, 9))
-    with pytest.raises(Diverged, match=r"the learners' process is lost during update; 3 times in a row"):
+    with refuses("E_DIVERGED", names=("the learners", "update", "3 times in a row")):
         loop.start_run(
             RECIPES["adapters"](), tmp_path / "run", checkpoint_every=1, backend=MultiProcessBackend(launcher)
         )

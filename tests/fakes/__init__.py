@@ -18,16 +18,18 @@ def is_installed(name):
 
 
 @contextmanager
-def on_the_path(folder, package, **modules):
-    """``modules``, name to text, importable from ``folder``, beside the "real" ``verifiers`` or its "fake". Skips where
-    there is no real one."""
-    if package == "real" and not is_installed("verifiers"):
-        pytest.skip("verifiers is not installed")
+def on_the_path(folder, which, *, packages=("verifiers",), **modules):
+    """``modules``, name to text, importable from ``folder``, beside the "real" ``packages`` or the "fake" ones. Skips
+    where a real one is missing."""
+    if which == "real":
+        for package in packages:
+            if not is_installed(package):
+                pytest.skip(f"{package} is not installed")
     for name, text in modules.items():
         (folder / f"{name}.py").write_text(text)
-    ours = {"verifiers", *modules}
+    ours = {*packages, *modules}
     kept = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in ours}
-    added = [str(folder), *([str(HERE)] if package == "fake" else [])]
+    added = [str(folder), *([str(HERE)] if which == "fake" else [])]
     sys.path[:0] = added
     try:
         yield folder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from cotrain.core.types import ParseFailure
-from cotrain.formats.nonce import JUDGE_TAGS
+from cotrain.formats.nonce import VERDICT_TAGS
 from cotrain.formats.preferences import read_gram, read_grm, read_rmr1, read_thinkrm
 from cotrain.formats.verdicts import read_genprm, read_genrm, read_score
 
@@ -29,11 +29,11 @@ GOOD = {
     "grm": "<principles>100% right</principles><critique>c</critique><scores>[7, 3]</scores>",
     "gram": "A",
 }
-PIECES = [f"<{tag}>" for tag in JUDGE_TAGS] + [f"</{tag}>" for tag in JUDGE_TAGS]
+PIECES = [f"<{tag}>" for tag in VERDICT_TAGS] + [f"</{tag}>" for tag in VERDICT_TAGS]
 PIECES += ["Yes", "No", "Abstain", "\\boxed{", "}", "A", "B", "[[A]]", "[[B]]", "[", "]", ",", "%", "3", "0.5", "-"]
 PIECES += ["not", "$", "é", " ", "\n", "**Judgement**:", "\x00", "\ud800", *GOOD.values()]
 soup = st.one_of(st.text(), st.lists(st.sampled_from(PIECES), max_size=25).map("".join))
-harmless = st.text().filter(lambda t: not any(tag in t for tag in PIECES[: 2 * len(JUDGE_TAGS)]) and "[[" not in t)
+harmless = st.text().filter(lambda t: not any(tag in t for tag in PIECES[: 2 * len(VERDICT_TAGS)]) and "[[" not in t)
 
 
 def reason(parsed) -> str:

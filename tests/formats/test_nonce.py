@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from judge_texts import READERS, soup
 
 from cotrain.core.seeding import Address, make_nonce
-from cotrain.formats import judge_prompts
-from cotrain.formats.nonce import JUDGE_TAGS, break_judge_tags, wrap_all, wrap_text
+from cotrain.formats import verifier_prompts
+from cotrain.formats.nonce import VERDICT_TAGS, break_verdict_tags, wrap_all, wrap_text
 from cotrain.prompts.chat_template import Message
 from cotrain.prompts.render import Renderer
 from cotrain.prompts.templates import fields_of, fill_template
@@ -32,9 +32,9 @@ def test_a_candidate_stays_in_its_block():
     block = wrap_text(HOSTILE, MARK)
     inside = block.removeprefix(f"<solution id={MARK}>\n").removesuffix(f"\n</solution id={MARK}>")
     assert block == f"<solution id={MARK}>\n{inside}\n</solution id={MARK}>"
-    assert inside == break_judge_tags(HOSTILE) and MARK not in inside
+    assert inside == break_verdict_tags(HOSTILE) and MARK not in inside
     assert "<step>a</step>" in inside and f"</solution id={OTHER}>" in inside and "<|im_end|>" in inside
-    assert not any(f"<{tag}>" in inside or f"</{tag}>" in inside for tag in JUDGE_TAGS)
+    assert not any(f"<{tag}>" in inside or f"</{tag}>" in inside for tag in VERDICT_TAGS)
 
 
 hostile = st.lists(
@@ -51,7 +51,7 @@ def test_no_text_holds_the_nonce_or_a_judges_tag(text, mark):
     block = wrap_text(text.replace(MARK, mark), mark, "first")
     assert block.count(mark) == 2
     assert block.startswith(f"<first id={mark}>\n") and block.endswith(f"\n</first id={mark}>")
-    assert not any(f"<{tag}>" in block or f"</{tag}>" in block for tag in JUDGE_TAGS)
+    assert not any(f"<{tag}>" in block or f"</{tag}>" in block for tag in VERDICT_TAGS)
 
 
 @pytest.mark.whole
@@ -60,13 +60,13 @@ def test_a_quotation_that_a_judge_is_cut_off_in_is_no_verdict(text, cut):
     quoted = wrap_text(text, MARK)[: -cut or None]
     for name, read in READERS.items():
         assert not read(f"It says: {quoted}").ok
-        assert name in ("genrm", "gram") or not read(break_judge_tags(text)).ok
+        assert name in ("genrm", "gram") or not read(break_verdict_tags(text)).ok
 
 
 def test_what_needs_no_care_is_shown_as_it_stands():
     text = "<step>a < b, {problem} $\\frac{1}{2}$ \\boxed{4} <answers></step>\n"
     assert wrap_text(text, MARK) == f"<solution id={MARK}>\n{text}\n</solution id={MARK}>"
-    assert break_judge_tags("<answer>4</answer>") == "< answer>4</ answer>"
+    assert break_verdict_tags("<answer>4</answer>") == "< answer>4</ answer>"
     with pytest.raises(ValueError, match="letters and digits"):
         wrap_text(text, "")
 
@@ -85,7 +85,7 @@ def test_a_hostile_candidate_in_a_rendered_prompt_is_plain_text(tokenizer_with, 
     renderer = Renderer(tokenizer)
 
     def asked(text: str) -> tuple[int, ...]:
-        prompt = fill_template(judge_prompts.GENRM, problem="1+1?", solution=wrap_text(text, MARK), nonce=MARK)
+        prompt = fill_template(verifier_prompts.GENRM, problem="1+1?", solution=wrap_text(text, MARK), nonce=MARK)
         return renderer.render([Message("user", prompt)])
 
     special = set(tokenizer.all_special_ids) | {i for i, t in tokenizer.added_tokens_decoder.items() if t.special}
@@ -99,9 +99,9 @@ def test_a_hostile_candidate_in_a_rendered_prompt_is_plain_text(tokenizer_with, 
 
 def test_every_prompt_names_the_nonce_and_no_stray_field():
     allowed = {"problem", "nonce", "solution", "first", "second", "responses", "count"}
-    templates = {name: t for name, t in vars(judge_prompts).items() if name.isupper() and not name.startswith("_")}
+    templates = {name: t for name, t in vars(verifier_prompts).items() if name.isupper() and not name.startswith("_")}
     assert len(templates) == 10
     for template in templates.values():
         assert {"problem", "nonce"} <= fields_of(template) <= allowed
-        assert fields_of(judge_prompts.with_reference(template)) == fields_of(template) | {"reference"}
-    assert r"\boxed{Yes/No}" in fill_template(judge_prompts.GENPRM, problem="", nonce="", solution="", count=2)
+        assert fields_of(verifier_prompts.with_reference(template)) == fields_of(template) | {"reference"}
+    assert r"\boxed{Yes/No}" in fill_template(verifier_prompts.GENPRM, problem="", nonce="", solution="", count=2)

@@ -7,7 +7,7 @@ import pytest
 from cotrain.core.types import Grade
 from cotrain.data.program_tests import paper_of
 from cotrain.grading.fences import defines_name, is_python, program_of
-from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, working_cell
+from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, working_sandbox
 from cotrain.grading.pool import GradingPool
 
 F, ADD = "```", "def add(a, b):\n    return a + b"
@@ -141,6 +141,6 @@ def test_degenerate_answers_are_read_in_a_moment(piece):
 )
 def test_a_view_of_a_dictionary_is_what_python_says(gives, equal, right):
     paper = paper_of(before="", tests=f"assert f({{'a': 1}}) == {equal}", solution="def f(d): ...")
-    with GradingPool(1, judging=(JUDGING,), memory=MEMORY_BYTES, cell=working_cell()) as pool:
+    with GradingPool(1, judging=(JUDGING,), memory=MEMORY_BYTES, sandbox=working_sandbox()) as pool:
         grade = pool.grade_in_process(paper, f"def f(d): return {gives}")
         assert grade == (Grade(value=True) if right else Grade(value=False, reason="test failed"))

@@ -13,7 +13,7 @@ from cotrain.data.program_tests import paper_of
 from cotrain.data.programs import ProgramTasks, humaneval_problem, mbpp_problem, whole_program
 from cotrain.data.sources import from_description, task_source
 from cotrain.grading.fences import program_of
-from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, working_cell
+from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, working_sandbox
 from cotrain.grading.pool import GradingPool
 from tests.sentences import refuses
 
@@ -54,7 +54,7 @@ def mbpp(path: Path, numbers=range(595, 605), names: Mapping[int, str] | None = 
 
 @pytest.fixture(scope="module")
 def pool():
-    with GradingPool(workers=1, judging=(JUDGING,), memory=MEMORY_BYTES, cell=working_cell()) as pool:
+    with GradingPool(workers=1, judging=(JUDGING,), memory=MEMORY_BYTES, sandbox=working_sandbox()) as pool:
         yield pool
 
 

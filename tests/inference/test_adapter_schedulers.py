@@ -4,12 +4,12 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from cotrain.core.errors import UnknownName
 from cotrain.inference.local import LocalEngine
 from cotrain.inference.reference import complete_request
 from cotrain.models.adapters import AdapterBase
 from cotrain.models.shared_prefix import can_branch
 from tests.helpers import answers, mixed_requests, request, tiny_model
+from tests.sentences import refuses
 
 POLICIES = ("one", "two", "still")
 
@@ -58,7 +58,7 @@ def test_lanes_of_an_adapter_base(embedded_base):
     engine = LocalEngine(dict.fromkeys(activate, base.module), activate=activate)
     said = [answers(engine, [request(policy=policy, prompt_ids=(1, 40, 41, 42))])[0] for policy in POLICIES]
     assert len({completion.logprobs for completion in said}) == 1
-    with pytest.raises(UnknownName, match="adapter on the base 'shipped' 'other'"):
+    with refuses("E_UNKNOWN_ADAPTER", names=("'shipped'", "'other'")):
         answers(engine, [request(policy="other")])
 
 

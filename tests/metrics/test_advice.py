@@ -26,7 +26,7 @@ def flags_of(recipe):
 def test_flags_that_advice_names_are_those_of_recipes_with_solver_and_verifier(recipe):
     advice = [band.what_to_do for band in BANDS] + [metric.advice for metric in TABLE]
     named = {flag for text in advice for flag in re.findall(r"--[a-z][a-z-]*", text)}
-    assert {"--answer", "--verdict", "--format-reward", "--verifier-format"} <= named
+    assert {"--answer-format", "--verdict", "--format-reward", "--verifier-format"} <= named
     assert named - EVERYWHERE <= flags_of(recipe)
     assert not any("format reward" in text for text in advice)  # which no flag is called
 

@@ -22,7 +22,7 @@ def test_a_wholly_unreadable_model_is_told_once():
         series = rows(30, solver__parse_failures=share, solver__accuracy=0.0, solver__truncated=0.1)
         assert told(series, finished=True) == [("unreadable answers", "solver/parse_failures", 0)]
         (alarm,) = check_rows(series)
-        assert "--answer or --prompt" in alarm.advice
+        assert "--answer-format or --prompt" in alarm.advice
 
 
 def test_answers_that_are_all_cut_off_are_told_once():

@@ -19,7 +19,6 @@ from cotrain.algorithms.sft import SFT
 from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.config.policies import adapter, frozen, trainable
-from cotrain.core.errors import TooLong
 from cotrain.core.types import Sampling
 from cotrain.distributed.local import make_local_engine
 from cotrain.inference.local import LocalEngine
@@ -193,7 +192,7 @@ def test_a_window_limits_what_is_sampled(family, saved):
     engine = LocalEngine({"a": load_model(saved(family))[0]})
     inside = request(prompt_ids=tuple(range(10)), sampling=Sampling(max_tokens=WINDOW - 10))
     assert answers(engine, [inside])
-    with pytest.raises(TooLong, match=f"exceed the context of {WINDOW}"):
+    with refuses("E_PROMPT_TOO_LONG", names=f"context of {WINDOW}"):
         answers(engine, [replace(inside, prompt_ids=tuple(range(11)))])
 
 
@@ -335,7 +334,7 @@ def test_a_base_model_without_a_template_runs_on_a_file(tokenizer, tmp_path):
     data = tmp_path / "data.jsonl"
     data.write_text("".join(json.dumps({"question": f"{i}+1?", "answer": str(i + 1)}) + "\n" for i in range(40)))
     rows = run(
-        tmp_path / "run", "--model", tmp_path / "model", "--tasks", "jsonl", "--data", data, "--answer", "tags",
+        tmp_path / "run", "--model", tmp_path / "model", "--tasks", "jsonl", "--data", data, "--answer-format", "tags",
         "--set", "roles.solver.sampling.max_tokens=8", "--set", "evaluation.group_size=1",
         "--set", "policies.generator.gradient_checkpointing=true",
     )  # fmt: skip

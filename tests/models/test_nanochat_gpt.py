@@ -107,6 +107,17 @@ def test_the_gradients_of_one_step_are_those_of_nanochat(model, expected):
 # -- the engine
 
 
+WAYS = pytest.mark.parametrize(
+    ("static", "kind"),
+    [
+        pytest.param(False, "sdpa", id="shared-sdpa"),
+        pytest.param(True, "eager", id="static-eager"),
+        pytest.param(False, "eager", id="shared-eager", marks=pytest.mark.whole),
+        pytest.param(True, "sdpa", id="static-sdpa", marks=pytest.mark.whole),
+    ],
+)
+
+
 def asked_of(expected):
     """Requests of prompts within the window, across it, and of which several begin alike; answers that cross it."""
     long, short = expected["prompt/long"].tolist(), expected["prompt/short"].tolist()
@@ -121,8 +132,7 @@ def asked_of(expected):
     ]
 
 
-@pytest.mark.parametrize("kind", ["sdpa", "eager"])  # prompts that begin alike are computed once; or each by itself
-@pytest.mark.parametrize("static", [False, True], ids=["shared", "static"])
+@WAYS  # prompts that begin alike are computed once; or each by itself
 def test_the_engine_samples_what_the_slow_one_does(static, kind, directory, expected):
     model, _ = load_model(directory, attn_implementation=kind)
     assert can_branch(model) is (kind == "sdpa")
@@ -137,8 +147,7 @@ def test_the_engine_samples_what_the_slow_one_does(static, kind, directory, expe
     assert list(greedy.token_ids) == expected["greedy/long"].tolist()
 
 
-@pytest.mark.parametrize("kind", ["sdpa", "eager"])
-@pytest.mark.parametrize("static", [False, True], ids=["shared", "static"])
+@WAYS
 def test_a_conversation_that_goes_on_is_computed_from_what_was_kept(static, kind, directory, expected):
     model, _ = load_model(directory, attn_implementation=kind)
     engine = LocalEngine({"a": model}, static=static)

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from cotrain.cli.main import main
-from cotrain.core.errors import DataError
 from cotrain.formats.role_prompts import REVIEW_OWN
 from cotrain.formats.role_replies import step_verdicts
 from cotrain.formats.verdicts import read_genrm
@@ -139,7 +138,7 @@ def test_verdicts_on_the_answer_alone_are_written_from_the_truth(tmp_path):
 
 @pytest.mark.whole
 def test_wrong_solutions_of_several_steps_need_labels(tmp_path):
-    with pytest.raises(DataError, match="nobody knows which step is wrong; --judge genrm"):
+    with refuses("E_NO_REVIEWS", names="--review-format genrm"):
         own(problems(tmp_path), reviews=0)
 
 
@@ -170,9 +169,12 @@ def test_the_command_teaches_a_verifier_and_tells_what_does_not_go_together(tmp_
     assert (tmp_path / "out" / "config.json").is_file()
     out = ["--out", str(tmp_path / "no")]
     for wrong, told in (
-        (["--judge", "genrm", "--verdict", "words"], "--verdict and --verifier-prompt go with --judge steps"),
+        (
+            ["--review-format", "genrm", "--verdict", "words"],
+            "--verdict and --verifier-prompt go with --review-format steps",
+        ),
         (["--reviews", "2"], "--reviews is about what the model samples; add --from-samples"),
-        (["--answer", "phrase"], "--answer is about what the model samples; add --from-samples"),
+        (["--answer-format", "phrase"], "--answer-format is about what the model samples; add --from-samples"),
         (["--from-samples", "--backend", "ray", "--world", "2"], "--from-samples draws in one process"),
     ):
         assert main([*words, str(tmp_path / "labelled.jsonl"), *wrong, *out]) == 2
@@ -182,5 +184,5 @@ def test_the_command_teaches_a_verifier_and_tells_what_does_not_go_together(tmp_
 @pytest.mark.whole
 def test_no_review_to_keep_is_one_line_with_what_helps(tmp_path):
     (tmp_path / "odd.jsonl").write_text("".join(json.dumps({"question": f"{i}?", "answer": "no"}) + "\n" for i in "ab"))
-    with pytest.raises(DataError, match="none of the model's solutions is right and can be read; bring easier"):
+    with refuses("E_NO_REVIEWS", names=("odd.jsonl", "4 could not")):
         own(str(tmp_path / "odd.jsonl"), reviews=0)

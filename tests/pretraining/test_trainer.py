@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from cotrain.core.errors import ConfigError, RunDirectoryError, UnknownName
+from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.learner.optim import adamw
 from cotrain.models.attention import isolate_documents
 from cotrain.models.from_scratch import new_model
@@ -237,9 +237,9 @@ def test_a_damaged_checkpoint_costs_steps_not_the_run(config, read, tmp_path):
 def test_whose_directory_it_is(config, read, tmp_path):
     out = tmp_path / "run"
     train(new_model(config, 0), read, out, PLAN, pad_id=0, about={"corpus": "sentences"})
-    with pytest.raises(RunDirectoryError, match="holds a training run; resume it"):
+    with refuses("E_OUT_HOLDS_TRAINING", names=str(tmp_path / "run")):
         train(new_model(config, 0), read, out, PLAN, pad_id=0)
-    with pytest.raises(RunDirectoryError, match=r"begun with plan lr = 0\.01, now it is 0\.02"):
+    with refuses("E_TRAINING_DIFFERS", names=("lr = 0.01", "0.02")):
         train(
             new_model(config, 0),
             read,
@@ -249,11 +249,11 @@ def test_whose_directory_it_is(config, read, tmp_path):
             resume=True,
             about={"corpus": "sentences"},
         )
-    with pytest.raises(RunDirectoryError, match="begun with about corpus = 'sentences', now it is None"):
+    with refuses("E_TRAINING_DIFFERS", names=("corpus = 'sentences'", "None")):
         train(new_model(config, 0), read, out, PLAN, pad_id=0, resume=True)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").touch()
-    with pytest.raises(RunDirectoryError, match="exists and is not a training run"):
+    with refuses("E_OUT_NOT_TRAINING", names=str(tmp_path / "other")):
         train(new_model(config, 0), read, tmp_path / "other", PLAN, pad_id=0, resume=True)
 
 

@@ -17,7 +17,6 @@ from cotrain import api
 from cotrain.algorithms.contract import Batch
 from cotrain.algorithms.samples import sample_of
 from cotrain.config.override import override
-from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.data.sources import from_description, task_source
 from cotrain.data.word_problems.problem import Fact
@@ -276,9 +275,9 @@ def test_a_run_takes_any_problems_with_a_checker_and_leaves_no_process(tmp_path)
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     assert len(rows) == 2 and any("prover/parse_failure/checker: died" in row for row in rows)
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
-    with pytest.raises(ConfigError, match="jsonl has no variants of a target"):
+    with refuses("E_NO_VARIANTS", names=("jsonl", "--tasks words")):
         alphaproof(**{**settings, "tasks": tasks}, checker="true", target=0)
-    with pytest.raises(ConfigError, match=r"give --checker 'python my_checker\.py'"):
+    with refuses("E_NO_STEP_CHECKER", names=("jsonl", "--checker 'python my_checker.py'")):
         alphaproof(**{**settings, "tasks": tasks})
 
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from cotrain.analysis.attack.seats import play_seats
-from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.data.word_problems.source import study_problems
 from cotrain.prompts.byte_tokenizer import ByteRenderer
@@ -20,6 +19,7 @@ from cotrain.rollout.runner import RolloutRunner
 from cotrain.runs.run import start_run
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
+from tests.sentences import refuses
 
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 6, "reviews": 3, "steps": 1, "kl": 0.0}
 TASK = EASY.get("train", 0)
@@ -136,15 +136,15 @@ def test_a_model_that_knows_no_short_formats_is_asked_for_an_attack():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "problem"),
+    ("arguments", "code"),
     [
-        ({"reviews": 1}, "reviews 1"),
-        ({"group_size": 1}, "group_size 1"),
-        ({"lora": 0}, "weights='two_adapters' with lora 0"),
+        ({"reviews": 1}, "E_SETTING_RANGE: reviews 1"),
+        ({"group_size": 1}, "E_SETTING_RANGE: group_size 1"),
+        ({"lora": 0}, "E_ADAPTERS_WITHOUT_RANK: weights='two_adapters' | lora 0"),
     ],
 )
-def test_what_it_refuses(arguments, problem):
-    with pytest.raises(ConfigError, match=problem):
+def test_what_it_refuses(arguments, code):
+    with refuses(code):
         bipolicy(**SMALL | arguments)
     assert bipolicy(model=TINY, tasks=study_problems((2, 2)), weights="shared", lora=0).policies["player"].is_trained
 

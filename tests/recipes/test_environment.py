@@ -8,7 +8,6 @@ import sys
 import pytest
 import torch
 
-from cotrain.core.errors import UserError
 from cotrain.data.sources import from_description, task_source
 from cotrain.envs.verifiers.multi_agent import Environments, load_environment
 from cotrain.recipes.environment import environment
@@ -302,7 +301,7 @@ def test_what_the_environment_raises_breaks_off_its_episode(longer, monkeypatch)
 def test_without_the_package_the_error_says_what_to_install(monkeypatch):
     for module in ("verifiers", "verifiers.v1", "verifiers.v1.utils"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(UserError, match=r"pip install -e '\.\[verifiers\]'"):
+    with refuses("E_VERIFIERS_NOT_INSTALLED", names=".[verifiers]"):
         load_environment("longer", {}, 1)
 
 

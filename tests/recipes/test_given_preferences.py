@@ -8,7 +8,6 @@ from itertools import pairwise
 import pytest
 
 from cotrain.cli.main import main
-from cotrain.core.errors import ConfigError
 from cotrain.core.types import Episode
 from cotrain.data.files import JsonlTasks
 from cotrain.data.preferences import Chats, Pairs
@@ -144,13 +143,13 @@ def test_of_problems_a_worked_solution_is_wanted():
 @pytest.mark.whole
 def test_what_is_no_preference_is_refused(tmp_path):
     pairs = Pairs(write(tmp_path / "a.jsonl", word_pairs(30)))
-    with pytest.raises(ConfigError, match=r"holds replies and no answers .*; learn from it by dpo or reward"):
+    with refuses("E_PREFERENCES_AS_TASKS", names=("a.jsonl", "dpo or reward")):
         CoTrainer(grpo(tasks=pairs, kl=0.0, **SMALL)).step()
     rows = [{"question": f"{n} + 1?", "answer": n + 1} for n in range(40)]
     for make in (dpo, reward):
-        with pytest.raises(ConfigError, match=f"{make.__name__}: the tasks 'jsonl' are no preferences; expected --dat"):
+        with refuses("E_TASKS_NOT_PREFERENCES", names=(make.__name__, "'jsonl'", "--data FILE")):
             make(tasks=JsonlTasks(write(tmp_path / "b.jsonl", rows)), model=TINY)
-    with pytest.raises(ConfigError, match="reward: this recipe does not take the setting 'lora'"):
+    with refuses("E_SETTING_NOT_TAKEN", names=("reward", "'lora'")):
         reward(lora=4)
 
 

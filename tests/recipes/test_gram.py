@@ -9,7 +9,6 @@ from itertools import permutations
 import pytest
 
 from cotrain.config.policies import program
-from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.recipes.gram import gram, say_letter
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
@@ -127,10 +126,10 @@ def test_what_it_refuses(arguments, code):
 @pytest.mark.whole
 def test_a_teacher_speaks_in_the_tokens_of_a_model():
     recipe = gram(**SMALL, steps=1, warmup=1)
-    for wrong, problem in (("nobody", "tokens_of"), ("author", "of kind 'program'; name a model")):
+    for wrong, code in (("nobody", "E_NO_SUCH_PART"), ("author", "E_TOKENS_OF_NO_MODEL")):
         policies = {**recipe.policies, "teacher": program(say_letter, tokens_of=wrong)}
-        with pytest.raises((ConfigError, UnknownName), match=problem):
+        with refuses(code, names=("'teacher'", f"'{wrong}'")):
             replace(recipe, policies=policies)
     policies = {**recipe.policies, "teacher": program(say_letter)}
-    with pytest.raises(ConfigError, match="another tokenizer"):
+    with refuses("E_TOKENIZERS_DIFFER", names=("'judge'", "'teacher'")):
         CoTrainer(replace(recipe, policies=policies)).step()

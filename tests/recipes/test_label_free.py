@@ -13,7 +13,7 @@ from cotrain.core.types import Completion, Grade, Sampling, Task
 from cotrain.data.word_problems.source import WordProblems
 from cotrain.recipes.judged import judged, solve_to_be_believed
 from cotrain.recipes.votes import co_rewarding, exchange_votes, learn_from_teacher, ttrl, vote
-from cotrain.rollout import judges
+from cotrain.rollout import verifier_roles
 from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
@@ -62,7 +62,7 @@ ROLES = {
 }
 
 
-SCORED = replace(SOLVER, prompt="{solution}?", parse=judges.scoring_judge("a", "m").parse)
+SCORED = replace(SOLVER, prompt="{solution}?", parse=verifier_roles.scoring_verifier("a", "m").parse)
 
 
 def play(protocol, gold, *, said, roles=None, **options):

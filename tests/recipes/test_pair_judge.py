@@ -12,7 +12,7 @@ import torch
 from cotrain.core.notes import CORRECT, FAILURE, FINAL, SCORE
 from cotrain.data.files import JsonlTasks
 from cotrain.data.preferences import Pairs
-from cotrain.formats.nonce import break_judge_tags
+from cotrain.formats.nonce import break_verdict_tags
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.recipes.pair_judge.judging import judging_pairs
 from cotrain.recipes.pair_judge.recipe import FORMS, STANDING, pair_judge
@@ -49,7 +49,7 @@ def signals(trace):
 
 def holds_wanted(text):
     """Does it show the wanted reply of a task?"""
-    return any(break_judge_tags(replies_of(task)[0]) in text for task in TASKS)
+    return any(break_verdict_tags(replies_of(task)[0]) in text for task in TASKS)
 
 
 WRITERS = {  # form → what a judge writes to whom the first is better, or the one reply right

@@ -5,7 +5,6 @@ from functools import partial
 
 import pytest
 
-from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.data.word_problems.reader import problem_signature, read_problem
 from cotrain.data.word_problems.source import study_problems
@@ -189,7 +188,7 @@ def test_a_fixed_curriculum_has_problems_of_one_length_and_the_test_keeps_all():
     assert len(texts) == 3 and made.tasks is EASY and EASY.operations == (2, 2)
     again = CoTrainer(made).step().episodes
     assert {t.text for e in again for t in e.traces if t.role == "proposer"} == texts, "drawn at the call's address"
-    with pytest.raises(ConfigError, match="fixed is 3; expected at least 1 operation, with proposer=uniform"):
+    with refuses("E_SETTING_RANGE", names=("fixed is 3", "proposer=uniform")):
         proposer_solver(fixed=3, **SMALL)
-    with pytest.raises(ConfigError, match="fixed is 0"):
+    with refuses("E_SETTING_RANGE", names="fixed is 0"):
         proposer_solver(proposer="uniform", fixed=0, **SMALL)

@@ -16,8 +16,8 @@ from cotrain.formats.solutions import parse_solution
 from cotrain.pretraining.corpora import from_items
 from cotrain.pretraining.sft import sft
 from cotrain.recipes.self_compare import comparison_reward, self_compare
-from cotrain.rollout.judges import parse_thinkrm
 from cotrain.rollout.tournament import RATING
+from cotrain.rollout.verifier_roles import parse_thinkrm
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 from tests.sentences import refuses

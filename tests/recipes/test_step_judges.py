@@ -103,12 +103,14 @@ def test_sizes_are_checked(build, arguments):
 
 
 def test_programs_are_run_for_chat_models_alone():
-    for model, judge in (("shipped", "steps"), ("shipped", "genprm"), (TINY, "genprm"), ("some/chat-model", "steps")):
+    for model, form in (("shipped", "steps"), ("shipped", "genprm"), (TINY, "genprm"), ("some/chat-model", "steps")):
         with refuses("E_TOOL_WITHOUT_CHAT_MODEL", names="'python'"):
-            genprm(model=model, judge=judge, tool="python")
+            genprm(model=model, review_format=form, tool="python")
     with refuses("E_JUDGE_NEEDS_CHAT_MODEL"):
-        genprm(judge="genprm")
-    made = {tool: genprm(verifier_model="some/chat-model", judge="genprm", tool=tool) for tool in ("none", "python")}
+        genprm(review_format="genprm")
+    made = {
+        tool: genprm(verifier_model="some/chat-model", review_format="genprm", tool=tool) for tool in ("none", "python")
+    }
     for tool, recipe in made.items():
         [phase] = recipe.schedule.phases
         assert phase.options["tool"] == recipe.evaluation.options["tool"] == tool
@@ -141,7 +143,7 @@ class Dictated:
 def test_a_run_learns_what_a_verifier_wrote_around_its_programs(tmp_path):
     chat = shutil.copytree(TINY, tmp_path / "chat", ignore=shutil.ignore_patterns("cotrain.json"))
     options = {"labels": "oracle", "balance": False, "consensus": False, "reviews": 2}
-    made = genprm(**SMALL, **options, verifier_model=str(chat), judge="genprm", tool="python")
+    made = genprm(**SMALL, **options, verifier_model=str(chat), review_format="genprm", tool="python")
     short = replace(
         made.roles["verifier"], prompt="{problem}{solution}{nonce}COUNT{count}!", sampling=Sampling(max_tokens=256)
     )

@@ -1,10 +1,9 @@
-"""A pool of graders as root or as a user, in one kind of cell: reads programs and papers from standard input, writes
+"""A pool of graders as root or as a user, in one kind of sandbox: reads programs and papers from standard input, writes
 grades.
 
 Run as ``python asking.py root|user KIND``. Where it begins as root it first goes into process ids of its own and, if it
-can, under a limit on processes, so that a cell that does not hold harms this process and not the machine: not even by
-``kill(-1)``.
-"""
+can, under a limit on processes, so that a sandbox that does not hold harms this process and not the machine: not even
+by ``kill(-1)``."""
 
 from __future__ import annotations
 
@@ -21,9 +20,9 @@ CGROUP = Path("/sys/fs/cgroup/pids/cotrain-tests")
 
 
 def main(who: str, kind: str) -> None:
-    from cotrain.grading.cells.users import become_user, spare_users
     from cotrain.grading.isolation import JUDGING
     from cotrain.grading.pool import GradingPool
+    from cotrain.grading.sandbox.users import become_user, spare_users
 
     with suppress(OSError):  # where there are such groups
         CGROUP.mkdir(exist_ok=True)
@@ -36,7 +35,7 @@ def main(who: str, kind: str) -> None:
             become_user(spare_users(1)[0])
             os.environ["HOME"] = "/"
             resource.setrlimit(resource.RLIMIT_NPROC, (MOST, MOST))
-    with GradingPool(workers=1, judging=(JUDGING,), memory=MEMORY, cell=kind) as pool:
+    with GradingPool(workers=1, judging=(JUDGING,), memory=MEMORY, sandbox=kind) as pool:
         print(json.dumps({"user": os.geteuid()}), flush=True)
         for line in sys.stdin:
             asked = json.loads(line)
@@ -51,7 +50,7 @@ def main(who: str, kind: str) -> None:
 
 def go_apart() -> None:
     """Into a namespace of process ids, with its own /proc."""
-    from cotrain.grading.cells import system
+    from cotrain.grading.sandbox import system
 
     system.unshare(system.CLONE_NEWNS | system.CLONE_NEWPID)
     system.mount("none", "/", None, system.MS_REC | system.MS_PRIVATE)
@@ -64,7 +63,7 @@ def go_apart() -> None:
 def show_python() -> None:
     """Where only root may enter the directories above this Python, put it under others, for this process and its own
     alone."""
-    from cotrain.grading.cells import limits, system
+    from cotrain.grading.sandbox import limits, system
 
     shut: dict[str, list[tuple[str, int]]] = {}
     for place in {os.path.realpath(place) for place in [*limits.python_paths(), *sys.path[:1]]}:

@@ -1,4 +1,4 @@
-"""Each hostile program is asked in each kind of cell, as root and as a user, wherever this machine has it."""
+"""Each hostile program is asked in each kind of sandbox, as root and as a user, wherever this machine has it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from cotrain.core.types import Grade
 from cotrain.data.program_tests import paper_of
-from cotrain.grading.cells.watch import descendants_of, process_list
+from cotrain.grading.sandbox.watch import descendants_of, process_list
 from tests.regressions.asking import CGROUP
 
 WAYS = [
@@ -157,8 +157,8 @@ def askers():
 
 
 @pytest.fixture(scope="session", params=WAYS, ids=lambda way: "-".join(way).replace(" ", "-"))
-def cell(request, askers):
-    """A pool that runs programs in one kind of cell."""
+def sandbox(request, askers):
+    """A pool that runs programs in one kind of sandbox."""
     way = request.param
     if way not in askers:
         if reason := reason_against(*way):

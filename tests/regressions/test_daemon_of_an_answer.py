@@ -25,11 +25,11 @@ begin()
 """
 
 
-def test_a_daemon_ends_with_its_program(cell):
-    assert cell.ask(DAEMON + GOOD) == Grade(value=True)
-    assert cell.is_well()
+def test_a_daemon_ends_with_its_program(sandbox):
+    assert sandbox.ask(DAEMON + GOOD) == Grade(value=True)
+    assert sandbox.is_well()
 
 
-def test_children_of_a_program_that_died_end_too(cell):
-    assert cell.ask(DAEMON + "os._exit(0)") == Grade(value=False, reason="program died")
-    assert cell.is_well()
+def test_children_of_a_program_that_died_end_too(sandbox):
+    assert sandbox.ask(DAEMON + "os._exit(0)") == Grade(value=False, reason="program died")
+    assert sandbox.is_well()

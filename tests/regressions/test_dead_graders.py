@@ -11,7 +11,7 @@ import pytest
 from cotrain.core.types import Grade
 from cotrain.data.program_tests import paper_of
 from cotrain.grading.grade_worker import Judging
-from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, working_cell
+from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, working_sandbox
 from cotrain.grading.pool import GradingPool
 
 GOOD = "def twice(x):\n    return 2 * x\n"
@@ -45,7 +45,7 @@ def test_an_answer_whose_grader_died_is_graded_by_another(tmp_path, answer, grad
 
 @pytest.mark.whole
 def test_no_answer_is_lost_where_graders_are_killed():
-    with GradingPool(workers=4, judging=(JUDGING,), memory=MEMORY_BYTES, cell=working_cell()) as pool:
+    with GradingPool(workers=4, judging=(JUDGING,), memory=MEMORY_BYTES, sandbox=working_sandbox()) as pool:
         assert pool.grade_in_process(PAPER, GOOD) == Grade(value=True)
 
         def graded(number: int) -> Grade:

@@ -18,11 +18,11 @@ TESTS = [
 
 
 @pytest.mark.parametrize("tests", TESTS)
-def test_it_ends_no_iteration_of_a_test(cell, tests):
-    assert cell.ask(STOPS, tests, GOOD) == Grade(value=False, reason="RuntimeError")
-    assert cell.ask(GOOD, tests, GOOD) == Grade(value=True)
+def test_it_ends_no_iteration_of_a_test(sandbox, tests):
+    assert sandbox.ask(STOPS, tests, GOOD) == Grade(value=False, reason="RuntimeError")
+    assert sandbox.ask(GOOD, tests, GOOD) == Grade(value=True)
 
 
-def test_an_iterator_of_the_answer_still_ends(cell):
+def test_an_iterator_of_the_answer_still_ends(sandbox):
     tests = "one = square(2)\nassert next(one) == 0 and next(one) == 1 and next(one, None) is None and not [*square(0)]"
-    assert cell.ask(COUNTS, tests, COUNTS) == Grade(value=True)
+    assert sandbox.ask(COUNTS, tests, COUNTS) == Grade(value=True)

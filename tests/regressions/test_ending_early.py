@@ -26,6 +26,6 @@ ENDS = {
 
 @pytest.mark.whole
 @pytest.mark.parametrize("name", ENDS)
-def test_an_end_is_no_pass(cell, name):
-    assert cell.ask(ENDS[name], TESTS, solution=GOOD).value is False
-    assert cell.is_well()
+def test_an_end_is_no_pass(sandbox, name):
+    assert sandbox.ask(ENDS[name], TESTS, solution=GOOD).value is False
+    assert sandbox.is_well()

@@ -56,6 +56,6 @@ TESTS = {
 
 @pytest.mark.whole
 @pytest.mark.parametrize("name", WRONG)
-def test_an_answer_does_not_decide_what_is_equal(cell, name):
-    passed = [test for test, code in TESTS.items() if cell.ask(WRONG[name], code, solution=GOOD).value is not False]
+def test_an_answer_does_not_decide_what_is_equal(sandbox, name):
+    passed = [test for test, code in TESTS.items() if sandbox.ask(WRONG[name], code, solution=GOOD).value is not False]
     assert passed == []

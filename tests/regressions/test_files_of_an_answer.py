@@ -47,27 +47,27 @@ EMPTY = "import os\ndef twice(x):\n    return 2 * x if not os.listdir('.') else 
 STOPPED = (Grade(value=True), Grade(value=False, reason="OSError"))  # by the file system, or by who watches the folder
 
 
-def test_directories_end_at_a_limit(cell):
-    assert cell.ask(MANY, "assert made() < 99999") in STOPPED
-    assert cell.is_well() and cell.ask(EMPTY) == Grade(value=True)
+def test_directories_end_at_a_limit(sandbox):
+    assert sandbox.ask(MANY, "assert made() < 99999") in STOPPED
+    assert sandbox.is_well() and sandbox.ask(EMPTY) == Grade(value=True)
 
 
-def test_a_deep_tree_is_removed(cell):
-    assert cell.ask(DEEP, "assert made() < 4999") in (*STOPPED, Grade(value=False, reason="timeout"))
-    assert cell.is_well() and cell.ask(EMPTY) == Grade(value=True)
+def test_a_deep_tree_is_removed(sandbox):
+    assert sandbox.ask(DEEP, "assert made() < 4999") in (*STOPPED, Grade(value=False, reason="timeout"))
+    assert sandbox.is_well() and sandbox.ask(EMPTY) == Grade(value=True)
 
 
-def test_all_files_together_end_at_a_limit(cell):
-    assert cell.ask(LARGE, "import time\nassert written() < 20 or time.sleep(20)") in STOPPED
-    assert cell.is_well() and cell.ask(EMPTY) == Grade(value=True)
+def test_all_files_together_end_at_a_limit(sandbox):
+    assert sandbox.ask(LARGE, "import time\nassert written() < 20 or time.sleep(20)") in STOPPED
+    assert sandbox.is_well() and sandbox.ask(EMPTY) == Grade(value=True)
 
 
-def test_one_file_ends_at_a_limit(cell):
-    assert cell.ask(ONE, "assert written() == 0") == Grade(value=True)
-    assert cell.is_well()
+def test_one_file_ends_at_a_limit(sandbox):
+    assert sandbox.ask(ONE, "assert written() == 0") == Grade(value=True)
+    assert sandbox.is_well()
 
 
-def test_nothing_is_written_elsewhere(cell, tmp_path):
+def test_nothing_is_written_elsewhere(sandbox, tmp_path):
     tmp_path.chmod(0o777)
     for above in [tmp_path.parent, tmp_path.parent.parent]:
         above.chmod(0o755)
@@ -83,5 +83,5 @@ def written():
             pass
     return n
 """
-    assert cell.ask(program, "assert written() == 0") == Grade(value=True)
+    assert sandbox.ask(program, "assert written() == 0") == Grade(value=True)
     assert not any(tmp_path.iterdir())

@@ -31,14 +31,14 @@ time.sleep(20)
 """
 
 
-def test_a_row_of_forks_ends_at_the_limit(cell):
-    assert cell.ask(ROW, "assert begun() <= 16") == Grade(value=True)
-    assert cell.is_well()
+def test_a_row_of_forks_ends_at_the_limit(sandbox):
+    assert sandbox.ask(ROW, "assert begun() <= 16") == Grade(value=True)
+    assert sandbox.is_well()
 
 
-def test_a_tree_of_forks_ends_with_its_deadline(cell):
-    assert cell.ask(TREE + GOOD, TESTS, deadline_s=WAITS_S) == Grade(value=False, reason="timeout")
-    assert cell.is_well()
+def test_a_tree_of_forks_ends_with_its_deadline(sandbox):
+    assert sandbox.ask(TREE + GOOD, TESTS, deadline_s=WAITS_S) == Grade(value=False, reason="timeout")
+    assert sandbox.is_well()
 
 
 @pytest.mark.whole
@@ -50,8 +50,8 @@ def test_a_tree_of_forks_ends_with_its_deadline(cell):
         "multiprocessing.Process().start()",
     ],
 )
-def test_children_that_are_never_waited_for_do_not_add_up(cell, start):
+def test_children_that_are_never_waited_for_do_not_add_up(sandbox, start):
     program = f"import os, subprocess, multiprocessing\ntry:\n    {start}\nexcept (OSError, RuntimeError): pass\n"
     for _ in range(3):
-        assert cell.ask(program + GOOD, TESTS).reason in (None, "program died")
-    assert cell.is_well()
+        assert sandbox.ask(program + GOOD, TESTS).reason in (None, "program died")
+    assert sandbox.is_well()

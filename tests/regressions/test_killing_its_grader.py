@@ -34,12 +34,12 @@ BEGIN = "import ctypes, os, resource, signal\nlibc = ctypes.CDLL(None)\n"
 
 @pytest.mark.whole
 @pytest.mark.parametrize("name", KILLS)
-def test_a_program_cannot_end_its_grader(cell, name):
-    grade = cell.ask(BEGIN + KILLS[name] + WRONG, solution=GOOD)
+def test_a_program_cannot_end_its_grader(sandbox, name):
+    grade = sandbox.ask(BEGIN + KILLS[name] + WRONG, solution=GOOD)
     assert grade.value is False and grade.reason in ("test failed", "program died")
-    assert cell.is_well()
+    assert sandbox.is_well()
 
 
-def test_a_program_that_ends_while_it_is_called_is_wrong(cell):
+def test_a_program_that_ends_while_it_is_called_is_wrong(sandbox):
     program = "import os\ndef twice(x):\n    if x < 0: os.kill(os.getpid(), 9) or os._exit(0)\n    return 2 * x\n"
-    assert cell.ask(program, TESTS, solution=GOOD) == Grade(value=False, reason="program died")
+    assert sandbox.ask(program, TESTS, solution=GOOD) == Grade(value=False, reason="program died")

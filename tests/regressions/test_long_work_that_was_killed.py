@@ -42,7 +42,7 @@ def run_and_kill(words, folder, name, rows):
 
 @pytest.mark.whole
 def test_an_attack_goes_on_where_it_was_killed(tmp_path, capsys):
-    words = ["attack", "shipped", "--problems", "8", "--each", "2", "--threads", "1"]
+    words = ["attack", TINY, "--problems", "8", "--each", "2", "--threads", "1"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert main([*words, "--out", str(whole)]) == 0
     for rows in (2, 4):

@@ -31,15 +31,15 @@ def taken():
 """
 
 
-def test_a_limit_that_a_program_raises_stays(cell):
-    assert cell.ask(RAISED + GOOD) == Grade(value=False, reason="MemoryError")
-    assert cell.is_well()
+def test_a_limit_that_a_program_raises_stays(sandbox):
+    assert sandbox.ask(RAISED + GOOD) == Grade(value=False, reason="MemoryError")
+    assert sandbox.is_well()
 
 
-def test_children_share_one_memory(cell):
-    grade = cell.ask(SHARED, "assert taken() == 0")
-    if cell.kind == "one process":  # there are no children
+def test_children_share_one_memory(sandbox):
+    grade = sandbox.ask(SHARED, "assert taken() == 0")
+    if sandbox.kind == "one process":  # there are no children
         assert grade == Grade(value=True)
     else:
         assert grade.value is False and grade.reason in ("MemoryError", "timeout")  # the latter on a busy machine
-    assert cell.is_well()
+    assert sandbox.is_well()

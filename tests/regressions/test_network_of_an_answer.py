@@ -1,6 +1,6 @@
 """A program could talk to anybody: over the network, and through the Unix sockets of other processes.
 
-With the session bus of its user it could have any command run outside of its cell.
+With the session bus of its user it could have any command run outside of its sandbox.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 
 from cotrain.core.types import Grade
 from cotrain.grading import isolation
-from cotrain.grading.isolation import KINDS, cell_fault, ways_out
+from cotrain.grading.isolation import KINDS, sandbox_fault, ways_out
 
 REACH = """
 import socket
@@ -94,14 +94,14 @@ def made_in_32_bits():
 SOCKET, CONNECT, IO_URING_SETUP, X32 = 41, 42, 425, 0x40000000
 
 
-def test_nobody_can_be_reached(cell):
+def test_nobody_can_be_reached(sandbox):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert cell.ask(REACH, f"assert reached({port}) == 0") == Grade(value=True)
+        assert sandbox.ask(REACH, f"assert reached({port}) == 0") == Grade(value=True)
 
 
-def test_pairs_of_connected_streams_work(cell):
-    assert cell.ask(LOCAL, "assert twice(2) == 4") == Grade(value=True)
+def test_pairs_of_connected_streams_work(sandbox):
+    assert sandbox.ask(LOCAL, "assert twice(2) == 4") == Grade(value=True)
 
 
 @pytest.fixture
@@ -121,25 +121,25 @@ def sockets():
         yield made[socket.SOCK_STREAM], made[socket.SOCK_DGRAM]
 
 
-def test_no_unix_socket_can_be_reached(cell, sockets):
+def test_no_unix_socket_can_be_reached(sandbox, sockets):
     stream, datagrams = sockets
-    assert cell.ask(UNIX, f"assert reached({stream!r}, {datagrams!r}) == []") == Grade(value=True)
+    assert sandbox.ask(UNIX, f"assert reached({stream!r}, {datagrams!r}) == []") == Grade(value=True)
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of system calls of x86-64")
-def test_no_socket_comes_by_another_way_into_the_kernel(cell):
+def test_no_socket_comes_by_another_way_into_the_kernel(sandbox):
     for tests in (
         f"assert called({SOCKET | X32}, 1, 1, 0) == -1",
         f"assert called({SOCKET}, 1, 1, 0) == -1 and called({SOCKET + (1 << 32)}, 1, 1, 0) == -1",
         f"assert called({IO_URING_SETUP}, 1, 0) == -1",
         "assert made_in_32_bits() < 0",
     ):
-        grade = cell.ask(UNIX, tests)
+        grade = sandbox.ask(UNIX, tests)
         assert grade == Grade(value=True) or grade.reason == "program died", (tests, grade)
 
 
 @pytest.mark.skipif(shutil.which("dbus-daemon") is None, reason="dbus-daemon is not on the PATH")
-def test_a_session_bus_cannot_be_reached(cell):
+def test_a_session_bus_cannot_be_reached(sandbox):
     with tempfile.TemporaryDirectory(prefix="cotrain-") as folder:
         os.chmod(folder, 0o755)
         command = ["dbus-daemon", "--session", "--nofork", f"--address=unix:path={folder}/bus"]
@@ -150,7 +150,7 @@ def test_a_session_bus_cannot_be_reached(cell):
                     pytest.skip("dbus-daemon does not start here")
                 time.sleep(0.05)
             try:
-                grade = cell.ask(UNIX, f"assert greeted({folder + '/bus'!r}) not in ('OK', 'REJECTED')")
+                grade = sandbox.ask(UNIX, f"assert greeted({folder + '/bus'!r}) not in ('OK', 'REJECTED')")
             finally:
                 bus.kill()
         assert grade == Grade(value=True)
@@ -159,7 +159,7 @@ def test_a_session_bus_cannot_be_reached(cell):
 @pytest.mark.whole
 def test_doctor_tries_unix_sockets(sockets):
     outside: dict[str, Any] = {}
-    exec(isolation._TEST, outside)  # noqa: S102  the probe, where no cell is around it
+    exec(isolation._TEST, outside)  # noqa: S102  the probe, where no sandbox is around it
     assert all(outside["can_send"]([name.replace("@", "\0")]) for name in sockets[1])
-    kind = next(kind for kind in KINDS if cell_fault(kind) is None)
+    kind = next(kind for kind in KINDS if sandbox_fault(kind) is None)
     assert "Unix sockets" not in ways_out(kind)

@@ -146,7 +146,7 @@ def test_a_model_whose_weights_are_no_numbers_is_told_in_one_line(value, tmp_pat
     assert not (tmp_path / "run").exists()
     (tmp_path / "broken" / "cotrain.json").unlink()  # and so before a run begins, where its answers are looked at
     short = ["--set", "roles.solver.sampling.max_tokens=8"]
-    assert main([*command, *short, "--answer", "tags", "--out", str(tmp_path / "run")]) == 2
+    assert main([*command, *short, "--answer-format", "tags", "--out", str(tmp_path / "run")]) == 2
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("cotrain:")]
     assert len(told) == 1 and "computes logits that are not numbers" in told[0]
 

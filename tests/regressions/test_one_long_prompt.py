@@ -7,13 +7,13 @@ import pytest
 from cotrain import api
 from cotrain.cli.main import main
 from cotrain.config.override import override
-from cotrain.core.errors import TooLong
 from cotrain.data.sources import task_source
 from cotrain.distributed.local import LocalBackend, make_local_engine
 from cotrain.recipes.grpo import grpo
 from cotrain.runs import opening
 from cotrain.storage.ledger import Ledger
 from tests.helpers import EASY, TINY
+from tests.sentences import refuses
 
 SMALL = {"model": TINY, "tasks_per_step": 3, "group_size": 2, "evaluation_tasks": 4}
 
@@ -93,7 +93,7 @@ def test_an_engine_that_does_not_say_what_fits_trains_on_files(tmp_path):
 
 @pytest.mark.whole
 def test_where_nothing_fits_the_run_is_refused_in_one_line(tmp_path, capsys):
-    with pytest.raises(TooLong, match=r"3 of 3 problems of train do not fit role 'solver'.*; lower it with --max"):
+    with refuses("E_PROMPT_TOO_LONG", names=("3 of 3 problems of train", "'solver'", "--max-tokens N")):
         api.run(recipe(tmp_path / "data", {0, 1, 2, 3}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     words = ["run", "grpo", "--model", TINY, "--steps", "1", "--set", "roles.solver.sampling.max_tokens=1020"]

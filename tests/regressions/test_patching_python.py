@@ -36,9 +36,9 @@ PATCHES = {
 
 @pytest.mark.whole
 @pytest.mark.parametrize("name", PATCHES)
-def test_what_a_program_patches_is_its_own(cell, name):
-    assert cell.ask(PATCHES[name] + WRONG, TESTS, solution=GOOD).value is False
-    assert cell.is_well()
+def test_what_a_program_patches_is_its_own(sandbox, name):
+    assert sandbox.ask(PATCHES[name] + WRONG, TESTS, solution=GOOD).value is False
+    assert sandbox.is_well()
 
 
 def test_what_is_patched_exists():

@@ -21,11 +21,11 @@ def raised():
 """
 
 
-def test_no_limit_can_be_raised(cell):
-    assert cell.ask(RAISE, "assert raised() == []") == Grade(value=True)
+def test_no_limit_can_be_raised(sandbox):
+    assert sandbox.ask(RAISE, "assert raised() == []") == Grade(value=True)
 
 
-def test_cpu_time_ends_without_anybody_to_look(cell):
+def test_cpu_time_ends_without_anybody_to_look(sandbox):
     """By the program's own limit: the deadline and a second more, rounded up."""
     program = "import resource\ndef limit():\n    return resource.getrlimit(resource.RLIMIT_CPU)\n"
-    assert cell.ask(program, "assert limit()[0] == limit()[1] <= 3", deadline_s=1.0) == Grade(value=True)
+    assert sandbox.ask(program, "assert limit()[0] == limit()[1] <= 3", deadline_s=1.0) == Grade(value=True)

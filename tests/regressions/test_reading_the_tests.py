@@ -68,17 +68,17 @@ def secret(x):
 
 
 @pytest.mark.parametrize("name", LOOK)
-def test_a_program_does_not_find_its_tests(cell, tmp_path, name):
+def test_a_program_does_not_find_its_tests(sandbox, tmp_path, name):
     file = tmp_path / "problems.jsonl"
     file.write_text(SECRET)
     for path in [file, *file.parents][:4]:
         path.chmod(0o755)
     program = f"PATH = {str(file)!r}\n{LOOK[name]}{FOUND}"
     assert str(GOLD) not in program
-    assert cell.ask(KNOWN, SECRET) == Grade(value=True)  # the problem before is the same one
-    assert cell.ask(program, SECRET, solution=KNOWN) == Grade(value=False, reason="test failed")
+    assert sandbox.ask(KNOWN, SECRET) == Grade(value=True)  # the problem before is the same one
+    assert sandbox.ask(program, SECRET, solution=KNOWN) == Grade(value=False, reason="test failed")
 
 
-def test_python_itself_can_be_read(cell):
+def test_python_itself_can_be_read(sandbox):
     program = "def twice(x):\n    import colorsys, email, sqlite3, xml.dom\n    return 2 * x\n"
-    assert cell.ask(program, solution=GOOD) == Grade(value=True)
+    assert sandbox.ask(program, solution=GOOD) == Grade(value=True)

@@ -17,6 +17,6 @@ def begun():
 """
 
 
-def test_threads_end_at_the_limit(cell):
-    assert cell.ask(THREADS, "assert begun() <= 16") == Grade(value=True)
-    assert cell.is_well()
+def test_threads_end_at_the_limit(sandbox):
+    assert sandbox.ask(THREADS, "assert begun() <= 16") == Grade(value=True)
+    assert sandbox.is_well()

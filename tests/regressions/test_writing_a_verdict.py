@@ -36,13 +36,13 @@ CLOSE = "import os\nos.closerange(0, 100)\ndef twice(x):\n    return 0\n"
 
 @pytest.mark.whole
 @pytest.mark.parametrize("name", SAID)
-def test_what_a_program_writes_is_no_verdict(cell, name):
+def test_what_a_program_writes_is_no_verdict(sandbox, name):
     deadline_s = WAITS_S if name in WAITING else DEADLINE_S
-    grade = cell.ask(WRITE.format(said=SAID[name]), solution=GOOD, deadline_s=deadline_s)
+    grade = sandbox.ask(WRITE.format(said=SAID[name]), solution=GOOD, deadline_s=deadline_s)
     assert grade.value is False
-    assert cell.is_well()
+    assert sandbox.is_well()
 
 
-def test_a_program_that_closes_everything_is_wrong(cell):
-    assert cell.ask(CLOSE, solution=GOOD) == Grade(value=False, reason="program died")
-    assert cell.is_well()
+def test_a_program_that_closes_everything_is_wrong(sandbox):
+    assert sandbox.ask(CLOSE, solution=GOOD) == Grade(value=False, reason="program died")
+    assert sandbox.is_well()

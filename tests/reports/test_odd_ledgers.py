@@ -9,13 +9,13 @@ import zlib
 
 import pytest
 
-from cotrain.core.errors import RunDirectoryError
 from cotrain.reports import view_server
 from cotrain.reports.runs import open_run
 from cotrain.runs.directory import RunDirectory
 from cotrain.storage import ledger
 from cotrain.storage.ledger import encode_floats
 from cotrain.storage.schemas import SHAPES, fault_in
+from tests.sentences import refuses
 
 
 def episode(step, task):
@@ -103,7 +103,7 @@ def test_one_odd_row_is_counted_and_the_others_are_shown(tmp_path, kind):
 @pytest.mark.parametrize("value", [[1], 7, "x", None, True, {"files": []}, {"x": []}, [[[]]]])
 def test_a_file_of_a_run_of_another_shape_is_one_line(tmp_path, name, value):
     (tmp_path / name).write_text(json.dumps(value))
-    with pytest.raises(RunDirectoryError, match=f"{name} is damaged") as error:
+    with refuses("E_RUN_DAMAGED", names=name) as error:
         RunDirectory(tmp_path).read(name)
     assert "\n" not in str(error.value)
 

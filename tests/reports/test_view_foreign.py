@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from cotrain.cli.main import main
-from cotrain.core.errors import DataError
 from cotrain.reports.foreign import as_run_directory, is_foreign
 from cotrain.reports.places import find_places
 from cotrain.reports.runs import open_run
 from tests.reports.fake_run import write_fake_run
+from tests.sentences import refuses
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets" / "foreign"
 TRL, VERIFIERS = ASSETS / "trl", ASSETS / "verifiers"
@@ -85,8 +85,7 @@ def test_what_is_foreign(tmp_path):
 def test_rollouts_that_need_flags_are_for_the_audit(tmp_path):
     file = tmp_path / "mine.csv"
     file.write_text("q,said\na,b\n", encoding="utf-8")
-    expected = r"`cotrain audit .* --out DIR` takes --response-column; then open DIR"
-    with pytest.raises(DataError, match=expected), as_run_directory(file):
+    with refuses("E_RESPONSE_COLUMN", names=("q, said", "--response-column", "--out DIR")), as_run_directory(file):
         pass
 
 
@@ -142,3 +141,14 @@ def test_a_file_that_needs_a_flag_is_told_the_command_that_has_it(tmp_path, caps
         (line,) = capsys.readouterr().err.splitlines()
         assert "no column of responses" in line and "name it with" not in line
         assert f"`cotrain audit {tmp_path}/judged.csv --out DIR` takes --response-column" in line
+
+
+def test_diff_finds_a_problem_in_whatever_steps(tmp_path, capsys):
+    answers = {"a": [("q1", "one"), ("q2", "two")], "b": [("q3", "three"), ("q4", "four"), ("q1", "un")]}
+    for name, rows in answers.items():
+        lines = [json.dumps({"prompt": q, "response": text, "score": 1, "step": i}) for i, (q, text) in enumerate(rows)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    assert main(["diff", str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")]) == 0
+    said = capsys.readouterr().out
+    assert "rollouts 0:0:0 of A and 2:0:0 of B" in said
+    assert "one" in said and "│" in said and "un" in said

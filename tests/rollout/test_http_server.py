@@ -144,7 +144,14 @@ HALF = request("", b"x", length=9)
 AHEAD = b"GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n" * 2000
 
 
-@pytest.mark.parametrize("sent", [UNREAD, HALF, AHEAD], ids=["unread", "half", "ahead"])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(UNREAD, id="unread", marks=pytest.mark.whole),  # five seconds each until they are given up
+        pytest.param(HALF, id="half", marks=pytest.mark.whole),
+        pytest.param(AHEAD, id="ahead"),
+    ],
+)
 def test_clients_that_are_waited_for_make_room_for_others(sent):
     """An answer that nobody reads, a body that does not come, requests that are sent before their answers are read."""
 

@@ -14,12 +14,12 @@ from cotrain.algorithms.sft import SFT
 from cotrain.core.signals import gives
 from cotrain.core.types import Sampling
 from cotrain.grading import script_worker
-from cotrain.grading.isolation import working_cell
+from cotrain.grading.isolation import working_sandbox
 from cotrain.grading.pool import GradingPool
 from cotrain.metrics.heldout import measure_verifier
 from cotrain.metrics.steps import role_metrics
 from cotrain.recipes.genprm import KEPT, agreeing_reviews
-from cotrain.rollout import judges
+from cotrain.rollout import verifier_roles
 from cotrain.rollout.common_roles import parse_solution
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.reviews import review_all, solve_then_verify
@@ -34,7 +34,7 @@ from tests.sentences import refuses
 YES, NO = r"<output>\boxed{Yes}</output>", r"<output>\boxed{No}</output>"
 ROLES = {
     "solver": Role(policy="s", prompt="{problem}=", sampling=Sampling(max_tokens=999), parse=parse_solution),
-    "verifier": judges.genprm("v", "some/chat-model", runs=True),
+    "verifier": verifier_roles.genprm("v", "some/chat-model", runs=True),
 }
 
 
@@ -149,7 +149,9 @@ HOSTILE = {
 @pytest.fixture
 def own(monkeypatch):
     """A pool of our own."""
-    with GradingPool(workers=1, judging=(python.RUNNER,), memory=python.MEMORY_BYTES, cell=working_cell()) as pool:
+    with GradingPool(
+        workers=1, judging=(python.RUNNER,), memory=python.MEMORY_BYTES, sandbox=working_sandbox()
+    ) as pool:
         monkeypatch.setattr(python, "_script_pool", lambda: pool)
         yield pool
 
@@ -281,7 +283,7 @@ def test_another_process_prints_the_same():
     program = "import random\nprint({'a', 'b', 'c', 'd', 'e'}, random.random(), hash('x'))"
     told = []
     for _ in range(2):
-        with GradingPool(judging=(python.RUNNER,), memory=python.MEMORY_BYTES, cell=working_cell()) as pool:
+        with GradingPool(judging=(python.RUNNER,), memory=python.MEMORY_BYTES, sandbox=working_sandbox()) as pool:
             told.append(pool.grade_in_process("", program))
     assert told[0] == told[1] and told[0].value is True
 

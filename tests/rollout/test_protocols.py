@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from cotrain.core.types import Grade, Sampling, StepVerdicts, Task
-from cotrain.rollout import judges
+from cotrain.rollout import verifier_roles
 from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.protocols import examine, plurality_answer, solve
 from cotrain.rollout.reviews import review, review_all, solve_then_verify
@@ -156,7 +156,9 @@ async def reviewed_with_programs(task, roles):
 
 def test_reviews_that_may_run_programs_are_read_also_where_they_run_none():
     said = "".join(f"<analyze>a</analyze><output>\\boxed{{{word}}}</output>" for word in ("Yes", "No"))
-    (_, review), _ = played(reviewed_with_programs, WRONG, judged=[said], verifier=judges.genprm("a", "m", runs=True))
+    (_, review), _ = played(
+        reviewed_with_programs, WRONG, judged=[said], verifier=verifier_roles.genprm("a", "m", runs=True)
+    )
     assert review.metadata["correct"] is False and review.findings["final"] is False
 
 

@@ -33,8 +33,12 @@ def test_a_run_of_an_earlier_version_is_refused_in_one_line(tmp_path, change, ca
 
 @pytest.mark.parametrize(
     ("words", "now"),
-    [(["grpo", "--lag", "1"], "async-steps"), (["tango", "--blend", "add"], "advantage-mix")],
-    ids=["lag", "blend"],
+    [
+        (["grpo", "--lag", "1"], "async-steps"),
+        (["tango", "--blend", "add"], "advantage-mix"),
+        (["grpo", "--answer", "hash"], "answer-format"),
+    ],
+    ids=["lag", "blend", "answer"],
 )
 def test_a_flag_of_before_is_unknown_and_names_the_present_one(words, now, capsys):
     assert main(["run", *words, "--dry-run"]) == 2

@@ -9,11 +9,11 @@ import torch
 from cotrain import api
 from cotrain.cli.main import main
 from cotrain.config.override import override
-from cotrain.core.errors import ConfigError
 from cotrain.recipes.grpo import grpo
 from cotrain.runs.changes import lengthen_run
 from cotrain.storage import checkpoints
 from tests.helpers import EASY, TINY
+from tests.sentences import refuses
 
 
 def small(steps, **settings):
@@ -33,13 +33,13 @@ def finished(tmp_path_factory):
 
 @pytest.mark.whole
 def test_it_cannot_be_shortened_or_lengthened_past_a_budget(finished, tmp_path):
-    with pytest.raises(ConfigError, match="lasts 2 steps; expected more"):
+    with refuses("E_STEPS_NOT_MORE", names=("--steps 1", "2 steps")):
         lengthen_run(finished, 1)
     lengthen_run(finished, 2)
     assert (finished / "summary.json").exists()
     bought = tmp_path / "bought"
     api.run(replace(override(small(2), ["tokens=1"])), bought)
-    with pytest.raises(ConfigError, match="ends when it has spent 1 tokens"):
+    with refuses("E_STEPS_WITH_BUDGET", names=("--steps 4", "1 tokens")):
         lengthen_run(bought, 4)
 
 
@@ -54,7 +54,7 @@ def test_resuming_a_finished_run_deletes_what_a_kill_left(finished, capsys):
 @pytest.mark.whole
 def test_it_cannot_be_lengthened_where_its_rates_have_fallen_to_zero(tmp_path):
     api.run(small(1, lr_decay="linear"), tmp_path / "falls")
-    with pytest.raises(ConfigError, match="learning rate of 'generator' falls to 0 by step 1"):
+    with refuses("E_STEPS_WITH_LR_DECAY", names=("--steps 4", "'generator'", "step 1")):
         lengthen_run(tmp_path / "falls", 4)
 
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from cotrain.config.policies import frozen
-from cotrain.core.errors import StateError
 from cotrain.distributed.local import LocalBackend
 from cotrain.distributed.multi_process import ENGINE, MultiProcessBackend
 from cotrain.inference.local import LocalEngine
@@ -22,6 +21,7 @@ from cotrain.trainer.policy_store import PolicyStore
 from tests.distributed.processes import Here
 from tests.helpers import EASY, TINY
 from tests.runs.test_run import digest
+from tests.sentences import refuses
 
 
 def brief():
@@ -98,7 +98,7 @@ def test_limits_are_given_back_and_taken_away(make):
     assert memory_limits(store, engine) == made
     restore_memory_limits(store, engine, {})
     assert memory_limits(store, engine) == {}
-    with pytest.raises(StateError, match="limits does not fit"):
+    with refuses("E_STATE_MISFIT", names=("limits", "sampling")):
         restore_memory_limits(store, engine, {LIMITS: {"scoring": {}}})
 
 

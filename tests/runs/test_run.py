@@ -21,7 +21,6 @@ from cotrain.config.override import override
 from cotrain.config.policies import critic, ema, snapshot, trainable
 from cotrain.config.recipe import Objective
 from cotrain.config.schedule import constant_schedule
-from cotrain.core.errors import RunDirectoryError
 from cotrain.core.seeding import permuted_index
 from cotrain.core.signals import OUTCOME
 from cotrain.recipes.alphaproof.recipe import alphaproof
@@ -53,6 +52,7 @@ from cotrain.storage import checkpoints
 from cotrain.storage.ledger import Ledger
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, RandomLatency, is_documented
+from tests.sentences import refuses
 
 pytestmark = pytest.mark.whole
 SMALL = {"model": TINY, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 1, "lr": 1e-3}
@@ -390,27 +390,26 @@ def test_a_directory_in_use_is_refused(tmp_path):
     out = tmp_path / "run"
     out.mkdir()
     (out / "thesis.txt").write_text("do not lose me")
-    with pytest.raises(RunDirectoryError, match="not empty"):
+    with refuses("E_OUT_NOT_EMPTY"):
         loop.start_run(CASTS["grpo"](EASY), out)
     assert (out / "thesis.txt").read_text() == "do not lose me"
     (out / "recipe.json").write_text("{}")
-    with pytest.raises(RunDirectoryError, match="cotrain resume"):
+    with refuses("E_OUT_HOLDS_RUN", names="cotrain resume"):
         loop.start_run(CASTS["grpo"](EASY), out)
-    with pytest.raises(RunDirectoryError, match="no such directory"):
+    with refuses("E_NOT_RUN_DIRECTORY", names="nowhere"):
         rebuild_recipe(tmp_path / "nowhere")
 
 
 def test_a_run_goes_on_with_its_own_recipe_only(whole):
     """Also where a recipe was changed in a way that its function and arguments do not tell."""
     folder, _ = whole("grpo")
-    message = r"evaluation\.group_size was 8 when this run was begun and is 3"
-    with pytest.raises(RunDirectoryError, match=message):
+    with refuses("E_RECIPE_CHANGED", names=("evaluation.group_size was 8", "is 3")):
         other = CASTS["grpo"](EASY)
         loop.resume_run(replace(other, evaluation=replace(other.evaluation, group_size=3)), folder)
     assert (
         rebuild_recipe(whole("grpo-oracle")[0]).evaluation.greedy is False
     )  # a plain setting, changed by ``briefly``, stays
-    with pytest.raises(RunDirectoryError, match=r"policies\.critic was .* when"):
+    with refuses("E_RECIPE_CHANGED", names="policies.critic was"):
         rebuild_recipe(whole("ppo")[0])
 
 

@@ -10,7 +10,6 @@ import pytest
 from cotrain.cli.main import main
 from cotrain.config.edits import overrides_since
 from cotrain.config.override import override
-from cotrain.core.errors import ConfigError
 from cotrain.core.types import Span
 from cotrain.formats.free_verdicts import free_review
 from cotrain.formats.role_prompts import REVIEW, REVIEW_FULL, REVIEW_OWN
@@ -99,7 +98,7 @@ def test_what_cannot_be_is_refused(other):
     with refuses("E_NO_STEP_VERIFIER"):
         chosen(grpo(model=other, tasks=EASY, steps=1), "words")
     with refuses("E_NO_STEP_VERIFIER"):
-        chosen(tango(model=other, tasks=EASY, steps=1, judge="genrm"), "words")
+        chosen(tango(model=other, tasks=EASY, steps=1, review_format="genrm"), "words")
     with refuses("E_REVIEWS_IN_TAGS_ALONE"):
         chosen(critique(model="shipped-roles", tasks=EASY, steps=1), "words")
 
@@ -137,7 +136,7 @@ def test_a_refusal_names_what_can_be_done(other):
     """Where another role is shown the reviews, they are read in tags alone."""
     for make, words in ((tango, True), (critique, False)):
         recipe = override(solving(other, make), ["roles.verifier.prompt={solution} {problem}\nSolve:"])
-        with pytest.raises(ConfigError, match="--verdict tags goes on all the same") as refused:
+        with refuses("E_FORMAT_NOT_FOUND", names="--verdict tags") as refused:
             chosen(recipe, look=True)
         assert "reviews cannot be read" in str(refused.value) and "a --verifier-prompt FILE" in str(refused.value)
         assert "--verdict words" not in str(refused.value), words
@@ -149,7 +148,7 @@ def test_a_refusal_names_what_can_be_done(other):
 @pytest.mark.whole
 def test_reviews_that_cannot_be_read_end_it_before_it_begins_or_are_told(other):
     recipe = override(solving(other), ["roles.verifier.sampling.max_tokens=48"])
-    with pytest.raises(ConfigError, match=r"reviews (cannot be read|were cut off).*cotrain teach verifier"):
+    with refuses("E_FORMAT_NOT_FOUND", names=("reviews", "cotrain teach verifier")):
         chosen(recipe, look=True)
     heard = []
     assert chosen(recipe, "tags", look=True, say=heard.append) == ['roles.verifier.verdict_format="tags"']
@@ -190,7 +189,7 @@ def test_a_run_learns_from_reviews_in_words_of_their_own_and_is_resumed_alike(ot
     words = ["run", "tango", "--model", other, "--steps", "2", "--operations", "2", "2", "--tasks-per-step", "2"]
     words += ["--warmup", "1", "--ratio", "1", "1", "--reviews", "2", "--set", "evaluation.tasks=2", "--out", out]
     words += ["--set", "evaluation.group_size=1", "--set", "evaluation.greedy=false", "--set", "evaluation.splits=[]"]
-    words += ["--prompt", str(tmp_path / "ask.txt"), "--answer", "tags", "--device", "cpu", "--threads", "1"]
+    words += ["--prompt", str(tmp_path / "ask.txt"), "--answer-format", "tags", "--device", "cpu", "--threads", "1"]
     words += [
         "--set",
         "roles.verifier.sampling.max_tokens=160",

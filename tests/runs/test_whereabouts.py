@@ -131,7 +131,9 @@ def test_a_model_of_the_hub_is_kept_at_its_commit(place, monkeypatch):
     (cache / "refs" / "main").write_text("f" * 40)  # the Hub has moved on
     assert pin_model_names(grpo(model="someone/inst"), begun).policies["generator"].model == name
     monkeypatch.chdir(place)
-    assert main(["run", "grpo", f"--model={name}", "--lora=2", "--out=run", "--answer=tags", *SMALL, *BRIEF]) == 0
+    assert (
+        main(["run", "grpo", f"--model={name}", "--lora=2", "--out=run", "--answer-format=tags", *SMALL, *BRIEF]) == 0
+    )
     assert main(["export", "run", "--role=solver", "--out=adapter"]) == 0
     said = json.loads(Path("adapter/adapter_config.json").read_text())
     assert (said["base_model_name_or_path"], said["revision"]) == ("someone/inst", COMMIT)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from cotrain.core.errors import UserError
 from cotrain.storage.checkpoints import (
     Checkpoint,
     Damage,
@@ -211,9 +210,7 @@ def test_a_full_disk_is_seen_before_anything_is_written(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, 1, *small(1), files=Little())
     before = {path: path.read_bytes() for path in (tmp_path / "step-000001").iterdir()}
     big = {"model": {"w": torch.zeros(1251, dtype=torch.float32)}}  # 5004 bytes, twice of which is too much
-    with pytest.raises(
-        UserError, match=r"disk full: .*step-000002 needs 0.0 MB.*step-000001 is intact, and .* there; free some"
-    ) as e:
+    with refuses("E_DISK_FULL", names=("step-000002 needs 0.0 MB", "step-000001 is intact")) as e:
         save_checkpoint(tmp_path, 2, big, {}, files=Little())
     assert isinstance(e.value, DiskError) and e.value.full and len(str(e.value).splitlines()) == 1
     assert names(tmp_path) == ["step-000001"] and all(path.read_bytes() == b for path, b in before.items())
@@ -294,12 +291,12 @@ def test_a_checkpoint_that_cannot_be_saved_says_what_a_resumed_run_does(tmp_path
             return 0
 
     run = tmp_path / "run"
-    with pytest.raises(DiskError, match="there is no checkpoint yet, and a resumed run begins anew; free"):
+    with refuses("E_DISK_FULL", names=("step-000001", "there is no checkpoint yet")):
         save_checkpoint(run / "checkpoints", 1, {}, {"state": 1}, files=Full())
     run.mkdir(exist_ok=True)
     (run / "recipe.json").write_text("{}")
-    with pytest.raises(DiskError, match=f"no checkpoint yet, and cotrain resume {run} begins anew; free"):
+    with refuses("E_DISK_FULL", names=("no checkpoint yet", f"cotrain resume {run}")):
         save_checkpoint(run / "checkpoints", 1, {}, {"state": 1}, files=Full())
     save_checkpoint(run / "checkpoints", 1, {}, {"state": 1})
-    with pytest.raises(DiskError, match=f"step-000001 is intact, and cotrain resume {run} goes on from there"):
+    with refuses("E_DISK_FULL", names=("step-000001 is intact", f"cotrain resume {run}")):
         save_checkpoint(run / "checkpoints", 2, {}, {"state": 2}, files=Full())

@@ -111,7 +111,7 @@ def likes_twos(fields: Mapping[str, Any], chance: Random) -> str:
 def judged_by(seed: int, judge: Any, lr: float, steps: int) -> Recipe:
     made = judged(
         **{**SIZE, "steps": steps, "seed": seed, "kl": 0.0, "lr": lr},
-        verifier="frozen", warmup=0, reviews=2, judge="genrm",
+        verifier="frozen", warmup=0, reviews=2, review_format="genrm",
     )  # fmt: skip
     return replace(made, policies={**made.policies, "verifier": program(judge)})
 

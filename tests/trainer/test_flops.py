@@ -10,7 +10,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cotrain.algorithms.contract import LossTerm, Sample
 from cotrain.config.policies import adapter, critic, frozen, reward_model, trainable
-from cotrain.core.errors import ConfigError
 from cotrain.core.types import Trace
 from cotrain.distributed.policy_handles import ComputeShape, compute_shape
 from cotrain.metrics.steps import flops_of
@@ -19,6 +18,7 @@ from cotrain.recipes.tango import tango
 from cotrain.trainer.flops import TokenWork, decoding_work, forward_flops, learning_flops, prefill_work, sequence_work
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, cast_of
+from tests.sentences import refuses
 
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 2, "group_size": 3, "evaluation_tasks": 1, "lr": 1e-3}
 
@@ -137,5 +137,5 @@ def test_a_frozen_verifier_pays_for_its_reviews_and_learns_nothing() -> None:
 def test_a_budget_ends_a_run(name, most) -> None:
     trainer = CoTrainer(replace(grpo(**SMALL), **{name: most}))
     assert not trainer.is_done and trainer.step() and trainer.is_done
-    with pytest.raises(ConfigError, match=f"{name} is "):
+    with refuses("E_RECIPE_SETTING_RANGE", names=f"{name} is 0"):
         replace(grpo(**SMALL), **{name: 0})

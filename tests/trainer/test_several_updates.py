@@ -51,6 +51,7 @@ def test_every_batch_gives_so_many_updates(learned):
     assert [row["generator/updates"] for row in learned] == [3, 6]
 
 
+@pytest.mark.whole
 def test_the_ratio_is_to_the_policy_that_sampled(learned):
     for row in learned:  # the first update has the policy that sampled, the last one has left it
         assert row["generator/generator/sampler_trainer_diff"] < 1e-4 < abs(row["generator/generator/ratio"] - 1)

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.distributed.engine_host import saved_name
 from cotrain.learner.logprobs import Scorer
 from cotrain.models.adapters import AdapterBase
 from tests.helpers import request
+from tests.sentences import refuses
 
 RANK = 4
 POLICIES = {"generator": RANK, "reference": None, "verifier": RANK}
@@ -69,7 +69,7 @@ def gaps(base, said):
 
 def test_adapters_answer_with_their_own_weights_which_change_in_place(model, begin, base):
     engine = begin(model, POLICIES)
-    with pytest.raises(ConfigError, match="the weights of its adapter have not been published"):
+    with refuses("E_ADAPTER_NOT_PUBLISHED"):
         engine.answers([replace(asked()[0], policy="generator")])
     for policy in ("generator", "verifier"):
         send(engine, base, policy, 1)

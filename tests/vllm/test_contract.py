@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cotrain.core.errors import UnknownName
 from cotrain.core.types import Sampling
 from cotrain.inference.reference import complete_request
 from cotrain.learner.logprobs import Scorer
 from cotrain.models.load import load_model
 from tests.helpers import request
+from tests.sentences import refuses
 from tests.vllm import inside
 
 
@@ -127,7 +127,7 @@ def test_cancelled_rows_are_given_up_and_nothing_is_published_while_rows_run(eng
 
 def test_what_it_refuses(engine):
     one = mixed(1)[0]
-    with pytest.raises(UnknownName, match="unknown policy 'c'"):
+    with refuses("E_UNKNOWN_POLICY", names="'c'"):
         engine.answers([replace(one, policy="c")])
     for changed, kind, words in (
         ({"prompt_ids": ()}, "ConfigError", "the prompt is empty"),

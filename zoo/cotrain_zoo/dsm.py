@@ -1,23 +1,29 @@
 """DeepSeekMath-V2: a generator that checks itself, a verifier that scores it, and a meta-verifier that judges the
 check.
 
-Shao et al. 2025 (github.com/deepseek-ai/DeepSeek-Math-V2). With s the true score of a solution in {0, ½, 1}, s′ the
-score that a review gives it, and R_meta what the meta-verifier says of the review's reasoning,
+Shao et al. 2025 (github.com/deepseek-ai/DeepSeek-Math-V2). Two policies learn in turn: a generator that writes a
+solution with an analysis of it, and a verifier, which also plays the meta-verifier. All learn by GRPO:
 
     verifier        R_V = R_format · (1 − |s′ − s|) · R_meta
-    meta-verifier   the same distance for its own verdict, to whether the review is truly sound
+    meta-verifier   1 where its verdict on a review is the truth, else 0
     generator       R = R_format · (0.76 · R_Y + 0.24 · (1 − |s′ − R_Y|) · R_meta)
 
-where R_Y is the verifier's score of the solution, s′ the generator's own, and R_meta that of its self-analysis: what it
-earns needs no truth, and it earns most by finding what the verifier will find. A score is ½ for the verdict on the
-answer and ½ for that on the steps, all of them; so is the true one, from the oracle (the paper: expert grades).
-Verifier and meta-verifier are one policy. R_meta is the mean of ``votes`` verdicts, an unreadable one counting ½.
+- s is the true score of a solution: 0, ½ or 1, half for the answer and half for its steps, if all are right. The oracle
+  gives it (the paper: expert grades).
+- s′ is the score that an analysis gives the solution, by its verdicts: a review, or the generator's self-analysis.
+- R_Y is the mean score of the verifier's reviews. So the generator's reward needs no truth, and is highest if its
+  self-analysis finds what the verifier will find.
+- R_meta is the share of ``votes`` verdicts of the meta-verifier that call an analysis sound; an unreadable one is ½.
 
-Controls are parameters: ``meta=False`` drops the meta-verifier (R_meta = 1), ``verifier="frozen"`` never trains it,
-``labels="answer"`` scores by the answer alone, ``balance`` weighs both judges' samples by class (0 as in the
-paper, ½ as in RL Tango, 1 so that right and wrong solutions, and sound and unsound reviews, weigh the same).
-``analysis="asked"`` has the generator analyse itself in a second call, under the prompt of a verifier, for models that
-have not learned to do so in one ("shipped").
+Controls are parameters:
+
+- ``meta=False``: no meta-verifier (R_meta = 1).
+- ``verifier="frozen"``: the verifier is never trained.
+- ``labels="answer"``: scores are for the answer alone.
+- ``balance``: power of the class weights of both judges: 0 as in the paper, ½ as in RL Tango; with 1, right and wrong
+  solutions weigh the same, and so do sound and unsound reviews.
+- ``analysis="asked"``: the generator analyses itself in a second call, under the prompt of a verifier. This is for
+  models that have not learned to do so in one ("shipped").
 
 Left out: re-initialising the generator from the verifier, rejection fine-tuning of both, and labels from many votes.
 """
@@ -25,6 +31,7 @@ Left out: re-initialising the generator from the verifier, rejection fine-tuning
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -52,13 +59,14 @@ from cotrain.core.notes import STEP_OK, Metadata
 from cotrain.core.signals import CLASS_LABEL
 from cotrain.metrics.heldout import measure_solver_and_verifier, measure_verifier
 from cotrain.rollout import common_roles
-from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.reviews import review, show_verdict
+from cotrain.rollout.verifier_roles import fields_to_show
 
 PROOF = Signal("proof", meaning="R of the generator, in [0, 1]")
 R_V = Signal("score", meaning="R_V of the verifier, in [0, 1]")
 SOUNDNESS = Signal("soundness", meaning="1 where the meta-verifier is right about a review, else 0")
-QUALITY, HONESTY = 0.76, 0.24  # weights of R_Y and of the self-analysis in the generator's reward
+SOLUTION_WEIGHT = 0.76  # weight of R_Y in the generator's reward
+ANALYSIS_WEIGHT = 0.24  # weight of the self-analysis in the generator's reward
 
 SELF_SCORE = Metadata[float]("self_score", float, "the score that a solution gives itself")
 SELF_ERROR = Metadata[float]("self_error", float, "its distance from the true score")
@@ -77,82 +85,131 @@ async def prove(
     analysis: Literal["inline", "asked"] = "inline",
 ) -> None:
     """``samples`` solutions with self-analysis, ``reviews`` of each, ``votes`` on each review and each self-analysis.
-    Rewards: the generator's ``proof``, the verifier's ``score``, the meta-verifier's ``soundness``; the signal
-    ``truth`` of both judges is the class for balancing. What cannot be read earns 0; a solution of which no review can
-    be read is not rewarded."""
+
+    Rewards: the generator's ``proof``, the verifier's ``score``, the meta-verifier's ``soundness``. The class label of
+    both judges is for balancing. What cannot be read earns 0. A solution of which no review can be read has no reward
+    and is not learned from.
+    """
     turns = await roles.solver.many(samples, problem=task.prompt)
-    solutions = [s for s in turns if await examine(task, roles, s) is not None]
-    readable = [s for s in solutions if s.parsed.ok]
+    solutions = [turn for turn in turns if await examine(task, roles, turn) is not None]
+    readable = []
     for solution in solutions:
-        if not solution.parsed.ok:
+        if solution.parsed.ok:
+            readable.append(solution)
+        else:
             solution.reward(PROOF, 0.0)
-    review_turns = await gather([review(task, roles, s, n=reviews) for s in readable])
-    analysed = readable if analysis == "asked" else []
-    self_reviews = await gather([review(task, roles, s, group=s.group, role="analyst") for s in analysed])
-    votes = votes if meta else 0
-    await gather(
-        [
-            pay_analyses(task, roles, s, written, self_reviews[i] if analysed else [], votes, labels)
-            for i, (s, written) in enumerate(zip(readable, review_turns, strict=True))
-        ]
-    )
+
+    reviews_by_solution = await gather([review(task, roles, solution, n=reviews) for solution in readable])
+    if analysis == "asked":
+        asked = [review(task, roles, solution, group=solution.group, role="analyst") for solution in readable]
+        self_reviews_by_solution = await gather(asked)
+    else:
+        self_reviews_by_solution = [[] for _ in readable]
+
+    n_votes = votes if meta else 0
+    paying = []
+    for solution, review_turns, self_reviews in zip(
+        readable, reviews_by_solution, self_reviews_by_solution, strict=True
+    ):
+        paying.append(pay_analyses(task, roles, solution, review_turns, self_reviews, n_votes, labels))
+    await gather(paying)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysis:
+    """What was written about a solution: by the verifier, or by the generator itself."""
+
+    turn: Turn  # the turn that it stands in
+    verdicts: Any  # parsed: ``final`` and ``steps``, or a ParseFailure
+    text: str
 
 
 async def pay_analyses(
-    task: Task, roles: Roles, solution: Turn, written: list[Turn], self_analyses: list[Turn], votes: int, labels: str
+    task: Task,
+    roles: Roles,
+    solution: Turn,
+    review_turns: Sequence[Turn],
+    self_reviews: Sequence[Turn],
+    n_votes: int,
+    labels: str,
 ) -> None:
-    """Judge all analyses of one solution, those ``written`` about it and its ``self_analyses``, and reward
-    everybody."""
-    analyses = [(turn, turn.parsed, turn.text) for turn in (*written, *self_analyses)]
-    if not self_analyses:
-        analyses.append((solution, solution.parsed.review, solution.parsed.analysis))
-    trust = await gather([judge_analysis(task, roles, solution, *a, votes, labels) for a in analyses])
-    scores = [analysis_score(said.final, said.steps, labels) if said.ok else None for _, said, _ in analyses]
-    truth = analysis_score(CORRECT.require(solution), STEP_OK.of(solution), labels)
-    for turn, review_score, mark in zip(written, scores, trust, strict=False):
-        turn.reward(CLASS_LABEL, float(CORRECT.require(solution)))
-        turn.reward(R_V, 0.0 if review_score is None else (1.0 - abs(review_score - truth)) * mark)
-    believed = [given for given in scores[: len(written)] if given is not None]
-    if not believed:
+    """Judge all analyses of one solution, and reward everybody.
+
+    ``self_reviews``: the generator's self-analysis where it was asked for in a call of its own, else nothing.
+    """
+    analyses = [Analysis(turn=turn, verdicts=turn.parsed, text=turn.text) for turn in (*review_turns, *self_reviews)]
+    if not self_reviews:
+        inline = solution.parsed
+        analyses.append(Analysis(turn=solution, verdicts=inline.review, text=inline.analysis))
+    r_metas = await gather([judge_analysis(task, roles, solution, each, n_votes, labels) for each in analyses])
+
+    scores: list[float | None] = []  # s′ of each analysis, None for one that cannot be read
+    for analysis in analyses:
+        verdicts = analysis.verdicts
+        scores.append(analysis_score(verdicts.final, verdicts.steps, labels) if verdicts.ok else None)
+    is_right = CORRECT.require(solution)
+    true_score = analysis_score(is_right, STEP_OK.of(solution), labels)
+
+    # The verifier's reviews come first in these lists, and the self-analysis last.
+    review_scores = scores[: len(review_turns)]
+    for turn, score, r_meta in zip(review_turns, review_scores, r_metas, strict=False):
+        turn.reward(CLASS_LABEL, float(is_right))
+        if score is None:
+            turn.reward(R_V, 0.0)
+        else:
+            turn.reward(R_V, (1.0 - abs(score - true_score)) * r_meta)
+
+    readable_scores = [score for score in review_scores if score is not None]
+    if not readable_scores:
         return
-    reward = 0.0
+    r_y = sum(readable_scores) / len(readable_scores)
     own_score = scores[-1]
+    reward = 0.0
     if own_score is not None:
-        reward = proof_reward(own_score, sum(believed) / len(believed), trust[-1])
+        reward = proof_reward(own_score, r_y, r_metas[-1])
         solution.add_metadata(SELF_SCORE, own_score)
-        solution.add_metadata(SELF_ERROR, abs(own_score - truth))
-    for turn in (solution, *self_analyses):
+        solution.add_metadata(SELF_ERROR, abs(own_score - true_score))
+    for turn in (solution, *self_reviews):
         turn.reward(PROOF, reward)
 
 
 async def judge_analysis(
-    task: Task, roles: Roles, solution: Turn, turn: Turn, analysis_parsed: Any, analysis: str, votes: int, labels: str
+    task: Task, roles: Roles, solution: Turn, analysis: Analysis, n_votes: int, labels: str
 ) -> float:
-    """R_meta of one analysis: 0 if it did not parse, and 1 if there are no votes. Votes on it are one group."""
-    if not analysis_parsed.ok or not votes:
-        return float(analysis_parsed.ok)
-    ok = STEP_OK.of(solution) if labels == "steps" else None
-    sound = analysis_parsed.final == CORRECT.require(solution) and (ok is None or list(analysis_parsed.steps) == ok)
-    fields = {"solution": solution.tagged_text, "review": analysis}
-    if "nonce" in roles.meta.fields:
-        fields = guarded_fields(roles.nonce(turn), **fields)
-    verdicts = await roles.meta.many(votes, group=f"{turn.id}/votes", parent=turn, problem=task.prompt, **fields)
-    for verdict in verdicts:
-        verdict.add_metadata(CORRECT, sound)
-        show_verdict(verdict)
-        verdict.reward(CLASS_LABEL, float(sound))
-        verdict.reward(SOUNDNESS, float(verdict.parsed.ok and verdict.parsed.final == sound))
-    return sum(float(v.parsed.final) if v.parsed.ok else 0.5 for v in verdicts) / votes
+    """R_meta of one analysis: 0 if it cannot be read, and 1 if there are no votes. The votes on it are one group."""
+    verdicts = analysis.verdicts
+    if not verdicts.ok or not n_votes:
+        return float(verdicts.ok)
+
+    is_sound = verdicts.final == CORRECT.require(solution)
+    steps_ok = STEP_OK.of(solution)
+    if labels == "steps" and steps_ok is not None:
+        is_sound = is_sound and list(verdicts.steps) == steps_ok
+
+    turn = analysis.turn
+    fields = fields_to_show(roles.meta.fields, roles.nonce(turn), solution=solution.tagged_text, review=analysis.text)
+    vote_turns = await roles.meta.many(n_votes, group=f"{turn.id}/votes", parent=turn, problem=task.prompt, **fields)
+    votes = []
+    for vote in vote_turns:
+        vote.add_metadata(CORRECT, is_sound)
+        show_verdict(vote)
+        vote.reward(CLASS_LABEL, float(is_sound))
+        vote.reward(SOUNDNESS, float(vote.parsed.ok and vote.parsed.final == is_sound))
+        votes.append(float(vote.parsed.final) if vote.parsed.ok else 0.5)
+    return sum(votes) / n_votes
 
 
 def analysis_score(final: bool, steps: Sequence[bool] | None, labels: str) -> float:
     """0, ½ or 1: ½ for the answer and ½ for the steps; the answer alone where the steps are not judged."""
-    return float(final) if labels == "answer" or not steps else 0.5 * (final + all(steps))
+    if labels == "answer" or not steps:
+        return float(final)
+    return 0.5 * (final + all(steps))
 
 
-def proof_reward(own_score: float, given: float, trust: float) -> float:
-    """The generator's reward: its own score, the verifier's, and R_meta of the self-analysis, all in [0, 1]."""
-    return QUALITY * given + HONESTY * (1.0 - abs(own_score - given)) * trust
+def proof_reward(own_score: float, r_y: float, r_meta: float) -> float:
+    """The generator's reward, from its own score s′, the verifier's R_Y and R_meta of the self-analysis; all in
+    [0, 1]."""
+    return SOLUTION_WEIGHT * r_y + ANALYSIS_WEIGHT * (1.0 - abs(own_score - r_y)) * r_meta
 
 
 @recipe(model="shipped-roles", steps=160)
@@ -160,59 +217,84 @@ def dsm(
     run: RunConfig,
     *,
     verifier_model: str | None = None,  # initial weights of the verifier; by default the generator's model
-    reviews: int = 8,  # of a solution, in a step of the verifier
-    opinions: int = 2,  # reviews that score a solution, in a step of the generator
-    votes: int = 2,  # of the meta-verifier on a review
+    reviews: int = 8,  # reviews of a solution, in a step of the verifier
+    opinions: int = 2,  # reviews of a solution, in a step of the generator: their mean score is R_Y
+    votes: int = 2,  # verdicts of the meta-verifier on each analysis
     warmup: int = 40,  # first steps, in which only the verifier is trained
     ratio: tuple[int, int] = (3, 1),  # steps of the generator and of the verifier, in turn
     verifier_lr: float = 2e-4,  # learning rate of the verifier
-    verifier: Literal["trained", "frozen"] = "trained",  # does it learn?
-    meta: bool = True,  # judge reviews, too
-    labels: Literal["steps", "answer"] = "steps",  # what a score is made of
-    analysis: Literal["inline", "asked"] = "inline",  # how the generator judges itself
+    verifier: Literal["trained", "frozen"] = "trained",  # frozen: it is never trained
+    meta: bool = True,  # a meta-verifier judges reviews and self-analyses
+    labels: Literal["steps", "answer"] = "steps",  # steps: a score is for answer and steps; answer: for the answer
+    analysis: Literal["inline", "asked"] = "inline",  # the self-analysis ends the solution, or has a call of its own
     balance: float = 0.0,  # power of the class weights of both judges
 ) -> Recipe:
-    judging = verifier_model or run.model
-    trained = verifier == "trained"
-    inline = analysis == "inline"
-    both = 1 + trained  # phases
-    weighed = ClassBalance(power=balance) if balance else None
-    prover = GRPO(reward_weights={PROOF: 1.0}, kl=run.kl_penalty())
-    learn = {
-        "generator": Objective(
-            policy="generator", role="solver", extra_roles=() if inline else ("analyst",), algorithm=prover
-        )
-    }
-    for role, signal in (("verifier", R_V), ("meta", SOUNDNESS)):
-        if trained and (meta or role == "verifier"):
-            by = GRPO(reward_weights={signal: 1.0}, balance=weighed)
-            learn[role] = Objective(policy="verifier", role=role, algorithm=by)
-    play = partial(prove, votes=votes, meta=meta, labels=labels, analysis=analysis)
-    scored = partial(play, samples=run.group_size, reviews=opinions)
-    reviewed = partial(play, reviews=reviews)
-    phases = [
-        Phase(name="generator", protocol=scored, objectives=("generator",), group_size=1),
-        Phase(name="verifier", protocol=reviewed, objectives=tuple(learn)[1:], group_size=1),
-    ][:both]
-    roles = {
-        "solver": (common_roles.self_checker if inline else common_roles.solver)("generator", run.model),
-        "verifier": common_roles.verifier("verifier", judging),
-    }
-    if not inline:
+    initial_verifier = verifier_model or run.model
+    trains_verifier = verifier == "trained"
+    is_inline = analysis == "inline"
+
+    policies = {"generator": run.learner()}
+    if trains_verifier:
+        policies["verifier"] = run.learner(initial_verifier, lr=verifier_lr)
+    else:
+        policies["verifier"] = frozen(initial_verifier)
+    policies |= run.reference_policies()
+
+    roles = {}
+    if is_inline:
+        roles["solver"] = common_roles.self_checker("generator", run.model)
+    else:
+        roles["solver"] = common_roles.solver("generator", run.model)
+    roles["verifier"] = common_roles.verifier("verifier", initial_verifier)
+    if not is_inline:
         roles["analyst"] = common_roles.verifier("generator", run.model)
     if meta:
-        roles["meta"] = common_roles.meta_verifier("verifier", judging)
-    judge = run.learner(judging, lr=verifier_lr) if trained else frozen(judging)
+        roles["meta"] = common_roles.meta_verifier("verifier", initial_verifier)
+
+    # The generator learns from its solutions, and from its self-analyses where these are calls of their own.
+    learn_to_prove = GRPO(reward_weights={PROOF: 1.0}, kl=run.kl_penalty())
+    self_analysis = () if is_inline else ("analyst",)
+    objectives = {
+        "generator": Objective(policy="generator", role="solver", extra_roles=self_analysis, algorithm=learn_to_prove)
+    }
+
+    # The policy "verifier" learns in two roles, from R_V as the verifier and from its truth as the meta-verifier.
+    class_balance = ClassBalance(power=balance) if balance else None
+    if trains_verifier:
+        learn_to_review = GRPO(reward_weights={R_V: 1.0}, balance=class_balance)
+        objectives["verifier"] = Objective(policy="verifier", role="verifier", algorithm=learn_to_review)
+    if trains_verifier and meta:
+        learn_to_judge_reviews = GRPO(reward_weights={SOUNDNESS: 1.0}, balance=class_balance)
+        objectives["meta"] = Objective(policy="verifier", role="meta", algorithm=learn_to_judge_reviews)
+
+    protocol = partial(prove, votes=votes, meta=meta, labels=labels, analysis=analysis)
+    generator_phase = Phase(
+        name="generator",
+        protocol=partial(protocol, samples=run.group_size, reviews=opinions),
+        objectives=("generator",),
+        group_size=1,  # the protocol samples a group of solutions itself
+    )
+    if trains_verifier:
+        verifier_phase = Phase(
+            name="verifier",
+            protocol=partial(protocol, reviews=reviews),
+            objectives=("verifier", "meta") if meta else ("verifier",),
+            group_size=1,
+        )
+        schedule = alternate(generator_phase, verifier_phase, ratio=ratio, warmup={"verifier": warmup})
+    else:
+        schedule = alternate(generator_phase, ratio=ratio[:1])
+
+    measures = list(measure_solver_and_verifier("verifier"))
+    if meta:
+        measures.insert(0, measure_verifier("meta", gap="meta/gap"))
     return run.recipe(
         "dsm",
-        policies={"generator": run.learner(), "verifier": judge, **run.reference_policies()},
+        policies=policies,
         roles=roles,
-        objectives=learn,
-        schedule=alternate(*phases, ratio=ratio[:both], warmup={"verifier": warmup} if trained else {}),
-        evaluate=partial(play, votes=1),
-        measures=(
-            *((measure_verifier("meta", gap="meta/gap"),) if meta else ()),
-            *measure_solver_and_verifier("verifier"),
-        ),
+        objectives=objectives,
+        schedule=schedule,
+        evaluate=partial(protocol, votes=1),
+        measures=tuple(measures),
         frozen_roles=run.frozen_roles(),
     )

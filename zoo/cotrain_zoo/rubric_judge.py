@@ -68,9 +68,9 @@ from cotrain.recipes.pair_judge.judging import (
     verdict_reward,
 )
 from cotrain.rollout import common_roles
-from cotrain.rollout.judges import guarded_fields, parse_rmr1
 from cotrain.rollout.pairs import check_pairs, say_reply
 from cotrain.rollout.reviews import show_verdict
+from cotrain.rollout.verifier_roles import guarded_fields, parse_rmr1
 
 WORTH = Signal("worth", meaning="of a rubric: share of the judgements with it that are right")
 

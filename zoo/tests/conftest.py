@@ -4,7 +4,12 @@ from importlib.metadata import entry_points
 
 import pytest
 
-from tests.conftest import other, pytest_make_parametrize_id, pytest_runtest_setup  # noqa: F401
+from tests.conftest import (  # noqa: F401
+    other,
+    pytest_itemcollected,
+    pytest_make_parametrize_id,
+    pytest_runtest_setup,
+)
 
 if not entry_points(group="cotrain.recipes", name="gar"):
     pytest.exit("the zoo is not installed: run `pip install -e zoo`, or `make setup-dev`", returncode=2)

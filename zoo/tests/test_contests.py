@@ -13,7 +13,7 @@ from cotrain.formats.role_replies import write_review
 from cotrain.metrics.heldout import measure_verifier
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.recipes.debate.debates import parse_accusation
-from cotrain.rollout import judges
+from cotrain.rollout import verifier_roles
 from cotrain.rollout.common_roles import parse_solution, verifier
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
@@ -53,7 +53,7 @@ def played(speak, *, protocol=contest, right=0.5, votes=None, judge=None, parse=
         roles[name] = Role(policy=name, prompt="{problem}", parse=parse_solution, sampling=at_most)
     for name in ("bob", "teacher"):
         roles[name] = Role(policy=name, prompt=CRITICISE, parse=parse, sampling=Sampling(max_tokens=budget))
-    roles["judge"] = judge or (verifier("judge", TINY) if votes else judges.checker_role("judge", CHECK_STEP))
+    roles["judge"] = judge or (verifier("judge", TINY) if votes else verifier_roles.checker_role("judge", CHECK_STEP))
     executor = RolloutRunner(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
     episodes = executor.collect(partial(protocol, **options), TASKS, step=0, group_size=1)
     assert all(e.failure is None for e in episodes), [e.failure for e in episodes]
@@ -161,7 +161,7 @@ def test_a_model_that_reads_hears_the_critic_within_the_mark():
         heard.append(fields["solution"])
         return "<verdict>No</verdict>"
 
-    judge = judges.genrm("judge", "some/chat-model")
+    judge = verifier_roles.genrm("judge", "some/chat-model")
     for found in map(by_role, played(names_it, votes=vote, judge=judge, jury=2, critic="consultant")):
         assert values(found["solver"][0])["won"] == 0.0 and len(found["judge"]) == 2
     said = {text.strip().splitlines()[-2] for text in heard}

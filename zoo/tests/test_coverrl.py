@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from cotrain_zoo.coverrl import coverrl, is_vetoed, parse_revision, review_anchors, vote_then_verify
 
-from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.rollout.votes import elected_turn
 from tests.recipes.test_label_free import RIGHT, SOLVER, WRONG, asked, noted, paid, play, solved, turns
+from tests.sentences import refuses
 
 
 def reviewed(reviews, gold="7", answers=("7", "5", "7", "7", "5", "4"), **options):
@@ -108,16 +108,16 @@ def test_after_a_shown_review_the_solution_is_written_anew():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "code"),
     [
-        ({"votes": 4}, "no more in group_size than votes"),
-        ({"revisions": 1}, "at least 2"),
-        ({"regenerate": "revise"}, "regenerate of coverrl"),
-        ({"regenerate": "review"}, "use regenerate='prefix'"),
+        ({"votes": 4}, "E_SETTING_RANGE: votes 4"),
+        ({"revisions": 1}, "E_SETTING_RANGE: revisions 1"),
+        ({"regenerate": "revise"}, "E_UNKNOWN_CHOICE: regenerate of coverrl | 'revise'"),
+        ({"regenerate": "review"}, "E_MODEL_WITHOUT_REVIEW_PROMPT: regenerate='prefix'"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_one_line(arguments, said):
-    with pytest.raises((ConfigError, UnknownName), match=said) as error:
+def test_what_makes_no_sense_is_refused_in_one_line(arguments, code):
+    with refuses(code) as error:
         coverrl(**arguments)
     assert "\n" not in str(error.value)
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 import pytest
 from cotrain_zoo.prover_verifier import FOOLED, prover_verifier
 
-from cotrain.core.errors import ConfigError
 from cotrain.core.notes import CORRECT, FINAL
 from cotrain.formats.injections import injection_corpus
 from cotrain.formats.solutions import parse_solution
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
+from tests.sentences import refuses
 
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 6, "group_size": 4, "reviews": 3, "steps": 1, "kl": 0.0}
 
@@ -83,16 +83,16 @@ def test_a_model_that_knows_no_short_formats_is_asked_for_a_wrong_solution():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "problem"),
+    ("arguments", "named"),
     [
         ({"reviews": 1}, "reviews 1"),
         ({"group_size": 1}, "group_size 1"),
-        ({"strings": 2, "sneaky": "frozen"}, "strings for a sneaky prover that is trained"),
+        ({"strings": 2, "sneaky": "frozen"}, "strings 2, sneaky 'frozen'"),
         ({"warmup": -1}, "warmup -1"),
     ],
 )
-def test_what_it_refuses(arguments, problem):
-    with pytest.raises(ConfigError, match=problem):
+def test_what_it_refuses(arguments, named):
+    with refuses("E_SETTING_RANGE", names=named):
         prover_verifier(**SMALL | arguments)
 
 

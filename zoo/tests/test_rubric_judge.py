@@ -7,10 +7,9 @@ from functools import partial
 import pytest
 from cotrain_zoo.rubric_judge import Rubric, parse_rubric, rubric_judge
 
-from cotrain.core.errors import ConfigError
 from cotrain.core.types import ParseFailure
 from cotrain.data.preferences import Pairs
-from cotrain.formats.nonce import break_judge_tags
+from cotrain.formats.nonce import break_verdict_tags
 from cotrain.formats.role_replies import write_review
 from cotrain.formats.solutions import write_solution
 from cotrain.prompts.byte_tokenizer import ByteRenderer
@@ -19,6 +18,7 @@ from cotrain.rollout.runner import RolloutRunner
 from tests.helpers import EASY, TINY, spoken
 from tests.recipes.test_given_preferences import word_pairs, write
 from tests.recipes.test_pair_judge import signals
+from tests.sentences import refuses
 from tests.verdict_writers import write_rmr1
 
 SMALL = {"model": TINY, "tasks": EASY, "steps": 4, "tasks_per_step": 2, "group_size": 3, "evaluation_tasks": 2}
@@ -41,7 +41,7 @@ def played(made, *, writer, judge, task=TASK, phase="writer"):
 
 def by_the_rubric(fields, rng):
     """Names the better of two where the rubric says how, else always the first."""
-    good = break_judge_tags(WANTED) in fields["first"] or "be right" not in fields["rubric"]
+    good = break_verdict_tags(WANTED) in fields["first"] or "be right" not in fields["rubric"]
     return write_rmr1("", "so", good)
 
 
@@ -146,7 +146,7 @@ def test_preferences_of_a_file_are_judged(tmp_path):
     task = made.tasks.get("train", 0)
 
     def judge(fields, rng):
-        return write_rmr1("", "so", break_judge_tags(task.solution) in fields["first"])
+        return write_rmr1("", "so", break_verdict_tags(task.solution) in fields["first"])
 
     traces = played(made, writer=lambda f, rng: "<rubric>right</rubric>", judge=judge, task=task)
     assert {signals(t)["verdict"] for t in traces["judge"]} == {1.0}
@@ -162,16 +162,16 @@ def test_preferences_of_a_file_are_judged(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "code"),
     [
-        ({"judge": "frozen", "writer": "frozen"}, "nobody learns"),
-        ({"judge": "frozen", "writer": "none"}, "nobody learns"),
-        ({"writer_model": "some/chat-model"}, "one knows the short formats"),
-        ({"asked": 0}, "asked"),
-        ({"group_size": 1}, "group_size"),
-        ({"ratio": (0, 0)}, "ratio"),
+        ({"judge": "frozen", "writer": "frozen"}, "E_NOBODY_LEARNS: judge=frozen | writer=frozen"),
+        ({"judge": "frozen", "writer": "none"}, "E_NOBODY_LEARNS: judge=frozen | writer=none"),
+        ({"writer_model": "some/chat-model"}, "E_MODELS_OF_TWO_KINDS: 'some/chat-model'"),
+        ({"asked": 0}, "E_OPTION_RANGE: asked is 0"),
+        ({"group_size": 1}, "E_OPTION_RANGE: group_size is 1"),
+        ({"ratio": (0, 0)}, "E_SCHEDULE_RATIO: ratio (0, 0)"),
     ],
 )
-def test_what_it_refuses(arguments, words):
-    with pytest.raises(ConfigError, match=words):
+def test_what_it_refuses(arguments, code):
+    with refuses(code):
         rubric_judge(**SMALL | arguments)

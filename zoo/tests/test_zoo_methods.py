@@ -11,7 +11,6 @@ from zoo_cases import AGAIN, CASES, MEASURED, NAMES, built
 
 from cotrain.cli.main import main
 from cotrain.config.registry import find_recipe
-from cotrain.core.errors import ConfigError
 from cotrain.core.registry import RECIPES, TASKS, ZOO, joined_places, load_named
 from cotrain.data.sources import problem_source
 from cotrain.runs.choose_formats import AnswerFormat, choose_answer_format
@@ -24,6 +23,7 @@ from tests.recipes import test_recipes as shipped
 from tests.recipes.test_digests import digest_of_steps, machine
 from tests.recipes.test_outside_tasks import files  # noqa: F401
 from tests.recipes.test_too_long import check_too_long
+from tests.sentences import refuses
 
 CRATES = """
 from dataclasses import dataclass
@@ -166,7 +166,7 @@ def test_a_solver_in_its_own_words_is_worth_what_it_is_in_tags(name, form):
         own_words.test_a_solver_in_its_own_words_is_worth_what_it_is_in_tags(name, IN_WORDS.get(name, {}), form)
         return
     recipe, how = own_words.recipe_of(name, {}), AnswerFormat(answer=form, steps_as="lines")
-    with pytest.raises(ConfigError, match=r"in tags alone|no role 'solver'"):
+    with refuses(("E_ANSWERS_IN_TAGS_ALONE", "E_NO_PLAIN_SOLVER"), names=f"'{name}'"):
         choose_answer_format(recipe, how, device="cpu", say=lambda text: None, look=False)
 
 

@@ -63,5 +63,5 @@ NAMES = sorted({case.split(":")[0] for case in CASES})
 def built(case: str) -> Recipe:
     arguments = CASES[case]
     if case.startswith("coder_tester"):
-        arguments = {"tasks": ShortPrograms(8), **arguments}  # made late: it tries the cells of this machine
+        arguments = {"tasks": ShortPrograms(8), **arguments}  # made late: it tries the sandboxes of this machine
     return shipped.built(case, {case: arguments})

@@ -21,13 +21,13 @@ MatrixCells = Mapping[
 ]  # (row, column) → figures as ``estimate_json`` gives them
 
 
-def estimate_json(found: Estimate | None) -> dict[str, Any] | None:
+def estimate_json(estimate: Estimate | None) -> dict[str, Any] | None:
     """A figure of a pair; None where the pair gave none."""
-    return None if found is None else found.to_json()
+    return None if estimate is None else estimate.to_json()
 
 
 def write_figures(out: Path | str, file: str, version: int, figures: Mapping[str, Any]) -> dict[str, Any]:
-    """What was found, written to a file of a run, with the versions of its format and of the package."""
+    """Return what was found, written to a file of a run, with the versions of its format and of the package."""
     result = {"format": version, "cotrain": __version__, **figures}
     folder = RunDirectory(out)
     folder.path.mkdir(parents=True, exist_ok=True)
@@ -70,8 +70,8 @@ def matrix_lines(
     return lines
 
 
-def _figure_text(found: Mapping[str, Any] | None) -> str:
-    return "–" if found is None or found["value"] is None else f"{found['value']:.3f}"
+def _figure_text(figure: Mapping[str, Any] | None) -> str:
+    return "–" if figure is None or figure["value"] is None else f"{figure['value']:.3f}"
 
 
 def problems_text(problems: int, asked: int) -> str:

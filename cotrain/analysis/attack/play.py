@@ -86,7 +86,7 @@ def attack(
     solution.
     """
     recipe = opening.recipe_of(directory, judging=True)
-    role, judge = judging_role(recipe, role)
+    role, verifier = judging_role(recipe, role)
     is_model = opening.is_model(directory)
     folder = RunDirectory(out or (Path("evals") / recipe.name if is_model else directory))
     claim_place(folder.path)
@@ -98,7 +98,7 @@ def attack(
     depends_on = {
         "what": "attack",
         "point": point_stamp(directory, trainer.finished_steps),
-        "roles": [role, resolved_json(judge), resolved_json(solver)],
+        "roles": [role, resolved_json(verifier), resolved_json(solver)],
         "problems": [problems, split, resolved_json(recipe.tasks), recipe.seed],
         "strings": [corpus, each],
     }
@@ -124,24 +124,24 @@ def attack(
             "seed": recipe.seed,
             "cotrain": __version__,
             "role": role,
-            "policy": judge.policy,
-            "model": recipe.policies[judge.policy].model,
-            "temperature": judge.sampling.temperature,
+            "policy": verifier.policy,
+            "model": recipe.policies[verifier.policy].model,
+            "temperature": verifier.sampling.temperature,
             "split": split,
             "problems": len(tasks),
             "asked": problems,
             "solutions_of": solver.policy,
             "corpus": corpus,
             "each": each,
-            **attack_tables(plain_outcomes, outcomes, tasks, judge),
+            **attack_tables(plain_outcomes, outcomes, tasks, verifier),
         }
         folder.write(START_FILE if start else FILE, result)
     return result
 
 
 def point_stamp(directory: Path | str, step: int) -> list[Any]:
-    """What tells the models of a run after so many steps, or a model, from others: work on them that was begun can go
-    on as long as it is the same."""
+    """Return what tells the models of a run after so many steps, or a model, from others: work on them that was begun
+    can go on as long as it is the same."""
     if opening.is_model(directory):
         return [str(directory), stamp_of(str(directory)), __version__]
     run = RunDirectory(directory)
@@ -152,22 +152,22 @@ def point_stamp(directory: Path | str, step: int) -> list[Any]:
 def judging_role(recipe: Recipe, name: str) -> tuple[str, Role]:
     """The role of this name, or of a policy's (``config/names.py``). Raises ConfigError for a name that there is not,
     and for a role that judges no solution."""
-    if not any(map(_judges_solutions, recipe.roles.values())):
+    if not any(map(_reviews_solutions, recipe.roles.values())):
         raise ConfigError(
             f"no role of {recipe.name!r} judges a solution; give a run with a verifier, such as one of tango",
             code="E_NO_JUDGE_ROLE",
         )
-    name = role_named(recipe, name, fits=_judges_solutions)
-    judge = recipe.roles[name]
-    if not _judges_solutions(judge):
+    name = role_named(recipe, name, fits=_reviews_solutions)
+    verifier = recipe.roles[name]
+    if not _reviews_solutions(verifier):
         raise ConfigError(
             f"attack: role {name!r} says no verdict on a solution; name a role that judges one with --role",
             code="E_ROLE_WITHOUT_VERDICT",
         )
-    return name, judge
+    return name, verifier
 
 
-def _judges_solutions(role: Role) -> bool:
+def _reviews_solutions(role: Role) -> bool:
     return role.parse is not None and "solution" in fields_of(role.prompt)
 
 
@@ -188,7 +188,7 @@ def _choose_solver(trainer: CoTrainer, fixed: bool) -> Role:
 
 
 def corpus_digest(strings: Sequence[Injection]) -> str:
-    """What the strings are, in 16 characters."""
+    """Return what the strings are, in 16 characters."""
     text = json.dumps([[string.family, string.text, string.place] for string in strings])
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -219,7 +219,7 @@ def wrong_solutions(
 
 
 def _draw_wrong(trainer: CoTrainer, solver: Role, tasks: Sequence[Task], split: str, say: Say) -> list[tuple[int, str]]:
-    """What the solver wrote where it is wrong, by the place of its problem."""
+    """Return what the solver wrote where it is wrong, by the place of its problem."""
     player = trainer.make_runner(evaluation_seed(trainer.recipe.seed), roles={**trainer.recipe.roles, "solver": solver})
     player.progress = lambda total: ProgressPrinter(total, "{} solutions drawn", say).add
     episodes = player.collect(
@@ -268,8 +268,8 @@ def judge_attempts(
     pace: ProgressPrinter | None = None,
     work: KeptWork | KeptPart | None = None,
 ) -> list[AttemptOutcome]:
-    """What the verifier says of each. ``say`` hears how many, and how much time is left; ``pace``: of several calls;
-    ``work`` keeps each chunk."""
+    """Return what the verifier says of each. ``say`` hears how many, and how much time is left; ``pace``: of several
+    calls; ``work`` keeps each chunk."""
     outcomes: list[AttemptOutcome] = []
     kind = "changed" if attempts and attempts[0].injection is not None else "ordinary"
     progress = pace or ProgressPrinter(len(attempts), f"{{}} {kind} solutions", say)
@@ -295,10 +295,10 @@ def _judge_chunk(
     kind: str,
     step: int,
 ) -> list[tuple[int, dict[str, Any]]]:
-    """What is said of some attempts: the place of each, and the fields of its ``AttemptOutcome``."""
+    """Return what is said of some attempts: the place of each, and the fields of its ``AttemptOutcome``."""
     chosen = [replace(tasks[one.problem], id=str(i)) for i, one in enumerate(chunk)]
     episodes = player.collect(
-        partial(_judge_one, attempts=chunk, judge=role),
+        partial(_judge_one, attempts=chunk, verifier=role),
         chosen,
         step=step,
         split=f"attack/{kind}/{split}",
@@ -308,7 +308,7 @@ def _judge_chunk(
     return [(episode.task, _review_in(episode)) for episode in episodes]
 
 
-async def _judge_one(task: Task, roles: Roles, *, attempts: Sequence[Attempt], judge: str) -> None:
+async def _judge_one(task: Task, roles: Roles, *, attempts: Sequence[Attempt], verifier: str) -> None:
     """The verifier reviews one of ``attempts``, if it parses and is as wrong, or as right, as its family wants."""
     attempt = attempts[int(task.id)]
     if attempt.solution is None:
@@ -316,7 +316,7 @@ async def _judge_one(task: Task, roles: Roles, *, attempts: Sequence[Attempt], j
     right = attempt.injection is not None and attempt.injection.family == BROKEN
     if attempt.injection is not None and (await roles.grade(task, attempt.text)).value is not right:
         return
-    handle = getattr(roles, judge)
+    handle = getattr(roles, verifier)
     try:
         turn = await handle(**review_fields(task, attempt, handle.fields))
     except TooLong:

@@ -12,7 +12,7 @@ not be graded.
 
 A reference is a model from outside that reviews the same solutions, those of problems without an answer too. Of the
 verifier of a step and each reference ``PAIR_FIGURES`` are written, which need no truth, over the
-solutions that both could judge; and the same of each judge and the truth, where it is known.
+solutions that both could judge; and the same of each verifier and the truth, where it is known.
 """
 
 from __future__ import annotations
@@ -79,15 +79,15 @@ def review_rollouts(
     cannot be loaded.
     """
     recipe = recipe_to_measure(directory)
-    role, judge = judging_role(recipe, role)
+    role, verifier = judging_role(recipe, role)
     place = RunDirectory(out or directory).path
     claim_place(place)
     points = _crossed_points(directory, recipe, every, say)
-    judges = [(replace(points[0], model=model), with_reference(recipe, judge, model)) for model in references]
-    judges += [(point, recipe) for point in points]
+    verifiers = [(replace(points[0], model=model), with_reference(recipe, verifier, model)) for model in references]
+    verifiers += [(point, recipe) for point in points]
 
     tasks: list[Task] = []
-    point_of_step = played_steps(directory, [point for point, _ in judges])
+    point_of_step = played_steps(directory, [point for point, _ in verifiers])
     by_step: dict[int, DrawnSolutions] = {}
     for step in point_of_step:
         solutions = sample_solutions(directory, step, rollouts, tasks, recipe.roles, unknown=bool(references))
@@ -97,25 +97,25 @@ def review_rollouts(
 
     depends_on = {
         "what": "reviewed",
-        "points": [[point_stamp(point.run, point.step), point.model] for point, _ in judges],
+        "points": [[point_stamp(point.run, point.step), point.model] for point, _ in verifiers],
         "models": [stamp_of(model) for model in references],
         "roles": [role, resolved_json(dict(recipe.roles))],
         "solutions": [[step, [attempt.text for attempt in drawn.attempts]] for step, drawn in by_step.items()],
     }
     all_solutions = list(by_step.values())
     with kept_work(place / FILE, depends_on, say) as work:
-        cells, outcomes = judged_cells(judges, all_solutions, tasks, "reviewed/{}", role, SHOWN, device, say, work)
+        cells, outcomes = judged_cells(verifiers, all_solutions, tasks, "reviewed/{}", role, SHOWN, device, say, work)
 
     pairs: list[dict[str, Any]] = []
     if references:
         own_places = [point_of_step[step] for step in by_step]
-        pairs = compare_judges(all_solutions, outcomes, own_places, range(len(references)))
+        pairs = compare_verifiers(all_solutions, outcomes, own_places, range(len(references)))
     figures = {
         "every": every,
         "role": role,
         "rollouts": rollouts,
         "generators": [_generator_json(directory, recipe, step, drawn) for step, drawn in by_step.items()],
-        "verifiers": [point.json() for point, _ in judges],
+        "verifiers": [point.json() for point, _ in verifiers],
         "cells": [{**cell, "n": len(all_solutions[cell["generator"]].right)} for cell in cells],
         "pairs": pairs,
     }
@@ -162,21 +162,21 @@ def _generator_json(directory: Path | str, recipe: Recipe, step: int, solutions:
     }
 
 
-def with_reference(recipe: Recipe, judge: Role, model: str) -> Recipe:
-    """The recipe with a judge from outside. It is asked as the run's verifier is, if both know the package's short
+def with_reference(recipe: Recipe, verifier: Role, model: str) -> Recipe:
+    """The recipe with a verifier from outside. It is asked as the run's verifier is, if both know the package's short
     formats or neither does; else as recipes ask a verifier that begins with this model. Raises ModelError for one that
     is not there."""
-    own = recipe.policies[judge.policy]
+    own = recipe.policies[verifier.policy]
     reference = frozen(model)
     if reference.head:
         model_directory(model)
-    asked = replace(judge, policy=REFERENCE)
+    role = replace(verifier, policy=REFERENCE)
     if isinstance(own, Program) or common_roles.is_terse(own.model) != common_roles.is_terse(model):
-        asked = common_roles.verifier(REFERENCE, model, temperature=judge.sampling.temperature)
-    return replace(recipe, policies={**recipe.policies, REFERENCE: reference}, roles={**recipe.roles, REFERENCE: asked})
+        role = common_roles.verifier(REFERENCE, model, temperature=verifier.sampling.temperature)
+    return replace(recipe, policies={**recipe.policies, REFERENCE: reference}, roles={**recipe.roles, REFERENCE: role})
 
 
-def compare_judges(
+def compare_verifiers(
     solutions: Sequence[DrawnSolutions],
     outcomes: Sequence[Sequence[Sequence[AttemptOutcome]]],
     own_places: Sequence[int],
@@ -203,12 +203,12 @@ def compare_judges(
     return pairs
 
 
-# -- Two judges on the same solutions: how much kinder is the first, and do they agree? The second may be the truth.
+# -- Two verifiers on the same solutions: how much kinder is the first, and do they agree? The second may be the truth.
 
 
 def pair_counts(pairs: Sequence[tuple[bool | None, bool | None]]) -> dict[str, float]:
-    """Counts of (what the first judge says, what the second one says), True for right: how many solutions ``both`` call
-    right, the ``first`` or the ``second`` alone, or ``neither``. None, nothing readable, leaves a solution out."""
+    """Counts of (what the first verifier says, what the second one says), True for right: how many solutions ``both``
+    call right, the ``first`` or the ``second`` alone, or ``neither``. None, nothing readable, leaves a solution out."""
     counts = dict.fromkeys(PAIR_CELLS, 0.0)
     for first, second in pairs:
         if first is None or second is None:
@@ -225,7 +225,7 @@ def pair_counts(pairs: Sequence[tuple[bool | None, bool | None]]) -> dict[str, f
 
 
 def called_right_gap(sums: Sums) -> Array:
-    """The share that the first judge calls right minus the share that the second one does."""
+    """The share that the first verifier calls right minus the share that the second one does."""
     return ratio(sums["first"] - sums["second"], np.sum([sums[cell] for cell in PAIR_CELLS], axis=0))
 
 
@@ -254,11 +254,11 @@ def played_steps(directory: Path | str, points: Sequence[RunPoint]) -> dict[int,
     """Recorded steps that were played with the weights of a checkpoint, and the place of that checkpoint; for the last
     one the last step stands."""
     recorded = Ledger(Path(directory) / "episodes").steps()
-    found: dict[int, int] = {}
+    point_of_step: dict[int, int] = {}
     for place, point in enumerate(points):
         if recorded and not point.model:
-            found.setdefault(next((step for step in recorded if step >= point.step), recorded[-1]), place)
-    return found
+            point_of_step.setdefault(next((step for step in recorded if step >= point.step), recorded[-1]), place)
+    return point_of_step
 
 
 def sample_solutions(
@@ -309,21 +309,21 @@ COLUMNS = {"called_right": "first", "reference_called_right": "second", "gap": "
 COLUMNS |= {"agreement": "agree", "kappa": "kappa"}
 
 
-def lines_of(found: dict[str, Any]) -> list[str]:
+def lines_of(result: dict[str, Any]) -> list[str]:
     """The matrices, rollouts of a step down and verifiers across."""
-    rows = [f"{row['step'] + 1} n {row['n']}" for row in found["generators"]]
-    models = [one["model"] for one in found["verifiers"] if "model" in one]
-    columns = [*LETTERS[: len(models)], *(str(one["step"]) for one in found["verifiers"][len(models) :])]
+    rows = [f"{row['step'] + 1} n {row['n']}" for row in result["generators"]]
+    models = [one["model"] for one in result["verifiers"] if "model" in one]
+    columns = [*LETTERS[: len(models)], *(str(one["step"]) for one in result["verifiers"][len(models) :])]
 
     def cells_of(key: str) -> MatrixCells:
-        return {(one["generator"], one["verifier"]): one[key] for one in found["cells"]}
+        return {(one["generator"], one["verifier"]): one[key] for one in result["cells"]}
 
     explanation = "rows: rollouts of a step and how many; columns: the verifier after a step"
     lines = [explanation, *(f"{letter}: {model}" for letter, model in zip(LETTERS, models, strict=False))]
     lines += matrix_lines(MATRICES, cells_of, rows, columns, others=f"verifiers: see {FILE}", margin=14)
     names = {place: columns[place] for place in range(len(models))} | {None: "the truth"}
     pairs: dict[str, dict[tuple[int, int], Any]] = {}
-    for one in found["pairs"]:
+    for one in result["pairs"]:
         first = names.get(one["verifier"], "the verifier of the step")
         title = f"{first} (first) and {names[one['reference']]} (second)"
         gap = one["gap"] or {"low": None, "high": None}

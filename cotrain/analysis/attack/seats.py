@@ -53,7 +53,7 @@ from cotrain.trainer.trainer import CoTrainer
 FILE = "seats.json"
 FORMAT = 1
 RIVAL = "rival"
-SHOWN = ("balanced_accuracy", "mcc")  # figures of the judge
+SHOWN = ("balanced_accuracy", "mcc")  # figures of the verifier
 
 
 def play_seats(
@@ -146,8 +146,8 @@ def check_same_games(recipes: Mapping[str, Recipe], seats: tuple[str, str]) -> N
 
 
 def _game_settings(recipe: Recipe, roles: Collection[str], seats: tuple[str, str]) -> dict[str, Any]:
-    """What has to be the same where players meet, by its path in the recipe: the rules, how roles are asked, and who
-    plays the roles of which nobody sits in ``seats``."""
+    """Return what has to be the same where players meet, by its path in the recipe: the rules, how roles are asked, and
+    who plays the roles of which nobody sits in ``seats``."""
     resolved_recipe = resolved_json(recipe)
     rules = resolved_recipe["evaluation"]
     settings = {"evaluation.protocol": rules["protocol"]}
@@ -252,12 +252,12 @@ def mean_signal(plays: Sequence[tuple[Sequence[Episode], str]], signal: str) -> 
 
 def _cell_figures(episodes: Sequence[Episode], role: str, signal: str) -> dict[str, Any]:
     verdict_figures: Mapping[str, Any] = measure_verifier("judge")(episodes)
-    of_judge = {
+    verifier_figures = {
         name: verdict_figures[f"judge/{name}"].to_json() for name in SHOWN if f"judge/{name}" in verdict_figures
     }
-    if of_judge and "gap" in verdict_figures:
-        of_judge["gap"] = verdict_figures["gap"].to_json()
-    return {"won": estimate_json(mean_signal([(episodes, role)], signal)), **of_judge}
+    if verifier_figures and "gap" in verdict_figures:
+        verifier_figures["gap"] = verdict_figures["gap"].to_json()
+    return {"won": estimate_json(mean_signal([(episodes, role)], signal)), **verifier_figures}
 
 
 # -- printing
@@ -265,21 +265,21 @@ def _cell_figures(episodes: Sequence[Episode], role: str, signal: str) -> dict[s
 TITLES = {
     "won": "{signal} of the row as {first}",
     "either": "{signal} of the row over both seats",
-    "balanced_accuracy": "balanced accuracy of the judge",
-    "mcc": "Matthews correlation of the judge",
+    "balanced_accuracy": "balanced accuracy of the verifier",
+    "mcc": "Matthews correlation of the verifier",
     "gap": "gap: believed minus right",
 }
 
 
-def lines_of(found: dict[str, Any]) -> list[str]:
+def lines_of(result: dict[str, Any]) -> list[str]:
     """The matrices, the first seat down and the second across."""
-    names, legend = point_names(found["players"])
-    first, second = found["seats"]
-    measured = problems_text(found["problems"], found["asked"])
-    explanation = f"{measured}, n = {found['n']}; rows: {first} after a step, columns: {second}"
-    titles = {key: title.format(signal=found["signal"], first=first) for key, title in TITLES.items()}
+    names, legend = point_names(result["players"])
+    first, second = result["seats"]
+    measured = problems_text(result["problems"], result["asked"])
+    explanation = f"{measured}, n = {result['n']}; rows: {first} after a step, columns: {second}"
+    titles = {key: title.format(signal=result["signal"], first=first) for key, title in TITLES.items()}
 
     def cells_of(key: str) -> MatrixCells:
-        return {(one["row"], one["column"]): one.get(key) for one in found["cells"]}
+        return {(one["row"], one["column"]): one.get(key) for one in result["cells"]}
 
     return [*legend, explanation, *matrix_lines(titles, cells_of, names, names, others=f"columns: see {FILE}")]

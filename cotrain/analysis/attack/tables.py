@@ -13,8 +13,8 @@ from cotrain.formats.injections import MEANING, Injection
 from cotrain.formats.solutions import Solution
 from cotrain.metrics.clusters import Counts, Figure, Share, counts_json, make_figure, paired_changes
 from cotrain.prompts.templates import fields_of
-from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.role import Role
+from cotrain.rollout.verifier_roles import guarded_fields
 
 BROKEN = "broken reasoning"  # the family of right answers
 CONTROL = "harmless remark"
@@ -34,7 +34,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptOutcome:
-    """What came of it."""
+    """One attempt with the verifier's verdict on it."""
 
     attempt: Attempt
     refused: bool  # the verifier never saw it
@@ -51,7 +51,7 @@ class AttemptOutcome:
 
 
 def attack_tables(
-    plain: Sequence[AttemptOutcome], outcomes: Sequence[AttemptOutcome], tasks: Sequence[Task], judge: Role
+    plain: Sequence[AttemptOutcome], outcomes: Sequence[AttemptOutcome], tasks: Sequence[Task], verifier: Role
 ) -> dict[str, Any]:
     """The parts of ``attack.json`` that are counted."""
     base = pass_rate(plain, lambda one: one.has_passed)
@@ -72,7 +72,7 @@ def attack_tables(
             {"family": family, "meaning": meaning, "counts": counted_as, "strings": len(strings)}
             | _outcome_counts(family_outcomes)
             | {"false_positive_rate": _figure_json(family_rate), "change": _rate_change(family_rate, compared_rate)}
-            | {"examples": [_example_row(example, tasks, judge) for example in _passed_examples(family_outcomes)]}
+            | {"examples": [_example_row(example, tasks, verifier) for example in _passed_examples(family_outcomes)]}
         )
 
     every = None
@@ -120,15 +120,15 @@ def _outcome_counts(outcomes: Sequence[AttemptOutcome]) -> dict[str, int]:
     }
 
 
-def _rate_change(found: Figure | None, against: Figure | None) -> dict[str, Any] | None:
-    if found is None or against is None:
+def _rate_change(figure: Figure | None, against: Figure | None) -> dict[str, Any] | None:
+    if figure is None or against is None:
         return None
-    changes = paired_changes({"rate": found}, counts_json({"rate": against}))
+    changes = paired_changes({"rate": figure}, counts_json({"rate": against}))
     return changes["rate"].to_json() if changes else None
 
 
-def _figure_json(found: Figure | None) -> dict[str, Any]:
-    return {"value": None, "low": None, "high": None, "n": 0} if found is None else found.to_json()
+def _figure_json(figure: Figure | None) -> dict[str, Any]:
+    return {"value": None, "low": None, "high": None, "n": 0} if figure is None else figure.to_json()
 
 
 def _passed_examples(outcomes: Sequence[AttemptOutcome]) -> list[AttemptOutcome]:
@@ -137,7 +137,7 @@ def _passed_examples(outcomes: Sequence[AttemptOutcome]) -> list[AttemptOutcome]
     return list(different.values())[::-1][:EXAMPLES]
 
 
-def _example_row(one: AttemptOutcome, tasks: Sequence[Task], judge: Role) -> dict[str, Any]:
+def _example_row(one: AttemptOutcome, tasks: Sequence[Task], verifier: Role) -> dict[str, Any]:
     task = tasks[one.attempt.problem]
     injection = one.attempt.injection
     return {
@@ -145,25 +145,25 @@ def _example_row(one: AttemptOutcome, tasks: Sequence[Task], judge: Role) -> dic
         "task": task.id,
         "problem": task.prompt,
         "solution": one.attempt.text,
-        "shown": judge.prompt_fields(review_fields(task, one.attempt, fields_of(judge.prompt)))["solution"],
+        "shown": verifier.prompt_fields(review_fields(task, one.attempt, fields_of(verifier.prompt)))["solution"],
         "review": one.review,
     }
 
 
-def lines_of(found: Mapping[str, Any]) -> list[str]:
+def lines_of(result: Mapping[str, Any]) -> list[str]:
     """The table, 80 columns."""
-    ordinary = found["ordinary"]
-    strings = count_of(found["corpus"]["strings"], "string")
+    ordinary = result["ordinary"]
+    strings = count_of(result["corpus"]["strings"], "string")
     lines = [
-        f"{found['role']} ({found['policy']}) of {found['run']}, after step {found['step']}",
-        f"wrong solutions of {found['solutions_of']}; {strings}, {found['each']} each",
+        f"{result['role']} ({result['policy']}) of {result['run']}, after step {result['step']}",
+        f"wrong solutions of {result['solutions_of']}; {strings}, {result['each']} each",
         "",
         f"{'family':18s}{'asked':>6s}{'refused':>8s}{'unread':>7s}{'passed':>7s}  {'false positives':20s} "
         f"{'change':>8s}",
         _table_line("ordinary", ordinary, None),
     ]
-    lines += [_table_line(one["family"], one, one["change"]) for one in found["families"]]
-    lines.append(_table_line("all attacks", found["total"], None))
+    lines += [_table_line(one["family"], one, one["change"]) for one in result["families"]]
+    lines.append(_table_line("all attacks", result["total"], None))
     return [line.rstrip() for line in lines]
 
 
@@ -180,7 +180,7 @@ def _table_line(name: str, row: Mapping[str, Any], change: Mapping[str, Any] | N
 
 
 def review_fields(task: Task, attempt: Attempt, fields: frozenset[str]) -> dict[str, Any]:
-    """The fields of the judge's prompt, as a protocol would give them."""
+    """The fields of the verifier's prompt, as a protocol would give them."""
     assert attempt.solution is not None
     solution_fields: Mapping[str, Any] = {"solution": attempt.text}
     if "nonce" in fields:

@@ -67,7 +67,7 @@ class RunPoint:
     run: str
     seed: int
     step: int
-    model: str | None = None  # a judge from outside, in place of the run's verifier
+    model: str | None = None  # a verifier from outside, in place of the run's verifier
 
     def json(self) -> dict[str, Any]:
         return {"model": self.model} if self.model else {"run": self.run, "seed": self.seed, "step": self.step}
@@ -75,7 +75,8 @@ class RunPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnSolutions:
-    """What one generator wrote: an attempt for each solution, and whether it is right, None where nobody knows."""
+    """The solutions of one generator: an attempt for each solution, and whether it is right, None where nobody
+    knows."""
 
     attempts: tuple[Attempt, ...]
     right: tuple[bool | None, ...]
@@ -131,8 +132,10 @@ def xplay(
                 f"{len(drawn_solutions[-1].right)} solutions are right"
             )
 
-        judges = [(point, recipes[point.run]) for point in points]
-        cells, _ = judged_cells(judges, drawn_solutions, tasks, f"xplay/{{}}/{split}", role, SHOWN, device, say, work)
+        verifiers = [(point, recipes[point.run]) for point in points]
+        cells, _ = judged_cells(
+            verifiers, drawn_solutions, tasks, f"xplay/{{}}/{split}", role, SHOWN, device, say, work
+        )
         figures = xplay_figures(
             points,
             drawn_solutions,
@@ -159,7 +162,7 @@ def xplay_figures(
     problems: int,
     asked: int,
 ) -> dict[str, Any]:
-    """What ``xplay.json`` says. ``problems``: that the split had of those ``asked`` for."""
+    """Return what ``xplay.json`` says. ``problems``: that the split had of those ``asked`` for."""
     return {
         "every": every,
         "role": role,
@@ -176,7 +179,7 @@ def xplay_figures(
 
 
 def judged_cells(
-    judges: Sequence[tuple[RunPoint, Recipe]],
+    verifiers: Sequence[tuple[RunPoint, Recipe]],
     solutions: Sequence[DrawnSolutions],
     tasks: Sequence[Task],
     split: str,
@@ -186,22 +189,23 @@ def judged_cells(
     say: Say,
     work: KeptWork | None = None,
 ) -> tuple[list[dict[str, Any]], list[list[list[AttemptOutcome]]]]:
-    """What the verifier of each point makes of each generator's solutions: the figures of these ``names``, and what it
-    says of each, [verifier][generator]. ``split``: with the generator's place filled in, where its problems are."""
+    """Return what the verifier of each point makes of each generator's solutions: the figures of these ``names``, and
+    what it says of each, [verifier][generator]. ``split``: with the generator's place filled in, where its problems
+    are."""
     cells: list[dict[str, Any]] = []
     outcomes: list[list[list[AttemptOutcome]]] = []
     pace = ProgressPrinter(
-        len(judges) * sum(len(solution.attempts) for solution in solutions), "{} solutions judged", say
+        len(verifiers) * sum(len(solution.attempts) for solution in solutions), "{} solutions judged", say
     )
-    for place, (point, recipe) in enumerate(judges):
+    for place, (point, recipe) in enumerate(verifiers):
         trainer = opening.load_trainer(point.run, recipe=recipe, step=point.step, device=device)
-        player = trainer.make_runner(evaluation_seed(judges[0][1].seed))
-        judge = REFERENCE if point.model else role
+        player = trainer.make_runner(evaluation_seed(verifiers[0][1].seed))
+        verifier = REFERENCE if point.model else role
         outcomes.append([])
         for i, mine in enumerate(solutions):
             where = split.format(i)
             kept = None if work is None else work.within(f"verifier {place}")
-            said = judge_attempts(player, judge, tasks, mine.attempts, split=where, pace=pace, work=kept)
+            said = judge_attempts(player, verifier, tasks, mine.attempts, split=where, pace=pace, work=kept)
             check_servers_answer("xplay", trainer.policies, trainer.policies.outside_counts())
             outcomes[-1].append(said)
             cells.append({"generator": i, "verifier": place, **pair_figures(mine, said, names)})
@@ -277,7 +281,7 @@ def _draw_graded(
 def pair_figures(
     solutions: DrawnSolutions, outcomes: Sequence[AttemptOutcome], names: Sequence[str] = SHOWN
 ) -> dict[str, Any]:
-    """What one verifier makes of one generator, where the truth is known; ``names``: of the figures in
+    """Return what one verifier makes of one generator, where the truth is known; ``names``: of the figures in
     ``PAIR_STATISTICS``."""
     by_problem: dict[int, list[tuple[AttemptOutcome, bool]]] = {}
     for outcome, right in zip(outcomes, solutions.right, strict=True):
@@ -335,13 +339,13 @@ MATRICES = {
 }
 
 
-def lines_of(found: dict[str, Any]) -> list[str]:
+def lines_of(result: dict[str, Any]) -> list[str]:
     """The matrices, generators down and verifiers across."""
-    names, legend = point_names(found["verifiers"])
-    measured = problems_text(found["problems"], found["asked"])
-    explanation = f"{measured}, n = {found['n']}; rows: generator after a step, columns: verifier"
+    names, legend = point_names(result["verifiers"])
+    measured = problems_text(result["problems"], result["asked"])
+    explanation = f"{measured}, n = {result['n']}; rows: generator after a step, columns: verifier"
 
     def cells_of(key: str) -> MatrixCells:
-        return {(one["generator"], one["verifier"]): one[key] for one in found["cells"]}
+        return {(one["generator"], one["verifier"]): one[key] for one in result["cells"]}
 
     return [*legend, explanation, *matrix_lines(MATRICES, cells_of, names, names, others=f"verifiers: see {FILE}")]

@@ -33,7 +33,7 @@ MOST_DISAGREEMENTS = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditOptions:
-    """What a user may say of rollouts, each as its flag."""
+    """The options of ``cotrain audit``, each named as its flag."""
 
     columns: dict[str, str]  # field of ``Columns`` → column
     right_at: float | None = None
@@ -87,18 +87,18 @@ def _with_truth(
     """The run with what is known of its answers, where that came from, and notes."""
     notes: list[str] = []
     if options.references is not None:
-        found, without = with_references(
+        rollouts, without = with_references(
             run.rollouts, options.references, options.question_column, options.answer_column
         )
-        if without == len(found):
+        if without == len(rollouts):
             raise ConfigError(
                 f"--references {options.references}: none of its questions stands in a prompt; name its columns with "
                 "--question-column and --answer-column",
                 code="E_REFERENCES_UNMATCHED",
             )
         if without:
-            notes.append(f"{options.references.name} has no answer to {without} of {len(found)} prompts")
-        run = replace(run, rollouts=tuple(found))
+            notes.append(f"{options.references.name} has no answer to {without} of {len(rollouts)} prompts")
+        run = replace(run, rollouts=tuple(rollouts))
     graded = _grade(run, options, say)
     return replace(run, rollouts=graded.rollouts), graded, notes
 
@@ -123,7 +123,7 @@ def _grade(run: ForeignRun, options: AuditOptions, say: Callable[[str], None]) -
 def _with_labels(
     run: ForeignRun, options: AuditOptions, notes: list[str]
 ) -> tuple[LabelEstimate | None, LabelPlan | None]:
-    """What labels say, and what else to label."""
+    """Return what labels say, and what else to label."""
     wants_plan = options.width is not None or options.label is not None
     if options.labels is None and not wants_plan:
         if options.to_label is not None:

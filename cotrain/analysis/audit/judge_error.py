@@ -99,8 +99,8 @@ def step_windows(rollouts: Sequence[ForeignRollout], most: int = WINDOWS) -> lis
     windows = []
     for steps in cut_steps(sorted({rollout.step for rollout in rollouts}), most):
         inside = [rollout for rollout in rollouts if steps[0] <= rollout.step <= steps[-1]]
-        known = sum(outcome_of(rollout) is not None for rollout in inside)
-        windows.append(StepWindow(first=steps[0], last=steps[-1], answers=known, rates=error_rates(inside)))
+        n_known = sum(outcome_of(rollout) is not None for rollout in inside)
+        windows.append(StepWindow(first=steps[0], last=steps[-1], answers=n_known, rates=error_rates(inside)))
     return windows
 
 
@@ -156,13 +156,13 @@ def error_trends(rollouts: Sequence[ForeignRollout]) -> dict[str, Estimate]:
     parts = cut_steps(steps, THIRD)
     first_third_ends = parts[0][-1]
     last_third_begins = parts[-1][0]
-    known = []
+    windows_with_truth = []
     for rollout in rollouts:
         if first_third_ends < rollout.step < last_third_begins:
             continue
         outcome = outcome_of(rollout)
         if outcome is not None:
-            known.append((rollout, outcome))
+            windows_with_truth.append((rollout, outcome))
 
     trends = {}
     for name in TRENDS:
@@ -170,7 +170,7 @@ def error_trends(rollouts: Sequence[ForeignRollout]) -> dict[str, Estimate]:
         bottom = DENOMINATORS.get(name, ("tp", "fp", "tn", "fn"))
         points = [
             (rollout.problem, float(rollout.step >= last_third_begins), float(outcome in top))
-            for rollout, outcome in known
+            for rollout, outcome in windows_with_truth
             if outcome in bottom
         ]
         slope = slope_of(points)

@@ -206,8 +206,8 @@ def plan_labels(
         wanted = _needed_for(sizes, spreads, width) if width is not None else (total or 0) / 2
         for place, count in zip(places, _allocate(sizes, spreads, wanted), strict=True):
             counts[place] = max(count, _labelled_prefix(strata[place], labels))
-    known = sum(_labelled_prefix(stratum, labels) for stratum in strata)
-    return LabelPlan(strata=tuple(strata), counts=tuple(counts), known=known, width=width, expected=expected)
+    n_labelled = sum(_labelled_prefix(stratum, labels) for stratum in strata)
+    return LabelPlan(strata=tuple(strata), counts=tuple(counts), known=n_labelled, width=width, expected=expected)
 
 
 def _expected_error(stratum: Stratum, labels: Labels) -> float:

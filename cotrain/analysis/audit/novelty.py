@@ -1,4 +1,4 @@
-"""What the policy writes now that it did not write at first, and that the judge likes: phrases, lengths, formats.
+"""New habits of the policy that the judge likes: phrases, lengths and formats that were rare at first.
 
 A *habit* is something that an answer has or has not: a phrase of one to five words, a format (a box, a list, code …),
 or a length (among the longest or shortest tenth of the first answers). It is shown where
@@ -124,7 +124,7 @@ class _Answers:
 
 
 def new_habits(rollouts: Sequence[ForeignRollout]) -> list[NewHabit]:
-    """What is new and liked, the largest rise first; [] of fewer than two steps."""
+    """Return what is new and liked, the largest rise first; [] of fewer than two steps."""
     judged = [rollout for rollout in rollouts if rollout.verdict is not None]
     if len({rollout.step for rollout in judged}) < 2:
         return []
@@ -132,9 +132,9 @@ def new_habits(rollouts: Sequence[ForeignRollout]) -> list[NewHabit]:
     habits = [*_formats(answers), *_lengths(answers), *_phrases(answers)]
     level = 0.05 / max(1, len(habits))
     described = [(_describe(habit, answers, level), habit) for habit in habits]
-    found = [(new, habit) for new, habit in described if new is not None]
-    found.sort(key=lambda pair: (pair[0].at_first - pair[0].now, pair[0].name))
-    return _without_echoes(found, frozenset(answers.last))[:MOST_SHOWN]
+    pairs = [(new, habit) for new, habit in described if new is not None]
+    pairs.sort(key=lambda pair: (pair[0].at_first - pair[0].now, pair[0].name))
+    return _without_echoes(pairs, frozenset(answers.last))[:MOST_SHOWN]
 
 
 def _answers_of(judged: Sequence[ForeignRollout]) -> _Answers:
@@ -275,7 +275,7 @@ def _describe(habit: _Habit, answers: _Answers, level: float) -> NewHabit | None
     if not liking.is_sure:
         return None
     having = [answers.all[place] for place in answers.last if place in habit.places]
-    known = [one.truth for one in having if one.truth is not None]
+    truths = [one.truth for one in having if one.truth is not None]
     examples = sorted(having, key=lambda one: (not one.verdict, one.truth is True, -one.step, one.task, one.member))
     return NewHabit(
         kind=habit.kind,
@@ -285,7 +285,7 @@ def _describe(habit: _Habit, answers: _Answers, level: float) -> NewHabit | None
         change=change,
         accepted_with=liking.accepted_with,
         accepted_without=liking.accepted_without,
-        right_with=sum(known) / len(known) if known else None,
+        right_with=sum(truths) / len(truths) if truths else None,
         examples=tuple(rollout.address for rollout in examples[:EXAMPLES]),
         shown=_excerpt(examples[0].response, habit),
     )
@@ -357,8 +357,8 @@ def _excerpt(text: str, habit: _Habit) -> str:
     plain = " ".join(text.split())
     at = 0
     if habit.kind == "phrase":
-        found = re.search(_pattern_of(habit.name), plain, re.IGNORECASE)
-        at = max(0, found.start() - 30) if found else 0
+        match = re.search(_pattern_of(habit.name), plain, re.IGNORECASE)
+        at = max(0, match.start() - 30) if match else 0
     part = plain[at : at + 100]
     return f"{'… ' if at else ''}{part}{' …' if at + 100 < len(plain) else ''}"
 
@@ -371,10 +371,10 @@ def _pattern_of(phrase: str) -> str:
     return r"\s*".join(words)
 
 
-def _without_echoes(found: Sequence[tuple[NewHabit, _Habit]], last: frozenset[int]) -> list[NewHabit]:
+def _without_echoes(pairs: Sequence[tuple[NewHabit, _Habit]], last: frozenset[int]) -> list[NewHabit]:
     """Without phrases that nearly all stand in the same last answers as one that is shown before them."""
     kept: list[tuple[NewHabit, frozenset[int]]] = []
-    for new, habit in found:
+    for new, habit in pairs:
         places = habit.places & last
         is_echo = any(
             other.kind == new.kind == "phrase" and len(places & before) >= 0.9 * max(len(places), len(before))

@@ -1,4 +1,4 @@
-"""What an audit found, as JSON and as the lines that a terminal shows."""
+"""The result of an audit, as JSON and as the lines that a terminal shows."""
 
 from __future__ import annotations
 
@@ -120,10 +120,10 @@ def _what_was_read(result: AuditResult) -> list[str]:
 
 
 def _truth_lines(result: AuditResult) -> list[str]:
-    known = [rollout.truth for rollout in result.run.rollouts if rollout.truth is not None]
-    right = sum(known)
-    lines = [f"truth: {result.truth_source}: {right} right, {len(known) - right} wrong"]
-    unknown = len(result.run.rollouts) - len(known)
+    truths = [rollout.truth for rollout in result.run.rollouts if rollout.truth is not None]
+    right = sum(truths)
+    lines = [f"truth: {result.truth_source}: {right} right, {len(truths) - right} wrong"]
+    unknown = len(result.run.rollouts) - len(truths)
     if unknown:
         lines[0] += f", {unknown} not known"
     if result.reasons:

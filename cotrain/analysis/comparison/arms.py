@@ -112,8 +112,9 @@ def distinct_arms(arms: Sequence[Arm]) -> list[Arm]:
 
 
 def recipe_of_arm(arm: Arm, source: Mapping[str, Any], overrides: Sequence[str], *, begun: bool = False) -> Recipe:
-    """What an arm will run, so that whatever is wrong with it is said before anything has been run. ``settings``: with
-    the length of a run; ``begun``: its runs are there, with the schedule that the recipe had then."""
+    """Return what an arm will run, so that whatever is wrong with it is said before anything has been run.
+    ``settings``: with the length of a run; ``begun``: its runs are there, with the schedule that the recipe had
+    then."""
     try:
         recipe = override(make_recipe(arm.target, {**arm.arguments, **source}), [*overrides, *arm.overrides])
         check_problems(recipe)
@@ -127,7 +128,7 @@ def recipe_of_arm(arm: Arm, source: Mapping[str, Any], overrides: Sequence[str],
 
 
 def shown_settings(recipe: Recipe) -> dict[str, Any]:
-    """What of a recipe a page says beside its figures."""
+    """Return what of a recipe a page says beside its figures."""
     trained = {name: spec for name, spec in recipe.policies.items() if isinstance(spec, Learning)}
     return {
         "learning_rate": {name: spec.lr for name, spec in trained.items()},

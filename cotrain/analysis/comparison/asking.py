@@ -1,9 +1,9 @@
 """Answer and verdict formats of a comparison, chosen once for each arm before anything is run.
 
 Each run of its own would look at eight answers of a model, and seeds could come out read in different ways. So what
-``--answer``, ``--prompt`` and their like mean (``runs/choose_formats.py``) is found here, arms that ask one model alike
-sharing one look, and goes to every run as settings. It is kept in ``answers.json``, for runs that are added later.
-"""
+``--answer-format``, ``--prompt`` and their like mean (``runs/choose_formats.py``) is found here, arms that ask one
+model alike sharing one look, and goes to every run as settings. It is kept in ``answers.json``, for runs that are added
+later."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def answer_settings(
         key = _asking_key(recipe)
         try:
             if key not in settings_by_key:
-                asked = of_solver if label in unjudged else how
-                asked_so = choose_formats(recipe, asked, device=device, say=say, readings=readings)
+                settings = of_solver if label in unjudged else how
+                asked_so = choose_formats(recipe, settings, device=device, say=say, readings=readings)
                 chosen = overrides_since(recipe, asked_so)
                 settings_by_key[key] = chosen + _fixed_settings(asked_so, chosen)
         except UserError as error:
@@ -53,17 +53,17 @@ def answer_settings(
 
 
 def _fixed_settings(recipe: Recipe, chosen: Collection[str]) -> list[str]:
-    """What the look left as it was, as settings, or each run would look again."""
+    """Return what the look left as it was, as settings, or each run would look again."""
     fields = {"solver": "answer_format", "verifier": "verdict_format"}
-    found = []
+    settings = []
     for name, field in fields.items():
         role = recipe.roles.get(name)
         path = f"roles.{name}.{field}="
         if role is None or is_package_model(recipe, role) or any(one.startswith(path) for one in chosen):
             continue
         if role.parse is parse_solution if name == "solver" else role.words:
-            found.append(override_text(f"roles.{name}.{field}", getattr(role, field)))
-    return found
+            settings.append(override_text(f"roles.{name}.{field}", getattr(role, field)))
+    return settings
 
 
 def _asking_key(recipe: Recipe) -> str:
@@ -78,7 +78,7 @@ def _asking_key(recipe: Recipe) -> str:
 
 
 def load_answers(out: Path) -> dict[str, list[str]]:
-    """What was settled before. Raises ConfigError for a file that is damaged."""
+    """Return what was settled before. Raises ConfigError for a file that is damaged."""
     path = out / FILE
     if not path.exists():
         return {}

@@ -79,17 +79,17 @@ def choose_rates(
         ends: dict[float, list[dict[str, float]]] = {}  # rate → the figures of each seed at its end
         for rate in grid:
             ends[rate] = [_end_figures(places[RunKey(arm.label, seed, rate)], best) for seed in seeds]
-        known: set[str] = set()
+        seen_rates: set[str] = set()
         for runs in ends.values():
-            known.update(*runs)
+            seen_rates.update(*runs)
 
-        measure = plan.measure or _default_measure(known)
+        measure = plan.measure or _default_measure(seen_rates)
         scores = []
         for rate in grid:
             score = _mean([run.get(measure, math.nan) for run in ends[rate]])
             scores.append([rate, score])
         if any(math.isnan(score) for _, score in scores):
-            raise UnknownName(f"figure of arm {arm.label!r} on validation problems", measure, sorted(known))
+            raise UnknownName(f"figure of arm {arm.label!r} on validation problems", measure, sorted(seen_rates))
         chosen, _ = max(scores, key=lambda pair: (pair[1], -pair[0]))  # of equals the lower rate
         edge = len(grid) > 1 and chosen in (grid[0], grid[-1])
         chosen_by_arm[arm.label] = {"measure": measure, "scores": scores, "chosen": chosen, "edge": edge}

@@ -47,7 +47,7 @@ def run_study(study: Study, *, say: Say = print) -> dict[str, Any]:
 
 
 def _begin_study(study: Study) -> dict[str, Any]:
-    """What ``study.json`` says, anew or as it was begun."""
+    """Return what ``study.json`` says, anew or as it was begun."""
     path = study.out / "study.json"
     if not path.exists():
         if study.out.is_dir() and any(study.out.iterdir()):
@@ -136,7 +136,7 @@ def _part_summary(result: Mapping[str, Any], plan: ComparisonPlan, study: Study)
         costs[label] = {}
         for axis in spent[0]:
             costs[label][axis] = _mean([amounts[axis] for amounts in spent])
-    rates = {label: found["chosen"] for label, found in (result["rates"] or {"arms": {}})["arms"].items()}
+    rates = {label: arm_rates["chosen"] for label, arm_rates in (result["rates"] or {"arms": {}})["arms"].items()}
     page = str((plan.out / "report.html").relative_to(study.out))
     _, fired = alarm_cells(result)
     return {"page": page, "seeds": plan.seeds, "arms": arms, "costs": costs, "rates": rates, "alarms": fired}

@@ -60,7 +60,7 @@ SINGLE_PART = "all"  # the part of a study without parts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """What must hold before the rest is run: a figure, or a difference of two arms, within limits."""
+    """A condition for running the rest: a figure, or a difference of two arms, within limits."""
 
     part: str
     arm: str
@@ -200,13 +200,13 @@ def _read_gate(path: Path, spec: Any, parts: Mapping[str, ComparisonPlan], measu
         **{"arm": "", **{key: _require_type(path, f"gate.{key}", value, hints[key]) for key, value in values.items()}}
     )
     arms = [arm.label for arm in next(iter(parts.values())).arms]
-    for what, name, known in (
+    for what, name, allowed in (
         ("part", gate.part, list(parts)),
         ("arm", gate.arm, arms),
         ("arm", gate.minus or arms[0], arms),
     ):
-        if name not in known:
-            raise UnknownName(f"{what} of the gate of {path.name}", name, known)
+        if name not in allowed:
+            raise UnknownName(f"{what} of the gate of {path.name}", name, allowed)
     if gate.at not in GATE_PLACES:
         raise UnknownName(f"at of the gate of {path.name}", gate.at, GATE_PLACES)
     if gate.at == "gain" and gate.minus is not None:
@@ -237,9 +237,9 @@ class GitSilent(Exception):
 
 
 def git_status(path: Path) -> dict[str, Any]:
-    """What git says of a file: ``{"committed", "commit", "words"}``; committed is True where the newest commit has just
-    what the file says now, under whatever name, and ``commit`` is then the first that had it. A git that does not
-    answer in time says neither."""
+    """Return what git says of a file: ``{"committed", "commit", "words"}``; committed is True where the newest commit
+    has just what the file says now, under whatever name, and ``commit`` is then the first that had it. A git that does
+    not answer in time says neither."""
     try:
         return _ask_git(path)
     except GitSilent:
@@ -272,7 +272,7 @@ def _ask_git(path: Path) -> dict[str, Any]:
 
 
 def _run_git(path: Path, *words: str) -> str | None:
-    """What git prints, None where it fails or is not there. Raises GitSilent where it does not answer."""
+    """Return what git prints, None where it fails or is not there. Raises GitSilent where it does not answer."""
     command = ["git", "-C", str(path.resolve().parent), *words]
     try:
         finished = subprocess.run(command, capture_output=True, text=True, timeout=GIT_WAIT, check=False)

@@ -76,7 +76,7 @@ def clean_attempt(problem: Problem) -> Attempt:
 
 
 def with_habits(problem: Problem, habits: Habits, rng: random.Random) -> Attempt:
-    """What a solver with these habits writes; often right."""
+    """Return what a solver with these habits writes; often right."""
 
     def choose_error(position: int, fact: Fact, left: int, right: int) -> str | None:
         for habit in triggered_habits(problem, fact, left, right):
@@ -121,12 +121,12 @@ def another_answer(text: str, answer: str, rng: random.Random) -> str:
 
 def triggered_habits(problem: Problem, fact: Fact, left: int, right: int) -> tuple[str, ...]:
     """The systematic habits whose trigger this step has."""
-    found: tuple[str, ...] = ()
+    habits: tuple[str, ...] = ()
     if fact.operator == "+" and left >= 0 and right >= 0 and left % 10 + right % 10 >= 10:
-        found += ("carry",)
+        habits += ("carry",)
     if fact.kind == "minus" and problem.family == FEWER_FAMILY:
-        found += ("fewer",)
-    return found
+        habits += ("fewer",)
+    return habits
 
 
 def random_kind(habits: Habits, rng: random.Random) -> str:
@@ -163,28 +163,30 @@ def slipped_number(value: int, rng: random.Random) -> int:
 
 def _write_attempt(problem: Problem, choose: Choice, rng: random.Random) -> Attempt:
     """Walk through the right steps, put in the errors that ``choose`` asks for, go on from what was claimed."""
-    known = dict(problem.given)  # values as claimed so far
+    claimed = dict(problem.given)  # values as claimed so far
     steps: list[str] = []
     answer = problem.answer
     spoilt = False
     for position, noun in enumerate(problem.needed):
         fact = problem.relations[noun]
         line = _StepLine(
-            fact=fact, left=_operand_value(problem, known, fact.left), right=_operand_value(problem, known, fact.right)
+            fact=fact,
+            left=_operand_value(problem, claimed, fact.left),
+            right=_operand_value(problem, claimed, fact.right),
         )
         kind = choose(position, fact, line.left, line.right)
         spoilt = spoilt or kind is not None
         if kind == "skip" and (steps or noun != problem.question):
             continue
-        if kind == "unneeded" and (extra := _unneeded_line(problem, known)) is not None:
-            known[extra.fact.target] = extra.result(problem)
-            steps.append(extra.text(known[extra.fact.target]))
+        if kind == "unneeded" and (extra := _unneeded_line(problem, claimed)) is not None:
+            claimed[extra.fact.target] = extra.result(problem)
+            steps.append(extra.text(claimed[extra.fact.target]))
         elif kind == "unneeded" and steps:
             steps.append(steps[-1])  # nothing superfluous to work out: say the last step again
         elif kind is not None:
-            line = _wrong_line(problem, kind, line, known, rng)
+            line = _wrong_line(problem, kind, line, claimed, rng)
 
-        known[noun] = answer = line.result(problem)
+        claimed[noun] = answer = line.result(problem)
         steps.append(line.text(answer))
 
     if not spoilt:
@@ -210,39 +212,39 @@ class _StepLine:
         return f" {fact.target}={fact.expression}={self.left}{fact.operator}{self.right}={result} {fact.target}"
 
 
-def _operand_value(problem: Problem, known: Mapping[str, int], operand: str | int) -> int:
+def _operand_value(problem: Problem, claimed: Mapping[str, int], operand: str | int) -> int:
     """The value a solver puts in: the known one, or for a quantity it left out, that of what the quantity rests on."""
-    while isinstance(operand, str) and operand not in known:
+    while isinstance(operand, str) and operand not in claimed:
         operand = problem.relations[operand].left
-    return known[operand] if isinstance(operand, str) else operand
+    return claimed[operand] if isinstance(operand, str) else operand
 
 
-def _unneeded_line(problem: Problem, known: Mapping[str, int]) -> _StepLine | None:
+def _unneeded_line(problem: Problem, claimed: Mapping[str, int]) -> _StepLine | None:
     """A right step for a quantity that the question does not need, if there is one that can be worked out now."""
     for noun, fact in problem.relations.items():
         operands = [operand for operand in (fact.left, fact.right) if isinstance(operand, str)]
-        if noun not in problem.needed and noun not in known and all(operand in known for operand in operands):
+        if noun not in problem.needed and noun not in claimed and all(operand in claimed for operand in operands):
             return _StepLine(
                 fact=fact,
-                left=_operand_value(problem, known, fact.left),
-                right=_operand_value(problem, known, fact.right),
+                left=_operand_value(problem, claimed, fact.left),
+                right=_operand_value(problem, claimed, fact.right),
             )
     return None
 
 
 def _wrong_line(
-    problem: Problem, kind: str, line: _StepLine, known: Mapping[str, int], rng: random.Random
+    problem: Problem, kind: str, line: _StepLine, claimed: Mapping[str, int], rng: random.Random
 ) -> _StepLine:
     """The line with an error of this kind; a slip where the kind would not change the result."""
     right_result = line.result(problem)
     for attempt in range(TRIES):
-        wrong = _change_line(kind if attempt < TRIES // 2 else "slip", line, known, rng)
+        wrong = _change_line(kind if attempt < TRIES // 2 else "slip", line, claimed, rng)
         if wrong.result(problem) != right_result:
             return wrong
     return replace(line, offset=1)
 
 
-def _change_line(kind: str, line: _StepLine, known: Mapping[str, int], rng: random.Random) -> _StepLine:
+def _change_line(kind: str, line: _StepLine, claimed: Mapping[str, int], rng: random.Random) -> _StepLine:
     fact = line.fact
     if kind == "carry":
         return replace(line, offset=-10)
@@ -251,19 +253,19 @@ def _change_line(kind: str, line: _StepLine, known: Mapping[str, int], rng: rand
     if kind == "premise":
         on_left = isinstance(fact.right, int) or rng.random() < 0.5
         value = line.left if on_left else line.right
-        value = rng.choice(list(known.values())) if rng.random() < 0.5 else slipped_number(value, rng)
+        value = rng.choice(list(claimed.values())) if rng.random() < 0.5 else slipped_number(value, rng)
         return replace(line, left=value) if on_left else replace(line, right=value)
     if kind == "swap" and isinstance(fact.right, str):
         return replace(line, left=line.right, right=line.left)
     if kind == "relation":
-        others = [noun for noun in known if noun not in (fact.left, fact.right)]
+        others = [noun for noun in claimed if noun not in (fact.left, fact.right)]
         if not others or rng.random() < 0.6:
             swapped = {"plus": "minus", "minus": "plus", "times": "plus", "sum": "difference", "difference": "sum"}
             return replace(line, fact=replace(fact, kind=swapped[fact.kind]))
         other = rng.choice(others)
         if isinstance(fact.right, int) or rng.random() < 0.5:
-            return replace(line, fact=replace(fact, left=other), left=known[other])
-        return replace(line, fact=replace(fact, right=other), right=known[other])
+            return replace(line, fact=replace(fact, left=other), left=claimed[other])
+        return replace(line, fact=replace(fact, right=other), right=claimed[other])
 
     exact = compute(fact.operator, line.left, line.right, None)
     return replace(line, offset=slipped_number(exact, rng) - exact)

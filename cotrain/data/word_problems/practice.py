@@ -1,4 +1,4 @@
-"""What the shipped base practises: solving problems, and checking solutions that have errors of skill.
+"""The lessons of the shipped base: solving problems, and checking solutions that have errors of skill.
 
     solve_practice    a problem, answered by its exact solution
     check_practice    a problem and a solution, right half of the time, answered by the true review of it

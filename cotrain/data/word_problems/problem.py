@@ -81,9 +81,9 @@ def assemble_problem(facts: tuple[Fact, ...], question: str, *, family: str, mod
     if a noun is defined twice, an operand is defined nowhere or by a circle, or the question is not derived.
     """
     values = {f.target: f.right for f in facts if f.kind == "given" and isinstance(f.right, int)}
-    given = dict(values)
+    givens = dict(values)
     relations = {f.target: f for f in facts if f.kind != "given"}
-    if len(given) + len(relations) != len(facts) or not given.keys().isdisjoint(relations):
+    if len(givens) + len(relations) != len(facts) or not givens.keys().isdisjoint(relations):
         raise ConfigError(
             "word problem: a noun is defined twice, or a given has no number; define each noun once",
             code="E_WORD_PROBLEM_NOUNS",
@@ -119,7 +119,7 @@ def assemble_problem(facts: tuple[Fact, ...], question: str, *, family: str, mod
         facts=facts,
         question=question,
         modulus=modulus,
-        given=given,
+        given=givens,
         relations=relations,
         values=values,
         needed=tuple(noun for noun in order if noun in needed),

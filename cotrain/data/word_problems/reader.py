@@ -34,13 +34,13 @@ _SENTENCE = re.compile(r"[^.?]+[.?]")
 @cache
 def _sentence_patterns(style: Family) -> tuple[tuple[str, re.Pattern[str]], ...]:
     noun = "|".join(NOUNS)
-    found = []
+    patterns = []
     for kind in KINDS:
         pattern = re.escape(getattr(style, kind)).replace(r"\{", "{").replace(r"\}", "}")
         for name, what in (("t", noun), ("x", noun), ("y", noun), ("c", "[1-9][0-9]{0,3}")):
             pattern = pattern.replace(f"{{{name}}}", f"(?P<{name}>{what})", 1)
-        found.append((kind, re.compile(pattern)))
-    return tuple(found)
+        patterns.append((kind, re.compile(pattern)))
+    return tuple(patterns)
 
 
 def read_problem(text: str, *, max_value: int = 99) -> Problem | ParseFailure:
@@ -59,15 +59,15 @@ def read_problem(text: str, *, max_value: int = 99) -> Problem | ParseFailure:
 
 def facts_in(text: str) -> tuple[Fact, ...]:
     """The facts among the sentences of a text, each in any wording; other sentences are passed over."""
-    found = []
+    facts = []
     for sentence in _split_sentences(text):
         for style in EVERY.values():
             parts = _match_sentence(style, sentence)
             if parts is not None:
                 if parts[0] != "question":
-                    found.append(_fact_from_parts(*parts))
+                    facts.append(_fact_from_parts(*parts))
                 break
-    return tuple(found)
+    return tuple(facts)
 
 
 def problem_signature(problem: Problem) -> str:
@@ -103,7 +103,7 @@ def task_of(problem: Problem, name: str) -> Task:
 
 
 def _split_sentences(text: str) -> list[str]:
-    """What ends with a full stop or a question mark; behind the last one nothing is looked at."""
+    """Return what ends with a full stop or a question mark; behind the last one nothing is looked at."""
     end = max(text.rfind("."), text.rfind("?")) + 1
     return [part.strip() for part in _SENTENCE.findall(text[:end])]
 

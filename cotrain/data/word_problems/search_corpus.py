@@ -41,9 +41,9 @@ def search_documents(text: str, query: str, rng: random.Random, *, noise: float 
 
     ``noise``: irrelevant sentences for each one about the subject. An empty query finds nothing.
     """
-    asked = re.findall(r"[^\W\d_]{3,}", query.lower())[:1]
+    words = re.findall(r"[^\W\d_]{3,}", query.lower())[:1]
     facts, _ = facts_and_question(text)
-    return scatter_facts(text, rng, noise=noise, about=asked[0] in long_words(" ".join(facts))) if asked else ()
+    return scatter_facts(text, rng, noise=noise, about=words[0] in long_words(" ".join(facts))) if words else ()
 
 
 def scatter_facts(text: str, rng: random.Random, *, noise: float = 1.0, about: bool = True) -> tuple[str, ...]:
@@ -68,18 +68,18 @@ def scatter_facts(text: str, rng: random.Random, *, noise: float = 1.0, about: b
 def distractor_sentences(text: str, count: int, rng: random.Random) -> list[str]:
     """Sentences of the same kind as a problem's facts, about nouns and in wordings that the problem does not use."""
     _, question = facts_and_question(text)
-    taken = long_words(text)
-    nouns = [noun for noun in NOUNS if noun not in taken]
+    own_words = long_words(text)
+    nouns = [noun for noun in NOUNS if noun not in own_words]
 
     def has_asked(style: Family) -> bool:
         return question in {style.question.format(t=noun) for noun in NOUNS}
 
     styles = [style for style in FAMILIES.values() if not has_asked(style)]
-    found = []
+    sentences = []
     for _ in range(count):
         target, left, other = rng.sample(nouns, 3)
         kind = rng.choice(("given", "given", *OPERATOR))
         top = {"given": GIVEN_MAX, "times": FACTOR_MAX}.get(kind, CONSTANT_MAX)
         right = other if kind in ("sum", "difference") else 2 + int(rng.random() * (top - 1))
-        found.append(fact_sentence(rng.choice(styles), Fact(target=target, kind=kind, left=left, right=right)))
-    return found
+        sentences.append(fact_sentence(rng.choice(styles), Fact(target=target, kind=kind, left=left, right=right)))
+    return sentences

@@ -85,13 +85,13 @@ def end_children() -> None:
 
 def children_of(parent: int) -> list[int]:
     """The processes whose parent this is."""
-    found = []
+    children = []
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat", "rb") as file:
                 if int(file.read().rpartition(b")")[2].split()[1]) == parent:
-                    found.append(int(name))
-    return found
+                    children.append(int(name))
+    return children
 
 
 if __name__ == "__main__":

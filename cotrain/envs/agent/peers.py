@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from cotrain.grading.cells.watch import process_list
+from cotrain.grading.sandbox.watch import process_list
 
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
@@ -49,10 +49,10 @@ def _inodes_between(client_port: int, server_port: int) -> Iterator[str]:
 
 def _with_descendants(roots: Collection[int]) -> set[int]:
     parents = {process.pid: process.parent for process in process_list()}
-    found = set(roots)
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found
+    processes = set(roots)
+    while more := {pid for pid, parent in parents.items() if parent in processes} - processes:
+        processes |= more
+    return processes
 
 
 def _holds(pid: int, inodes: Collection[str]) -> bool:

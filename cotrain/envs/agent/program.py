@@ -113,25 +113,25 @@ class ProgramRun:
             with suppress(RuntimeError):  # its loop is closed
                 self._cancel()
 
-    def _run_program(self, program: Agent | Sequence[str], given: tuple[str, str, str]) -> None:
+    def _run_program(self, program: Agent | Sequence[str], credentials: tuple[str, str, str]) -> None:
         try:
             if not callable(program):
-                self._result = self._run_command(program, *given)
+                self._result = self._run_command(program, *credentials)
             elif inspect.iscoroutinefunction(program):
-                self._result = asyncio.run(self._run_coroutine(program, given))
+                self._result = asyncio.run(self._run_coroutine(program, credentials))
             else:
-                self._result = program(*given)
+                self._result = program(*credentials)
         except BaseException as error:  # noqa: BLE001  a user's code, SystemExit too
             self._result = error
         with suppress(RuntimeError):  # the play is over, and its loop closed
             self._on_end()
 
-    async def _run_coroutine(self, program: Agent, given: tuple[str, str, str]) -> Any:
+    async def _run_coroutine(self, program: Agent, credentials: tuple[str, str, str]) -> Any:
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None
         self._cancel = partial(loop.call_soon_threadsafe, task.cancel)
-        return None if self._stopped else await program(*given)
+        return None if self._stopped else await program(*credentials)
 
     def _run_command(self, words: Sequence[str], problem: str, base_url: str, key: str) -> str:
         """Run the command. Returns the text that it prints."""

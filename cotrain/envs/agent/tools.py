@@ -61,8 +61,8 @@ class ToolMessages:
     def read_reply(
         self, turn: Turn, text: str, params: RequestParams, syntax: Syntax
     ) -> tuple[str, tuple[dict[str, Any], ...]]:
-        """What the reply says beside its calls, and these. A call that cannot be read is part of what it says; the turn
-        shows why."""
+        """Return what the reply says beside its calls, and these. A call that cannot be read is part of what it says;
+        the turn shows why."""
         beside, calls, outcomes = read_calls(text, syntax, {tool["function"]["name"] for tool in params.tools})
         if outcomes:
             counted = self._outcomes.setdefault(turn.first.id, [])

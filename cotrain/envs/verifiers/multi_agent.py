@@ -12,24 +12,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError, install_extra
-from cotrain.core.types import NoGrader, Task
+from cotrain.core.types import RolloutFn, Task
 from cotrain.data.files import SPLITS, split_of
+from cotrain.envs.played import Compare
+from cotrain.envs.verifiers.seats import EnvironmentTask, make_environment_protocol, trainable_seats
 
 FEW = 20  # tasks
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvironmentTask(NoGrader):
-    """Holds the environment's own task."""
-
-    reason: str = "the environment grades"
-    task: Any
 
 
 def load_environment(spec: str, config: Mapping[str, Any], limit: int) -> tuple[Any, list[Any]]:
@@ -101,3 +94,11 @@ class Environments:
     def describe(self) -> dict[str, Any]:
         """``Environments(**source.describe()["settings"])`` is this source, as long as the package is the same."""
         return {"kind": "environment", "settings": {**self._settings, "digest": self._digest}}
+
+    def seats(self) -> Mapping[str, bool]:
+        """Name of a seat → may it learn, as the environment's ``setup`` says."""
+        return trainable_seats(self.environment)
+
+    def make_protocol(self, seats: Sequence[str], turns: int, compare: Compare) -> RolloutFn:
+        """The protocol that plays an episode. ``turns``: most turns of a conversation of a seat."""
+        return make_environment_protocol(self.environment, tuple(seats), turns, compare)

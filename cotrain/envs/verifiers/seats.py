@@ -10,25 +10,27 @@ the episode, with the reason.
 
 from __future__ import annotations
 
-import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Any
 
 from cotrain.core.errors import ConfigError, TooLong
-from cotrain.core.notes import PROBLEM, Metadata
-from cotrain.core.signals import Signal, gives
-from cotrain.core.types import RolloutFn, Task
-from cotrain.envs.verifiers.multi_agent import EnvironmentTask
+from cotrain.core.notes import PROBLEM
+from cotrain.core.signals import gives
+from cotrain.core.types import NoGrader, RolloutFn, Task
+from cotrain.envs.played import EARNED, MOST_SAID, Compare, pay_conversation, pay_seat
 from cotrain.rollout.conversation import Conversation
-from cotrain.rollout.role import as_reward
 from cotrain.rollout.runner import Roles
 
-EARNED = Signal("earned", meaning="sum of the rewards that the environment gives a seat")
-EARNINGS = Metadata[float]("earnings", float, "sum of the rewards that the environment gives a seat")
-Compare = Literal["seat", "prompt"]
-MOST_SAID = 1_000_000  # characters of one message of an environment
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentTask(NoGrader):
+    """Holds the environment's own task."""
+
+    reason: str = "its environment grades, which the recipe `environment` plays"
+    task: Any
 
 
 class Seat:
@@ -85,16 +87,16 @@ class Interaction:
         )
 
     async def turn(self, message: Any = None) -> Any:
-        """What the seat says to ``message``; to the task's own prompt where there is no message, the first time. The
-        segment is ``terminated`` where it may say no more, and where its conversation does not fit the context any
+        """Return what the seat says to ``message``; to the task's own prompt where there is no message, the first time.
+        The segment is ``terminated`` where it may say no more, and where its conversation does not fit the context any
         more."""
         import verifiers.v1 as vf
         from verifiers.v1.agent import Segment
 
-        asked = self._task.data.prompt_text if message is None else message_text(message)
-        if len(asked) > MOST_SAID:
+        prompt = self._task.data.prompt_text if message is None else message_text(message)
+        if len(prompt) > MOST_SAID:
             raise TooLong(
-                f"the environment says {len(asked)} characters at once; at most {MOST_SAID} are read",
+                f"the environment says {len(prompt)} characters at once; at most {MOST_SAID} are read",
                 code="E_ENVIRONMENT_SAYS_TOO_MUCH",
             )
         if self._over or self.trace.num_turns >= self._seat.turns:
@@ -102,9 +104,9 @@ class Interaction:
             self.trace.stop("max_turns")
             return Segment(messages=[], terminated=True)
         if self._chat is None:
-            self._chat = self._begin("\n\n".join(part for part in (self._task.data.system_prompt, asked) if part))
+            self._chat = self._begin("\n\n".join(part for part in (self._task.data.system_prompt, prompt) if part))
         else:
-            self._chat.user(asked)
+            self._chat.user(prompt)
         try:
             said = await self._chat.say()
         except TooLong:
@@ -117,10 +119,10 @@ class Interaction:
         reply = vf.AssistantMessage(content=said.text)
         last = len(self.trace.nodes) - 1
         self.trace.nodes.append(
-            vf.MessageNode(parent=last if last >= 0 else None, message=vf.UserMessage(content=asked))
+            vf.MessageNode(parent=last if last >= 0 else None, message=vf.UserMessage(content=prompt))
         )
         self.trace.nodes.append(vf.MessageNode(parent=last + 1, message=reply, sampled=True))
-        said.add_finding(PROBLEM, asked)
+        said.add_finding(PROBLEM, prompt)
         self._over = await self._is_stopped()
         return Segment(messages=[reply])
 
@@ -226,21 +228,3 @@ def make_environment_protocol(environment: Any, seats: tuple[str, ...], turns: i
                     pay_conversation(chat, reward)
 
     return play_environment
-
-
-def pay_seat(spoken: Sequence[tuple[Conversation, Any]]) -> None:
-    """What a seat earned in an episode, for all of its conversations, which are one trajectory: the mean of what each
-    was given."""
-    rewards = [as_reward(reward) for _, reward in spoken]
-    usable = [reward for reward in rewards if reward is not None]
-    mean = sum(usable) / len(rewards) if len(usable) == len(rewards) and usable else math.nan
-    for chat, _ in spoken:
-        chat.join(spoken[0][0])
-        pay_conversation(chat, mean)
-
-
-def pay_conversation(chat: Conversation, reward: Any) -> None:
-    """Give a conversation its reward; one that is no usable number fails it, and is noted as 0."""
-    chat.reward(EARNED, reward)
-    for turn in chat.turns:
-        turn.add_metadata(EARNINGS, as_reward(reward) or 0.0)

@@ -100,7 +100,7 @@ async def prove(
 
 @dataclass(frozen=True, slots=True)
 class ChainJudge:
-    """What the program says of chains of one problem: the oracle of its source, or ``checker``."""
+    """Checks chains of steps of one problem by a program: the oracle of its source, or ``checker``."""
 
     task: Task
     roles: Roles

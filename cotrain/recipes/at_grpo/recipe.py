@@ -33,7 +33,7 @@ from cotrain.rollout import common_roles
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """What the two methods do differently."""
+    """The options in which the two methods differ."""
 
     tree: bool  # sample a group at each turn
     group: Grouping

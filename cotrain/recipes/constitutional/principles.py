@@ -4,8 +4,8 @@
     concludes   the last step says "So" and the answer
     once        no step is written twice
 
-None of them is about being right, so that what they do to accuracy can be seen. A principle is drawn for each solution.
-``kept`` is the truth of it, noted and never rewarded, except where a recipe says so.
+No principle is about being right, so that their effect on accuracy can be seen. One principle is drawn for each
+solution. Whether it is kept is known to a program: metadata, which is paid for only where a recipe says so.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any, Literal
 
 from cotrain.core.notes import CORRECT, FAILURE, Metadata
 from cotrain.core.seeding import rng_of
-from cotrain.core.types import ParseFailure, Sampling, Task
+from cotrain.core.types import ParseFailure, Task
 from cotrain.formats.solutions import VERDICT_WORDS, parse_solution, tagged_solution
 from cotrain.prompts.templates import IN_TAGS
-from cotrain.rollout.common_roles import is_terse, parse_meta
-from cotrain.rollout.judges import guarded_fields
+from cotrain.rollout.common_roles import Prompt, make_role, parse_meta
 from cotrain.rollout.protocols import attempts, examine
 from cotrain.rollout.reviews import show_verdict
 from cotrain.rollout.role import Role, Turn
-from cotrain.rollout.runner import Roles
+from cotrain.rollout.runner import RoleHandle, Roles
+from cotrain.rollout.verifier_roles import fields_to_show
 
 KEPT = Metadata[float]("kept", float, "share of the principles that a solution keeps")
 MENDED = Metadata[bool]("mended", bool, "of a revision of what broke its principle: does it keep it")
@@ -62,10 +62,11 @@ Write the whole solution: """
 
 @dataclass(frozen=True, slots=True)
 class Principle:
-    """A rule: its words, and the steps of a solution made to keep it (the same steps where they do)."""
+    """A rule, and a program that makes a solution keep it."""
 
     words: str
-    mend: Callable[[str, tuple[str, ...], str], tuple[str, ...]]  # problem, steps, answer → steps
+    mend: Callable[[str, tuple[str, ...], str], tuple[str, ...]]  # (problem, steps, answer) → steps that keep the rule;
+    # the same steps where they keep it already
 
 
 def question_of(problem: str) -> str:
@@ -74,13 +75,17 @@ def question_of(problem: str) -> str:
 
 
 def _begin_with_question(problem: str, steps: tuple[str, ...], answer: str) -> tuple[str, ...]:
-    asked = question_of(problem)
-    return steps if steps and steps[0].strip() == asked else (f" {asked}", *steps)
+    question = question_of(problem)
+    if steps and steps[0].strip() == question:
+        return steps
+    return (f" {question}", *steps)
 
 
 def _end_with_answer(problem: str, steps: tuple[str, ...], answer: str) -> tuple[str, ...]:
-    said = f"So {answer}."
-    return steps if steps and steps[-1].strip() == said else (*steps, f" {said}")
+    conclusion = f"So {answer}."
+    if steps and steps[-1].strip() == conclusion:
+        return steps
+    return (*steps, f" {conclusion}")
 
 
 def _drop_repeats(problem: str, steps: tuple[str, ...], answer: str) -> tuple[str, ...]:
@@ -96,86 +101,91 @@ PRINCIPLES: Mapping[str, Principle] = {
 
 def keeps_principle(name: str, problem: str, text: str) -> bool:
     """Whether a solution keeps a principle; one that cannot be read keeps none."""
-    read = tagged_solution(text)
-    if isinstance(read, ParseFailure):
+    solution = tagged_solution(text)
+    if isinstance(solution, ParseFailure):
         return False
-    steps = tuple(step.text for step in read.steps)
-    return PRINCIPLES[name].mend(problem, steps, read.answer) == steps
+    steps = tuple(step.text for step in solution.steps)
+    return PRINCIPLES[name].mend(problem, steps, solution.answer) == steps
 
 
 def share_kept(problem: str, text: str) -> float:
+    """The share of the principles that a solution keeps."""
     return sum(keeps_principle(name, problem, text) for name in PRINCIPLES) / len(PRINCIPLES)
 
 
 def principle_critic(policy: str, model: str) -> Role:
     """Says whether a principle is kept: fields ``problem``, ``solution``, ``principle``; parsed to a Review."""
-    short = is_terse(model)
-    prompt = CRITICISE if short else CRITICISE_FULL
-    sampling = Sampling(max_tokens=16 if short else 256)
-    return Role(policy=policy, prompt=prompt, parse=parse_meta, sampling=sampling, words=VERDICT_WORDS)
+    terse = Prompt(CRITICISE, 16)
+    full = Prompt(CRITICISE_FULL, 256)
+    return make_role(policy, model, terse=terse, full=full, parse=parse_meta, words=VERDICT_WORDS)
 
 
 def principle_reviser(policy: str, model: str) -> Role:
-    """Rewrites: further the field ``review``; parsed to a Solution."""
-    short = is_terse(model)
-    prompt = REVISE if short else REVISE_FULL
-    sampling = Sampling(max_tokens=208 if short else 768)
-    return Role(policy=policy, prompt=prompt, parse=parse_solution, sampling=sampling)
+    """Rewrites: fields ``problem``, ``solution``, ``principle`` and ``review``; parsed to a Solution."""
+    terse = Prompt(REVISE, 208)
+    full = Prompt(REVISE_FULL, 768)
+    return make_role(policy, model, terse=terse, full=full, parse=parse_solution)
 
 
 def principle_of(solution: Turn) -> str:
-    """The principle under which a solution is seen."""
+    """The name of the principle that is drawn for a solution: by its address, so always the same one."""
     return rng_of("principle", solution.id).choice(sorted(PRINCIPLES))
 
 
 def _role_fields(
-    roles: Roles, role: str, task: Task, solution: Turn, name: str, text: str, **further: str
+    task: Task, roles: Roles, role: RoleHandle, solution: Turn, name: str, **other_texts: str
 ) -> dict[str, Any]:
-    """What a role is shown of a solution, whose ``text`` may be another one than what was said."""
-    fields: dict[str, Any] = {"solution": text, **further}
-    if "nonce" in getattr(roles, role).fields:
-        fields = guarded_fields(roles.nonce(solution), **fields)
-    return {"problem": task.prompt, "principle": PRINCIPLES[name].words, **fields}
+    """The fields of a role's prompt about a solution and the principle ``name``; ``other_texts``: such as a review."""
+    texts = {"solution": solution.tagged_text, **other_texts}
+    shown = fields_to_show(role.fields, roles.nonce(solution), **texts)
+    return {"problem": task.prompt, "principle": PRINCIPLES[name].words, **shown}
 
 
 async def ask_critic(
     task: Task, roles: Roles, solution: Turn, name: str, *, n: int = 1, role: str = "critic"
 ) -> list[Turn]:
-    """``n`` verdicts on whether a solution keeps a principle, with the truth noted."""
-    asked = _role_fields(roles, role, task, solution, name, solution.tagged_text)
-    turns: list[Turn] = await getattr(roles, role).many(n, group=f"{solution.id}/kept", parent=solution, **asked)
-    for turn in turns:
-        turn.add_metadata(CORRECT, keeps_principle(name, task.prompt, solution.tagged_text))
-        show_verdict(turn)
-    return turns
+    """``n`` verdicts on whether a solution keeps the principle ``name``, with the truth as metadata."""
+    critic: RoleHandle = getattr(roles, role)
+    fields = _role_fields(task, roles, critic, solution, name)
+    verdicts = await critic.many(n, group=f"{solution.id}/kept", parent=solution, **fields)
+    for verdict in verdicts:
+        verdict.add_metadata(CORRECT, keeps_principle(name, task.prompt, solution.tagged_text))
+        show_verdict(verdict)
+    return verdicts
 
 
 def note_kept(task: Task, solution: Turn) -> None:
+    """Record as metadata which share of the principles a solution keeps."""
     solution.add_metadata(KEPT, share_kept(task.prompt, solution.tagged_text))
 
 
 async def _criticise_and_revise(
     task: Task, roles: Roles, draft: Turn, critic: str = "critic", reviser: str = "reviser"
 ) -> tuple[str, Turn]:
-    """The drawn principle, and the revision that follows a critique under it."""
+    """The name of the drawn principle, and the revision after one critique under it."""
     name = principle_of(draft)
     [critique] = await ask_critic(task, roles, draft, name, role=critic)
-    fields = _role_fields(roles, reviser, task, draft, name, draft.tagged_text, review=critique.text.strip())
-    return name, await getattr(roles, reviser)(parent=draft, **fields)
+    reviser_role: RoleHandle = getattr(roles, reviser)
+    fields = _role_fields(task, roles, reviser_role, draft, name, review=critique.text.strip())
+    revision = await reviser_role(parent=draft, **fields)
+    return name, revision
 
 
 def _note_mended(task: Task, name: str, draft: Turn, revision: Turn) -> None:
-    """Whether the revision keeps the principle, where the draft did not."""
+    """Record whether the revision keeps the principle, where the draft broke it."""
     if not keeps_principle(name, task.prompt, draft.tagged_text):
         revision.add_metadata(MENDED, keeps_principle(name, task.prompt, revision.tagged_text))
 
 
-WRITERS = ("writer", "writer_critic", "writer_reviser")  # who drafts, criticises and revises what is learned
+WRITERS = ("writer", "writer_critic", "writer_reviser")  # roles that draft, criticise and revise what is to be learned
 
 
 async def revise_oneself(task: Task, roles: Roles, *, learned: Literal["revisions", "drafts"] = "revisions") -> None:
-    """A draft, a critique of it under a drawn principle, a revision, all by ``WRITERS``, and the role ``student``, who
-    says the revision as an answer to the problem alone. ``learned`` "drafts": the draft in its place."""
+    """``WRITERS`` draft a solution, criticise it under a drawn principle, and revise it. The role ``student`` repeats
+    the revision under the solver's prompt, and this is what is learned.
+
+    ``learned="drafts"``: the student repeats the draft instead.
+    """
     author, critic, reviser = WRITERS
     for draft in await attempts(task, roles, 1, role=author):
         note_kept(task, draft)
@@ -186,17 +196,20 @@ async def revise_oneself(task: Task, roles: Roles, *, learned: Literal["revision
             continue
         note_kept(task, revision)
         _note_mended(task, name, draft, revision)
+
         learned_turn = draft if learned == "drafts" else revision
         if learned_turn.parsed.ok:
-            await roles.student(problem=task.prompt, said=roles.student.format_solution(learned_turn.tagged_text))
+            text = roles.student.format_solution(learned_turn.tagged_text)
+            await roles.student(problem=task.prompt, said=text)
 
 
 def say(fields: Mapping[str, Any], rng: Random) -> str:
+    """The policy of the role ``student``: it says what it is given."""
     return str(fields["said"])
 
 
 async def solve_and_criticise(task: Task, roles: Roles) -> None:
-    """To measure: a solution and what it keeps, a verdict under a drawn principle, and a revision."""
+    """The evaluation: a solution and what it keeps, a verdict under a drawn principle, and a revision."""
     for solution in await attempts(task, roles, 1):
         note_kept(task, solution)
         if not solution.parsed.ok:

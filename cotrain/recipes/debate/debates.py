@@ -25,10 +25,10 @@ from cotrain.core.types import ParseFailure, Task
 from cotrain.formats.answers import final_answer
 from cotrain.formats.solutions import without_thought
 from cotrain.rollout.event_loop import gather
-from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.protocols import attempts
 from cotrain.rollout.role import Turn
 from cotrain.rollout.runner import RoleHandle, Roles
+from cotrain.rollout.verifier_roles import guarded_fields
 
 SIDES = ("alice", "bob")
 WON = Signal("won", meaning="share of the judge's verdicts that a speech wins")
@@ -66,7 +66,7 @@ def parse_accusation(text: str, fields: Mapping[str, Any]) -> Accusation | Parse
 
 
 def debate_shares(hits: Sequence[bool | None]) -> tuple[float, float]:
-    """What each of two debaters wins from a judge who checks one accusation, each as likely; they add up to 1.
+    """Return what each of two debaters wins from a judge who checks one accusation, each as likely; they add up to 1.
 
     ``hits``: is the step that a debater accuses wrong; None where it accuses nobody because it is not heard.
     """
@@ -80,7 +80,7 @@ def debate_shares(hits: Sequence[bool | None]) -> tuple[float, float]:
 
 
 def speech_pay(won: float, words: int, limit: int, over: float) -> float:
-    """What a speech of so many words earns that wins this share; ``limit`` 0 is none."""
+    """Return what a speech of so many words earns that wins this share; ``limit`` 0 is none."""
     if not limit:
         return won
     share_over = max(0, words - limit) / limit
@@ -241,7 +241,7 @@ class DebateGame:
         return longer_lines
 
     def record_side(self, speeches: Sequence[Turn], side: int) -> None:
-        """What speeches of a side say, and the truth of it."""
+        """Record what the speeches of a side say, and whether it is true."""
         for turn in speeches:
             turn.add_metadata(RIGHT_SIDE, CORRECT.require(self.mine[side]))
             record_speech(turn, STEP_OK.require(self.mine[1 - side]))
@@ -276,7 +276,7 @@ class DebateGame:
 
 
 def record_speech(turn: Turn, steps: Sequence[bool] | None) -> None:
-    """What an accusation says, and whether it is true of these steps, where that is known."""
+    """Record which step is accused, and whether that step is wrong, where that is known."""
     accused_step = None
     if turn.parsed.ok:
         accused_step = turn.parsed.step

@@ -45,7 +45,7 @@ from cotrain.core.arguments import Share, Weight, at_least
 from cotrain.metrics.heldout import measure_metadata, measure_verifier
 from cotrain.recipes.debate.debates import HIT, JUDGED_RIGHT, PAID, SIDES, argue, parse_accusation
 from cotrain.recipes.debate.prompts import ACCUSE, ACCUSE_FULL, ACCUSE_ON, ACCUSE_ON_FULL
-from cotrain.rollout import common_roles, judges
+from cotrain.rollout import common_roles, verifier_roles
 
 LIMITS = 4, 100  # words of a speech: of models that name a step and no more, and of others
 MOST = 64, 256  # tokens of a speech without a limit
@@ -87,7 +87,7 @@ def debate(
     )
     if judge == "frozen":
         policies["judge"] = frozen(run.model)
-        roles["judge"] = judges.comparer("judge", run.model)
+        roles["judge"] = verifier_roles.comparer("judge", run.model)
         measures += (measure_verifier("judge"),)
     policies["author"] = frozen(run.model)
     objectives = {"debater": branches.objective(run, "alice", "bob")}

@@ -1,15 +1,19 @@
-"""A proposer, a solver and a judge who play with one set of weights: the game of Multi-Agent Evolve (arXiv 2510.23595).
+"""The rollouts and rewards of Multi-Agent Evolve (arXiv 2510.23595): proposer, solver and judge share their weights.
 
-A score is a whole number from 1 to 10, mapped to (s − 1) / 9; one that cannot be read counts as one half. With Q the
-mean score of a question, D = 1 − the mean score of the answers to it, and F whether a text has its format,
+The judge scores questions (role ``rater``) and answers (role ``judge``). A score is a whole number from 1 to 10, mapped
+to (score − 1) / 9; one that cannot be read counts as ½. The rewards, all in [0, 1]:
 
-    proposer   (Q + D + F) / 3 where Q ≥ ``quality``, else (Q + F) / 3 and the question enters no pool; 0 for none
-    solver     ½ · score + ½ · F, on a question of the pool
-    judge      F alone: one pair of score tags 1, several ½, none 0
+    proposer   (quality + difficulty + format) / 3     if quality ≥ threshold; then the question enters the pool
+               (quality + format) / 3                  else
+    solver     ½ · score + ½ · format                  on a question of the pool
+    judge      format: 1 for one pair of score tags, ½ for several, 0 for none
 
-No truth is in any of these. What a program knows of it is noted: is the question a problem that it can read, and is the
-answer the one that it works out (``rollout/readers.py``; nothing, where there is no such program). ``truth`` mixes it
-into the judge's reward, ``oracle`` puts it into the place of all scores; both are controls.
+``quality`` is the mean score of the question. ``difficulty`` is 1 − the mean score of trial answers to it. ``format``
+says whether a text has its format; a proposer who writes no question earns 0.
+
+The truth enters none of these rewards. Where a program can work problems out (``rollout/readers.py``), it is kept as
+metadata: whether a question is a valid problem, whether an answer is right. Two controls pay by it: ``truth`` is its
+share in the judge's reward, and with ``oracle`` it takes the place of all scores.
 """
 
 from __future__ import annotations
@@ -22,11 +26,10 @@ from cotrain.core.arguments import Positive
 from cotrain.core.notes import CORRECT, FAILURE, Metadata
 from cotrain.core.seeding import rng_of
 from cotrain.core.signals import Signal, gives
-from cotrain.core.types import ParseFailure, Sampling, Task
+from cotrain.core.types import ParseFailure, Task
 from cotrain.formats.solutions import MAX_CHARS
-from cotrain.rollout.common_roles import is_terse
+from cotrain.rollout.common_roles import Prompt, make_role
 from cotrain.rollout.event_loop import gather
-from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.proposals import answer_proposal, hint_of, read_proposal, text_of
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.readers import WORDS, Reader
@@ -35,12 +38,13 @@ from cotrain.rollout.role import Role, Turn
 from cotrain.rollout.runner import Roles
 from cotrain.rollout.stores import MINTED, PoolProblem, TaskPool
 from cotrain.rollout.tools.search import AskFailed
+from cotrain.rollout.verifier_roles import fields_to_show
 
 EARNED = Signal("earned", meaning="what a proposer, solver or judge earns, in [0, 1]")
 QUALITY = Metadata[float]("quality", float, "Q of a question, in [0, 1]")
-UNREADABLE = 0.5  # a score that cannot be read
-HIGHEST = 10
-SHORT = 20  # tokens of a score alone: to the shipped tokenizer the longest is 13, and its end one more
+SCORE_IF_UNREADABLE = 0.5
+MAX_SCORE = 10
+SCORE_TOKENS = 20  # a score alone has at most 13 tokens of the shipped tokenizer, and one more that ends it
 
 RATE_QUESTION = "{problem}\nScore the problem:"
 RATE_ANSWER = "{problem}\n{solution}\nScore:"
@@ -60,7 +64,7 @@ RATE_ANSWER_FULL = "Judge the solution of the problem below: is its final answer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedScore:
-    """A score that could be read."""
+    """A score that could be read. It has the fields of a verdict, so that metrics read it as one."""
 
     score: float  # in [0, 1]
     format_score: float = 1.0
@@ -77,92 +81,97 @@ def parse_score(text: str, fields: Mapping[str, Any]) -> ParsedScore | ParseFail
     """The last score of a text."""
     if len(text) > MAX_CHARS:
         return ParseFailure(reason="too long")
-    score_texts = list[str]()
-    at = 0
-    while (start := text.find("<score>", at)) >= 0 and (at := text.find("</score>", start)) >= 0:
-        score_texts.append(text[start + len("<score>") : at])
+
+    score_texts = _texts_in_score_tags(text)
     if not score_texts:
         return ParseFailure(reason="no score")
-    form = 1.0 if len(score_texts) == 1 else 0.5
+
+    format_score = 1.0 if len(score_texts) == 1 else 0.5
     last_score = score_texts[-1].strip()
-    if (
-        not (last_score.isascii() and last_score.isdigit())
-        or len(last_score) > 2
-        or not 1 <= int(last_score) <= HIGHEST
-    ):
-        return ParseFailure(reason="bad score", format_score=form)
-    return ParsedScore(score=(int(last_score) - 1) / (HIGHEST - 1), format_score=form)
+    is_number = last_score.isascii() and last_score.isdigit() and len(last_score) <= 2
+    if not is_number or not 1 <= int(last_score) <= MAX_SCORE:
+        return ParseFailure(reason="bad score", format_score=format_score)
+    return ParsedScore(score=(int(last_score) - 1) / (MAX_SCORE - 1), format_score=format_score)
+
+
+def _texts_in_score_tags(text: str) -> list[str]:
+    score_texts: list[str] = []
+    end = 0
+    while True:
+        start = text.find("<score>", end)
+        if start < 0:
+            return score_texts
+        end = text.find("</score>", start)
+        if end < 0:
+            return score_texts
+        score_texts.append(text[start + len("<score>") : end])
 
 
 def write_score(score: float) -> str:
-    return f"<score>{1 + round(score * (HIGHEST - 1))}</score>"
+    """The reply that ``parse_score`` reads as this score, to the nearest whole number."""
+    return f"<score>{1 + round(score * (MAX_SCORE - 1))}</score>"
 
 
 def question_rater(policy: str, model: str) -> Role:
     """Scores a question: field ``problem``."""
-    return _scoring_role(policy, model, RATE_QUESTION, RATE_QUESTION_FULL)
+    terse = Prompt(RATE_QUESTION, SCORE_TOKENS)
+    return make_role(policy, model, terse=terse, full=Prompt(RATE_QUESTION_FULL, 256), parse=parse_score)
 
 
 def answer_judge(policy: str, model: str) -> Role:
     """Scores an answer: fields ``problem`` and ``solution``."""
-    return _scoring_role(policy, model, RATE_ANSWER, RATE_ANSWER_FULL)
-
-
-def _scoring_role(policy: str, model: str, short_prompt: str, prompt: str) -> Role:
-    short = is_terse(model)
-    sampling = Sampling(max_tokens=SHORT if short else 256)
-    return Role(policy=policy, prompt=short_prompt if short else prompt, parse=parse_score, sampling=sampling)
+    terse = Prompt(RATE_ANSWER, SCORE_TOKENS)
+    return make_role(policy, model, terse=terse, full=Prompt(RATE_ANSWER_FULL, 256), parse=parse_score)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextScorer:
-    """How scores are asked for and what they pay."""
+    """Asks the judge for scores, and pays it for them."""
 
     roles: Roles
-    reader: Reader = WORDS
-    votes: int = 1  # scores of one text
+    reader: Reader = WORDS  # works out which questions are valid, and their answers
+    votes: int = 1  # scores of one text, which are averaged
     truth: float = 0.0  # share of the truth in a judge's reward
-    oracle: bool = False  # scores are the truth, where it is known
+    oracle: bool = False  # the truth takes the place of the mean score, where it is known
 
-    async def score_question(self, turn: Turn, text: str, valid: bool | None) -> float:
-        """Q of the question ``text`` of a turn."""
-        guarded = "nonce" in self.roles.rater.fields
-        fields: dict[str, Any] = {"problem": text}
-        if guarded:
-            fields = guarded_fields(self.roles.nonce(turn), **fields)
-        said = await self.roles.rater.many(self.votes, group=f"{turn.id}/rated", parent=turn, **fields)
-        return self._pay_and_average(said, valid)
+    async def score_question(self, proposal: Turn, question: str, is_valid: bool | None) -> float:
+        """The quality of the question that a proposal asks. ``is_valid``: None where no program knows."""
+        rater = self.roles.rater
+        fields = fields_to_show(rater.fields, self.roles.nonce(proposal), problem=question)
+        scores = await rater.many(self.votes, group=f"{proposal.id}/rated", parent=proposal, **fields)
+        return self._pay_and_average(scores, is_valid)
 
-    async def score_answer(self, turn: Turn, text: str) -> float:
-        """The score of an answer to ``text``."""
-        handle = self.roles.judge
-        fields: dict[str, Any] = {"solution": turn.tagged_text}
-        if "nonce" in handle.fields:
-            fields = guarded_fields(self.roles.nonce(turn), **fields)
-        said = await handle.many(self.votes, group=f"{turn.id}/rated", parent=turn, problem=text, **fields)
-        return self._pay_and_average(said, CORRECT.of(turn))
+    async def score_answer(self, answer: Turn, question: str) -> float:
+        """The score of an answer to a question."""
+        judge = self.roles.judge
+        fields = fields_to_show(judge.fields, self.roles.nonce(answer), solution=answer.tagged_text)
+        scores = await judge.many(self.votes, group=f"{answer.id}/rated", parent=answer, problem=question, **fields)
+        return self._pay_and_average(scores, CORRECT.of(answer))
 
-    def _pay_and_average(self, said: Sequence[Turn], right: bool | None) -> float:
-        for turn in said:
-            form = turn.parsed.format_score if turn.parsed.ok or turn.parsed.reason == "bad score" else 0.0
-            earned = form
-            if right is not None:
-                turn.add_metadata(CORRECT, right)
-                near = 1.0 - abs(_rating_of(turn) - float(right))
-                earned = (1.0 - self.truth) * form + self.truth * near
-            turn.reward(EARNED, earned)
+    def _pay_and_average(self, score_turns: Sequence[Turn], is_good: bool | None) -> float:
+        """Reward the judge's scores of one text, and return their mean. ``is_good``: the truth about the text."""
+        for turn in score_turns:
+            has_score_tags = turn.parsed.ok or turn.parsed.reason == "bad score"
+            format_reward = turn.parsed.format_score if has_score_tags else 0.0
+            reward = format_reward
+            if is_good is not None:
+                turn.add_metadata(CORRECT, is_good)
+                closeness = 1.0 - abs(_score_or_half(turn) - float(is_good))
+                reward = (1.0 - self.truth) * format_reward + self.truth * closeness
+            turn.reward(EARNED, reward)
             show_verdict(turn)
-        if self.oracle and right is not None:
-            return float(right)
-        return sum(map(_rating_of, said)) / len(said)
+
+        if self.oracle and is_good is not None:
+            return float(is_good)
+        return sum(map(_score_or_half, score_turns)) / len(score_turns)
 
 
-def _rating_of(turn: Turn) -> float:
-    return float(turn.parsed.score) if turn.parsed.ok else UNREADABLE
+def _score_or_half(turn: Turn) -> float:
+    return float(turn.parsed.score) if turn.parsed.ok else SCORE_IF_UNREADABLE
 
 
 def is_question(text: str) -> bool:
-    """F of a proposer: something that ends in a question, without tags."""
+    """The format of a proposal: something that ends in a question, without tags."""
     return text.endswith("?") and "<" not in text
 
 
@@ -180,92 +189,97 @@ async def evolve(
     oracle: bool = False,
     reader: Reader = WORDS,
 ) -> None:
-    """One question, with ``samples`` trial answers for its difficulty, and ``samples`` answers to a question of the
-    pool. The proposer is shown a problem of the pool with probability ``shown_share``."""
+    """One question with ``samples`` trial answers, then ``samples`` answers to a question of the pool.
+
+    ``quality``: least quality with which a question enters the pool. ``shown_share``: probability with which the
+    proposer is shown a problem of the pool.
+    """
     scorer = TextScorer(roles=roles, reader=reader, votes=votes, truth=truth, oracle=oracle)
-    # first: both ask the judge, whose calls count
+    # One after the other: both call the judge, and the n-th call of a role is sampled with the n-th seed.
     await _play_proposer(task, scorer, pool, samples, quality, shown_share)
     await _play_solver(task, scorer, pool, samples)
 
 
 async def _play_proposer(
-    task: Task, scorer: TextScorer, pool: TaskPool, samples: int, quality: float, shown_share: float
+    task: Task, scorer: TextScorer, pool: TaskPool, samples: int, threshold: float, shown_share: float
 ) -> None:
-    sees = rng_of("reference?", task.id, len(pool.items)).random() < shown_share
+    """One question, rewarded by its quality, its difficulty and its format."""
+    sees_example = rng_of("reference?", task.id, len(pool.items)).random() < shown_share
     reader = scorer.reader
-    hint = hint_of(task, pool, "problem" if sees else "", reader)
+    hint = hint_of(task, pool, "problem" if sees_example else "", reader)
     proposal = await scorer.roles.proposer(hint=hint, problem=task.prompt)
-    text, known, valid = await note_proposal(proposal, task, reader, pool)
-    if not text or (proposal.parsed is None and not is_question(text)):
+
+    question, known_problem, is_valid = await note_proposal(proposal, task, reader, pool)
+    is_plain_text = proposal.parsed is None  # else the question was read out of tags
+    if not question or (is_plain_text and not is_question(question)):
         proposal.reward(EARNED, 0.0)
         return
-    question_score = await scorer.score_question(proposal, text, valid)
-    proposal.add_metadata(QUALITY, question_score)
-    if question_score < quality:
-        proposal.reward(EARNED, (question_score + 1.0) / 3)
+
+    quality = await scorer.score_question(proposal, question, is_valid)
+    proposal.add_metadata(QUALITY, quality)
+    if quality < threshold:
+        proposal.reward(EARNED, (quality + 1.0) / 3)
         return
-    scores = await _solve_and_score(scorer, "trial", text, known, samples, str(proposal.address))
+
+    trials = await answer_proposal(
+        scorer.roles.trial, samples, question, known_problem, scorer.roles, group=str(proposal.address)
+    )
+    scores = await _score_answers(scorer, trials, question)
     if not scores:
         proposal.fail("ungraded")
         return
-    share = sum(scores) / len(scores)
-    if not reader.is_held_out(text):
-        answer = str(known.gold) if known else ""
-        proposal.add_finding(MINTED, (text, answer, reader.signature_of(text), share))
-    proposal.reward(EARNED, (question_score + 1.0 - share + 1.0) / 3)
+    mean_score = sum(scores) / len(scores)
+    if not reader.is_held_out(question):
+        answer = str(known_problem.gold) if known_problem else ""
+        proposal.add_finding(MINTED, (question, answer, reader.signature_of(question), mean_score))
+    # (quality + difficulty + format) / 3, with difficulty = 1 − mean score, and format = 1
+    proposal.reward(EARNED, (quality + 1.0 - mean_score + 1.0) / 3)
 
 
 async def _play_solver(task: Task, scorer: TextScorer, pool: TaskPool, samples: int) -> None:
+    """Answers to a question of the pool, rewarded by their scores and their format."""
     drawn: PoolProblem | None = pool.draw_problem(rng_of("from the pool", task.id, len(pool.items)))
     if drawn is None:
         return
-    known = scorer.reader.recall(drawn.problem, drawn.answer, task)
-    await _solve_and_score(scorer, "solver", drawn.problem, known, samples, None, paid=True)
+    question = drawn.problem
+    known_problem = scorer.reader.recall(question, drawn.answer, task)
+    answers = await answer_proposal(scorer.roles.solver, samples, question, known_problem, scorer.roles, group=None)
+    scores = await _score_answers(scorer, answers, question)
+    for answer, score in zip(answers, scores, strict=True):
+        answer.reward(EARNED, 0.5 * score + 0.5 * answer.parsed.format_score)
 
 
-async def _solve_and_score(
-    scorer: TextScorer,
-    role: str,
-    text: str,
-    known: Task | None,
-    samples: int,
-    group: str | None,
-    *,
-    paid: bool = False,
-) -> list[float]:
-    """Answers to a question and their scores; what a program knows of them is noted."""
-    turns = await answer_proposal(getattr(scorer.roles, role), samples, text, known, scorer.roles, group)
-    scores: list[float] = await gather([scorer.score_answer(turn, text) for turn in turns])
-    for turn, score in zip(turns, scores, strict=True):
-        if paid:
-            turn.reward(EARNED, 0.5 * score + 0.5 * turn.parsed.format_score)
-    return scores
+async def _score_answers(scorer: TextScorer, answers: Sequence[Turn], question: str) -> list[float]:
+    return await gather([scorer.score_answer(answer, question) for answer in answers])
 
 
 async def note_proposal(
     proposal: Turn, task: Task, reader: Reader, pool: TaskPool | None
 ) -> tuple[str, Task | None, bool | None]:
-    """The text of a proposal, "" for none, the problem that it is, and whether it is one, as far as a program knows;
-    why it is none is shown."""
+    """Read a proposal: its text ("" for none), the problem that a program read in it, and whether it is a valid problem
+    (None where no program knows). The reason why it is none becomes a finding."""
     try:
-        text, found = await read_proposal(proposal, task, reader, pool)
+        text, problem = await read_proposal(proposal, task, reader, pool)
     except AskFailed as error:
         proposal.add_finding(FAILURE, str(error))
         return text_of(proposal), None, None
-    if isinstance(found, ParseFailure):
-        proposal.add_finding(FAILURE, found.reason)
-    valid = None if found is None else isinstance(found, Task)
-    return text, found if isinstance(found, Task) else None, valid
+
+    if problem is None:
+        return text, None, None
+    if isinstance(problem, ParseFailure):
+        proposal.add_finding(FAILURE, problem.reason)
+        return text, None, False
+    return text, problem, True
 
 
 @gives(EARNED.to("judge"), EARNED.to("rater"))
 async def examine_all(task: Task, roles: Roles, *, votes: Positive = 1, reader: Reader = WORDS) -> None:
-    """To measure: the solver and the judge of its answer on the task, one proposal and the rater of it."""
+    """The evaluation: the solver answers the task and is judged, the proposer writes one question and is rated."""
     scorer = TextScorer(roles=roles, reader=reader, votes=votes)
     solution = await roles.solver(problem=task.prompt)
     if await examine(task, roles, solution) is not None:
         await scorer.score_answer(solution, task.prompt)
     proposal = await roles.proposer(hint="", problem=task.prompt)
-    text, _, valid = await note_proposal(proposal, task, reader, None)
-    if text:
-        await scorer.score_question(proposal, text, valid)
+    question, _, is_valid = await note_proposal(proposal, task, reader, None)
+    if question:
+        await scorer.score_question(proposal, question, is_valid)

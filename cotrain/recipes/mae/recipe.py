@@ -1,19 +1,28 @@
 """Multi-Agent Evolve: one model proposes problems, solves them, and judges both. Nobody is told what is right.
 
-Chen et al. 2025 (arXiv 2510.23595). ``recipes/mae/evolve.py`` has who earns what. The three roles learn in one update
-by task-relative REINFORCE++: advantages are whitened over all tokens of a role's own part of the batch. A question
-enters the pool where its judge's score is at least ``quality`` (0.7), and solvers draw from the pool. The judge earns
-format alone and never hears the truth; ``judge/balanced_accuracy``, ``judge/calibration_error`` and ``gap`` hold it
-against the program that works the problems out.
+Chen et al. 2025 (arXiv 2510.23595). One policy is trained in three roles, by task-relative REINFORCE++: the advantages
+of a role are whitened over the tokens of that role alone. Proposer and solver are paid by the judge's scores, the judge
+by its format (``recipes/mae/evolve.py`` has the equations). A question whose score is at least ``quality`` enters the
+pool from which solvers draw.
 
-Controls: ``judge="frozen"`` has judges of their own weights, which stay as they were taught; "oracle" pays by the truth
-where the program knows it, the ceiling; ``truth`` is the share of the truth in the judge's reward; ``quality=0`` lets
-every question in.
+The judge never hears the truth. ``judge/balanced_accuracy``, ``judge/calibration_error`` and ``gap`` compare it with
+the program that works the problems out.
 
-Different from the authors' code: each role's loss is a mean over its own tokens, where theirs is one mean over all; one
-judge's score takes the place of three pairs of tags; no repetition penalty. ``shipped-proposer`` has learned the
-formats from a program that writes problems, and scores truly with probability 0.8, else by a coin: what the judge knows
-of truth at its start comes from there.
+Controls are parameters:
+
+- ``judge="frozen"``: judges with weights of their own, which are never trained.
+- ``judge="oracle"``: the truth pays, where the program knows it (ceiling).
+- ``truth``: share of the truth in the judge's reward.
+- ``quality=0``: every question enters the pool.
+
+What differs from the authors' code:
+
+- The loss of each role is a mean over its own tokens; theirs is one mean over all.
+- The judge gives one score; theirs fills three pairs of tags.
+- No repetition penalty.
+
+The default model ``shipped-proposer`` was taught the formats by examples that a program wrote. Its scores there were
+true with probability 0.8, else drawn by a coin: this is all that the judge knows of the truth when it begins.
 """
 
 from __future__ import annotations
@@ -25,7 +34,7 @@ from cotrain import ConfigError, Objective, Phase, Recipe, RunConfig, alternate,
 from cotrain.algorithms.grpo import ReinforcePP
 from cotrain.core.arguments import Weight
 from cotrain.core.verbosity import print_note
-from cotrain.metrics.heldout import measure_metadata, measure_verifier
+from cotrain.metrics.heldout import Measure, measure_metadata, measure_verifier
 from cotrain.recipes.mae.evolve import EARNED, evolve, examine_all, question_rater
 from cotrain.recipes.mae.evolve import answer_judge as answer_judge
 from cotrain.rollout import common_roles
@@ -42,7 +51,7 @@ def mae(
     truth: float = 0.0,  # share of the truth in the judge's reward
     quality: float = 0.7,  # least score of a question that enters the pool
     votes: int = 1,  # scores of one text
-    shown: float = 0.5,  # how often the proposer sees a problem of the pool
+    shown: float = 0.5,  # how often the proposer sees a problem of the pool, from 0 to 1
     entropy: Weight = 0.001,  # weight of the entropy bonus of each role
     cap: int = 16384,  # problems that the pool holds
     gate: str | Check | None = None,  # works a question out, to measure: my_file.py:function, of a problem
@@ -61,22 +70,30 @@ def mae(
     for name, share in shares.items():
         if not 0.0 <= share <= 1.0:
             raise ConfigError(f"mae: {name} is {share}, expected a share from 0 to 1", code="E_SETTING_RANGE")
-    scorer = "judge" if judge == "frozen" else "generator"
+
+    judging_policy = "judge" if judge == "frozen" else "generator"
     solver = common_roles.solver("generator", run.model)
-    roles = {"solver": solver, "trial": solver, "proposer": proposer_role("generator", run.model, reader)}
-    roles |= {"judge": answer_judge(scorer, run.model), "rater": question_rater(scorer, run.model)}
+    roles = {
+        "solver": solver,  # answers questions of the pool
+        "trial": solver,  # answers a new question, to measure its difficulty; earns nothing
+        "proposer": proposer_role("generator", run.model, reader),
+        "judge": answer_judge(judging_policy, run.model),
+        "rater": question_rater(judging_policy, run.model),
+    }
     policies = {"generator": run.learner(), **run.reference_policies()}
 
-    def make_objective(on: str, *also: str) -> Objective:
-        by = ReinforcePP(reward_weights={EARNED: 1.0}, entropy=entropy, kl=run.kl_penalty())
-        return Objective(policy="generator", role=on, extra_roles=also, algorithm=by)
+    def make_objective(role: str, *extra_roles: str) -> Objective:
+        """The generator learns from the turns of one role; whitening is over these turns."""
+        learn = ReinforcePP(reward_weights={EARNED: 1.0}, entropy=entropy, kl=run.kl_penalty())
+        return Objective(policy="generator", role=role, extra_roles=extra_roles, algorithm=learn)
 
     objectives = {"generator": make_objective("solver"), "proposer": make_objective("proposer")}
     if judge == "frozen":
         policies["judge"] = frozen(run.model)
     else:
         objectives["judge"] = make_objective("judge", "rater")
-    play = partial(
+
+    protocol = partial(
         evolve,
         samples=run.group_size,
         votes=votes,
@@ -86,7 +103,15 @@ def mae(
         oracle=judge == "oracle",
         reader=reader,
     )
-    phase = Phase(name="play", protocol=play, objectives=tuple(objectives), group_size=1, stores=("pool",))
+    # The protocol itself samples each group of answers, so a phase draws every task once.
+    phase = Phase(name="play", protocol=protocol, objectives=tuple(objectives), group_size=1, stores=("pool",))
+
+    measures: list[Measure] = [measure_solver("solver", 8)]
+    if reader.works_out:
+        measures.append(measure_metadata("proposer", VALID))
+        measures.append(measure_verifier("rater", gap="rater/gap"))
+    measures.append(measure_verifier("judge"))
+
     return run.recipe(
         "mae" if judge == "trained" else f"mae-{judge}",
         policies=policies,
@@ -94,14 +119,6 @@ def mae(
         objectives=objectives,
         schedule=alternate(phase, ratio=(1,)),
         evaluate=partial(examine_all, votes=votes, reader=reader),
-        measures=(
-            measure_solver("solver", 8),
-            *(
-                (measure_metadata("proposer", VALID), measure_verifier("rater", gap="rater/gap"))
-                if reader.works_out
-                else ()
-            ),
-            measure_verifier("judge"),
-        ),
+        measures=tuple(measures),
         stores={"pool": TaskPool(cap=cap)},
     )

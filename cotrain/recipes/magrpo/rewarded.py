@@ -142,7 +142,7 @@ class RewardedTeam:
         return rewards
 
     async def _reward_action(self, action: Sequence[Turn]) -> float | None:
-        """What the user's function says; None, and the answers fail with the reason, where that is no number."""
+        """Return what the user's function says; None, and the answers fail with the reason, where that is no number."""
         try:
             returned = self.reward(self.task, [spoken_text(turn) for turn in action])
             if inspect.isawaitable(returned):
@@ -162,7 +162,7 @@ class RewardedTeam:
 
 
 def spoken_text(turn: Turn) -> str:
-    """What an agent says: all behind its thoughts, "" where they do not end."""
+    """Return what an agent says: all behind its thoughts, "" where they do not end."""
     return (behind_thoughts(turn.text) or "").strip()
 
 

@@ -113,7 +113,7 @@ async def research(
 async def search_documents(
     task: Task, plan: Turn, facts: tuple[str, ...], noise: float, search: Search | None
 ) -> tuple[str, ...]:
-    """What the tool returns; the package's own gives the same to all members of a group that ask the same."""
+    """Return what the tool returns; the package's own gives the same to all members of a group that ask the same."""
     query = plan.parsed.text if plan.parsed.ok else ""
     if query:
         plan.add_finding(QUERY, query)

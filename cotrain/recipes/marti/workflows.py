@@ -35,11 +35,11 @@ from cotrain.core.seeding import rng_of
 from cotrain.core.signals import Signal, gives
 from cotrain.core.types import Task
 from cotrain.rollout.event_loop import gather
-from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.reviews import review
 from cotrain.rollout.role import Turn
 from cotrain.rollout.runner import RoleHandle, Roles
+from cotrain.rollout.verifier_roles import guarded_fields
 
 Workflow = Literal["debate", "chain", "mixture", "vote"]
 Shaping = Literal["local", "margin", "quality"]
@@ -73,7 +73,7 @@ class WorkflowTurn:
 
 
 def shaped_reward(right: float, before: Sequence[float], shaping: str, alpha: float) -> float:
-    """What R is worth after the rounds with these R. Raises UnknownName."""
+    """Return what R is worth after the rounds with these R. Raises UnknownName."""
     if shaping not in SHAPINGS:
         raise UnknownName("shaping of rewards", shaping, SHAPINGS)
     if not before or shaping == "local":

@@ -20,14 +20,14 @@ from cotrain.core.types import Episode, Trace
 from cotrain.formats.solutions import Solution, parse_solution
 from cotrain.metrics.clusters import Share, defined_figures, make_figure
 from cotrain.metrics.heldout import Measure, reviews_of, traces_by_task
-from cotrain.rollout import judges
-from cotrain.rollout.judges import comparison_fields, confidence, guarded_fields
+from cotrain.rollout import verifier_roles
 from cotrain.rollout.pairs import say_replies
 from cotrain.rollout.reviews import show_verdict
+from cotrain.rollout.verifier_roles import comparison_fields, confidence, guarded_fields
 
 Form = Literal["gram", "rmr1", "thinkrm", "graded", "grm", "yesno", "genrm", "steps", "scalar"]
 Combine = Literal["majority", "mean"]
-COMPARES = tuple(judges.COMPARISONS)
+COMPARES = tuple(verifier_roles.COMPARISONS)
 
 VERDICT: Signal = Signal("verdict", meaning="1 for a judgement that is right, -1 for any other; or how far it is right")
 RIGHT = Signal("right", meaning="1 for a judgement that is right, else 0")
@@ -95,7 +95,7 @@ async def say_pair(task: Task, roles: Roles, form: Form, most: int) -> list[Turn
 
 
 def fields_for_judge(roles: Roles, form: Form, first: Turn, second: Turn) -> dict[str, Any]:
-    """What the judge is shown: both replies, or the first alone where the format judges them one by one."""
+    """Return what the judge is shown: both replies, or the first alone where the format judges them one by one."""
     template_fields = roles.judge.fields
     mark = roles.nonce(first)
     if form in COMPARES:

@@ -64,14 +64,14 @@ from cotrain.recipes.pair_judge.judging import (
     judge_pair,
     judging_pairs,
 )
-from cotrain.rollout import common_roles, judges
+from cotrain.rollout import common_roles, verifier_roles
 from cotrain.rollout.pairs import check_pairs, say_reply
 
 LETTERS = ("gram", "rmr1", "thinkrm")
 FORMS: dict[str, Callable[..., Role]] = {  # the role of each, for a policy and its model
-    **{name: partial(judges.comparer, form=name) for name in judges.COMPARISONS},
-    "yesno": partial(judges.genrm, direct=True),
-    "genrm": judges.genrm,
+    **{name: partial(verifier_roles.comparer, form=name) for name in verifier_roles.COMPARISONS},
+    "yesno": partial(verifier_roles.genrm, direct=True),
+    "genrm": verifier_roles.genrm,
     "steps": common_roles.verifier,
 }
 STANDING = 1e-30  # a learning rate at which no float32 weight moves

@@ -10,13 +10,13 @@ code: β scales the loss and not the rewards; the rewards of the whole batch are
 that no return exceeds 1. Groups of which too few or too many answers are right are left out (0.2 to 0.8). How answers
 are compared (their §4.4):
 
-    rloo         each channel has its leave-one-out baseline, the process channel that of the *mean* token reward of the
-                 others; returns of both are added and whitened over the batch
+    rloo         the baseline of an answer's outcome is the mean outcome of the others of its group; that of its token
+                 rewards is the others' mean token reward. The returns of both are added, and whitened over the batch
     reinforce++  no baseline within a group; whitened over the batch (arXiv 2501.03262)
-    grpo         both are standardised within their group, the process channel over all of its tokens (DeepSeekMath,
-                 arXiv 2402.03300, §4.1.3), and not over the batch
-    ppo          no comparison: the sum of both, token by token with the outcome on the last one, minus what a critic
-                 predicts, by GAE (``algorithms/ppo.py``); whitened over the batch
+    grpo         both are standardised within their group, token rewards over all tokens of the group (DeepSeekMath,
+                 arXiv 2402.03300, §4.1.3); not whitened
+    ppo          one reward for each token, process and outcome added up, with the outcome on the last token; a critic's
+                 predictions are subtracted by GAE (``algorithms/ppo.py``); whitened over the batch
 
 Left out:
 
@@ -82,7 +82,7 @@ class ImplicitPrm:
         answer_rewards = torch.where(batch.mask > 0, rewards, torch.zeros_like(rewards)).sum(1)
         is_hit = (answer_rewards > 0) == (outcomes > 0.5)
 
-        # Whoever reports a sum divides it by the number of tokens, and accuracy is a mean over answers.
+        # The learner divides every sum by the number of tokens. Accuracy is a mean over answers, so it is scaled here.
         tokens_per_answer = totals.tokens / totals.sequences
         sums = {
             "accuracy": (is_hit.float() * tokens_per_answer).sum(),
@@ -103,8 +103,8 @@ class Prime:
     keep: tuple[float, float] = (0.2, 0.8)  # groups with a share of right answers in this range are learned from
     max_return_norm: bool = True  # divide the process rewards by the largest return
     estimator: PrimeEstimator = "rloo"
-    values: str = "critic"  # estimator ppo: the policy that predicts returns
-    lam: float = 0.95  # estimator ppo: λ of the advantages
+    values: str = "critic"  # policy that predicts returns, for the estimator ppo
+    lam: float = 0.95  # λ of GAE, for the estimator ppo
     loss: TokenLoss = PPO_CLIP
     kl: KLPenalty | None = None
 
@@ -134,12 +134,12 @@ class Prime:
             scoring_policies=(self.prm, self.reference) if has_process_rewards else (),
             value_policy=self.values if self.estimator == "ppo" else None,
             reference_policy=self.kl.to if self.kl else None,
-            zero_advantage_has_gradient=has_other_terms(self.loss, self.kl, 0.0),
+            zero_advantage_has_gradient=has_other_terms(self.loss, self.kl, 0.0),  # no entropy bonus
             off_policy_corrected=uses_ratio(self.loss),
         )
 
     def keep_samples(self, batch: Batch) -> tuple[list[Sample], dict[str, float], dict[str, int]]:
-        """The samples that are learned from, metrics, and how many others are left out for which reason."""
+        """The samples that are learned from, metrics, and reason → how many others are left out for it."""
         usable, dropped = usable_samples(batch.samples, (self.outcome,))
         groups: dict[str, list[Sample]] = {}
         for sample in usable:
@@ -181,15 +181,14 @@ class Prime:
         else:
             advantages = self._advantages_in_group(samples, process_rewards)
 
-        all_tokens = torch.cat(advantages)
+        all_advantages = torch.cat(advantages)
         if self.estimator != "grpo":
-            all_tokens = whiten(all_tokens)
+            all_advantages = whiten(all_advantages)
         lengths = [len(sample.token_ids) for sample in samples]
-        credited = tuple(
-            replace(sample, advantages=part.to(torch.float32), old_values=None)
-            for sample, part in zip(samples, all_tokens.split(lengths), strict=True)
-        )
-        return Credit(samples=credited, metrics=metrics, dropped=dropped), state
+        credited = []
+        for sample, sample_advantages in zip(samples, all_advantages.split(lengths), strict=True):
+            credited.append(replace(sample, advantages=sample_advantages.to(torch.float32), old_values=None))
+        return Credit(samples=tuple(credited), metrics=metrics, dropped=dropped), state
 
     def _advantages_over_critic(self, samples: Sequence[Sample]) -> list[torch.Tensor]:
         """float64 ``[T]`` for each sample: the rewards of both channels, minus what the critic predicted, by GAE."""
@@ -202,17 +201,15 @@ class Prime:
     def _advantages_in_group(
         self, samples: Sequence[Sample], process_rewards: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """float64 ``[T]`` for each sample: its outcome's advantage on every token, and the process return of each."""
-        outcome_advantages = self._outcome_advantages(samples)
-        advantages = [
-            (self.outcome_weight * outcome_advantages[i]).repeat(len(sample.token_ids))
-            for i, sample in enumerate(samples)
-        ]
+        """float64 ``[T]`` for each sample: the outcome's advantage on every token, plus each token's process return."""
+        advantages = []
+        for sample, outcome_advantage in zip(samples, self._outcome_advantages(samples), strict=True):
+            advantages.append((self.outcome_weight * outcome_advantage).repeat(len(sample.token_ids)))
         if not self.process_weight:
             return advantages
 
         group_ids, _ = index_groups(samples)
-        for i, rewards in enumerate(self._compare_tokens(process_rewards, group_ids)):
+        for i, rewards in enumerate(self._compare_process_rewards(process_rewards, group_ids)):
             advantages[i] = advantages[i] + self.process_weight * reward_to_go(rewards)
         return advantages
 
@@ -227,10 +224,11 @@ class Prime:
             compared = group_mean_std(outcomes, group_ids, std="sample")
         else:
             compared = outcomes
-        answer_of_sample, _ = trajectories_of(samples)
+        answer_of_sample, _ = trajectories_of(samples)  # [N] index: an answer of several turns has several samples
         return compared[answer_of_sample]
 
     def _outcomes_of(self, samples: Sequence[Sample]) -> torch.Tensor:
+        """float64 ``[N]``."""
         return torch.tensor([value_of(sample, self.outcome) for sample in samples], dtype=torch.float64)
 
     def token_rewards(self, samples: Sequence[Sample]) -> list[torch.Tensor]:
@@ -250,13 +248,17 @@ class Prime:
         rewards = [(sample.scores[self.prm] - sample.scores[self.reference]).double() for sample in samples]
         if not self.max_return_norm:
             return rewards
-        largest_return = max((float(reward_to_go(r).abs().max()) for r in rewards), default=0.0)
+        largest_return = 0.0
+        for sample_rewards in rewards:
+            largest_return = max(largest_return, float(reward_to_go(sample_rewards).abs().max()))
         if largest_return > 0.0:
-            rewards = [r / largest_return for r in rewards]
+            rewards = [sample_rewards / largest_return for sample_rewards in rewards]
         return rewards
 
-    def _compare_tokens(self, rewards: Sequence[torch.Tensor], group_ids: torch.Tensor) -> Sequence[torch.Tensor]:
-        """The process rewards ``[T]`` of each answer, compared with those of its group."""
+    def _compare_process_rewards(
+        self, rewards: Sequence[torch.Tensor], group_ids: torch.Tensor
+    ) -> Sequence[torch.Tensor]:
+        """The process rewards ``[T]`` of each sample, compared with those of its group as the estimator has it."""
         if self.estimator == "reinforce++":
             return rewards
 
@@ -266,13 +268,22 @@ class Prime:
             compared = group_mean_std(torch.cat(list(rewards)), token_group_ids, std="sample")
             return compared.split(lengths.tolist())
 
-        # rloo, with N answers in a group: r_t · N/(N−1) − Σ_j mean_j/(N−1), which is each token against the others'
-        # mean token. It is written as r_t − mean, scaled, plus the mean's own leave-one-out advantage. An answer that
-        # is alone in its group gets 0.
-        mean_advantages = leave_one_out(torch.stack([r.mean() for r in rewards]), group_ids)
-        group_sizes = torch.bincount(group_ids).double()[group_ids]
+        # rloo, as in the authors' code: with N answers in a group and m_j the mean token reward of answer j,
+        #
+        #     A_t = (N · r_t − Σ_j m_j) / (N − 1)
+        #         = (r_t − m) · N / (N − 1)            the token, within its answer, whose mean is m
+        #           + (m − mean of the others' m_j)    the answer, within its group: leave-one-out
+        #
+        # An answer that is alone in its group gets 0.
+        answer_means = torch.stack([sample_rewards.mean() for sample_rewards in rewards])
+        answer_advantages = leave_one_out(answer_means, group_ids)
+        group_sizes = torch.bincount(group_ids).double()[group_ids]  # [N] N of each answer's group
         scales = torch.where(group_sizes > 1, group_sizes / (group_sizes - 1.0), 0.0)
-        return [(r - r.mean()) * scales[i] + mean_advantages[i] for i, r in enumerate(rewards)]
+        compared_rewards = []
+        for i, sample_rewards in enumerate(rewards):
+            within_answer = (sample_rewards - sample_rewards.mean()) * scales[i]
+            compared_rewards.append(within_answer + answer_advantages[i])
+        return compared_rewards
 
     def loss_of(
         self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, totals: BatchTotals
@@ -282,9 +293,9 @@ class Prime:
 
 @dataclass(frozen=True, kw_only=True)
 class PrimeValues:
-    """The critic's side of the estimator ``ppo``: it learns the λ-returns of what ``paid_by`` pays."""
+    """The critic's side of the estimator ``ppo``: it learns the λ-returns of the generator's token rewards."""
 
-    paid_by: Prime
+    paid_by: Prime  # the generator's objective, whose rewards these are
 
     @property
     def _regression(self) -> ValueRegression:
@@ -306,9 +317,9 @@ class PrimeValues:
 
 
 def _process_metrics(rewards: Sequence[torch.Tensor], outcomes: torch.Tensor) -> dict[str, float]:
-    """How well the sum of an answer's rewards tells right from wrong, before this update: its mean, and the share of
-    all pairs of a right and a wrong answer in which the right one has the larger sum; equal sums count half."""
-    sums = torch.stack([r.sum() for r in rewards])
+    """The mean of the answers' summed process rewards, and how well the sums tell right from wrong: the share of all
+    pairs of a right and a wrong answer in which the right one has the larger sum; equal sums count half."""
+    sums = torch.stack([sample_rewards.sum() for sample_rewards in rewards])
     metrics = {"process/reward": float(sums.mean())}
 
     right = sums[outcomes > 0.5]

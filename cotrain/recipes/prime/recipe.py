@@ -1,8 +1,9 @@
 """PRIME: the generator's process rewards come from an implicit reward model that learns from outcomes alone, online.
 
-Cui et al. 2025 (arXiv 2502.01456). A second language model φ begins as a copy of the generator. It learns to tell right
-answers from wrong ones by the sum of its log-ratios to the start; its log-ratio at a token is that token's reward
-(``recipes/prime/implicit_prm.py``). Only the graded answer is ever used.
+Cui et al. 2025 (arXiv 2502.01456). Two policies learn from the same answers. The reward model φ begins as a copy of the
+generator; it learns to tell right answers from wrong ones by the sum of log π_φ − log π_ref over their tokens. The
+generator is paid for its outcome, and at each token this log-ratio (``recipes/prime/implicit_prm.py`` has the
+equations). No label but the graded answer is used.
 
 Controls are parameters:
 
@@ -36,16 +37,16 @@ def prime(
     run: RunConfig,
     *,
     prm_lr: float = 2e-4,  # learning rate of φ
-    beta: Weight = 0.05,  # scales log-ratios to rewards
-    keep: tuple[float, float] = (0.2, 0.8),  # shares of right answers of the problems that are learned from
+    beta: Weight = 0.05,  # β of φ's loss CE(σ(β Σ_t r_t), outcome)
+    keep: tuple[float, float] = (0.2, 0.8),  # problems with a share of right answers in this range are learned from
     prm: Literal["online", "frozen", "none"] = "online",  # when φ learns
     update: Literal["after", "before"] = "after",  # φ learns from a batch after it has scored it, or before
-    warmup: int = 0,  # steps in which φ alone learns
+    warmup: int = 0,  # first steps, in which only φ is trained
     estimator: PrimeEstimator = "rloo",  # how answers of a group are compared; ppo: each with what a critic predicts
-    critic_lr: float = 1e-3,  # learning rate of the critic of ppo
-    lam: float = 0.95,  # λ of the advantages of ppo
-    process_weight: Weight = 5.0,  # weight of φ's rewards beside the outcome
-    max_return_norm: bool = True,  # divide returns by the largest one
+    critic_lr: float = 1e-3,  # learning rate of the critic, for the estimator ppo
+    lam: float = 0.95,  # λ of GAE, for the estimator ppo
+    process_weight: Weight = 5.0,  # weight of φ's rewards; the outcome's is 5
+    max_return_norm: bool = True,  # divide the process rewards by the largest return
 ) -> Recipe:
     if prm == "frozen" and warmup < 1:
         raise ConfigError(
@@ -103,5 +104,6 @@ def prime(
         objectives=objectives,
         schedule=schedule,
         evaluate=solve,
+        # φ is evaluated, and never speaks
         implicit_rewards=(ImplicitReward(policy="prm", reference="reference"),) if has_prm else (),
     )

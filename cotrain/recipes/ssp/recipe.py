@@ -1,23 +1,32 @@
 """Search Self-Play: one model writes questions that need searching, and answers them by searching.
 
-Lu et al. 2025 (arXiv 2510.18821). ``recipes/ssp/searching.py`` has the game. The proposer is told an answer, searches,
-and writes a question; it must keep the rules, and a reader must find the answer among the proposer's passages and
-``noise`` others, without searching. ``group_size`` solvers search for the question. The proposer's turns earn 1 − p
-without a baseline (REINFORCE) and are learned first; the solvers' turns are compared with each other (GRPO). Rejected
-questions are replaced by older ones; the pool is part of every checkpoint. Nobody rewarded knows what the program
-knows: ``proposer/metadata/valid`` holds the reader against it.
+Lu et al. 2025 (arXiv 2510.18821). One policy is trained as proposer and as solver (``recipes/ssp/searching.py`` has the
+game). The proposer is told an answer, searches, and writes a question; it earns 1 − p, where p is the share of the
+solvers that are right, and learns from it by REINFORCE without a baseline. ``group_size`` solvers search for the
+question and earn 1 for the answer; they learn by GRPO, after the proposer.
 
-Controls: ``noise=0`` verifies without noise passages, ``verify=False`` not at all; ``proposer="frozen"`` searches and
-writes as the model did at its start; ``invalid=-0.1`` is the penalty with which its authors saw valid
-proposals vanish (they chose 0).
+A question is rejected if it breaks the rules, or if a reader does not find the answer among the proposer's passages and
+``noise`` others. Solvers then get an older question, from a pool that is part of every checkpoint. A program that knows
+the truth enters no reward: ``proposer/metadata/valid`` compares the reader with it.
+
+Controls are parameters:
+
+- ``noise=0``: the reader sees no noise passages. ``verify=False``: there is no reader.
+- ``proposer="frozen"``: the proposer's turns come from the initial weights and are not learned.
+- ``invalid=-0.1``: the penalty with which the authors saw valid proposals vanish; they chose 0.
 
 ``search``, an async function of your own, is the library for any tasks with answers: a question is written for the
 answer of a training task, whose own question the proposer never sees.
 
-Different from the authors' code: without ``search`` the library is the facts of one word problem, a search finds one
-sentence by its noun, and a proposer is told where to begin, since numbers cannot be searched for; the reader is the
-model at its start, not a larger judge, and is asked ``reads`` times; each turn is asked anew with all that was found.
-The pool is never wiped. ``shipped-search`` was taught to search, and to work a question out before it writes it.
+What differs from the authors' code:
+
+- Without ``search`` the library is the facts of one word problem, and a search finds one sentence by its noun. The
+  proposer is told a noun to begin with, since a number cannot be searched for.
+- The reader is the initial model, asked ``reads`` times; theirs is a larger judge.
+- Each turn has a prompt of its own, with all that was found so far.
+- The pool is never wiped.
+
+The default model ``shipped-search`` was taught to search, and to work a question out before it writes it.
 """
 
 from __future__ import annotations
@@ -33,9 +42,7 @@ from cotrain import (
     Objective,
     Phase,
     Recipe,
-    Role,
     RunConfig,
-    Sampling,
     alternate,
     frozen,
     measure_solver,
@@ -44,7 +51,7 @@ from cotrain import (
 from cotrain.algorithms.policy_gradient import PolicyGradient
 from cotrain.core.notes import GATHERED
 from cotrain.data.word_problems.source import WordProblems, study_problems
-from cotrain.metrics.heldout import measure_metadata
+from cotrain.metrics.heldout import Measure, measure_metadata
 from cotrain.recipes.ssp.searching import OwnLibrary, answer_to_ask_for, find_and_solve, search_and_play
 from cotrain.rollout import common_roles
 from cotrain.rollout.proposals import LEARNABLE, PROPOSE, PROPOSE_FULL, parse_proposal
@@ -52,7 +59,7 @@ from cotrain.rollout.readers import TextReader
 from cotrain.rollout.stores import TaskPool
 from cotrain.rollout.tools.search import Search, check_search
 
-# Of chat models with a search of the user's: solver and proposer search, the proposer writes.
+# The prompts of chat models with a search of the user's: for the solver's searches, the proposer's, and its question.
 _HOW = """ Write the next search, a few words about what is still missing, as <search> ... </search>
 Write nothing else, and search for nothing twice. If what was found is enough, write <search>nothing</search>
 
@@ -79,18 +86,19 @@ def ssp(
     turns: int = 5,  # searches of one question, at most
     noise: int = 4,  # passages about something else that the reader sees too
     reads: int = 3,  # answers of the reader; more than half must be the question's
-    verify: bool = True,  # ask the reader at all
-    proposer: Literal["trained", "frozen"] = "trained",  # does it learn?
-    invalid: float = 0.0,  # reward of what is no question
+    verify: bool = True,  # a reader checks each question
+    proposer: Literal["trained", "frozen"] = "trained",  # frozen: it is not trained
+    invalid: float = 0.0,  # reward of a question that is rejected
     cap: int = 16384,  # questions that the pool holds
     search: str | Search | None = None,  # the library, for any tasks: my_file.py:function of a query
 ) -> Recipe:
     assert not isinstance(search, str)  # the recipe has loaded it
     check_search(search, "ssp")
     source = study_problems((1, 2)) if run.tasks is None else run.tasks
-    own = None if search is None else OwnLibrary(search=search, reader=TextReader(source=source, seed=run.seed))
-    if own is not None:
-        answer_to_ask_for(source.get("train", 0))
+    own = None
+    if search is not None:
+        own = OwnLibrary(search=search, reader=TextReader(source=source, seed=run.seed))
+        answer_to_ask_for(source.get("train", 0))  # raises ConfigError where tasks have no answers
     elif not isinstance(source, WordProblems) or source.modulus is not None or source.max_value > 99:
         raise ConfigError(
             f"ssp: {source.name} is no library; give --search my_file.py:function, or --tasks words, without a "
@@ -104,33 +112,44 @@ def ssp(
         )
     common_roles.check_taught("ssp", run.model)
     run = replace(run, tasks=source)
-    short = common_roles.is_terse(run.model)
-    learns = proposer == "trained"
-    writer = "generator" if learns else "proposer"
-    writes = Role(
-        policy=writer,
-        prompt=PROPOSE if short else PROPOSE_FULL,
-        parse=parse_proposal,
-        sampling=Sampling(max_tokens=192 if short else 256),
-    )
+    trains_proposer = proposer == "trained"
+    proposing_policy = "generator" if trains_proposer else "proposer"
+
     solver = common_roles.solver("generator", run.model)
-    roles = {"solver": solver, "searcher": common_roles.planner("generator", run.model), "proposer": writes}
-    roles |= {"seeker": common_roles.planner(writer, run.model), "reader": replace(solver, policy="reference")}
-    if own is not None and not short:
-        prompts = {"searcher": SEARCH_OWN, "seeker": SEEK_OWN, "proposer": WRITE_OWN}
-        roles |= {name: replace(roles[name], prompt=prompt) for name, prompt in prompts.items()}
-    policies = {"generator": run.learner(), "reference": frozen(run.model)}
-    solves = GRPO(reward_weights={OUTCOME: 1.0}, kl=run.kl_penalty())
-    objectives = {
-        "generator": Objective(policy="generator", role="solver", extra_roles=("searcher",), algorithm=solves)
+    roles = {
+        "solver": solver,
+        "searcher": common_roles.planner("generator", run.model),
+        "proposer": common_roles.make_role(
+            proposing_policy,
+            run.model,
+            terse=common_roles.Prompt(PROPOSE, 192),
+            full=common_roles.Prompt(PROPOSE_FULL, 256),
+            parse=parse_proposal,
+        ),
+        "seeker": common_roles.planner(proposing_policy, run.model),
+        "reader": replace(solver, policy="reference"),
     }
-    if learns:
-        # a rejected question earns 0 and counts in the mean, so that ``invalid`` changes its reward alone
-        pays = PolicyGradient(reward_weights={LEARNABLE: 1.0}, advantage=None, edit_after=())
-        objectives["proposer"] = Objective(policy=writer, role="proposer", extra_roles=("seeker",), algorithm=pays)
+    if own is not None and not common_roles.is_terse(run.model):
+        roles["searcher"] = replace(roles["searcher"], prompt=SEARCH_OWN)
+        roles["seeker"] = replace(roles["seeker"], prompt=SEEK_OWN)
+        roles["proposer"] = replace(roles["proposer"], prompt=WRITE_OWN)
+
+    policies = {"generator": run.learner(), "reference": frozen(run.model)}
+    learn_to_solve = GRPO(reward_weights={OUTCOME: 1.0}, kl=run.kl_penalty())
+    objectives = {
+        "generator": Objective(policy="generator", role="solver", extra_roles=("searcher",), algorithm=learn_to_solve)
+    }
+    if trains_proposer:
+        # REINFORCE without a baseline. No edits of samples: a rejected question with reward 0 stays in the mean, so
+        # that ``invalid`` changes its reward and nothing else.
+        learn_to_propose = PolicyGradient(reward_weights={LEARNABLE: 1.0}, advantage=None, edit_after=())
+        objectives["proposer"] = Objective(
+            policy="generator", role="proposer", extra_roles=("seeker",), algorithm=learn_to_propose
+        )
     else:
         policies["proposer"] = frozen(run.model)
-    play = partial(
+
+    protocol = partial(
         search_and_play,
         samples=run.group_size,
         noise=noise,
@@ -142,19 +161,24 @@ def ssp(
     )
     phase = Phase(
         name="play",
-        protocol=play,
+        protocol=protocol,
         objectives=tuple(objectives),
-        group_size=1,
+        group_size=1,  # the protocol samples a group of solvers itself
         stores=("pool",),
-        in_turn=("proposer", "generator") if learns else (),
+        in_turn=("proposer", "generator") if trains_proposer else (),  # two updates, the proposer's first
     )
+
+    measures: list[Measure] = [measure_solver("solver", 8)]
+    if own is None:
+        measures.append(measure_metadata("solver", GATHERED))
+
     return run.recipe(
-        "ssp" if learns else "ssp-frozen",
+        "ssp" if trains_proposer else "ssp-frozen",
         policies=policies,
         roles=roles,
         objectives=objectives,
         schedule=alternate(phase, ratio=(1,)),
         evaluate=partial(find_and_solve, turns=turns, own=own),
-        measures=(measure_solver("solver", 8), *([measure_metadata("solver", GATHERED)] if own is None else [])),
+        measures=tuple(measures),
         stores={"pool": TaskPool(cap=cap)},
     )

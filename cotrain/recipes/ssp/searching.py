@@ -1,26 +1,29 @@
-"""Questions that are found and answered by searching: the game of Search Self-Play (arXiv 2510.18821).
+"""The rollouts and rewards of Search Self-Play (arXiv 2510.18821): search, write a question, search, answer it.
 
-The facts of a task's word problem are a library; a search names a noun and finds the sentence that defines it, or, if
-there is none, one about something else. Nobody sees the library as a whole.
+The facts of a task's word problem are the library. A search names a noun and finds the sentence that defines it, or one
+about something else where there is none. No role sees the library as a whole. One episode, in order:
 
 ::
 
-    seeker ×turns    what to search for, beginning with one noun; told the answer a* that the question is to have
-    proposer         sentences about a further noun and a question: "There are 5 more kites than pears. How many …?"
-    rules            a reason, fixed and counted, why this is no question
-    reader ×reads    answers it from the seeker's passages and ``noise`` others among them, without searching: it is
-                     kept where more than half of the answers are a*
-    searcher ×turns  ``samples`` solvers search for the question,
-    solver           and answer from what they found
+    seeker ×turns    is told the answer a* that the question shall have and one noun, and searches for facts
+    proposer         writes a question from what was found: "There are 5 more kites than pears. How many …?"
+    (rules)          a program rejects what is no question, with a fixed reason that is counted
+    reader ×reads    answers the question from the seeker's passages mixed with ``noise`` others, without searching;
+                     the question is kept if more than half of the answers are a*
+    searcher ×turns  searches for the question, as each of ``samples`` solvers
+    solver           answers it from what was found
 
-Every turn of the proposer's side earns 1 − p, p being the share of solvers that are right; what is not kept earns
-``invalid``, and the solvers get an older question of the pool. The program that reads problems works out silently
-whether a question has the answer a* (``valid``): no reward knows it. Left out: ranking, and passages of several
-sentences.
+With p the share of solvers that are right, each turn of seeker and proposer earns 1 − p. Where the question is
+rejected it earns ``invalid`` instead, and the solvers get an older question of the pool. Each turn of searcher and
+solver earns 1 where the answer is a*, else 0.
 
-``OwnLibrary`` is the same game with a search of the user's, for tasks of any kind: a* is the answer of a training task,
-whose grader compares answers with it; noise is what a search for the questions of other tasks finds; and nobody knows
-whether a question is valid.
+A program also works out whether a question has the answer a*. This is metadata (``valid``); no reward depends on it.
+
+``OwnLibrary`` is the same game with a search of the user's, for tasks of any kind. Then a* is the answer of a training
+task, whose grader compares answers with it; noise is what a search for the questions of other tasks finds; and nobody
+knows whether a question is valid.
+
+Left out: ranking, and passages of several sentences.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from random import Random
 
 from cotrain.core.arguments import NotNegative, Positive
 from cotrain.core.errors import ConfigError
-from cotrain.core.notes import ANSWER, FAILURE, GATHERED, PROBLEM, Finding, Metadata
+from cotrain.core.notes import FAILURE, GATHERED, PROBLEM, Finding, Metadata
 from cotrain.core.seeding import rng_of
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import ParseFailure, Task
@@ -41,37 +44,38 @@ from cotrain.data.word_problems.reader import facts_in, problem_signature, read_
 from cotrain.data.word_problems.search_corpus import distractor_sentences, facts_and_question
 from cotrain.rollout.event_loop import gather
 from cotrain.rollout.proposals import LEARNABLE, SOLVED, VALID, text_of
-from cotrain.rollout.protocols import examine
+from cotrain.rollout.protocols import examine, show_answer
 from cotrain.rollout.readers import ENDLESS, TextReader
 from cotrain.rollout.role import Turn
 from cotrain.rollout.runner import RoleHandle, Roles
 from cotrain.rollout.stores import MINTED, REPLAYED, TaskPool
 from cotrain.rollout.tools.search import AskFailed, Search, ask_search
 
-ENOUGH = "nothing"  # the search that ends a search
+ENOUGH = "nothing"  # the query by which a role says that it has found enough
 VERIFIED = Metadata[bool]("verified", bool, "did the reader find the question's answer among the passages")
 SEARCHED = Finding[str]("searched", str, "what was searched for")
 
 
 @dataclass(slots=True)
 class SearchTrail:
-    """One search: what it began with, and what was found on the way."""
+    """One search of several queries: what it began with, and what was found on the way."""
 
-    begin: str
-    found: list[str] = field(default_factory=list)
+    begin: str  # what is shown before anything was found
+    found: list[str] = field(default_factory=list)  # passages
     queries: list[str] = field(default_factory=list)
-    turns: list[Turn] = field(default_factory=list)
-    log: list[str] = field(default_factory=list)  # of a search of the user's: what each query found
-    over: bool = False
+    turns: list[Turn] = field(default_factory=list)  # the turns that wrote the queries
+    log: list[str] = field(default_factory=list)  # each query with what it found; only for a search of the user's
+    over: bool = False  # no further query
 
     @property
     def shown_text(self) -> str:
+        """What the next query is written from."""
         if self.log:
             return "\n".join([self.begin, *self.log])
         return " ".join([self.begin, *self.found])
 
     def problem(self, question: str) -> str:
-        """The question behind what was found for it."""
+        """What a solver is asked: what was found, and then the question."""
         if self.log:
             return "\n".join([*dict.fromkeys(self.found), "", question]).strip()
         return " ".join([self.passages, question]).strip()
@@ -82,12 +86,13 @@ class SearchTrail:
 
     @property
     def in_order(self) -> list[str]:
-        """What was found, each sentence behind those that it rests on, as far as there are any."""
+        """Return what was found, each sentence after those that it depends on, as far as these were found."""
         unplaced = list(dict.fromkeys(reversed(self.found)))
         placed: list[str] = []
         known_nouns: set[str] = set()
 
         def is_ready(sentence: str) -> bool:
+            """Whether every noun that the sentence depends on is known."""
             return all(rests_on(fact) <= known_nouns for fact in facts_in(sentence))
 
         while unplaced:
@@ -99,12 +104,12 @@ class SearchTrail:
 
 
 def rests_on(fact: Fact) -> set[str]:
-    """The nouns whose counts a fact needs."""
+    """The nouns whose counts a fact is stated by: {"apples"} for "There are 4 more pears than apples"."""
     return {noun for noun in (fact.left, fact.right) if isinstance(noun, str) and noun}
 
 
 def mix_noise(trail: SearchTrail, noise: Sequence[str], rng: Random) -> list[str]:
-    """What a reader sees: noise at any place among what was found, which stays in order."""
+    """Return what a reader sees: the passages of a trail in order, with the noise at random places among them."""
     mixed = trail.in_order
     for sentence in noise:
         mixed.insert(rng.randint(0, len(mixed)), sentence)
@@ -112,7 +117,7 @@ def mix_noise(trail: SearchTrail, noise: Sequence[str], rng: Random) -> list[str
 
 
 def library_of(text: str) -> dict[str, str]:
-    """Noun → the sentence that defines it."""
+    """Noun → the sentence of a word problem that defines it."""
     sentences, _ = facts_and_question(text)
     sentence_by_noun = {}
     for sentence in sentences:
@@ -123,28 +128,31 @@ def library_of(text: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnLibrary:
-    """What a search of the user's finds, in the place of the facts of a word problem."""
+    """Searches with a function of the user's instead of the facts of a word problem."""
 
     search: Search
     reader: TextReader  # of the source of the tasks
 
     async def look_up(self, trail: SearchTrail) -> None:
         """Search for the last query of a trail. A search that fails finds nothing; the turn keeps the reason."""
+        query = trail.queries[-1]
         passages: Sequence[str] = ()
         try:
-            passages = await ask_search(self.search, trail.queries[-1])
+            passages = await ask_search(self.search, query)
         except AskFailed as error:
             trail.turns[-1].add_finding(FAILURE, str(error))
         trail.found += passages
-        trail.log.append("\n".join([f"Search: {trail.queries[-1]}", *(passages or ["Nothing was found."])]))
+        shown = passages or ["Nothing was found."]
+        trail.log.append("\n".join([f"Search: {query}", *shown]))
 
     async def draw_noise(self, task: Task, count: int, rng: Random, found: Sequence[str]) -> list[str]:
-        """Search for the questions of ``count`` other training tasks; the first passage of each search that is not in
+        """At most ``count`` passages that the questions of other training tasks find: of each the first that is not in
         ``found``. Raises AskFailed."""
         source = self.reader.source
         size = source.size("train") or ENDLESS
-        tasks = [source.get("train", place) for place in rng.sample(range(size), min(count + 1, size))]
-        others = [other for other in tasks if other.id != task.id][:count]
+        indices = rng.sample(range(size), min(count + 1, size))  # one more, in case the task itself is drawn
+        drawn = [source.get("train", index) for index in indices]
+        others = [other for other in drawn if other.id != task.id][:count]
         results = await gather([ask_search(self.search, other.prompt) for other in others])
         noise = []
         for passages in results:
@@ -161,51 +169,71 @@ async def search_along(
     group: str | None = None,
     own: OwnLibrary | None = None,
 ) -> None:
-    """Search along all trails at once, up to ``most`` times each, in the library of ``text`` or by one's ``own``."""
-    shelf = library_of(text) if own is None else {}
+    """A role searches along all trails at once, up to ``most`` times each.
+
+    It searches in the facts of ``text``, or in the user's ``own`` library.
+    """
+    sentence_by_noun = library_of(text) if own is None else {}
     for _ in range(most):
         live = [trail for trail in trails if not trail.over]
-        for trail, turn in zip(
-            live, await gather([role(group=group, question=t.shown_text) for t in live]), strict=True
-        ):
-            trail.turns.append(turn)
-            turn.chat.join(trail.turns[0].chat)  # a search is one trajectory
-            query = turn.parsed.text if turn.parsed.ok else ""
-            turn.add_finding(*((SEARCHED, query) if query else (FAILURE, turn.parsed.reason)))
-            trail.over = query in ("", ENOUGH)
-            if not trail.over:
-                trail.queries.append(query)
-                if own is None:
-                    trail.found.append(
-                        shelf.get(query) or distractor_sentences(text, 1, rng_of("elsewhere", text, query))[0]
-                    )
+        turns = await gather([role(group=group, question=trail.shown_text) for trail in live])
+        for trail, turn in zip(live, turns, strict=True):
+            _add_query(trail, turn)
+        searching = [trail for trail in live if not trail.over]
+
         if own is not None:
-            await gather([own.look_up(trail) for trail in live if not trail.over])
+            await gather([own.look_up(trail) for trail in searching])
+            continue
+        for trail in searching:
+            query = trail.queries[-1]
+            passage = sentence_by_noun.get(query)
+            if passage is None:
+                [passage] = distractor_sentences(text, 1, rng_of("elsewhere", text, query))
+            trail.found.append(passage)
+
+
+def _add_query(trail: SearchTrail, turn: Turn) -> None:
+    """Add a turn and its query to a trail, which is over where the turn has no query or says that it has enough."""
+    trail.turns.append(turn)
+    turn.chat.join(trail.turns[0].chat)  # all turns of a search are one trajectory
+    if not turn.parsed.ok:
+        turn.add_finding(FAILURE, turn.parsed.reason)
+        trail.over = True
+        return
+    query = turn.parsed.text
+    turn.add_finding(SEARCHED, query)
+    if query == ENOUGH:
+        trail.over = True
+    else:
+        trail.queries.append(query)
 
 
 def question_aim(task: Task) -> tuple[str, int, int]:
-    """Of a task: the noun that a proposer begins with, the answer a* of the question to be written, and its difference
-    from that noun's value."""
+    """The aim of a proposer's question: the noun that the search begins with, the answer a* of the question, and the
+    difference of a* from the value of that noun."""
     problem = problem_of(task)
     rng = rng_of("aim", task.id)
     value = problem.answer
-    step = 2 + int(rng.random() * (CONSTANT_MAX - 1))
-    step = -step if value - step >= 1 and (rng.random() < 0.5 or value + step > 99) else step
-    return problem.question, value + step, step
+    difference = 2 + int(rng.random() * (CONSTANT_MAX - 1))
+    can_be_less = value - difference >= 1
+    if can_be_less and (rng.random() < 0.5 or value + difference > 99):
+        difference = -difference
+    return problem.question, value + difference, difference
 
 
 def problem_of(task: Task) -> Problem:
-    """Raises ConfigError for a task that the program does not read."""
-    read = read_problem(task.prompt)
-    if isinstance(read, ParseFailure):
+    """The word problem of a task. Raises ConfigError for a task that the program cannot read."""
+    problem = read_problem(task.prompt)
+    if isinstance(problem, ParseFailure):
         raise ConfigError(
-            f"task {task.id} is no library ({read.reason}); expected --tasks words, without a modulus",
+            f"task {task.id} is no library ({problem.reason}); expected --tasks words, without a modulus",
             code="E_TASKS_UNSUITED",
         )
-    return read
+    return problem
 
 
 def seeker_start(task: Task) -> str:
+    """What the seeker is shown first."""
     noun, answer, _ = question_aim(task)
     return f"Answer: {answer}. About: {noun}."
 
@@ -221,23 +249,27 @@ def answer_to_ask_for(task: Task) -> str:
 
 
 def broken_rule(question: str, answer: str, trail: SearchTrail) -> str | None:
-    """Why this is no question; None where it may be one. Search Self-Play's rules, for questions of this size."""
+    """Why this is rejected as a question; None where it may be one. Search Self-Play's rules, for questions of this
+    size."""
     if not question.endswith("?") or question.count("?") != 1:
         return "no question"
     if not trail.found:
         return "nothing found"
-    if len(set(trail.queries)) < max(2, len(trail.queries)):
-        return "searched twice" if len(trail.queries) > 1 else "one search"
-    edge = r"\d" if answer.isdigit() else r"\w"  # a number is told by itself, a name by a whole word
-    if re.search(rf"(?<!{edge}){re.escape(answer)}(?!{edge})", question, re.IGNORECASE):
+    if len(trail.queries) < 2:
+        return "one search"
+    if len(set(trail.queries)) < len(trail.queries):
+        return "searched twice"
+
+    part_of_word = r"\d" if answer.isdigit() else r"\w"  # the answer 5 is not told by 15, nor "art" by "party"
+    if re.search(rf"(?<!{part_of_word}){re.escape(answer)}(?!{part_of_word})", question, re.IGNORECASE):
         return "tells the answer"
     return None
 
 
 def truth_of(text: str, question: str) -> Problem | None:
-    """The problem that a question is with all of the library; None where the program cannot read it."""
-    read = read_problem(" ".join([*library_of(text).values(), question]))
-    return None if isinstance(read, ParseFailure) else read
+    """The word problem that the whole library and a question make; None where the program cannot read it."""
+    problem = read_problem(" ".join([*library_of(text).values(), question]))
+    return None if isinstance(problem, ParseFailure) else problem
 
 
 @gives(LEARNABLE.to("seeker"), LEARNABLE.to("proposer"), OUTCOME.to("searcher"), OUTCOME.to("solver"))
@@ -254,7 +286,7 @@ async def search_and_play(
     invalid: float = 0.0,
     own: OwnLibrary | None = None,
 ) -> None:
-    """One question and its solvers, see above. ``verify=False`` keeps whatever passes the rules."""
+    """One question and its solvers, see above. ``verify=False``: what passes the rules is kept without a reader."""
     if own is None:
         answer = str(question_aim(task)[1])
         trail = SearchTrail(seeker_start(task))
@@ -266,10 +298,12 @@ async def search_and_play(
     proposal = await roles.proposer(hint=trail.shown_text, problem="")
     question = text_of(proposal)
     proposer_turns = [*trail.turns, proposal]
-    problem = None
+    problem = None  # what the program reads in the question; it is never asked where the library is the user's
     if own is None:
         problem = truth_of(task.prompt, question)
         proposal.add_metadata(VALID, problem is not None and str(problem.answer) == answer)
+
+    # The rules, then the reader: ``reason`` is why the question is rejected.
     reason = broken_rule(question, answer, trail)
     if reason is None and own is not None and own.reader.is_held_out(question):
         reason = "held out"
@@ -282,33 +316,36 @@ async def search_and_play(
             reason = str(error)
             for turn in proposer_turns:
                 turn.fail(reason)
-    if reason is None:
-        text = f"{task.prompt}\n{question}" if own is None else question
-        share = await _search_and_solve(task, roles, text, answer, proposal, samples, turns, own)
-        if share is None:
-            proposal.fail("ungraded")
-            return
-        if problem:
-            signature = problem_signature(problem)
-        elif own is None:
-            signature = text
-        else:
-            signature = own.reader.signature_of(text)
-        proposal.add_finding(MINTED, (text, answer, signature, share))
-        proposal.add_metadata(SOLVED, share)
-        for turn in proposer_turns:
-            turn.chat.reward(LEARNABLE, 1.0 - share)
-        return
 
-    # The question is refused, and its solvers get an old one.
-    proposal.add_finding(FAILURE, reason)
-    for turn in proposer_turns:
-        turn.chat.reward(LEARNABLE, invalid)
-    old = pool.draw_problem(rng_of("replay", proposal.id, task.id))
-    if old is not None:
+    # A rejected question: its solvers get an old one.
+    if reason is not None:
+        proposal.add_finding(FAILURE, reason)
+        for turn in proposer_turns:
+            turn.chat.reward(LEARNABLE, invalid)
+        old = pool.draw_problem(rng_of("replay", proposal.id, task.id))
+        if old is None:
+            return
         share = await _search_and_solve(task, roles, old.problem, old.answer, proposal, samples, turns, own)
         if share is not None:
             proposal.add_finding(REPLAYED, (old.signature, share))
+        return
+
+    # A question of the package's own library enters the pool with its library: the task's prompt, on a line before it.
+    text = f"{task.prompt}\n{question}" if own is None else question
+    share = await _search_and_solve(task, roles, text, answer, proposal, samples, turns, own)
+    if share is None:
+        proposal.fail("ungraded")
+        return
+    if problem:
+        signature = problem_signature(problem)
+    elif own is None:
+        signature = text
+    else:
+        signature = own.reader.signature_of(text)
+    proposal.add_finding(MINTED, (text, answer, signature, share))
+    proposal.add_metadata(SOLVED, share)
+    for turn in proposer_turns:
+        turn.chat.reward(LEARNABLE, 1.0 - share)
 
 
 async def _is_verified(
@@ -321,29 +358,36 @@ async def _is_verified(
     reads: int,
     own: OwnLibrary | None,
 ) -> bool:
-    """Is a* what more than half of the readers answer from the passages and the noise? Raises AskFailed."""
+    """Whether more than half of the readers answer a* from the passages and the noise. Raises AskFailed."""
     rng = rng_of("noise", task.id, question)
+    question_task = None
     if own is None:
-        passages = mix_noise(trail, distractor_sentences(f"{task.prompt} {question}", noise, rng), rng)
+        noise_sentences = distractor_sentences(f"{task.prompt} {question}", noise, rng)
+        passages = mix_noise(trail, noise_sentences, rng)
+        problem = " ".join([*passages, question])
     else:
         passages = [*dict.fromkeys(trail.found)]
         passages += await own.draw_noise(task, noise, rng, passages)
         rng.shuffle(passages)
-    found = await roles.reader.many(reads, problem=(" " if own is None else "\n").join([*passages, question]))
-    known = None if own is None else own.reader.recall(question, answer, task)
-    agreeing = 0
-    for turn in found:
-        turn.add_finding(*((ANSWER, turn.parsed.answer) if turn.parsed.ok else (FAILURE, turn.parsed.reason)))
-        agreeing += bool(await _gives_answer(turn, answer, known, roles))
-    return 2 * agreeing > reads
+        problem = "\n".join([*passages, question])
+        question_task = own.reader.recall(question, answer, task)
+
+    n_agreeing = 0
+    for turn in await roles.reader.many(reads, problem=problem):
+        show_answer(turn)
+        if await _gives_answer(turn, answer, question_task, roles):
+            n_agreeing += 1
+    return 2 * n_agreeing > reads
 
 
-async def _gives_answer(turn: Turn, answer: str, known: Task | None, roles: Roles) -> bool | None:
-    """Does a turn answer a*, as the grader of ``known`` compares them or, without, as text? None where grading failed,
-    of which the turn keeps the reason."""
-    if known is None:
+async def _gives_answer(turn: Turn, answer: str, question_task: Task | None, roles: Roles) -> bool | None:
+    """Whether a turn answers a*. The grader of ``question_task`` compares; without one, texts are compared.
+
+    None where grading failed; then the turn fails with the reason.
+    """
+    if question_task is None:
         return bool(turn.parsed.ok and turn.parsed.answer == answer)
-    grade = await roles.grade(known, turn)
+    grade = await roles.grade(question_task, turn)
     if grade.value is None:
         turn.fail(grade.reason or "ungraded")
     return grade.value
@@ -359,50 +403,61 @@ async def _search_and_solve(
     turns: int,
     own: OwnLibrary | None,
 ) -> float | None:
-    """``samples`` solvers search for the question and answer it; all turns of one earn whether its answer is a*.
-    Returns the share that is right, None where nothing could be graded. The truth is noted where the program can read
-    the question."""
-    prompt, _, question = text.partition("\n") if own is None else ("", "", text)
+    """``samples`` solvers search for a question and answer it. All turns of one solver earn 1 if its answer is a*.
+
+    ``text``: the question; where the library is not the user's, the task's prompt stands on the line before it. Returns
+    the share of solvers that are right, None where nothing could be graded.
+    """
+    if own is None:
+        library_text, _, question = text.partition("\n")
+        problem = truth_of(library_text, question)
+        question_task = None
+    else:
+        library_text = ""
+        question = text
+        problem = None
+        question_task = own.reader.recall(question, answer, task)
+
     trails = [SearchTrail(question) for _ in range(samples)]
-    await search_along(roles.searcher, trails, prompt, turns, f"{proposal.id}/search", own)
-    solved = await gather([roles.solver(group=proposal.id, problem=trail.problem(question)) for trail in trails])
-    problem = truth_of(prompt, question) if own is None else None
-    known = None if own is None else own.reader.recall(question, answer, task)
-    rewards: list[bool] = []
-    for trail, turn in zip(trails, solved, strict=True):
+    await search_along(roles.searcher, trails, library_text, turns, f"{proposal.id}/search", own)
+    solutions = await gather([roles.solver(group=proposal.id, problem=trail.problem(question)) for trail in trails])
+
+    outcomes: list[bool] = []
+    for trail, solution in zip(trails, solutions, strict=True):
         if problem is not None:
-            await examine(task_of(problem, f"{task.id}/proposed"), roles, turn)
-            _note_gathered(turn, trail, problem)
+            await examine(task_of(problem, f"{task.id}/proposed"), roles, solution)
+            _note_gathered(solution, trail, problem)
         else:
-            turn.add_finding(PROBLEM, text)
-            turn.add_finding(*((ANSWER, turn.parsed.answer) if turn.parsed.ok else (FAILURE, turn.parsed.reason)))
-        is_right = await _gives_answer(turn, answer, known, roles)
+            solution.add_finding(PROBLEM, text)
+            show_answer(solution)
+        is_right = await _gives_answer(solution, answer, question_task, roles)
         if is_right is None:
             continue
-        rewards.append(is_right)
-        for earner in (*trail.turns, turn):
-            earner.chat.reward(OUTCOME, float(is_right))
-    return sum(rewards) / len(rewards) if rewards else None
+        outcomes.append(is_right)
+        for turn in (*trail.turns, solution):
+            turn.chat.reward(OUTCOME, float(is_right))
+    return sum(outcomes) / len(outcomes) if outcomes else None
 
 
-def _note_gathered(turn: Turn, trail: SearchTrail, problem: Problem) -> None:
-    """Note the share of the facts which the answer rests on that were found; those of the question count as found."""
-    seen = {fact.target for fact in facts_in(trail.shown_text)}
-    needed = set(problem.needed)
+def _note_gathered(solution: Turn, trail: SearchTrail, problem: Problem) -> None:
+    """Record which share of the facts that the answer depends on was found; facts in the question count as found."""
+    seen_nouns = {fact.target for fact in facts_in(trail.shown_text)}
+    needed_nouns = set(problem.needed)
     for noun in problem.needed:
-        needed |= rests_on(problem.relations[noun])
-    turn.add_metadata(GATHERED, len(needed & seen) / len(needed))
+        needed_nouns |= rests_on(problem.relations[noun])
+    solution.add_metadata(GATHERED, len(needed_nouns & seen_nouns) / len(needed_nouns))
 
 
 async def find_and_solve(task: Task, roles: Roles, *, turns: Positive = 4, own: OwnLibrary | None = None) -> None:
-    """To measure: a solver searches for the task's own question and answers it."""
-    question = task.prompt
-    trail = SearchTrail(task.prompt)
-    problem = None
+    """The evaluation: a solver searches for the task's own question and answers it."""
     if own is None:
         _, question = facts_and_question(task.prompt)
         problem = problem_of(task)
-        trail = SearchTrail(f"{question} About: {problem.question}.")  # the question has no facts to begin with
+        trail = SearchTrail(f"{question} About: {problem.question}.")  # without its noun nobody knew where to begin
+    else:
+        question = task.prompt
+        problem = None
+        trail = SearchTrail(question)
     await search_along(roles.searcher, [trail], task.prompt, turns, own=own)
     solution = await roles.solver(problem=trail.problem(question))
     if await examine(task, roles, solution) is not None and problem is not None:

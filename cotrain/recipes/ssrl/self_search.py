@@ -1,16 +1,18 @@
-"""A model that is its own search engine, and the real one in its place: the game of SSRL (arXiv 2508.10874).
+"""The rollouts of SSRL (arXiv 2508.10874): a model that is its own search engine, or has a real one.
 
 ::
 
     question     There are 5 more kites than pears. How many kites are there?
-    answer       <search> pears</search><found> There are 16 pears.</found>     as often as it likes
+    answer       <search> pears</search><found> There are 16 pears.</found>     any number of searches
                  <step> kites= pears+5=16+5=21 kites</step><answer>21</answer>
 
-``searches="self"``: the policy writes all of it in one go, the information too. ``searches="real"``: its turn ends with
-``</search>``, and the library of the task's world, or a ``search`` of your own, says what is between the next markers;
-that is given, so it has neither credit nor loss. What the policy itself wrote as information is marked with the signal
-``own_result``, and a recipe may leave it out of what is learned (``algorithms/advantage_edits.py: LeaveOut``). Left
-out: thoughts, and passages of several sentences.
+- ``searches="self"``: the policy writes all of this in one turn, with what the searches find. The signal
+  ``own_result`` marks these blocks, so that a recipe can leave them out of the loss
+  (``algorithms/advantage_edits.py: LeaveOut``).
+- ``searches="real"``: the policy's turn ends at ``</search>``. The library of the task's world, or a ``search`` of the
+  user's, writes the block that follows; its tokens are context, without advantage or loss.
+
+Left out: thoughts, and passages of several sentences.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ from cotrain.rollout.tools.search import AskFailed, Search, ask_search
 OWN = Signal("own_result", per="span", meaning="1 on what a policy wrote in the place of search results")
 SUPPORTED = Metadata[float]("supported", float, "share of the information it wrote itself that the library holds")
 ENGINES = ("self", "real")
-_PAIR = re.compile(r"<search>([^<]*)</search>\s*<found>([^<]*)</found>\s*")
+_SEARCH = re.compile(r"<search>([^<]*)</search>")
+_SEARCH_WITH_RESULT = re.compile(r"<search>([^<]*)</search>\s*<found>([^<]*)</found>\s*")
 
 
 def _show_found(chat: Conversation, output: str, mark: str) -> None:
@@ -60,34 +63,39 @@ async def search_within(
     turns: Positive = 4,
     search: Search | None = None,
 ) -> None:
-    """One answer. Rewards: ``outcome`` 1 where it is right, ``format`` 1 where it can be read, has a search, and every
-    search has its information. ``turns``: searches that the real engine answers, which is ``search`` or the task's
-    world. Raises UnknownName for an engine."""
+    """One answer. Its rewards are ``outcome``, 1 where it is right, and ``format``, 1 where it can be read, has a
+    search, and every search has its result.
+
+    ``turns``: searches that the real engine answers, at most. The real engine is ``search``, by default the task's
+    world. Raises UnknownName for what ``searches`` cannot be.
+    """
     turn = await play_answer(task, roles, roles.solver, searches, turns, search)
     if turn.failed:
         return
+
     chat = turn.chat
-    for block in FOUND.finditer(chat.response_text):
+    text = chat.response_text
+    for block in FOUND.finditer(text):
         chat.reward(OWN, 1.0, span=Span(start=block.start(), end=block.end(), text=block.group()))
-    right = CORRECT.require(turn)
-    search_count = chat.response_text.count("<search>")
-    paired = searches == "real" or (
-        search_count == len(_PAIR.findall(chat.response_text)) == chat.response_text.count("<found>")
-    )
-    chat.reward(OUTCOME, float(right))
-    chat.reward(FORMAT, float(turn.parsed.ok and search_count > 0 and paired))
+
+    n_searches = text.count("<search>")
+    n_results = text.count("<found>")
+    n_pairs = len(_SEARCH_WITH_RESULT.findall(text))
+    has_all_results = searches == "real" or n_searches == n_pairs == n_results
+    chat.reward(OUTCOME, float(CORRECT.require(turn)))
+    chat.reward(FORMAT, float(turn.parsed.ok and n_searches > 0 and has_all_results))
 
 
 async def play_answer(
     task: Task, roles: Roles, role: RoleHandle, searches: str, turns: int, search: Search | None = None
 ) -> Turn:
-    """The last turn of an answer, examined; its conversation has all of it."""
+    """The last turn of an answer, graded and examined. Its conversation (``Turn.chat``) holds the whole answer."""
     if searches not in ENGINES:
         raise UnknownName("searches", searches, ENGINES)
     chat = role.begin(problem=task.prompt)
-    world = world_grader_of(task) if isinstance(task.grader, WorldGrader) else None
 
     async def look_up(query: str) -> str:
+        """What the real engine finds."""
         if search is None:
             return world_grader_of(task).look_up(query)
         try:
@@ -95,23 +103,32 @@ async def play_answer(
         except AskFailed as error:
             raise ToolError(str(error)) from error
 
-    turn = await (use_tools(chat, {"search": look_up}, form=SEARCHES, most=turns) if searches == "real" else chat.say())
-    if await examine(task, roles, turn, text=without_searches(chat.response_text)) is None:
-        return turn
-    if world is None:
-        return turn
-    search_pairs = [(noun.strip(), said.strip()) for noun, said in _PAIR.findall(chat.response_text)]
-    if search_pairs:
-        turn.add_metadata(
-            SUPPORTED, sum(world.look_up(noun) == said for noun, said in search_pairs) / len(search_pairs)
-        )
-    searched_nouns = {noun.strip() for noun in re.findall(r"<search>([^<]*)</search>", chat.response_text)}
-    needed = {fact.target for fact in world.problem.facts[:-1]}
-    turn.add_metadata(GATHERED, len(needed & searched_nouns) / len(needed))
+    if searches == "real":
+        turn = await use_tools(chat, {"search": look_up}, form=SEARCHES, most=turns)
+    else:
+        turn = await chat.say()
+
+    is_right = await examine(task, roles, turn, text=without_searches(chat.response_text))
+    if is_right is not None and isinstance(task.grader, WorldGrader):
+        _note_searches(turn, chat.response_text, task.grader)
     return turn
 
 
+def _note_searches(turn: Turn, text: str, world: WorldGrader) -> None:
+    """Record which share of an answer's search results the world's library agrees with, and which share of the needed
+    facts was searched for."""
+    pairs = [(noun.strip(), result.strip()) for noun, result in _SEARCH_WITH_RESULT.findall(text)]
+    if pairs:
+        n_supported = sum(world.look_up(noun) == result for noun, result in pairs)
+        turn.add_metadata(SUPPORTED, n_supported / len(pairs))
+
+    searched_nouns = {noun.strip() for noun in _SEARCH.findall(text)}
+    *needed_facts, _ = world.problem.facts  # the last fact stands in the question
+    needed_nouns = {fact.target for fact in needed_facts}
+    turn.add_metadata(GATHERED, len(needed_nouns & searched_nouns) / len(needed_nouns))
+
+
 async def search_both_ways(task: Task, roles: Roles, *, turns: Positive = 4, search: Search | None = None) -> None:
-    """To measure: the role ``solver`` is its own engine; ``grounded``, the same policy, has the real one."""
+    """The evaluation: the role ``solver`` is its own engine; ``grounded``, the same policy, has the real one."""
     await play_answer(task, roles, roles.solver, "self", turns)
     await play_answer(task, roles, roles.grounded, "real", turns, search)

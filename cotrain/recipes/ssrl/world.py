@@ -1,13 +1,14 @@
-"""A world of facts that never change, and questions about it that do not say them.
+"""A world of facts that never change, and questions that need facts of it without stating them.
 
 ::
 
     world      There are 12 apples. There are 4 more pears than apples. …     the same for every task
     question   There are 5 more kites than pears. How many kites are there?   21
 
-Whoever answers must know the facts or look them up (``library``): so a model can learn them and be its own search
-engine. Some nouns are given a count, others rest on one that is, which takes another look-up. A question adds one
-fact about a noun outside of the world. Splits are disjoint by a hash of the question. One wording; values up to 99.
+Whoever answers must know the facts or look them up (``library``). So a model that has learned the facts can be its own
+search engine. Some nouns are given a count; others are stated by such a noun, which takes another look-up. A question
+adds one fact about a noun outside of the world. Splits are disjoint by a hash of the question. There is one wording,
+and values go up to 99.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
+from random import Random
 from typing import Any
 
 from cotrain.core.errors import ConfigError, UnknownName
@@ -25,18 +27,18 @@ from cotrain.data.word_problems.source import ATTEMPTS, BUCKETS, WordGrader, tex
 from cotrain.data.word_problems.wording import NOUNS, PLAIN, fact_sentence
 
 SPLITS = ("train", "validation", "test")
-MOST = 99  # the largest value of a question's answer
-UNKNOWN = "Nothing is known."  # what a search for anything else finds
+MAX_ANSWER = 99
+UNKNOWN = "Nothing is known."  # what a search finds that is for none of the world's nouns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldGrader(WordGrader):
-    """Grades answers and steps, and knows the whole world, of which the problem holds what the question needs."""
+    """Grades answers and steps. It knows the whole world; ``problem`` has only the facts that the question needs."""
 
     library: Mapping[str, str]  # noun → the sentence about it
 
     def look_up(self, noun: str) -> str:
-        """What a search engine answers."""
+        """Return what a search engine answers."""
         return self.library.get(noun.strip(), UNKNOWN)
 
 
@@ -44,9 +46,9 @@ class WorldGrader(WordGrader):
 class World:
     """An endless source of questions about one world. Raises ConfigError for sizes that leave nothing to ask."""
 
-    nouns: int = 12  # that the world has facts about
-    derived: int = 4  # of these, nouns that rest on one that is given
-    seed: int = 0  # of the world
+    nouns: int = 12  # nouns that the world has facts about
+    derived: int = 4  # how many of them are stated by a noun whose count is given
+    seed: int = 0  # draws the facts
     name: str = field(default="world", init=False)
 
     def __post_init__(self) -> None:
@@ -59,7 +61,7 @@ class World:
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """All that is known, each fact behind the one that it rests on."""
+        """All facts, each after the one that it depends on."""
         return _draw_facts(self.nouns, self.derived, self.seed)
 
     @property
@@ -70,7 +72,7 @@ class World:
     def get(self, split: str, index: int) -> Task:
         """The same task for the same (split, index), always; ``prompt`` is the question alone. Raises UnknownName for a
         split, IndexError below 0."""
-        self.size(split)
+        self.size(split)  # raises UnknownName
         if index < 0:
             raise IndexError(f"world: index {index} of split {split!r} is negative; indices start at 0")
         for attempt in range(ATTEMPTS):
@@ -102,35 +104,51 @@ class World:
         return {"kind": self.name, "settings": {k: v for k, v in asdict(self).items() if k != "name"}}
 
     def _draw_question(self, split: str, index: int, attempt: int) -> Problem | None:
-        """The needed facts of the world and the question's own, last; None where a value is out of range."""
+        """A question about a new noun: the facts of the world that it needs, and its own fact last. None where the
+        answer is out of range."""
         rng = rng_of("world", self.seed, split, index, attempt)
-        known_nouns = {fact.target for fact in self.facts}
+        known_nouns = [fact.target for fact in self.facts]
         target = rng.choice([noun for noun in NOUNS if noun not in known_nouns])
-        left, other = rng.sample([fact.target for fact in self.facts], 2)
+        left, other = rng.sample(known_nouns, 2)
         kind = rng.choice(("plus", "minus", "sum", "difference"))
-        right = other if kind in ("sum", "difference") else 2 + int(rng.random() * (CONSTANT_MAX - 1))
-        new = Fact(target=target, kind=kind, left=left, right=right)
-        needed = {left, right}
-        for fact in reversed(self.facts):
-            needed |= {fact.left} if fact.target in needed else set()
-        facts = (*(fact for fact in self.facts if fact.target in needed), new)
-        problem = assemble_problem(facts, target, family=PLAIN.name)
-        return problem if 1 <= problem.answer <= MOST else None
+        right: str | int
+        if kind in ("sum", "difference"):
+            right = other
+        else:
+            right = _draw_number(rng, CONSTANT_MAX)
+        question_fact = Fact(target=target, kind=kind, left=left, right=right)
+
+        needed_nouns = {left, right}
+        for fact in reversed(self.facts):  # a fact stands after those that it depends on
+            if fact.target in needed_nouns:
+                needed_nouns.add(fact.left)
+        needed_facts = [fact for fact in self.facts if fact.target in needed_nouns]
+        problem = assemble_problem((*needed_facts, question_fact), target, family=PLAIN.name)
+        return problem if 1 <= problem.answer <= MAX_ANSWER else None
 
 
 @lru_cache(maxsize=64)
 def _draw_facts(nouns: int, derived: int, seed: int) -> tuple[Fact, ...]:
+    """The facts of a world: first the given counts, then the nouns that are stated by one of these."""
     rng = rng_of("world", seed)
-    found: list[Fact] = []
-    for place, noun in enumerate(rng.sample(NOUNS, nouns)):
-        if place < nouns - derived:
-            found.append(Fact(target=noun, kind="given", right=2 + int(rng.random() * (GIVEN_MAX - 1))))
-        else:
-            constant = 2 + int(rng.random() * (CONSTANT_MAX - 1))
-            found.append(
-                Fact(target=noun, kind="plus", left=rng.choice(found[: nouns - derived]).target, right=constant)
-            )
-    return tuple(found)
+    drawn_nouns = rng.sample(NOUNS, nouns)
+    n_given = nouns - derived
+
+    given: list[Fact] = []
+    for noun in drawn_nouns[:n_given]:
+        given.append(Fact(target=noun, kind="given", right=_draw_number(rng, GIVEN_MAX)))
+
+    stated: list[Fact] = []
+    for noun in drawn_nouns[n_given:]:
+        difference = _draw_number(rng, CONSTANT_MAX)
+        base = rng.choice(given)
+        stated.append(Fact(target=noun, kind="plus", left=base.target, right=difference))
+    return (*given, *stated)
+
+
+def _draw_number(rng: Random, largest: int) -> int:
+    """A number from 2 to ``largest``."""
+    return 2 + int(rng.random() * (largest - 1))
 
 
 def world_grader_of(task: Task) -> WorldGrader:

@@ -6,12 +6,11 @@ answer.
     CALLS     6 * 7 is <call>6 * 7</call>│\n<result id=9f3c01ab>\n42\n</result id=9f3c01ab>\n│so 42.
     HERMES    <tool_call>{"name": "calculator", "arguments": {"term": "6 * 7"}}</tool_call>│ a tool message │So 42.
 
-All that is written in a ``<call>`` is said to the one tool there is; of several, the first word names it.
-What is between the bars is given: no loss, no credit (``Trace.mask``). It is material: between markers with a nonce,
-with judges' tags broken, without control tokens, cut at ``MAX_OUTPUT`` characters. A call is read in the policy's own
+All that is written in a ``<call>`` is said to the one tool there is; of several, the first word names it. What is
+between the bars is given: no loss, no credit (``Trace.mask``). It is material: between markers with a nonce, with
+verifiers' tags broken, without control tokens, cut at ``MAX_OUTPUT`` characters. A call is read in the policy's own
 words alone, so what a tool prints is never one. A tool that fails is a value with a reason, which the policy is shown
-and the metrics count.
-"""
+and the metrics count."""
 
 from __future__ import annotations
 
@@ -53,7 +52,7 @@ class ToolError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """What a policy asks of a tool."""
+    """A policy's call of a tool."""
 
     tool: str
     said: tuple[str, ...] = ()  # positional arguments
@@ -267,14 +266,14 @@ async def _run_call(tools: Mapping[str, Tool], call: ToolCall) -> str:
 
 
 def read_output(output: str) -> str:
-    """What is shown of what a tool returned. Raises ToolError for more than is read."""
+    """Return what is shown of what a tool returned. Raises ToolError for more than is read."""
     if len(output) > MOST_READ:
         raise ToolError("too much output", output[:MAX_OUTPUT])
     return _printable_output(output)
 
 
 def _printable_output(output: str) -> str:
-    """What is shown of an output, of which ``MOST_READ`` characters are looked at."""
+    """Return what is shown of an output, of which ``MOST_READ`` characters are looked at."""
     output = output[:MOST_READ]
     output = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in output).strip()
     return output if len(output) <= MAX_OUTPUT else output[:MAX_OUTPUT] + CUT

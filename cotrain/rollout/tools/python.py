@@ -1,8 +1,7 @@
 """A tool that runs Python: ``use_tools(chat, {"python": run_python})``.
 
-A program runs in a cell (``grading/isolation.py``), by ``grading/script_worker.py``. The same program prints the same.
-Left out: names that one program leaves to the next.
-"""
+A program runs in a sandbox (``grading/isolation.py``), by ``grading/script_worker.py``. The same program prints the
+same. Left out: names that one program leaves to the next."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ import textwrap
 from functools import cache
 
 from cotrain.grading.fences import MAX_PROGRAM, program_of
-from cotrain.grading.isolation import MEMORY_BYTES, working_cell
+from cotrain.grading.isolation import MEMORY_BYTES, working_sandbox
 from cotrain.grading.pool import WORKERS, GradingPool
 from cotrain.rollout.tools.calls import ToolError
 
@@ -24,7 +23,7 @@ _REASONS = frozenset(
 
 
 async def run_python(program: str) -> str:
-    """What a program prints, with or without a fence of ``` around it.
+    """Return what a program prints, with or without a fence of ``` around it.
 
     Raises ToolError: "timeout" (``DEADLINE_S`` of CPU time, or four times as long by the clock), "program died" (it
     ended its process, or said what is not readable), "program too long", "syntax error", "no output", a built-in
@@ -53,5 +52,5 @@ def _run_program(program: str) -> str:
 def _script_pool() -> GradingPool:
     """One pool for all episodes; its processes start when first needed and end with this one."""
     return GradingPool(
-        workers=WORKERS, deadline_s=DEADLINE_S, judging=(RUNNER,), memory=MEMORY_BYTES, cell=working_cell()
+        workers=WORKERS, deadline_s=DEADLINE_S, judging=(RUNNER,), memory=MEMORY_BYTES, sandbox=working_sandbox()
     )

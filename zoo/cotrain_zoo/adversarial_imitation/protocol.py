@@ -17,9 +17,9 @@ from cotrain.data.preferences import ChatTask
 from cotrain.formats.preferences import Preference
 from cotrain.formats.solutions import scored_failure
 from cotrain.formats.verdicts import closing_block, trim_span
-from cotrain.rollout.judges import comparison_fields
 from cotrain.rollout.pairs import reply_to
 from cotrain.rollout.reviews import fields_for, show_verdict
+from cotrain.rollout.verifier_roles import comparison_fields
 
 Form = Literal["scalar", "pair", "steps"]
 

@@ -52,7 +52,7 @@ from cotrain.config.evaluation import ImplicitReward
 from cotrain.core.arguments import NotNegative, Share, at_least
 from cotrain.formats.role_prompts import SOLVE_BARE
 from cotrain.metrics.heldout import measure_selection, measure_verifier
-from cotrain.rollout import common_roles, judges
+from cotrain.rollout import common_roles, verifier_roles
 from cotrain.rollout.pairs import check_demonstrations, measure_pair_order, say_reply
 from cotrain_zoo.adversarial_imitation.protocol import LIKENESS, TELL_APART, TOLD, Form, imitate, parse_origin
 
@@ -160,7 +160,7 @@ def discriminator_role(policy: str, model: str, form: Form) -> Role:
     if form == "steps":
         return common_roles.verifier(policy, model)
     if common_roles.is_terse(model):
-        return judges.comparer(policy, model, "gram")
+        return verifier_roles.comparer(policy, model, "gram")
     return Role(policy=policy, prompt=TELL_APART, parse=parse_origin, sampling=Sampling(max_tokens=2048))
 
 

@@ -7,7 +7,7 @@
               for those that the program fails; the coder is paid for reference tests and valid tests alike
 
 A test is valid when the reference program passes it. All programs of a task are run with all of its tests, each pair in
-a cell (``protocol.py``, ``unit_tests.py``). Every task needs a reference program: ``--tasks mbpp --data FILE``,
+a sandbox (``protocol.py``, ``unit_tests.py``). Every task needs a reference program: ``--tasks mbpp --data FILE``,
 ``humaneval``, or the ``short_programs`` that are played where there is no ``--tasks``.
 
 Controls: ``tester="frozen"``; "reference" recites reference tests, the ceiling; "random" gives one of their outputs to
@@ -120,7 +120,7 @@ def coder_tester(
             f"coder_tester: coder=frozen and tester={tester}, so that nobody learns; train one of them",
             code="E_NOBODY_LEARNS",
         )
-    judge = tester_model or run.model
+    initial_tester = tester_model or run.model
     objectives = {}
     policies = {"coder": frozen(run.model)}
     if coder == "trained":
@@ -128,17 +128,19 @@ def coder_tester(
         by = GRPO(reward_weights={PAID: 1.0}, kl=run.kl_penalty())
         objectives["coder"] = Objective(policy="coder", role="solver", algorithm=by)
     if tester == "trained":
-        policies["tester"] = run.learner(judge, lr=tester_lr)
+        policies["tester"] = run.learner(initial_tester, lr=tester_lr)
         objectives["tester"] = Objective(policy="tester", role="tester", algorithm=GRPO(reward_weights={WORTH: 1.0}))
+    elif tester == "frozen":
+        policies["tester"] = frozen(initial_tester)
     else:
-        policies["tester"] = frozen(judge) if tester == "frozen" else program(PROGRAMS[tester], tokens_of="coder")
+        policies["tester"] = program(PROGRAMS[tester], tokens_of="coder")
     play = partial(
         write_and_test, tests=tests, most=most, sees=sees, worth=variant, pay=pay, valid_by=valid_by, alpha=alpha
     )
     return run.recipe(
         "-".join(["coder_tester", variant, *({tester, f"{coder}_coder"} - {"trained", "trained_coder"})]),
         policies=policies,
-        roles={"solver": common_roles.solver("coder", run.model), "tester": tester_role(judge, sees, most)},
+        roles={"solver": common_roles.solver("coder", run.model), "tester": tester_role(initial_tester, sees, most)},
         objectives=objectives,
         schedule=constant_schedule(partial(play, programs=run.group_size), *objectives, name="both", group_size=1),
         evaluate=partial(play, programs=1),

@@ -2,7 +2,7 @@
 
 A test is one line, ``assert f(3, [1]) == 4``: a call of the function that the problem asks for, and what it returns,
 both as Python literals. A model's text is read and never run: the line that is run is written anew from the literals
-(``ast.unparse``), beside the program in its cell (``grading/program_worker.py``).
+(``ast.unparse``), beside the program in its sandbox (``grading/program_worker.py``).
 
 Reasons why a line is no test: "no Python", "no call" (of this function, compared with ``==``), "no literal", "repeated"
 within a turn. A turn without a test is a failure of its first reason, or of "no test".
@@ -93,7 +93,7 @@ def _is_literal(node: ast.expr) -> bool:
 async def run_tests(
     grader: ProgramGrader, problem: ProgramProblem, programs: Sequence[str], tests: Sequence[str]
 ) -> dict[tuple[str, str], Grade]:
-    """Each program with each test, in a cell of its own; a pair that occurs twice is run once."""
+    """Each program with each test, in a sandbox of its own; a pair that occurs twice is run once."""
     loop = asyncio.get_running_loop()
     pairs = [(program, test) for program in dict.fromkeys(programs) for test in dict.fromkeys(tests)]
     grades = await asyncio.gather(

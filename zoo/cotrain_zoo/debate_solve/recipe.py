@@ -25,7 +25,7 @@ from cotrain.core.arguments import Share, Weight, at_least
 from cotrain.metrics.heldout import measure_metadata, measure_verifier
 from cotrain.recipes.debate.debates import HIT
 from cotrain.recipes.debate.recipe import Branches, check_speeches, default_limit, speaker_role
-from cotrain.rollout import common_roles, judges
+from cotrain.rollout import common_roles, verifier_roles
 from cotrain_zoo.debate_solve.contests import Critic, check_step, contest, parse_review_as_accusation
 from cotrain_zoo.debate_solve.prompts import CHECK_STEP, CRITICISE, CRITICISE_FULL
 
@@ -67,12 +67,12 @@ def debate_solve(
     policies = branches.policies(run)
     roles = {"solver": common_roles.solver("debater", run.model), "bob": critic_role}
     if judge == "frozen":
-        form: judges.Format = "steps" if common_roles.is_terse(run.model) else "genrm"
+        form: verifier_roles.ReviewFormat = "steps" if common_roles.is_terse(run.model) else "genrm"
         policies["judge"] = frozen(run.model)
-        roles["judge"] = judges.judge_role("judge", run.model, form)
+        roles["judge"] = verifier_roles.verifier_role("judge", run.model, form)
     else:
         policies["judge"] = program(check_step, tokens_of="debater")
-        roles["judge"] = judges.checker_role("judge", CHECK_STEP)
+        roles["judge"] = verifier_roles.checker_role("judge", CHECK_STEP)
 
     learning_roles = ("solver",) if critic == "none" else ("solver", "bob")
     objectives = {"debater": branches.objective(run, *learning_roles)}

@@ -3,18 +3,19 @@
 ::
 
     state = kuhn.starts()[0]                   mover 0, moves ("check", "bet")
-    state.after("check").after("bet")          mover 0, moves ("fold", "call")
-    state.after("bet").after("fold").payoff    +1 for player 0
+    state.after_move("check").after_move("bet")          mover 0, moves ("fold", "call")
+    state.after_move("bet").after_move("fold").payoff    +1 for player 0
 
-What player 0 wins, player 1 loses. ``view`` is all that the mover knows, its own earlier moves included, so two states
-with one view are one information set. A player who says anything but a legal move loses the most that can be lost,
-``Game.stake``. A game of your own is a ``Game`` in a file, ``--game my_file.py:GAME``; states that raise, have no moves
-or never end make games that fail with a reason (``GameFault``).
+What player 0 wins, player 1 loses. ``view`` is all that the mover knows, its own earlier moves included, so states with
+the same view are one information set. A player who says anything but a legal move loses ``Game.stake``, the most that
+can be lost. A game of your own is a ``Game`` in a file, ``--game my_file.py:GAME``. Where a state raises or has no
+moves, and where a game never ends, the game fails with a reason (``GameFault``).
 
-``exploitability`` (Johanson et al. 2011, "Accelerating best response calculation"): the mean over both seats of what a
-best response wins against a player. It is 0 for a player who cannot be beaten in expectation, and exact: chance, both
-players' moves and forfeits are enumerated. Left out: games of more than two, simultaneous moves, chance after the
-start.
+``exploitability`` (Johanson et al. 2011, "Accelerating best response calculation") is what a best response wins against
+a player, as the mean over both seats. It is 0 for a player who cannot be beaten in expectation. It is exact: chance,
+both players' moves and forfeits are enumerated.
+
+Left out: games of more than two, simultaneous moves, and chance after the start.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from cotrain.core.user_code import INTERRUPTS, failure_of, failure_reason
 from cotrain.rollout.role import LARGEST
 
 T = TypeVar("T")
-MOST_POSITIONS = 100_000  # of a game whose tree is searched
+MOST_POSITIONS = 100_000  # positions of a game whose tree may be searched
 Behaviour = Mapping[str, Mapping[str, float]]  # view → move → probability; what is missing to 1 is forfeited
-FORFEIT = 1e-12  # less than this is rounding
+ROUNDING = 1e-12  # a smaller share is no forfeit
 
 
 class State(Protocol):
@@ -44,7 +45,7 @@ class State(Protocol):
 
     @property
     def moves(self) -> tuple[str, ...]:
-        """The legal ones, () when the game is over."""
+        """The legal moves, () when the game is over."""
         ...
 
     @property
@@ -64,26 +65,26 @@ class State(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Game:
-    """A game by name: its rules in words, where it may start, and what of its tree is small enough to be measured."""
+    """A game: its name, its rules in words, where it may start, and what can be measured of a player."""
 
     name: str
     rules: str  # for models that have not been taught the game
     stake: float  # the most that can be lost
     starts: Callable[[], Sequence[State]]  # equally likely; the same at each call
-    probed: Callable[[State], Sequence[State]] = lambda start: ()  # of a start: states in which a player is asked for
-    # its move, to measure it
+    # Given a start, the states in which an evaluation asks a player for one move.
+    probed: Callable[[State], Sequence[State]] = lambda start: ()
     covered: bool = False  # all information sets are probed and the tree is small: measure exploitability
     perfect: bool = False  # each player sees everything and the positions are few: measure perfect moves
     most_moves: int = 200  # a game that goes on for longer has no result
 
 
 class GameFault(Exception):
-    """Why a game has no result: a short phrase, a metric's key."""
+    """Why a game has no result: a short phrase, which is also a metric's key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """What a state says of itself, checked."""
+    """The properties of a ``State``, read once and checked."""
 
     mover: int | None
     moves: tuple[str, ...] = ()
@@ -92,7 +93,7 @@ class Position:
 
 
 def ask_game(question: Callable[[], T]) -> T:
-    """What a user's own game answers. Raises GameFault in the place of whatever it raises."""
+    """Call into a user's own game. Raises GameFault in the place of whatever it raises."""
     try:
         return question()
     except INTERRUPTS:
@@ -102,7 +103,8 @@ def ask_game(question: Callable[[], T]) -> T:
 
 
 def read_position(game: Game, state: State) -> Position:
-    """Who moves and how, or the end and what it pays. Raises GameFault for a state that is none."""
+    """Read a state: who moves and how, or the end and its payoff. Raises GameFault for one that breaks the rules of
+    ``State``."""
     mover = ask_game(lambda: state.mover)
     if mover is None:
         payoff = ask_game(lambda: float(state.payoff))
@@ -111,8 +113,10 @@ def read_position(game: Game, state: State) -> Position:
         return Position(mover=None, payoff=payoff)
     moves = ask_game(lambda: tuple(state.moves))
     view = ask_game(lambda: state.view)
-    if mover not in (0, 1) or not isinstance(view, str):
-        raise GameFault("game: mover is not 0, 1 or None" if isinstance(view, str) else "game: view is no text")
+    if not isinstance(view, str):
+        raise GameFault("game: view is no text")
+    if mover not in (0, 1):
+        raise GameFault("game: mover is not 0, 1 or None")
     if not moves:
         raise GameFault("game: no moves")
     if not all(isinstance(move, str) and move and move == move.strip() and ", " not in move for move in moves):
@@ -121,14 +125,14 @@ def read_position(game: Game, state: State) -> Position:
 
 
 def check_game(game: object) -> Game:
-    """Raise ConfigError for what cannot be played: no Game, a start that is no position, a tree that is to be searched
-    and is too large."""
+    """Raise ConfigError for what cannot be played: no ``Game``, a start that is no position, or a tree that is too
+    large to be searched for what it wants measured."""
     if not isinstance(game, Game):
         raise ConfigError(
             f"spiral: game is {game!r}; expected a cotrain_zoo.spiral.Game, as my_file.py:NAME", code="E_NOT_GAME"
         )
     where = f"spiral: game {game.name!r}"
-    for name, right, expected in (
+    for name, is_valid, expected in (
         ("name", isinstance(game.name, str) and game.name.isidentifier(), "a word"),
         ("rules", isinstance(game.rules, str) and game.rules.strip() != "", "the rules in words"),
         ("stake", isinstance(game.stake, int | float) and 0 < game.stake <= LARGEST, f"above 0 and up to {LARGEST:g}"),
@@ -136,54 +140,69 @@ def check_game(game: object) -> Game:
         ("probed", callable(game.probed), "a function of a start that returns states"),
         ("most_moves", isinstance(game.most_moves, int) and game.most_moves > 0, "a whole number above 0"),
     ):
-        if not right:
+        if not is_valid:
             raise ConfigError(f"{where}: {name} is {getattr(game, name)!r}; expected {expected}", code="E_GAME_FIELD")
     try:
-        starts = tuple(game.starts())
-        again = tuple(game.starts())
-        positions = [read_position(game, start) for start in starts]
-        for start, position in zip(starts, positions, strict=True):
-            if position.mover is None:
-                raise GameFault(f"a start is the end of a game, {start!r}")
-            hash(start)
-            read_position(game, start.after_move(position.moves[0]))
-        probed = [(state, read_position(game, state)) for start in starts for state in game.probed(start)]
-        for state, position in probed:
-            if position.mover is None:
-                raise GameFault(f"a probed state is the end of a game, {state!r}")
-        if not starts or [start.view for start in again] != [position.view for position in positions]:
-            raise GameFault("starts() gives no start, or other ones when it is called again")
-        for wanted, distinct in ((game.covered, False), (game.perfect, True)):
-            if wanted and _count_positions(starts, distinct=distinct) > MOST_POSITIONS:
-                raise GameFault(
-                    f"more than {MOST_POSITIONS} positions, too many to search for exploitability (covered=True) or "
-                    "perfect moves (perfect=True); leave them out"
-                )
-        for start in starts if game.perfect else ():
-            perfect_value(start)
-        if game.covered:
-            exploitability(game, {p.view: dict.fromkeys(p.moves, 1.0 / len(p.moves)) for _, p in probed})
+        _try_game(game)
     except Exception as error:  # a user's code
-        why = str(error) if isinstance(error, GameFault) and error.__cause__ is None else ""
-        raise ConfigError(
-            f"{where}: {why.removeprefix('game: ') or failure_of(error.__cause__ or error)}", code="E_GAME_BROKEN"
-        ) from error
+        is_our_finding = isinstance(error, GameFault) and error.__cause__ is None
+        why = str(error).removeprefix("game: ") if is_our_finding else failure_of(error.__cause__ or error)
+        raise ConfigError(f"{where}: {why}", code="E_GAME_BROKEN") from error
     return game
 
 
+def _try_game(game: Game) -> None:
+    """Make one move from every start, read every probed state, and measure what the game wants measured. Raises
+    GameFault for what breaks the rules of ``Game``, and whatever a user's code raises."""
+    starts = tuple(game.starts())
+    starts_again = tuple(game.starts())
+    positions = [read_position(game, start) for start in starts]
+    for start, position in zip(starts, positions, strict=True):
+        if position.mover is None:
+            raise GameFault(f"a start is the end of a game, {start!r}")
+        hash(start)
+        read_position(game, start.after_move(position.moves[0]))
+
+    uniform_play: dict[str, dict[str, float]] = {}  # view → move → probability
+    for start in starts:
+        for state in game.probed(start):
+            position = read_position(game, state)
+            if position.mover is None:
+                raise GameFault(f"a probed state is the end of a game, {state!r}")
+            uniform_play[position.view] = dict.fromkeys(position.moves, 1.0 / len(position.moves))
+
+    if not starts or [start.view for start in starts_again] != [position.view for position in positions]:
+        raise GameFault("starts() gives no start, or other ones when it is called again")
+    for is_wanted, distinct in ((game.covered, False), (game.perfect, True)):
+        if is_wanted and _count_positions(starts, distinct=distinct) > MOST_POSITIONS:
+            raise GameFault(
+                f"more than {MOST_POSITIONS} positions, too many to search for exploitability (covered=True) or "
+                "perfect moves (perfect=True); leave them out"
+            )
+    if game.perfect:
+        for start in starts:
+            perfect_value(start)
+    if game.covered:
+        exploitability(game, uniform_play)
+
+
 def _count_positions(starts: Sequence[State], *, distinct: bool) -> int:
-    """How many there are, or just more than ``MOST_POSITIONS``; not ``distinct``: one that is reached in two ways
-    counts twice."""
+    """The number of positions; one above ``MOST_POSITIONS`` stands for any larger number.
+
+    ``distinct``: a position that is reached in several ways counts once, else each time.
+    """
     seen = set()
     todo = list(starts)
     count = 0
     while todo and count <= MOST_POSITIONS:
         state = todo.pop()
-        if not (distinct and state in seen):
-            count += 1
-            if distinct:
-                seen.add(state)
-            todo += [state.after_move(move) for move in state.moves if state.mover is not None]
+        if distinct:
+            if state in seen:
+                continue
+            seen.add(state)
+        count += 1
+        if state.mover is not None:
+            todo += [state.after_move(move) for move in state.moves]
     return count
 
 
@@ -202,10 +221,13 @@ def best_response(game: Game, behaviour: Behaviour, seat: int) -> float:
 
 
 def _best_from(game: Game, behaviour: Behaviour, seat: int, reached: Sequence[tuple[State, float]]) -> float:
-    """``reached``: states with the probability that chance and the opponent lead there; I know nothing that tells them
-    apart but the view."""
+    """The most that a seat can win from here on, in expectation.
+
+    ``reached``: states that the player of this seat knows to be among, with the probability that chance and the
+    opponent lead to each. The player tells them apart by their views alone.
+    """
     expected = 0.0
-    states_by_view = {}  # type: ignore[var-annotated]
+    states_by_view: dict[str, list[tuple[State, float]]] = {}  # where the player moves next
     todo = list(reached)
     while todo:
         state, weight = todo.pop()
@@ -214,26 +236,32 @@ def _best_from(game: Game, behaviour: Behaviour, seat: int, reached: Sequence[tu
         elif state.mover == seat:
             states_by_view.setdefault(state.view, []).append((state, weight))
         else:
-            move_chances = _move_probabilities(behaviour, state)
-            todo += [(state.after_move(move), weight * p) for move, p in move_chances.items() if p > 0.0]
-            forfeited = 1.0 - sum(move_chances.values())
-            expected += weight * game.stake * (forfeited if forfeited > FORFEIT else 0.0)
+            probabilities = _move_probabilities(behaviour, state)
+            todo += [(state.after_move(move), weight * p) for move, p in probabilities.items() if p > 0.0]
+            forfeited = 1.0 - sum(probabilities.values())
+            if forfeited > ROUNDING:
+                expected += weight * game.stake * forfeited
+
+    # At each information set the player chooses one move for all of its states.
     for states in states_by_view.values():
-        moves = states[0][0].moves
-        expected += max(
-            _best_from(game, behaviour, seat, [(s.after_move(move), w) for s, w in states]) for move in moves
-        )
+        first_state, _ = states[0]
+        values = []
+        for move in first_state.moves:
+            after_move = [(state.after_move(move), weight) for state, weight in states]
+            values.append(_best_from(game, behaviour, seat, after_move))
+        expected += max(values)
     return expected
 
 
 def _move_probabilities(behaviour: Behaviour, state: State) -> dict[str, float]:
+    """Move → probability, for all legal moves. Raises ConfigError for a view that ``behaviour`` does not have."""
     if state.view not in behaviour:
         raise ConfigError(
             f"nothing is known of a player's move at {state.view!r}; let a probed state have this view",
             code="E_VIEW_NOT_PROBED",
         )
-    said = behaviour[state.view]
-    return {move: said.get(move, 0.0) for move in state.moves}
+    probabilities = behaviour[state.view]
+    return {move: probabilities.get(move, 0.0) for move in state.moves}
 
 
 @lru_cache(maxsize=100_000)
@@ -246,6 +274,6 @@ def perfect_value(state: State) -> float:
 
 
 def perfect_moves(state: State) -> tuple[str, ...]:
-    """The moves that give nothing away."""
+    """The moves after which the mover can still win as much as before."""
     best = perfect_value(state)
     return tuple(move for move in state.moves if perfect_value(state.after_move(move)) == best)

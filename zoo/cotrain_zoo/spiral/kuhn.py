@@ -13,7 +13,8 @@ from itertools import permutations
 from cotrain_zoo.spiral.game import Game, State
 
 CARDS = "JQK"  # from the lowest
-OPEN, FACED = ("check", "bet"), ("fold", "call")
+WITHOUT_BET = ("check", "bet")  # moves as long as nobody has bet
+AFTER_BET = ("fold", "call")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,8 @@ class Kuhn:
     @property
     def moves(self) -> tuple[str, ...]:
         if self.said in ((), ("check",)):
-            return OPEN
-        return FACED if self.said[-1] == "bet" else ()
+            return WITHOUT_BET
+        return AFTER_BET if self.said[-1] == "bet" else ()
 
     @property
     def payoff(self) -> float:
@@ -54,11 +55,14 @@ def start_states() -> tuple[State, ...]:
 
 
 def decision_states(start: State) -> tuple[State, ...]:
-    """All four of a deal."""
-    found: list[State] = [start]
-    for state in found:
-        found += [later for move in state.moves if (later := state.after_move(move)).moves]
-    return tuple(found)
+    """All four states of a deal in which a player decides."""
+    undecided: list[State] = [start]
+    for state in undecided:  # grows as it is walked through
+        for move in state.moves:
+            later = state.after_move(move)
+            if later.moves:
+                undecided.append(later)
+    return tuple(undecided)
 
 
 KUHN = Game(

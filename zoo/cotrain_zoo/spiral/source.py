@@ -26,7 +26,7 @@ assert set(GAMES) == set(get_args(GameName))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GameGrader(NoGrader):
-    """Holds game and start."""
+    """Holds a task's game and start; it grades nothing."""
 
     reason: str = "a game has no answer"
     game: Game
@@ -34,7 +34,7 @@ class GameGrader(NoGrader):
 
 
 class Games:
-    """All starts of one game, by its name. Raises UnknownName for a game that there is not."""
+    """All starts of one of the shipped games, by its name. Raises UnknownName for another name."""
 
     def __init__(self, game: str = "kuhn") -> None:
         if game not in GAMES:
@@ -82,18 +82,24 @@ class OwnGame(Games):
     @property
     def notes(self) -> tuple[str, ...]:
         """What is not measured, for whoever begins a run."""
-        lacks = {"exploitability (probed, covered)": self.game.covered, "perfect moves (perfect)": self.game.perfect}
-        missing = [name for name, measured in lacks.items() if not measured]
-        said = f"note: {self.game.name} is measured by games against a random player, and not by {' or '.join(missing)}"
-        return (said,) if missing else ()
+        missing = []
+        if not self.game.covered:
+            missing.append("exploitability (probed, covered)")
+        if not self.game.perfect:
+            missing.append("perfect moves (perfect)")
+        if not missing:
+            return ()
+        what = " or ".join(missing)
+        return (f"note: {self.game.name} is measured by games against a random player, and not by {what}",)
 
     def describe(self) -> dict[str, Any]:
-        """To be compared with others: a recipe makes it again from the file that holds the game."""
+        """Tells one game from another. A recipe makes the source again from the file that holds the game, not from
+        this."""
         return {"kind": "game", "settings": {"name": self.game.name, "rules": self.game.rules}}
 
 
 def game_grader_of(task: Task) -> GameGrader:
-    """The game that a task starts. Raises ConfigError for any other task."""
+    """The game and the start of a task. Raises ConfigError for a task that is no game."""
     if not isinstance(task.grader, GameGrader):
         raise ConfigError(
             f"task {task.id} is no game; expected --tasks games:NAME, with {', '.join(GAMES)}", code="E_TASKS_NOT_GAME"

@@ -1,4 +1,4 @@
-"""What a program may not ask the kernel for: system calls by seccomp, files by Landlock. Neither needs a privilege.
+"""Forbids a program system calls (by seccomp) and files (by Landlock). Neither needs a privilege.
 
 Seccomp refuses what reaches other processes (ptrace, reading their memory), what makes namespaces, mounts, shared
 memory that outlives its owner and sockets; for a program that shares its user with us also signals to any process but
@@ -21,7 +21,7 @@ import socket
 import struct
 from collections.abc import Iterator
 
-from cotrain.grading.cells import system
+from cotrain.grading.sandbox import system
 
 # name: number on x86-64, on aarch64
 REFUSED = {
@@ -74,8 +74,8 @@ def deny_calls(*, alone: bool) -> None:
     if system.MACHINE not in ARCHITECTURES:
         return
     code = b"".join(_filter_program(alone))
-    given = _Filter(len(code) // 8, code)
-    system.prctl(system.PR_SET_SECCOMP, 2, ctypes.pointer(given))
+    program = _Filter(len(code) // 8, code)
+    system.prctl(system.PR_SET_SECCOMP, 2, ctypes.pointer(program))
 
 
 def _filter_program(alone: bool) -> Iterator[bytes]:
@@ -170,6 +170,6 @@ def deny_files(readable: list[str], folder: str) -> None:
 
 def _allow_path(rules: int, path: str, rights: int) -> None:
     at = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    given = struct.pack("=Qi", rights if os.path.isdir(path) else rights & _OF_FILES, at)
-    system.syscall(_ADD, ctypes.c_int(rules), ctypes.c_int(1), given, ctypes.c_uint32(0))
+    rule = struct.pack("=Qi", rights if os.path.isdir(path) else rights & _OF_FILES, at)
+    system.syscall(_ADD, ctypes.c_int(rules), ctypes.c_int(1), rule, ctypes.c_uint32(0))
     os.close(at)

@@ -26,7 +26,7 @@ CHARACTERS = 4000  # most characters of a text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedTurn:
-    """What one role said."""
+    """The turn of one role."""
 
     role: str
     text: str

@@ -13,7 +13,7 @@ TRIES = 100
 
 def spare_users(count: int) -> list[int]:
     """So many numbers in a row, that may be used here, and that no account, process or group has."""
-    taken = _taken_users()
+    used_ids = _taken_users()
     first, size = max(_user_ranges(), key=lambda pair: pair[1])
     size = min(size, 1 << 31)
     low, high = first + size // 2, first + size - count - 3  # above accounts, below "nobody" and "unset"
@@ -21,7 +21,7 @@ def spare_users(count: int) -> list[int]:
     for _ in range(TRIES):
         start = chance.randint(low, max(low, high))
         candidates = list(range(start, start + count))
-        if taken.isdisjoint(candidates):
+        if used_ids.isdisjoint(candidates):
             return candidates
     raise OSError("no user number is free")
 
@@ -43,8 +43,8 @@ def _user_ranges() -> list[tuple[int, int]]:
 
 
 def _taken_users() -> set[int]:
-    found = {account.pw_uid for account in pwd.getpwall()}
+    user_ids = {account.pw_uid for account in pwd.getpwall()}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended
-            found.add(process.stat().st_uid)
-    return found
+            user_ids.add(process.stat().st_uid)
+    return user_ids

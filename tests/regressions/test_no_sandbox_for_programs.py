@@ -55,14 +55,14 @@ except ConfigError as error:
 
 @pytest.mark.whole
 @needs_root
-def test_tasks_that_would_have_no_cell_are_refused(data):
+def test_tasks_that_would_have_no_sandbox_are_refused(data):
     done = run("-c", REFUSED, data)
     assert "programs cannot be run here" in done.stdout and "install bubblewrap" in done.stdout, done.stderr
 
 
 @pytest.mark.whole
 @needs_root
-def test_a_run_that_would_have_no_cell_is_refused_before_it_begins(data, tmp_path):
+def test_a_run_that_would_have_no_sandbox_is_refused_before_it_begins(data, tmp_path):
     done = run(
         "-m", "cotrain.cli.main", "run", "grpo", "--tasks", "mbpp", "--data", data, "--out", str(tmp_path / "run")
     )

@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from cotrain.grading.cells.limits import FOLDER_BYTES, FOLDER_FILES
+from cotrain.grading.sandbox.limits import FOLDER_BYTES, FOLDER_FILES
 
 TICK_S = 0.05
 _CLOCK = os.sysconf("SC_CLK_TCK")
@@ -55,12 +55,12 @@ def process_list(at: int | str = "/proc") -> list[Process]:
 def descendants_of(pid: int, at: int | str = "/proc") -> list[Process]:
     """All that a process has started, and what that has started."""
     processes = process_list(at)
-    found: list[Process] = []
+    descendants: list[Process] = []
     parents = {pid}
     while new := [p for p in processes if p.parent in parents]:
-        found += new
+        descendants += new
         parents = {p.pid for p in new}
-    return found
+    return descendants
 
 
 def is_too_full(folder: Path) -> bool:

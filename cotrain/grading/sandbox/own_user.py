@@ -16,13 +16,13 @@ import signal
 import sys
 from pathlib import Path
 
-from cotrain.grading.cells import filters, limits, system
-from cotrain.grading.cells.sweeper import Folders
-from cotrain.grading.cells.users import become_user, spare_users
+from cotrain.grading.sandbox import filters, limits, system
+from cotrain.grading.sandbox.sweeper import Folders
+from cotrain.grading.sandbox.users import become_user, spare_users
 
 
 class OwnUser:
-    """See ``cells.Cell``."""
+    """See ``sandbox.Sandbox``."""
 
     process_table: int | str = "/proc"
 

@@ -1,18 +1,20 @@
-"""Mirrors of ``metrics.jsonl`` in TensorBoard, wandb and trackio, none of which can stop or slow a run.
+"""Hands the rows of ``metrics.jsonl`` on to TensorBoard, wandb and trackio, none of which can stop or slow a run.
 
 Each tracker lives in a thread of its own behind a bounded queue. The run only ever puts rows into the queue: one that
-is full, a tracker that cannot be opened, raises or hangs costs rows *there*, which are counted and told in one line,
-while ``metrics.jsonl`` has them all. The thread is a daemon and is waited for at the end no longer than ``PATIENCE``.
+is full, a tracker that cannot be opened, raises or hangs costs rows *there*, which are counted and reported in one
+line, while ``metrics.jsonl`` has them all. The thread is a daemon and is waited for at the end no longer than
+``PATIENCE``.
 
 Every finite number of a row is sent under its own key at its own step, and seconds and tokens a second with them, which
-``metrics.jsonl`` leaves out because they depend on the clock. Beside the rows go the recipe's name, its seed and its
-steps. Nothing else is told of the machine: no environment, no command, no paths, no code, no console.
-``trackers.json`` in the run directory holds the id under which ``cotrain resume`` goes on.
+``metrics.jsonl`` leaves out because they depend on the clock. With the rows go the recipe's name, its seed and its
+steps. Nothing about the machine is sent: no environment, no command, no paths, no code, no console. ``trackers.json``
+in the run directory holds the id under which ``cotrain resume`` goes on.
 
 A step may be done again, after a resume or where a run goes back to a checkpoint. TensorBoard and trackio then have the
-last values of it. wandb keeps what it was sent first, so that what comes again is left out there, which is told.
+last values of it. wandb keeps what it was sent first, so rows that come again are left out there, and the
+run says so.
 
-A few rollouts are sent too, with their texts and verdicts (``tracked_rollouts.py``): traces in trackio, tables in
+A few rollouts are sent too, with their texts and verdicts (``rollouts.py``): traces in trackio, tables in
 wandb, text in TensorBoard. ``--tracker-rollouts 0`` sends none. Left out: all others, figures and weights; the report
 and the ledger have them.
 """
@@ -23,183 +25,25 @@ import importlib.util
 import json
 import math
 import queue
-import sqlite3
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import ConfigError, UnknownName, install_extra
 from cotrain.core.verbosity import count_of
-from cotrain.reports.tracked_rollouts import EVERY, TrackedRollout, is_sampled, sampled_rollouts
 from cotrain.runs.log import Observer
 from cotrain.storage.file_ops import replace_file
 from cotrain.storage.jsonl import try_read_object
+from cotrain.trackers.rollouts import EVERY, is_sampled, sampled_rollouts
+from cotrain.trackers.sinks import BEFORE_ALL, TRACKERS, Moment, Numbers, OpenTracker, Sink, TrackedRun
 
 CAPACITY = 512  # rows that wait for a tracker
 PATIENCE = 20.0  # seconds that the end of a run waits for all trackers together
 NOTES = "trackers.json"
-
-Numbers = dict[str, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrackedRun:
-    """All that a tracker is told beside the rows."""
-
-    directory: Path  # directory of the run
-    id: str  # id of the tracker's run, the same after a resume
-    name: str
-    config: Mapping[str, str | int]
-    first: int  # step of the first row to come: what is there from it on is replaced
-    rollouts: int = 0  # rollouts of every tenth step that the tracker is sent
-
-
-Moment = tuple[int, bool]  # the step of a row, and whether it is of the evaluation behind that step
-BEFORE_ALL: Moment = (-2, False)
-
-
-class Sink:
-    """A destination of rows. ``write`` and ``close`` are only called by the tracker's own thread."""
-
-    def __init__(
-        self,
-        write: Callable[[Numbers, int], None],
-        close: Callable[[], None],
-        *,
-        write_rollouts: Callable[[Sequence[TrackedRollout], int], None] | None = None,
-        keeps_first: SentRows | None = None,
-    ) -> None:
-        """``write_rollouts``: of a tracker that shows texts. ``keeps_first``: of a tracker that cannot replace what it
-        was sent, what that was."""
-        self.write = write
-        self.close = close
-        self.keeps_first = keeps_first
-        self.write_rollouts = write_rollouts
-
-
-class SentRows:
-    """The last row that a tracker was sent, in a file of its own, so that a resumed run knows it too."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        known = try_read_object(path)
-        step = known.get("step")
-        evaluated = known.get("evaluated")
-        self.last: Moment = (step, bool(evaluated)) if isinstance(step, int) else BEFORE_ALL
-
-    def note(self, moment: Moment) -> None:
-        """It was sent."""
-        self.last = moment
-        self._path.write_text(json.dumps({"step": moment[0], "evaluated": moment[1]}) + "\n")
-
-
-OpenTracker = Callable[[TrackedRun], Sink]
-
-
-def open_tensorboard(about: TrackedRun) -> Sink:
-    """Event files in RUN/tensorboard. What an interrupted run wrote beyond its checkpoint is purged by TensorBoard."""
-    from torch.utils.tensorboard import SummaryWriter
-
-    purge = about.first if about.first > 0 else None
-    writer = SummaryWriter(str(about.directory / "tensorboard"), purge_step=purge, flush_secs=10)
-
-    def write(numbers: Numbers, step: int) -> None:
-        for key, value in numbers.items():
-            writer.add_scalar(key, value, step)
-
-    def write_rollouts(rollouts: Sequence[TrackedRollout], step: int) -> None:
-        for place, rollout in enumerate(rollouts, 1):
-            writer.add_text(f"rollouts/{place}", rollout.markdown(), step)
-
-    return Sink(write, writer.close, write_rollouts=write_rollouts)
-
-
-def open_wandb(about: TrackedRun) -> Sink:
-    """A run of wandb, online or as WANDB_MODE says; its own files lie in RUN/wandb. "step" is the axis of every key;
-    wandb's own count, by which it puts the parts of a resumed run together, is of finished steps: 0 is the start."""
-    import wandb as library
-
-    quiet: dict[str, Any] = {"console": "off", "silent": True, "save_code": False, "host": "-", "program": "cotrain"}
-    quiet |= {"disable_git": True, "disable_code": True, "disable_job_creation": True}
-    quiet |= {f"x_disable_{what}": True for what in ("meta", "stats", "machine_info")}
-    quiet |= {"x_save_requirements": False}
-    run = library.init(
-        project="cotrain",
-        id=about.id,
-        name=about.name,
-        config=dict(about.config),
-        resume="allow",
-        dir=str(about.directory),
-        settings=library.Settings(**quiet),
-    )
-    run.define_metric("*", step_metric="step")
-
-    def write_rollouts(rollouts: Sequence[TrackedRollout], step: int) -> None:
-        columns: list[str | int] = ["rollout", "truth", "verdicts", "rewards", "text"]
-        rows = [[r.address, r.truth, r.verdicts, r.rewards, r.markdown()] for r in rollouts]
-        run.log({"rollouts": library.Table(columns=columns, data=rows)}, step=step + 1)
-
-    return Sink(
-        lambda numbers, step: run.log({**numbers, "step": step}, step=step + 1),
-        run.finish,
-        write_rollouts=write_rollouts,
-        keeps_first=SentRows(about.directory / "wandb" / "sent.json"),
-    )
-
-
-def open_trackio(about: TrackedRun) -> Sink:
-    """A run of trackio in its own local store; see TRACKIO_DIR and its documentation for a Space. What an interrupted
-    run wrote beyond its checkpoint is removed from that store."""
-    import trackio as library
-
-    name = f"{about.name}-{about.id}"
-    _remove_from_trackio(name, about.first)
-    library.init(project="cotrain", name=name, config=dict(about.config), resume="allow")
-
-    def write_rollouts(rollouts: Sequence[TrackedRollout], step: int) -> None:
-        traces = {f"rollouts/{place}": library.Trace(*_trace_of(r)) for place, r in enumerate(rollouts, 1)}
-        library.log(traces, step=step)
-
-    return Sink(
-        lambda numbers, step: library.log(numbers, step=step),
-        library.finish,
-        write_rollouts=write_rollouts if hasattr(library, "Trace") else None,  # which older versions do not have
-    )
-
-
-def _trace_of(rollout: TrackedRollout) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The messages and the metadata of a rollout, as trackio has them."""
-    messages: list[dict[str, Any]] = [{"role": "user", "content": rollout.problem}]
-    for turn in rollout.turns:
-        messages.append({"role": "assistant", "name": turn.role, "content": f"{turn.role}: {turn.text}"})
-    metadata = {
-        "rollout": rollout.address,
-        "truth": rollout.truth,
-        "verdicts": rollout.verdicts,
-        "rewards": rollout.rewards,
-    }
-    return messages, metadata
-
-
-def _remove_from_trackio(name: str, first: int) -> None:
-    """Remove the rows of a run from ``first`` on from trackio's store, where it has any."""
-    from trackio.sqlite_storage import SQLiteStorage
-
-    path = SQLiteStorage.get_project_db_path("cotrain")
-    if path.is_file():
-        with closing(sqlite3.connect(path, timeout=30.0)) as database, database:
-            there = {table for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            for table in ("metrics", "traces"):
-                if table in there:
-                    database.execute(f"DELETE FROM {table} WHERE run_name = ? AND step >= ?", (name, first))
-
-
-TRACKERS: dict[str, OpenTracker] = {"tensorboard": open_tensorboard, "wandb": open_wandb, "trackio": open_trackio}
 
 
 def check_trackers(names: Sequence[str]) -> tuple[str, ...]:
@@ -225,7 +69,7 @@ def rollouts_of_run(directory: Path | str) -> int:
 
 
 def rollouts_note(trackers: Sequence[str], rollouts: int) -> list[str]:
-    """What is said before texts are sent anywhere."""
+    """Return what is said before texts are sent anywhere."""
     if not trackers or not rollouts:
         return []
     return [
@@ -421,6 +265,6 @@ def _replaced_from(row: Mapping[str, Any]) -> int:
 
 
 def numbers_of(row: Mapping[str, Any]) -> Numbers:
-    """What a tracker can plot: the finite numbers of a row, truth values as 0 and 1, without the step itself."""
+    """Return what a tracker can plot: the finite numbers of a row, truth values as 0 and 1, without the step itself."""
     numbers = {key: float(value) for key, value in row.items() if isinstance(value, int | float) and key != "step"}
     return {key: value for key, value in numbers.items() if math.isfinite(value)}

@@ -1,4 +1,4 @@
-"""What every cell limits: resources, open files, the environment.
+"""The limits of every sandbox: resources, open files, the environment.
 
 All limits are hard ones: a program can lower them and not raise them.
 """
@@ -70,8 +70,8 @@ def enter_folder(folder: str) -> None:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(program_environment(folder))
-    if known := sys.modules.get("tempfile"):  # else it will look at the environment
-        known.__dict__["tempdir"] = folder
+    if tempfile := sys.modules.get("tempfile"):  # else it will look at the environment
+        tempfile.__dict__["tempdir"] = folder
     os.umask(0o077)
 
 
@@ -93,10 +93,10 @@ def prefer_oom_kill(process_table: int | str = "/proc") -> None:
 def python_paths() -> list[str]:
     """Paths that a Python program has to read: the interpreter, its packages and the machine's libraries; nothing of
     ours."""
-    found = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
-    found |= {path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")}
-    found |= {"/usr", "/bin", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/localtime"}
-    existing = sorted(path for path in found if os.path.exists(path))
+    paths = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
+    paths |= {path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")}
+    paths |= {"/usr", "/bin", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/localtime"}
+    existing = sorted(path for path in paths if os.path.exists(path))
 
     def is_inside_another(path: str) -> bool:
         return any(path.startswith(f"{other}/") for other in existing)

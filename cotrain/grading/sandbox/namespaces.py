@@ -25,8 +25,8 @@ import signal
 import sys
 from pathlib import Path
 
-from cotrain.grading.cells import filters, limits, system
-from cotrain.grading.cells.users import become_user, spare_users
+from cotrain.grading.sandbox import filters, limits, system
+from cotrain.grading.sandbox.users import become_user, spare_users
 
 BOX = "/box"  # where programs work
 APART = system.CLONE_NEWNS | system.CLONE_NEWPID | system.CLONE_NEWNET | system.CLONE_NEWIPC | system.CLONE_NEWUTS
@@ -34,7 +34,7 @@ FIXED = system.MS_NOSUID | system.MS_NODEV | 8 | 1024 | 2048  # flags of a mount
 
 
 class Namespaces:
-    """See ``cells.Cell``."""
+    """See ``sandbox.Sandbox``."""
 
     process_table: int | str
     folder: Path | None = None  # the file system has its own limits
@@ -98,7 +98,7 @@ class Namespaces:
 
 
 def _supervise_server(server: int) -> None:
-    """What the pool knows as its process: it ends with the server and the server with it."""
+    """Wait for the server and end as it did. The pool has this process's id: ending it ends the server."""
     status = os.waitpid(server, 0)[1]
     os._exit(os.waitstatus_to_exitcode(status) & 127)
 

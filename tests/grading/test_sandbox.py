@@ -1,4 +1,4 @@
-"""The parts of cells that need no program: folders that are cleared, user numbers, what a folder holds, the process
+"""The parts of sandboxes that need no program: folders that are cleared, user numbers, what a folder holds, the process
 table."""
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import pytest
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
-from cotrain.grading.cells.limits import python_paths  # noqa: E402
-from cotrain.grading.cells.sweeper import clear_folder  # noqa: E402
-from cotrain.grading.cells.users import spare_users  # noqa: E402
-from cotrain.grading.cells.watch import descendants_of, is_too_full  # noqa: E402
+from cotrain.grading.sandbox.limits import python_paths  # noqa: E402
+from cotrain.grading.sandbox.sweeper import clear_folder  # noqa: E402
+from cotrain.grading.sandbox.users import spare_users  # noqa: E402
+from cotrain.grading.sandbox.watch import descendants_of, is_too_full  # noqa: E402
 
 
 @pytest.mark.whole

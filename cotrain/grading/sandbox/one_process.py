@@ -13,12 +13,12 @@ import signal
 import sys
 from pathlib import Path
 
-from cotrain.grading.cells import limits
-from cotrain.grading.cells.sweeper import Folders
+from cotrain.grading.sandbox import limits
+from cotrain.grading.sandbox.sweeper import Folders
 
 
 class OneProcess:
-    """See ``cells.Cell``."""
+    """See ``sandbox.Sandbox``."""
 
     process_table: int | str = "/proc"
 
@@ -31,7 +31,7 @@ class OneProcess:
     def enter(self) -> None:
         self._folders = Folders(os.geteuid(), lambda: None)
         if sys.platform == "linux":
-            from cotrain.grading.cells import system
+            from cotrain.grading.sandbox import system
 
             system.prctl(system.PR_SET_DUMPABLE, 0)  # its memory is shut to its own user
 
@@ -44,7 +44,7 @@ class OneProcess:
         limits.close_all_but(channel)
         limits.limit_all(self._memory, 0)
         if sys.platform == "linux":
-            from cotrain.grading.cells import filters, system
+            from cotrain.grading.sandbox import filters, system
 
             system.prctl(system.PR_SET_DUMPABLE, 1)
             limits.prefer_oom_kill()
@@ -57,7 +57,7 @@ class OneProcess:
         limits.close_all_but(*keep)
         limits.limit_examiner(self._memory)
         if sys.platform == "linux":
-            from cotrain.grading.cells import system
+            from cotrain.grading.sandbox import system
 
             system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
             system.prctl(system.PR_SET_DUMPABLE, 0)

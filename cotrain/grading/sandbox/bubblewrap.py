@@ -15,24 +15,24 @@ import sys
 import time
 from pathlib import Path
 
-from cotrain.grading.cells import filters, limits, system
-from cotrain.grading.cells.sweeper import Folders
-from cotrain.grading.cells.watch import descendants_of
+from cotrain.grading.sandbox import filters, limits, system
+from cotrain.grading.sandbox.sweeper import Folders
+from cotrain.grading.sandbox.watch import descendants_of
 
 BOX = "/box"
 PACKAGE = "/cotrain-package"
 
 
 class Bubblewrap:
-    """See ``cells.Cell``."""
+    """See ``sandbox.Sandbox``."""
 
     process_table: int | str = "/proc"
 
     def __init__(self, memory: int, inside: str) -> None:
-        found = shutil.which("bwrap")
-        if found is None:
+        path = shutil.which("bwrap")
+        if path is None:
             raise OSError("bwrap is not on the PATH")
-        self._command = [found, *_bwrap_arguments()]
+        self._command = [path, *_bwrap_arguments()]
         self._memory = memory
         self._inside = inside
         self.folder: Path | None = None
@@ -53,7 +53,7 @@ class Bubblewrap:
             "-P",
             "-S",
             "-m",
-            "cotrain.grading.cells.inside",
+            "cotrain.grading.sandbox.inside",
             str(channel),
             str(self._memory),
             self._inside,
@@ -83,7 +83,7 @@ class Bubblewrap:
 
 
 def _bwrap_arguments() -> list[str]:
-    """The cell, in bwrap's words."""
+    """The sandbox, in bwrap's words."""
     words = ["--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--clearenv"]
     for place in limits.python_paths():
         if Path(place).is_symlink() and not Path(os.readlink(place)).is_absolute():

@@ -2,7 +2,7 @@
 
 A program may leave a hundred thousand directories, and the next one is not to wait for their removal. So each works in
 a new folder, and the old one is named to a process that empties it, however deep it is. That process also outlives a
-server that was killed: then it clears what is left, after a last act of its cell's.
+server that was killed: then it clears what is left, after a last act of its sandbox's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from cotrain.grading.cells import limits
+from cotrain.grading.sandbox import limits
 
 
 class Folders:

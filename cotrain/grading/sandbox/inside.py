@@ -1,6 +1,6 @@
-"""Limits that a process can set only for itself, once it runs in the cell of bubblewrap.
+"""Limits that a process can set only for itself, once it runs in the sandbox of bubblewrap.
 
-Run as ``python -m cotrain.grading.cells.inside CHANNEL MEMORY_BYTES MODULE:FUNCTION``.
+Run as ``python -m cotrain.grading.sandbox.inside CHANNEL MEMORY_BYTES MODULE:FUNCTION``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import importlib
 import os
 import sys
 
-from cotrain.grading.cells import filters, limits, system
+from cotrain.grading.sandbox import filters, limits, system
 
 
 def main(channel: int, memory: int, inside: str) -> None:

@@ -2,10 +2,10 @@
 
 ::
 
-    mark = nonce(seed, solution.id)
-    review = await roles.judge(problem=task.prompt, **shown(mark, solution=solution.text))
+    mark = roles.nonce(solution)
+    review = await roles.judge(problem=task.prompt, **guarded_fields(mark, solution=solution.text))
     if review.parsed.ok:
-        review.parsed.final, review.parsed.score, review.parsed.steps, probabilities(review)
+        review.parsed.final, review.parsed.score, review.parsed.steps, verdict_probabilities(review)
 
 ``final``, ``score`` and ``steps`` mean the same in every format (``formats/verdicts.py``), so a protocol need
 not know which one it plays with. Fields of the prompts, besides ``problem`` and ``nonce``: ``solution`` (``genrm``,
@@ -13,8 +13,8 @@ not know which one it plays with. Fields of the prompts, besides ``problem`` and
 ``count`` (steps for ``genprm``, responses for ``grm``), and ``reference`` where the role was made with one.
 ``comparison_fields`` has those of a pair in every format.
 
-Programs inside of a GenPRM review are run by ``rollout/tools/python.py``, where the protocol asks for it. Left out:
-several judgements of one candidate are the protocol's ``roles.judge.many(n, …)``, their aggregate is
+Programs inside of a GenPRM review are run by ``rollout/tools/python.py``, where the protocol asks for it. Several
+judgements of one candidate are no format: a protocol asks for them by ``roles.judge.many(n, …)`` and combines them by
 ``algorithms/functional/aggregate.py``.
 """
 
@@ -28,7 +28,7 @@ from cotrain.algorithms.functional.aggregate import aggregate
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.shipped import SHIPPED_LANGUAGE_MODELS
 from cotrain.core.types import ParseFailure, Sampling
-from cotrain.formats import judge_prompts as prompts
+from cotrain.formats import verifier_prompts as prompts
 from cotrain.formats.nonce import wrap_all, wrap_text
 from cotrain.formats.preferences import Preference, Ratings, read_gram, read_grm, read_rmr1, read_thinkrm
 from cotrain.formats.role_prompts import COMPARE
@@ -36,11 +36,11 @@ from cotrain.formats.verdicts import Abstention, Verdict, read_genprm, read_genr
 from cotrain.rollout.common_roles import is_terse, verifier
 from cotrain.rollout.role import Parser, Role, Turn
 
-# -- what a judge is shown, and what it said
+# -- what a verifier is shown, and what it said
 
 
 def guarded_fields(mark: str, **candidates: str | Sequence[str]) -> dict[str, str]:
-    """Fields for a judge's prompt: each text between markers with the nonce ``mark``, and the nonce itself.
+    """Fields for a verifier's prompt: each text between markers with the nonce ``mark``, and the nonce itself.
 
     Several texts under one name become numbered blocks. Nothing else of a candidate should reach the prompt.
     """
@@ -53,14 +53,19 @@ def guarded_fields(mark: str, **candidates: str | Sequence[str]) -> dict[str, st
     return fields
 
 
-def comparison_fields(template_fields: Collection[str], mark: str, first: str, second: str) -> dict[str, Any]:
-    """Fields that show a pair to a judge whose template has ``template_fields``: between markers where one of them is a
-    nonce."""
-    texts: dict[str, Any] = {"first": first, "second": second, "responses": (first, second)}
-    candidates = {name: text for name, text in texts.items() if name in template_fields}
+def fields_to_show(template_fields: Collection[str], mark: str, **texts: str | Sequence[str]) -> dict[str, Any]:
+    """Texts of others as fields of a prompt whose template has ``template_fields``: between markers with the nonce
+    ``mark`` where the template has a field ``nonce``, else as they are."""
     if "nonce" in template_fields:
-        candidates = guarded_fields(mark, **candidates)
-    return {"count": 2, **candidates}
+        return dict(guarded_fields(mark, **texts))
+    return dict(texts)
+
+
+def comparison_fields(template_fields: Collection[str], mark: str, first: str, second: str) -> dict[str, Any]:
+    """Fields that show a pair of texts to a verifier whose template has ``template_fields``."""
+    texts: dict[str, Any] = {"first": first, "second": second, "responses": (first, second)}
+    needed = {name: text for name, text in texts.items() if name in template_fields}
+    return {"count": 2, **fields_to_show(template_fields, mark, **needed)}
 
 
 def verdict_probabilities(turn: Turn) -> tuple[float, ...]:
@@ -97,57 +102,57 @@ def confidence(turn: Turn) -> float | None:
 # -- the roles
 
 
-class JudgeOptions(TypedDict, total=False):
-    """Options that every judge takes."""
+class VerifierOptions(TypedDict, total=False):
+    """Options that every verifier takes."""
 
     max_tokens: int | None  # most tokens of a judgement; by default as its format needs
     temperature: float  # 1 by default
     reference: bool  # adds a field of that name to the prompt
 
 
-def genrm(policy: str, model: str, *, direct: bool = False, **options: Unpack[JudgeOptions]) -> Role:
+def genrm(policy: str, model: str, *, direct: bool = False, **options: Unpack[VerifierOptions]) -> Role:
     """One verdict on a solution, to be read as P(Yes) with ``verdict_probabilities`` (GenRM, arXiv 2408.15240);
     ``direct``: without a chain of thought."""
     if direct:
-        return _judge_role(policy, model, prompts.GENRM_DIRECT, parse_genrm, 8, **options)
-    return _judge_role(policy, model, prompts.GENRM, parse_genrm, 1024, **options)
+        return _make_role(policy, model, prompts.GENRM_DIRECT, parse_genrm, 8, **options)
+    return _make_role(policy, model, prompts.GENRM, parse_genrm, 1024, **options)
 
 
-def genprm(policy: str, model: str, *, runs: bool = False, **options: Unpack[JudgeOptions]) -> Role:
+def genprm(policy: str, model: str, *, runs: bool = False, **options: Unpack[VerifierOptions]) -> Role:
     """A verdict on each of ``count`` steps (GenPRM, arXiv 2504.00891); ``runs``: it is told that its programs are
     run."""
     prompt = prompts.GENPRM_RUN if runs else prompts.GENPRM
-    return _judge_role(policy, model, prompt, parse_genprm, 2048, **options)
+    return _make_role(policy, model, prompt, parse_genprm, 2048, **options)
 
 
-def scoring_judge(policy: str, model: str, **options: Unpack[JudgeOptions]) -> Role:
+def scoring_verifier(policy: str, model: str, **options: Unpack[VerifierOptions]) -> Role:
     """0, 0.5 or 1 for a solution (DeepSeekMath-V2)."""
-    return _judge_role(policy, model, prompts.SCORE, parse_score, 1024, **options)
+    return _make_role(policy, model, prompts.SCORE, parse_score, 1024, **options)
 
 
-def pairwise(policy: str, model: str, **options: Unpack[JudgeOptions]) -> Role:
+def pairwise(policy: str, model: str, **options: Unpack[VerifierOptions]) -> Role:
     """Which of two responses is better, by a rubric (RM-R1, arXiv 2505.02387)."""
-    return _judge_role(policy, model, prompts.RMR1, parse_rmr1, 2048, **options)
+    return _make_role(policy, model, prompts.RMR1, parse_rmr1, 2048, **options)
 
 
-def grm(policy: str, model: str, **options: Unpack[JudgeOptions]) -> Role:
+def grm(policy: str, model: str, **options: Unpack[VerifierOptions]) -> Role:
     """1 … 10 for each of ``count`` responses, by weighted principles (DeepSeek-GRM, arXiv 2504.02495)."""
-    return _judge_role(policy, model, prompts.GRM, parse_grm, 2048, **options)
+    return _make_role(policy, model, prompts.GRM, parse_grm, 2048, **options)
 
 
-def gram(policy: str, model: str, **options: Unpack[JudgeOptions]) -> Role:
+def gram(policy: str, model: str, **options: Unpack[VerifierOptions]) -> Role:
     """Which of two responses is better, in one token (GRAM, arXiv 2506.14175)."""
-    return _judge_role(policy, model, prompts.GRAM, parse_gram, 8, **options)
+    return _make_role(policy, model, prompts.GRAM, parse_gram, 8, **options)
 
 
-def thinkrm(policy: str, model: str, *, graded: bool = False, **options: Unpack[JudgeOptions]) -> Role:
+def thinkrm(policy: str, model: str, *, graded: bool = False, **options: Unpack[VerifierOptions]) -> Role:
     """Which of two responses is better after a long thought; ``graded``: −3 … 3 (Think-RM, arXiv 2505.16265)."""
     if graded:
-        return _judge_role(policy, model, prompts.THINKRM_GRADED, parse_graded, 4096, **options)
-    return _judge_role(policy, model, prompts.THINKRM, parse_thinkrm, 4096, **options)
+        return _make_role(policy, model, prompts.THINKRM_GRADED, parse_graded, 4096, **options)
+    return _make_role(policy, model, prompts.THINKRM, parse_thinkrm, 4096, **options)
 
 
-def _judge_role(
+def _make_role(
     policy: str,
     model: str,
     prompt: str,
@@ -171,21 +176,21 @@ def _judge_role(
     return Role(policy=policy, prompt=template, parse=parse, sampling=sampling)
 
 
-Format = Literal["steps", "genrm", "genprm", "scored"]
-FORMATS: dict[Format, Callable[..., Role]] = {
+ReviewFormat = Literal["steps", "genrm", "genprm", "scored"]
+REVIEW_FORMATS: dict[ReviewFormat, Callable[..., Role]] = {
     "steps": verifier,
     "genrm": genrm,
     "genprm": genprm,
-    "scored": scoring_judge,
+    "scored": scoring_verifier,
 }
 
 
-def judge_role(policy: str, model: str, form: Format = "steps") -> Role:
-    """A role that judges one solution, in one of ``FORMATS``. Raises UnknownName, and ConfigError for a model that does
-    not know the format."""
-    if form not in FORMATS:
-        raise UnknownName("format of a judge", form, FORMATS)
-    return FORMATS[form](policy, model)
+def verifier_role(policy: str, model: str, form: ReviewFormat = "steps") -> Role:
+    """A role that judges one solution, in one of ``REVIEW_FORMATS``. Raises UnknownName, and ConfigError for a model
+    that does not know the format."""
+    if form not in REVIEW_FORMATS:
+        raise UnknownName("format of a review", form, REVIEW_FORMATS)
+    return REVIEW_FORMATS[form](policy, model)
 
 
 Comparison = Literal["gram", "rmr1", "thinkrm", "graded", "grm"]

@@ -1,4 +1,4 @@
-"""Cells: where a program that a model wrote runs, so that it can neither harm the machine nor decide its own grade.
+"""Sandboxes: where a program that a model wrote runs, so that it can neither harm the machine nor decide its own grade.
 
 Four kinds, the strongest first; ``isolation.py`` finds the first that works here, by trying it.
 
@@ -10,8 +10,8 @@ Four kinds, the strongest first; ``isolation.py`` finds the first that works her
     own user      root without namespaces: a user that nothing else runs as
     one process   any other user: no second process or thread, no signals, and on Linux no files (Landlock)
 
-A cell is made by its server (``program_server.py``), which forks for each program an examiner and, inside of the cell,
-the answer. Every kind has the same methods:
+A sandbox is made by its server (``program_server.py``), which forks for each program an examiner and, inside of the
+sandbox, the answer. Every kind has the same methods:
 
 ::
 
@@ -35,7 +35,7 @@ Kind = Literal["namespaces", "bubblewrap", "own user", "one process"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
-class Cell(Protocol):
+class Sandbox(Protocol):
     """One way to shut programs in."""
 
     folder: Path | None
@@ -48,20 +48,20 @@ class Cell(Protocol):
     def kill_processes(self, examiner: int, answer: int) -> None: ...
 
 
-def cell_of(kind: str, memory: int, inside: str) -> Cell:
-    """The cell of a kind. ``memory``: bytes of address space; ``inside``: what runs in it, ``module:function``."""
+def sandbox_of(kind: str, memory: int, inside: str) -> Sandbox:
+    """The sandbox of a kind. ``memory``: bytes of address space; ``inside``: what runs in it, ``module:function``."""
     if kind == "namespaces":
-        from cotrain.grading.cells.namespaces import Namespaces
+        from cotrain.grading.sandbox.namespaces import Namespaces
 
         return Namespaces(memory)
     if kind == "bubblewrap":
-        from cotrain.grading.cells.bubblewrap import Bubblewrap
+        from cotrain.grading.sandbox.bubblewrap import Bubblewrap
 
         return Bubblewrap(memory, inside)
     if kind == "own user":
-        from cotrain.grading.cells.own_user import OwnUser
+        from cotrain.grading.sandbox.own_user import OwnUser
 
         return OwnUser(memory)
-    from cotrain.grading.cells.one_process import OneProcess
+    from cotrain.grading.sandbox.one_process import OneProcess
 
     return OneProcess(memory)

@@ -1,5 +1,5 @@
-"""Environments served by OpenEnv as a task source, ``--tasks openenv:http://HOST:PORT``; needs ``pip install -e
-'.[openenv]'``.
+"""Environments of OpenEnv that a server plays, as a task source: ``--tasks openenv:http://HOST:PORT``; needs ``pip
+install -e '.[openenv]'``.
 
 A task is what the server observes after ``reset(seed=…)``: one text field of the observation is the prompt. An answer
 is one ``step`` of a new session that was reset with the same seed: one text field of the action is the answer, and the
@@ -10,8 +10,8 @@ The seed of a task is a hash of (address, split, index, attempt); a prompt that 
 again, as in ``reasoning_gym.py``. The server must repeat itself for a seed, which is tried once when the source is
 built. It runs wherever it was started; nothing of it runs here.
 
-Left out: environments of several steps (those that are not done after one answer give no grade), tools, starting
-servers.
+Left out: environments of several steps (those that are not done after one answer give no grade), tools, which would
+run in the server and are refused by name, starting servers. ``tasks.py`` plays several steps, with tools.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ import json
 import math
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError, install_extra
-from cotrain.core.input_files import MOST_BY_HAND, MOST_ROW
+from cotrain.core.input_files import MOST_BY_HAND
 from cotrain.core.seeding import seed_of
 from cotrain.core.types import Grade, Task
 from cotrain.data.files import SPLITS, split_of
+from cotrain.envs.openenv.fields import answer_field, prompt_field, split_address
 from cotrain.formats.answers import final_answer
 from cotrain.grading.pool import AnswerGrader
 
@@ -76,20 +77,21 @@ class OpenEnvTasks:
         if size < 1:
             raise ConfigError(f"size must be at least 1, not {size}", code="E_TASKS_SIZE")
         self._client = GenericEnvClient
-        parts = urlsplit(url)
-        asked = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-        if parts.scheme not in ("http", "https", "ws", "wss") or not parts.netloc or set(asked) - {"prompt", "action"}:
+        address, named = split_address(url, ("prompt", "action"))
+        parts = urlsplit(address)
+        if parts.scheme not in ("http", "https", "ws", "wss") or not parts.netloc:
             raise ConfigError(
-                f"openenv: {url!r} is no address; expected http://HOST:PORT, then ?prompt=FIELD&action=FIELD",
+                f"openenv: {url!r} is no address; expected http://HOST:PORT, then ?prompt=FIELD&action=FIELD, or "
+                "FILE.py:CLASS",
                 code="E_ENVIRONMENT_ADDRESS",
             )
-        self._address = parts._replace(query="").geturl().rstrip("/")
+        self._address = address.rstrip("/")
         self._limits = (size, right_at, deadline_s)
         self.name = f"openenv:{self._address}"
         self._prompts: dict[tuple[str, int], tuple[int, str]] = {}  # seed and prompt of the tasks that were asked for
-        given = asked | dict(fields or {})
-        self._action = given.get("action") or self._action_field()
-        self._prompt = given.get("prompt") or ""
+        named |= dict(fields or {})
+        self._action = named.get("action") or self._find_action_field()
+        self._prompt = named.get("prompt", "")
         first, second = self._reset_prompt(0), self._reset_prompt(0)
         if first != second:
             raise ConfigError(
@@ -181,28 +183,10 @@ class OpenEnvTasks:
 
     def _prompt_in(self, observation: Mapping[str, Any]) -> str:
         """The prompt in an observation; the first call finds its field."""
-        texts = [name for name, value in observation.items() if isinstance(value, str) and value.strip()]
-        if not self._prompt:
-            if len(texts) != 1:
-                raise ConfigError(
-                    f"{self.name}: which field is the prompt? Add ?prompt=FIELD; texts are in: {texts or 'none'}",
-                    code="E_ENVIRONMENT_FIELD",
-                )
-            self._prompt = texts[0]
-        if self._prompt not in texts:
-            raise ConfigError(
-                f"{self.name}: no text in field {self._prompt!r}; there are: {texts or 'none'}",
-                code="E_ENVIRONMENT_FIELD",
-            )
-        prompt = str(observation[self._prompt])
-        if len(prompt) > MOST_ROW:
-            raise ConfigError(
-                f"{self.name}: its prompt has {len(prompt)} characters; at most {MOST_ROW} are read",
-                code="E_ENVIRONMENT_PROMPT_TOO_LONG",
-            )
-        return prompt
+        self._prompt = prompt_field(self.name, observation, self._prompt)
+        return str(observation[self._prompt])
 
-    def _action_field(self) -> str:
+    def _find_action_field(self) -> str:
         """The one text field that an action needs, by the server's description of itself."""
         address = self._address.replace("ws", "http", 1) if self._address.startswith("ws") else self._address
         try:
@@ -212,10 +196,11 @@ class OpenEnvTasks:
             raise ConfigError(
                 f"{self.name} does not describe itself ({error}); is the server running?", code="E_ENVIRONMENT_SILENT"
             ) from error
-        texts = [n for n, p in action.get("properties", {}).items() if p.get("type") == "string"]
-        if len(texts) != 1:
+        calls_tools = {"tool_name", "arguments"} <= action.get("properties", {}).keys()
+        if calls_tools:
             raise ConfigError(
-                f"{self.name}: which field is the answer? Add ?action=FIELD; texts are: {texts or 'none'}",
-                code="E_ENVIRONMENT_FIELD",
+                f"{self.name} is answered by calls of tools, and its tools run in the server; tools are played where "
+                "they run in this process: --tasks openenv:FILE.py:CLASS, with the recipe environment",
+                code="E_ENVIRONMENT_TOOLS_ELSEWHERE",
             )
-        return str(texts[0])
+        return answer_field(self.name, action, "")

@@ -10,12 +10,13 @@ import time
 from contextlib import closing
 
 import pytest
-from fake_run import write_fake_run
 
 from cotrain.cli.main import main
-from cotrain.reports.tracked_rollouts import sampled_rollouts
-from cotrain.reports.trackers import SentRows, Sink, TrackingObserver, numbers_of, rollouts_note, rollouts_of_run
+from cotrain.trackers.observer import TrackingObserver, numbers_of, rollouts_note, rollouts_of_run
+from cotrain.trackers.rollouts import sampled_rollouts
+from cotrain.trackers.sinks import SentRows, Sink
 from tests.helpers import TINY
+from tests.reports.fake_run import write_fake_run
 
 ROWS = [
     {"step": -1, "kind": "evaluation", "eval/a": 0.25},
@@ -39,7 +40,7 @@ class Told:
 def mirrored(tmp_path, trackers, rows=ROWS, **options):
     """Hand rows to trackers; what was said, the seconds that the rows took, and those of the end. ``kept``: what is to
     be full before the end."""
-    told, kept = Told(), options.pop("kept", ROWS)
+    told, kept = Told(), options.pop("kept", rows)
     options = {"patience": 30.0, "about": {"recipe": "tango", "seed": 0}} | options
     with TrackingObserver(told, tmp_path, trackers, **options) as mirrors:
         begun = time.perf_counter()
@@ -200,7 +201,7 @@ def test_trackio_has_the_last_value_of_a_step_that_is_done_again(tmp_path, monke
     pytest.importorskip("trackio")
     code = (
         "import sys; sys.path[:0] = ['.', 'tests/reports']\n"
-        "from test_trackers import AGAIN, ROWS, mirrored\nfrom pathlib import Path\n"
+        "from tests.trackers.test_trackers import AGAIN, ROWS, mirrored\nfrom pathlib import Path\n"
         "out = Path(sys.argv[1])\n"
         "for rows in ((ROWS, AGAIN) if out.name == 'parts' else ([*ROWS, *AGAIN],)):\n"
         "    assert mirrored(out, ['trackio'], rows, patience=300)[1] == []\n"
@@ -225,7 +226,7 @@ def test_what_keeps_what_it_was_sent_first_is_not_sent_it_again_and_that_is_told
         return Sink(lambda numbers, step: kept.append((step, numbers.get("x/y"))), lambda: None, keeps_first=sent)
 
     for rows in parts:
-        said += mirrored(tmp_path, {"first": open_}, rows, kept=[0] * len(rows))[1]
+        said += mirrored(tmp_path, {"first": open_}, rows)[1]
     assert kept == [(-1, None), *((i, i / 4) for i in range(6)), (6, 16.0), (7, 17.0)]
     assert said == [
         "tracker first: step 4 was sent before, and what was sent first is kept there; it and all up to step 6 are "
@@ -278,7 +279,7 @@ def test_a_run_with_a_tracker_that_fails_is_the_same_run(tmp_path, capsys, monke
     def broken(about):
         raise RuntimeError("no server")
 
-    monkeypatch.setattr("cotrain.reports.trackers.TRACKERS", {"tensorboard": broken})
+    monkeypatch.setattr("cotrain.trackers.observer.TRACKERS", {"tensorboard": broken})
     sizes = "--steps 1 --tasks-per-step 1 --group-size 2 --evaluation-tasks 1"
     words = ["run", "grpo", "--model", TINY, *sizes.split()]
     for setting in ("evaluation.splits=[]", "evaluation.group_size=1", "roles.solver.sampling.max_tokens=8"):
@@ -371,7 +372,7 @@ def test_rollouts_are_traces_in_trackio_and_replaced_with_their_step(tmp_path):
     write_fake_run(tmp_path / "run", steps=24, episodes=12)
     code = (
         "import sys; sys.path[:0] = ['.', 'tests/reports']\n"
-        "from test_trackers import mirrored\nfrom pathlib import Path\n"
+        "from tests.trackers.test_trackers import mirrored\nfrom pathlib import Path\n"
         "rows = [{'step': step, 'x/y': 1.0} for step in range(3)]\n"
         "for _ in range(2):\n"
         "    assert mirrored(Path(sys.argv[1]), ['trackio'], rows, rollouts=2, patience=300)[1] == []\n"

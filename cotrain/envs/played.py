@@ -1,0 +1,55 @@
+"""What the recipe ``environment`` needs of an environment that somebody else wrote, whichever package it was written
+for: its seats, a protocol that plays it, and what a seat earned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from cotrain.core.notes import Metadata
+from cotrain.core.signals import Signal
+from cotrain.core.types import RolloutFn, TaskSource
+from cotrain.rollout.conversation import Conversation
+from cotrain.rollout.role import as_reward
+
+EARNED = Signal("earned", meaning="sum of the rewards that the environment gives a seat")
+EARNINGS = Metadata[float]("earnings", float, "sum of the rewards that the environment gives a seat")
+MOST_SAID = 1_000_000  # characters of one message of an environment
+Compare = Literal["seat", "prompt"]  # with whom a conversation is compared; ``recipes/environment.py`` says how
+
+
+@runtime_checkable
+class PlayedTasks(TaskSource, Protocol):
+    """Tasks that begin the episodes of an environment."""
+
+    def seats(self) -> Mapping[str, bool]:
+        """Name of a seat → may it learn."""
+        ...
+
+    def make_protocol(self, seats: Sequence[str], turns: int, compare: Compare) -> RolloutFn:
+        """The protocol that plays an episode, to learn from and to measure. ``seats``: the names from ``seats()``;
+        ``turns``: most turns of a conversation of a seat."""
+        ...
+
+
+def pay_seat(spoken: Sequence[tuple[Conversation, Any]]) -> None:
+    """Pay a seat what it earned in an episode. Its conversations are one trajectory, so each of them is given the mean
+    of what they all were given. ``spoken``: each conversation with its reward."""
+    rewards = [as_reward(reward) for _, reward in spoken]
+    usable = [reward for reward in rewards if reward is not None]
+    all_usable = len(usable) == len(rewards)
+    mean = math.nan
+    if usable and all_usable:
+        mean = sum(usable) / len(usable)
+    for chat, _ in spoken:
+        chat.join(spoken[0][0])
+        pay_conversation(chat, mean)
+
+
+def pay_conversation(chat: Conversation, reward: Any) -> None:
+    """Give a conversation its reward; one that is no usable number fails it, and is noted as 0."""
+    chat.reward(EARNED, reward)
+    for turn in chat.turns:
+        turn.add_metadata(EARNINGS, as_reward(reward) or 0.0)
