@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
@@ -31,7 +31,7 @@ from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, DataError, TooLong, UnknownName
 from cotrain.core.notes import ANSWER, CORRECT, FAILURE, FINAL, SCORE, VERDICTS
 from cotrain.core.statistics import Estimate
-from cotrain.core.types import TOO_LONG, UNLABELLED, Episode, ParseFailure, Task, TaskSource, Trace, has_split
+from cotrain.core.types import TOO_LONG, UNLABELLED, Episode, Grader, ParseFailure, Task, TaskSource, Trace, has_split
 from cotrain.core.verbosity import ProgressPrinter, count_of, json_text, print_lines, print_progress
 from cotrain.data import programs
 from cotrain.data.columns import normal_question
@@ -129,32 +129,17 @@ def evaluate_suites(
     folder = RunDirectory(out or (Path("evals") / Path(directory).name if is_model else directory))
     judging = play.how.of_reviews or not JUDGED.keys().isdisjoint(suites)
     recipe = opening.recipe_of(directory, judging=judging)
-    grader = AnswerGrader()
     if play.tool is not None:
         recipe = replace(recipe, roles=with_tool(recipe.roles, play.tool))
-    aside = Quarantine() if play.lenient else None
-    items = {name: draw_items(_load_items(name, paths[name], grader, aside, say), play.problems) for name in paths}
-    if aside is not None and aside.refused:
-        say(f"note: {aside.summary_line()}")
-    solver = _resolve_role(recipe, play.solver, "solver")
-    verifier = _resolve_role(recipe, play.verifier, "verifier")
-    play = replace(play, solver=solver, verifier=verifier, comparer=_resolve_role(recipe, play.comparer, "comparer"))
+    grader = AnswerGrader()
+    items = _read_items(paths, play, grader, say)
+    play = _with_role_names(recipe, play)
     claim_place(folder.path)
-    if play.max_tokens is not None:
-        recipe = with_sampling(recipe, [play.solver], max_tokens=play.max_tokens)
-    if play.temperature is not None:
-        sampling_roles = [role for role in (play.solver, play.verifier) if role in recipe.roles]
-        recipe = with_sampling(recipe, sampling_roles, temperature=float(play.temperature))
+
+    recipe = _with_sampling_of(recipe, play)
     if is_model:
         play = replace(play, how=as_taught(recipe, play.how, say))
-    if is_model or play.how.of_answers:
-        answer_tasks = [task for suite_items in items.values() for task in suite_items if isinstance(task, Task)]
-        answer_tasks = answer_tasks if not answer_tasks or isinstance(answer_tasks[0].grader, AnswerGrader) else []
-        if answer_tasks or not is_model:
-            tasks = draw_tasks(answer_tasks, PROBED)
-            look = play.how.answer in (None, AUTO)  # where it is named the suite itself shows how well it is read
-            recipe, _ = choose_answer_format(recipe, play.how, device=device, say=say, tasks=tasks, look=look)
-    recipe = choose_verdict_format(recipe, play.how, device=device, say=say, look=False)
+    recipe = _with_formats(recipe, play, items, is_model=is_model, device=device, say=say)
     trainer = opening.load_trainer(directory, recipe=recipe, device=device)
     policies = {role: trainer.recipe.policies[spec.policy].model for role, spec in trainer.recipe.roles.items()}
     base_settings = {
@@ -164,28 +149,112 @@ def evaluate_suites(
         "cotrain": __version__,
     }
     training: set[str] = set() if is_model else training_questions(recipe.tasks)
-    results = []
-    runner = trainer.evaluation_runner
-    for name, mine in items.items():
-        settings = base_settings | {"data": paths[name]} | suite_settings(name, mine, runner, play, policies)
-        rows = play_suite(folder.path / f"suite-{name}.jsonl", name, mine, runner, play, settings, say)
-        if rows and all(row.get("failure") == TOO_LONG for row in rows):
-            context = f"no problem of {name} fits the context of the model together with max_tokens"
-            raise TooLong(f"{context}; lower it with --max-tokens N, or take a model with a longer context")
-        figures = suite_scores(name, rows, play)
-        result: dict[str, Any] = {"suite": name, "settings": settings, "figures": estimates_json(figures)}
-        if name not in JUDGED:
-            result["templates"] = len(set(question_templates([task.prompt for task in mine if isinstance(task, Task)])))
-        trained_on = sum(normal_question(_asked_question(item)) in training for item in mine)
-        if trained_on:
-            result["trained_on"] = trained_on
-        results.append(result)
-        folder.write(f"suite-{name}.json", results[-1])
 
-    for ending in {grader, *(task.grader for mine in items.values() for task in mine if isinstance(task, Task))}:
-        if isinstance(ending, AnswerGrader):
-            ending.close()
+    runner = trainer.evaluation_runner
+    results = []
+    for name, suite_items in items.items():
+        own_settings = suite_settings(name, suite_items, runner, play, policies)
+        settings = base_settings | {"data": paths[name]} | own_settings
+        rows_file = folder.path / f"suite-{name}.jsonl"
+        rows = play_suite(rows_file, name, suite_items, runner, play, settings, say)
+        result = _suite_result(name, suite_items, rows, play, settings, training)
+        results.append(result)
+        folder.write(f"suite-{name}.json", result)
+    _close_graders(grader, items)
     return results
+
+
+SuiteItems = list[Task] | list[FixedSolution]
+
+
+def _read_items(
+    paths: Mapping[str, Sequence[str]], play: SuitePlay, grader: AnswerGrader, say: Callable[[str], None]
+) -> dict[str, SuiteItems]:
+    """The problems, or solutions, of each suite: as many as ``play`` asks for. Raises DataError."""
+    refused = Quarantine() if play.lenient else None
+    items = {name: draw_items(_load_items(name, paths[name], grader, refused, say), play.problems) for name in paths}
+    if refused is not None and refused.refused:
+        say(f"note: {refused.summary_line()}")
+    return items
+
+
+def _with_role_names(recipe: Recipe, play: SuitePlay) -> SuitePlay:
+    """``play`` with names of roles where policies were named. Raises UnknownName."""
+    return replace(
+        play,
+        solver=_resolve_role(recipe, play.solver, "solver"),
+        verifier=_resolve_role(recipe, play.verifier, "verifier"),
+        comparer=_resolve_role(recipe, play.comparer, "comparer"),
+    )
+
+
+def _with_sampling_of(recipe: Recipe, play: SuitePlay) -> Recipe:
+    """The recipe with the lengths and temperatures that ``play`` states."""
+    if play.max_tokens is not None:
+        recipe = with_sampling(recipe, [play.solver], max_tokens=play.max_tokens)
+    if play.temperature is not None:
+        sampling_roles = [role for role in (play.solver, play.verifier) if role in recipe.roles]
+        recipe = with_sampling(recipe, sampling_roles, temperature=float(play.temperature))
+    return recipe
+
+
+def _with_formats(
+    recipe: Recipe,
+    play: SuitePlay,
+    items: Mapping[str, SuiteItems],
+    *,
+    is_model: bool,
+    device: str,
+    say: Callable[[str], None],
+) -> Recipe:
+    """The recipe with the formats in which its roles are asked and read, chosen by a few problems of the suites."""
+    if is_model or play.how.of_answers:
+        answer_tasks = [task for suite_items in items.values() for task in suite_items if isinstance(task, Task)]
+        has_answers = bool(answer_tasks) and isinstance(answer_tasks[0].grader, AnswerGrader)
+        if not has_answers:
+            answer_tasks = []
+        if answer_tasks or not is_model:
+            tasks = draw_tasks(answer_tasks, PROBED)
+            look = play.how.answer in (None, AUTO)  # where it is named the suite itself shows how well it is read
+            recipe, _ = choose_answer_format(recipe, play.how, device=device, say=say, tasks=tasks, look=look)
+    return choose_verdict_format(recipe, play.how, device=device, say=say, look=False)
+
+
+def _suite_result(
+    name: str,
+    items: SuiteItems,
+    rows: Sequence[SampleRow],
+    play: SuitePlay,
+    settings: Mapping[str, Any],
+    training: Collection[str],
+) -> dict[str, Any]:
+    """What is written of a suite. ``training``: questions that the run may have been trained on. Raises TooLong where
+    no problem fits."""
+    if rows and all(row.get("failure") == TOO_LONG for row in rows):
+        context = f"no problem of {name} fits the context of the model together with max_tokens"
+        raise TooLong(f"{context}; lower it with --max-tokens N, or take a model with a longer context")
+    result: dict[str, Any] = {
+        "suite": name,
+        "settings": settings,
+        "figures": estimates_json(suite_scores(name, rows, play)),
+    }
+    if name not in JUDGED:
+        prompts = [task.prompt for task in items if isinstance(task, Task)]
+        result["templates"] = len(set(question_templates(prompts)))
+    trained_on = sum(normal_question(_asked_question(item)) in training for item in items)
+    if trained_on:
+        result["trained_on"] = trained_on
+    return result
+
+
+def _close_graders(grader: AnswerGrader, items: Mapping[str, SuiteItems]) -> None:
+    """End the processes that grade."""
+    graders: set[Grader] = {grader}
+    for suite_items in items.values():
+        graders |= {task.grader for task in suite_items if isinstance(task, Task)}
+    for each in graders:
+        if isinstance(each, AnswerGrader):
+            each.close()
 
 
 def _resolve_role(recipe: Recipe, name: str, flag: str) -> str:
@@ -195,7 +264,7 @@ def _resolve_role(recipe: Recipe, name: str, flag: str) -> str:
 
 def _load_items(
     name: str, paths: Sequence[str], grader: AnswerGrader, aside: Quarantine | None, say: Callable[[str], None]
-) -> list[Task] | list[FixedSolution]:
+) -> SuiteItems:
     try:
         return load_suite(name, paths, grader, aside, say)
     except DataError as error:

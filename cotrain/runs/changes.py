@@ -43,7 +43,7 @@ def lengthen_run(out: Path | str, steps: int) -> None:
     directory = RunDirectory.open(out)
     with RunLock(directory.path):
         manifest.verify_files(directory)
-        saved: Any = directory.read("recipe.json")
+        saved = directory.read_recipe()
         settings = saved["settings"]
         if steps == settings["steps"]:
             return
@@ -106,7 +106,7 @@ def update_model_path(out: Path | str, model: str) -> None:
     directory = RunDirectory.open(out)
     with RunLock(directory.path):
         manifest.verify_files(directory)
-        saved: Any = directory.read("recipe.json")
+        saved = directory.read_recipe()
         policies = saved["settings"]["policies"]
         lost = sorted(name for name in saved_names(policies) if _is_gone(name))
         old, new = _old_and_new(model, lost, directory.path)
@@ -181,7 +181,7 @@ def rebuild_recipe(directory: Path | str, *, say: Callable[[str], None] | None =
     no run of this user was begun with (``core/trust.py``)."""
     folder = RunDirectory.open(directory)
     manifest.verify_files(folder)
-    saved: Any = folder.read("recipe.json")  # ``open`` has seen it
+    saved = folder.read_recipe()
     with trusted_code_only(directory):
         return _rebuild_saved(directory, saved, say)
 
@@ -231,7 +231,7 @@ def check_foreign_code(directory: Path | str) -> None:
     """Raise RunDirectoryError where building the recipe of a run directory would run Python that is not trusted."""
     folder = RunDirectory.open(directory)
     manifest.verify_files(folder)
-    saved: Any = folder.read("recipe.json")
+    saved = folder.read_recipe()
     with trusted_code_only(directory):
         if saved["origin"] is not None:
             admit_code(saved["origin"]["target"], saved["origin"]["arguments"])

@@ -20,7 +20,7 @@ from itertools import product
 from typing import Any
 
 from cotrain.config.edits import policy_overrides
-from cotrain.config.policies import Learning, Weights, adapter
+from cotrain.config.policies import Learning, Policy, Weights, adapter
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError
 from cotrain.runs.memory_plan import ROW_CHOICES, USABLE_SHARE, RunEstimate, bytes_text, parts_text
@@ -205,24 +205,26 @@ def _variants(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], int | None, Rec
                 yield tuple(taken), rows, replace(recipe, policies=fewer)
 
 
-def _with_measure(spec: Any, measure: str) -> Any:
+def _with_measure(spec: Policy, measure: str) -> Policy:
     """A policy with one measure; as it is where that is not for it."""
-    if not isinstance(spec, Weights):
-        return spec
-    if measure == OFFLOAD:
-        return replace(spec, offload=True)
-    if measure == CHECKPOINTING:
-        return replace(spec, gradient_checkpointing=True) if isinstance(spec, Learning) else spec
-    if measure == FOUR_BITS:
-        return replace(spec, load_in_4bit=True) if spec.kind in ("adapter", "frozen") else spec
-    if spec.kind != "trainable":
-        return spec
-    same = {name: getattr(spec, name) for name in ("rows", "micro_tokens", "autocast", "offload")}
-    return adapter(spec.model, rank=RANK, alpha=2 * RANK, **same)
+    changed: Policy = spec
+    if measure == OFFLOAD and isinstance(spec, Weights):
+        changed = replace(spec, offload=True)
+    elif measure == CHECKPOINTING and isinstance(spec, Learning):
+        changed = replace(spec, gradient_checkpointing=True)
+    elif measure == FOUR_BITS and isinstance(spec, Weights) and spec.kind in ("adapter", "frozen"):
+        changed = replace(spec, load_in_4bit=True)
+    elif measure == ADAPTERS and spec.kind == "trainable":
+        same: dict[str, Any] = {name: getattr(spec, name) for name in ("rows", "micro_tokens", "autocast", "offload")}
+        changed = adapter(spec.model, rank=RANK, alpha=2 * RANK, **same)
+    return changed
 
 
-def _with_rows(spec: Any, rows: int) -> Any:
-    return replace(spec, rows=rows) if isinstance(spec, Weights) and spec.generates and spec.rows > rows else spec
+def _with_rows(spec: Policy, rows: int) -> Policy:
+    """A policy with so many rows, if it generates text and has more."""
+    if isinstance(spec, Weights) and spec.generates and spec.rows > rows:
+        return replace(spec, rows=rows)
+    return spec
 
 
 def _best_loads(estimate: RunEstimate, sizes: Sequence[float]) -> tuple[DeviceLoad, ...]:

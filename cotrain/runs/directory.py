@@ -96,27 +96,34 @@ class RunDirectory:
         """
         run = cls(path)
         run.check_unused()
-        new = not run.path.exists()
-        try:
-            run.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(
-                f"cannot create run directory {run.path}: {error.strerror}; choose another --out",
-                code="E_RUN_DIRECTORY_NOT_CREATED",
-            ) from error
+        is_new = not run.path.exists()
+        run._create()
         with RunLock(run.path) as lock:
             run.check_unused()  # another run may have ended since
             run._remove_unfinished()
             try:
                 yield run
             except CotrainError as error:
-                if not (isinstance(error, ServerSilent) or (run.path / "before.json").exists()):
+                is_resumable = isinstance(error, ServerSilent) or (run.path / "before.json").exists()
+                if not is_resumable:
                     run._remove_unfinished()
                     lock.remove()
-                    if new:
-                        with suppress(OSError):  # not empty
-                            run.path.rmdir()
+                    if is_new:
+                        run._remove_if_empty()
                 raise
+
+    def _create(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"cannot create run directory {self.path}: {error.strerror}; choose another --out",
+                code="E_RUN_DIRECTORY_NOT_CREATED",
+            ) from error
+
+    def _remove_if_empty(self) -> None:
+        with suppress(OSError):  # it is not empty
+            self.path.rmdir()
 
     def check_unused(self) -> None:
         """Raise RunDirectoryError for a place that holds anything but what a run leaves that never finished a step."""
@@ -142,16 +149,18 @@ class RunDirectory:
     def _may_be_replaced(self) -> bool:
         """Whether nothing is here but what a run writes until it has finished its first step."""
         names = (*FILES, *FOLDERS) if (self.path / RECIPE_FILE).exists() else (*EARLY_FILES, RECIPE_FILE)
-        left = {LOCK, *names, *map(_staging_name, names)}
-        if any(child.name not in left for child in self.path.iterdir()) or self.summary.exists():
+        replaceable = {LOCK, *names, *map(_staging_name, names)}
+        has_other_files = any(child.name not in replaceable for child in self.path.iterdir())
+        if has_other_files or self.summary.exists():
             return False
         try:
-            stepped = any(row.get("kind") != "evaluation" for row in rows_of(self.metrics))
-            saved = any(checkpoints.checkpoint_steps(self.checkpoints)) if self.checkpoints.is_dir() else False
+            has_steps = any(row.get("kind") != "evaluation" for row in rows_of(self.metrics))
+            has_checkpoint = self.checkpoints.is_dir() and any(checkpoints.checkpoint_steps(self.checkpoints))
         except (CotrainError, OSError, AttributeError):  # damaged: not for this function to decide
             return False
-        lost = not self.metrics.exists() and self.episodes.is_dir() and any(self.episodes.iterdir())
-        return not (stepped or saved or lost)
+        has_episodes = self.episodes.is_dir() and any(self.episodes.iterdir())
+        lost_metrics = has_episodes and not self.metrics.exists()
+        return not (has_steps or has_checkpoint or lost_metrics)
 
     def _remove_unfinished(self) -> None:
         """Remove what a run writes until it has finished its first step."""
@@ -172,18 +181,13 @@ class RunDirectory:
 
     def _check_names(self) -> None:
         """Raise RunDirectoryError for a run whose files an earlier cotrain wrote, under other names."""
-        saved: Any = self.read(RECIPE_FILE)
-        recipe = saved if isinstance(saved, Mapping) else {}
-        origin = recipe.get("origin")
-        settings = recipe.get("settings")
-        objectives = settings.get("objectives") if isinstance(settings, Mapping) else None
-        old_origin = isinstance(origin, Mapping) and "settings" in origin
-        old_objective = isinstance(objectives, Mapping) and any(
-            isinstance(objective, Mapping) and "on" in objective for objective in objectives.values()
-        )
-        arguments = origin.get("arguments") if isinstance(origin, Mapping) else None
-        old_argument = isinstance(arguments, Mapping) and arguments.get("judge") in REVIEW_FORMATS_OF_JUDGE
-        if old_origin or old_objective or old_argument:
+        recipe = _as_mapping(self.read(RECIPE_FILE))
+        objectives = _as_mapping(_as_mapping(recipe.get("settings")).get("objectives"))
+        origin = _as_mapping(recipe.get("origin"))
+        has_old_origin = "settings" in origin
+        has_old_objective = any("on" in _as_mapping(objective) for objective in objectives.values())
+        has_old_argument = _as_mapping(origin.get("arguments")).get("judge") in REVIEW_FORMATS_OF_JUDGE
+        if has_old_origin or has_old_objective or has_old_argument:
             raise RunDirectoryError(
                 f"{self.path} was written by an earlier cotrain, whose files have other names; read and resume it with "
                 "that version, or start the run anew",
@@ -205,11 +209,12 @@ class RunDirectory:
     @property
     def begin_time(self) -> datetime | None:
         """When the run was begun, by its own clock; None for one that did not write it down."""
-        made: Any = self.read("provenance.json")
+        provenance: Any = self.read("provenance.json")
         try:
-            return datetime.fromisoformat(made["begun"])
+            begun: datetime | None = datetime.fromisoformat(provenance["begun"])
         except (KeyError, TypeError, ValueError):
-            return None
+            begun = None
+        return begun
 
     def recorded_hashes(self) -> dict[str, FileDigest]:
         """The digests of the files as the seal has them; none before there is a seal. Raises RunDirectoryError for a
@@ -228,7 +233,7 @@ class RunDirectory:
     def extend(self, ends: Mapping[str, Any]) -> None:
         """Let a finished run go on when it is resumed: to other ``steps``, or another budget. Its settings say so from
         then on; decays do not stretch where it has a horizon."""
-        saved: Any = self.read("recipe.json")
+        saved = self.read_recipe()
         (self.path / "summary.json").unlink(missing_ok=True)
         saved["settings"] |= ends
         saved["steps"] = saved["settings"]["steps"]
@@ -244,6 +249,13 @@ class RunDirectory:
             truncate_after(path, last_step)
         with Ledger(self.episodes) as ledger:
             ledger.truncate_after(last_step)
+
+    def read_recipe(self) -> dict[str, Any]:
+        """The content of recipe.json, by which a directory is one of a run. Raises RunDirectoryError for a damaged
+        one."""
+        saved: dict[str, Any] | None = self.read(RECIPE_FILE)
+        assert saved is not None, f"{self.path} holds no run"  # ``open`` has checked, ``begin`` has written it
+        return saved
 
     def read(self, name: str) -> Any | None:
         """The value of a JSON file, None when it is not there; RunDirectoryError when it is damaged."""
@@ -267,6 +279,11 @@ class RunDirectory:
                 f"{target} is damaged ({fault}); restore it, or start the run anew", code="E_RUN_DAMAGED"
             )
         return value
+
+
+def _as_mapping(value: Any) -> Mapping[str, Any]:
+    """A JSON value, or an empty mapping in the place of one that is none."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def rows_of(path: Path) -> Sequence[Mapping[str, Any]]:
@@ -341,11 +358,14 @@ def _not_finite(path: str, value: Any) -> Iterator[tuple[str, float]]:
 
 def _json_parts(value: Any) -> Iterable[tuple[Any, Any]]:
     """The parts of a JSON value by key or number; none of a plain one."""
-    if isinstance(value, Mapping):
-        return value.items()
-    if isinstance(value, list):
-        return enumerate(value)
-    return ()
+    match value:
+        case Mapping():
+            parts: Iterable[tuple[Any, Any]] = value.items()
+        case list():
+            parts = enumerate(value)
+        case _:
+            parts = ()
+    return parts
 
 
 def check_same_recipe(path: Path, saved: Mapping[str, Any], recipe: Recipe) -> None:
@@ -380,25 +400,35 @@ def _value_differences(name: str, was: Any, now: Any) -> Iterator[tuple[str, Any
 
 def resolved_json(value: Any) -> Any:
     """Any part of a recipe as JSON: dataclasses by field, functions by name, task sources by their description."""
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    if isinstance(value, Signal):
-        return value.name
-    if isinstance(value, Recipe):
-        skip = {"description", "origin"}
-        return {f.name: resolved_json(getattr(value, f.name)) for f in dataclasses.fields(value) if f.name not in skip}
-    if hasattr(value, "describe"):
-        return resolved_json(value.describe())
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init and f.repr}
-        if isinstance(value, Phase | Evaluation):  # the options of a protocol are settings like any other
-            fields |= {"protocol": bound_function(value.protocol), "options": value.options}
-        return {"is": type(value).__name__, **{name: resolved_json(part) for name, part in fields.items()}}
-    if isinstance(value, Mapping):
-        return {str(k): resolved_json(v) for k, v in value.items()}
-    if isinstance(value, tuple | list):
-        return [resolved_json(v) for v in value]
-    return getattr(value, "__qualname__", type(value).__name__).replace(".<locals>.measure", "")
+    saved: Any
+    match value:
+        case None | str() | int() | float() | bool():
+            saved = value
+        case Signal():
+            saved = value.name
+        case Recipe():
+            names = [f.name for f in dataclasses.fields(value) if f.name not in ("description", "origin")]
+            saved = {name: resolved_json(getattr(value, name)) for name in names}
+        case _ if hasattr(value, "describe"):
+            saved = resolved_json(value.describe())
+        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            saved = _dataclass_json(value)
+        case Mapping():
+            saved = {str(key): resolved_json(part) for key, part in value.items()}
+        case tuple() | list():
+            saved = [resolved_json(part) for part in value]
+        case _:
+            name = getattr(value, "__qualname__", type(value).__name__)
+            saved = name.replace(".<locals>.measure", "")
+    return saved
+
+
+def _dataclass_json(value: Any) -> dict[str, Any]:
+    """The name of a dataclass as "is", and its fields."""
+    fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init and f.repr}
+    if isinstance(value, Phase | Evaluation):  # the options of a protocol are settings like any other
+        fields |= {"protocol": bound_function(value.protocol), "options": value.options}
+    return {"is": type(value).__name__, **{name: resolved_json(part) for name, part in fields.items()}}
 
 
 def provenance_json(
@@ -447,7 +477,7 @@ def weights_hash(model: str) -> str:
 
 def check_same_async_steps(out: Path | str, async_steps: int | None) -> None:
     """Raise ConfigError where a run was begun with another policy lag than ``async_steps``; None: whatever it was."""
-    saved: Any = RunDirectory.open(out).read("recipe.json")
+    saved = RunDirectory.open(out).read_recipe()
     if async_steps is not None and async_steps != saved.get("async_steps", 0):
         raise ConfigError(
             f"--async-steps {async_steps}: the run in {out} was begun with --async-steps "

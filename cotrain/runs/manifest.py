@@ -163,7 +163,7 @@ def _recorded_files(directory: RunDirectory, checkpoint: Path, documents: Mappin
 def _settings_hash(directory: RunDirectory) -> str:
     """Hash of the settings in recipe.json, the seed among them, whatever function and arguments they were made by. How
     long the run lasts is none of them: a finished run may go on. A model that was moved counts as it was named then."""
-    saved: Any = directory.read("recipe.json")
+    saved = directory.read_recipe()
     for policy, name in saved.get(MOVED, {}).items():
         saved["settings"]["policies"][policy] |= name
     lasting = {name: value for name, value in saved["settings"].items() if name not in LENGTH}

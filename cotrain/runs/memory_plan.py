@@ -39,7 +39,7 @@ import os
 import resource
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +96,33 @@ class ProcessMemory:
             "memory": _rounded_parts(self.memory),
             "beside": _rounded_parts(self.beside),
         }
+
+
+Part = tuple[Any, ...]  # a base model or an adapter, which several policies may share
+
+
+@dataclass(slots=True, kw_only=True)
+class HeldParts:
+    """What policies hold in one process, added up policy by policy. Sizes in bytes."""
+
+    weights: dict[Part, float] = field(default_factory=dict)
+    packed: dict[Part, float] = field(default_factory=dict)  # weights that are laid out again for decoding
+    narrow: dict[Part, float] = field(default_factory=dict)  # copies in half precision
+    caches: dict[Part, float] = field(default_factory=dict)  # keys and values
+    parts_of: dict[str, list[Part]] = field(default_factory=dict)  # policy → its parts
+    staying: set[Part] = field(default_factory=set)  # parts of policies that take no turns
+    moments: float = 0.0
+    update: float = 0.0  # gradients, activations and logits of the largest update
+    logits: float = 0.0  # of the sampler
+
+    def at_once(self, sizes: Mapping[Part, float]) -> float:
+        """Of parts with these sizes: all that stay, and the most that one policy brings when it has its turn."""
+        always = sum(size for part, size in sizes.items() if part in self.staying)
+        largest_turn = 0.0
+        for own_parts in self.parts_of.values():
+            in_turn = sum(sizes.get(part, 0.0) for part in own_parts if part not in self.staying)
+            largest_turn = max(largest_turn, in_turn)
+        return always + largest_turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,72 +244,88 @@ class RunEstimate:
     ) -> dict[str, float]:
         """Bytes of what some of the policies hold in one process, by part. ``learns``: with what an update needs, else
         copies that are asked alone; ``samples``: with what the engine needs; ``world``: ranks that hold the learners in
-        shards, of which this is one (each reads whole models before it keeps its share)."""
-        weights: dict[tuple[Any, ...], float] = {}
-        packed: dict[tuple[Any, ...], float] = {}
-        narrow: dict[tuple[Any, ...], float] = {}  # copies in half precision
-        caches: dict[tuple[Any, ...], float] = {}
-        parts_of: dict[str, list[tuple[Any, ...]]] = {}
-        staying: set[tuple[Any, ...]] = set()  # parts of policies that take no turns
-        moments = update = logits = 0.0
+        shards, of which this is one."""
+        held = HeldParts()
         for name in names:
             spec = self.recipe.policies[name]
             if not isinstance(spec, Weights):
                 continue
-            shape = self.shapes[spec.model]
-            each = _weight_bytes(spec, shape)
-            follows = isinstance(spec, FollowerPolicy)
-            turns = spec.offload and self.device != "cpu"
-            pooled = follows and learns and not turns
-            copies = getattr(spec, "keep", 1) + 1 if pooled else 1
-            share = 1 if follows else world
-            base = (spec.model, "" if spec.shares_base else name, each)
-            own_parts: list[tuple[Any, ...]] = [base]
-            weights[base] = each * copies / share
+            base = self._add_weights(held, name, spec, pooled=learns, world=world)
             if isinstance(spec, Learning):
-                trained = _trained_parameters(spec, shape)
-                if spec.lora is not None:
-                    own_parts.append((spec.model, name, "adapter"))
-                    weights[own_parts[1]] = float(trained * FLOAT_BYTES) / share
-                own = 2 * FLOAT_BYTES * trained / world
-                each_pass = _activation_bytes(spec, shape)
-                if turns:  # moments are back on the device when activations are gone
-                    each_pass = max(each_pass, own)
-                else:
-                    moments += own
-                update = max(update, FLOAT_BYTES * trained / world + each_pass)
-            if world > 1:
-                update = max(update, each)
+                self._add_update(held, spec, world=world)
+            if world > 1:  # a rank reads a whole model before it keeps its share
+                held.update = max(held.update, _weight_bytes(spec, self.shapes[spec.model]))
             if spec.generates:
-                used, heads = self._cache_bytes(name, spec, shape)
-                caches[base] = caches.get(base, 0.0) + used
-                logits = max(logits, heads)
-                if spec.pack_weights:
-                    packed[base] = float(FLOAT_BYTES * shape.parameters)
-                if spec.autocast and spec.dtype == "float32" and name in self.answering:
-                    inside = 0 if spec.load_in_4bit else shape.linear
-                    narrow[base] = 2.0 * (inside + shape.vocabulary * shape.hidden)  # its layers, and the last one
-            parts_of[name] = own_parts
-            staying |= set() if turns else set(own_parts)
+                self._add_sampling(held, name, spec, base)
 
-        def held_at_once(sizes: Mapping[tuple[Any, ...], float]) -> float:
-            always = sum(size for part, size in sizes.items() if part in staying)
-            largest_turn = 0.0
-            for own in parts_of.values():
-                in_turn = sum(sizes.get(part, 0.0) for part in own if part not in staying)
-                largest_turn = max(largest_turn, in_turn)
-            return always + largest_turn
-
-        parts = {"weights": held_at_once(weights)}
+        parts = {"weights": held.at_once(held.weights)}
         if learns:
-            parts["optimiser"] = moments
+            parts["optimiser"] = held.moments
+        if samples and held.packed:
+            parts["packed weights"] = sum(held.packed.values())
+        if samples and held.narrow:
+            parts["copies of weights in bfloat16"] = held.at_once(held.narrow)
         if samples:
-            parts |= {"packed weights": sum(packed.values())} if packed else {}
-            parts |= {"copies of weights in bfloat16": held_at_once(narrow)} if narrow else {}
-            parts |= {"cache": held_at_once(caches), "logits of the sampler": logits}
+            parts["cache"] = held.at_once(held.caches)
+            parts["logits of the sampler"] = held.logits
         if learns:
-            parts["gradients, activations and logits of an update"] = update
+            parts["gradients, activations and logits of an update"] = held.update
         return parts
+
+    def _takes_turns(self, spec: Weights) -> bool:
+        """Whether the policy leaves the device while others compute."""
+        return spec.offload and self.device != "cpu"
+
+    def _add_weights(self, held: HeldParts, name: str, spec: Weights, *, pooled: bool, world: int) -> Part:
+        """Add the weights of a policy. Returns its base, which other policies may share. ``pooled``: with the earlier
+        copies that a follower keeps."""
+        shape = self.shapes[spec.model]
+        each = _weight_bytes(spec, shape)
+        follows = isinstance(spec, FollowerPolicy)
+        has_pool = follows and pooled and not self._takes_turns(spec)
+        copies = getattr(spec, "keep", 1) + 1 if has_pool else 1
+        n_shards = 1 if follows else world
+
+        base: Part = (spec.model, "" if spec.shares_base else name, each)
+        held.weights[base] = each * copies / n_shards
+        own_parts = [base]
+        if isinstance(spec, Learning) and spec.lora is not None:
+            adapter: Part = (spec.model, name, "adapter")
+            held.weights[adapter] = float(_trained_parameters(spec, shape) * FLOAT_BYTES) / n_shards
+            own_parts.append(adapter)
+
+        held.parts_of[name] = own_parts
+        if not self._takes_turns(spec):
+            held.staying |= set(own_parts)
+        return base
+
+    def _add_update(self, held: HeldParts, spec: Learning, *, world: int) -> None:
+        """Add the moments of a policy's optimiser. Of what updates need, the largest counts: policies learn in turn."""
+        shape = self.shapes[spec.model]
+        trained = _trained_parameters(spec, shape)
+        gradients = FLOAT_BYTES * trained / world
+        moments = 2 * FLOAT_BYTES * trained / world
+        activations = _activation_bytes(spec, shape)
+        if self._takes_turns(spec):
+            # The moments are back on the device when the activations are gone.
+            activations = max(activations, moments)
+        else:
+            held.moments += moments
+        held.update = max(held.update, gradients + activations)
+
+    def _add_sampling(self, held: HeldParts, name: str, spec: Weights, base: Part) -> None:
+        """Add what the engine needs to sample from a policy: keys and values, logits, and copies of its weights."""
+        shape = self.shapes[spec.model]
+        keys_values, logits = self._cache_bytes(name, spec, shape)
+        held.caches[base] = held.caches.get(base, 0.0) + keys_values
+        held.logits = max(held.logits, logits)
+        if spec.pack_weights:
+            held.packed[base] = float(FLOAT_BYTES * shape.parameters)
+        is_copied = spec.autocast and spec.dtype == "float32" and name in self.answering
+        if is_copied:
+            layers = 0 if spec.load_in_4bit else shape.linear
+            last_layer = shape.vocabulary * shape.hidden
+            held.narrow[base] = 2.0 * (layers + last_layer)
 
     def _cache_bytes(self, policy: str, spec: Weights, shape: ModelSize) -> tuple[float, float]:
         """Bytes of keys and values, and of the logits of one decode step, at the widest play of a policy."""
@@ -438,30 +481,58 @@ def fit_to_memory(recipe: Recipe, device: str, memory: Memory | None = None) -> 
     memory = memory or memory_of(device)
     if memory is None:
         return recipe, []
+    _check_weights_fit(estimate, memory)
+    usable = USABLE_SHARE * memory.available
+    with_fewer_rows = None if estimate.total_memory <= usable else _with_fewer_rows(estimate, usable)
+    if with_fewer_rows is None:
+        return recipe, _shortage_notes(estimate, memory)
+    recipe, rows = with_fewer_rows
+    return recipe, [
+        f"note: at most {count_of(rows, 'answer')} at a time, as {bytes_text(memory.available)} are available; --set "
+        "policies.NAME.rows=N chooses otherwise"
+    ]
+
+
+def _check_weights_fit(estimate: RunEstimate, memory: Memory) -> None:
+    """Raise ConfigError where weights and optimisers alone, which cannot be smaller, are more than all memory."""
     parts = estimate.memory
-    available = bytes_text(memory.available)
     least = parts["weights"] + parts["optimiser"]
     if least > memory.total:
-        turns = "" if device == "cpu" else "let policies take turns with --offload, "
-        base = "" if _trains_adapters(recipe) else "train adapters on one frozen base with --lora 16, "
+        first_try = []
+        if not _trains_adapters(estimate.recipe):
+            first_try.append("train adapters on one frozen base with --lora 16")
+        if estimate.device != "cpu":
+            first_try.append("let policies take turns with --offload")
+        advice = "take a smaller model"
+        if first_try:
+            advice = f"{', '.join(first_try)}, or {advice}"
         raise ConfigError(
-            f"weights and optimisers alone take {bytes_text(least)}, and {device} has {bytes_text(memory.total)}; "
-            f"{base}{turns}{'or ' if base or turns else ''}take a smaller model",
+            f"weights and optimisers alone take {bytes_text(least)}, and {estimate.device} has "
+            f"{bytes_text(memory.total)}; {advice}",
             code="E_MEMORY_FOR_WEIGHTS",
         )
-    usable = USABLE_SHARE * memory.available
-    for rows in ROW_CHOICES if estimate.total_memory > usable else ():
-        fewer = with_policies(recipe, _policies_with_more_rows(recipe, rows), rows=rows)
-        if replace(estimate, recipe=fewer).total_memory <= usable:
-            note = f"note: at most {count_of(rows, 'answer')} at a time, as {available} are available; "
-            return fewer, [f"{note}--set policies.NAME.rows=N chooses otherwise"]
+
+
+def _with_fewer_rows(estimate: RunEstimate, usable: float) -> tuple[Recipe, int] | None:
+    """The recipe with the most rows, of ``ROW_CHOICES``, with which the run fits, and their number; None without."""
+    for rows in ROW_CHOICES:
+        names = _policies_with_more_rows(estimate.recipe, rows)
+        recipe = with_policies(estimate.recipe, names, rows=rows)
+        if replace(estimate, recipe=recipe).total_memory <= usable:
+            return recipe, rows
+    return None
+
+
+def _shortage_notes(estimate: RunEstimate, memory: Memory) -> list[str]:
+    """What may be said of a run that is estimated to take more than is available; nothing of one that fits."""
     if estimate.total_memory <= memory.available:
-        return recipe, []
+        return []
+    parts = estimate.memory
     most = max(parts, key=lambda name: parts[name])
-    advice = _memory_advice(most, adapts=_trains_adapters(recipe))
-    return recipe, [
-        f"note: this run is estimated to take {bytes_text(estimate.total_memory)}, and {available} are available on "
-        f"{device}; most of it is {most}: {advice}",
+    advice = _memory_advice(most, adapts=_trains_adapters(estimate.recipe))
+    return [
+        f"note: this run is estimated to take {bytes_text(estimate.total_memory)}, and {bytes_text(memory.available)} "
+        f"are available on {estimate.device}; most of it is {most}: {advice}",
         *_fitting_settings(estimate, memory.available),
     ]
 
@@ -509,19 +580,23 @@ def _trains_adapters(recipe: Recipe) -> bool:
 
 def _memory_advice(part: str, *, adapts: bool) -> str:
     """The flags that make a part smaller. ``adapts``: adapters are trained already."""
+    smaller_updates = "--set policies.NAME.micro_tokens=512 or --set policies.NAME.gradient_checkpointing=true"
     if part == "packed weights":
-        return "--set policies.NAME.pack_weights=false"
-    if part in ("weights", "optimiser"):
-        return "take a smaller model" if adapts else "--lora 16 trains adapters on one base, or take a smaller model"
-    if part.startswith("gradients"):
-        smaller = "--set policies.NAME.micro_tokens=512 or --set policies.NAME.gradient_checkpointing=true"
-        return smaller if adapts else f"--lora 16, {smaller}"
-    if part == PROGRAM:
-        return "end other programs, or take a machine with more memory"
-    return (
-        "fewer answers at a time with --set policies.NAME.rows=8, shorter ones with --set "
-        "roles.NAME.sampling.max_tokens=N, or --set policies.NAME.autocast=true"
-    )
+        advice = "--set policies.NAME.pack_weights=false"
+    elif part in ("weights", "optimiser"):
+        advice = "take a smaller model"
+        if not adapts:
+            advice = f"--lora 16 trains adapters on one base, or {advice}"
+    elif part.startswith("gradients"):
+        advice = smaller_updates if adapts else f"--lora 16, {smaller_updates}"
+    elif part == PROGRAM:
+        advice = "end other programs, or take a machine with more memory"
+    else:
+        advice = (
+            "fewer answers at a time with --set policies.NAME.rows=8, shorter ones with --set "
+            "roles.NAME.sampling.max_tokens=N, or --set policies.NAME.autocast=true"
+        )
+    return advice
 
 
 def choose_packing(
@@ -534,37 +609,53 @@ def choose_packing(
 
     if backend["device"] != "cpu" or backend.get("engine") == "vllm" or not can_pack():
         return recipe, []
-    names: dict[str, list[str]] = {}  # model → policies
-    for name in dict.fromkeys(role.policy for role in recipe.roles.values()):
-        spec = recipe.policies[name]
-        if not isinstance(spec, Weights) or not spec.generates or spec.dtype != "float32" or spec.autocast:
-            continue
-        if spec.pack_weights is None and not are_small([spec.model], unknown=True, least=PACKED_FROM):
-            names.setdefault(spec.model, []).append(name)
     notes: list[str] = []
-    for model in sorted(names):
-        packed = with_policies(recipe, names[model], pack_weights=True)
-        plain = with_policies(recipe, names[model], pack_weights=False)
+    for model, names in sorted(_policies_to_pack(recipe).items()):
+        packed = with_policies(recipe, names, pack_weights=True)
+        plain = with_policies(recipe, names, pack_weights=False)
         try:
             estimate = estimate_run(packed, device="cpu")
-            fitting, said = fit_to_memory(packed, "cpu", memory)
+            fitting, row_notes = fit_to_memory(packed, "cpu", memory)
         except UserError:  # whoever opens it says what is wrong
             return recipe, notes
-        available_memory = memory or memory_of("cpu")
-        most = replace(estimate, recipe=fitting).total_memory
+
         more = estimate.total_memory - replace(estimate, recipe=plain).total_memory
-        found = gain or measure_gain(matrices_of(weight_shapes(model) or []))
-        fits = available_memory is None or most <= available_memory.available
-        chosen = fits and found >= LEAST_GAIN
-        recipe = fitting if chosen else plain
-        notes.append(
-            f"note: weights of {model} are {'' if chosen else 'not '}laid out for decoding: products are {found:.2f} "
-            f"times as fast so by a short probe, for {bytes_text(more)} more memory"
-            f"{'' if fits else ', more than there is'}; "
-            f"--set policies.NAME.pack_weights={str(not chosen).lower()} chooses otherwise"
-        )
-        notes += said if chosen else []
+        available = memory or memory_of("cpu")
+        fits = available is None or replace(estimate, recipe=fitting).total_memory <= available.available
+        speedup = gain or measure_gain(matrices_of(weight_shapes(model) or []))
+        is_chosen = fits and speedup >= LEAST_GAIN
+
+        by_probe = f"products are {speedup:.2f} times as fast so by a short probe, for {bytes_text(more)} more memory"
+        if not fits:
+            by_probe += ", more than there is"
+        if is_chosen:
+            recipe = fitting
+            notes.append(
+                f"note: weights of {model} are laid out for decoding: {by_probe}; "
+                "--set policies.NAME.pack_weights=false chooses otherwise"
+            )
+            notes += row_notes
+        else:
+            recipe = plain
+            notes.append(
+                f"note: weights of {model} are not laid out for decoding: {by_probe}; "
+                "--set policies.NAME.pack_weights=true chooses otherwise"
+            )
     return recipe, notes
+
+
+def _policies_to_pack(recipe: Recipe) -> dict[str, list[str]]:
+    """Model → the policies that speak with it in float32, where it is not small and nobody chose a layout."""
+    names: dict[str, list[str]] = {}
+    for name in dict.fromkeys(role.policy for role in recipe.roles.values()):
+        spec = recipe.policies[name]
+        if not isinstance(spec, Weights) or not spec.generates:
+            continue
+        is_float32 = spec.dtype == "float32" and not spec.autocast
+        is_open = spec.pack_weights is None
+        if is_float32 and is_open and not are_small([spec.model], unknown=True, least=PACKED_FROM):
+            names.setdefault(spec.model, []).append(name)
+    return names
 
 
 # -- several processes, and the memory of their machines

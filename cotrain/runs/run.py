@@ -163,7 +163,7 @@ def resume_run(
     with RunLock(directory.path):
         manifest.verify_files(directory)
         checkpoints.sweep_leftovers(directory.checkpoints)
-        recipe_json: Any = directory.read("recipe.json")  # it exists: ``RunDirectory.open`` has checked
+        recipe_json = directory.read_recipe()
         recipe = pin_model_names(recipe, recipe_json)  # its models keep the names that the run was begun with
         recipe = with_recorded_packing(recipe, recipe_json)
         check_same_recipe(directory.path, recipe_json, recipe)
@@ -539,7 +539,7 @@ def _save_checkpoint(directory: RunDirectory, trainer: CoTrainer, file_hashes: m
     if ahead is not None:
         documents[AHEAD] = ahead
     documents |= memory_limits(trainer.policies, trainer.engine)
-    recipe_json: Any = directory.read("recipe.json")
+    recipe_json = directory.read_recipe()
     best = best_step(directory, trainer.recipe.evaluation.best)
     checkpoints.save_checkpoint(
         directory.checkpoints,

@@ -20,7 +20,7 @@ from typing import Any
 
 from cotrain import __version__
 from cotrain.config.names import policy_named
-from cotrain.config.policies import Weights
+from cotrain.config.policies import Policy, Weights
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, ModelError, RunDirectoryError, UnknownName
 from cotrain.core.types import take_fields
@@ -163,40 +163,73 @@ def load_policy(directory: Path | str, recipe: Recipe, policy: str, *, say: Say 
 def model_card(exported: ExportedPolicy, policy: str, run: RunDirectory, *, merged: bool = False) -> str:
     """The model card, in the format of the Hub: YAML in front, then prose and tables."""
     recipe = exported.recipe
-    spec = exported.recipe.policies[policy]
+    spec = recipe.policies[policy]
     summary: Mapping[str, Any] = run.read("summary.json") or {}
     own_roles = [name for name, role in recipe.roles.items() if role.policy == policy]
-    adapter = spec.lora is not None and not merged
-    scores = spec.scores
-    use = "text-generation"
-    if scores:
-        what = "A reward model (one score for a whole text)"
-        use = "text-classification"
-    elif adapter:
-        what = "A LoRA adapter"
-    elif merged:
-        what = "A LoRA adapter within its base"
-    else:
-        what = "A causal language model"
-
-    front = ["---", f"library_name: {'peft' if adapter else 'transformers'}", f"pipeline_tag: {use}"]
-    base_name = hub_name_of(spec.model) if isinstance(spec, Weights) else None
-    front += [f"base_model: {base_name}"] if base_name else []
-    front += ["tags:", "- cotrain", f"- {json.dumps(recipe.name)}", "---"]
-    as_known = (
-        f" (its config.json calls it `{base_name}`)" if base_name and not spec.model.startswith(base_name) else ""
-    )
-    origin = recipe.origin
-    arguments = json.dumps(dict(origin.arguments), ensure_ascii=False) if origin else "a recipe built in Python"
     lines = [
-        *front,
+        *_card_front(recipe, spec, merged=merged),
+        *_card_opening(exported, policy, merged=merged),
+        *_training_section(exported, policy),
+        *_measured_section(summary, own_roles),
+        *_attack_section(run, own_roles),
+        *_weaknesses_section(summary),
+        *_prompts_section(recipe, own_roles),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _card_front(recipe: Recipe, spec: Policy, *, merged: bool) -> list[str]:
+    """The YAML in front, by which the Hub files a model."""
+    library = "peft" if _is_adapter(spec, merged=merged) else "transformers"
+    task = "text-classification" if spec.scores else "text-generation"
+    front = ["---", f"library_name: {library}", f"pipeline_tag: {task}"]
+    base_name = _base_name(spec)
+    if base_name:
+        front.append(f"base_model: {base_name}")
+    return [*front, "tags:", "- cotrain", f"- {json.dumps(recipe.name)}", "---"]
+
+
+def _is_adapter(spec: Policy, *, merged: bool) -> bool:
+    """Whether an adapter alone is exported."""
+    return spec.lora is not None and not merged
+
+
+def _base_name(spec: Policy) -> str | None:
+    """The name of the policy's model on the Hub, where it says one."""
+    return hub_name_of(spec.model) if isinstance(spec, Weights) else None
+
+
+def _kind_of_model(spec: Policy, *, merged: bool) -> str:
+    if spec.scores:
+        return "A reward model (one score for a whole text)"
+    if _is_adapter(spec, merged=merged):
+        return "A LoRA adapter"
+    return "A LoRA adapter within its base" if merged else "A causal language model"
+
+
+def _card_opening(exported: ExportedPolicy, policy: str, *, merged: bool) -> list[str]:
+    """The title, and one paragraph: what it is, what it began as, and how long it was trained."""
+    recipe = exported.recipe
+    spec = recipe.policies[policy]
+    base_name = _base_name(spec)
+    also_known_as = ""
+    if base_name and not spec.model.startswith(base_name):
+        also_known_as = f" (its config.json calls it `{base_name}`)"
+    own_updates = count_of(exported.updates.get(policy, 0), "update")
+    return [
         "",
         f"# {policy} of {recipe.name}",
         "",
-        f"{what}, begun as `{spec.model}`{as_known}, {spec.kind}, after "
-        f"{count_of(exported.updates.get(policy, 0), 'update')} of its own in {exported.finished} of "
-        f"{count_of(recipe.steps, 'step')} and "
+        f"{_kind_of_model(spec, merged=merged)}, begun as `{spec.model}`{also_known_as}, {spec.kind}, after "
+        f"{own_updates} of its own in {exported.finished} of {count_of(recipe.steps, 'step')} and "
         f"{exported.tokens:,} sampled tokens of all roles. Written by cotrain {__version__}.",
+    ]
+
+
+def _training_section(exported: ExportedPolicy, policy: str) -> list[str]:
+    """All policies of the run, its problems, and how the recipe was called."""
+    recipe = exported.recipe
+    lines = [
         "",
         "## What it was trained with, and against",
         "",
@@ -208,34 +241,53 @@ def model_card(exported: ExportedPolicy, policy: str, run: RunDirectory, *, merg
         name_cell = f"**{name}**" if name == policy else name
         lines.append(f"| {name_cell} | {other.kind} | `{other.model}` | {exported.updates.get(name, 0)} | {roles} |")
 
-    lines += [
+    origin = recipe.origin
+    target = recipe.name
+    arguments = "a recipe built in Python"
+    if origin is not None:
+        target = origin.target
+        arguments = json.dumps(dict(origin.arguments), ensure_ascii=False)
+    return [
+        *lines,
         "",
         f"Problems: `{json.dumps(recipe.tasks.describe(), ensure_ascii=False)}`, seed {recipe.seed}.",
-        f"Recipe: `{origin.target if origin else recipe.name}` with `{arguments}`.",
-        "",
-        "## Measured on held-out problems",
-        "",
+        f"Recipe: `{target}` with `{arguments}`.",
     ]
-    lines += (
-        _figures_table(summary, own_roles) if summary else ["The run is not finished; nothing was measured at its end."]
-    )
-    lines += _attack_section(run, own_roles)
+
+
+def _measured_section(summary: Mapping[str, Any], own_roles: list[str]) -> list[str]:
+    heading = ["", "## Measured on held-out problems", ""]
+    if not summary:
+        return [*heading, "The run is not finished; nothing was measured at its end."]
+    return [*heading, *_figures_table(summary, own_roles)]
+
+
+def _weaknesses_section(summary: Mapping[str, Any]) -> list[str]:
+    """The alarms of the run, and what holds of every verifier."""
     alarms = summary.get("alarms") or []
-    lines += ["", "## Known weaknesses", ""]
-    quiet = "No alarm of the run's health checks fired." if summary else "Alarms are summed up at the end of the run."
-    lines += [f"- {_alarm_text(alarm)}" for alarm in alarms] or [f"- {quiet}"]
-    lines += [
+    lines = [f"- {_alarm_text(alarm)}" for alarm in alarms]
+    if not alarms and summary:
+        lines = ["- No alarm of the run's health checks fired."]
+    elif not alarms:
+        lines = ["- Alarms are summed up at the end of the run."]
+    return [
+        "",
+        "## Known weaknesses",
+        "",
+        *lines,
         "- A verifier's figures hold for solutions of the generator that it was trained with; on those of other models "
         "they may differ. `gap` is how much more often it says CORRECT than is true.",
-        "",
-        "## How to ask it",
-        "",
     ]
+
+
+def _prompts_section(recipe: Recipe, own_roles: list[str]) -> list[str]:
+    """The prompts of the roles that the policy plays."""
+    lines = ["", "## How to ask it", ""]
     for name in own_roles:
-        system = recipe.roles[name].system
-        lines += [f"As `{name}`, one user message{' after the system message ' + repr(system) if system else ''}:"]
-        lines += ["", "```", recipe.roles[name].prompt, "```", ""]
-    return "\n".join(lines).rstrip() + "\n"
+        role = recipe.roles[name]
+        after_system = f" after the system message {role.system!r}" if role.system else ""
+        lines += [f"As `{name}`, one user message{after_system}:", "", "```", role.prompt, "```", ""]
+    return lines
 
 
 def _figures_table(summary: Mapping[str, Any], roles: list[str]) -> list[str]:

@@ -192,15 +192,16 @@ class CoTrainer:
         return self.recipe.schedule.planned_batches([self.recipe.leading_objective], steps)
 
     def is_evaluation_due(self) -> bool:
-        """True when validation problems are to be measured now."""
-        every = self.recipe.evaluate_every
-        if not every:
+        """True when validation problems are to be measured now: at the start, at the end, and every so many steps."""
+        if not self.recipe.evaluate_every:
             return False
-        if self.finished_steps == 0 or self.is_done:
-            return True
+        return self.finished_steps == 0 or self.is_done or self._is_evaluation_step()
+
+    def _is_evaluation_step(self) -> bool:
+        """True every ``evaluate_every`` steps; in a run with a budget of leading steps every so many of these."""
+        every = self.recipe.evaluate_every
         if self.recipe.updates is None:
             return self.finished_steps % every == 0
-        # A run with a budget of leading steps is evaluated every ``every`` leading steps, not every ``every`` steps.
         was_leading = self.leading_steps > self._leading_steps_in(self.finished_steps - 1)  # the last step
         return was_leading and self.leading_steps % every == 0
 

@@ -82,6 +82,48 @@ def review_rollouts(
     role, verifier = judging_role(recipe, role)
     place = RunDirectory(out or directory).path
     claim_place(place)
+    points = _crossed_points(directory, recipe, every, say)
+    verifiers = [(replace(points[0], model=model), with_reference(recipe, verifier, model)) for model in references]
+    verifiers += [(point, recipe) for point in points]
+
+    tasks: list[Task] = []
+    point_of_step = played_steps(directory, [point for point, _ in verifiers])
+    by_step: dict[int, DrawnSolutions] = {}
+    for step in point_of_step:
+        solutions = sample_solutions(directory, step, rollouts, tasks, recipe.roles, unknown=bool(references))
+        if solutions:
+            by_step[step] = solutions
+    _say_drawn(directory, by_step, say, with_unknown=bool(references))
+
+    depends_on = {
+        "what": "reviewed",
+        "points": [[point_stamp(point.run, point.step), point.model] for point, _ in verifiers],
+        "models": [stamp_of(model) for model in references],
+        "roles": [role, resolved_json(dict(recipe.roles))],
+        "solutions": [[step, [attempt.text for attempt in drawn.attempts]] for step, drawn in by_step.items()],
+    }
+    all_solutions = list(by_step.values())
+    with kept_work(place / FILE, depends_on, say) as work:
+        cells, outcomes = judged_cells(verifiers, all_solutions, tasks, "reviewed/{}", role, SHOWN, device, say, work)
+
+    pairs: list[dict[str, Any]] = []
+    if references:
+        own_places = [point_of_step[step] for step in by_step]
+        pairs = compare_verifiers(all_solutions, outcomes, own_places, range(len(references)))
+    figures = {
+        "every": every,
+        "role": role,
+        "rollouts": rollouts,
+        "generators": [_generator_json(directory, recipe, step, drawn) for step, drawn in by_step.items()],
+        "verifiers": [point.json() for point, _ in verifiers],
+        "cells": [{**cell, "n": len(all_solutions[cell["generator"]].right)} for cell in cells],
+        "pairs": pairs,
+    }
+    return write_figures(place, FILE, FORMAT, figures)
+
+
+def _crossed_points(directory: Path | str, recipe: Recipe, every: int, say: Say) -> list[RunPoint]:
+    """The start and the stored checkpoints, whose verifiers review. Raises ConfigError where there is no checkpoint."""
     points = points_of(str(directory), recipe, every)
     if len(points) == 1:
         raise ConfigError(
@@ -91,61 +133,33 @@ def review_rollouts(
         )
     if len(points) == 2:
         say(f"{directory} has the checkpoint of step {points[1].step} alone; `cotrain run --keep-every N` keeps more")
-    verifiers = [(replace(points[0], model=m), with_reference(recipe, verifier, m)) for m in references]
-    verifiers += [(point, recipe) for point in points]
-    tasks: list[Task] = []
-    point_of_step = played_steps(directory, [point for point, _ in verifiers])
-    samples = []
-    for step in point_of_step:
-        solutions = sample_solutions(directory, step, rollouts, tasks, recipe.roles, unknown=bool(references))
-        if solutions:
-            samples.append((step, solutions))
+    return points
 
-    if not samples:
-        known = "" if references else " whose truth is known"
+
+def _say_drawn(directory: Path | str, by_step: Mapping[int, DrawnSolutions], say: Say, *, with_unknown: bool) -> None:
+    """Say how many solutions of each step are reviewed. Raises ConfigError where there are none. ``with_unknown``:
+    those whose truth is not known were drawn, too."""
+    if not by_step:
+        known = "" if with_unknown else " whose truth is known"
         raise ConfigError(
             f"xplay: the ledger of {directory} has no readable solution of a solver{known}",
             code="E_NO_SOLUTION_IN_LEDGER",
         )
-    for step, solutions in samples:
+    for step, solutions in by_step.items():
         drawn = count_of(len(solutions.right), "solution")
         n_unknown = solutions.right.count(None)
         unknown = f", of {n_unknown} nobody knows" if n_unknown else ""
         say(f"step {step + 1}: {drawn}, {solutions.right.count(True)} are right{unknown}")
 
-    all_solutions = [solutions for _, solutions in samples]
-    own_places = [point_of_step[step] for step, _ in samples]
-    texts_by_step = []
-    for step, solutions in samples:
-        texts_by_step.append([step, [attempt.text for attempt in solutions.attempts]])
-    depends_on = {
-        "what": "reviewed",
-        "points": [[point_stamp(point.run, point.step), point.model] for point, _ in verifiers],
-        "models": [stamp_of(model) for model in references],
-        "roles": [role, resolved_json(dict(recipe.roles))],
-        "solutions": texts_by_step,
+
+def _generator_json(directory: Path | str, recipe: Recipe, step: int, solutions: DrawnSolutions) -> dict[str, Any]:
+    return {
+        "run": str(directory),
+        "seed": recipe.seed,
+        "step": step,
+        "n": len(solutions.right),
+        "pass_at_1": solved_share(solutions),
     }
-    with kept_work(place / FILE, depends_on, say) as work:
-        cells, outcomes = judged_cells(verifiers, all_solutions, tasks, "reviewed/{}", role, SHOWN, device, say, work)
-    figures = {
-        "every": every,
-        "role": role,
-        "rollouts": rollouts,
-        "generators": [
-            {
-                "run": str(directory),
-                "seed": recipe.seed,
-                "step": step,
-                "n": len(solutions.right),
-                "pass_at_1": solved_share(solutions),
-            }
-            for step, solutions in samples
-        ],
-        "verifiers": [point.json() for point, _ in verifiers],
-        "cells": [{**cell, "n": len(all_solutions[cell["generator"]].right)} for cell in cells],
-        "pairs": compare_verifiers(all_solutions, outcomes, own_places, range(len(references))) if references else [],
-    }
-    return write_figures(place, FILE, FORMAT, figures)
 
 
 def with_reference(recipe: Recipe, verifier: Role, model: str) -> Recipe:
