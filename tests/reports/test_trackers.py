@@ -16,6 +16,7 @@ from cotrain.cli.main import main
 from cotrain.reports.tracked_rollouts import sampled_rollouts
 from cotrain.reports.trackers import SentRows, Sink, TrackingObserver, numbers_of, rollouts_note, rollouts_of_run
 from tests.helpers import TINY
+from tests.sentences import command_refuses
 
 ROWS = [
     {"step": -1, "kind": "evaluation", "eval/a": 0.25},
@@ -387,8 +388,11 @@ def test_rollouts_are_traces_in_trackio_and_replaced_with_their_step(tmp_path):
 
 
 def test_bad_names_are_one_line(tmp_path, capsys, monkeypatch):
-    assert main(["run", "grpo", "--out", str(tmp_path / "x"), "--tracker", "wandbb"]) == 2
-    assert "did you mean 'wandb'" in capsys.readouterr().err
+    command_refuses(
+        ["run", "grpo", "--out", str(tmp_path / "x"), "--tracker", "wandbb"],
+        "E_UNKNOWN_TRACKER: 'wandbb' | 'wandb'",
+        capsys,
+    )
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["run", "grpo", "--out", str(tmp_path / "x"), "--tracker", "trackio"]) == 2
     assert "pip install -e '.[trackio]'" in capsys.readouterr().err and not (tmp_path / "x").exists()
