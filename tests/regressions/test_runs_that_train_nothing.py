@@ -25,22 +25,10 @@ from cotrain.recipes.prime.recipe import prime
 from cotrain.recipes.tango import tango
 from cotrain.rollout.protocols import solve
 from cotrain.trainer.trainer import CoTrainer
-from tests.helpers import EASY, TINY, Talks
+from tests.helpers import EASY, TINY, Heard, Talks
 from tests.sentences import command_refuses, refuses
 
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 2, "group_size": 4, "evaluation_tasks": 1, "lr": 1e-3}
-
-
-class Heard:
-    """An observer that keeps what it was told."""
-
-    def __init__(self):
-        self.lines = []
-
-    def message(self, text):
-        self.lines.append(text)
-
-    def update(self, row): ...
 
 
 def played(protocol, steps=3, reward_weights=None):
