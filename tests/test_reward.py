@@ -18,7 +18,7 @@ from cotrain.runs.changes import rebuild_recipe
 from cotrain.storage.ledger import Ledger
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 PAGE = Path(__file__).parents[1] / "docs" / "method-from-scratch.md"
 SHORT = "def short(task, answer, correct):\n    return correct - 0.5 * answer.tokens\n"
@@ -97,8 +97,11 @@ def test_a_reward_and_noise_of_the_truth_do_not_go_together():
 def test_a_function_that_fails_is_named_with_its_line(tmp_path, capsys):
     (tmp_path / "mine.py").write_text("def bad(task, answer, correct):\n    return answer.words\n")
     words = ["run", "grpo", "--smoke", "--model", TINY, "--threads", "1", "--kl", "0", "--steps", "1"]
-    assert main([*words, "--reward", f"{tmp_path / 'mine.py'}:bad", "--out", str(tmp_path / "run")]) == 2
-    assert "mine.py, line 2: AttributeError" in capsys.readouterr().err
+    command_refuses(
+        [*words, "--reward", f"{tmp_path / 'mine.py'}:bad", "--out", str(tmp_path / "run")],
+        "E_TOO_MANY_FAILURES: mine.py, line 2: AttributeError",
+        capsys,
+    )
 
 
 def leaves(*_):

@@ -22,7 +22,7 @@ from cotrain.trainer.async_rollouts import RolloutBatch, RolloutPipeline, Stoppa
 from cotrain.trainer.failures import Interrupted
 from tests.distributed.processes import Here
 from tests.distributed.test_several import SMALL, briefly, digest
-from tests.helpers import EASY, TINY
+from tests.helpers import EASY, TINY, LeaveAfter
 from tests.sentences import refuses
 
 FOUR = {**SMALL, "steps": 4}
@@ -107,20 +107,6 @@ def test_what_was_said_one_update_ago_has_a_ratio(lagging):
     assert near < 1e-5 < 1e-4 < far
 
 
-class Stop:
-    """Asks a run to stop once so many steps are done, or leaves it without a word."""
-
-    def __init__(self, steps, error=KeyboardInterrupt):
-        self.left, self.error = steps, error
-
-    def message(self, text): ...
-
-    def update(self, row):
-        self.left -= 1
-        if not self.left:
-            raise self.error
-
-
 @pytest.mark.whole
 @pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize("stop", [Interrupted(15), KeyboardInterrupt()])
@@ -134,7 +120,7 @@ def test_a_resumed_run_is_the_undisturbed_one(name, stop, lagging, tmp_path):
             checkpoint_every=1,
             backend=MultiProcessBackend(Here()),
             async_steps=1,
-            observer=Stop(2, stop),
+            observer=LeaveAfter(2, stop),
         )
     _, documents = checkpoints.latest_checkpoint(out / "checkpoints").load()
     finished = documents["state"]["finished"]
@@ -307,14 +293,14 @@ def test_a_lag_of_three_is_told_as_counted_by_hand(three_behind):
 def test_a_lag_of_three_killed_after_every_step_is_the_undisturbed_run(three_behind, tmp_path):
     out = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        loop.start_run(longer(), out, checkpoint_every=1, async_steps=3, observer=Stop(1))
+        loop.start_run(longer(), out, checkpoint_every=1, async_steps=3, observer=LeaveAfter(1))
     for kept in range(5):
         saved = checkpoints.latest_checkpoint(out / "checkpoints")
         ahead = saved.load()[1].get("ahead", {"batches": []})["batches"] if saved else []
         due = [episode["step"] for play in ahead for episode in play["episodes"][:1]]
         assert due == (list(range(kept, min(kept + 3, 6))) if kept else [])
         with pytest.raises(KeyboardInterrupt):
-            loop.resume_run(longer(), out, observer=Stop(2))
+            loop.resume_run(longer(), out, observer=LeaveAfter(2))
     loop.resume_run(longer(), out)
     assert digest(out) == digest(three_behind)
 

@@ -7,7 +7,7 @@ import pytest
 from cotrain.cli.main import main
 from cotrain.recipes.grpo import grpo
 from cotrain.runs.directory import RunDirectory, recipe_json
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 
 def earlier_origin(saved):
@@ -47,5 +47,4 @@ def test_a_run_of_an_earlier_version_is_refused_in_one_line(tmp_path, change, ca
     ids=["lag", "blend", "answer"],
 )
 def test_a_flag_of_before_is_unknown_and_names_the_present_one(words, now, capsys):
-    assert main(["run", *words, "--dry-run"]) == 2
-    assert f"did you mean --{now}?" in capsys.readouterr().err
+    command_refuses(["run", *words, "--dry-run"], "E_COMMAND_LINE", capsys, names=f"--{now}")
