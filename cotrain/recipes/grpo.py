@@ -42,7 +42,7 @@ from cotrain import (
 from cotrain.algorithms.grpo import ALGORITHMS, AlgorithmName
 from cotrain.algorithms.samples import Anneal
 from cotrain.config.schedule import RolloutFn
-from cotrain.core.arguments import Weight
+from cotrain.core.arguments import Weight, check_called_with
 from cotrain.rollout import common_roles
 from cotrain.rollout.protocols import SOLVED, StepRewards, check_step_rewards
 from cotrain.rollout.user_rewards import pay
@@ -132,6 +132,7 @@ def grpo(
     # What pays for an answer: the truth, the truth with errors, or a function of the user's.
     protocol: RolloutFn
     if callable(reward):
+        check_called_with("reward of grpo", reward, "task", "answer", "correct")
         outcome = USER_REWARD
         protocol = partial(solve_and_be_paid, reward=reward)
     elif has_noise:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from typing import Protocol
 
+from cotrain.core.arguments import check_called_with
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import ParseFailure, Task, TaskSource, has_split
 from cotrain.core.user_code import function_target
@@ -186,4 +187,6 @@ def reader_of(source: TaskSource, check: Check | None, method: str, seed: int) -
         raise ConfigError(
             f"gate of {method}: {name!r} stands in no file; expected path/to/file.py:function", code="E_GATE_PLACE"
         )
+    if check is not None:
+        check_called_with(f"gate of {method}", check, "problem")
     return TextReader(source=source, check=check, seed=seed)
