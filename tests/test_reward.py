@@ -78,10 +78,11 @@ def test_a_function_of_no_file_runs_and_says_what_a_resumed_run_needs(tmp_path):
         ("mine.py:shirt", "unknown function 'shirt'; did you mean 'short'"),
         ("mine.py", "expected path/to/file.py:function"),
         ("none.py:short", "there is no file"),
+        ("mine.py:of_two", "expected def of_two(task, answer, correct)"),
     ],
 )
 def test_what_is_no_function_is_refused_before_the_run(target, told, tmp_path, monkeypatch, capsys):
-    (tmp_path / "mine.py").write_text(SHORT)
+    (tmp_path / "mine.py").write_text(f"{SHORT}\n\ndef of_two(task, answer): ...\n")
     monkeypatch.chdir(tmp_path)
     assert main(["run", "grpo", "--reward", target, "--out", "run"]) == 2
     (line,) = capsys.readouterr().err.splitlines()

@@ -20,7 +20,8 @@ from cotrain.data.suite_files import draw_items, load_suite, suite_data
 from cotrain.formats.role_prompts import COMPARE
 from cotrain.formats.solutions import write_solution
 from cotrain.formats.verdicts import Verdict
-from cotrain.grading.pool import AnswerGrader, vote_key
+from cotrain.grading.compare_texts import vote_key
+from cotrain.grading.pool import AnswerGrader
 from cotrain.metrics.suites import GREEDY_SAMPLE, processbench_scores, solver_scores
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.recipes.tango import tango

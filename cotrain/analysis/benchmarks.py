@@ -42,8 +42,9 @@ from cotrain.data.programs import ProgramGrader
 from cotrain.data.suite_files import JUDGED, draw_items, draw_tasks, load_suite, suite_data
 from cotrain.formats.answers import final_answer
 from cotrain.formats.solutions import UNFINISHED, parse_solution
+from cotrain.grading.compare_texts import vote_key
 from cotrain.grading.fences import program_of
-from cotrain.grading.pool import AnswerGrader, vote_key
+from cotrain.grading.pool import AnswerGrader
 from cotrain.metrics.suites import (
     GREEDY_SAMPLE,
     SampleRow,

@@ -45,7 +45,8 @@ from cotrain.data.programs import ROW_READERS
 from cotrain.data.unread_columns import columns_note, count_columns, is_word_character
 from cotrain.formats.answers import free_solution
 from cotrain.formats.solutions import TAGS, tagged_solution
-from cotrain.grading.pool import DEADLINE_S, WORKERS, GradingPool, vote_key
+from cotrain.grading.compare_texts import vote_key
+from cotrain.grading.pool import DEADLINE_S, WORKERS, GradingPool
 
 GRAM = 13
 CODE = {"mbpp": "test_list", "humaneval": "entry_point"}  # layout of tasks of code → a column that no other has

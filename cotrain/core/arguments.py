@@ -71,6 +71,22 @@ def bound_function(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def check_called_with(where: str, function: Callable[..., Any], *names: str) -> None:
+    """Raise ConfigError for a function of the user's that cannot be called with as many arguments as it will be.
+    ``names``: what it will be called with, in order."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a callable that does not say what it takes
+        return
+    try:
+        signature.bind(*names)
+    except TypeError as error:
+        name = getattr(function, "__name__", "function")
+        raise ConfigError(
+            f"{where}: {name}{signature}: {error}; expected def {name}({', '.join(names)})", code="E_FUNCTION_SIGNATURE"
+        ) from None
+
+
 def bound_options(function: Callable[..., Any]) -> dict[str, Any]:
     """The keywords that a ``functools.partial`` binds; none of any other function."""
     return {**bound_options(function.func), **function.keywords} if isinstance(function, partial) else {}

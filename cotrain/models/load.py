@@ -117,7 +117,7 @@ def load_model(
     """Load a causal LM in evaluation mode, and its tokenizer.
 
     Args:
-        name: directory, Hub name with or without "@revision", or an shipped model that speaks, such as "shipped".
+        name: directory, Hub name with or without "@revision", or a shipped model that speaks, such as "shipped".
         dtype: of the weights in memory, whatever they are stored in.
         attn_implementation: "eager", "flash_attention_2" …; None: "sdpa", or "eager" where a model has no other.
         trust_remote_code: run Python files that come with the model. They may do anything that you may.

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from typing import Protocol
 
+from cotrain.core.arguments import check_called_with
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import ParseFailure, Task, TaskSource, has_split
 from cotrain.core.user_code import function_target
@@ -193,7 +194,7 @@ def _answer_grader() -> AnswerGrader:
 
 
 def require_importable(check: Check, method: str) -> None:
-    """Raise ConfigError for a function that another process could not import: a check that waits for nothing has one."""
+    """Raise ConfigError for a function that its own process, in which checks that are not async run, cannot import."""
     if ":" in function_target(check):
         return
     name = getattr(check, "__qualname__", check)
@@ -213,4 +214,6 @@ def reader_of(source: TaskSource, check: Check | None, method: str, seed: int) -
         return WORDS
     if check is not None and not inspect.iscoroutinefunction(check):
         require_importable(check, method)
+    if check is not None:
+        check_called_with(f"gate of {method}", check, "problem")
     return TextReader(source=source, check=check, seed=seed)

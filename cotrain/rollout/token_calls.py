@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any, cast
 
+from cotrain.core.arguments import check_called_with
 from cotrain.core.errors import ConfigError
 from cotrain.core.seeding import Address
 from cotrain.core.types import Completion, TurnRange
@@ -73,12 +74,14 @@ def find_tool(tool: SolverTool) -> SolverTool:
     if isinstance(tool, str) and ".py:" in tool:
         from cotrain.core.user_code import load_object
 
-        return cast(SolverTool, load_object(tool, "tool", FunctionType))
+        tool = cast(SolverTool, load_object(tool, "tool", FunctionType))
     if tool != CALCULATOR and not callable(tool):
         raise ConfigError(
             f"tool is {tool!r}; expected {CALCULATOR}, or a function of your own: my_file.py:function",
             code="E_TOOL_NAME",
         )
+    if callable(tool):
+        check_called_with("tool", tool, "call")
     return tool
 
 

@@ -310,12 +310,15 @@ def test_a_program_says_what_is_right(tmp_path, capsys):
         (["--judge", "nobody"], "no column 'nobody'"),
         (["--width", "0"], "too small"),
         (["--truth-by", "nowhere.py:f"], "there is no file nowhere.py"),
+        (["--truth-by", "{folder}/narrow.py:right"], "expected def right(prompt, response, reference)"),
+        (["--labels", "{folder}/narrow.py:right"], "expected def right(prompt, response, reference)"),
     ],
-    ids=["how-many", "alone", "judge", "width", "program"],
+    ids=["how-many", "alone", "judge", "width", "program", "narrow", "narrow-labels"],
 )
 def test_one_line_says_what_is_wrong(words, expected, tmp_path, capsys):
     file = write_rows(tmp_path / "rows.jsonl", fooled_rows(steps=2))
-    assert main(["audit", str(file), *words]) == 2
+    (tmp_path / "narrow.py").write_text("def right(response): ...\n")
+    assert main(["audit", str(file), *(word.format(folder=tmp_path) for word in words)]) == 2
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1 and expected in lines[0]
 

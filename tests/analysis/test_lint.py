@@ -283,7 +283,10 @@ def test_tasks_of_code_are_known_and_their_faults_found(tmp_path, capsys):
     assert "row 33 asks what row 3 asks" in said and "overlap: 31 rows" in said
 
 
-HINDI = ("राम के पास {} हैं और श्याम के पास उससे दो अधिक हैं, दोनों के पास कुल मिलाकर कितने हैं?", ("माला", "मेले", "मूली"))
+HINDI = (
+    "राम के पास {} हैं और श्याम के पास उससे दो अधिक हैं, दोनों के पास कुल मिलाकर कितने हैं?",
+    ("माला", "मेले", "मूली"),
+)
 TAMIL = ("{} என்றால் என்ன?", ("கல்", "கால்", "கீல்"))
 
 

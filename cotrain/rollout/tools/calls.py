@@ -172,8 +172,8 @@ class ToolRenderer(Renderer):
                 )
 
     def write_calls(self, content: str, calls: Sequence[Any]) -> str:
-        """Return what the chat template writes as an assistant's turn with these calls, without what it puts around every
-        assistant's turn. Raises ModelError for a template that writes no calls, or that writes them elsewhere."""
+        """Return what the chat template writes as an assistant's turn with these calls, without what it puts around
+        every assistant's turn. Raises ModelError for a template that writes no calls, or that writes them elsewhere."""
         assert self._template is not None
         question = ("user", "")
         mark = PLACEHOLDER.format(1)
