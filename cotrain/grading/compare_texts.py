@@ -247,10 +247,10 @@ def _with_attached_unit(read: Quantity, other: Quantity) -> Quantity:
     measured = other.unit is not None and bool(other.unit.dimensions) and not other.letter
     if read.unit is not None or not measured:
         return read
-    found = _ATTACHED.fullmatch(read.tex)
-    if found is None:
+    attached = _ATTACHED.fullmatch(read.tex)
+    if attached is None:
         return read
-    number, is_micro, unit, is_ohm = found.groups()
+    number, is_micro, unit, is_ohm = attached.groups()
     prefix = "micro" if is_micro else ""
     suffix = "ohm" if is_ohm else ""
     return parse_quantity(f"{number} {prefix}{unit}{suffix}".rstrip())
